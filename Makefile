@@ -1,0 +1,66 @@
+# One command each, from a fresh clone on a machine with python3 (with venv), g++ and make.
+#   make build   a virtual environment with TensorFlow, and tfswap built in it, run in place
+#   make test    the tests that take seconds         make test-all   those that take minutes too
+#   make lint    ruff, mypy, clang-format            make demo       train a model over its budget
+#   make clean   takes away what the above made
+# Another environment than .venv: make VENV=/path/to/it ...   Another Python: make PYTHON=python3.12
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+SOURCES := setup.py $(shell find tfswap/cc -name '*.cc' -o -name '*.h')
+# What decides which packages are installed; TensorFlow itself is the extra named cpu.
+ENVIRONMENT := $(VENV)/.tfswap-environment
+INSTALLED := $(VENV)/.tfswap-installed
+BUILT := $(VENV)/.tfswap-built
+LINTERS := $(VENV)/.tfswap-linters
+
+.PHONY: build test test-all lint format demo clean
+
+build: $(BUILT)
+
+$(ENVIRONMENT): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "No virtual environment could be made. Debian, Ubuntu: apt-get install python3-venv" >&2; \
+	  exit 1; }
+	$(BIN)/python -m pip install --quiet "setuptools>=68" wheel "pybind11>=2.12" "tensorflow-cpu>=2.21,<2.22"
+	touch $@
+
+$(INSTALLED): $(ENVIRONMENT)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[test]"
+	touch $@
+
+# The sources run in place, so a changed C++ file needs no installation.
+$(BUILT): $(INSTALLED) $(SOURCES)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+$(LINTERS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[lint]"
+	touch $@
+
+test: build
+	$(BIN)/python -m pytest -q tests -m "not slow"
+
+test-all: build
+	$(BIN)/python -m pytest -q tests
+
+lint: $(LINTERS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	find tfswap/cc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+
+format: $(LINTERS)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	find tfswap/cc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format -i
+
+demo: build
+	$(BIN)/python examples/train_over_budget.py
+
+clean:
+	rm -rf build .venv *.egg-info tfswap/*.so tfswap/_build_info.py
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

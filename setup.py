@@ -1,0 +1,548 @@
+"""Builds tfswap's two shared libraries with the system's C++ compiler.
+
+``tfswap/_core.<abi>.so``  the core and its Python bindings; knows nothing of TensorFlow
+``tfswap/libtfswap.so``    the core, device, kernels and Grappler pass, against the installed TensorFlow
+
+Objects stay in ``build/native`` between builds. One is compiled again when a file that it includes,
+its command, the compiler or TensorFlow has changed. What packages are in it and what they need is
+said in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+TREE = Path(__file__).resolve().parent
+PACKAGE = TREE / "tfswap"
+CC = PACKAGE / "cc"
+OBJECTS = TREE / "build" / "native"
+
+SUPPORTED_TENSORFLOW = ("2.21",)
+MINIMUM_GCC = 12
+MINIMUM_PYTHON = (3, 10)
+COMPILER_BYTES = 1_500_000_000  # what one compiler needs for a file with TensorFlow's headers
+
+_SUPPORTED_TEXT = ", ".join(f"{release}.x" for release in SUPPORTED_TENSORFLOW)
+
+INSTALL_COMPILER = f"""\
+    Debian, Ubuntu   apt-get install g++
+    Fedora, RHEL     dnf install gcc-c++
+    openSUSE         zypper install gcc-c++
+    Arch             pacman -S gcc
+    Alpine is not supported: TensorFlow has no wheel for musl
+g++ {MINIMUM_GCC} or newer is needed. A compiler with another name or place: CXX=/path/to/g++ pip install ."""
+
+INSTALL_TENSORFLOW = """\
+    pip install "tensorflow-cpu>=2.21,<2.22"     for a machine without a GPU
+    pip install "tensorflow>=2.21,<2.22"         for one with a GPU
+then install tfswap again."""
+
+
+class BuildError(SystemExit):
+    """The build cannot go on; the text says why and what to do, and is the last thing printed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"\ntfswap cannot be built: {text}\n")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """The C++ compiler: its command, and what it says of itself."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+@dataclass(frozen=True)
+class TensorFlow:
+    """The installed TensorFlow: flags to compile and link against it."""
+
+    version: str
+    path: str
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Linker flags: the framework, and the library of everything else that the wheel exports."""
+        return (*self.link_flags, "-l:libtensorflow_cc.so.2", f"-Wl,-rpath,{self.path}")
+
+    @property
+    def abi_flags(self) -> tuple[str, ...]:
+        """The flags that all objects must share to be linked with TensorFlow."""
+        return tuple(flag for flag in self.compile_flags if "GLIBCXX" in flag)
+
+
+@dataclass(frozen=True)
+class CompileStep:
+    """One source file, its object, and the whole command between them."""
+
+    source: Path
+    object: Path
+    command: tuple[str, ...]
+    stamp: str
+
+
+def find_compiler() -> Compiler:
+    """The compiler named by CXX, else ``g++``.
+
+    Raises:
+        BuildError: There is none, or it is too old.
+    """
+    command = tuple(shlex.split(os.environ.get("CXX", ""))) or ("g++",)
+    if shutil.which(command[0]) is None:
+        source = "named by CXX " if os.environ.get("CXX") else ""
+        raise BuildError(
+            f"the C++ compiler {source}({command[0]}) was not found. Install one:\n"
+            + INSTALL_COMPILER
+        )
+    try:
+        version = _output([*command, "--version"]).splitlines()[0]
+        number = _output([*command, "-dumpfullversion", "-dumpversion"]).strip()
+    except (OSError, IndexError, subprocess.CalledProcessError) as error:
+        raise BuildError(
+            f"the C++ compiler ({shlex.join(command)}) does not run: {error}. Install one:\n"
+            + INSTALL_COMPILER
+        ) from None
+    check_compiler_version(shlex.join(command), version, number)
+    return Compiler(command, version)
+
+
+def check_compiler_version(command: str, version: str, number: str) -> None:
+    """Refuse a g++ older than MINIMUM_GCC; other compilers are taken as they are.
+
+    Raises:
+        BuildError: It is too old.
+    """
+    major = re.match(r"\d+", number)
+    if "clang" in version.lower() or major is None or int(major.group()) >= MINIMUM_GCC:
+        return
+    raise BuildError(
+        f"{command} is version {number}, and g++ {MINIMUM_GCC} or newer is needed. "
+        "Install a newer one beside it and name it:\n"
+        f"    Debian, Ubuntu   apt-get install g++-{MINIMUM_GCC}; "
+        f"CXX=g++-{MINIMUM_GCC} pip install .\n"
+        f"    Fedora, RHEL     dnf install gcc-toolset-{MINIMUM_GCC}; "
+        f"scl enable gcc-toolset-{MINIMUM_GCC} 'pip install .'"
+    )
+
+
+def find_tensorflow() -> TensorFlow:
+    """The TensorFlow of the environment that tfswap is being installed into.
+
+    pip builds in a temporary environment that hides that one, so the interpreter is asked again
+    without pip's additions. Importing TensorFlow takes seconds: its flags are remembered.
+
+    Raises:
+        BuildError: There is none, its version is not supported, or it cannot be imported.
+    """
+    found = json.loads(_ask_target_python(_FIND_TENSORFLOW))
+    check_tensorflow_version(found["version"])
+    record = OBJECTS / "tensorflow.json"
+    if record.exists():
+        known = json.loads(record.read_text())
+        if [known["version"], known["path"]] == [found["version"], found["path"]]:
+            return TensorFlow(
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+            )
+    try:
+        flags = json.loads(_ask_target_python(_TENSORFLOW_FLAGS).splitlines()[-1])
+    except subprocess.CalledProcessError as error:
+        last_lines = "\n".join(error.stderr.strip().splitlines()[-5:])
+        raise BuildError(
+            f"TensorFlow {found['version']} is installed but cannot be imported:\n{last_lines}\n"
+            "Check `python -c 'import tensorflow'`, then install tfswap again."
+        ) from None
+    tensorflow = TensorFlow(
+        found["version"], found["path"], tuple(flags["compile"]), tuple(flags["link"])
+    )
+    _write(record, json.dumps(asdict(tensorflow), indent=2))
+    return tensorflow
+
+
+_FIND_TENSORFLOW = """
+import importlib.metadata as metadata, importlib.util as util, json, os
+spec = util.find_spec("tensorflow")
+version = None
+for name in ("tensorflow", "tensorflow-cpu", "tf-nightly"):
+    try:
+        version = metadata.version(name)
+        break
+    except metadata.PackageNotFoundError:
+        pass
+path = os.path.dirname(spec.origin) if spec and spec.origin else None
+print(json.dumps({"version": version if path else None, "path": path}))
+"""
+
+_TENSORFLOW_FLAGS = """
+import json, tensorflow as tf
+flags = {"compile": tf.sysconfig.get_compile_flags(), "link": tf.sysconfig.get_link_flags()}
+print(json.dumps(flags))
+"""
+
+
+def check_tensorflow_version(version: str | None) -> None:
+    """Refuse no TensorFlow, and one whose C++ interface this source was not written for.
+
+    Raises:
+        BuildError: It is missing or not supported.
+    """
+    if version is None:
+        raise BuildError(
+            f"no TensorFlow was found for {sys.executable}. tfswap's library is compiled against "
+            "the installed one. Install it first:\n"
+            + INSTALL_TENSORFLOW
+            + "\nIf it is installed, and your installer builds in an environment of its own: "
+            "pip install setuptools wheel pybind11; pip install --no-build-isolation ."
+        )
+    if ".".join(version.split(".")[:2]) not in SUPPORTED_TENSORFLOW:
+        raise BuildError(
+            f"TensorFlow {version} is installed, and tfswap supports {_SUPPORTED_TEXT} "
+            "(its C++ interface changes between releases). Install a supported one:\n"
+            + INSTALL_TENSORFLOW
+        )
+
+
+def check_platform() -> None:
+    """Refuse what no TensorFlow wheel of the supported releases runs on.
+
+    Raises:
+        BuildError: Not Linux, or a Python that is too old.
+    """
+    if not sys.platform.startswith("linux"):
+        raise BuildError(f"it runs on Linux, and this is {platform.system()}.")
+    if sys.version_info < MINIMUM_PYTHON:
+        minimum = ".".join(map(str, MINIMUM_PYTHON))
+        raise BuildError(f"Python {minimum} or newer is needed; this is {sys.version.split()[0]}.")
+
+
+def target_environment(environment: dict[str, str]) -> dict[str, str]:
+    """`environment` as it was before pip put its build environment in front of the paths."""
+
+    def without_overlay(paths: str) -> str:
+        kept = (path for path in paths.split(os.pathsep) if "pip-build-env-" not in path)
+        return os.pathsep.join(kept)
+
+    clean = dict(environment)
+    for name in ("PATH", "PYTHONPATH"):
+        if name in clean:
+            clean[name] = without_overlay(clean[name])
+    if not clean.get("PYTHONPATH"):
+        clean.pop("PYTHONPATH", None)
+    clean.pop("PYTHONNOUSERSITE", None)
+    clean["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    return clean
+
+
+def _ask_target_python(code: str) -> str:
+    # Not in the source tree: "" on the path would find its packages instead of installed ones.
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=target_environment(dict(os.environ)),
+        cwd="/",
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file if its contents change; so nothing that depends on it gets newer in vain."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def pybind11_include() -> Path:
+    """pybind11's headers, copied to a place that stays: pip's build environments come and go.
+
+    Raises:
+        BuildError: pybind11 is not installed.
+    """
+    try:
+        import pybind11
+    except ImportError:
+        raise BuildError(
+            "pybind11 is missing, and this build may install nothing (--no-build-isolation). "
+            "Install what it needs: pip install setuptools wheel pybind11"
+        ) from None
+    include = OBJECTS / f"pybind11-{pybind11.__version__}"
+    if not include.exists():
+        unfinished = include.with_suffix(f".{os.getpid()}")
+        shutil.copytree(pybind11.get_include(), unfinished)
+        unfinished.rename(include)
+    return include
+
+
+def python_include() -> Path:
+    """The directory of Python.h.
+
+    Raises:
+        BuildError: Python's headers are not installed.
+    """
+    include = Path(sysconfig.get_paths()["include"])
+    if not (include / "Python.h").exists():
+        raise BuildError(
+            f"Python's headers are missing ({include}/Python.h). Install them:\n"
+            "    Debian, Ubuntu   apt-get install python3-dev\n"
+            "    Fedora, RHEL     dnf install python3-devel"
+        )
+    return include
+
+
+def sources(*folders: str) -> list[Path]:
+    """The C++ files directly in the named folders of tfswap/cc, sorted."""
+    return sorted(path for folder in folders for path in (CC / folder).glob("*.cc"))
+
+
+def objects_folder() -> Path:
+    return OBJECTS / str(sys.implementation.cache_tag)
+
+
+def compile_steps(
+    files: Iterable[Path], compiler: Compiler, flags: Sequence[str], depends_on: str
+) -> list[CompileStep]:
+    """A step for each file. `depends_on` names what the flags do not: versions of what they use."""
+    steps = []
+    for source in files:
+        target = objects_folder() / source.relative_to(CC).with_suffix(".o")
+        command = (
+            *compiler.command,
+            *flags,
+            f"-I{CC}",
+            "-MMD",
+            "-MF",
+            str(target.with_suffix(".d")),
+            "-c",
+            str(source),
+            "-o",
+            str(target),
+        )
+        stamp = "\n".join([shlex.join(command), compiler.version, depends_on])
+        steps.append(CompileStep(source, target, command, stamp))
+    return steps
+
+
+def is_current(step: CompileStep) -> bool:
+    """Whether the object is as new as all that it was made from, by the same command."""
+    stamp, dependencies = step.object.with_suffix(".stamp"), step.object.with_suffix(".d")
+    if not (step.object.exists() and stamp.exists() and dependencies.exists()):
+        return False
+    if stamp.read_text() != step.stamp:
+        return False
+    made = step.object.stat().st_mtime_ns
+    for file in dependency_files(dependencies.read_text()):
+        if not file.exists() or file.stat().st_mtime_ns >= made:
+            return False
+    return True
+
+
+def dependency_files(depfile: str) -> list[Path]:
+    """The files that a compiler's -MMD output names after the colon."""
+    rule = depfile.replace("\\\n", " ").split(": ", 1)[-1]
+    names = re.split(r"(?<!\\)\s+", rule.strip())
+    return [Path(name.replace("\\ ", " ")) for name in names if name]
+
+
+def compile_object(step: CompileStep) -> None:
+    """Run one step.
+
+    Raises:
+        BuildError: The compiler refused the file; its output is printed above.
+    """
+    step.object.parent.mkdir(parents=True, exist_ok=True)
+    stamp = step.object.with_suffix(".stamp")
+    stamp.unlink(missing_ok=True)
+    name = step.source.relative_to(TREE)
+    print(f"compiling {name}", flush=True)
+    step.object.with_suffix(".begun").touch()
+    begun = step.object.with_suffix(".begun").stat()
+    result = subprocess.run(step.command, capture_output=True, text=True)
+    step.object.with_suffix(".begun").unlink()
+    if result.stdout or result.stderr:
+        print(result.stdout + result.stderr, file=sys.stderr, flush=True)
+    if result.returncode != 0:
+        raise BuildError(_failure("compiling", name, result.returncode))
+    # As old as the start: a file edited while it was compiled is compiled again.
+    os.utime(step.object, ns=(begun.st_atime_ns, begun.st_mtime_ns))
+    stamp.write_text(step.stamp)
+
+
+def _failure(doing: str, name: object, code: int) -> str:
+    if code < 0 or code == 137:
+        return (
+            f"the compiler was killed {doing} {name}, most likely for want of memory. "
+            "Each one needs about 1.5 GB: try again with TFSWAP_BUILD_JOBS=1."
+        )
+    return f"{doing} {name} failed; the compiler's messages are above."
+
+
+def build_jobs() -> int:
+    """How many compilers to run at once: TFSWAP_BUILD_JOBS, else what cores and memory allow."""
+    asked = os.environ.get("TFSWAP_BUILD_JOBS")
+    if asked:
+        return max(1, int(asked))
+    try:
+        available_pages = os.sysconf("SC_AVPHYS_PAGES")
+    except (OSError, ValueError):
+        return 1
+    fitting = available_pages * os.sysconf("SC_PAGE_SIZE") // COMPILER_BYTES
+    return max(1, min(len(os.sched_getaffinity(0)), fitting))
+
+
+def link(library: Path, objects: Sequence[Path], compiler: Compiler, flags: Sequence[str]) -> bool:
+    """Links `objects` into `library` unless it is current; answers whether it did.
+
+    Raises:
+        BuildError: The linker refused; its output is printed above.
+    """
+    command = [*compiler.command, "-shared", "-o", str(library), *map(str, objects), *flags]
+    stamp = library.with_suffix(".stamp")
+    newest = max(path.stat().st_mtime_ns for path in objects)
+    if (
+        library.exists()
+        and stamp.exists()
+        and stamp.read_text() == shlex.join(command)
+        and library.stat().st_mtime_ns > newest
+    ):
+        return False
+    stamp.unlink(missing_ok=True)
+    print(f"linking {library.name}", flush=True)
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        print(result.stdout + result.stderr, file=sys.stderr, flush=True)
+        raise BuildError(_failure("linking", library.name, result.returncode))
+    stamp.write_text(shlex.join(command))
+    return True
+
+
+def build_info(tensorflow: TensorFlow, compiler: Compiler) -> str:
+    """The text of tfswap/_build_info.py: what the loader compares with what it finds."""
+    return (
+        '"""What libtfswap.so was built against. Written by setup.py."""\n\n'
+        f'TENSORFLOW_VERSION = "{tensorflow.version}"\n'
+        f'COMPILER = "{compiler.version}"\n'
+        f'ABI_FLAGS = "{" ".join(tensorflow.abi_flags)}"\n'
+    )
+
+
+def build_libraries() -> dict[str, Path]:
+    """Compile and link what is not current; answers package file name -> built file."""
+    check_platform()
+    compiler = find_compiler()
+    tensorflow = find_tensorflow()
+    common = ("-std=c++17", "-fPIC", "-fvisibility=default", "-Wall", *tensorflow.abi_flags)
+    headers = tuple(
+        flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
+        for flag in tensorflow.compile_flags
+        if "std=" not in flag
+    )
+    pybind11 = pybind11_include()
+    core = compile_steps(sources("core"), compiler, (*common, "-O3"), "")
+    bindings = compile_steps(
+        sources("bindings"),
+        compiler,
+        (*common, "-O2", f"-isystem{pybind11}", f"-isystem{python_include()}"),
+        sys.version,
+    )
+    runtime = compile_steps(
+        sources("device", "kernels", "grappler", "."),
+        compiler,
+        (*common, "-O2", *headers),
+        tensorflow.version,
+    )
+    # TensorFlow's headers take longest, so those files go first.
+    pending = [step for step in [*runtime, *bindings, *core] if not is_current(step)]
+    with ThreadPoolExecutor(build_jobs()) as pool:
+        results = [pool.submit(compile_object, step) for step in pending]
+        try:
+            for result in results:
+                result.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+    folder = objects_folder()
+    module = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+    threads = ("-pthread",)
+    for name, steps, flags in (
+        (module, [*core, *bindings], threads),
+        ("libtfswap.so", [*core, *runtime], (*threads, *tensorflow.libraries)),
+    ):
+        link(folder / name, [step.object for step in steps], compiler, flags)
+    info = folder / "_build_info.py"
+    _write(info, build_info(tensorflow, compiler))
+    return {path.name: path for path in (folder / module, folder / "libtfswap.so", info)}
+
+
+def place(built: Path, target: Path) -> None:
+    """Copies in one move: a process that has the old library mapped keeps it."""
+    if target.exists() and target.read_bytes() == built.read_bytes():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copy(built, unfinished)
+    os.replace(unfinished, target)
+
+
+class BuildNative(build_ext):
+    """Compiles the libraries, into the wheel and beside the sources, which so run in place too."""
+
+    def run(self) -> None:
+        built = build_libraries()
+        folders = [PACKAGE]
+        if not (self.inplace or self.editable_mode):
+            folders.append(Path(self.build_lib) / "tfswap")
+        for folder in folders:
+            for name, path in built.items():
+                place(path, folder / name)
+
+    def get_outputs(self) -> list[str]:
+        names = (f"_core{sysconfig.get_config_var('EXT_SUFFIX')}", "libtfswap.so", "_build_info.py")
+        if self.inplace or self.editable_mode:
+            return []
+        return [str(Path(self.build_lib) / "tfswap" / name) for name in names]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+    def get_source_files(self) -> list[str]:
+        return [str(path.relative_to(TREE)) for path in sorted(CC.rglob("*")) if path.is_file()]
+
+
+class BuildPython(build_py):
+    """Copies the modules, without those that an earlier build left and the tree has no more."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(Path(self.build_lib) / "tfswap", ignore_errors=True)
+        super().run()
+
+
+if __name__ == "__main__":
+    setup(
+        # Says to setuptools that the wheel is for one platform; BuildNative does the work.
+        ext_modules=[Extension("tfswap._core", sources=[])],
+        cmdclass={"build_ext": BuildNative, "build_py": BuildPython},
+    )

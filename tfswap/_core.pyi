@@ -1,0 +1,75 @@
+"""Types of the native core; what it computes is described in ``cc/core/simulator.h``."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+class LinkSpeeds:
+    def __init__(
+        self,
+        out_bytes_per_s: float,
+        in_bytes_per_s: float,
+        out_latency_ns: int = 0,
+        in_latency_ns: int = 0,
+    ) -> None: ...
+    def out_duration_ns(self, bytes: int) -> int: ...
+    def in_duration_ns(self, bytes: int) -> int: ...
+
+class Timeline:
+    def __init__(
+        self,
+        op_start_ns: NDArray[np.int64],
+        op_end_ns: NDArray[np.int64],
+        resident_bytes: int,
+        buffer_bytes: NDArray[np.int64],
+        buffer_alloc_ns: NDArray[np.int64],
+        buffer_free_ns: NDArray[np.int64],
+        absences: NDArray[np.int32],
+        step_ns: int,
+    ) -> None: ...
+    def events(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(time_ns, unswapped load after the event) of each event, in the replay's order."""
+
+    def op_positions(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The place among the events of each op's start and of its end."""
+
+class SimResult:
+    @property
+    def step_ns(self) -> int: ...
+    @property
+    def stall_ns(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def peak_ns(self) -> int: ...
+    @property
+    def peak_op(self) -> int:
+        """The op that started last before the peak; -1: none had started."""
+
+    @property
+    def peak_holders(self) -> list[tuple[int, int]]:
+        """(buffer, bytes) of the five largest at the peak; resident bytes are left out."""
+
+    @property
+    def bytes_out(self) -> int: ...
+    @property
+    def bytes_in(self) -> int: ...
+    @property
+    def host_peak_bytes(self) -> int: ...
+    @property
+    def fits(self) -> bool: ...
+    @property
+    def stalls(self) -> list[tuple[int, str, int, int]]:
+        """(op, "gate" | "swap-in" | "budget", place in the given swaps, ns)."""
+
+    def swap_times(self) -> NDArray[np.int64]:
+        """A row per swap: out start, out end, released, in start, in end; -1: no copy-out."""
+
+    def load_curve(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(time_ns, bytes from then on), every change in order."""
+
+def simulate(
+    timeline: Timeline,
+    swaps: NDArray[np.int32],
+    link: LinkSpeeds,
+    budget_bytes: int | None = None,
+) -> SimResult: ...

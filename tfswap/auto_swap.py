@@ -1,0 +1,127 @@
+"""AutoSwap: training under a memory budget, as a Keras callback."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import keras
+
+from tfswap import budget as budgets
+from tfswap.plan import SwapPlan
+from tfswap.planners.portfolio import POLICIES
+from tfswap.report.summary import Report
+from tfswap.swap_run import SwapRun
+
+_VERBOSE = ("auto", 0, 1)
+
+
+class AutoSwap(keras.callbacks.Callback):
+    """Trains inside a hard budget of device memory, with the same numbers.
+
+    The first steps run under lazy swaps made from the graph alone, so the budget holds from the
+    first step on. Then one step is profiled, a plan is made and pushed into the session (the
+    training function is not traced again), its peak and step time are checked against the
+    prediction, and the plan is corrected at most three times. If the model fits the budget
+    as it is, nothing is changed. At the end of `fit`, also after an exception, everything is as
+    it was before.
+
+    An allocation that would exceed the budget waits for copies in flight; if nothing can free
+    enough memory, the step fails with `tf.errors.ResourceExhaustedError`, which names the op, the
+    largest holders and the smallest budget that could work.
+
+    Args:
+        budget: Cap on the device's memory: bytes (an int, or a text such as "900MiB" or "6GB"), a
+            fraction of the device's memory (0.5 or "50%"; on a CPU of this process's cgroup limit
+            or the machine's memory), or "auto" for 90 % of what is available now.
+            Defaults to "auto".
+        policy: Name of a planner, or "auto" for the best of all. Defaults to "auto".
+        plan: A `SwapPlan`, or the path of a saved one, to use instead of profiling. A graph that
+            it does not fit is profiled as if there were none. Defaults to None.
+        save_plan: Path to write the final plan to. Defaults to None.
+        host_limit: Cap on far memory (host memory that holds what left the device), in the same
+            forms as `budget`. Defaults to "auto".
+        link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
+            "12GB/s"): copies take as long as they would there. None for the machine's own speed.
+        verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
+        verbose: 0 for silence, 1 for progress and a summary of at most six lines, "auto" for 1.
+
+    Raises:
+        ValueError: An argument is none of what is allowed.
+        tfswap.LibraryError: When training begins, if the device is not tfswap's.
+
+    Example:
+
+    >>> import tfswap, keras, numpy as np
+    >>> model = keras.Sequential([keras.layers.Dense(4)])
+    >>> model.compile("sgd", "mse")
+    >>> history = model.fit(np.ones((8, 4)), np.ones((8, 4)), verbose=0,
+    ...                     callbacks=[tfswap.AutoSwap(budget="200MiB", verbose=0)])
+    """
+
+    def __init__(
+        self,
+        budget: int | float | str = "auto",
+        policy: str = "auto",
+        plan: SwapPlan | str | os.PathLike[str] | None = None,
+        save_plan: str | os.PathLike[str] | None = None,
+        host_limit: int | float | str = "auto",
+        link_bandwidth: int | float | str | None = None,
+        verify: bool = False,
+        verbose: int | str = "auto",
+    ) -> None:
+        super().__init__()
+        if policy != "auto" and policy not in POLICIES:
+            allowed = ", ".join(repr(name) for name in ("auto", *POLICIES))
+            raise ValueError(f"unknown policy {policy!r}: allowed are {allowed}")
+        if isinstance(verbose, bool):
+            verbose = int(verbose)
+        if verbose not in _VERBOSE:
+            raise ValueError(f"verbose is {verbose!r}; allowed: 'auto', 0, 1")
+        budgets.check(budget, "budget")
+        budgets.check(host_limit, "host_limit")
+        self.budget = budget
+        self.policy = policy
+        self.plan = SwapPlan.load(plan) if isinstance(plan, (str, os.PathLike)) else plan
+        self.save_plan = save_plan
+        self.host_limit = host_limit
+        self.link_bandwidth = (
+            None if link_bandwidth is None else budgets.parse_bandwidth(link_bandwidth)
+        )
+        self.verify = verify
+        self.verbose = verbose
+        self._run: SwapRun | None = None
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What was measured and foretold in the current or last `fit`.
+
+        Keys: `outcome` ("swapped", "fits", "bootstrap", "no effect"), `budget_bytes`,
+        `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes` (highest of all
+        steps), `unswapped_step_s`, `predicted_step_s`, `step_s`, `bytes_out_per_step`,
+        `bytes_in_per_step`, `swapped_buffers`, `host_peak_bytes`, `corrections`, `plan` and
+        `notes` (everything that was said). What is not known is None.
+        """
+        report = Report() if self._run is None else self._run.report
+        return report.as_dict()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        run = SwapRun(self, self.model)
+        self._run = run
+        try:
+            run.begin()
+        except BaseException:
+            run.end()
+            raise
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._run is not None:
+            self._run.step_begins()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._run is not None:
+            self._run.step_ended()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._run is not None:
+            self._run.finish()

@@ -1,0 +1,178 @@
+// The Python module tfswap._core: the parts of the core that Python calls.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/simulator.h"
+
+namespace py = pybind11;
+
+namespace tfswap {
+namespace {
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <typename T>
+std::vector<T> ToVector(const Array<T>& array) {
+  if (array.ndim() != 1) throw std::invalid_argument("an array of one dimension is needed");
+  return std::vector<T>(array.data(), array.data() + array.size());
+}
+
+template <typename T>
+py::array_t<T> ToArray(const std::vector<T>& values) {
+  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+std::unique_ptr<Timeline> MakeTimeline(const Array<int64_t>& op_start_ns,
+                                       const Array<int64_t>& op_end_ns, int64_t resident_bytes,
+                                       const Array<int64_t>& buffer_bytes,
+                                       const Array<int64_t>& buffer_alloc_ns,
+                                       const Array<int64_t>& buffer_free_ns,
+                                       const Array<int32_t>& absences, int64_t step_ns) {
+  if (absences.ndim() != 2 || absences.shape(1) != 5) {
+    throw std::invalid_argument(
+        "absences: rows of (buffer, producer_op, after_op, before_op, far_copy) are needed");
+  }
+  TimelineData data;
+  data.op_start_ns = ToVector(op_start_ns);
+  data.op_end_ns = ToVector(op_end_ns);
+  data.resident_bytes = resident_bytes;
+  data.buffer_bytes = ToVector(buffer_bytes);
+  data.buffer_alloc_ns = ToVector(buffer_alloc_ns);
+  data.buffer_free_ns = ToVector(buffer_free_ns);
+  data.step_ns = step_ns;
+  const auto rows = absences.unchecked<2>();
+  data.absences.reserve(static_cast<size_t>(rows.shape(0)));
+  for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
+    data.absences.push_back({rows(i, 0), rows(i, 1), rows(i, 2), rows(i, 3), rows(i, 4)});
+  }
+  return std::make_unique<Timeline>(std::move(data));
+}
+
+// Rows of (absence, gate_op, trigger_op).
+SimResult SimulateRows(const Timeline& timeline, const Array<int32_t>& rows, const LinkSpeeds& link,
+                       std::optional<int64_t> budget_bytes) {
+  if (rows.ndim() != 2 || rows.shape(1) != 3) {
+    throw std::invalid_argument("swaps: rows of (absence, gate_op, trigger_op) are needed");
+  }
+  const auto view = rows.unchecked<2>();
+  std::vector<Swap> swaps;
+  swaps.reserve(static_cast<size_t>(view.shape(0)));
+  for (py::ssize_t i = 0; i < view.shape(0); ++i) {
+    swaps.push_back({view(i, 0), view(i, 1), view(i, 2)});
+  }
+  py::gil_scoped_release without_gil;
+  return Simulate(timeline, swaps, link, budget_bytes);
+}
+
+// The load as a step function: (time_ns, bytes from then on). Several changes at one time are all
+// kept, in order, so that the largest value is the peak.
+std::pair<py::array_t<int64_t>, py::array_t<int64_t>> LoadCurve(const SimResult& result) {
+  std::vector<int64_t> time_ns = {0};
+  std::vector<int64_t> bytes = {result.resident_bytes};
+  for (const LoadChange& change : result.load_changes) {
+    time_ns.push_back(change.time_ns);
+    bytes.push_back(bytes.back() + change.delta);
+  }
+  return {ToArray(time_ns), ToArray(bytes)};
+}
+
+std::vector<std::tuple<int32_t, std::string, int32_t, int64_t>> Stalls(const SimResult& result) {
+  std::vector<std::tuple<int32_t, std::string, int32_t, int64_t>> stalls;
+  for (const Stall& stall : result.stalls) {
+    stalls.emplace_back(stall.op, StallCauseName(stall.cause), stall.swap, stall.ns);
+  }
+  return stalls;
+}
+
+py::array_t<int64_t> AllSwapTimes(const SimResult& result) {
+  py::array_t<int64_t> rows({static_cast<py::ssize_t>(result.swap_times.size()), py::ssize_t{5}});
+  auto view = rows.mutable_unchecked<2>();
+  for (py::ssize_t i = 0; i < view.shape(0); ++i) {
+    const SwapTimes& times = result.swap_times[static_cast<size_t>(i)];
+    view(i, 0) = times.out_start_ns;
+    view(i, 1) = times.out_end_ns;
+    view(i, 2) = times.released_ns;
+    view(i, 3) = times.in_start_ns;
+    view(i, 4) = times.in_end_ns;
+  }
+  return rows;
+}
+
+std::pair<py::array_t<int32_t>, py::array_t<int32_t>> OpPositions(const Timeline& timeline) {
+  const auto num_ops = static_cast<int32_t>(timeline.data().op_start_ns.size());
+  std::vector<int32_t> starts, ends;
+  for (int32_t op = 0; op < num_ops; ++op) {
+    starts.push_back(timeline.start_position(op));
+    ends.push_back(timeline.end_position(op));
+  }
+  return {ToArray(starts), ToArray(ends)};
+}
+
+std::pair<py::array_t<int64_t>, py::array_t<int64_t>> Events(const Timeline& timeline) {
+  std::vector<int64_t> time_ns, load_bytes;
+  Bytes load = timeline.data().resident_bytes;
+  for (const Timeline::Event& event : timeline.events()) {
+    if (event.kind == Timeline::EventKind::kAlloc) {
+      load += timeline.data().buffer_bytes[event.index];
+    } else if (event.kind == Timeline::EventKind::kFree) {
+      load -= timeline.data().buffer_bytes[event.index];
+    }
+    time_ns.push_back(event.time_ns);
+    load_bytes.push_back(load);
+  }
+  return {ToArray(time_ns), ToArray(load_bytes)};
+}
+
+void BindSimulator(py::module_& module) {
+  py::class_<LinkSpeeds>(module, "LinkSpeeds")
+      .def(py::init<double, double, int64_t, int64_t>(), py::arg("out_bytes_per_s"),
+           py::arg("in_bytes_per_s"), py::arg("out_latency_ns") = 0, py::arg("in_latency_ns") = 0)
+      .def("out_duration_ns", &LinkSpeeds::OutDuration, py::arg("bytes"))
+      .def("in_duration_ns", &LinkSpeeds::InDuration, py::arg("bytes"));
+
+  py::class_<Timeline>(module, "Timeline")
+      .def(py::init(&MakeTimeline), py::arg("op_start_ns"), py::arg("op_end_ns"),
+           py::arg("resident_bytes"), py::arg("buffer_bytes"), py::arg("buffer_alloc_ns"),
+           py::arg("buffer_free_ns"), py::arg("absences"), py::arg("step_ns"))
+      .def("events", &Events)
+      .def("op_positions", &OpPositions);
+
+  py::class_<SimResult>(module, "SimResult")
+      .def_readonly("step_ns", &SimResult::step_ns)
+      .def_readonly("stall_ns", &SimResult::stall_ns)
+      .def_readonly("peak_bytes", &SimResult::peak_bytes)
+      .def_readonly("peak_ns", &SimResult::peak_ns)
+      .def_readonly("peak_op", &SimResult::peak_op)
+      .def_readonly("peak_holders", &SimResult::peak_holders)
+      .def_readonly("bytes_out", &SimResult::bytes_out)
+      .def_readonly("bytes_in", &SimResult::bytes_in)
+      .def_readonly("host_peak_bytes", &SimResult::host_peak_bytes)
+      .def_readonly("fits", &SimResult::fits)
+      .def_property_readonly("stalls", &Stalls)
+      .def("swap_times", &AllSwapTimes)
+      .def("load_curve", &LoadCurve);
+
+  module.def("simulate", &SimulateRows, py::arg("timeline"), py::arg("swaps"), py::arg("link"),
+             py::arg("budget_bytes") = py::none());
+}
+
+}  // namespace
+}  // namespace tfswap
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The parts of tfswap that need no TensorFlow.";
+  tfswap::BindSimulator(module);
+  // Bindings of other core files are declared in a file of their own beside this one, as
+  // `void Bind...(py::module_&)`, and called here.
+}

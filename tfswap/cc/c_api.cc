@@ -1,0 +1,150 @@
+// The face of libtfswap to Python (tfswap/ops/library.py, by ctypes). Strings that are returned
+// belong to the caller and go back through tfswap_free; everything is plain data.
+
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "core/copy.h"
+#include "device/swap_device.h"
+#include "grappler/pass_log.h"
+#include "kernels/copy_engine.h"
+
+namespace {
+
+using ::tfswap::BudgetAllocator;
+using ::tfswap::BudgetStats;
+using ::tfswap::CopyEngine;
+using ::tfswap::CopyStats;
+using ::tfswap::CpuAllocator;
+using ::tfswap::HostPoolStats;
+
+char* Copied(const std::string& text) {
+  char* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+// A flat JSON object of numbers.
+class Numbers {
+ public:
+  Numbers& Add(const char* key, int64_t value) {
+    text_ << (first_ ? "{\"" : ", \"") << key << "\": " << value;
+    first_ = false;
+    return *this;
+  }
+  std::string Text() const { return text_.str() + "}"; }
+
+ private:
+  std::ostringstream text_;
+  bool first_ = true;
+};
+
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c == '\n' || c == '\t' ? ' ' : c;
+  }
+  return quoted + '"';
+}
+
+}  // namespace
+
+extern "C" {
+
+void tfswap_free(void* text) { std::free(text); }
+
+// CPU devices of ours that TensorFlow has made so far, and the highest number of them at once.
+int tfswap_devices_made() { return tfswap::CpuDevicesMade(); }
+int tfswap_device_count() { return tfswap::CpuDeviceCount(); }
+
+void tfswap_set_budget(int device, int64_t bytes) { CpuAllocator(device)->SetBudget(bytes); }
+
+void tfswap_set_host_limit(int64_t bytes) { CopyEngine::host_pool()->SetLimit(bytes); }
+
+void tfswap_trim_host() { CopyEngine::host_pool()->Trim(); }
+
+void tfswap_emulate_link(int device, double bytes_per_s, int64_t latency_ns) {
+  CopyEngine::For(CpuAllocator(device))->EmulateLink(bytes_per_s, latency_ns);
+}
+
+void tfswap_set_verify(int device, int verify) {
+  CopyEngine::For(CpuAllocator(device))->SetVerify(verify != 0);
+}
+
+void tfswap_inject_fault(int device, const char* kind) {
+  CopyEngine::For(CpuAllocator(device))->InjectFault(kind);
+}
+
+char* tfswap_memory_stats(int device) {
+  const BudgetStats budget = CpuAllocator(device)->Stats();
+  const CopyStats copies = CopyEngine::For(CpuAllocator(device))->Stats();
+  const HostPoolStats host = CopyEngine::host_pool()->Stats();
+  return Copied(Numbers()
+                    .Add("budget_bytes", budget.budget_bytes)
+                    .Add("bytes_in_use", budget.bytes_in_use)
+                    .Add("peak_bytes", budget.peak_bytes)
+                    .Add("window_peak_bytes", budget.window_peak_bytes)
+                    .Add("largest_request_bytes", budget.largest_request_bytes)
+                    .Add("allocations", budget.allocations)
+                    .Add("waits", budget.waits)
+                    .Add("wait_ns", budget.wait_ns)
+                    .Add("failures", budget.failures)
+                    .Add("bytes_out", copies.bytes_out)
+                    .Add("bytes_in", copies.bytes_in)
+                    .Add("copies_out", copies.copies_out)
+                    .Add("copies_in", copies.copies_in)
+                    .Add("copies_declined", copies.copies_declined)
+                    .Add("far_buffers", copies.buffers_alive)
+                    .Add("busy_out_ns", copies.busy_out_ns)
+                    .Add("busy_in_ns", copies.busy_in_ns)
+                    .Add("host_bytes_in_use", host.bytes_in_use)
+                    .Add("host_peak_bytes", host.peak_bytes_in_use)
+                    .Add("host_bytes_cached", host.bytes_cached)
+                    .Add("host_limit_bytes", host.limit_bytes)
+                    .Text());
+}
+
+void tfswap_reset_memory_stats(int device) {
+  CpuAllocator(device)->ClearStats();
+  CopyEngine::For(CpuAllocator(device))->ClearStats();
+  CopyEngine::host_pool()->ResetPeak();
+}
+
+void tfswap_restart_window(int device) { CpuAllocator(device)->RestartWindow(); }
+
+void tfswap_start_recording(int device) { CpuAllocator(device)->StartRecording(); }
+
+// The recorded trace (core/trace.h) in a buffer of `*bytes` bytes.
+char* tfswap_stop_recording(int device, int64_t* bytes) {
+  const std::string trace = CpuAllocator(device)->StopRecording().Serialize();
+  *bytes = static_cast<int64_t>(trace.size());
+  return Copied(trace);
+}
+
+char* tfswap_pass_records() {
+  std::string text = "[";
+  for (const tfswap::PassRecord& record : tfswap::PassRecords()) {
+    if (text.size() > 1) text += ", ";
+    text += "{\"function\": " + Quoted(record.function) +
+            ", \"fingerprint\": " + Quoted(record.fingerprint) +
+            ", \"outcome\": " + Quoted(record.outcome) + ", \"reason\": " + Quoted(record.reason) +
+            ", \"nodes\": " + std::to_string(record.nodes) +
+            ", \"swaps\": " + std::to_string(record.swaps) +
+            ", \"serial\": " + std::to_string(record.serial) + "}";
+  }
+  return Copied(text + "]");
+}
+
+char* tfswap_describe(const char* fingerprint) {
+  return Copied(tfswap::DescriptionOf(fingerprint));
+}
+
+void tfswap_clear_pass_records() { tfswap::ClearPassRecords(); }
+
+double tfswap_measure_copy(int64_t bytes, int repeats) {
+  return tfswap::MeasureCopySpeed(bytes, repeats);
+}
+
+}  // extern "C"

@@ -1,0 +1,21 @@
+#ifndef TFSWAP_CORE_COPY_H_
+#define TFSWAP_CORE_COPY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tfswap {
+
+// memcpy for buffers that nobody reads again soon: the destination is written past the caches, so
+// a copy neither evicts what the kernels work on nor reads the lines that it overwrites.
+void CopyPastCache(void* destination, const void* source, size_t bytes);
+
+// A 64-bit checksum of `bytes` bytes, to notice a buffer that came back changed. Not cryptographic.
+uint64_t Checksum(const void* data, size_t bytes);
+
+// Bytes per second of CopyPastCache between two fresh blocks of `bytes` bytes, best of `repeats`.
+double MeasureCopySpeed(size_t bytes, int repeats);
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_CORE_COPY_H_

@@ -1,0 +1,114 @@
+#include "device/swap_device.h"
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+
+#include "device/kernel_scope.h"
+#include "tensorflow/core/framework/device_factory.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace tfswap {
+
+using ::tensorflow::AsyncOpKernel;
+using ::tensorflow::Bytes;
+using ::tensorflow::Device;
+using ::tensorflow::DeviceLocality;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::SessionOptions;
+using ::tensorflow::ThreadPoolDevice;
+
+namespace {
+
+std::atomic<int> devices_made{0};
+std::atomic<int> device_count{0};
+
+}  // namespace
+
+SwapDevice::SwapDevice(const SessionOptions& options, const std::string& name,
+                       BudgetAllocator* allocator)
+    : ThreadPoolDevice(options, name, Bytes(256 << 20), DeviceLocality(), allocator),
+      allocator_(allocator) {}
+
+void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
+  StepRecorder* recorder = allocator_->recorder();
+  const bool counted = allocator_->HasBudget();
+  if (!counted && !recorder->on()) {
+    ThreadPoolDevice::Compute(kernel, context);
+    return;
+  }
+  KernelScope scope(KernelScope::Role::kKernel, context);
+  if (counted) allocator_->KernelBegins(context->step_id());
+  const int op = recorder->on() ? recorder->OpBegins(*kernel, context) : -1;
+  ThreadPoolDevice::Compute(kernel, context);
+  if (op >= 0) recorder->OpEnds(op, context, scope.wait_ns);
+  if (counted) allocator_->KernelEnds();
+}
+
+void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
+                              AsyncOpKernel::DoneCallback done) {
+  StepRecorder* recorder = allocator_->recorder();
+  if (recorder->on()) {
+    const int op = recorder->OpBegins(*kernel, context);
+    if (op >= 0) {
+      done = [recorder, op, context, done = std::move(done)] {
+        recorder->OpEnds(op, context, 0);
+        done();
+      };
+    }
+  }
+  const bool counted = allocator_->HasBudget();
+  if (counted) allocator_->KernelBegins(context->step_id());
+  {
+    KernelScope scope(KernelScope::Role::kKernel, context);
+    ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
+  }
+  if (counted) allocator_->KernelEnds();
+}
+
+BudgetAllocator* CpuAllocator(int ordinal) {
+  static std::mutex mu;
+  static auto* allocators = new std::deque<std::unique_ptr<BudgetAllocator>>();
+  std::lock_guard<std::mutex> lock(mu);
+  while (static_cast<int>(allocators->size()) <= ordinal) {
+    allocators->push_back(
+        std::make_unique<BudgetAllocator>("tfswap_cpu", tensorflow::cpu_allocator_base()));
+  }
+  return (*allocators)[ordinal].get();
+}
+
+int CpuDevicesMade() { return devices_made.load(); }
+int CpuDeviceCount() { return device_count.load(); }
+
+namespace {
+
+class SwapDeviceFactory : public tensorflow::DeviceFactory {
+ public:
+  absl::Status ListPhysicalDevices(std::vector<std::string>* devices) override {
+    devices->push_back("/physical_device:CPU:0");
+    return absl::OkStatus();
+  }
+
+  absl::Status CreateDevices(const SessionOptions& options, const std::string& name_prefix,
+                             std::vector<std::unique_ptr<Device>>* devices) override {
+    int count = 1;
+    auto it = options.config.device_count().find("CPU");
+    if (it != options.config.device_count().end()) count = it->second;
+    for (int i = 0; i < count; ++i) {
+      devices->push_back(std::make_unique<SwapDevice>(
+          options, absl::StrCat(name_prefix, "/device:CPU:", i), CpuAllocator(i)));
+    }
+    devices_made.fetch_add(count);
+    int known = device_count.load();
+    while (count > known && !device_count.compare_exchange_weak(known, count)) {
+    }
+    return absl::OkStatus();
+  }
+};
+
+// Above the stock CPU factories (60 and 70), below the GPU's (210): priorities decide placement too.
+tensorflow::dfactory::Registrar<SwapDeviceFactory> registrar("CPU", 100);
+
+}  // namespace
+}  // namespace tfswap

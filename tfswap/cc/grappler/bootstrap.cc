@@ -1,0 +1,150 @@
+#include "grappler/bootstrap.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tfswap {
+
+namespace {
+
+constexpr int kLeastAbsence = 3;  // milestones
+constexpr int kLookAhead = 2;     // milestones
+constexpr int kSlack = 3;         // milestones
+
+struct Access {
+  int node;
+  int depth;
+  int position;
+};
+
+// All readers of a tensor and of its aliases, in order; empty if one of them must keep it.
+std::vector<Access> Readers(const GraphIndex& index, TensorId root) {
+  std::vector<Access> readers;
+  std::vector<TensorId> reached = {root};
+  for (size_t i = 0; i < reached.size(); ++i) {
+    for (const GraphIndex::Consumer& consumer : index.consumers(reached[i].node)) {
+      if (consumer.port != reached[i].port) continue;
+      if (!index.IsRewirable(consumer.node) || !index.SameFrame(root.node, consumer.node)) {
+        return {};
+      }
+      if (consumer.input == 0 && index.IsAlias(consumer.node)) {
+        reached.push_back({consumer.node, 0});
+      } else {
+        readers.push_back(
+            {consumer.node, index.depth(consumer.node), index.position(consumer.node)});
+      }
+    }
+  }
+  std::sort(readers.begin(), readers.end(),
+            [](const Access& a, const Access& b) { return a.position < b.position; });
+  readers.erase(std::unique(readers.begin(), readers.end(),
+                            [](const Access& a, const Access& b) { return a.node == b.node; }),
+                readers.end());
+  return readers;
+}
+
+SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Access>& readers) {
+  SwapSpec swap;
+  swap.tensor = absl::StrCat(index.node(root.node).name(), ":", root.port);
+  swap.lazy = true;
+  int last_depth = index.depth(root.node);
+  for (size_t i = 0; i < readers.size(); ++i) {
+    const Access& reader = readers[i];
+    const int absence = reader.depth - last_depth;
+    last_depth = std::max(last_depth, reader.depth);
+    if (absence >= kLeastAbsence) {
+      const int trigger = index.MilestoneBefore(reader.node, kLookAhead);
+      bool alive = trigger >= 0 && index.depth(trigger) > reader.depth - absence;
+      for (size_t j = i; alive && j < readers.size(); ++j) {
+        alive = index.AliveWith(trigger, readers[j].node);
+      }
+      if (alive) {
+        swap.returns.push_back({index.node(trigger).name(), {}, 0});
+        if (swap.returns.size() == 1) {
+          swap.next_use = reader.position;
+        } else {
+          swap.returns[swap.returns.size() - 2].next_use = reader.position;
+        }
+      }
+    }
+    if (!swap.returns.empty()) {
+      swap.returns.back().consumers.push_back(index.node(reader.node).name());
+    }
+  }
+  return swap;
+}
+
+}  // namespace
+
+Edges Delays(const GraphIndex& index) {
+  Edges edges;
+  static const auto* cheap = new std::unordered_set<std::string>{
+      "AddV2", "Cast", "Mul", "Neg", "RealDiv", "Rsqrt", "Sqrt", "Square", "Sub", "Transpose"};
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.depth(n) != 0 || cheap->count(index.node(n).op()) == 0) continue;
+    const auto& inputs = index.inputs(n);
+    const bool of_variable = std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
+      return index.node(index.Root(input).node).op() == "ReadVariableOp";
+    });
+    if (!of_variable || index.consumers(n).empty()) continue;
+    int first = -1;
+    for (const GraphIndex::Consumer& consumer : index.consumers(n)) {
+      if (first < 0 || index.depth(consumer.node) < index.depth(first)) first = consumer.node;
+    }
+    if (index.depth(first) < kLeastAbsence) continue;
+    const int trigger = index.MilestoneBefore(first, 1);
+    if (trigger >= 0 && index.AliveWith(trigger, n)) {
+      edges.emplace_back(index.node(trigger).name(), index.node(n).name());
+    }
+  }
+  return edges;
+}
+
+namespace {
+
+bool IsUpdate(const std::string& op) {
+  return absl::StartsWith(op, "ResourceApply") ||
+         (absl::StartsWith(op, "Assign") && absl::EndsWith(op, "VariableOp"));
+}
+
+}  // namespace
+
+Edges KeepUps(const GraphIndex& index) {
+  Edges edges;
+  // The milestones on the longest way through the graph, by depth.
+  int last = 0;
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.depth(n) > index.depth(last)) last = n;
+  }
+  std::vector<int> spine(index.depth(last) + 1, -1);
+  for (int n = index.IsMilestone(last) ? last : index.MilestoneBefore(last, 1); n >= 0;
+       n = index.MilestoneBefore(n, 1)) {
+    spine[index.depth(n)] = n;
+  }
+  for (int n = 0; n < index.size(); ++n) {
+    if (!IsUpdate(index.node(n).op()) || index.depth(n) == 0) continue;
+    const size_t depth = index.depth(n) + kSlack;
+    if (depth >= spine.size() || spine[depth] < 0 || !index.AliveWith(n, spine[depth])) continue;
+    edges.emplace_back(index.node(n).name(), index.node(spine[depth]).name());
+  }
+  return edges;
+}
+
+std::vector<SwapSpec> Bootstrap(const GraphIndex& index) {
+  std::vector<SwapSpec> swaps;
+  for (int n = 0; n < index.size(); ++n) {
+    if (!index.IsSwappableProducer(n) || index.IsAlias(n)) continue;
+    for (int port = 0; port < index.outputs(n); ++port) {
+      const TensorId root{n, port};
+      if (!tensorflow::DataTypeCanUseMemcpy(index.OutputType(root))) continue;
+      SwapSpec swap = SwapsOf(index, root, Readers(index, root));
+      if (!swap.returns.empty()) swaps.push_back(std::move(swap));
+    }
+  }
+  return swaps;
+}
+
+}  // namespace tfswap

@@ -1,0 +1,389 @@
+#include "grappler/graph_index.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <unordered_set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/copy.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/graph/tensor_id.h"
+#include "tensorflow/core/grappler/utils/frame.h"
+
+namespace tfswap {
+
+using ::tensorflow::DataType;
+using ::tensorflow::FunctionLibraryDefinition;
+using ::tensorflow::GraphDef;
+using ::tensorflow::NodeDef;
+
+namespace {
+
+using OpNames = std::unordered_set<std::string>;
+
+const OpNames& Milestones() {
+  static const auto* ops = new OpNames{"Conv1D",
+                                       "Conv2D",
+                                       "_FusedConv2D",
+                                       "Conv2DBackpropInput",
+                                       "Conv2DBackpropFilter",
+                                       "Conv3D",
+                                       "_FusedConv3D",
+                                       "Conv3DBackpropInputV2",
+                                       "Conv3DBackpropFilterV2",
+                                       "DepthwiseConv2dNative",
+                                       "_FusedDepthwiseConv2dNative",
+                                       "DepthwiseConv2dNativeBackpropInput",
+                                       "DepthwiseConv2dNativeBackpropFilter",
+                                       "MatMul",
+                                       "_FusedMatMul",
+                                       "BatchMatMul",
+                                       "BatchMatMulV2",
+                                       "BatchMatMulV3",
+                                       "Einsum",
+                                       "SparseMatMul",
+                                       "CudnnRNN",
+                                       "CudnnRNNV3"};
+  return *ops;
+}
+
+// Besides the milestones: large ops that no later pass fuses.
+const OpNames& OtherGateable() {
+  static const auto* ops = new OpNames{"AddN",
+                                       "AvgPool",
+                                       "AvgPoolGrad",
+                                       "ConcatV2",
+                                       "FusedBatchNormGradV3",
+                                       "FusedBatchNormV3",
+                                       "MaxPool",
+                                       "MaxPoolGrad",
+                                       "Mean",
+                                       "ReluGrad",
+                                       "Relu6Grad",
+                                       "SoftmaxCrossEntropyWithLogits",
+                                       "SparseSoftmaxCrossEntropyWithLogits",
+                                       "SquaredDifference",
+                                       "Sub",
+                                       "Sum",
+                                       "Tile",
+                                       "UnsortedSegmentSum"};
+  return *ops;
+}
+
+const OpNames& Aliases() {
+  static const auto* ops = new OpNames{"Identity",     "Reshape",         "Squeeze",
+                                       "ExpandDims",   "StopGradient",    "PreventGradient",
+                                       "EnsureShape",  "Bitcast",         "Snapshot",
+                                       "CheckNumerics"};
+  return *ops;
+}
+
+// Their outputs are, or may be, somebody else's buffers, or live on beyond the step.
+const OpNames& HeldElsewhere() {
+  static const auto* ops = new OpNames{
+      "_Arg",          "_DeviceArg",  "Placeholder",  "PlaceholderWithDefault",
+      "Const",         "VarHandleOp", "VariableV2",   "Variable",
+      "ReadVariableOp", "Enter",      "Exit",         "Switch",
+      "Merge",         "NextIteration", "LoopCond",   "RefEnter",
+      "RefExit",       "RefSwitch",   "RefMerge",     "RefNextIteration",
+      "_SwitchN",      "_Recv",       "_HostRecv",    "StackPopV2",
+      "TensorListGetItem", "GetSessionTensor", "_CopyFromHost", "_CopyToHost",
+      "HostConst",     "OptionalGetValue"};
+  return *ops;
+}
+
+const OpNames& NotRewirable() {
+  static const auto* ops = new OpNames{
+      "_Retval",  "_DeviceRetval", "Enter",   "Exit",     "Switch",        "Merge",
+      "LoopCond", "NextIteration", "RefEnter", "RefExit", "RefSwitch",     "RefMerge",
+      "_Send",    "_HostSend",     "_SwitchN", "_CopyToHost", "RefNextIteration"};
+  return *ops;
+}
+
+bool IsBackEdge(const NodeDef& from, const NodeDef& to) {
+  return (from.op() == "NextIteration" || from.op() == "RefNextIteration") &&
+         (to.op() == "Merge" || to.op() == "RefMerge");
+}
+
+}  // namespace
+
+absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
+                                             const FunctionLibraryDefinition& functions) {
+  GraphIndex index;
+  index.graph_ = &graph;
+  if (absl::Status status = index.ReadNodes(functions); !status.ok()) return status;
+  absl::StatusOr<std::vector<int>> order = index.TopologicalOrder();
+  if (!order.ok()) return order.status();
+  index.MeasureDepth(*order);
+  if (absl::Status status = index.FindContexts(*order); !status.ok()) return status;
+  return index;
+}
+
+absl::Status GraphIndex::ReadNodes(const FunctionLibraryDefinition& functions) {
+  const int count = graph_->node_size();
+  index_.reserve(count);
+  for (int n = 0; n < count; ++n) {
+    if (!index_.emplace(node(n).name(), n).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("two nodes are named '", node(n).name(), "'"));
+    }
+  }
+  inputs_.resize(count);
+  control_inputs_.resize(count);
+  consumers_.resize(count);
+  types_.resize(count);
+  for (int n = 0; n < count; ++n) {
+    for (int i = 0; i < node(n).input_size(); ++i) {
+      const tensorflow::TensorId id = tensorflow::ParseTensorName(node(n).input(i));
+      const int from = Find(id.node());
+      if (from < 0) {
+        return absl::InvalidArgumentError(absl::StrCat("input '", node(n).input(i), "' of '",
+                                                       node(n).name(), "' is not in the graph"));
+      }
+      if (id.index() < 0) {
+        control_inputs_[n].push_back(from);
+      } else {
+        inputs_[n].push_back({from, id.index()});
+        consumers_[from].push_back({n, i, id.index()});
+      }
+    }
+    const tensorflow::OpDef* op_def = nullptr;
+    // An op that nobody knows has no known outputs: nothing of it will be swapped.
+    if (functions.LookUpOpDef(node(n).op(), &op_def).ok()) {
+      if (!tensorflow::OutputTypesForNode(node(n), *op_def, &types_[n]).ok()) types_[n].clear();
+    }
+  }
+  return absl::OkStatus();
+}
+
+int GraphIndex::Find(absl::string_view name) const {
+  auto it = index_.find(std::string(name));
+  return it == index_.end() ? -1 : it->second;
+}
+
+absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder() const {
+  std::vector<int> pending(size(), 0);
+  std::vector<std::vector<int>> successors(size());
+  auto add = [&](int from, int to) {
+    if (IsBackEdge(node(from), node(to))) return;
+    successors[from].push_back(to);
+    ++pending[to];
+  };
+  for (int n = 0; n < size(); ++n) {
+    for (const TensorId& input : inputs_[n]) add(input.node, n);
+    for (int input : control_inputs_[n]) add(input, n);
+  }
+  std::vector<int> order;
+  order.reserve(size());
+  for (int n = 0; n < size(); ++n) {
+    if (pending[n] == 0) order.push_back(n);
+  }
+  for (size_t done = 0; done < order.size(); ++done) {
+    for (int next : successors[order[done]]) {
+      if (--pending[next] == 0) order.push_back(next);
+    }
+  }
+  if (static_cast<int>(order.size()) != size()) {
+    for (int n = 0; n < size(); ++n) {
+      if (pending[n] > 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the graph has a cycle through '", node(n).name(), "'"));
+      }
+    }
+  }
+  return order;
+}
+
+void GraphIndex::MeasureDepth(const std::vector<int>& order) {
+  depth_.assign(size(), 0);
+  critical_.assign(size(), -1);
+  for (int n : order) {
+    auto consider = [&](int from) {
+      if (IsBackEdge(node(from), node(n))) return;
+      if (critical_[n] < 0 || depth_[from] > depth_[critical_[n]]) critical_[n] = from;
+    };
+    for (const TensorId& input : inputs_[n]) consider(input.node);
+    for (int input : control_inputs_[n]) consider(input);
+    depth_[n] = (critical_[n] < 0 ? 0 : depth_[critical_[n]]) + (IsMilestone(n) ? 1 : 0);
+  }
+  std::vector<int> by_depth = order;
+  std::stable_sort(by_depth.begin(), by_depth.end(),
+                   [this](int a, int b) { return depth_[a] < depth_[b]; });
+  position_.assign(size(), 0);
+  for (int i = 0; i < size(); ++i) position_[by_depth[i]] = i;
+}
+
+int GraphIndex::MilestoneBefore(int n, int count) const {
+  for (int at = critical_[n]; at >= 0; at = critical_[at]) {
+    if (IsMilestone(at) && --count == 0) return at;
+  }
+  return -1;
+}
+
+absl::Status GraphIndex::FindContexts(const std::vector<int>& order) {
+  tensorflow::grappler::FrameView frames;
+  if (absl::Status status = frames.InferFromGraph(*graph_); !status.ok()) return status;
+  std::map<std::vector<int>, int> frame_ids;
+  std::vector<const std::vector<int>*> frame_of(size());
+  frame_.assign(size(), 0);
+  for (int n = 0; n < size(); ++n) {
+    frame_of[n] = &frames.Frames(node(n));
+    frame_[n] = frame_ids.try_emplace(*frame_of[n], frame_ids.size()).first->second;
+  }
+
+  // A guard is (what the Switch asks, which way it went); those asked inside a loop end with it.
+  std::map<std::tuple<int, int, int>, int> guard_ids;
+  std::vector<int> guard_frame_depth;
+  std::map<std::pair<int, std::vector<int>>, int> context_ids;
+  context_.assign(size(), 0);
+  std::vector<std::vector<int>> guards(size());
+  for (int n : order) {
+    std::vector<std::vector<int>> arriving;
+    for (const TensorId& input : inputs_[n]) {
+      if (IsBackEdge(node(input.node), node(n))) continue;
+      std::vector<int> with = guards[input.node];
+      const std::string& op = node(input.node).op();
+      if (op == "Switch" || op == "RefSwitch" || op == "_SwitchN") {
+        const TensorId asked = inputs_[input.node].size() > 1 ? inputs_[input.node][1] : TensorId{};
+        const auto key = std::make_tuple(asked.node, asked.port, input.port);
+        auto [it, inserted] = guard_ids.try_emplace(key, guard_ids.size());
+        if (inserted) guard_frame_depth.push_back(frame_of[input.node]->size());
+        with.push_back(it->second);
+      }
+      std::sort(with.begin(), with.end());
+      with.erase(std::unique(with.begin(), with.end()), with.end());
+      arriving.push_back(std::move(with));
+    }
+    const bool merge = node(n).op() == "Merge" || node(n).op() == "RefMerge";
+    std::vector<int> result;
+    for (size_t i = 0; i < arriving.size(); ++i) {
+      std::vector<int> joined;
+      if (i == 0) {
+        joined = arriving[0];
+      } else if (merge) {
+        std::set_intersection(result.begin(), result.end(), arriving[i].begin(), arriving[i].end(),
+                              std::back_inserter(joined));
+      } else {
+        std::set_union(result.begin(), result.end(), arriving[i].begin(), arriving[i].end(),
+                       std::back_inserter(joined));
+      }
+      result = std::move(joined);
+    }
+    for (int input : control_inputs_[n]) {
+      std::vector<int> joined;
+      std::set_union(result.begin(), result.end(), guards[input].begin(), guards[input].end(),
+                     std::back_inserter(joined));
+      result = std::move(joined);
+    }
+    if (node(n).op() == "Exit" || node(n).op() == "RefExit") {
+      const size_t inside = frame_of[n]->size();
+      result.erase(std::remove_if(result.begin(), result.end(),
+                                  [&](int g) {
+                                    return guard_frame_depth[g] >= static_cast<int>(inside);
+                                  }),
+                   result.end());
+    }
+    guards[n] = std::move(result);
+    auto [it, inserted] =
+        context_ids.try_emplace({frame_[n], guards[n]}, static_cast<int>(context_ids.size()));
+    if (inserted) guards_.push_back(guards[n]);
+    context_[n] = it->second;
+  }
+  return absl::OkStatus();
+}
+
+bool GraphIndex::AliveWith(int a, int b) const {
+  if (!SameFrame(a, b)) return false;
+  const std::vector<int>& of_a = guards_[context_[a]];
+  const std::vector<int>& of_b = guards_[context_[b]];
+  return std::includes(of_b.begin(), of_b.end(), of_a.begin(), of_a.end());
+}
+
+DataType GraphIndex::OutputType(TensorId tensor) const {
+  const auto& types = types_[tensor.node];
+  return tensor.port < static_cast<int>(types.size()) ? types[tensor.port]
+                                                      : tensorflow::DT_INVALID;
+}
+
+bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
+
+bool GraphIndex::IsGateable(int n) const {
+  return IsMilestone(n) || OtherGateable().count(node(n).op()) > 0;
+}
+
+bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
+
+bool GraphIndex::IsSwappableProducer(int n) const {
+  return HeldElsewhere().count(node(n).op()) == 0;
+}
+
+bool GraphIndex::IsRewirable(int n) const { return NotRewirable().count(node(n).op()) == 0; }
+
+TensorId GraphIndex::Root(TensorId tensor) const {
+  while (tensor.port == 0 && IsAlias(tensor.node) && !inputs_[tensor.node].empty()) {
+    tensor = inputs_[tensor.node][0];
+  }
+  return tensor;
+}
+
+std::string Fingerprint(const GraphDef& graph) {
+  std::vector<const NodeDef*> nodes;
+  nodes.reserve(graph.node_size());
+  for (const NodeDef& node : graph.node()) nodes.push_back(&node);
+  std::sort(nodes.begin(), nodes.end(),
+            [](const NodeDef* a, const NodeDef* b) { return a->name() < b->name(); });
+  std::string text;
+  auto mix = [&text](absl::string_view part) { absl::StrAppend(&text, part, "\n"); };
+  for (const NodeDef* node : nodes) {
+    mix(node->name());
+    mix(node->op());
+    for (const std::string& input : node->input()) mix(input);
+    // Types and shapes tell graphs apart; other attributes carry names that differ by process.
+    std::map<std::string, const tensorflow::AttrValue*> attributes;
+    for (const auto& [key, value] : node->attr()) {
+      if (absl::StartsWith(key, "_")) continue;
+      if (value.value_case() == tensorflow::AttrValue::kType ||
+          value.value_case() == tensorflow::AttrValue::kShape) {
+        attributes.emplace(key, &value);
+      }
+    }
+    for (const auto& [key, value] : attributes) {
+      mix(key);
+      if (value->value_case() == tensorflow::AttrValue::kType) {
+        mix(absl::StrCat(value->type()));
+      } else {
+        std::string shape = value->shape().unknown_rank() ? "?" : "";
+        for (const auto& dim : value->shape().dim()) absl::StrAppend(&shape, dim.size(), ",");
+        mix(shape);
+      }
+    }
+  }
+  return absl::StrCat(absl::Hex(Checksum(text.data(), text.size()), absl::kZeroPad16));
+}
+
+std::string Describe(const GraphIndex& index) {
+  std::string text;
+  for (int n = 0; n < index.size(); ++n) {
+    const NodeDef& node = index.node(n);
+    absl::StrAppend(&text, node.name(), "\t", node.op(), "\t", index.context(n), "\t",
+                    index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
+                    index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
+                    "\t");
+    for (int port = 0; port < index.outputs(n); ++port) {
+      text += tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port})) ? '1' : '0';
+    }
+    for (const TensorId& input : index.inputs(n)) {
+      absl::StrAppend(&text, "\t", index.node(input.node).name(), ":", input.port);
+    }
+    for (int input : index.control_inputs(n)) {
+      absl::StrAppend(&text, "\t^", index.node(input).name());
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace tfswap

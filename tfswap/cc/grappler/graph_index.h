@@ -1,0 +1,110 @@
+#ifndef TFSWAP_GRAPPLER_GRAPH_INDEX_H_
+#define TFSWAP_GRAPPLER_GRAPH_INDEX_H_
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/graph.pb.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tfswap {
+
+// One data output of a node.
+struct TensorId {
+  int node = -1;
+  int port = 0;
+  bool operator==(const TensorId& other) const { return node == other.node && port == other.port; }
+};
+
+// Everything that the pass asks of a graph, found once.
+//
+// Depth counts *milestones* (convolutions, matrix products) on the longest way to a node: it is a
+// clock that needs neither sizes nor times. An edge from a smaller depth to a greater one can close
+// no cycle.
+//
+// Context says when a node is alive: its while-loop frames and the branches that it hangs on.
+// A control edge from a dead node kills its target, so an edge may only join a node whose
+// guards are among the target's.
+class GraphIndex {
+ public:
+  static absl::StatusOr<GraphIndex> Build(const tensorflow::GraphDef& graph,
+                                          const tensorflow::FunctionLibraryDefinition& functions);
+
+  struct Consumer {
+    int node;
+    int input;
+    int port;
+  };
+
+  int size() const { return static_cast<int>(inputs_.size()); }
+  const tensorflow::NodeDef& node(int n) const { return graph_->node(n); }
+  int Find(absl::string_view name) const;
+
+  const std::vector<TensorId>& inputs(int n) const { return inputs_[n]; }  // data inputs, in order
+  const std::vector<int>& control_inputs(int n) const { return control_inputs_[n]; }
+  const std::vector<Consumer>& consumers(int n) const { return consumers_[n]; }
+
+  int depth(int n) const { return depth_[n]; }
+  // Place in an order that the executor could have taken: by depth, then topologically.
+  int position(int n) const { return position_[n]; }
+  // The `count`-th milestone before `n` on its longest way; -1 if there are fewer.
+  int MilestoneBefore(int n, int count) const;
+
+  int context(int n) const { return context_[n]; }
+  bool SameFrame(int a, int b) const { return frame_[a] == frame_[b]; }
+  // Is `a` alive whenever `b` is?
+  bool AliveWith(int a, int b) const;
+
+  tensorflow::DataType OutputType(TensorId tensor) const;
+  int outputs(int n) const { return static_cast<int>(types_[n].size()); }
+
+  bool IsMilestone(int n) const;
+  // May this op be made to wait for a swap-out, or start a swap-in? Later passes fuse some ops with
+  // their neighbours, and would not with a control edge there: those must stay as they are.
+  bool IsGateable(int n) const;
+  // Does output 0 share the buffer of input 0, always?
+  bool IsAlias(int n) const;
+  // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them.
+  bool IsSwappableProducer(int n) const;
+  // May an input of this op be replaced by a swapped-in tensor?
+  bool IsRewirable(int n) const;
+
+  // The tensor that `tensor` is an alias of, itself if it is none.
+  TensorId Root(TensorId tensor) const;
+
+ private:
+  const tensorflow::GraphDef* graph_ = nullptr;
+  std::unordered_map<std::string, int> index_;
+  std::vector<std::vector<TensorId>> inputs_;
+  std::vector<std::vector<int>> control_inputs_;
+  std::vector<std::vector<Consumer>> consumers_;
+  std::vector<tensorflow::DataTypeVector> types_;
+  std::vector<int> depth_;
+  std::vector<int> critical_;  // the input on the longest way, -1 at its start
+  std::vector<int> position_;
+  std::vector<int> frame_;
+  std::vector<int> context_;
+  std::vector<std::vector<int>> guards_;  // by context
+
+  absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
+  absl::StatusOr<std::vector<int>> TopologicalOrder() const;
+  void MeasureDepth(const std::vector<int>& order);
+  absl::Status FindContexts(const std::vector<int>& order);
+};
+
+// A stable name for a graph: equal graphs have equal fingerprints, in every process.
+std::string Fingerprint(const tensorflow::GraphDef& graph);
+
+// The graph as lines of tab-separated fields, for Python's planners:
+//   name  op  context  flags  plain  input...
+// flags: g gateable, a alias, p swappable producer, r rewirable. plain: a 0 or 1 an output, 1 where
+// the type is plain bytes. An input is "node:port" or "^node". The pass adds the order edges that
+// bootstrap.h makes as lines "#delay  before  after" and "#keepup  before  after".
+std::string Describe(const GraphIndex& index);
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GRAPPLER_GRAPH_INDEX_H_

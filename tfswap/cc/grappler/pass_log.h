@@ -1,0 +1,31 @@
+#ifndef TFSWAP_GRAPPLER_PASS_LOG_H_
+#define TFSWAP_GRAPPLER_PASS_LOG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tfswap {
+
+// What the pass did to one graph.
+struct PassRecord {
+  std::string function;     // TensorFlow's name for it
+  std::string fingerprint;
+  std::string outcome;      // "planned", "bootstrapped", "left" or "refused"
+  std::string reason;       // why it was refused
+  int nodes = 0;
+  int swaps = 0;
+  int64_t serial = 0;       // counts records in this process
+  std::string description;  // the graph, if the plan asked for it
+};
+
+void LogPass(PassRecord record);
+// The newest record of each graph, oldest first.
+std::vector<PassRecord> PassRecords();
+// The description of a graph; "" if there is none.
+std::string DescriptionOf(const std::string& fingerprint);
+void ClearPassRecords();
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GRAPPLER_PASS_LOG_H_

@@ -1,0 +1,216 @@
+#include "grappler/rewriter.h"
+
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/graph/tensor_id.h"
+
+namespace tfswap {
+
+using ::tensorflow::GraphDef;
+using ::tensorflow::NodeDef;
+
+namespace {
+
+std::string InputName(const std::string& node, int port) {
+  return port == 0 ? node : absl::StrCat(node, ":", port);
+}
+
+class Rewriter {
+ public:
+  Rewriter(const GraphDef& graph, const GraphIndex& index, int64_t min_bytes)
+      : index_(index), min_bytes_(min_bytes), result_(graph) {}
+
+  absl::Status Apply(const SwapSpec& swap);
+  absl::Status AddOrder(const std::string& before, const std::string& after);
+  GraphDef Take() { return std::move(result_); }
+
+ private:
+  absl::StatusOr<int> Known(const std::string& name, const SwapSpec& swap) const;
+  absl::Status Rewire(const SwapSpec& swap, TensorId root, const std::string& consumer,
+                      const std::string& returned, int ordinal);
+  std::string Clone(TensorId alias, TensorId root, const std::string& returned, int ordinal);
+  void AddControlInput(int to, const std::string& from);
+
+  const GraphIndex& index_;
+  const int64_t min_bytes_;
+  GraphDef result_;
+  std::map<std::string, std::string> clones_;  // by name
+};
+
+absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swap) const {
+  const int node = index_.Find(name);
+  if (node >= 0) return node;
+  return absl::NotFoundError(
+      absl::StrCat("the swap of '", swap.tensor, "' names '", name, "', which is not in the graph"));
+}
+
+absl::Status Rewriter::Apply(const SwapSpec& swap) {
+  const tensorflow::TensorId id = tensorflow::ParseTensorName(swap.tensor);
+  absl::StatusOr<int> producer = Known(std::string(id.node()), swap);
+  if (!producer.ok()) return producer.status();
+  const TensorId root{*producer, id.index()};
+  const tensorflow::DataType type = index_.OutputType(root);
+  if (type == tensorflow::DT_INVALID || !tensorflow::DataTypeCanUseMemcpy(type)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", swap.tensor, "' is no output of plain bytes: it cannot be swapped"));
+  }
+  if (!index_.IsSwappableProducer(root.node)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", swap.tensor, "' belongs to somebody outside of the step (",
+                     index_.node(root.node).op(), "): swapping it would free nothing"));
+  }
+  const std::string key =
+      absl::StrCat(absl::StrReplaceAll(index_.node(root.node).name(), {{":", "_"}}), "_", root.port);
+  const std::string device = index_.node(root.node).device();
+
+  NodeDef out;
+  out.set_name(absl::StrCat(kNodePrefix, "out/", key));
+  out.set_op("_CopyToHost");
+  out.set_device(device);
+  out.add_input(InputName(index_.node(root.node).name(), root.port));
+  auto& out_attributes = *out.mutable_attr();
+  out_attributes["T"].set_type(type);
+  out_attributes["lazy"].set_b(swap.lazy);
+  out_attributes["returns"].set_i(swap.returns.size());
+  out_attributes["next_use"].set_i(swap.next_use);
+  out_attributes["min_bytes"].set_i(min_bytes_);
+
+  int ordinal = 0;
+  for (const ReturnSpec& back : swap.returns) {
+    NodeDef in;
+    in.set_name(absl::StrCat(kNodePrefix, "in/", key, "/", ordinal));
+    in.set_op("_CopyFromHost");
+    in.set_device(device);
+    in.add_input(out.name());
+    (*in.mutable_attr())["T"].set_type(type);
+    (*in.mutable_attr())["next_use"].set_i(back.next_use);
+    int trigger = -1;
+    if (!back.trigger.empty()) {
+      absl::StatusOr<int> found = Known(back.trigger, swap);
+      if (!found.ok()) return found.status();
+      trigger = *found;
+      in.add_input(absl::StrCat("^", back.trigger));
+    }
+    for (const std::string& consumer : back.consumers) {
+      absl::StatusOr<int> found = Known(consumer, swap);
+      if (!found.ok()) return found.status();
+      if (!index_.IsRewirable(*found) || !index_.AliveWith(root.node, *found) ||
+          (trigger >= 0 && !index_.AliveWith(trigger, *found))) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "'", consumer, "' may run when the swap-in of '", swap.tensor, "' does not"));
+      }
+      absl::Status status = Rewire(swap, root, consumer, in.name(), ordinal);
+      if (!status.ok()) return status;
+    }
+    *result_.add_node() = std::move(in);
+    ++ordinal;
+  }
+  for (const std::string& gate : swap.gates) {
+    absl::StatusOr<int> found = Known(gate, swap);
+    if (!found.ok()) return found.status();
+    if (!index_.AliveWith(root.node, *found)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "gate '", gate, "' may run when '", swap.tensor, "' does not exist"));
+    }
+    AddControlInput(*found, out.name());
+  }
+  *result_.add_node() = std::move(out);
+  return absl::OkStatus();
+}
+
+absl::Status Rewriter::Rewire(const SwapSpec& swap, TensorId root, const std::string& consumer,
+                              const std::string& returned, int ordinal) {
+  const int node = index_.Find(consumer);
+  bool found = false;
+  for (size_t i = 0; i < index_.inputs(node).size(); ++i) {
+    const TensorId input = index_.inputs(node)[i];
+    if (!(input == root) && !(index_.Root(input) == root)) continue;
+    // Data inputs come before control inputs, so the i-th is the i-th of the NodeDef.
+    result_.mutable_node(node)->set_input(i, Clone(input, root, returned, ordinal));
+    found = true;
+  }
+  if (found) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", consumer, "' does not read '", swap.tensor, "'"));
+}
+
+// What stands for `alias`, a tensor that shares `root`'s buffer, once that is `returned`.
+std::string Rewriter::Clone(TensorId alias, TensorId root, const std::string& returned,
+                            int ordinal) {
+  if (alias == root) return returned;
+  const NodeDef& original = index_.node(alias.node);
+  const std::string name = absl::StrCat(kNodePrefix, "alias/", original.name(), "/", ordinal);
+  if (clones_.count(name) > 0) return name;
+  const std::string source =
+      Clone(index_.inputs(alias.node)[0], root, returned, ordinal);
+  NodeDef clone = original;
+  clone.set_name(name);
+  clone.clear_input();
+  clone.add_input(source);
+  for (size_t i = 1; i < index_.inputs(alias.node).size(); ++i) {
+    clone.add_input(original.input(i));
+  }
+  clone.mutable_attr()->erase("_class");
+  clones_.emplace(name, source);
+  *result_.add_node() = std::move(clone);
+  return name;
+}
+
+void Rewriter::AddControlInput(int to, const std::string& from) {
+  NodeDef* node = result_.mutable_node(to);
+  const std::string input = absl::StrCat("^", from);
+  for (const std::string& present : node->input()) {
+    if (present == input) return;
+  }
+  node->add_input(input);
+}
+
+absl::Status Rewriter::AddOrder(const std::string& before, const std::string& after) {
+  const int from = index_.Find(before);
+  const int to = index_.Find(after);
+  if (from < 0 || to < 0) {
+    return absl::NotFoundError(absl::StrCat("the order edge '", before, "' -> '", after,
+                                            "' names a node that is not in the graph"));
+  }
+  if (!index_.AliveWith(from, to)) {
+    return absl::InvalidArgumentError(absl::StrCat("the order edge '", before, "' -> '", after,
+                                                   "' could keep '", after, "' from running"));
+  }
+  AddControlInput(to, before);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool IsRewritten(const GraphDef& graph) {
+  for (const NodeDef& node : graph.node()) {
+    if (node.op() == "_CopyToHost") return true;
+  }
+  return false;
+}
+
+absl::StatusOr<GraphDef> Rewrite(const GraphDef& graph, const GraphIndex& index,
+                                 const std::vector<SwapSpec>& swaps,
+                                 const std::vector<std::pair<std::string, std::string>>& order,
+                                 int64_t min_bytes) {
+  Rewriter rewriter(graph, index, min_bytes);
+  for (const SwapSpec& swap : swaps) {
+    if (absl::Status status = rewriter.Apply(swap); !status.ok()) return status;
+  }
+  for (const auto& [before, after] : order) {
+    if (absl::Status status = rewriter.AddOrder(before, after); !status.ok()) return status;
+  }
+  GraphDef result = rewriter.Take();
+  // Validates: every input exists, names are unique, and no edge closed a cycle.
+  const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                        graph.library());
+  absl::StatusOr<GraphIndex> check = GraphIndex::Build(result, functions);
+  if (!check.ok()) return check.status();
+  return result;
+}
+
+}  // namespace tfswap

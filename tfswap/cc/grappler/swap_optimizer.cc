@@ -1,0 +1,132 @@
+// The Grappler optimizer "tfswap": executes the plan that its parameter_map carries.
+
+#include <unordered_set>
+
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "grappler/bootstrap.h"
+#include "grappler/graph_index.h"
+#include "grappler/pass_log.h"
+#include "grappler/rewriter.h"
+#include "grappler/swap_spec.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/grappler/grappler_item.h"
+#include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
+#include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
+
+namespace tfswap {
+
+using ::tensorflow::GraphDef;
+using ::tensorflow::RewriterConfig;
+using ::tensorflow::grappler::Cluster;
+using ::tensorflow::grappler::GrapplerItem;
+
+namespace {
+
+// Smaller graphs (input pipelines, savers, single ops) have nothing to swap.
+constexpr int kLeastNodes = 8;
+
+// Adds to the planned swaps the lazy ones of all other tensors: should a step need more than was
+// foretold, they give way before an allocation fails.
+void AddReserve(std::vector<SwapSpec> lazy, std::vector<SwapSpec>* swaps) {
+  std::unordered_set<std::string> planned;
+  for (const SwapSpec& swap : *swaps) planned.insert(swap.tensor);
+  for (SwapSpec& swap : lazy) {
+    if (planned.count(swap.tensor) == 0) swaps->push_back(std::move(swap));
+  }
+}
+
+class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
+ public:
+  std::string name() const override { return "tfswap"; }
+  bool UsesFunctionLibrary() const override { return false; }
+
+  absl::Status Init(const tensorflow::RewriterConfig_CustomGraphOptimizer* config) override {
+    // A bad plan must not keep the model from running: it is reported with each graph instead.
+    auto it = config == nullptr ? decltype(config->parameter_map().end()){}
+                                : config->parameter_map().find("plan");
+    if (config == nullptr || it == config->parameter_map().end()) {
+      plan_ = absl::InvalidArgumentError("the optimizer's parameter_map has no 'plan'");
+    } else {
+      plan_ = ParsePlan(it->second.s());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Optimize(Cluster* cluster, const GrapplerItem& item, GraphDef* optimized) override {
+    *optimized = item.graph;
+    // Only behind TensorFlow's last round: the graph that is fingerprinted, planned and rewritten
+    // is then the one that runs, and no pass of Grappler's sees a copy.
+    if (++rounds_ < Rounds()) return absl::OkStatus();
+    if (item.graph.node_size() < kLeastNodes || IsRewritten(item.graph) ||
+        !item.optimization_options().allow_non_differentiable_rewrites) {
+      return absl::OkStatus();
+    }
+    PassRecord record;
+    record.function = item.id;
+    record.nodes = item.graph.node_size();
+    record.fingerprint = Fingerprint(item.graph);
+    absl::StatusOr<GraphDef> result = Run(item.graph, &record);
+    if (result.ok()) {
+      *optimized = *std::move(result);
+    } else {
+      record.outcome = "refused";
+      record.swaps = 0;
+      record.reason = std::string(result.status().message());
+      LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs as if "
+                   << "there were none: " << record.reason;
+    }
+    LogPass(std::move(record));
+    return absl::OkStatus();
+  }
+
+ private:
+  int Rounds() const {
+    const auto rounds = config_proto_.graph_options().rewrite_options().meta_optimizer_iterations();
+    return rounds == RewriterConfig::ONE ? 1 : 2;
+  }
+
+  absl::StatusOr<GraphDef> Run(const GraphDef& graph, PassRecord* record) {
+    if (!plan_.ok()) return plan_.status();
+    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                          graph.library());
+    absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
+    if (!index.ok()) return index.status();
+    if (plan_->describe) {
+      record->description = Describe(*index);
+      for (const auto& [before, after] : Delays(*index)) {
+        absl::StrAppend(&record->description, "#delay\t", before, "\t", after, "\n");
+      }
+      for (const auto& [before, after] : KeepUps(*index)) {
+        absl::StrAppend(&record->description, "#keepup\t", before, "\t", after, "\n");
+      }
+    }
+    for (const FunctionSpec& function : plan_->functions) {
+      if (function.fingerprint != record->fingerprint) continue;
+      record->outcome = function.swaps.empty() ? "left" : "planned";
+      record->swaps = function.swaps.size();
+      std::vector<SwapSpec> swaps = function.swaps;
+      if (function.reserve) AddReserve(Bootstrap(*index), &swaps);
+      return Rewrite(graph, *index, swaps, function.order, plan_->min_bytes);
+    }
+    if (plan_->unmatched == Unmatched::kLeave) {
+      record->outcome = "left";
+      return graph;
+    }
+    const std::vector<SwapSpec> swaps = Bootstrap(*index);
+    record->outcome = "bootstrapped";
+    record->swaps = swaps.size();
+    Edges order = Delays(*index);
+    const Edges keep_ups = KeepUps(*index);
+    order.insert(order.end(), keep_ups.begin(), keep_ups.end());
+    return Rewrite(graph, *index, swaps, order, plan_->min_bytes);
+  }
+
+  absl::StatusOr<PlanSpec> plan_;
+  int rounds_ = 0;
+};
+
+REGISTER_GRAPH_OPTIMIZER_AS(SwapOptimizer, "tfswap");
+
+}  // namespace
+}  // namespace tfswap

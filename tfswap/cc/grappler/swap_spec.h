@@ -1,0 +1,53 @@
+#ifndef TFSWAP_GRAPPLER_SWAP_SPEC_H_
+#define TFSWAP_GRAPPLER_SWAP_SPEC_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tfswap {
+
+// A plan as the pass reads it. Nodes are named as in the graph that TensorFlow's own passes leave;
+// docs/architecture.md has the schema (the JSON that tfswap/plan.py writes).
+
+// One swap-in, and who reads what it brings.
+struct ReturnSpec {
+  std::string trigger;  // starts it by ending; "": the swap-out does
+  std::vector<std::string> consumers;
+  int64_t next_use = 0;  // place in the step of the access after this return
+};
+
+// One tensor's swap-out and its swap-ins.
+struct SwapSpec {
+  std::string tensor;  // "node:port"
+  bool lazy = false;   // only when somebody needs the room
+  int64_t next_use = 0;
+  std::vector<std::string> gates;  // ops that wait for the swap-out
+  std::vector<ReturnSpec> returns;
+};
+
+struct FunctionSpec {
+  std::string fingerprint;
+  std::vector<SwapSpec> swaps;
+  std::vector<std::pair<std::string, std::string>> order;  // first before second
+  bool reserve = false;  // tensors without a swap get a lazy one, as in the bootstrap
+};
+
+enum class Unmatched { kLeave, kBootstrap };
+
+struct PlanSpec {
+  std::vector<FunctionSpec> functions;
+  Unmatched unmatched = Unmatched::kLeave;  // what happens to graphs without an entry
+  int64_t min_bytes = 1 << 20;              // smaller tensors pass by reference
+  bool describe = false;                    // keep descriptions of the graphs seen
+};
+
+absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json);
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GRAPPLER_SWAP_SPEC_H_

@@ -1,0 +1,156 @@
+// _CopyToHost and _CopyFromHost: the two ends of a swap.
+//
+// Their names begin with an underscore because only the graph pass may make them: a handle is good
+// inside one step of one process.
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/copy_engine.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace tfswap {
+namespace {
+
+using ::tensorflow::AsyncOpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+using ::tensorflow::Variant;
+using ::tensorflow::VariantTensorData;
+
+// Stateful, so that no later pass merges, folds or moves a copy.
+REGISTER_OP("_CopyToHost")
+    .Input("tensor: T")
+    .Output("handle: variant")
+    .Attr("T: type")
+    .Attr("lazy: bool = false")
+    .Attr("returns: int = 1")
+    .Attr("next_use: int = 0")
+    .Attr("min_bytes: int = 0")
+    .SetIsStateful()
+    .SetShapeFn(::tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Moves a tensor to far memory and answers a handle to it. Inserted by tfswap.
+
+lazy: keep the tensor on the device until somebody needs its room.
+returns: how many _CopyFromHost ops will ask for it.
+next_use: place in the step of the next access; lazy tensors that are needed last leave first.
+min_bytes: smaller tensors pass by reference.
+)doc");
+
+REGISTER_OP("_CopyFromHost")
+    .Input("handle: variant")
+    .Output("tensor: T")
+    .Attr("T: type")
+    .Attr("next_use: int = 0")
+    .SetIsStateful()
+    .SetShapeFn(::tensorflow::shape_inference::UnknownShape)
+    .Doc(R"doc(
+Brings the tensor behind a handle back to the device. Inserted by tfswap.
+
+next_use: place in the step of the access after this one.
+)doc");
+
+struct FarHandle {
+  FarBufferPtr buffer;
+
+  std::string TypeName() const { return "tfswap::FarHandle"; }
+  void Encode(VariantTensorData*) const {}
+  bool Decode(const VariantTensorData&) { return false; }
+};
+
+// The engine of the device that a kernel runs on; null, with the context's status set, where the
+// device is not ours.
+CopyEngine* EngineOf(OpKernelContext* context) {
+  auto* allocator =
+      dynamic_cast<BudgetAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
+  if (allocator == nullptr) {
+    context->SetStatus(absl::FailedPreconditionError(absl::StrCat(
+        "tfswap: device ", context->device()->name(),
+        " is TensorFlow's own, not tfswap's: import tfswap before the first TensorFlow operation")));
+    return nullptr;
+  }
+  return CopyEngine::For(allocator);
+}
+
+class CopyToHostOp : public AsyncOpKernel {
+ public:
+  explicit CopyToHostOp(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("lazy", &lazy_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("returns", &returns_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("next_use", &next_use_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("min_bytes", &min_bytes_));
+  }
+
+  // Inexpensive ops run at once where they become ready: the copy must start early to help.
+  bool IsExpensive() override { return false; }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    CopyEngine* engine = EngineOf(context);
+    if (engine == nullptr) return done();
+    Tensor* handle = nullptr;
+    OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, TensorShape({}), &handle), done);
+    const Tensor& tensor = context->input(0);
+    auto buffer =
+        std::make_shared<FarBuffer>(engine, std::string(name_view()), tensor, returns_, next_use_);
+    handle->scalar<Variant>()() = FarHandle{buffer};
+    if (buffer->bytes == 0 || buffer->bytes < min_bytes_ || !DataTypeCanUseMemcpy(tensor.dtype())) return done();
+    if (lazy_) {
+      engine->Park(buffer);
+      return done();
+    }
+    engine->Leave(buffer, [context, done = std::move(done)](const absl::Status& status) {
+      if (!status.ok()) context->SetStatus(status);
+      done();
+    });
+  }
+
+ private:
+  bool lazy_;
+  int returns_;
+  int64_t next_use_;
+  int64_t min_bytes_;
+};
+
+class CopyFromHostOp : public AsyncOpKernel {
+ public:
+  explicit CopyFromHostOp(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("next_use", &next_use_));
+  }
+
+  bool IsExpensive() override { return false; }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    CopyEngine* engine = EngineOf(context);
+    if (engine == nullptr) return done();
+    const FarHandle* handle = context->input(0).scalar<Variant>()().get<FarHandle>();
+    OP_REQUIRES_ASYNC(context, handle != nullptr,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "tfswap: input 0 of '", name_view(), "' is not a handle of _CopyToHost")),
+                      done);
+    FarBufferPtr buffer = handle->buffer;
+    OP_REQUIRES_ASYNC(context, buffer->dtype == dtype_,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "tfswap: '", name_view(), "' wants ", DataTypeString(dtype_), " but '",
+                          buffer->label, "' holds ", DataTypeString(buffer->dtype))),
+                      done);
+    engine->Return(buffer, next_use_, context, std::move(done));
+  }
+
+ private:
+  tensorflow::DataType dtype_;
+  int64_t next_use_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("_CopyToHost").Device(tensorflow::DEVICE_CPU), CopyToHostOp);
+REGISTER_KERNEL_BUILDER(Name("_CopyFromHost").Device(tensorflow::DEVICE_CPU), CopyFromHostOp);
+
+}  // namespace
+}  // namespace tfswap

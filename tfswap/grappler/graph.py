@@ -1,0 +1,101 @@
+"""StepGraph: a graph as the Grappler pass saw it, for planners (``Describe`` in graph_index.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node.
+
+    Args:
+        name: Its name.
+        op: Its op type.
+        context: Where it is alive: nodes of equal context always run together.
+        gateable: May wait for a swap-out and trigger a swap-in.
+        alias: Output 0 shares input 0's memory.
+        producer: Its outputs may be swapped.
+        rewirable: Its inputs may be replaced by swapped-in tensors.
+        plain: For each output, whether it is plain bytes.
+        inputs: Data inputs as (node, port), in order.
+    """
+
+    name: str
+    op: str
+    context: int
+    gateable: bool
+    alias: bool
+    producer: bool
+    rewirable: bool
+    plain: tuple[bool, ...]
+    inputs: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """All nodes of a graph, who reads what, and the order edges that the pass proposes.
+
+    Args:
+        nodes: By name.
+        delays: (before, after): work on variables that would otherwise be done too early.
+        keep_ups: (before, after): updates of variables that would otherwise be late.
+    """
+
+    nodes: dict[str, Node]
+    delays: tuple[tuple[str, str], ...] = ()
+    keep_ups: tuple[tuple[str, str], ...] = ()
+    readers: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(text: str) -> StepGraph:
+        """Reads a description."""
+        nodes: dict[str, Node] = {}
+        edges: dict[str, list[tuple[str, str]]] = {"#delay": [], "#keepup": []}
+        readers: dict[tuple[str, int], list[str]] = {}
+        for line in text.splitlines():
+            name, *rest = line.split("\t")
+            if name in edges:
+                edges[name].append((rest[0], rest[1]))
+                continue
+            op, context, flags, plain, *inputs = rest
+            data = tuple(_tensor(i) for i in inputs if not i.startswith("^"))
+            nodes[name] = Node(
+                name=name,
+                op=op,
+                context=int(context),
+                gateable="g" in flags,
+                alias="a" in flags,
+                producer="p" in flags,
+                rewirable="r" in flags,
+                plain=tuple(bit == "1" for bit in plain),
+                inputs=data,
+            )
+            for tensor in data:
+                readers.setdefault(tensor, []).append(name)
+        return StepGraph(
+            nodes,
+            tuple(edges["#delay"]),
+            tuple(edges["#keepup"]),
+            {tensor: tuple(dict.fromkeys(names)) for tensor, names in readers.items()},
+        )
+
+    def readers_through_aliases(self, node: str, port: int) -> Iterator[str]:
+        """Nodes that read a tensor, or an alias of it, without the aliases themselves."""
+        reached = [(node, port)]
+        seen: set[str] = set()
+        for tensor in reached:
+            for reader in self.readers.get(tensor, ()):
+                if reader in seen:
+                    continue
+                seen.add(reader)
+                if self.nodes[reader].alias and self.nodes[reader].inputs[0] == tensor:
+                    reached.append((reader, 0))
+                else:
+                    yield reader
+
+
+def _tensor(text: str) -> tuple[str, int]:
+    name, _, port = text.rpartition(":")
+    return name, int(port)

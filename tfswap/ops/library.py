@@ -1,0 +1,234 @@
+"""Loading of ``libtfswap.so`` and its C functions: the only user of the shared library."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+SUPPORTED_TENSORFLOW = ("2.21",)
+"""TensorFlow releases, as ``major.minor``, whose C++ interface this tfswap was written for."""
+
+LIBRARY_PATH = Path(__file__).resolve().parent.parent / "libtfswap.so"
+
+
+class LibraryError(RuntimeError):
+    """libtfswap cannot be used in this process; the text says why and what to do."""
+
+
+_TOO_LATE = (
+    "tfswap was loaded after TensorFlow had created its devices, so the CPU device is TensorFlow's "
+    "own and no budget can be kept. Import tfswap before the first TensorFlow operation of the "
+    "process (a tensor, a layer, tf.config.list_logical_devices()); importing tensorflow before "
+    "tfswap is fine. In a notebook: restart the kernel, then import tfswap first."
+)
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "tfswap_free": (None, [ctypes.c_void_p]),
+    "tfswap_devices_made": (ctypes.c_int, []),
+    "tfswap_device_count": (ctypes.c_int, []),
+    "tfswap_set_budget": (None, [ctypes.c_int, ctypes.c_int64]),
+    "tfswap_set_host_limit": (None, [ctypes.c_int64]),
+    "tfswap_trim_host": (None, []),
+    "tfswap_emulate_link": (None, [ctypes.c_int, ctypes.c_double, ctypes.c_int64]),
+    "tfswap_set_verify": (None, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_inject_fault": (None, [ctypes.c_int, ctypes.c_char_p]),
+    "tfswap_memory_stats": (ctypes.c_void_p, [ctypes.c_int]),
+    "tfswap_reset_memory_stats": (None, [ctypes.c_int]),
+    "tfswap_restart_window": (None, [ctypes.c_int]),
+    "tfswap_start_recording": (None, [ctypes.c_int]),
+    "tfswap_stop_recording": (
+        ctypes.c_void_p,
+        [ctypes.c_int, ctypes.POINTER(ctypes.c_int64)],
+    ),
+    "tfswap_pass_records": (ctypes.c_void_p, []),
+    "tfswap_describe": (ctypes.c_void_p, [ctypes.c_char_p]),
+    "tfswap_clear_pass_records": (None, []),
+    "tfswap_measure_copy": (ctypes.c_double, [ctypes.c_int64, ctypes.c_int]),
+}
+
+
+class Library:
+    """The loaded library. Make it with `load`.
+
+    Devices are numbered as TensorFlow numbers its CPUs. All sizes are bytes, all times ns.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._dll = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self._dll, name)
+            function.restype = result
+            function.argtypes = arguments
+
+    def _text(self, pointer: int) -> str:
+        try:
+            return ctypes.string_at(pointer).decode("utf-8", errors="replace")
+        finally:
+            self._dll.tfswap_free(pointer)
+
+    def devices_made(self) -> int:
+        """How many CPU devices of tfswap's TensorFlow has created in this process."""
+        return int(self._dll.tfswap_devices_made())
+
+    def device_count(self) -> int:
+        """How many (logical) CPU devices there are."""
+        return int(self._dll.tfswap_device_count())
+
+    def set_budget(self, device: int, budget_bytes: int | None) -> None:
+        self._dll.tfswap_set_budget(device, budget_bytes or 0)
+
+    def set_host_limit(self, limit_bytes: int | None) -> None:
+        self._dll.tfswap_set_host_limit(limit_bytes or 0)
+
+    def trim_host(self) -> None:
+        """Gives far memory that is kept for the next step back to the system."""
+        self._dll.tfswap_trim_host()
+
+    def emulate_link(self, device: int, bytes_per_s: float | None, latency_ns: int = 0) -> None:
+        self._dll.tfswap_emulate_link(device, bytes_per_s or 0.0, latency_ns)
+
+    def set_verify(self, device: int, verify: bool) -> None:
+        self._dll.tfswap_set_verify(device, int(verify))
+
+    def inject_fault(self, device: int, kind: str) -> None:
+        """Makes copies fail ("out", "in") or change a bit ("corrupt") until set to "". For tests."""
+        self._dll.tfswap_inject_fault(device, kind.encode())
+
+    def memory_stats(self, device: int) -> dict[str, int]:
+        stats: dict[str, int] = json.loads(self._text(self._dll.tfswap_memory_stats(device)))
+        return stats
+
+    def reset_memory_stats(self, device: int) -> None:
+        self._dll.tfswap_reset_memory_stats(device)
+
+    def restart_window(self, device: int) -> None:
+        """Restarts ``window_peak_bytes``, the peak of whoever measures single steps."""
+        self._dll.tfswap_restart_window(device)
+
+    def start_recording(self, device: int) -> None:
+        self._dll.tfswap_start_recording(device)
+
+    def stop_recording(self, device: int) -> bytes:
+        """Answers the recorded trace (see `tfswap.trace`)."""
+        size = ctypes.c_int64()
+        pointer = self._dll.tfswap_stop_recording(device, ctypes.byref(size))
+        try:
+            return ctypes.string_at(pointer, size.value)
+        finally:
+            self._dll.tfswap_free(pointer)
+
+    def pass_records(self) -> list[dict[str, Any]]:
+        """What the Grappler pass did to each graph, oldest first."""
+        records: list[dict[str, Any]] = json.loads(self._text(self._dll.tfswap_pass_records()))
+        return records
+
+    def describe(self, fingerprint: str) -> str:
+        """A graph that the pass saw, as text (see `tfswap.grappler.graph`)."""
+        return self._text(self._dll.tfswap_describe(fingerprint.encode()))
+
+    def clear_pass_records(self) -> None:
+        self._dll.tfswap_clear_pass_records()
+
+    def measure_copy(self, size_bytes: int = 64 << 20, repeats: int = 3) -> float:
+        """Bytes per second of a copy between two blocks of `size_bytes`, best of `repeats`."""
+        return float(self._dll.tfswap_measure_copy(size_bytes, repeats))
+
+
+_library: Library | None = None
+_problem: str | None = None
+
+
+def tensorflow_version() -> str | None:
+    """The installed TensorFlow release, without importing it; None if there is none."""
+    for name in ("tensorflow", "tensorflow-cpu", "tensorflow_cpu"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _context_is_initialized() -> bool:
+    context = sys.modules.get("tensorflow.python.eager.context")
+    if context is None:
+        return False
+    current = getattr(context, "_context", None)
+    return current is not None and bool(getattr(current, "_initialized", False))
+
+
+def _check_versions() -> None:
+    version = tensorflow_version()
+    supported = ", ".join(f"{release}.x" for release in SUPPORTED_TENSORFLOW)
+    if version is None:
+        raise LibraryError(
+            "tfswap needs TensorFlow, and none is installed. Supported: "
+            f"{supported} (pip install tensorflow-cpu, or tensorflow)."
+        )
+    if ".".join(version.split(".")[:2]) not in SUPPORTED_TENSORFLOW:
+        raise LibraryError(
+            f"tfswap supports TensorFlow {supported}, and {version} is installed. Install a "
+            "supported TensorFlow, then build tfswap again (pip install --force-reinstall tfswap)."
+        )
+    if not LIBRARY_PATH.exists():
+        raise LibraryError(
+            f"{LIBRARY_PATH} is missing: tfswap was not built. Run `pip install .` (or "
+            "`make build`) in its source tree."
+        )
+    try:
+        from tfswap import _build_info
+    except ImportError:
+        return
+    built = _build_info.TENSORFLOW_VERSION
+    if built != version:
+        raise LibraryError(
+            f"tfswap was built for TensorFlow {built}, and {version} is installed. Its C++ "
+            "interface changes between releases, so loading it could crash. Build tfswap again: "
+            "pip install --force-reinstall --no-deps tfswap."
+        )
+
+
+def load() -> Library:
+    """Loads libtfswap into TensorFlow; once a process, later calls answer the same.
+
+    Raises:
+        LibraryError: No, another or too old a TensorFlow, a library that was not built, or
+            TensorFlow's devices exist already.
+    """
+    global _library, _problem
+    if _library is not None:
+        return _library
+    if _problem is not None:
+        raise LibraryError(_problem)
+    try:
+        _check_versions()
+        if _context_is_initialized():
+            raise LibraryError(_TOO_LATE)
+        import tensorflow as tf
+
+        if _context_is_initialized():
+            raise LibraryError(_TOO_LATE)
+        tf.load_library(str(LIBRARY_PATH))
+        _library = Library(LIBRARY_PATH)
+    except LibraryError as error:
+        _problem = str(error)
+        raise
+    return _library
+
+
+def problem() -> str | None:
+    """Why the library could not be loaded; None if it is loaded or nobody tried."""
+    return _problem
+
+
+def device_is_ours() -> bool:
+    """Whether TensorFlow's CPU devices are tfswap's. Creates them if there are none yet."""
+    if _library is None:
+        return False
+    import tensorflow as tf
+
+    tf.config.list_logical_devices("CPU")
+    return _library.devices_made() > 0

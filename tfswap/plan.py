@@ -1,0 +1,199 @@
+"""SwapPlan: what is changed about a step, as data.
+
+A plan says which tensors leave, who waits for that (gates), what starts their way back
+(triggers) and who reads them then. The Grappler pass executes it and decides nothing. It is
+JSON, one schema for Python and C++ (``tfswap/cc/grappler/swap_spec.h``), and names graphs by
+their fingerprints: a graph without an entry is never given another graph's swaps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+"""Of the schema; a plan of another version is refused."""
+
+UNMATCHED = ("leave", "bootstrap")
+"""What may happen to graphs without an entry."""
+
+
+@dataclass(frozen=True)
+class Return:
+    """One swap-in.
+
+    Args:
+        trigger: Node whose end starts the copy; "" for the swap-out's end.
+        consumers: Nodes that read the returned tensor.
+        next_use: Place in the step of the access after this one (for lazy swaps).
+    """
+
+    trigger: str
+    consumers: tuple[str, ...]
+    next_use: int = 0
+
+
+@dataclass(frozen=True)
+class TensorSwap:
+    """One tensor's swap-out and its swap-ins.
+
+    Args:
+        tensor: "node:port" of the graph that TensorFlow's own passes leave.
+        size_bytes: Its size when the plan was made.
+        gates: Nodes that do not start before the copy-out has ended.
+        returns: Its swap-ins in the order of the step.
+        lazy: Leaves only when an allocation needs the room.
+    """
+
+    tensor: str
+    size_bytes: int
+    gates: tuple[str, ...]
+    returns: tuple[Return, ...]
+    lazy: bool = False
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """The plan of one graph.
+
+    Args:
+        fingerprint: The graph's, 16 hexadecimal digits.
+        swaps: At most one a tensor.
+        order: Pairs of nodes, the first to end before the second starts.
+        reserve: Whether all other tensors get lazy swaps, in case that a step needs more memory
+            than foretold.
+        predicted_peak_bytes: The device's peak load that the simulator foretells.
+        predicted_step_ns: Duration of the step, likewise.
+        unswapped_peak_bytes: The peak load without any swap.
+        unswapped_step_ns: Duration of the step, likewise.
+    """
+
+    fingerprint: str
+    swaps: tuple[TensorSwap, ...] = ()
+    order: tuple[tuple[str, str], ...] = ()
+    reserve: bool = False
+    predicted_peak_bytes: int = 0
+    predicted_step_ns: int = 0
+    unswapped_peak_bytes: int = 0
+    unswapped_step_ns: int = 0
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that leave the device in each step."""
+        return sum(swap.size_bytes for swap in self.swaps)
+
+
+@dataclass(frozen=True)
+class SwapPlan:
+    """Plans of the graphs of one training, and where they hold.
+
+    Args:
+        functions: One entry a graph.
+        budget_bytes: What they were made for; None for none.
+        policy: The planner that made them.
+        unmatched: What happens to other graphs: "leave", or "bootstrap" (lazy swaps).
+        min_bytes: Smaller tensors are never copied.
+        tensorflow: The release under which the plan was made.
+    """
+
+    functions: tuple[FunctionPlan, ...] = ()
+    budget_bytes: int | None = None
+    policy: str = ""
+    unmatched: str = "leave"
+    min_bytes: int = 1 << 20
+    tensorflow: str = ""
+    version: int = field(default=VERSION)
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ValueError(
+                f"the plan has version {self.version!r}, this tfswap reads version {VERSION}: "
+                "make the plan again with this tfswap"
+            )
+        if self.unmatched not in UNMATCHED:
+            raise ValueError(f"unmatched is {self.unmatched!r}; allowed: {', '.join(UNMATCHED)}")
+        seen: set[str] = set()
+        for function in self.functions:
+            if function.fingerprint in seen:
+                raise ValueError(f"two entries for the graph {function.fingerprint}")
+            seen.add(function.fingerprint)
+            tensors = [swap.tensor for swap in function.swaps]
+            for tensor in tensors:
+                if tensors.count(tensor) > 1:
+                    raise ValueError(f"two swaps of {tensor!r} in one graph")
+
+    def function(self, fingerprint: str) -> FunctionPlan | None:
+        """The entry of a graph, if there is one."""
+        for function in self.functions:
+            if function.fingerprint == fingerprint:
+                return function
+        return None
+
+    def with_function(self, function: FunctionPlan) -> SwapPlan:
+        """The same plan with this entry instead of the graph's old one."""
+        others = tuple(f for f in self.functions if f.fingerprint != function.fingerprint)
+        return dataclasses.replace(self, functions=(*others, function))
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The plan as JSON text."""
+        return json.dumps(dataclasses.asdict(self), indent=indent)
+
+    @staticmethod
+    def from_json(text: str) -> SwapPlan:
+        """A plan from JSON text.
+
+        Raises:
+            ValueError: Not JSON, another version, missing or unknown fields.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"the plan is not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise ValueError("the plan is not a JSON object")
+        if data.get("version") != VERSION:
+            raise ValueError(
+                f"the plan has version {data.get('version')!r}, this tfswap reads version "
+                f"{VERSION}: make the plan again with this tfswap"
+            )
+        try:
+            return SwapPlan(**{**data, "functions": tuple(map(_function, data["functions"]))})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"the plan does not follow the schema: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan to a file, all of it or nothing."""
+        target = Path(path)
+        partial = target.with_name(target.name + ".partial")
+        partial.write_text(self.to_json(indent=1) + "\n")
+        os.replace(partial, target)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> SwapPlan:
+        """Reads a plan that `save` wrote.
+
+        Raises:
+            ValueError: The file is not a plan of this version.
+            OSError: The file cannot be read.
+        """
+        try:
+            return SwapPlan.from_json(Path(path).read_text())
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from error
+
+
+def _function(data: dict[str, Any]) -> FunctionPlan:
+    swaps = tuple(_swap(swap) for swap in data["swaps"])
+    order = tuple((before, after) for before, after in data["order"])
+    return FunctionPlan(**{**data, "swaps": swaps, "order": order})
+
+
+def _swap(data: dict[str, Any]) -> TensorSwap:
+    returns = tuple(
+        Return(**{**back, "consumers": tuple(back["consumers"])}) for back in data["returns"]
+    )
+    return TensorSwap(**{**data, "gates": tuple(data["gates"]), "returns": returns})

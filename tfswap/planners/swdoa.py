@@ -1,0 +1,531 @@
+"""SWDOA: swap the absences that take the most out of the load above the budget.
+
+AutoSwap (Zhang et al., arXiv 1903.06631, section IV) scores an absence by the area under the load
+curve that it spans, takes the best, subtracts it from the load and scores the rest anew. Here
+
+* the area is what the absence can remove of the load *above the budget*, and it is divided by the
+  time that its copies take on the link;
+* an absence begins when its copy-out can be over and ends when its copy-in has to begin, given the
+  copies chosen before;
+* a buffer may be absent several times; the second time it needs no copy-out;
+* selection goes on until gates and triggers can hold the load within the budget whatever the link
+  does, and several selections are compared in the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfswap import _core
+from tfswap.planners.candidates import (
+    Candidates,
+    Ints,
+    Mask,
+    find_candidates,
+    leaders,
+    load_under,
+    stretched,
+)
+from tfswap.planners.decision import BudgetTooSmall, Decision
+from tfswap.planners.placement import (
+    Placement,
+    link_windows,
+    place,
+    swaps_of,
+    tight_windows,
+)
+from tfswap.simulator import Link, SimResult, link_speeds, simulate, swap_rows
+from tfswap.timeline import OUTLIVES_STEP_NS, Timeline, peak_load
+
+Floats = NDArray[np.float64]
+
+POLICY = "swdoa"
+MIB = 1 << 20
+
+# How much slower than it is the link is taken to be while absences are selected. Slower: fewer
+# stalls, more traffic. 0: the link does not matter, only gates and triggers do.
+_LINK_FACTORS = (1.0, 2.0, 0.0)
+# Candidates are taken together if their scores are at least this part of the best one's, and their
+# bytes at most this part of what is too much.
+_CLOSE_ENOUGH = 0.95
+_BATCH_PART = 1 / 16
+_LARGEST_BATCH = 16
+_SIZE_CLASSES = 24
+_MAX_STRETCHES = 2
+_MAX_REPAIRS = 36
+_MAX_ALTERNATIVES = 4
+# Stalls below this part of the step are worth neither a search nor more traffic.
+_NEGLIGIBLE = 0.0005
+# Parts of the swaps that are tried to be dropped at once, before single ones are.
+_DROPPED_PARTS = (1.0, 0.5, 0.25, 0.125)
+_MAX_DROPS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A selection, its gates and triggers, and what they come to."""
+
+    selected: Mask
+    early: Ints
+    placement: Placement
+    result: SimResult
+
+    @property
+    def stalls_matter(self) -> bool:
+        return self.result.stall_ns > self.result.step_ns * _NEGLIGIBLE
+
+    @property
+    def cost(self) -> tuple[int, int, int]:
+        """Stalls, then traffic, then the number of swaps."""
+        stall_ns = self.result.stall_ns if self.stalls_matter else 0
+        moved_bytes = self.result.bytes_out + self.result.bytes_in
+        return (stall_ns, moved_bytes, len(self.placement.places))
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """What stays the same while plans are compared."""
+
+    timeline: Timeline
+    link: _core.LinkSpeeds
+    candidates: Candidates
+    limit_bytes: int
+
+
+def plan_swaps(
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    *,
+    min_bytes: int = MIB,
+    margin: float = 0.01,
+) -> Decision:
+    """Choose swaps with which the step stays within the budget, with the least stalls found.
+
+    Args:
+        timeline: one unswapped step.
+        machine: speeds of the link.
+        budget_bytes: the load must never exceed it.
+        min_bytes: smaller buffers are not swapped. Default 1 MiB.
+        margin: fraction of the budget that is left free where possible. Default 0.01.
+
+    Returns:
+        The decision. Its simulated peak is at most ``budget_bytes``; no swaps if the step fits.
+
+    Raises:
+        BudgetTooSmall: if not even all usable absences together bring the load below the budget.
+        ValueError: if the timeline or the machine is malformed.
+
+    Source: AutoSwap, arXiv 1903.06631, section IV (SWDOA).
+    """
+    if peak_load(timeline) <= budget_bytes:
+        return Decision(POLICY, (), simulate(timeline, (), machine))
+    link = link_speeds(machine)
+    candidates = find_candidates(timeline, link, min_bytes)
+    floor = _floor_load(candidates)
+    floor_bytes = int(floor.max())
+    if floor_bytes > budget_bytes:
+        raise _budget_too_small(timeline, floor, budget_bytes, margin)
+    with_margin = int(budget_bytes * (1 - margin))
+    limit_bytes = with_margin if floor_bytes <= with_margin else budget_bytes
+
+    search = _Search(timeline, link, candidates, limit_bytes)
+    best = min(_selections(search), key=lambda trial: trial.cost)
+    best = _drop_unneeded(search, best)
+    best = _repair_stalls(search, best)
+    best = _drop_unneeded(search, best)
+    return Decision(POLICY, swaps_of(candidates, best.placement), best.result)
+
+
+def select(candidates: Candidates, limit_bytes: int, link_factor: float) -> Mask:
+    """Take absences greedily until gates and triggers can hold the load within the limit.
+
+    Args:
+        candidates: all usable absences.
+        limit_bytes: what the load is to stay within; all candidates together must reach it.
+        link_factor: how much longer copies are taken to last than they do.
+    """
+    if link_factor > 0:
+        selected = _select_within_windows(candidates, limit_bytes, link_factor)
+    else:
+        selected = np.zeros(len(candidates), dtype=np.bool_)
+    return _select_enforceable(candidates, limit_bytes, selected)
+
+
+def _selections(search: _Search) -> list[_Trial]:
+    trials = []
+    for factor in _LINK_FACTORS:
+        axis = search.candidates
+        for _ in range(1 + _MAX_STRETCHES):
+            trial = _try(search, select(axis, search.limit_bytes, factor))
+            trials.append(trial)
+            if factor == 0 or not trial.stalls_matter:
+                break
+            # Copies have more time than the first axis showed: ops wait for them.
+            axis = stretched(search.candidates, search.timeline, trial.result)
+    return trials
+
+
+def _try(search: _Search, selected: Mask, early: Ints | None = None) -> _Trial:
+    if early is None:
+        early = np.zeros(len(search.candidates), dtype=np.int64)
+    placement = place(search.candidates, selected, search.limit_bytes, early=early)
+    swaps = swaps_of(search.candidates, placement)
+    result = _core.simulate(search.timeline.core, swap_rows(swaps), search.link, None)
+    return _Trial(selected, early, placement, result)
+
+
+def _floor_load(candidates: Candidates) -> Ints:
+    """The load of each segment with every usable absence used to the full."""
+    return _tight_load(candidates, np.ones(len(candidates), dtype=np.bool_))
+
+
+def _tight_load(candidates: Candidates, selected: Mask) -> Ints:
+    places = np.flatnonzero(selected)
+    gone, back = tight_windows(candidates, places, leaders(candidates, selected)[places])
+    return load_under(candidates, places, gone, back)
+
+
+class _Areas:
+    """Areas above the limit that absences can remove, for all candidates at once.
+
+    Sizes are rounded to a few classes; the area of a class is scaled to the candidate's own size.
+    """
+
+    def __init__(self, candidates: Candidates, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._weight_ns = candidates.segment_weight_ns.astype(np.float64)
+        sizes = np.unique(candidates.bytes)
+        if len(sizes) > _SIZE_CLASSES:
+            sizes = sizes[np.linspace(0, len(sizes) - 1, _SIZE_CLASSES).astype(np.int64)]
+        self._class_bytes = sizes.astype(np.float64)
+        self._class_of = np.searchsorted(sizes, candidates.bytes, side="right") - 1
+        self._scale = candidates.bytes / np.maximum(self._class_bytes[self._class_of], 1.0)
+
+    def removed(self, load: Ints, gone: Ints, back: Ints) -> Floats:
+        """Byte-nanoseconds per candidate when it is gone from ``gone`` up to ``back``."""
+        crowded = load > self._limit_bytes
+        place_of = np.concatenate([[0], np.cumsum(crowded)])
+        excess = (load[crowded] - self._limit_bytes).astype(np.float64)
+        weight_ns = self._weight_ns[crowded]
+        total = np.zeros((len(self._class_bytes), len(excess) + 1))
+        np.cumsum(
+            np.minimum(excess, self._class_bytes[:, None]) * weight_ns, axis=1, out=total[:, 1:]
+        )
+        up_to_gone = total[self._class_of, place_of[gone]]
+        up_to_back = total[self._class_of, place_of[np.maximum(back, gone)]]
+        removed: Floats = (up_to_back - up_to_gone) * self._scale
+        return removed
+
+
+def _best(candidates: Candidates, score: Floats, excess_bytes: int) -> Ints:
+    """The best candidate, and those nearly as good that together barely change the load."""
+    order = np.argsort(-score, kind="stable")[:_LARGEST_BATCH]
+    if not len(order) or score[order[0]] <= 0:
+        return order[:0]
+    near = score[order] >= score[order[0]] * _CLOSE_ENOUGH
+    light = np.cumsum(candidates.bytes[order]) <= excess_bytes * _BATCH_PART
+    light[0] = True
+    best: Ints = order[near & light]
+    return best
+
+
+def _select_within_windows(candidates: Candidates, limit_bytes: int, link_factor: float) -> Mask:
+    """Greedy SWDOA over the absences as the link leaves them; ends when none helps any more."""
+    selected = np.zeros(len(candidates), dtype=np.bool_)
+    areas = _Areas(candidates, limit_bytes)
+    queue = _LinkQueue(candidates, link_factor)
+    while True:
+        gone, back, places = queue.update(selected)
+        load = load_under(candidates, places, gone, back)
+        excess_bytes = int(load.max()) - limit_bytes
+        if excess_bytes <= 0:
+            return selected
+        gone, back, link_ns = queue.windows()
+        score = areas.removed(load, gone, back) / link_ns
+        score[selected] = 0.0
+        taken = _best(candidates, score, excess_bytes)
+        if not len(taken):
+            return selected
+        selected[taken] = True
+
+
+class _LinkQueue:
+    """Where a further copy would find its place among those selected."""
+
+    def __init__(self, candidates: Candidates, link_factor: float) -> None:
+        ns = candidates.segment_ns
+        self._candidates = replace(
+            candidates,
+            out_ns=(candidates.out_ns * link_factor).astype(np.int64),
+            in_ns=(candidates.in_ns * link_factor).astype(np.int64),
+        )
+        self._ready_ns = ns[candidates.producer_end]
+        self._need_ns = ns[candidates.before_start]
+        self._out_end_of_far_copy = np.zeros(0, dtype=np.int64)
+        self._outs_ready_ns = np.zeros(0, dtype=np.int64)
+        self._outs_end_ns = np.zeros(0, dtype=np.int64)
+        self._ins_need_ns = np.zeros(0, dtype=np.int64)
+        self._ins_start_ns = np.zeros(0, dtype=np.int64)
+
+    def update(self, selected: Mask) -> tuple[Ints, Ints, Ints]:
+        """Queue the copies of those selected anew; returns (gone, back, places)."""
+        candidates = self._candidates
+        places = np.flatnonzero(selected)
+        leads = leaders(candidates, selected)[places]
+        windows = link_windows(candidates, places, leads)
+        outs, out_end = places[leads], windows.out_end_ns[leads]
+        order = np.argsort(self._ready_ns[outs], kind="stable")
+        self._outs_ready_ns = self._ready_ns[outs][order]
+        self._outs_end_ns = out_end[order]
+        self._out_end_of_far_copy = np.full(int(candidates.far_copy.max(initial=0)) + 1, -1)
+        self._out_end_of_far_copy[candidates.far_copy[outs]] = out_end
+        order = np.argsort(self._need_ns[places], kind="stable")
+        self._ins_need_ns = self._need_ns[places][order]
+        self._ins_start_ns = windows.in_start_ns[order]
+        gone, back = self._segments(places, windows.out_end_ns, windows.in_start_ns)
+        return gone, back, places
+
+    def windows(self) -> tuple[Ints, Ints, Ints]:
+        """(gone, back, ns of link time) of each candidate, were it selected too."""
+        candidates = self._candidates
+        ahead = np.searchsorted(self._outs_ready_ns, self._ready_ns, side="right")
+        link_free = np.concatenate([[0], self._outs_end_ns])[ahead]
+        out_end = np.maximum(self._ready_ns, link_free) + candidates.out_ns
+        shared = self._out_end_of_far_copy[candidates.far_copy]
+        out_end = np.where(shared >= 0, shared, out_end)
+
+        ahead = np.searchsorted(self._ins_need_ns, self._need_ns, side="left")
+        link_free = np.append(self._ins_start_ns, OUTLIVES_STEP_NS)[ahead]
+        in_start = np.minimum(self._need_ns, link_free) - candidates.in_ns
+
+        link_ns = np.where(shared >= 0, 0, candidates.out_ns) + candidates.in_ns
+        gone, back = self._segments(np.arange(len(candidates)), out_end, in_start)
+        return gone, back, np.maximum(link_ns, 1)
+
+    def _segments(self, places: Ints, out_end_ns: Ints, in_start_ns: Ints) -> tuple[Ints, Ints]:
+        candidates = self._candidates
+        gone = np.searchsorted(candidates.segment_ns, out_end_ns, side="left")
+        gone = np.maximum(gone, candidates.after_end[places])
+        back = np.searchsorted(candidates.segment_ns, in_start_ns, side="right") - 1
+        back = np.minimum(back, candidates.latest_trigger_end[places])
+        return np.minimum(gone, len(candidates.segment_ns) - 1), np.maximum(back, 0)
+
+
+def _select_enforceable(
+    candidates: Candidates, limit_bytes: int, selected: Mask, allowed: Mask | None = None
+) -> Mask:
+    """Greedy SWDOA over the longest enforceable absences, until the load is within the limit."""
+    selected = selected.copy()
+    if allowed is None:
+        allowed = np.ones(len(candidates), dtype=np.bool_)
+    areas = _Areas(candidates, limit_bytes)
+    link_ns = np.maximum(candidates.out_ns + candidates.in_ns, 1)
+    everything = np.arange(len(candidates))
+    gone, back = tight_windows(candidates, everything, np.ones(len(candidates), dtype=np.bool_))
+    while True:
+        load = _tight_load(candidates, selected)
+        excess_bytes = int(load.max()) - limit_bytes
+        if excess_bytes <= 0:
+            return selected
+        score = areas.removed(load, gone, back) / link_ns
+        score[selected | ~allowed] = 0.0
+        taken = _best(candidates, score, excess_bytes)
+        if not len(taken):
+            # What is left can only be had from those that share far copies: with one made before,
+            # a buffer is gone as soon as it is out of use, and no gate is needed.
+            return selected | allowed
+        selected[taken] = True
+
+
+def _drop_unneeded(search: _Search, trial: _Trial) -> _Trial:
+    """Leave out swaps without which the plan is as good, those with the most traffic first."""
+    idle = _without_idle(search, trial)
+    if idle is not None:
+        trial = _thinner(search, trial, idle)
+    for part in _DROPPED_PARTS:
+        most = int(np.ceil(part * np.count_nonzero(trial.selected)))
+        trial = _thinner(search, trial, _without_replaceable(search, trial.selected, most))
+    size = search.candidates.bytes
+    places = np.flatnonzero(trial.selected)
+    tries = 0
+    for candidate in places[np.argsort(-size[places], kind="stable")].tolist():
+        if tries == _MAX_DROPS:
+            break
+        selected = trial.selected.copy()
+        selected[candidate] = False
+        if _tight_load(search.candidates, selected).max() <= search.limit_bytes:
+            trial = _thinner(search, trial, selected)
+            tries += 1
+    return trial
+
+
+def _thinner(search: _Search, trial: _Trial, selected: Mask) -> _Trial:
+    """The trial with fewer swaps if that is as good, else as it is."""
+    if np.array_equal(selected, trial.selected):
+        return trial
+    thinner = _try(search, selected, trial.early)
+    return thinner if thinner.placement.fits and thinner.cost <= trial.cost else trial
+
+
+def _without_replaceable(search: _Search, selected: Mask, most: int) -> Mask:
+    """Without up to ``most`` swaps for which gates and triggers of the others can make up."""
+    selected = selected.copy()
+    size = search.candidates.bytes
+    places = np.flatnonzero(selected)
+    for candidate in places[np.argsort(-size[places], kind="stable")].tolist():
+        if most == 0:
+            break
+        selected[candidate] = False
+        if _tight_load(search.candidates, selected).max() <= search.limit_bytes:
+            most -= 1
+        else:
+            selected[candidate] = True
+    return selected
+
+
+def _without_idle(search: _Search, trial: _Trial) -> Mask | None:
+    """Without the swaps that no segment needs, all other gates and triggers being as they are."""
+    candidates, placement = search.candidates, trial.placement
+    load = placement.load.copy()
+    selected = trial.selected.copy()
+    far_copies, uses = np.unique(candidates.far_copy[placement.places], return_counts=True)
+    uses_of = dict(zip(far_copies.tolist(), uses.tolist(), strict=True))
+    size = candidates.bytes[placement.places]
+    dropped = False
+    for i in np.argsort(-size, kind="stable").tolist():
+        candidate = int(placement.places[i])
+        far_copy = int(candidates.far_copy[candidate])
+        makes_far_copy = placement.gate_start[i] >= 0
+        if makes_far_copy and uses_of[far_copy] > 1:
+            continue
+        gone, back = int(placement.gone[i]), int(placement.back[i])
+        inside = load[gone:back]
+        if len(inside) and inside.max() + size[i] > search.limit_bytes:
+            continue
+        inside += size[i]
+        selected[candidate] = False
+        uses_of[far_copy] -= 1
+        dropped = True
+    return selected if dropped else None
+
+
+def _repair_stalls(search: _Search, trial: _Trial) -> _Trial:
+    """Change the selection around the longest stalls, as long as the simulator likes it."""
+    tries = 0
+    given_up: set[int] = set()
+    while tries < _MAX_REPAIRS and trial.stalls_matter:
+        worst = _longest_wait(trial, given_up)
+        if worst is None:
+            break
+        better = None
+        for selected, early in _repairs(search, trial, worst):
+            changed = _try(search, selected, early)
+            tries += 1
+            if changed.placement.fits and changed.cost < trial.cost:
+                better = changed
+                break
+        if better is None:
+            given_up.add(worst)
+        else:
+            trial = better
+    return trial
+
+
+def _repairs(search: _Search, trial: _Trial, worst: int) -> Iterator[tuple[Mask, Ints]]:
+    """What may shorten the wait for one swap's copy, by promise: selections with earlinesses."""
+    candidates = search.candidates
+    early = trial.early.copy()
+    for _, cause, swap, ns in trial.result.stalls:
+        if cause == "swap-in":
+            early[trial.placement.places[swap]] += ns + ns // 2
+    if (early != trial.early).any():
+        yield trial.selected, early
+
+    without = trial.selected.copy()
+    without[worst] = False
+    for other in _alternatives(candidates, trial, worst):
+        exchanged = without.copy()
+        exchanged[other] = True
+        if _tight_load(candidates, exchanged).max() <= search.limit_bytes:
+            yield exchanged, trial.early
+        both = trial.selected.copy()
+        both[other] = True
+        yield both, trial.early
+
+    allowed = np.ones(len(candidates), dtype=np.bool_)
+    allowed[worst] = False
+    if _tight_load(candidates, allowed).max() <= search.limit_bytes:
+        yield (
+            _select_enforceable(candidates, search.limit_bytes, without, allowed),
+            trial.early,
+        )
+
+
+def _alternatives(candidates: Candidates, trial: _Trial, worst: int) -> list[int]:
+    """Others that can be gone where the worst one is first, or last, missed; large ones first."""
+    place = int(np.searchsorted(trial.placement.places, worst))
+    gone, back = int(trial.placement.gone[place]), int(trial.placement.back[place]) - 1
+    found: list[int] = []
+    for segment in (gone, back):
+        covers = (candidates.earliest_release <= segment) & (
+            candidates.latest_trigger_end > segment
+        )
+        others = np.flatnonzero(covers & ~trial.selected)
+        found += others[np.argsort(-candidates.bytes[others], kind="stable")].tolist()
+    return list(dict.fromkeys(found))[:_MAX_ALTERNATIVES]
+
+
+def _longest_wait(trial: _Trial, given_up: set[int]) -> int | None:
+    waited: dict[int, int] = {}
+    for _, _, swap, ns in trial.result.stalls:
+        candidate = int(trial.placement.places[swap])
+        if candidate not in given_up:
+            waited[candidate] = waited.get(candidate, 0) + ns
+    if not waited:
+        return None
+    return max(waited, key=lambda candidate: (waited[candidate], -candidate))
+
+
+def _budget_too_small(
+    timeline: Timeline, floor: Ints, budget_bytes: int, margin: float
+) -> BudgetTooSmall:
+    segment = int(np.argmax(floor))
+    floor_bytes = int(floor[segment])
+    op_name = _op_in_segment(timeline, segment)
+    op_bytes = floor_bytes - timeline.resident_bytes
+    suggestion_bytes = -(-int(np.ceil(floor_bytes / (1 - margin))) // MIB) * MIB
+    message = (
+        f"A budget of {_mib(budget_bytes)} is too small: the least that works is "
+        f"{_mib(floor_bytes)}. While op {op_name!r} runs, {_mib(op_bytes)} are in buffers that "
+        f"cannot be swapped out then (what it reads, writes and works in, and buffers that are "
+        f"too small or too soon needed again), beside {_mib(timeline.resident_bytes)} that stay "
+        f"through the whole step. Set the budget to {suggestion_bytes // MIB} MiB or more, or use "
+        f"a smaller batch."
+    )
+    return BudgetTooSmall(
+        message,
+        budget_bytes=budget_bytes,
+        floor_bytes=floor_bytes,
+        op_name=op_name,
+        op_bytes=op_bytes,
+        suggestion_bytes=suggestion_bytes,
+    )
+
+
+def _op_in_segment(timeline: Timeline, segment: int) -> str:
+    """The op that started last before the segment's fullest moment."""
+    start_position, end_position = timeline.core.op_positions()
+    borders = np.sort(np.concatenate([start_position, end_position]))
+    if segment == 0 or not len(borders):
+        return "(before the first op)"
+    started = np.flatnonzero(start_position <= borders[segment - 1])
+    return timeline.op_names[int(started[-1])]
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:.1f} MiB"

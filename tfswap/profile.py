@@ -1,0 +1,324 @@
+"""From a recorded step to the timeline that planners see.
+
+The recording was made under the bootstrap's lazy swaps, so some buffers may have left and come
+back while it ran. The timeline is that of the step without swaps: a buffer that came back is
+the same buffer, time spent waiting for memory or for copies is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfswap.grappler.graph import StepGraph
+from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
+from tfswap.trace import StepTrace
+
+_IN_PREFIX = "tfswap/in/"
+_OUT_PREFIX = "tfswap/out/"
+
+# Between two ops an executor thread needs some microseconds; a longer gap was a wait.
+_LONGEST_GAP_NS = 20_000
+
+# Ops that wait for something outside of the step.
+_WAITING_TYPES = frozenset({"IteratorGetNext", "IteratorGetNextAsOptional", "_CopyFromHost"})
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A step as planners see it.
+
+    Args:
+        timeline: The unswapped step, under the order edges of `graph`.
+        graph: Its graph.
+        unswapped_peak_bytes: Peak load of the step as stock TensorFlow runs it, without the order
+            edges.
+    """
+
+    timeline: Timeline
+    graph: StepGraph
+    unswapped_peak_bytes: int
+
+
+def matching_ops(trace: StepTrace, graph: StepGraph) -> int:
+    """How many recorded ops belong to the graph."""
+    in_graph = np.fromiter((name in graph.nodes for name in trace.names), bool, len(trace.names))
+    return int(in_graph[trace.ops["name"]].sum())
+
+
+def profile_step(trace: StepTrace, graph: StepGraph, min_bytes: int = 1 << 20) -> Profile:
+    """Makes the timeline of the recorded step.
+
+    Args:
+        trace: The recording of one call of the training function (of several steps in a loop, the
+            last is taken).
+        graph: The function's graph.
+        min_bytes: Smaller tensors are not swapped.
+
+    Raises:
+        ValueError: The recording has no ops of this graph.
+    """
+    step = _Step(trace, graph)
+    absences = _absences(step, graph, min_bytes)
+    timeline = step.timeline(graph, absences)
+    return Profile(timeline, graph, _peak_without_delays(step, timeline, graph))
+
+
+class _Step:
+    """One step cut out of a recording, with its times moved to the axis without waits."""
+
+    def __init__(self, trace: StepTrace, graph: StepGraph) -> None:
+        ops = trace.ops
+        names = trace.names
+        in_graph = np.fromiter((name in graph.nodes for name in names), bool, len(names))
+        ended = ops["end_ns"] >= 0
+        ours = in_graph[ops["name"]] & ended
+        if not ours.any():
+            raise ValueError(
+                "the recording holds no op of the training graph: the step ran elsewhere (on "
+                "another device, or compiled by XLA)"
+            )
+        group = _main_group(ops, ours)
+        first_ns = int(ops["start_ns"][group].min())
+        last_ns = int(ops["end_ns"][group].max())
+        step_ids = np.unique(ops["step_id"][group])
+        inside = (
+            np.isin(ops["step_id"], step_ids)
+            & ended
+            & (ops["start_ns"] >= first_ns)
+            & (ops["end_ns"] <= last_ns)
+        )
+        self.clock = _Clock(ops[inside], names)
+        copy = np.fromiter((name.startswith("tfswap/") for name in names), bool, len(names))
+        kept = np.flatnonzero(inside & ~copy[ops["name"]])
+        kept = kept[np.argsort(ops["start_ns"][kept], kind="stable")]
+
+        self.first_ns = first_ns
+        self.last_ns = last_ns
+        self.names = tuple(names[i] for i in ops["name"][kept])
+        # The wait came first, then the work.
+        start_ns = self.clock(ops["start_ns"][kept] + ops["wait_ns"][kept])
+        self.end_ns = self.clock(ops["end_ns"][kept])
+        order = np.argsort(start_ns, kind="stable")
+        kept = kept[order]
+        self.names = tuple(self.names[i] for i in order)
+        self.start_ns = start_ns[order]
+        self.end_ns = self.end_ns[order]
+        self.place = {int(op): place for place, op in enumerate(kept)}
+        in_group = set(np.flatnonzero(group).tolist())
+        # Nodes of inner loops run often; only the group's own have one place in the step.
+        self.op_of_node = {
+            name: place
+            for place, (name, op) in enumerate(zip(self.names, kept, strict=True))
+            if int(op) in in_group and name in graph.nodes
+        }
+        self._read_buffers(trace)
+        self._read_accesses(trace)
+
+    def _read_buffers(self, trace: StepTrace) -> None:
+        buffers = trace.buffers
+        alloc_ns = buffers["alloc_ns"]
+        free_ns = np.where(buffers["free_ns"] < 0, np.iinfo(np.int64).max, buffers["free_ns"])
+        present = (alloc_ns < self.last_ns) & (free_ns > self.first_ns)
+        stays = present & (alloc_ns < self.first_ns) & (free_ns > self.last_ns)
+        self.resident_bytes = int(trace.resident_bytes + buffers["bytes"][stays].sum())
+        moving = np.flatnonzero(present & ~stays)
+        self.buffer_place = {int(b): place for place, b in enumerate(moving)}
+        self.buffer_bytes = buffers["bytes"][moving].astype(np.int64)
+        self.alloc_ns = self.clock(np.maximum(alloc_ns[moving], self.first_ns))
+        freed = free_ns[moving] <= self.last_ns
+        self.free_ns = np.where(
+            freed, self.clock(np.minimum(free_ns[moving], self.last_ns)), OUTLIVES_STEP_NS
+        )
+
+    def _read_accesses(self, trace: StepTrace) -> None:
+        """Fills `outputs` (op, port) -> buffer and `users` buffer -> places of ops."""
+        self.outputs: dict[tuple[int, int], int] = {}
+        self.users: list[list[int]] = [[] for _ in self.buffer_bytes]
+        far: dict[str, int] = {}  # buffer of each swapped tensor, by the copy's key
+        same = np.arange(len(self.buffer_bytes))
+        names, op_names = trace.names, trace.ops["name"]
+        rows = list(
+            zip(
+                trace.accesses["op"].tolist(),
+                trace.accesses["port"].tolist(),
+                trace.accesses["buffer"].tolist(),
+                strict=True,
+            )
+        )
+        for op, port, buffer in rows:
+            place = self.buffer_place.get(buffer)
+            name = names[op_names[op]]
+            if place is None or not name.startswith("tfswap/"):
+                continue
+            if name.startswith(_OUT_PREFIX) and port == 0:
+                far[name[len(_OUT_PREFIX) :]] = place
+            elif name.startswith(_IN_PREFIX) and port == -1:
+                key = name[len(_IN_PREFIX) :].rpartition("/")[0]
+                origin = far.get(key)
+                if origin is not None and origin != place:
+                    same[place] = same[origin]
+        for place, origin in enumerate(same):
+            if origin != place:
+                self.free_ns[origin] = max(self.free_ns[origin], self.free_ns[place])
+                self.buffer_bytes[place] = 0
+        for op, port, buffer in rows:
+            place = self.buffer_place.get(buffer)
+            op_place = self.place.get(op)
+            if place is None or op_place is None:
+                continue
+            place = int(same[place])
+            self.users[place].append(op_place)
+            if port < 0:
+                self.outputs[op_place, -1 - port] = place
+
+    def timeline(self, graph: StepGraph, absences: list[Absence]) -> Timeline:
+        nodes = [graph.nodes.get(name) for name in self.names]
+        own = [self.op_of_node.get(name) == i for i, name in enumerate(self.names)]
+        return Timeline(
+            op_names=self.names,
+            op_start_ns=self.start_ns,
+            op_end_ns=self.end_ns,
+            op_gateable=np.array(
+                [mine and node is not None and node.gateable for mine, node in zip(own, nodes)],
+                dtype=bool,
+            ),
+            op_context=np.array(
+                [-1 if node is None else node.context for node in nodes], dtype=np.int32
+            ),
+            resident_bytes=self.resident_bytes,
+            buffer_bytes=self.buffer_bytes,
+            buffer_alloc_ns=self.alloc_ns,
+            buffer_free_ns=self.free_ns,
+            absences=tuple(absences),
+            step_ns=int(self.end_ns.max()),
+        )
+
+
+def _main_group(ops: NDArray[np.void], ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The ops of one step: outside of loops, or the last full turn of the loop around steps."""
+    keys = np.stack(
+        [ops["step_id"].astype(np.int64), ops["frame"].astype(np.int64), ops["iteration"]], axis=1
+    )
+    unique, group = np.unique(keys, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    counts = np.bincount(group, weights=ours, minlength=len(unique))
+    full = np.flatnonzero(counts >= 0.9 * counts.max())
+    last_start = [int(ops["start_ns"][group == g].max()) for g in full]
+    chosen = full[int(np.argmax(last_start))]
+    return np.asarray(ours & (group == chosen))
+
+
+class _Clock:
+    """Maps recorded times to the axis on which waits take no time."""
+
+    def __init__(self, ops: NDArray[np.void], names: tuple[str, ...]) -> None:
+        waiting = np.fromiter((name in _WAITING_TYPES for name in names), bool, len(names))
+        working = ops[~waiting[ops["type"]]]
+        start_ns = working["start_ns"] + working["wait_ns"]
+        order = np.argsort(start_ns, kind="stable")
+        start_ns = start_ns[order]
+        busy_until = np.maximum.accumulate(working["end_ns"][order])
+        gap_ns = np.maximum(start_ns[1:] - busy_until[:-1], 0)
+        cut_ns = np.maximum(gap_ns - _LONGEST_GAP_NS, 0)
+        long = np.flatnonzero(cut_ns)
+        # Piecewise linear: flat across the part of each gap that is cut out.
+        self._recorded = np.concatenate(
+            [[start_ns[0]], np.ravel(np.stack([start_ns[1:][long] - cut_ns[long], start_ns[1:][long]], 1))]
+        )
+        removed = np.concatenate([[0], np.cumsum(cut_ns[long])])
+        removed_at = np.concatenate([[0], np.ravel(np.stack([removed[:-1], removed[1:]], 1))])
+        self._moved = self._recorded - removed_at - start_ns[0]
+
+    def __call__(self, recorded_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        recorded_ns = np.asarray(recorded_ns, dtype=np.int64)
+        place = np.searchsorted(self._recorded, recorded_ns, side="right") - 1
+        before = np.maximum(place, 0)
+        moved = self._moved[before] + (recorded_ns - self._recorded[before])
+        # Inside a cut the clock stands still.
+        after = np.minimum(before + 1, len(self._recorded) - 1)
+        moved = np.where(after > before, np.minimum(moved, self._moved[after]), moved)
+        return np.maximum(np.where(place < 0, 0, moved), 0).astype(np.int64)
+
+
+def _absences(step: _Step, graph: StepGraph, min_bytes: int) -> list[Absence]:
+    absences: list[Absence] = []
+    for name, producer in step.op_of_node.items():
+        node = graph.nodes[name]
+        if not node.producer or node.alias:
+            continue
+        for port, plain in enumerate(node.plain):
+            buffer = step.outputs.get((producer, port))
+            if not plain or buffer is None or step.buffer_bytes[buffer] < min_bytes:
+                continue
+            absences += _absences_of_tensor(step, graph, name, port, producer, buffer)
+    return absences
+
+
+def _absences_of_tensor(
+    step: _Step, graph: StepGraph, name: str, port: int, producer: int, buffer: int
+) -> list[Absence]:
+    context = graph.nodes[name].context
+    readers: list[int] = []
+    for reader in graph.readers_through_aliases(name, port):
+        node = graph.nodes[reader]
+        place = step.op_of_node.get(reader)
+        # A reader that was fused away, hangs on a branch or hands the tensor on keeps it here.
+        if place is None or not node.rewirable or node.context != context:
+            return []
+        readers.append(place)
+    readers.sort()
+    users = sorted(set(step.users[buffer]))
+    absences: list[Absence] = []
+    last = producer
+    for i, reader in enumerate(readers):
+        between = [u for u in users if last < u < reader and u not in readers]
+        # Whoever else uses the buffer (in place, or a slice of it) would find it gone.
+        if (
+            step.start_ns[reader] >= step.end_ns[last]
+            and reader > last
+            and not any(step.end_ns[u] > step.end_ns[last] for u in between)
+            and step.alloc_ns[buffer] < step.end_ns[last]
+            and step.start_ns[reader] < step.free_ns[buffer]
+            and step.end_ns[producer] <= step.end_ns[last]
+        ):
+            absences.append(
+                Absence(
+                    buffer=buffer,
+                    tensor=f"{name}:{port}",
+                    producer_op=producer,
+                    after_op=last,
+                    before_op=reader,
+                    consumers=tuple(step.names[r] for r in readers[i:]),
+                    context=context,
+                )
+            )
+        if step.end_ns[reader] > step.end_ns[last]:
+            last = reader
+    return absences
+
+
+def _peak_without_delays(step: _Step, timeline: Timeline, graph: StepGraph) -> int:
+    """Peak load if the delayed ops had run when the step began, as stock TensorFlow has it."""
+    alloc_ns = timeline.buffer_alloc_ns.copy()
+    for _, delayed in graph.delays:
+        place = step.op_of_node.get(delayed)
+        buffer = None if place is None else step.outputs.get((place, 0))
+        if buffer is not None:
+            alloc_ns[buffer] = 0
+    undelayed = Timeline(
+        op_names=(),
+        op_start_ns=np.empty(0, np.int64),
+        op_end_ns=np.empty(0, np.int64),
+        op_gateable=np.empty(0, bool),
+        op_context=np.empty(0, np.int32),
+        resident_bytes=timeline.resident_bytes,
+        buffer_bytes=timeline.buffer_bytes,
+        buffer_alloc_ns=alloc_ns,
+        buffer_free_ns=timeline.buffer_free_ns,
+        absences=(),
+        step_ns=timeline.step_ns,
+    )
+    return peak_load(undelayed)

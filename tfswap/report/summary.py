@@ -1,0 +1,82 @@
+"""What AutoSwap did, as data and as the lines that people read."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfswap.plan import SwapPlan
+
+
+@dataclass
+class Report:
+    """See `AutoSwap.report`. Bytes and seconds; None is not known."""
+
+    outcome: str = "no effect"
+    budget_bytes: int | None = None
+    unswapped_peak_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    measured_peak_bytes: int | None = None
+    unswapped_step_s: float | None = None
+    predicted_step_s: float | None = None
+    step_s: float | None = None
+    bytes_out_per_step: int | None = None
+    bytes_in_per_step: int | None = None
+    swapped_buffers: int = 0
+    host_peak_bytes: int | None = None
+    corrections: int = 0
+    plan: SwapPlan | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+
+def readable_bytes(size_bytes: int | None) -> str:
+    """A size with three digits and a binary unit; "?" for None."""
+    if size_bytes is None:
+        return "?"
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes >= 1 << shift:
+            value = size_bytes / (1 << shift)
+            return f"{value:.2f} {unit}" if unit == "GiB" else f"{value:.0f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def summary_lines(report: Report) -> list[str]:
+    """At most five lines for a person."""
+    budget = readable_bytes(report.budget_bytes)
+    if report.outcome == "fits":
+        return [
+            f"tfswap: the model fits: peak {readable_bytes(report.unswapped_peak_bytes)} of a "
+            f"budget of {budget}. Nothing is swapped."
+        ]
+    if report.outcome == "no effect":
+        return ["tfswap: had no effect on this training."]
+    if report.outcome == "bootstrap":
+        return [
+            f"tfswap: no plan; lazy swaps keep the budget of {budget} "
+            f"(measured peak {readable_bytes(report.measured_peak_bytes)})",
+            f"tfswap: step {_seconds(report.step_s)}; "
+            f"{readable_bytes(report.bytes_out_per_step)} out and "
+            f"{readable_bytes(report.bytes_in_per_step)} in per step, "
+            f"far memory {readable_bytes(report.host_peak_bytes)} (host)",
+        ]
+    return [
+        f"tfswap: peak   {readable_bytes(report.unswapped_peak_bytes)} -> "
+        f"{readable_bytes(report.measured_peak_bytes)} measured "
+        f"({readable_bytes(report.predicted_peak_bytes)} predicted), budget {budget}",
+        f"tfswap: step   {_seconds(report.unswapped_step_s)} -> {_seconds(report.step_s)} measured "
+        f"({_seconds(report.predicted_step_s)} predicted)",
+        f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
+        f"{readable_bytes(report.bytes_in_per_step)} in per step, "
+        f"{report.swapped_buffers} buffers",
+        f"tfswap: far    {readable_bytes(report.host_peak_bytes)} in use (host)",
+    ]

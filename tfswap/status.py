@@ -1,0 +1,104 @@
+"""What is loaded, what is in force, what memory is in use."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tfswap import budget as budgets
+from tfswap.ops import library
+
+
+class _Run(Protocol):
+    def state(self) -> dict[str, Any]: ...
+
+
+_runs: list[_Run] = []
+
+
+def run_started(run: _Run) -> None:
+    """Enters a training into `status`."""
+    _runs.append(run)
+
+
+def run_ended(run: _Run) -> None:
+    """Takes a training out of `status`."""
+    if run in _runs:
+        _runs.remove(run)
+
+
+def status() -> dict[str, Any]:
+    """The state of tfswap in this process.
+
+    Returns:
+        loaded: Whether libtfswap is in TensorFlow.
+        problem: Why not, as a text with what to do; None otherwise.
+        device_is_ours: Whether TensorFlow's CPU devices are tfswap's.
+        tensorflow: The installed TensorFlow release, or None.
+        plan_in_force: Whether a training is under way whose plan is in the session.
+        trainings: State of each training under way.
+        functions: What the pass did to each graph: fingerprint, outcome ("planned",
+            "bootstrapped", "left", "refused"), reason, nodes, swaps.
+    """
+    try:
+        loaded: library.Library | None = library.load()
+    except library.LibraryError:
+        loaded = None
+    trainings = [run.state() for run in _runs]
+    return {
+        "loaded": loaded is not None,
+        "problem": library.problem(),
+        "device_is_ours": library.device_is_ours(),
+        "tensorflow": library.tensorflow_version(),
+        "plan_in_force": any(training["in_force"] for training in trainings),
+        "trainings": trainings,
+        "functions": [] if loaded is None else loaded.pass_records(),
+    }
+
+
+def _number(device: str | int) -> int:
+    if isinstance(device, int):
+        return device
+    kind, _, number = device.rpartition("/")[2].replace("device:", "").partition(":")
+    if kind.upper() != "CPU" or not (number or "0").isdigit():
+        raise ValueError(f"unknown device {device!r}: tfswap manages 'CPU:0', 'CPU:1', ...")
+    return int(number or 0)
+
+
+def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
+    """Memory of one device and its copies, since the process began or `reset_memory_stats`.
+
+    Args:
+        device: "CPU:0" or its number. Defaults to "CPU:0".
+
+    Returns:
+        In bytes: `budget_bytes` (None: no limit), `bytes_in_use`, `peak_bytes`,
+        `largest_request_bytes`, `bytes_out`, `bytes_in`, `host_bytes_in_use`, `host_peak_bytes`,
+        `host_bytes_cached`, `host_limit_bytes` (None: no limit). Counts: `allocations`, `waits`,
+        `failures`, `copies_out`, `copies_in`, `copies_declined`, `far_buffers`. In ns: `wait_ns`,
+        `busy_out_ns`, `busy_in_ns`.
+
+    Raises:
+        LibraryError: The library is not loaded.
+        ValueError: There is no such device.
+    """
+    stats: dict[str, Any] = dict(library.load().memory_stats(_number(device)))
+    for key in ("budget_bytes", "host_limit_bytes"):
+        stats[key] = stats[key] or None
+    del stats["window_peak_bytes"]
+    return stats
+
+
+def reset_memory_stats(device: str | int = "CPU:0") -> None:
+    """Sets counts to 0 and peaks to what is in use now."""
+    library.load().reset_memory_stats(_number(device))
+
+
+def set_budget(budget: int | float | str | None, device: str | int = "CPU:0") -> None:
+    """Caps a device's memory from now on, without any swapping.
+
+    Args:
+        budget: As for `AutoSwap`; None takes the cap away.
+        device: "CPU:0" or its number. Defaults to "CPU:0".
+    """
+    number = _number(device)
+    library.load().set_budget(number, None if budget is None else budgets.resolve(budget))

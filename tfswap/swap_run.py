@@ -1,0 +1,486 @@
+"""SwapRun: the life of a plan during one `fit`.
+
+    first ─▶ warm ─▶ profiled step ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ steady
+     (lazy swaps keep the budget)         ▲                                │
+                                          └──────── correct (≤ 3 times) ◀──┘
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+import sys
+import time
+import warnings
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfswap import budget as budgets
+from tfswap import status
+from tfswap.grappler.graph import StepGraph
+from tfswap.machine import Machine
+from tfswap.ops import library
+from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.planners.decision import BudgetTooSmall
+from tfswap.planning import plan_function
+from tfswap.profile import Profile, matching_ops, profile_step
+from tfswap.report.summary import Report, readable_bytes, summary_lines
+from tfswap.session import PlanSession
+from tfswap.trace import StepTrace
+
+if TYPE_CHECKING:
+    from tfswap.auto_swap import AutoSwap
+
+_MAX_CORRECTIONS = 3
+_MEASURED_STEPS = 2
+# A prediction further off than this is corrected.
+_TOLERANCE = 0.03
+# Below this share of the budget a model is left alone; between it and the budget the lazy swaps
+# stay, which cost nothing as long as nothing has to move.
+_CLEARLY_FITS = 0.97
+_RECORDED_DEVICE = 0
+
+
+class _Phase(enum.Enum):
+    IDLE = "idle"
+    FIRST = "first"
+    WARM = "warm"  # the second call of a function is still slow, and would be a bad profile
+    PROFILE = "profile"
+    SETTLE = "settle"
+    MEASURE = "measure"
+    STEADY = "steady"
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One measured call of the training function."""
+
+    seconds: float
+    peak_bytes: int
+    bytes_out: int
+    bytes_in: int
+    waits: int
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A plan and how it did."""
+
+    function: FunctionPlan
+    step_s: float
+    peak_bytes: int
+    bytes_out: int
+    bytes_in: int
+
+    @property
+    def off(self) -> float:
+        """Relative error of the predicted peak."""
+        return abs(self.peak_bytes / max(self.function.predicted_peak_bytes, 1) - 1)
+
+
+class SwapRun:
+    """All state of one `fit` under `AutoSwap`; `end` takes everything back."""
+
+    def __init__(self, options: AutoSwap, model: Any) -> None:
+        self._options = options
+        self._model = model
+        self._says = options.verbose != 0
+        self.report = Report()
+        self._phase = _Phase.IDLE
+        self._session: PlanSession | None = None
+        self._library: library.Library | None = None
+        self._plan = SwapPlan()
+        self._budget_bytes = 0
+        self._steps_a_call = 1
+        self._profile: Profile | None = None
+        self._fingerprint = ""
+        self._target_bytes = 0
+        self._attempts: list[_Attempt] = []
+        self._measured: list[_Step] = []
+        self._step_start_s = 0.0
+        self._before: dict[str, int] = {}
+        self._jit_was_on = False
+        self._train_function: Any = None
+        self._guarded: Any = None
+
+    # The beginning and the end.
+
+    def begin(self) -> None:
+        """Takes hold of device and session; the first steps run under lazy swaps."""
+        import keras
+        import tensorflow as tf
+
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                f"tfswap.AutoSwap needs Keras on TensorFlow, and this process runs it on "
+                f"{keras.backend.backend()!r}: set KERAS_BACKEND=tensorflow"
+            )
+        if self._model.run_eagerly:
+            self._warn(
+                "the model runs eagerly (run_eagerly=True), so there is no graph to insert swaps "
+                "into: AutoSwap has no effect and the budget is not enforced. Compile without "
+                "run_eagerly."
+            )
+            return
+        self._library = library.load()
+        if not library.device_is_ours():
+            raise library.LibraryError(
+                "TensorFlow's CPU device is not tfswap's although its library is loaded: another "
+                "library has replaced the device factory. Run `tfswap doctor`."
+            )
+        if tf.config.list_logical_devices("GPU"):
+            self._warn(
+                "a GPU is visible, and this version of tfswap manages CPU devices only: memory on "
+                "the GPU is not limited."
+            )
+        status.run_started(self)
+        options = self._options
+        self._budget_bytes = budgets.resolve(options.budget)
+        host_limit_bytes = budgets.resolve_host_limit(options.host_limit, self._budget_bytes)
+        self._steps_a_call = max(int(self._model.steps_per_execution), 1)
+        self.report.budget_bytes = self._budget_bytes
+        self._turn_xla_off()
+        self._library.set_host_limit(host_limit_bytes)
+        self._serial = max((r["serial"] for r in self._library.pass_records()), default=0)
+        for device in range(self._library.device_count()):
+            self._library.set_budget(device, self._budget_bytes)
+            self._library.emulate_link(device, options.link_bandwidth)
+            self._library.set_verify(device, options.verify)
+        self._machine = (
+            Machine.measure()
+            if options.link_bandwidth is None
+            else Machine.emulated(options.link_bandwidth)
+        )
+        self._session = PlanSession()
+        plan = options.plan or SwapPlan()
+        self._plan = SwapPlan(
+            functions=plan.functions,
+            budget_bytes=self._budget_bytes,
+            policy=options.policy,
+            unmatched="bootstrap",
+            tensorflow=library.tensorflow_version() or "",
+        )
+        self._session.push(self._plan, describe=True)
+        self._guard_train_function()
+        self._phase = _Phase.FIRST
+
+    def finish(self) -> None:
+        """The normal end of training."""
+        if self._phase in (_Phase.IDLE,):
+            return
+        if self._phase is not _Phase.STEADY and self.report.outcome != "fits":
+            self._note(
+                f"training ended after {len(self._measured)} steps, before the plan was settled"
+            )
+        self._update_measured()
+        self.end()
+
+    def end(self) -> None:
+        """Takes everything back; harmless when called again."""
+        if self._phase is _Phase.IDLE and self._session is None:
+            return
+        self._phase = _Phase.IDLE
+        if self._session is not None:
+            self._session.withdraw()
+            self._session = None
+        if self._library is not None:
+            for device in range(self._library.device_count()):
+                self._library.set_budget(device, None)
+                self._library.emulate_link(device, None)
+                self._library.set_verify(device, False)
+            self._library.set_host_limit(None)
+            self._library.trim_host()
+        if self._guarded is not None and self._model.train_function is self._guarded:
+            self._model.train_function = None if self._jit_was_on else self._train_function
+        self._guarded = None
+        if self._jit_was_on:
+            self._model.jit_compile = True
+            self._jit_was_on = False
+        status.run_ended(self)
+
+    def _turn_xla_off(self) -> None:
+        if not self._model.jit_compile:
+            return
+        self._jit_was_on = True
+        self._model.jit_compile = False
+        self._model.make_train_function(force=True)
+        self._note(
+            "XLA is off for this training: a step compiled by XLA is one opaque op, and nothing "
+            "can be moved inside it"
+        )
+
+    def _guard_train_function(self) -> None:
+        """Has an exception in a step take everything back at once.
+
+        Keras calls no callback when `fit` fails. An exception that comes from elsewhere (data,
+        another callback) ends the life of `fit`'s list of callbacks, which is watched too.
+        """
+        import tensorflow as tf
+
+        inner = self._model.train_function
+        self._train_function = inner
+
+        def train_function(iterator: Any) -> Any:
+            try:
+                return inner(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                raise
+            except BaseException:
+                self.end()
+                raise
+
+        self._guarded = train_function
+        self._model.train_function = train_function
+        frame = sys._getframe()
+        for _ in range(6):
+            frame = frame.f_back  # type: ignore[assignment]
+            if frame is None:
+                return
+            owner = frame.f_locals.get("self")
+            if type(owner).__name__ == "CallbackList":
+                weakref.finalize(owner, self.end)
+                return
+
+    # Steps.
+
+    def step_begins(self) -> None:
+        if self._phase is _Phase.IDLE or self._session is None or self._library is None:
+            return
+        if self._session.ensure():
+            self._note("the session's options had been changed meanwhile; the plan is back in force")
+        if self._phase is _Phase.PROFILE:
+            self._library.start_recording(_RECORDED_DEVICE)
+        self._library.restart_window(_RECORDED_DEVICE)
+        self._before = self._library.memory_stats(_RECORDED_DEVICE)
+        self._step_start_s = time.perf_counter()
+
+    def step_ended(self) -> None:
+        if self._phase is _Phase.IDLE or self._library is None or not self._before:
+            return
+        seconds = time.perf_counter() - self._step_start_s
+        recording = b""
+        if self._phase is _Phase.PROFILE:
+            recording = self._library.stop_recording(_RECORDED_DEVICE)
+        after = self._library.memory_stats(_RECORDED_DEVICE)
+        step = _Step(
+            seconds / self._steps_a_call,
+            after["window_peak_bytes"],
+            (after["bytes_out"] - self._before["bytes_out"]) // self._steps_a_call,
+            (after["bytes_in"] - self._before["bytes_in"]) // self._steps_a_call,
+            after["waits"] - self._before["waits"],
+        )
+        self.report.measured_peak_bytes = max(
+            self.report.measured_peak_bytes or 0, step.peak_bytes
+        )
+        self.report.host_peak_bytes = max(
+            self.report.host_peak_bytes or 0, after["host_peak_bytes"]
+        )
+        if self._phase is _Phase.FIRST:
+            self._first_ended()
+        elif self._phase is _Phase.WARM:
+            self._phase = _Phase.PROFILE
+        elif self._phase is _Phase.PROFILE:
+            self._profiled(recording, step)
+        elif self._phase is _Phase.SETTLE:
+            self._measured = []
+            self._phase = _Phase.MEASURE
+            self._check_in_force()
+        elif self._phase is _Phase.MEASURE:
+            self._measured.append(step)
+            if len(self._measured) >= _MEASURED_STEPS:
+                self._check()
+        elif self._phase is _Phase.STEADY:
+            self._measured.append(step)
+            if len(self._measured) > 64:
+                del self._measured[:32]
+
+    def _records(self) -> list[dict[str, Any]]:
+        assert self._library is not None
+        return [r for r in self._library.pass_records() if r["serial"] > self._serial]
+
+    def _first_ended(self) -> None:
+        records = self._records()
+        for record in records:
+            if record["outcome"] == "refused":
+                self._warn(f"the plan was not applied to a graph: {record['reason']}")
+        if not any(r["outcome"] in ("bootstrapped", "planned", "left") for r in records):
+            self._warn(
+                "TensorFlow's graph optimizer did not run tfswap's pass, so nothing is swapped "
+                "(is it disabled with tf.config.optimizer or 'disable_meta_optimizer'?). The "
+                "budget is still enforced."
+            )
+            self._phase = _Phase.STEADY
+            return
+        planned = [r for r in records if r["outcome"] == "planned"]
+        if self._options.plan is not None and planned:
+            function = self._plan.function(planned[-1]["fingerprint"])
+            assert function is not None
+            self._fingerprint = function.fingerprint
+            self._adopt(function)
+            self._measured = []
+            self._phase = _Phase.MEASURE
+            return
+        if self._options.plan is not None:
+            self._warn(
+                "the plan that was given fits none of this training's graphs (another model, "
+                "optimizer, shapes or TensorFlow): a new one is made."
+            )
+        self._phase = _Phase.WARM
+
+    def _profiled(self, recording: bytes, step: _Step) -> None:
+        self._say("profiled a step, planning ...")
+        start_s = time.perf_counter()
+        try:
+            self._read_profile(recording)
+        except ValueError as error:
+            self._stay_with_bootstrap(str(error))
+            return
+        assert self._profile is not None and self._session is not None
+        self.report.unswapped_peak_bytes = self._profile.unswapped_peak_bytes
+        self.report.unswapped_step_s = self._profile.timeline.step_ns / 1e9
+        if self._profile.unswapped_peak_bytes <= self._budget_bytes:
+            self.report.outcome = "fits"
+            self.report.predicted_peak_bytes = self._profile.unswapped_peak_bytes
+            if self._profile.unswapped_peak_bytes <= _CLEARLY_FITS * self._budget_bytes:
+                self._session.withdraw()
+            self._measured = []
+            self._phase = _Phase.STEADY
+            self._print_summary()
+            return
+        self._target_bytes = self._budget_bytes
+        if self._plan_and_push():
+            self._say(f"planned in {time.perf_counter() - start_s:.1f} s")
+
+    def _read_profile(self, recording: bytes) -> None:
+        assert self._library is not None
+        trace = StepTrace.from_bytes(recording)
+        best = 0
+        for record in self._records():
+            if record["outcome"] == "refused":
+                continue
+            graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
+            matching = matching_ops(trace, graph)
+            if matching > best:
+                best = matching
+                self._fingerprint = record["fingerprint"]
+                chosen = graph
+        if best == 0:
+            raise ValueError("no op of the training graph was recorded")
+        self._profile = profile_step(trace, chosen, self._plan.min_bytes)
+
+    def _plan_and_push(self) -> bool:
+        assert self._profile is not None
+        try:
+            planned = plan_function(
+                self._profile,
+                self._fingerprint,
+                self._options.policy,
+                self._machine,
+                self._target_bytes,
+            )
+        except BudgetTooSmall as error:
+            self._stay_with_bootstrap(str(error))
+            return False
+        self._adopt(planned.function)
+        self._phase = _Phase.SETTLE
+        return True
+
+    def _stay_with_bootstrap(self, why: str) -> None:
+        self.report.outcome = "bootstrap"
+        self._measured = []
+        self._phase = _Phase.STEADY
+        if self._attempts:
+            self._adopt(self._best().function)
+            return
+        self._warn(f"{why} Training goes on under lazy swaps, which keep the budget but wait.")
+
+    def _adopt(self, function: FunctionPlan) -> None:
+        assert self._session is not None
+        self._plan = self._plan.with_function(function)
+        self._session.push(self._plan, describe=True)
+        self.report.outcome = "swapped"
+        self.report.plan = self._plan
+        self.report.predicted_peak_bytes = function.predicted_peak_bytes
+        self.report.predicted_step_s = function.predicted_step_ns / 1e9
+        self.report.unswapped_peak_bytes = function.unswapped_peak_bytes
+        self.report.unswapped_step_s = function.unswapped_step_ns / 1e9
+        self.report.swapped_buffers = len(function.swaps)
+
+    def _check_in_force(self) -> None:
+        for record in self._records():
+            if record["fingerprint"] != self._fingerprint:
+                continue
+            if record["outcome"] == "refused":
+                self._warn(f"the plan was not applied: {record['reason']}")
+
+    def _check(self) -> None:
+        function = self._plan.function(self._fingerprint)
+        assert function is not None
+        attempt = _Attempt(
+            function,
+            statistics.median(step.seconds for step in self._measured),
+            max(step.peak_bytes for step in self._measured),
+            max(step.bytes_out for step in self._measured),
+            max(step.bytes_in for step in self._measured),
+        )
+        self._attempts.append(attempt)
+        given = self._options.plan is not None and self._profile is None
+        if attempt.off > _TOLERANCE and not given and len(self._attempts) <= _MAX_CORRECTIONS:
+            # More was needed than foretold: plan for as much less.
+            over_bytes = attempt.peak_bytes - function.predicted_peak_bytes
+            self._target_bytes -= max(over_bytes, self._budget_bytes // 100)
+            self.report.corrections += 1
+            if self._plan_and_push():
+                return
+        best = self._best()
+        if best.function is not function:
+            self._adopt(best.function)
+        self._measured = [] if best.function is not function else self._measured
+        self._phase = _Phase.STEADY
+        self._update_measured(best)
+        if self._options.save_plan is not None:
+            self._plan.save(self._options.save_plan)
+        self._print_summary()
+
+    def _best(self) -> _Attempt:
+        return min(self._attempts, key=lambda a: (a.off > _TOLERANCE, a.step_s))
+
+    def _update_measured(self, attempt: _Attempt | None = None) -> None:
+        if attempt is not None:
+            self.report.step_s = attempt.step_s
+            self.report.bytes_out_per_step = attempt.bytes_out
+            self.report.bytes_in_per_step = attempt.bytes_in
+        elif self._measured:
+            self.report.step_s = statistics.median(step.seconds for step in self._measured)
+            self.report.bytes_out_per_step = max(step.bytes_out for step in self._measured)
+            self.report.bytes_in_per_step = max(step.bytes_in for step in self._measured)
+
+    # What people see.
+
+    def state(self) -> dict[str, Any]:
+        """For `tfswap.status()`."""
+        return {
+            "phase": self._phase.value,
+            "outcome": self.report.outcome,
+            "in_force": self._session is not None and self._session.in_force(),
+            "budget_bytes": self._budget_bytes,
+        }
+
+    def _print_summary(self) -> None:
+        for line in summary_lines(self.report):
+            self.report.notes.append(line)
+            if self._says:
+                print(f"\n{line}" if line.startswith("tfswap: peak") else line, flush=True)
+
+    def _say(self, text: str) -> None:
+        if self._says:
+            print(f"\ntfswap: {text}", flush=True)
+
+    def _note(self, text: str) -> None:
+        self.report.notes.append(text)
+        self._say(text)
+
+    def _warn(self, text: str) -> None:
+        self.report.notes.append(text)
+        warnings.warn(f"tfswap: {text}", stacklevel=2)
