@@ -13,7 +13,7 @@ SOURCES := setup.py $(shell find tfswap/cc -name '*.cc' -o -name '*.h')
 # What decides which packages are installed; TensorFlow itself is the extra named cpu.
 ENVIRONMENT := $(VENV)/.tfswap-environment
 INSTALLED := $(VENV)/.tfswap-installed
-BUILT := $(VENV)/.tfswap-built
+BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 
 .PHONY: build test test-all lint format demo clean

@@ -1,11 +1,10 @@
 """Builds tfswap's two shared libraries with the system's C++ compiler.
 
 ``tfswap/_core.<abi>.so``  the core and its Python bindings; knows nothing of TensorFlow
-``tfswap/libtfswap.so``    the core, device, kernels and Grappler pass, against the installed TensorFlow
+``tfswap/libtfswap.so``    core, device, kernels and Grappler pass, against the installed TensorFlow
 
 Objects stay in ``build/native`` between builds. One is compiled again when a file that it includes,
-its command, the compiler or TensorFlow has changed. What packages are in it and what they need is
-said in pyproject.toml.
+its command, the compiler or TensorFlow has changed. The rest of the packaging is in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ INSTALL_COMPILER = f"""\
     openSUSE         zypper install gcc-c++
     Arch             pacman -S gcc
     Alpine is not supported: TensorFlow has no wheel for musl
-g++ {MINIMUM_GCC} or newer is needed. A compiler with another name or place: CXX=/path/to/g++ pip install ."""
+g++ {MINIMUM_GCC} or newer is needed. One with another name: CXX=/path/to/g++ pip install ."""
 
 INSTALL_TENSORFLOW = """\
     pip install "tensorflow-cpu>=2.21,<2.22"     for a machine without a GPU
@@ -80,7 +79,7 @@ class TensorFlow:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Linker flags: the framework, and the library of everything else that the wheel exports."""
+        """Linker flags: the framework, and the library with the rest of what the wheel exports."""
         return (*self.link_flags, "-l:libtensorflow_cc.so.2", f"-Wl,-rpath,{self.path}")
 
     @property

@@ -136,7 +136,7 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
     header->next = blocks_;
     if (blocks_ != nullptr) blocks_->previous = header;
     blocks_ = header;
-    if (recorder_.on()) recorder_.Allocated(header->id, bytes, *header->op, header->kind, ptr);
+    if (recorder_.on()) recorder_.Allocated(bytes, *header->op, header->kind, ptr);
   }
   return ptr;
 }
@@ -150,7 +150,7 @@ void BudgetAllocator::DeallocateRaw(void* ptr) {
     if (header->previous != nullptr) header->previous->next = header->next;
     if (header->next != nullptr) header->next->previous = header->previous;
     if (blocks_ == header) blocks_ = header->next;
-    if (recorder_.on()) recorder_.Freed(header->id, ptr);
+    if (recorder_.on()) recorder_.Freed(ptr);
   }
   base_->DeallocateRaw(static_cast<char*>(ptr) - header->padding);
   Release(bytes);
@@ -235,7 +235,7 @@ void BudgetAllocator::StartRecording() {
   for (Header* block = blocks_; block != nullptr; block = block->next) listed += block->bytes;
   recorder_.Start(in_use_.load() - listed);
   for (Header* block = blocks_; block != nullptr; block = block->next) {
-    recorder_.Present(block->id, block->bytes, *block->op, block->kind, block + 1);
+    recorder_.Present(block->bytes, *block->op, block->kind, block + 1);
   }
 }
 

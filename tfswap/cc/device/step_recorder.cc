@@ -43,25 +43,25 @@ StepTrace StepRecorder::Stop() {
   return trace;
 }
 
-void StepRecorder::Present(int64_t id, int64_t bytes, std::string_view op, BufferKind kind,
+void StepRecorder::Present(int64_t bytes, const std::string& op, BufferKind kind,
                            const void* ptr) {
   AddBuffer(bytes, -1, op, kind, ptr);
 }
 
-void StepRecorder::Allocated(int64_t id, int64_t bytes, std::string_view op, BufferKind kind,
+void StepRecorder::Allocated(int64_t bytes, const std::string& op, BufferKind kind,
                              const void* ptr) {
   AddBuffer(bytes, NowNs(), op, kind, ptr);
 }
 
-void StepRecorder::AddBuffer(int64_t bytes, int64_t alloc_ns, std::string_view op, BufferKind kind,
+void StepRecorder::AddBuffer(int64_t bytes, int64_t alloc_ns, const std::string& op, BufferKind kind,
                              const void* ptr) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!on()) return;
   live_[ptr] = static_cast<int32_t>(trace_.buffers.size());
-  trace_.buffers.push_back({bytes, alloc_ns, -1, names_->Intern(op), static_cast<int32_t>(kind)});
+  trace_.buffers.push_back({bytes, alloc_ns, -1, names_->InternOf(&op, op), static_cast<int32_t>(kind)});
 }
 
-void StepRecorder::Freed(int64_t id, const void* ptr) {
+void StepRecorder::Freed(const void* ptr) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!on()) return;
   auto it = live_.find(ptr);
@@ -78,8 +78,8 @@ int StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext* context) {
   record.step_id = context->step_id();
   record.frame = context->frame_iter().frame_id;
   record.iteration = context->frame_iter().iter_id;
-  record.name = names_->Intern(kernel.name_view());
-  record.type = names_->Intern(kernel.type_string_view());
+  record.name = names_->InternOf(&kernel, kernel.name_view());
+  record.type = names_->InternOf(&kernel.def().op(), kernel.type_string_view());
   record.end_ns = -1;
   for (int i = 0; i < context->num_inputs(); ++i) {
     if (context->has_input(i) && !context->input_is_ref(i)) AddAccess(op, i, context->input(i));

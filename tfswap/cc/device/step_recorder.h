@@ -19,10 +19,10 @@ class StepRecorder {
   void Start(int64_t resident_bytes);
   StepTrace Stop();
 
-  // The allocator's side.
-  void Present(int64_t id, int64_t bytes, std::string_view op, BufferKind kind, const void* ptr);
-  void Allocated(int64_t id, int64_t bytes, std::string_view op, BufferKind kind, const void* ptr);
-  void Freed(int64_t id, const void* ptr);
+  // The allocator's side. `op` is a text that lives as long as the recording.
+  void Present(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr);
+  void Allocated(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr);
+  void Freed(const void* ptr);
 
   // The device's side: OpBegins() before the kernel (its inputs may be gone after it), OpEnds()
   // after. An op is a handle, -1 when nothing is recorded.
@@ -30,7 +30,7 @@ class StepRecorder {
   void OpEnds(int op, tensorflow::OpKernelContext* context, int64_t wait_ns);
 
  private:
-  void AddBuffer(int64_t bytes, int64_t alloc_ns, std::string_view op, BufferKind kind,
+  void AddBuffer(int64_t bytes, int64_t alloc_ns, const std::string& op, BufferKind kind,
                  const void* ptr);
   void AddAccess(int op, int port, const tensorflow::Tensor& tensor);
 

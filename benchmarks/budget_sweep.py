@@ -1,0 +1,307 @@
+r"""Step time, peak and losses of one model under shrinking budgets, beside the unswapped training.
+
+    python -m benchmarks.budget_sweep --model ResNet50 --batch 16 --image 224 \
+        --budgets 0.8,0.65,0.55,0.4 --steps 6
+
+Each case trains in a process of its own. One JSON line a budget goes to stdout, progress to stderr.
+
+    unswapped ─▶ for each budget: unswapped under it (must fail), AutoSwap under it ─▶ unswapped
+
+The two unswapped trainings say how fast the machine was before and after, so that drift shows less,
+and whether losses repeat bit for bit at all: where they do not, there is nothing to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TREE = Path(__file__).resolve().parent.parent
+
+# Batches before the timed ones: trace, warm up, profile, plan, settle, check.
+SETTLING_BATCHES = 6
+# Enough to allocate what the optimizer keeps, and to go through a whole step after that.
+FITTING_BATCHES = 2
+SETTLED_PHASES = ("measure", "steady")
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.budget_sweep", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--model", default="ResNet50", help="of keras.applications, or Transformer (ResNet50)"
+    )
+    parser.add_argument("--batch", type=int, default=16, help="examples in a batch (16)")
+    parser.add_argument(
+        "--image", type=int, default=224, help="pixels of a side; tokens of a Transformer (224)"
+    )
+    parser.add_argument(
+        "--budgets",
+        type=lambda text: [float(part) for part in text.split(",")],
+        default=[0.8, 0.65, 0.55, 0.4],
+        help="parts of the unswapped peak (0.8,0.65,0.55,0.4)",
+    )
+    parser.add_argument("--steps", type=int, default=6, help="timed steps (6)")
+    parser.add_argument("--intra", type=int, help="intra-op threads (TensorFlow's choice)")
+    parser.add_argument("--inter", type=int, help="inter-op threads (TensorFlow's choice)")
+    parser.add_argument("--link-bandwidth", help='emulate a link, such as "12GB/s"')
+    parser.add_argument("--case", choices=tuple(CASES), help=argparse.SUPPRESS)
+    parser.add_argument("--case-budget-bytes", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--case-result", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+# One case, in a process of its own.
+
+
+def unswapped(options: argparse.Namespace) -> dict[str, Any]:
+    """Trains without a budget."""
+    return _train(options, options.steps + SETTLING_BATCHES, [])
+
+
+def unswapped_under_budget(options: argparse.Namespace) -> dict[str, Any]:
+    """Trains under the budget without AutoSwap: does the model fit as it is?"""
+    import tensorflow as tf
+
+    try:
+        _train(options, FITTING_BATCHES, [], options.case_budget_bytes)
+    except tf.errors.ResourceExhaustedError as error:
+        return {"fits": False, "reason": str(error)}
+    return {"fits": True}
+
+
+def swapped(options: argparse.Namespace) -> dict[str, Any]:
+    """Trains under the budget with AutoSwap."""
+    import tfswap
+
+    callback = tfswap.AutoSwap(
+        budget=options.case_budget_bytes, link_bandwidth=options.link_bandwidth, verbose=0
+    )
+    result = _train(options, options.steps + SETTLING_BATCHES, [callback])
+    report = callback.report
+    report.pop("plan")
+    return {**result, "report": report}
+
+
+CASES = {
+    "unswapped": unswapped,
+    "unswapped_under_budget": unswapped_under_budget,
+    "swapped": swapped,
+}
+
+
+def _train(
+    options: argparse.Namespace,
+    batches: int,
+    callbacks: list[Any],
+    budget_bytes: int | None = None,
+) -> dict[str, Any]:
+    """Trains, and answers each step's loss, seconds and phase, and the peak over all of them."""
+    import keras
+    import tensorflow as tf
+
+    import tfswap
+    from benchmarks.models import workload
+
+    tf.config.experimental.enable_op_determinism()
+    if options.intra:
+        tf.config.threading.set_intra_op_parallelism_threads(options.intra)
+    if options.inter:
+        tf.config.threading.set_inter_op_parallelism_threads(options.inter)
+
+    class Recorder(keras.callbacks.Callback):
+        """Before the other callbacks, so that their work at a step's end is not in its time."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps: list[dict[str, Any]] = []
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            trainings = tfswap.status()["trainings"]
+            self.phase = trainings[-1]["phase"] if trainings else SETTLED_PHASES[-1]
+            self.begun_s = time.perf_counter()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seconds = time.perf_counter() - self.begun_s
+            # A running mean, but a function of all losses so far: equal bits mean equal losses.
+            loss = float(logs["loss"]).hex()
+            self.steps.append({"loss": loss, "seconds": seconds, "phase": self.phase})
+
+    training = workload(options.model, options.batch, options.image)
+    data = tf.data.Dataset.from_tensors((training.x, training.y)).repeat(batches)
+    recorder = Recorder()
+    tfswap.set_budget(budget_bytes)
+    tfswap.reset_memory_stats()
+    training.model.fit(data, epochs=1, verbose=0, callbacks=[recorder, *callbacks])
+    return {"steps": recorder.steps, "peak_bytes": tfswap.memory_stats()["peak_bytes"]}
+
+
+def _reason(text: str) -> str:
+    """What the allocator said, without the stack that TensorFlow puts around it."""
+    refusal = re.search(r"the memory budget of .* is exceeded: .*", text)
+    return refusal[0] if refusal else text
+
+
+def run_case(options: argparse.Namespace) -> None:
+    """Runs the case that the options name and writes its result, or why there is none."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = CASES[options.case](options)
+        except Exception as error:  # whatever it is, it is this case's result
+            result = {"error": f"{type(error).__name__}: {_reason(str(error))}"}
+    result["warnings"] = [str(w.message) for w in caught if str(w.message).startswith("tfswap")]
+    options.case_result.write_text(json.dumps(result))
+
+
+# All cases, one after the other.
+
+
+def measure(options: argparse.Namespace, case: str, budget_bytes: int | None) -> dict[str, Any]:
+    """Runs one case in a new process on the CPU; answers its result."""
+    shown = f", {budget_bytes / 2**20:.0f} MiB" if budget_bytes else ""
+    print(f"{case.replace('_', ' ')}{shown} ...", file=sys.stderr, end=" ", flush=True)
+    begun_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        result_file = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "benchmarks.budget_sweep", "--case", case]
+        command += ["--case-result", str(result_file), "--model", options.model]
+        command += ["--batch", str(options.batch), "--image", str(options.image)]
+        command += ["--steps", str(options.steps)]
+        for name in ("intra", "inter", "link_bandwidth"):
+            if getattr(options, name):
+                command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        if budget_bytes:
+            command += ["--case-budget-bytes", str(budget_bytes)]
+        process = subprocess.run(
+            command,
+            cwd=TREE,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if result_file.exists():
+            result: dict[str, Any] = json.loads(result_file.read_text())
+        else:
+            last_lines = "\n".join(process.stderr.strip().splitlines()[-5:])
+            result = {"error": f"the process ended with status {process.returncode}: {last_lines}"}
+    outcome = "failed" if "error" in result else "done"
+    print(f"{outcome} in {time.monotonic() - begun_s:.0f} s", file=sys.stderr, flush=True)
+    return result
+
+
+def settled_seconds(steps: list[dict[str, Any]], count: int) -> list[float]:
+    """Times of the last steps, at most `count`, after whatever changed the plan or measured it."""
+    settled: list[float] = []
+    for step in reversed(steps):
+        if step["phase"] not in SETTLED_PHASES or len(settled) == count:
+            break
+        settled.append(step["seconds"])
+    return settled
+
+
+def losses_equal(
+    baselines: Sequence[dict[str, Any]], swapped_result: dict[str, Any]
+) -> bool | None:
+    """Whether all losses have the same bits; None where two unswapped trainings disagree."""
+    losses = [[step["loss"] for step in result["steps"]] for result in baselines]
+    if any(other != losses[0] for other in losses):
+        return None
+    return losses[0] == [step["loss"] for step in swapped_result["steps"]]
+
+
+def line(
+    options: argparse.Namespace,
+    budget_bytes: int,
+    baselines: Sequence[dict[str, Any]],
+    fitting: dict[str, Any],
+    result: dict[str, Any],
+) -> dict[str, Any]:
+    """The JSON line of one budget; what is not known is None, and "error" says why."""
+    unswapped_step_s = statistics.median(
+        seconds
+        for baseline in baselines
+        for seconds in settled_seconds(baseline["steps"], options.steps)
+    )
+    values: dict[str, Any] = {
+        "model": options.model,
+        "batch": options.batch,
+        "image": options.image,
+        "budget_bytes": budget_bytes,
+        "unswapped_peak_bytes": baselines[0]["peak_bytes"],
+        "predicted_peak_bytes": None,
+        "measured_peak_bytes": None,
+        "unswapped_step_s": round(unswapped_step_s, 4),
+        "step_s": None,
+        "step_ratio": None,
+        "loss_bit_equal": None,
+        "unswapped_fits": fitting.get("fits"),
+        "bytes_out": None,
+        "bytes_in": None,
+    }
+    errors = [found["error"] for found in (fitting, result) if "error" in found]
+    if "error" not in result:
+        report = result["report"]
+        values["measured_peak_bytes"] = result["peak_bytes"]
+        values["predicted_peak_bytes"] = report["predicted_peak_bytes"]
+        values["bytes_out"] = report["bytes_out_per_step"]
+        values["bytes_in"] = report["bytes_in_per_step"]
+        values["loss_bit_equal"] = losses_equal(baselines, result)
+        seconds = settled_seconds(result["steps"], options.steps)
+        if seconds:
+            values["step_s"] = round(statistics.median(seconds), 4)
+            values["step_ratio"] = round(statistics.median(seconds) / unswapped_step_s, 4)
+        else:
+            errors.append("the plan was not settled after all steps: run more --steps")
+        if report["outcome"] not in ("swapped", "fits"):
+            errors += result["warnings"] or [f"the outcome was {report['outcome']!r}"]
+    if errors:
+        values["error"] = "; ".join(errors)
+    return values
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Runs all cases and prints a JSON line for each budget; answers the exit status."""
+    before = measure(options, "unswapped", None)
+    if "error" in before:
+        print(before["error"], file=sys.stderr)
+        return 1
+    measured = []
+    for part in options.budgets:
+        budget_bytes = int(part * before["peak_bytes"])
+        fitting = measure(options, "unswapped_under_budget", budget_bytes)
+        measured.append((budget_bytes, fitting, measure(options, "swapped", budget_bytes)))
+    after = measure(options, "unswapped", None)
+    if "error" in after:
+        print(after["error"], file=sys.stderr)
+        return 1
+    for budget_bytes, fitting, result in measured:
+        print(json.dumps(line(options, budget_bytes, (before, after), fitting, result)))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the sweep, or the one case that a sweep asks a new process for."""
+    options = parse(arguments)
+    if options.case:
+        run_case(options)
+        return 0
+    return sweep(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

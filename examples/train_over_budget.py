@@ -1,0 +1,85 @@
+"""Train ResNet50 inside a memory budget that it does not fit in.
+
+The data are scanned digits of 8 x 8 pixels, enlarged to 96 x 96 inside the model. First the model
+is trained as it is: its first step fails, because it needs more than the budget. Then it is trained
+under the same budget with tfswap.AutoSwap. Takes a few minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the budget is one of the CPU device
+
+import keras
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+import tfswap  # before TensorFlow's first operation: it brings the device that keeps the budget
+
+BUDGET = "600MiB"
+BATCH = 32
+EPOCHS = 3
+STEPS_PER_EPOCH = 32
+
+
+def make_model() -> keras.Model:
+    """ResNet50 for digits of one channel."""
+    digits = keras.Input((8, 8, 1))
+    enlarged = keras.layers.UpSampling2D(12, interpolation="bilinear")(digits)
+    images = keras.layers.Concatenate()([enlarged] * 3)
+    resnet = keras.applications.ResNet50(weights=None, input_tensor=images, classes=10)
+    resnet.compile(
+        optimizer=keras.optimizers.SGD(learning_rate=0.02, momentum=0.9),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    return resnet
+
+
+def main() -> None:
+    """Fails without AutoSwap, trains with it."""
+    digits = load_digits()
+    x = digits.images[..., np.newaxis].astype(np.float32) / 16
+    y = digits.target.astype(np.int32)
+    x, y = x[: BATCH * STEPS_PER_EPOCH], y[: BATCH * STEPS_PER_EPOCH]
+
+    print(f"1. ResNet50, batch {BATCH}, inside {BUDGET}, without AutoSwap:\n", flush=True)
+    keras.utils.set_random_seed(1)
+    model = make_model()
+    tfswap.set_budget(BUDGET)
+    try:
+        model.fit(x[:BATCH], y[:BATCH], batch_size=BATCH, verbose=0)
+        raise SystemExit(f"It fits {BUDGET} as it is: there is nothing to show.")
+    except tf.errors.ResourceExhaustedError as error:
+        print(f"ResourceExhaustedError: {error.message}\n", flush=True)
+    finally:
+        tfswap.set_budget(None)
+    del model
+    keras.backend.clear_session()
+
+    print(f"2. The same model, batch and budget, with AutoSwap(budget={BUDGET!r}):\n", flush=True)
+    keras.utils.set_random_seed(1)
+    model = make_model()
+    tfswap.reset_memory_stats()
+    begun_s = time.monotonic()
+    history = model.fit(
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        verbose=2,
+        callbacks=[tfswap.AutoSwap(budget=BUDGET)],
+    )
+    accuracies = ", ".join(f"{accuracy:.3f}" for accuracy in history.history["accuracy"])
+    peak_mib = tfswap.memory_stats()["peak_bytes"] / 2**20
+    print(f"\nAccuracy of the epochs: {accuracies}, in {time.monotonic() - begun_s:.0f} s.")
+    print(f"The device never held more than {peak_mib:.0f} MiB of its {BUDGET}.")
+
+
+if __name__ == "__main__":
+    main()

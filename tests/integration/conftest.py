@@ -1,0 +1,46 @@
+"""What the tests with TensorFlow share."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfswap.ops import library
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def clean_device():
+    """Each test begins and ends with a device without budget, faults or emulation."""
+    lib = library.load()
+    assert library.device_is_ours()
+    yield
+    lib.set_budget(0, None)
+    lib.set_host_limit(None)
+    lib.emulate_link(0, None)
+    lib.set_verify(0, False)
+    lib.inject_fault(0, "")
+    tf.keras.backend.clear_session()
+    gc.collect()
+    lib.trim_host()
+    lib.reset_memory_stats(0)
+
+
+@pytest.fixture
+def lib():
+    return library.load()
+
+
+@pytest.fixture
+def megabytes():
+    """A float32 tensor of that many MiB on the device, with numbers in it."""
+
+    def make(mib: int, seed: int = 0) -> tf.Tensor:
+        values = np.random.default_rng(seed).random(mib * MIB // 4, dtype=np.float32)
+        return tf.identity(tf.constant(values) + 0.0)
+
+    return make

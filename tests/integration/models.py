@@ -1,0 +1,91 @@
+"""Small models whose activations outweigh their weights, and training them twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfswap
+
+MIB = 1 << 20
+
+
+def convolutions(filters: int = 16, depth: int = 8, size: int = 48) -> keras.Model:
+    """A chain of convolutions; 48 px and 16 filters make 1.1 MiB an activation at batch 8.
+
+    They are 1 x 1: wider ones need a work space that outweighs such small activations.
+    """
+    x = inputs = keras.Input((size, size, 3))
+    for _ in range(depth):
+        x = keras.layers.Conv2D(filters, 1, activation="relu")(x)
+        x = keras.layers.BatchNormalization()(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, keras.layers.Dense(4)(x))
+
+
+def images(count: int = 64, size: int = 48) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    return random.random((count, size, size, 3), dtype=np.float32), random.integers(0, 4, count)
+
+
+def compiled(model: keras.Model, **options: Any) -> keras.Model:
+    settings: dict[str, Any] = {
+        "optimizer": keras.optimizers.SGD(0.05, momentum=0.9),
+        "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "jit_compile": False,
+    }
+    model.compile(**{**settings, **options})
+    return model
+
+
+class Losses(keras.callbacks.Callback):
+    """The loss after every call of the training function, and the device's peak until then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+        self.peaks: list[int] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        tfswap.reset_memory_stats()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.losses.append(float(logs["loss"]))
+        self.peaks.append(tfswap.memory_stats()["peak_bytes"])
+
+
+def trained(
+    build: Callable[[], keras.Model],
+    callbacks: list[keras.callbacks.Callback] | None = None,
+    batch_size: int = 8,
+    data: tuple[np.ndarray, np.ndarray] | None = None,
+    **fit: Any,
+) -> Losses:
+    """Trains a freshly built model with fixed seeds; shuffles nothing."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(7)
+    model = build()
+    losses = Losses()
+    x, y = images() if data is None else data
+    model.fit(
+        x,
+        y,
+        batch_size=batch_size,
+        shuffle=False,
+        verbose=0,
+        callbacks=[*(callbacks or []), losses],
+        **fit,
+    )
+    return losses
+
+
+def unswapped_peak(losses: Losses) -> int:
+    return max(losses.peaks)
+
+
+def deterministic() -> None:
+    tf.config.experimental.enable_op_determinism()

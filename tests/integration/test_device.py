@@ -1,0 +1,146 @@
+"""The device: its budget, its counts, its errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfswap
+from tfswap.ops.copy import copy_from_host, copy_to_host
+
+MIB = 1 << 20
+
+
+def test_counts_what_is_in_use_and_its_peak(megabytes):
+    before = tfswap.memory_stats()["bytes_in_use"]
+    tensor = megabytes(8)
+    assert tfswap.memory_stats()["bytes_in_use"] == before + 8 * MIB
+    del tensor
+    stats = tfswap.memory_stats()
+    assert stats["bytes_in_use"] == before
+    assert stats["peak_bytes"] >= before + 8 * MIB
+    tfswap.reset_memory_stats()
+    assert tfswap.memory_stats()["peak_bytes"] == before
+
+
+def test_an_allocation_beyond_the_budget_says_all_that_it_should(megabytes):
+    held = [megabytes(4), megabytes(6)]
+    tfswap.set_budget(tfswap.memory_stats()["bytes_in_use"] + 2 * MIB)
+
+    @tf.function
+    def too_much(x):
+        return tf.tile(x, [3], name="the_culprit")
+
+    with pytest.raises(tf.errors.ResourceExhaustedError) as failure:
+        too_much(held[0])
+    text = str(failure.value)
+    assert "tfswap: the memory budget of" in text
+    assert "the_culprit' asks for 12.0 MiB while" in text
+    assert "Largest holders: 6.0 MiB" in text
+    assert "The smallest budget that could work is" in text
+    assert tfswap.memory_stats()["failures"] >= 1
+
+
+def test_the_budget_can_be_changed_while_in_use(megabytes):
+    base = tfswap.memory_stats()["bytes_in_use"]
+    tfswap.set_budget(base + 5 * MIB)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        megabytes(6)
+    tfswap.set_budget(base + 20 * MIB)
+    tensor = megabytes(6)
+    tfswap.set_budget(None)
+    assert tfswap.memory_stats()["budget_bytes"] is None
+    np.testing.assert_array_equal(tensor, megabytes(6))
+
+
+def test_the_peak_never_passes_the_budget_under_threads(megabytes):
+    base = tfswap.memory_stats()["bytes_in_use"]
+    budget = base + 24 * MIB
+    tfswap.set_budget(budget)
+    tfswap.reset_memory_stats()
+
+    def work() -> None:
+        for _ in range(20):
+            try:
+                tf.reduce_sum(megabytes(4) * 2.0)
+            except tf.errors.ResourceExhaustedError:
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tfswap.memory_stats()["peak_bytes"] <= budget
+    tfswap.set_budget(None)
+    assert tfswap.memory_stats()["bytes_in_use"] == base
+
+
+def test_an_allocation_waits_for_a_copy_that_is_on_its_way_out(megabytes, lib):
+    x = megabytes(8)
+    lib.emulate_link(0, 100e6)  # 80 ms for 8 MiB
+    tfswap.set_budget(tfswap.memory_stats()["bytes_in_use"] + 20 * MIB)
+
+    @tf.function
+    def step(x):
+        y = x + 1.0
+        handle = copy_to_host(y)
+        # Nothing orders this behind the copy but the budget: 16 MiB do not fit beside y.
+        z = tf.concat([x, x], 0) * 1.0
+        with tf.control_dependencies([z]):
+            late = tf.constant(1.0)
+        with tf.control_dependencies([late]):
+            back = copy_from_host(tf.identity(handle), y.dtype)
+        return tf.reduce_sum(z) + tf.reduce_sum(back)
+
+    expected = 2 * np.sum(x.numpy(), dtype=np.float64) + np.sum(x.numpy() + 1, dtype=np.float64)
+    np.testing.assert_allclose(step(x).numpy(), expected, rtol=1e-3)
+    assert tfswap.memory_stats()["copies_out"] == 1
+
+
+def test_devices_are_named_or_refused():
+    assert tfswap.memory_stats("CPU:0") == tfswap.memory_stats(0)
+    assert tfswap.memory_stats("/job:localhost/replica:0/task:0/device:CPU:0")
+    with pytest.raises(ValueError, match="tfswap manages 'CPU:0'"):
+        tfswap.memory_stats("TPU:0")
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_loading_after_tensorflow_began_is_an_error_that_says_what_to_do():
+    ran = _python(
+        "import tensorflow as tf; tf.constant(1) + 1\n"
+        "import tfswap\n"
+        "print('imported', tfswap.status()['loaded'])\n"
+        "try: tfswap.memory_stats()\n"
+        "except tfswap.LibraryError as error: print(error)\n"
+    )
+    assert "imported False" in ran.stdout, ran.stderr
+    assert "Import tfswap before the first TensorFlow operation" in ran.stdout
+    assert ran.returncode == 0
+
+
+@pytest.mark.slow
+def test_logical_cpu_devices_have_budgets_of_their_own():
+    ran = _python(
+        "import tfswap, tensorflow as tf\n"
+        "cpu = tf.config.list_physical_devices('CPU')[0]\n"
+        "config = tf.config.LogicalDeviceConfiguration()\n"
+        "tf.config.set_logical_device_configuration(cpu, [config, config])\n"
+        "tfswap.set_budget(4 << 20, 'CPU:1')\n"
+        "with tf.device('CPU:0'): print('first', tf.zeros([4 << 20]).shape)\n"
+        "try:\n"
+        "    with tf.device('CPU:1'): tf.zeros([4 << 20])\n"
+        "except tf.errors.ResourceExhaustedError as error: print('second', 'CPU:1' in str(error))\n"
+    )
+    assert "first (4194304,)" in ran.stdout, ran.stderr
+    assert "second True" in ran.stdout, ran.stderr

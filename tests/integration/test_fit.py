@@ -1,0 +1,411 @@
+"""Whole trainings: the same numbers inside a budget, or a clear word on what could not be done."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import MIB, Losses, compiled, convolutions, deterministic, images, trained
+
+import tfswap
+
+
+@pytest.fixture(autouse=True)
+def determinism():
+    deterministic()
+
+
+@pytest.fixture(scope="module")
+def unswapped() -> Losses:
+    deterministic()
+    first = trained(lambda: compiled(convolutions()), epochs=2)
+    assert first.losses == trained(lambda: compiled(convolutions()), epochs=2).losses
+    return first
+
+
+def budget_of(losses: Losses, part: float) -> int:
+    return int(max(losses.peaks) * part)
+
+
+def test_same_losses_inside_a_budget_that_the_model_exceeds(unswapped, capsys):
+    budget = budget_of(unswapped, 0.6)
+    swap = tfswap.AutoSwap(budget=budget)
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
+    assert swapped.losses == unswapped.losses
+    assert max(swapped.peaks) <= budget
+    assert swapped.peaks[0] <= budget  # the first step too
+    report = swap.report
+    assert report["outcome"] == "swapped"
+    assert report["swapped_buffers"] > 0 and report["bytes_out_per_step"] > 0
+    assert report["predicted_peak_bytes"] == pytest.approx(report["measured_peak_bytes"], rel=0.1)
+    assert report["unswapped_peak_bytes"] == pytest.approx(max(unswapped.peaks), rel=0.05)
+    printed = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert 1 <= len(printed) <= 6
+    assert all(line.startswith("tfswap: ") for line in printed)
+
+
+def test_without_the_callback_the_budget_fails_the_model(unswapped):
+    tfswap.set_budget(budget_of(unswapped, 0.6))
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="tfswap: the memory budget"):
+        trained(lambda: compiled(convolutions()))
+
+
+def test_nothing_moves_if_it_fits(unswapped):
+    swap = tfswap.AutoSwap(budget="4GiB", verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
+    assert swapped.losses == unswapped.losses
+    assert swap.report["outcome"] == "fits"
+    assert swap.report["plan"] is None
+    assert tfswap.memory_stats()["copies_out"] == 0
+
+
+def test_everything_is_as_before_afterwards(unswapped):
+    from tensorflow.python.eager import context
+
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+    trained(lambda: compiled(convolutions()), [swap])
+    rewrite = context.context().function_call_options.config_proto_serialized
+    assert b"tfswap" not in (rewrite() if callable(rewrite) else rewrite)
+    stats = tfswap.memory_stats()
+    assert stats["budget_bytes"] is None and stats["host_limit_bytes"] is None
+    assert stats["host_bytes_in_use"] == stats["host_bytes_cached"] == 0
+    assert not tfswap.status()["plan_in_force"]
+
+
+class _Boom(keras.callbacks.Callback):
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.error = error
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 5:
+            raise self.error("boom")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_everything_is_as_before_after_an_exception(unswapped, error):
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+    with pytest.raises(error, match="boom"):
+        trained(lambda: compiled(convolutions()), [swap, _Boom(error)])
+    gc.collect()
+    assert tfswap.memory_stats()["budget_bytes"] is None
+    assert not tfswap.status()["plan_in_force"]
+
+
+def test_a_failing_step_takes_everything_back_at_once(unswapped, lib):
+    class Fault(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 6:
+                lib.inject_fault(0, "in")
+
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.5), verbose=0)
+    with pytest.raises(tf.errors.InternalError, match="injected fault"):
+        trained(lambda: compiled(convolutions()), [swap, Fault()])
+    assert tfswap.memory_stats()["budget_bytes"] is None
+    lib.inject_fault(0, "")
+    again = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [again], epochs=2)
+    assert swapped.losses == unswapped.losses
+
+
+def test_verify_finds_a_changed_buffer(unswapped, lib):
+    class Corrupt(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 6:
+                lib.inject_fault(0, "corrupt")
+
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.5), verify=True, verbose=0)
+    with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
+        trained(lambda: compiled(convolutions()), [swap, Corrupt()])
+
+
+def test_verify_changes_no_number(unswapped):
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verify=True, verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
+    assert swapped.losses == unswapped.losses
+
+
+def test_an_emulated_link_changes_no_number(unswapped):
+    swap = tfswap.AutoSwap(
+        budget=budget_of(unswapped, 0.6), link_bandwidth="500MB/s", verbose=0
+    )
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
+    assert swapped.losses == unswapped.losses
+    assert swap.report["outcome"] == "swapped"
+
+
+def test_survives_set_experimental_options(unswapped):
+    class Meddle(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                tf.config.optimizer.set_experimental_options({"debug_stripper": True})
+
+    try:
+        swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+        swapped = trained(lambda: compiled(convolutions()), [swap, Meddle()], epochs=2)
+    finally:
+        tf.config.optimizer.set_experimental_options({"debug_stripper": False})
+    assert swapped.losses == unswapped.losses
+    assert max(swapped.peaks) <= budget_of(unswapped, 0.6)
+    assert any("back in force" in note for note in swap.report["notes"])
+
+
+def test_leaves_other_threads_alone(unswapped):
+    seen: list[str] = []
+
+    @tf.function
+    def other(x):
+        for _ in range(12):
+            x = tf.nn.relu(x) + 1.0
+        return x
+
+    class Elsewhere(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3:
+                before = len(tfswap.status()["functions"])
+                thread = threading.Thread(target=lambda: other(tf.ones([4])))
+                thread.start()
+                thread.join()
+                seen.append(str(len(tfswap.status()["functions"]) - before))
+
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+    trained(lambda: compiled(convolutions()), [swap, Elsewhere()])
+    assert seen == ["0"]
+
+
+def test_a_saved_plan_needs_no_profile(unswapped, tmp_path):
+    path = tmp_path / "plan.json"
+    budget = budget_of(unswapped, 0.6)
+    trained(
+        lambda: compiled(convolutions()),
+        [tfswap.AutoSwap(budget=budget, save_plan=path, verbose=0)],
+        epochs=2,
+    )
+    assert json.loads(path.read_text())["version"] == 1
+    plan = tfswap.SwapPlan.load(path)
+    assert plan.functions[-1].swaps
+    swap = tfswap.AutoSwap(budget=budget, plan=path, verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
+    assert swapped.losses == unswapped.losses
+    assert swap.report["outcome"] == "swapped"
+    assert max(swapped.peaks) <= budget
+
+
+def test_a_plan_of_another_model_is_not_applied(unswapped, tmp_path):
+    path = tmp_path / "plan.json"
+    budget = budget_of(unswapped, 0.6)
+    trained(
+        lambda: compiled(convolutions(filters=12)),
+        [tfswap.AutoSwap(budget=budget_of(unswapped, 0.45), save_plan=path, verbose=0)],
+        epochs=2,
+    )
+    swap = tfswap.AutoSwap(budget=budget, plan=path, verbose=0)
+    with pytest.warns(UserWarning, match="fits none of this training's graphs"):
+        swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
+    assert swapped.losses == unswapped.losses
+
+
+def test_a_budget_that_cannot_be_met_says_which_op_needs_how_much(unswapped):
+    swap = tfswap.AutoSwap(budget=2 * MIB, verbose=0)
+    with pytest.raises(tf.errors.ResourceExhaustedError) as failure:
+        trained(lambda: compiled(convolutions()), [swap])
+    assert "The smallest budget that could work is" in str(failure.value)
+    assert tfswap.memory_stats()["budget_bytes"] is None
+
+
+# Ways to train.
+
+
+def same_numbers(build, part: float = 0.7, **fit):
+    """Trains twice unswapped and once under a budget; returns the callback."""
+    plain = trained(build, **fit)
+    assert plain.losses == trained(build, **fit).losses
+    budget = int(max(plain.peaks) * part)
+    swap = tfswap.AutoSwap(budget=budget, verbose=0)
+    swapped = trained(build, [swap], **fit)
+    assert swapped.losses == plain.losses
+    assert max(swapped.peaks) <= budget
+    return swap
+
+
+def test_partial_last_batch_and_validation():
+    x, y = images(52)
+    swap = same_numbers(
+        lambda: compiled(convolutions()),
+        data=(x, y),
+        epochs=2,
+        validation_data=images(20),
+    )
+    assert swap.report["outcome"] == "swapped"
+
+
+def test_steps_per_execution():
+    swap = same_numbers(
+        lambda: compiled(convolutions(), steps_per_execution=4), epochs=4, part=0.75
+    )
+    assert swap.report["outcome"] in ("swapped", "bootstrap")
+
+
+def test_gradient_accumulation():
+    same_numbers(
+        lambda: compiled(
+            convolutions(),
+            optimizer=keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=4),
+        ),
+        epochs=2,
+    )
+
+
+@pytest.mark.slow
+def test_adam():
+    same_numbers(lambda: compiled(convolutions(), optimizer=keras.optimizers.Adam()), epochs=2)
+
+
+def test_mixed_precision():
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        same_numbers(lambda: compiled(convolutions(filters=32)), epochs=2)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+def test_loss_scaling():
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        same_numbers(lambda: compiled(convolutions(filters=32, depth=4)), epochs=2, part=0.8)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+def test_eager_training_is_warned_of_and_left_alone():
+    build = lambda: compiled(convolutions(depth=2), run_eagerly=True)  # noqa: E731
+    plain = trained(build)
+    swap = tfswap.AutoSwap(budget="1MiB", verbose=0)
+    with pytest.warns(UserWarning, match="the model runs eagerly"):
+        swapped = trained(build, [swap])
+    assert swapped.losses == plain.losses
+    assert swap.report["outcome"] == "no effect"
+
+
+def test_two_models_in_turn(unswapped):
+    other = trained(lambda: compiled(convolutions(filters=12, depth=6)), epochs=2)
+    swap = tfswap.AutoSwap(budget=budget_of(other, 0.7), verbose=0)
+    first = trained(lambda: compiled(convolutions(filters=12, depth=6)), [swap], epochs=2)
+    assert first.losses == other.losses
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+    second = trained(lambda: compiled(convolutions()), [swap], epochs=2)
+    assert second.losses == unswapped.losses
+
+
+def test_one_callback_for_two_fits(unswapped):
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+    for _ in range(2):
+        swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
+        assert swapped.losses == unswapped.losses
+        assert swap.report["outcome"] == "swapped"
+
+
+def test_lstm():
+    def build():
+        x = inputs = keras.Input((32, 64))
+        x = keras.layers.Dense(512, activation="tanh")(x)
+        x = keras.layers.Dense(512, activation="tanh")(x)
+        x = keras.layers.Dense(512, activation="tanh")(x)
+        x = keras.layers.LSTM(32, return_sequences=True)(x)
+        x = keras.layers.Dense(512, activation="tanh")(x)
+        x = keras.layers.LSTM(16)(x)
+        return compiled(keras.Model(inputs, keras.layers.Dense(4)(x)))
+
+    random = np.random.default_rng(0)
+    data = (random.random((256, 32, 64), dtype=np.float32), random.integers(0, 4, 256))
+    same_numbers(build, part=0.8, data=data, batch_size=32)
+
+
+class Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [
+            keras.layers.Conv2D(16, 1, activation="relu") for _ in range(8)
+        ]
+        self.head = keras.layers.Dense(4)
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return self.head(keras.ops.mean(x, axis=(1, 2)))
+
+
+def test_a_subclassed_model():
+    swap = same_numbers(lambda: compiled(Subclassed()), epochs=2)
+    assert swap.report["outcome"] == "swapped"
+
+
+class OwnStep(Subclassed):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True)) * 2.0
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def test_a_custom_train_step():
+    swap = same_numbers(lambda: compiled(OwnStep()), epochs=2)
+    assert swap.report["outcome"] == "swapped"
+
+
+def test_xla_is_turned_off_and_on_again(unswapped, capsys):
+    model = compiled(convolutions(), jit_compile=True)
+    x, y = images()
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6))
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[swap])
+    assert "XLA is off for this training" in capsys.readouterr().out
+    assert model.jit_compile
+    assert swap.report["outcome"] == "swapped"
+
+
+def test_a_switched_off_optimizer_is_noticed(unswapped):
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        swap = tfswap.AutoSwap(budget="2GiB", verbose=0)
+        with pytest.warns(UserWarning, match="did not run tfswap's pass"):
+            swapped = trained(lambda: compiled(convolutions()), [swap])
+        assert len(swapped.losses) == 8
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+def _resident_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.slow
+def test_nothing_leaks_in_200_steps(unswapped):
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+    counts = []
+
+    class Count(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            stats = tfswap.memory_stats()
+            counts.append(
+                (
+                    stats["host_bytes_in_use"],
+                    stats["host_bytes_cached"],
+                    stats["far_buffers"],
+                    _resident_threads(),
+                )
+            )
+
+    trained(lambda: compiled(convolutions()), [swap, Count()], epochs=25)
+    after_24, after_200 = counts[2], counts[-1]
+    assert after_200[0] == after_24[0] == 0
+    assert after_200[1] <= after_24[1] * 1.1
+    assert after_200[2] == after_24[2] == 0
+    assert after_200[3] <= after_24[3] + 1

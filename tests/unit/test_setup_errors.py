@@ -1,0 +1,155 @@
+"""What the build says when it cannot go on, and when it compiles again."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    pytest.importorskip("setuptools")
+    spec = importlib.util.spec_from_file_location("tfswap_setup", TREE / "setup.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_without_a_compiler_the_last_words_say_what_to_install(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    environment = {k: v for k, v in os.environ.items() if k not in ("CXX", "PATH")}
+    process = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+        cwd=TREE,
+        env={**environment, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 1
+    assert "Traceback" not in process.stderr
+    words = process.stderr[process.stderr.index("tfswap cannot be built") :]
+    assert words.startswith("tfswap cannot be built: the C++ compiler (g++) was not found.")
+    assert "Debian, Ubuntu   apt-get install g++\n" in words
+    assert "Fedora, RHEL     dnf install gcc-c++\n" in words
+    assert words.endswith("CXX=/path/to/g++ pip install .\n\n")
+
+
+def test_a_compiler_named_by_cxx_that_is_not_there(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "g++-99 -m64")
+    with pytest.raises(SystemExit, match=r"compiler named by CXX \(g\+\+-99\) was not found"):
+        build.find_compiler()
+
+
+def test_a_compiler_that_is_too_old(build: ModuleType) -> None:
+    with pytest.raises(SystemExit, match=r"g\+\+ is version 10.2.1, and g\+\+ 12 or newer"):
+        build.check_compiler_version("g++", "g++ (Debian 10.2.1-6) 10.2.1", "10.2.1")
+    build.check_compiler_version("g++", "g++ 12.1.0", "12.1.0")
+    build.check_compiler_version("clang++", "clang version 11.0", "11.0.0")
+
+
+def test_a_compiler_that_does_not_run(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "g++"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(SystemExit, match="does not run: .* exit status 3"):
+        build.find_compiler()
+
+
+def test_no_tensorflow(build: ModuleType) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build.check_tensorflow_version(None)
+    assert "no TensorFlow was found for" in str(caught.value)
+    assert 'pip install "tensorflow-cpu>=2.21,<2.22"' in str(caught.value)
+    assert "--no-build-isolation" in str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["2.20.0", "2.22.0rc1", "3.0"])
+def test_a_tensorflow_that_is_not_supported(build: ModuleType, version: str) -> None:
+    with pytest.raises(SystemExit, match=f"TensorFlow {version} is installed, and .* 2.21.x"):
+        build.check_tensorflow_version(version)
+
+
+def test_supported_tensorflow(build: ModuleType) -> None:
+    for version in ("2.21.0", "2.21.1", "2.21.0rc1"):
+        build.check_tensorflow_version(version)
+
+
+def test_the_loader_and_the_build_support_the_same(build: ModuleType) -> None:
+    from tfswap.ops.library import SUPPORTED_TENSORFLOW
+
+    assert build.SUPPORTED_TENSORFLOW == SUPPORTED_TENSORFLOW
+
+
+def test_pips_own_paths_are_left_out(build: ModuleType) -> None:
+    overlay = "/tmp/pip-build-env-abc/overlay/bin"
+    cleaned = build.target_environment(
+        {"PATH": f"{overlay}:/usr/bin", "PYTHONPATH": "/tmp/pip-build-env-abc/site", "A": "1"}
+    )
+    assert cleaned["PATH"] == "/usr/bin"
+    assert "PYTHONPATH" not in cleaned
+    assert cleaned["A"] == "1"
+    assert build.target_environment({"PYTHONPATH": "/mine"})["PYTHONPATH"] == "/mine"
+
+
+def test_dependency_files(build: ModuleType) -> None:
+    rule = "build/a.o: cc/a.cc \\\n cc/with\\ blank.h \\\n  cc/b.h\n"
+    assert build.dependency_files(rule) == [
+        Path("cc/a.cc"),
+        Path("cc/with blank.h"),
+        Path("cc/b.h"),
+    ]
+
+
+def test_an_object_is_current_until_a_file_or_the_command_changes(
+    build: ModuleType, tmp_path: Path
+) -> None:
+    source, header, target = tmp_path / "a.cc", tmp_path / "a.h", tmp_path / "a.o"
+    step = build.CompileStep(source, target, ("cc",), "command, version 1")
+    assert not build.is_current(step)
+    source.touch()
+    header.touch()
+    target.touch()
+    target.with_suffix(".d").write_text(f"{target}: {source} {header}\n")
+    target.with_suffix(".stamp").write_text(step.stamp)
+    made_ns = target.stat().st_mtime_ns
+    for file in (source, header):
+        os.utime(file, ns=(made_ns - 1, made_ns - 1))
+    assert build.is_current(step)
+
+    os.utime(header, ns=(made_ns + 1, made_ns + 1))
+    assert not build.is_current(step)
+    os.utime(header, ns=(made_ns - 1, made_ns - 1))
+    assert build.is_current(step)
+    header.unlink()
+    assert not build.is_current(step)
+    header.touch()
+    os.utime(header, ns=(made_ns - 1, made_ns - 1))
+    other = build.CompileStep(source, target, ("cc",), "command, version 2")
+    assert not build.is_current(other)
+
+
+def test_every_cc_file_is_in_a_library(build: ModuleType) -> None:
+    known = build.sources("core", "bindings", "device", "kernels", "grappler", ".")
+    assert sorted(known) == sorted(build.CC.rglob("*.cc"))
+
+
+def test_jobs(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFSWAP_BUILD_JOBS", "3")
+    assert build.build_jobs() == 3
+    monkeypatch.delenv("TFSWAP_BUILD_JOBS")
+    assert 1 <= build.build_jobs() <= len(os.sched_getaffinity(0))

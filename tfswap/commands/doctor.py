@@ -1,0 +1,178 @@
+"""Tell what is loaded, in force and limited, and what to do about what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any
+
+from tfswap import budget as budgets
+from tfswap.machine import Machine, cores
+from tfswap.report.summary import readable_bytes
+from tfswap.status import memory_stats, status
+
+# Less than this left, and the next large allocation may end the process.
+_SCARCE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the doctor found; sizes in bytes, speeds in bytes per second.
+
+    Attributes:
+        status: `tfswap.status()`.
+        built_for: the TensorFlow release that libtfswap was compiled against; None: not known.
+        compiler: what compiled it; None: not known.
+        memory: `tfswap.memory_stats()`; None without the library.
+        host: the machine's memory and what is available of it.
+        cgroup: the limit of this process's cgroup and what is available under it.
+        link: the machine's copy speeds.
+        cores: how many this process may use.
+        auto_budget_bytes: what budget="auto" would be now.
+        auto_host_limit_bytes: what host_limit="auto" would be beside that.
+        problems: what is wrong, each with what to do.
+    """
+
+    status: dict[str, Any]
+    built_for: str | None
+    compiler: str | None
+    memory: dict[str, Any] | None
+    host: budgets.HostMemory
+    cgroup: budgets.CgroupMemory
+    link: Machine
+    cores: int
+    auto_budget_bytes: int
+    auto_host_limit_bytes: int
+    problems: tuple[str, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the diagnosis; answers 0 when all is well, 1 when not."""
+    diagnosis = diagnose()
+    if options.json:
+        print(json.dumps(asdict(diagnosis), indent=2, default=str))
+    else:
+        print("\n".join(lines(diagnosis)))
+    return 1 if diagnosis.problems else 0
+
+
+def diagnose() -> Diagnosis:
+    """Looks at this process, its libraries and its limits."""
+    state = status()
+    build = _build_info()
+    memory = memory_stats() if state["loaded"] else None
+    host, cgroup = budgets.host_memory(), budgets.cgroup_memory()
+    in_use_bytes = memory["bytes_in_use"] if memory else 0
+    auto_budget_bytes = budgets.resolve("auto", in_use_bytes=in_use_bytes)
+    return Diagnosis(
+        status=state,
+        built_for=getattr(build, "TENSORFLOW_VERSION", None),
+        compiler=getattr(build, "COMPILER", None),
+        memory=memory,
+        host=host,
+        cgroup=cgroup,
+        link=Machine.measure(),
+        cores=cores(),
+        auto_budget_bytes=auto_budget_bytes,
+        auto_host_limit_bytes=budgets.resolve_host_limit(
+            "auto", auto_budget_bytes, in_use_bytes=in_use_bytes
+        ),
+        problems=tuple(problems(state, host, cgroup)),
+    )
+
+
+def problems(
+    state: dict[str, Any], host: budgets.HostMemory, cgroup: budgets.CgroupMemory
+) -> list[str]:
+    """What is wrong, each with what to do; empty when all is well."""
+    found = []
+    if not state["loaded"]:
+        found.append(state["problem"] or "The library is not loaded: import tfswap first.")
+    elif not state["device_is_ours"]:
+        found.append(
+            "libtfswap is loaded, but TensorFlow's CPU device is not tfswap's: another library has "
+            "replaced the device factory. Import tfswap before that library, or without it."
+        )
+    if any(not training["in_force"] for training in state["trainings"]):
+        found.append(
+            "A training is under way whose plan is not in force. Do not change "
+            "tf.config.optimizer's options while it runs."
+        )
+    for function in state["functions"]:
+        if function["outcome"] == "refused":
+            found.append(
+                f"The plan was not applied to graph {function['fingerprint']}: "
+                f"{function['reason']}. Train without plan= to have a new one made."
+            )
+    left_bytes = host.available_bytes
+    if cgroup.available_bytes is not None:
+        left_bytes = min(left_bytes, cgroup.available_bytes)
+    if left_bytes < _SCARCE_BYTES:
+        found.append(
+            f"Only {readable_bytes(left_bytes)} of memory are available. End other processes, or "
+            "raise the limit of this cgroup (docker run --memory, MemoryMax= of systemd)."
+        )
+    return found
+
+
+def lines(diagnosis: Diagnosis) -> list[str]:
+    """The diagnosis for a person."""
+    state, memory, link = diagnosis.status, diagnosis.memory, diagnosis.link
+    facts = {
+        "library": "loaded" if state["loaded"] else "not loaded",
+        "built for": _built(diagnosis),
+        "TensorFlow": state["tensorflow"] or "not installed",
+        "device": "CPU, tfswap's" if state["device_is_ours"] else "CPU, not tfswap's",
+        "plan": "in force" if state["plan_in_force"] else "none in force",
+        "link": (
+            f"{link.name}: out {link.out_bytes_per_s / 1e9:.1f} GB/s, "
+            f"in {link.in_bytes_per_s / 1e9:.1f} GB/s, {diagnosis.cores} cores"
+        ),
+        "memory": (
+            f"{readable_bytes(diagnosis.host.total_bytes)}, "
+            f"{readable_bytes(diagnosis.host.available_bytes)} available"
+        ),
+        "cgroup": _limit(diagnosis.cgroup.limit_bytes, diagnosis.cgroup.available_bytes),
+        "budget": _limit(memory["budget_bytes"] if memory else None, None)
+        + f'; "auto" is {readable_bytes(diagnosis.auto_budget_bytes)} now',
+        "host limit": _limit(memory["host_limit_bytes"] if memory else None, None)
+        + f'; "auto" is {readable_bytes(diagnosis.auto_host_limit_bytes)} now',
+    }
+    if memory:
+        facts["in use"] = (
+            f"{readable_bytes(memory['bytes_in_use'])} on the device, "
+            f"{readable_bytes(memory['host_bytes_in_use'])} in far memory"
+        )
+    width = max(map(len, facts))
+    report = [f"{name:<{width}}  {fact}" for name, fact in facts.items()]
+    report.append("")
+    if not diagnosis.problems:
+        return [*report, "All is well."]
+    return [*report, *(f"PROBLEM: {problem}" for problem in diagnosis.problems)]
+
+
+def _built(diagnosis: Diagnosis) -> str:
+    if diagnosis.built_for is None:
+        return "not known"
+    return f"TensorFlow {diagnosis.built_for}, by {diagnosis.compiler}"
+
+
+def _limit(limit_bytes: int | None, available_bytes: int | None) -> str:
+    if limit_bytes is None:
+        return "no limit"
+    left = "" if available_bytes is None else f", {readable_bytes(available_bytes)} available"
+    return f"{readable_bytes(limit_bytes)}{left}"
+
+
+def _build_info() -> Any:
+    try:
+        return import_module("tfswap._build_info")
+    except ImportError:
+        return None

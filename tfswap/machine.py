@@ -1,0 +1,104 @@
+"""The machine's speeds: how fast its link to far memory moves bytes, each way."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+_COPY_BYTES = 64 << 20
+_MEASURE_NS = 50_000_000
+
+# Between the end of the op that starts a copy and its first byte: a sleeping copy thread wakes up.
+_HAND_OFF_NS = 20_000
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A link between device memory and far memory. A copy takes its latency, then bytes / speed.
+
+    Attributes:
+        name: what the report calls it.
+        out_bytes_per_s: speed off the device.
+        in_bytes_per_s: speed back to it.
+        out_latency_ns: time before the first byte, off the device.
+        in_latency_ns: time before the first byte, back to it.
+        copy_bytes_per_s: speed of one core that copies, where cores do; infinite where they do not.
+    """
+
+    name: str
+    out_bytes_per_s: float
+    in_bytes_per_s: float
+    out_latency_ns: int = _HAND_OFF_NS
+    in_latency_ns: int = _HAND_OFF_NS
+    copy_bytes_per_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        for speed in (self.out_bytes_per_s, self.in_bytes_per_s, self.copy_bytes_per_s):
+            if not speed > 0:
+                raise ValueError(f"a link's speed must be above 0 bytes per second, not {speed!r}")
+        for latency in (self.out_latency_ns, self.in_latency_ns):
+            if latency < 0:
+                raise ValueError(f"a link's latency must be 0 ns or more, not {latency!r}")
+
+    @classmethod
+    def measure(cls) -> Machine:
+        """The host's own memory as far memory: the speed of large copies, one at a time.
+
+        The first call of a process measures for about 50 ms; later ones answer the same.
+        """
+        bytes_per_s = _copy_bytes_per_s()
+        return cls("host memory", bytes_per_s, bytes_per_s, copy_bytes_per_s=bytes_per_s)
+
+    @classmethod
+    def emulated(cls, link_bandwidth: float, latency_ns: int = 0) -> Machine:
+        """The host with copies slowed down to those of another link.
+
+        A copy still has to be made: a link faster than the host's memory is as fast as that.
+
+        Args:
+            link_bandwidth: Bytes per second, each way.
+            latency_ns: Time before the first byte, beside the host's own. Defaults to 0.
+
+        Raises:
+            ValueError: The bandwidth is not above zero.
+        """
+        if not link_bandwidth > 0:
+            raise ValueError(f"link_bandwidth must be above 0 bytes/s, not {link_bandwidth!r}")
+        copy_bytes_per_s = _copy_bytes_per_s()
+        speed = min(float(link_bandwidth), copy_bytes_per_s)
+        latency = _HAND_OFF_NS + latency_ns
+        name = f"emulated link, {link_bandwidth / 1e9:.3g} GB/s"
+        return cls(name, speed, speed, latency, latency, copy_bytes_per_s)
+
+    def copy_ns(self, bytes_out: int, bytes_in: int) -> int:
+        """How much longer a step takes because its own cores do the copying.
+
+        Spread over all cores, which are taken to be busy without it. Waiting for a link costs none.
+        """
+        return round((bytes_out + bytes_in) * 1e9 / (self.copy_bytes_per_s * cores()))
+
+
+def cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+@cache
+def _copy_bytes_per_s() -> float:
+    # Both are written once before: the first touch of a page costs more than its copy.
+    source = np.ones(_COPY_BYTES, np.uint8)
+    target = np.ones(_COPY_BYTES, np.uint8)
+    durations_ns = []
+    begun = time.perf_counter_ns()
+    while True:
+        before = time.perf_counter_ns()
+        np.copyto(target, source)
+        after = time.perf_counter_ns()
+        durations_ns.append(after - before)
+        if after - begun >= _MEASURE_NS:
+            return _COPY_BYTES * 1e9 / float(np.median(durations_ns))
