@@ -56,8 +56,8 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
     const int absence = reader.depth - last_depth;
     last_depth = std::max(last_depth, reader.depth);
     if (absence >= kLeastAbsence) {
-      const int trigger = index.MilestoneBefore(reader.node, kLookAhead);
-      bool alive = trigger >= 0 && index.depth(trigger) > reader.depth - absence;
+      const int trigger = index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence);
+      bool alive = trigger >= 0;
       for (size_t j = i; alive && j < readers.size(); ++j) {
         alive = index.AliveWith(trigger, readers[j].node);
       }
@@ -95,7 +95,7 @@ Edges Delays(const GraphIndex& index) {
       if (first < 0 || index.depth(consumer.node) < index.depth(first)) first = consumer.node;
     }
     if (index.depth(first) < kLeastAbsence) continue;
-    const int trigger = index.MilestoneBefore(first, 1);
+    const int trigger = index.TriggerBefore(first, 1, 0);
     if (trigger >= 0 && index.AliveWith(trigger, n)) {
       edges.emplace_back(index.node(trigger).name(), index.node(n).name());
     }

@@ -10,6 +10,7 @@
 #include "core/copy.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/utils/frame.h"
 
@@ -223,6 +224,15 @@ int GraphIndex::MilestoneBefore(int n, int count) const {
   return -1;
 }
 
+int GraphIndex::TriggerBefore(int n, int count, int above_depth) const {
+  int trigger = -1;
+  for (int at = critical_[n]; at >= 0 && depth_[at] > above_depth; at = critical_[at]) {
+    if (AliveWith(at, n) && IsRewirable(at)) trigger = at;
+    if (IsMilestone(at) && --count <= 0 && trigger >= 0) break;
+  }
+  return trigger;
+}
+
 absl::Status GraphIndex::FindContexts(const std::vector<int>& order) {
   tensorflow::grappler::FrameView frames;
   if (absl::Status status = frames.InferFromGraph(*graph_); !status.ok()) return status;
@@ -329,6 +339,44 @@ TensorId GraphIndex::Root(TensorId tensor) const {
   return tensor;
 }
 
+namespace {
+
+std::string Shown(const tensorflow::TensorShapeProto& shape) {
+  std::string text = shape.unknown_rank() ? "?" : "[";
+  for (const auto& dim : shape.dim()) absl::StrAppend(&text, dim.size(), ",");
+  return text;
+}
+
+// What an attribute says about types and shapes; "" if nothing.
+std::string Shown(const std::string& key, const tensorflow::AttrValue& value) {
+  constexpr int kMostIntegers = 16;
+  switch (value.value_case()) {
+    case tensorflow::AttrValue::kType:
+      return absl::StrCat(value.type());
+    case tensorflow::AttrValue::kShape:
+      return Shown(value.shape());
+    case tensorflow::AttrValue::kList: {
+      std::string text;
+      for (const auto& shape : value.list().shape()) text += Shown(shape);
+      return text;
+    }
+    case tensorflow::AttrValue::kTensor: {
+      std::string text = Shown(value.tensor().tensor_shape());
+      tensorflow::Tensor tensor;
+      const bool integers = value.tensor().dtype() == tensorflow::DT_INT32 ||
+                            value.tensor().dtype() == tensorflow::DT_INT64;
+      if (integers && tensor.FromProto(value.tensor()) && tensor.NumElements() <= kMostIntegers) {
+        text += tensor.SummarizeValue(kMostIntegers);
+      }
+      return text;
+    }
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
 std::string Fingerprint(const GraphDef& graph) {
   std::vector<const NodeDef*> nodes;
   nodes.reserve(graph.node_size());
@@ -341,24 +389,16 @@ std::string Fingerprint(const GraphDef& graph) {
     mix(node->name());
     mix(node->op());
     for (const std::string& input : node->input()) mix(input);
-    // Types and shapes tell graphs apart; other attributes carry names that differ by process.
-    std::map<std::string, const tensorflow::AttrValue*> attributes;
+    // Types, shapes and the small integers that shapes are made from tell graphs apart; other
+    // attributes carry names that differ by process.
+    std::map<std::string, std::string> attributes;
     for (const auto& [key, value] : node->attr()) {
-      if (absl::StartsWith(key, "_")) continue;
-      if (value.value_case() == tensorflow::AttrValue::kType ||
-          value.value_case() == tensorflow::AttrValue::kShape) {
-        attributes.emplace(key, &value);
-      }
+      std::string shown = Shown(key, value);
+      if (!shown.empty()) attributes.emplace(key, std::move(shown));
     }
     for (const auto& [key, value] : attributes) {
       mix(key);
-      if (value->value_case() == tensorflow::AttrValue::kType) {
-        mix(absl::StrCat(value->type()));
-      } else {
-        std::string shape = value->shape().unknown_rank() ? "?" : "";
-        for (const auto& dim : value->shape().dim()) absl::StrAppend(&shape, dim.size(), ",");
-        mix(shape);
-      }
+      mix(value);
     }
   }
   return absl::StrCat(absl::Hex(Checksum(text.data(), text.size()), absl::kZeroPad16));

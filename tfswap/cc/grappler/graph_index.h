@@ -52,6 +52,10 @@ class GraphIndex {
   int position(int n) const { return position_[n]; }
   // The `count`-th milestone before `n` on its longest way; -1 if there are fewer.
   int MilestoneBefore(int n, int count) const;
+  // An op on that way, deeper than `above_depth` and alive with `n`, to start a swap-in for it: the
+  // `count`-th milestone before `n`, or as near to it as there is one (what is inside of a loop can
+  // start nothing outside). -1 if there is none.
+  int TriggerBefore(int n, int count, int above_depth) const;
 
   int context(int n) const { return context_[n]; }
   bool SameFrame(int a, int b) const { return frame_[a] == frame_[b]; }
