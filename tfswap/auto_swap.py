@@ -51,7 +51,6 @@ class AutoSwap(keras.callbacks.Callback):
         tfswap.LibraryError: When training begins, if the device is not tfswap's.
 
     Example:
-
     >>> import tfswap, keras, numpy as np
     >>> model = keras.Sequential([keras.layers.Dense(4)])
     >>> model.compile("sgd", "mse")

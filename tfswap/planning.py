@@ -66,9 +66,7 @@ def tensor_swaps(profile: Profile, swaps: tuple[Swap, ...]) -> tuple[TensorSwap,
     )
 
 
-def _tensor_swap(
-    profile: Profile, tensor: str, chosen: list[tuple[Absence, Swap]]
-) -> TensorSwap:
+def _tensor_swap(profile: Profile, tensor: str, chosen: list[tuple[Absence, Swap]]) -> TensorSwap:
     timeline = profile.timeline
     returns = []
     for i, (absence, swap) in enumerate(chosen):

@@ -160,7 +160,7 @@ class _Step:
                 origin = far.get(key)
                 if origin is not None and origin != place:
                     same[place] = same[origin]
-        for place, origin in enumerate(same):
+        for place, origin in enumerate(same.tolist()):
             if origin != place:
                 self.free_ns[origin] = max(self.free_ns[origin], self.free_ns[place])
                 self.buffer_bytes[place] = 0
@@ -169,10 +169,10 @@ class _Step:
             op_place = self.place.get(op)
             if place is None or op_place is None:
                 continue
-            place = int(same[place])
-            self.users[place].append(op_place)
+            logical = int(same[place])
+            self.users[logical].append(op_place)
             if port < 0:
-                self.outputs[op_place, -1 - port] = place
+                self.outputs[op_place, -1 - port] = logical
 
     def timeline(self, graph: StepGraph, absences: list[Absence]) -> Timeline:
         nodes = [graph.nodes.get(name) for name in self.names]
@@ -182,7 +182,10 @@ class _Step:
             op_start_ns=self.start_ns,
             op_end_ns=self.end_ns,
             op_gateable=np.array(
-                [mine and node is not None and node.gateable for mine, node in zip(own, nodes)],
+                [
+                    mine and node is not None and node.gateable
+                    for mine, node in zip(own, nodes, strict=True)
+                ],
                 dtype=bool,
             ),
             op_context=np.array(
@@ -225,9 +228,9 @@ class _Clock:
         cut_ns = np.maximum(gap_ns - _LONGEST_GAP_NS, 0)
         long = np.flatnonzero(cut_ns)
         # Piecewise linear: flat across the part of each gap that is cut out.
-        self._recorded = np.concatenate(
-            [[start_ns[0]], np.ravel(np.stack([start_ns[1:][long] - cut_ns[long], start_ns[1:][long]], 1))]
-        )
+        after_ns = start_ns[1:][long]
+        cuts = np.ravel(np.stack([after_ns - cut_ns[long], after_ns], 1))
+        self._recorded = np.concatenate([[start_ns[0]], cuts])
         removed = np.concatenate([[0], np.cumsum(cut_ns[long])])
         removed_at = np.concatenate([[0], np.ravel(np.stack([removed[:-1], removed[1:]], 1))])
         self._moved = self._recorded - removed_at - start_ns[0]
@@ -262,9 +265,9 @@ def _absences_of_tensor(
 ) -> list[Absence]:
     context = graph.nodes[name].context
     readers: list[int] = []
-    for reader in graph.readers_through_aliases(name, port):
-        node = graph.nodes[reader]
-        place = step.op_of_node.get(reader)
+    for reader_name in graph.readers_through_aliases(name, port):
+        node = graph.nodes[reader_name]
+        place = step.op_of_node.get(reader_name)
         # A reader that was fused away, hangs on a branch or hands the tensor on keeps it here.
         if place is None or not node.rewirable or node.context != context:
             return []

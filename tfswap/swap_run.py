@@ -1,5 +1,7 @@
 """SwapRun: the life of a plan during one `fit`.
 
+::
+
     first ─▶ warm ─▶ profiled step ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ steady
      (lazy swaps keep the budget)         ▲                                │
                                           └──────── correct (≤ 3 times) ◀──┘
@@ -7,6 +9,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import statistics
 import sys
@@ -14,10 +17,10 @@ import time
 import warnings
 import weakref
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tfswap import budget as budgets
-from tfswap import status
 from tfswap.grappler.graph import StepGraph
 from tfswap.machine import Machine
 from tfswap.ops import library
@@ -25,8 +28,9 @@ from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import plan_function
 from tfswap.profile import Profile, matching_ops, profile_step
-from tfswap.report.summary import Report, readable_bytes, summary_lines
+from tfswap.report.summary import Report, summary_lines
 from tfswap.session import PlanSession
+from tfswap.status import run_ended, run_started
 from tfswap.trace import StepTrace
 
 if TYPE_CHECKING:
@@ -95,7 +99,7 @@ class SwapRun:
         self._steps_a_call = 1
         self._profile: Profile | None = None
         self._fingerprint = ""
-        self._target_bytes = 0
+        self._measured_to_simulated = 1.0
         self._attempts: list[_Attempt] = []
         self._measured: list[_Step] = []
         self._step_start_s = 0.0
@@ -134,7 +138,7 @@ class SwapRun:
                 "a GPU is visible, and this version of tfswap manages CPU devices only: memory on "
                 "the GPU is not limited."
             )
-        status.run_started(self)
+        run_started(self)
         options = self._options
         self._budget_bytes = budgets.resolve(options.budget)
         host_limit_bytes = budgets.resolve_host_limit(options.host_limit, self._budget_bytes)
@@ -170,9 +174,7 @@ class SwapRun:
         if self._phase in (_Phase.IDLE,):
             return
         if self._phase is not _Phase.STEADY and self.report.outcome != "fits":
-            self._note(
-                f"training ended after {len(self._measured)} steps, before the plan was settled"
-            )
+            self._note("training ended before the plan was settled")
         self._update_measured()
         self.end()
 
@@ -197,7 +199,7 @@ class SwapRun:
         if self._jit_was_on:
             self._model.jit_compile = True
             self._jit_was_on = False
-        status.run_ended(self)
+        run_ended(self)
 
     def _turn_xla_off(self) -> None:
         if not self._model.jit_compile:
@@ -232,9 +234,9 @@ class SwapRun:
 
         self._guarded = train_function
         self._model.train_function = train_function
-        frame = sys._getframe()
+        frame: FrameType | None = sys._getframe()
         for _ in range(6):
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = None if frame is None else frame.f_back
             if frame is None:
                 return
             owner = frame.f_locals.get("self")
@@ -248,7 +250,7 @@ class SwapRun:
         if self._phase is _Phase.IDLE or self._session is None or self._library is None:
             return
         if self._session.ensure():
-            self._note("the session's options had been changed meanwhile; the plan is back in force")
+            self._note("the session's options had changed meanwhile; the plan is back in force")
         if self._phase is _Phase.PROFILE:
             self._library.start_recording(_RECORDED_DEVICE)
         self._library.restart_window(_RECORDED_DEVICE)
@@ -270,9 +272,7 @@ class SwapRun:
             (after["bytes_in"] - self._before["bytes_in"]) // self._steps_a_call,
             after["waits"] - self._before["waits"],
         )
-        self.report.measured_peak_bytes = max(
-            self.report.measured_peak_bytes or 0, step.peak_bytes
-        )
+        self.report.measured_peak_bytes = max(self.report.measured_peak_bytes or 0, step.peak_bytes)
         self.report.host_peak_bytes = max(
             self.report.host_peak_bytes or 0, after["host_peak_bytes"]
         )
@@ -330,7 +330,6 @@ class SwapRun:
 
     def _profiled(self, recording: bytes, step: _Step) -> None:
         self._say("profiled a step, planning ...")
-        start_s = time.perf_counter()
         try:
             self._read_profile(recording)
         except ValueError as error:
@@ -348,9 +347,7 @@ class SwapRun:
             self._phase = _Phase.STEADY
             self._print_summary()
             return
-        self._target_bytes = self._budget_bytes
-        if self._plan_and_push():
-            self._say(f"planned in {time.perf_counter() - start_s:.1f} s")
+        self._plan_and_push()
 
     def _read_profile(self, recording: bytes) -> None:
         assert self._library is not None
@@ -377,12 +374,13 @@ class SwapRun:
                 self._fingerprint,
                 self._options.policy,
                 self._machine,
-                self._target_bytes,
+                int(self._budget_bytes / self._measured_to_simulated),
             )
         except BudgetTooSmall as error:
             self._stay_with_bootstrap(str(error))
             return False
-        self._adopt(planned.function)
+        peak_bytes = planned.function.predicted_peak_bytes * self._measured_to_simulated
+        self._adopt(dataclasses.replace(planned.function, predicted_peak_bytes=int(peak_bytes)))
         self._phase = _Phase.SETTLE
         return True
 
@@ -427,9 +425,9 @@ class SwapRun:
         self._attempts.append(attempt)
         given = self._options.plan is not None and self._profile is None
         if attempt.off > _TOLERANCE and not given and len(self._attempts) <= _MAX_CORRECTIONS:
-            # More was needed than foretold: plan for as much less.
-            over_bytes = attempt.peak_bytes - function.predicted_peak_bytes
-            self._target_bytes -= max(over_bytes, self._budget_bytes // 100)
+            # What runs beside what differs from the recording: foretell and plan by as much more or
+            # less.
+            self._measured_to_simulated *= attempt.peak_bytes / function.predicted_peak_bytes
             self.report.corrections += 1
             if self._plan_and_push():
                 return

@@ -74,6 +74,5 @@ class StepTrace:
             parts.append(np.frombuffer(data, dtype, count, place))
             place += dtype.itemsize * count
         names = data[place : place + name_bytes].decode("utf-8", errors="replace")
-        return StepTrace(
-            start_ns, end_ns, resident_bytes, *parts, names=tuple(names.split("\n")[:-1])
-        )
+        listed = tuple(names.split("\n")[:-1])
+        return StepTrace(start_ns, end_ns, resident_bytes, parts[0], parts[1], parts[2], listed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ class Library:
         self._dll.tfswap_set_verify(device, int(verify))
 
     def inject_fault(self, device: int, kind: str) -> None:
-        """Makes copies fail ("out", "in") or change a bit ("corrupt") until set to "". For tests."""
+        """Makes copies fail ("out", "in") or change a bit ("corrupt"); "" ends that. For tests."""
         self._dll.tfswap_inject_fault(device, kind.encode())
 
     def memory_stats(self, device: int) -> dict[str, int]:
@@ -179,10 +179,9 @@ def _check_versions() -> None:
             "`make build`) in its source tree."
         )
     try:
-        from tfswap import _build_info
+        built = import_module("tfswap._build_info").TENSORFLOW_VERSION
     except ImportError:
         return
-    built = _build_info.TENSORFLOW_VERSION
     if built != version:
         raise LibraryError(
             f"tfswap was built for TensorFlow {built}, and {version} is installed. Its C++ "

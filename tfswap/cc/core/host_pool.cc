@@ -29,8 +29,7 @@ void* HostPool::Allocate(int64_t bytes) {
     stats_.bytes_cached -= rounded;
   } else {
     if (stats_.limit_bytes > 0) {
-      const int64_t over =
-          stats_.bytes_in_use + stats_.bytes_cached + rounded - stats_.limit_bytes;
+      const int64_t over = stats_.bytes_in_use + stats_.bytes_cached + rounded - stats_.limit_bytes;
       if (over > 0) TrimLocked(over);
       if (stats_.bytes_in_use + stats_.bytes_cached + rounded > stats_.limit_bytes) return nullptr;
     }

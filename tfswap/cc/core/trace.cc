@@ -30,8 +30,7 @@ std::string StepTrace::Serialize() const {
 }
 
 int32_t NameTable::Intern(std::string_view name) {
-  auto [it, inserted] =
-      index_.try_emplace(std::string(name), static_cast<int32_t>(names_->size()));
+  auto [it, inserted] = index_.try_emplace(std::string(name), static_cast<int32_t>(names_->size()));
   if (inserted) names_->emplace_back(name);
   return it->second;
 }

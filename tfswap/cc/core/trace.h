@@ -23,12 +23,12 @@ enum class BufferKind : int32_t { kOutput = 0, kTemp = 1, kOther = 2 };
 struct OpRecord {
   int64_t start_ns;
   int64_t end_ns;
-  int64_t wait_ns;   // of that: spent waiting for memory
-  int64_t step_id;   // TensorFlow's id of the run
-  uint64_t frame;    // while-loop frame, 0 outside of loops
-  int64_t iteration; // iteration of that frame
-  int32_t name;      // index into StepTrace::names
-  int32_t type;      // likewise
+  int64_t wait_ns;    // of that: spent waiting for memory
+  int64_t step_id;    // TensorFlow's id of the run
+  uint64_t frame;     // while-loop frame, 0 outside of loops
+  int64_t iteration;  // iteration of that frame
+  int32_t name;       // index into StepTrace::names
+  int32_t type;       // likewise
 };
 
 struct BufferRecord {

@@ -129,8 +129,8 @@ class BudgetAllocator : public tensorflow::Allocator {
   int64_t next_id_ = 1;
   std::unordered_set<std::string> names_;
 
-  // What was in use when the newest steps began (functions and input pipelines interleave): weights,
-  // optimiser state, batches.
+  // What was in use when the newest steps began (functions and input pipelines interleave):
+  // weights, optimiser state, batches.
   struct StepStart {
     int64_t step_id;
     int64_t bytes;

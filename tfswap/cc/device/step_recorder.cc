@@ -43,8 +43,7 @@ StepTrace StepRecorder::Stop() {
   return trace;
 }
 
-void StepRecorder::Present(int64_t bytes, const std::string& op, BufferKind kind,
-                           const void* ptr) {
+void StepRecorder::Present(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr) {
   AddBuffer(bytes, -1, op, kind, ptr);
 }
 
@@ -53,12 +52,13 @@ void StepRecorder::Allocated(int64_t bytes, const std::string& op, BufferKind ki
   AddBuffer(bytes, NowNs(), op, kind, ptr);
 }
 
-void StepRecorder::AddBuffer(int64_t bytes, int64_t alloc_ns, const std::string& op, BufferKind kind,
-                             const void* ptr) {
+void StepRecorder::AddBuffer(int64_t bytes, int64_t alloc_ns, const std::string& op,
+                             BufferKind kind, const void* ptr) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!on()) return;
   live_[ptr] = static_cast<int32_t>(trace_.buffers.size());
-  trace_.buffers.push_back({bytes, alloc_ns, -1, names_->InternOf(&op, op), static_cast<int32_t>(kind)});
+  trace_.buffers.push_back(
+      {bytes, alloc_ns, -1, names_->InternOf(&op, op), static_cast<int32_t>(kind)});
 }
 
 void StepRecorder::Freed(const void* ptr) {

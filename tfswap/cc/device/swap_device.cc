@@ -107,7 +107,8 @@ class SwapDeviceFactory : public tensorflow::DeviceFactory {
   }
 };
 
-// Above the stock CPU factories (60 and 70), below the GPU's (210): priorities decide placement too.
+// Above the stock CPU factories (60 and 70), below the GPU's (210): priorities decide placement
+// too.
 tensorflow::dfactory::Registrar<SwapDeviceFactory> registrar("CPU", 100);
 
 }  // namespace

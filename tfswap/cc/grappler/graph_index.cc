@@ -23,6 +23,9 @@ using ::tensorflow::NodeDef;
 
 namespace {
 
+// A loop is work, however many turns it takes.
+constexpr int kLoopDepth = 4;  // milestones
+
 using OpNames = std::unordered_set<std::string>;
 
 const OpNames& Milestones() {
@@ -75,31 +78,51 @@ const OpNames& OtherGateable() {
 }
 
 const OpNames& Aliases() {
-  static const auto* ops = new OpNames{"Identity",     "Reshape",         "Squeeze",
-                                       "ExpandDims",   "StopGradient",    "PreventGradient",
-                                       "EnsureShape",  "Bitcast",         "Snapshot",
-                                       "CheckNumerics"};
+  static const auto* ops =
+      new OpNames{"Identity",        "Reshape",     "Squeeze", "ExpandDims", "StopGradient",
+                  "PreventGradient", "EnsureShape", "Bitcast", "Snapshot",   "CheckNumerics"};
   return *ops;
 }
 
 // Their outputs are, or may be, somebody else's buffers, or live on beyond the step.
 const OpNames& HeldElsewhere() {
-  static const auto* ops = new OpNames{
-      "_Arg",          "_DeviceArg",  "Placeholder",  "PlaceholderWithDefault",
-      "Const",         "VarHandleOp", "VariableV2",   "Variable",
-      "ReadVariableOp", "Enter",      "Exit",         "Switch",
-      "Merge",         "NextIteration", "LoopCond",   "RefEnter",
-      "RefExit",       "RefSwitch",   "RefMerge",     "RefNextIteration",
-      "_SwitchN",      "_Recv",       "_HostRecv",    "StackPopV2",
-      "TensorListGetItem", "GetSessionTensor", "_CopyFromHost", "_CopyToHost",
-      "HostConst",     "OptionalGetValue"};
+  static const auto* ops = new OpNames{"_Arg",
+                                       "_DeviceArg",
+                                       "Placeholder",
+                                       "PlaceholderWithDefault",
+                                       "Const",
+                                       "VarHandleOp",
+                                       "VariableV2",
+                                       "Variable",
+                                       "ReadVariableOp",
+                                       "Enter",
+                                       "Exit",
+                                       "Switch",
+                                       "Merge",
+                                       "NextIteration",
+                                       "LoopCond",
+                                       "RefEnter",
+                                       "RefExit",
+                                       "RefSwitch",
+                                       "RefMerge",
+                                       "RefNextIteration",
+                                       "_SwitchN",
+                                       "_Recv",
+                                       "_HostRecv",
+                                       "StackPopV2",
+                                       "TensorListGetItem",
+                                       "GetSessionTensor",
+                                       "_CopyFromHost",
+                                       "_CopyToHost",
+                                       "HostConst",
+                                       "OptionalGetValue"};
   return *ops;
 }
 
 const OpNames& NotRewirable() {
   static const auto* ops = new OpNames{
-      "_Retval",  "_DeviceRetval", "Enter",   "Exit",     "Switch",        "Merge",
-      "LoopCond", "NextIteration", "RefEnter", "RefExit", "RefSwitch",     "RefMerge",
+      "_Retval",  "_DeviceRetval", "Enter",    "Exit",        "Switch",          "Merge",
+      "LoopCond", "NextIteration", "RefEnter", "RefExit",     "RefSwitch",       "RefMerge",
       "_Send",    "_HostSend",     "_SwitchN", "_CopyToHost", "RefNextIteration"};
   return *ops;
 }
@@ -116,10 +139,11 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   GraphIndex index;
   index.graph_ = &graph;
   if (absl::Status status = index.ReadNodes(functions); !status.ok()) return status;
+  if (absl::Status status = index.FindFrames(); !status.ok()) return status;
   absl::StatusOr<std::vector<int>> order = index.TopologicalOrder();
   if (!order.ok()) return order.status();
   index.MeasureDepth(*order);
-  if (absl::Status status = index.FindContexts(*order); !status.ok()) return status;
+  index.FindContexts(*order);
   return index;
 }
 
@@ -128,8 +152,7 @@ absl::Status GraphIndex::ReadNodes(const FunctionLibraryDefinition& functions) {
   index_.reserve(count);
   for (int n = 0; n < count; ++n) {
     if (!index_.emplace(node(n).name(), n).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("two nodes are named '", node(n).name(), "'"));
+      return absl::InvalidArgumentError(absl::StrCat("two nodes are named '", node(n).name(), "'"));
     }
   }
   inputs_.resize(count);
@@ -176,6 +199,7 @@ absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder() const {
   for (int n = 0; n < size(); ++n) {
     for (const TensorId& input : inputs_[n]) add(input.node, n);
     for (int input : control_inputs_[n]) add(input, n);
+    for (int enter : EntriesOf(n)) add(enter, n);
   }
   std::vector<int> order;
   order.reserve(size());
@@ -208,7 +232,9 @@ void GraphIndex::MeasureDepth(const std::vector<int>& order) {
     };
     for (const TensorId& input : inputs_[n]) consider(input.node);
     for (int input : control_inputs_[n]) consider(input);
-    depth_[n] = (critical_[n] < 0 ? 0 : depth_[critical_[n]]) + (IsMilestone(n) ? 1 : 0);
+    for (int enter : EntriesOf(n)) consider(enter);
+    const int own = IsMilestone(n) ? 1 : IsExit(n) ? kLoopDepth : 0;
+    depth_[n] = (critical_[n] < 0 ? 0 : depth_[critical_[n]]) + own;
   }
   std::vector<int> by_depth = order;
   std::stable_sort(by_depth.begin(), by_depth.end(),
@@ -233,17 +259,34 @@ int GraphIndex::TriggerBefore(int n, int count, int above_depth) const {
   return trigger;
 }
 
-absl::Status GraphIndex::FindContexts(const std::vector<int>& order) {
+absl::Status GraphIndex::FindFrames() {
   tensorflow::grappler::FrameView frames;
   if (absl::Status status = frames.InferFromGraph(*graph_); !status.ok()) return status;
   std::map<std::vector<int>, int> frame_ids;
-  std::vector<const std::vector<int>*> frame_of(size());
-  frame_.assign(size(), 0);
+  frame_.resize(size());
+  frame_depth_.resize(size());
   for (int n = 0; n < size(); ++n) {
-    frame_of[n] = &frames.Frames(node(n));
-    frame_[n] = frame_ids.try_emplace(*frame_of[n], frame_ids.size()).first->second;
+    const std::vector<int>& around = frames.Frames(node(n));
+    frame_[n] = frame_ids.try_emplace(around, frame_ids.size()).first->second;
+    frame_depth_[n] = around.size();
   }
+  // An Enter stands outside of its loop, its readers inside.
+  entries_.resize(frame_ids.size());
+  for (int n = 0; n < size(); ++n) {
+    if (node(n).op() != "Enter" && node(n).op() != "RefEnter") continue;
+    if (!consumers_[n].empty()) entries_[frame_[consumers_[n][0].node]].push_back(n);
+  }
+  return absl::OkStatus();
+}
 
+bool GraphIndex::IsExit(int n) const { return node(n).op() == "Exit" || node(n).op() == "RefExit"; }
+
+const std::vector<int>& GraphIndex::EntriesOf(int n) const {
+  static const auto* none = new std::vector<int>();
+  return IsExit(n) ? entries_[frame_[n]] : *none;
+}
+
+void GraphIndex::FindContexts(const std::vector<int>& order) {
   // A guard is (what the Switch asks, which way it went); those asked inside a loop end with it.
   std::map<std::tuple<int, int, int>, int> guard_ids;
   std::vector<int> guard_frame_depth;
@@ -260,7 +303,7 @@ absl::Status GraphIndex::FindContexts(const std::vector<int>& order) {
         const TensorId asked = inputs_[input.node].size() > 1 ? inputs_[input.node][1] : TensorId{};
         const auto key = std::make_tuple(asked.node, asked.port, input.port);
         auto [it, inserted] = guard_ids.try_emplace(key, guard_ids.size());
-        if (inserted) guard_frame_depth.push_back(frame_of[input.node]->size());
+        if (inserted) guard_frame_depth.push_back(frame_depth_[input.node]);
         with.push_back(it->second);
       }
       std::sort(with.begin(), with.end());
@@ -288,12 +331,10 @@ absl::Status GraphIndex::FindContexts(const std::vector<int>& order) {
                      std::back_inserter(joined));
       result = std::move(joined);
     }
-    if (node(n).op() == "Exit" || node(n).op() == "RefExit") {
-      const size_t inside = frame_of[n]->size();
+    if (IsExit(n)) {
+      const int inside = frame_depth_[n];
       result.erase(std::remove_if(result.begin(), result.end(),
-                                  [&](int g) {
-                                    return guard_frame_depth[g] >= static_cast<int>(inside);
-                                  }),
+                                  [&](int g) { return guard_frame_depth[g] >= inside; }),
                    result.end());
     }
     guards[n] = std::move(result);
@@ -302,7 +343,6 @@ absl::Status GraphIndex::FindContexts(const std::vector<int>& order) {
     if (inserted) guards_.push_back(guards[n]);
     context_[n] = it->second;
   }
-  return absl::OkStatus();
 }
 
 bool GraphIndex::AliveWith(int a, int b) const {
@@ -314,8 +354,7 @@ bool GraphIndex::AliveWith(int a, int b) const {
 
 DataType GraphIndex::OutputType(TensorId tensor) const {
   const auto& types = types_[tensor.node];
-  return tensor.port < static_cast<int>(types.size()) ? types[tensor.port]
-                                                      : tensorflow::DT_INVALID;
+  return tensor.port < static_cast<int>(types.size()) ? types[tensor.port] : tensorflow::DT_INVALID;
 }
 
 bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
@@ -410,8 +449,7 @@ std::string Describe(const GraphIndex& index) {
     const NodeDef& node = index.node(n);
     absl::StrAppend(&text, node.name(), "\t", node.op(), "\t", index.context(n), "\t",
                     index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
-                    index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
-                    "\t");
+                    index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "", "\t");
     for (int port = 0; port < index.outputs(n); ++port) {
       text += tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port})) ? '1' : '0';
     }

@@ -21,9 +21,9 @@ struct TensorId {
 
 // Everything that the pass asks of a graph, found once.
 //
-// Depth counts *milestones* (convolutions, matrix products) on the longest way to a node: it is a
-// clock that needs neither sizes nor times. An edge from a smaller depth to a greater one can close
-// no cycle.
+// Depth counts *milestones* (convolutions, matrix products, several for a loop) on the longest way
+// to a node: it is a clock that needs neither sizes nor times. An edge from a smaller depth to a
+// greater one can close no cycle.
 //
 // Context says when a node is alive: its while-loop frames and the branches that it hangs on.
 // A control edge from a dead node kills its target, so an edge may only join a node whose
@@ -90,13 +90,20 @@ class GraphIndex {
   std::vector<int> critical_;  // the input on the longest way, -1 at its start
   std::vector<int> position_;
   std::vector<int> frame_;
+  std::vector<int> frame_depth_;           // how many loops are around it
+  std::vector<std::vector<int>> entries_;  // by frame: the Enter nodes that lead into it
   std::vector<int> context_;
   std::vector<std::vector<int>> guards_;  // by context
 
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
   absl::StatusOr<std::vector<int>> TopologicalOrder() const;
   void MeasureDepth(const std::vector<int>& order);
-  absl::Status FindContexts(const std::vector<int>& order);
+  void FindContexts(const std::vector<int>& order);
+  absl::Status FindFrames();
+  bool IsExit(int n) const;
+  // What enters the loop that `n` is an exit of: a loop ends after all that it needs, though no
+  // edge says so once its back edges are left out. Empty for other nodes.
+  const std::vector<int>& EntriesOf(int n) const;
 };
 
 // A stable name for a graph: equal graphs have equal fingerprints, in every process.

@@ -26,9 +26,9 @@ void LogPass(PassRecord record) {
   auto& records = Records();
   records[record.fingerprint] = std::move(record);
   if (records.size() > kKept) {
-    records.erase(std::min_element(records.begin(), records.end(), [](const auto& a, const auto& b) {
-      return a.second.serial < b.second.serial;
-    }));
+    records.erase(std::min_element(
+        records.begin(), records.end(),
+        [](const auto& a, const auto& b) { return a.second.serial < b.second.serial; }));
   }
 }
 

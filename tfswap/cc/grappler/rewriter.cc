@@ -44,8 +44,8 @@ class Rewriter {
 absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swap) const {
   const int node = index_.Find(name);
   if (node >= 0) return node;
-  return absl::NotFoundError(
-      absl::StrCat("the swap of '", swap.tensor, "' names '", name, "', which is not in the graph"));
+  return absl::NotFoundError(absl::StrCat("the swap of '", swap.tensor, "' names '", name,
+                                          "', which is not in the graph"));
 }
 
 absl::Status Rewriter::Apply(const SwapSpec& swap) {
@@ -63,8 +63,8 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
         absl::StrCat("'", swap.tensor, "' belongs to somebody outside of the step (",
                      index_.node(root.node).op(), "): swapping it would free nothing"));
   }
-  const std::string key =
-      absl::StrCat(absl::StrReplaceAll(index_.node(root.node).name(), {{":", "_"}}), "_", root.port);
+  const std::string key = absl::StrCat(
+      absl::StrReplaceAll(index_.node(root.node).name(), {{":", "_"}}), "_", root.port);
   const std::string device = index_.node(root.node).device();
 
   NodeDef out;
@@ -113,8 +113,8 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
     absl::StatusOr<int> found = Known(gate, swap);
     if (!found.ok()) return found.status();
     if (!index_.AliveWith(root.node, *found)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "gate '", gate, "' may run when '", swap.tensor, "' does not exist"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("gate '", gate, "' may run when '", swap.tensor, "' does not exist"));
     }
     AddControlInput(*found, out.name());
   }
@@ -145,8 +145,7 @@ std::string Rewriter::Clone(TensorId alias, TensorId root, const std::string& re
   const NodeDef& original = index_.node(alias.node);
   const std::string name = absl::StrCat(kNodePrefix, "alias/", original.name(), "/", ordinal);
   if (clones_.count(name) > 0) return name;
-  const std::string source =
-      Clone(index_.inputs(alias.node)[0], root, returned, ordinal);
+  const std::string source = Clone(index_.inputs(alias.node)[0], root, returned, ordinal);
   NodeDef clone = original;
   clone.set_name(name);
   clone.clear_input();

@@ -70,8 +70,8 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
   }
   const int64_t version = Number(object, "version", 0);
   if (version != kVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan has version ", version,
-                                                   ", this tfswap reads version ", kVersion));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan has version ", version, ", this tfswap reads version ", kVersion));
   }
   PlanSpec plan;
   plan.unmatched =

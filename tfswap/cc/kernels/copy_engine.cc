@@ -115,8 +115,8 @@ void CopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   absl::Status status;
   void* far_copy = nullptr;
   if (TakeFault("out")) {
-    status = absl::InternalError(absl::StrCat("tfswap: swapping out '", buffer->label,
-                                          "' failed: injected fault"));
+    status = absl::InternalError(
+        absl::StrCat("tfswap: swapping out '", buffer->label, "' failed: injected fault"));
   } else {
     far_copy = host_pool()->Allocate(buffer->bytes);
     far_memory_full_.store(far_copy == nullptr);
@@ -182,9 +182,8 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
     buffer->next_use_ = next_use;
     switch (buffer->state_) {
       case FarBuffer::State::kFar:
-        in_.Schedule([this, buffer, context, done = std::move(done)] {
-          CopyIn(buffer, context, done);
-        });
+        in_.Schedule(
+            [this, buffer, context, done = std::move(done)] { CopyIn(buffer, context, done); });
         return;
       case FarBuffer::State::kLeaving:
         --buffer->returns_left_;
@@ -222,12 +221,12 @@ void CopyEngine::CopyIn(const FarBufferPtr& buffer, OpKernelContext* context,
 
 absl::Status CopyEngine::CopyInNow(const FarBufferPtr& buffer, OpKernelContext* context) {
   if (IsCancelled(context)) {
-    return absl::CancelledError(absl::StrCat("tfswap: the step was cancelled before '", buffer->label,
-                                         "' was swapped in"));
+    return absl::CancelledError(
+        absl::StrCat("tfswap: the step was cancelled before '", buffer->label, "' was swapped in"));
   }
   if (TakeFault("in")) {
-    return absl::InternalError(absl::StrCat("tfswap: swapping in '", buffer->label,
-                                        "' failed: injected fault"));
+    return absl::InternalError(
+        absl::StrCat("tfswap: swapping in '", buffer->label, "' failed: injected fault"));
   }
   KernelScope scope(KernelScope::Role::kSwapIn, context);
   Tensor* output = nullptr;

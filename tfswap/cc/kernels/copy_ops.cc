@@ -71,9 +71,10 @@ CopyEngine* EngineOf(OpKernelContext* context) {
   auto* allocator =
       dynamic_cast<BudgetAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
   if (allocator == nullptr) {
-    context->SetStatus(absl::FailedPreconditionError(absl::StrCat(
-        "tfswap: device ", context->device()->name(),
-        " is TensorFlow's own, not tfswap's: import tfswap before the first TensorFlow operation")));
+    context->SetStatus(absl::FailedPreconditionError(
+        absl::StrCat("tfswap: device ", context->device()->name(),
+                     " is TensorFlow's own, not tfswap's: import tfswap before the first "
+                     "TensorFlow operation")));
     return nullptr;
   }
   return CopyEngine::For(allocator);
@@ -100,7 +101,8 @@ class CopyToHostOp : public AsyncOpKernel {
     auto buffer =
         std::make_shared<FarBuffer>(engine, std::string(name_view()), tensor, returns_, next_use_);
     handle->scalar<Variant>()() = FarHandle{buffer};
-    if (buffer->bytes == 0 || buffer->bytes < min_bytes_ || !DataTypeCanUseMemcpy(tensor.dtype())) return done();
+    if (buffer->bytes == 0 || buffer->bytes < min_bytes_ || !DataTypeCanUseMemcpy(tensor.dtype()))
+      return done();
     if (lazy_) {
       engine->Park(buffer);
       return done();
@@ -132,8 +134,8 @@ class CopyFromHostOp : public AsyncOpKernel {
     if (engine == nullptr) return done();
     const FarHandle* handle = context->input(0).scalar<Variant>()().get<FarHandle>();
     OP_REQUIRES_ASYNC(context, handle != nullptr,
-                      absl::InvalidArgumentError(absl::StrCat(
-                          "tfswap: input 0 of '", name_view(), "' is not a handle of _CopyToHost")),
+                      absl::InvalidArgumentError(absl::StrCat("tfswap: input 0 of '", name_view(),
+                                                              "' is not a handle of _CopyToHost")),
                       done);
     FarBufferPtr buffer = handle->buffer;
     OP_REQUIRES_ASYNC(context, buffer->dtype == dtype_,

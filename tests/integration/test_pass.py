@@ -1,0 +1,307 @@
+"""The Grappler pass: executes plans, refuses what is wrong, leaves no number changed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfswap
+from tfswap.grappler.graph import StepGraph
+from tfswap.plan import FunctionPlan, Return, SwapPlan, TensorSwap
+from tfswap.session import PlanSession
+
+SIZE = 64
+
+
+@contextlib.contextmanager
+def session(plan: SwapPlan):
+    pushed = PlanSession()
+    pushed.push(plan, describe=True)
+    try:
+        yield pushed
+    finally:
+        pushed.withdraw()
+
+
+def records(lib, serial: int):
+    return [r for r in lib.pass_records() if r["serial"] > serial]
+
+
+def newest(lib) -> int:
+    return max((r["serial"] for r in lib.pass_records()), default=0)
+
+
+def run(lib, plan: SwapPlan, function, *arguments):
+    """Runs a function under a plan; answers its result and what the pass did to its graph."""
+    serial = newest(lib)
+    tfswap.reset_memory_stats()
+    with session(plan):
+        result = function(*arguments)
+    found = records(lib, serial)
+    assert len(found) == 1, found
+    return result, found[0]
+
+
+def chain():
+    """a, b, c, d, e one after the other; e reads a again."""
+
+    @tf.function
+    def f(x):
+        a = tf.matmul(x, x, name="a")
+        b = tf.matmul(a, x, name="b")
+        c = tf.matmul(b, x, name="c")
+        d = tf.matmul(c, x, name="d")
+        e = tf.matmul(d, a, name="e")
+        return tf.reduce_sum(tf.nn.relu(e)) + tf.reduce_max(d)
+
+    return f
+
+
+@pytest.fixture
+def x():
+    return tf.constant(np.random.default_rng(0).random((SIZE, SIZE), dtype=np.float32) / SIZE)
+
+
+def swap(tensor="a:0", gates=("c",), trigger="d", consumers=("e",), **more) -> TensorSwap:
+    return TensorSwap(tensor, 0, gates, (Return(trigger, consumers),), **more)
+
+
+def plan_of(fingerprint: str, *swaps: TensorSwap, **more) -> SwapPlan:
+    return SwapPlan((FunctionPlan(fingerprint, swaps, **more),), min_bytes=0)
+
+
+def fingerprint(lib, function, *arguments) -> tuple[str, StepGraph]:
+    _, record = run(lib, SwapPlan(), function, *arguments)
+    assert record["outcome"] == "left"
+    return record["fingerprint"], StepGraph.parse(lib.describe(record["fingerprint"]))
+
+
+def test_executes_a_plan(lib, x):
+    f = chain()
+    expected = f(x)
+    name, graph = fingerprint(lib, f, x)
+    assert graph.nodes["a"].gateable and graph.nodes["a"].producer
+    result, record = run(lib, plan_of(name, swap()), f, x)
+    assert (record["outcome"], record["swaps"]) == ("planned", 1)
+    assert result.numpy() == expected.numpy()
+    stats = tfswap.memory_stats()
+    assert (stats["copies_out"], stats["copies_in"]) == (1, 1)
+    assert stats["bytes_out"] == SIZE * SIZE * 4
+
+
+def test_several_returns_of_one_tensor(lib, x):
+    f = chain()
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    twice = TensorSwap("a:0", 0, (), (Return("", ("b",)), Return("d", ("e",))))
+    result, record = run(lib, plan_of(name, twice), f, x)
+    assert record["outcome"] == "planned", record
+    assert result.numpy() == expected.numpy()
+    stats = tfswap.memory_stats()
+    assert (stats["copies_out"], stats["copies_in"]) == (1, 2)
+
+
+def test_the_same_graph_has_the_same_fingerprint_and_others_have_others(lib, x):
+    first, _ = fingerprint(lib, chain(), x)
+    second, _ = fingerprint(lib, chain(), x)
+    assert first == second
+
+    @tf.function
+    def other(x):
+        return chain().python_function(x) + tf.reduce_min(x)
+
+    assert fingerprint(lib, other, x)[0] != first
+
+
+def test_a_plan_for_another_graph_is_left_aside(lib, x):
+    f = chain()
+    expected = f(x)
+    result, record = run(lib, plan_of("0" * 16, swap()), f, x)
+    assert record["outcome"] == "left"
+    assert result.numpy() == expected.numpy()
+
+
+@pytest.mark.parametrize(
+    "bad, reason",
+    [
+        (swap(tensor="nobody:0"), "'nobody', which is not in the graph"),
+        (swap(tensor="a:7"), "'a:7' is no output of plain bytes"),
+        (swap(tensor="x:0"), "belongs to somebody outside of the step"),
+        (swap(gates=("nobody",)), "'nobody', which is not in the graph"),
+        (swap(trigger="nobody"), "'nobody', which is not in the graph"),
+        (swap(consumers=("c",)), "'c' does not read 'a:0'"),
+        (swap(trigger="e"), "the graph has a cycle through"),
+        (swap(gates=("a",)), "the graph has a cycle through"),
+    ],
+)
+def test_what_is_wrong_is_refused_and_the_graph_left_alone(lib, x, bad, reason):
+    f = chain()
+    expected = f(x)
+    name, graph = fingerprint(lib, f, x)
+    if bad.tensor == "x:0":
+        argument = next(n.name for n in graph.nodes.values() if n.op == "_Arg")
+        bad = dataclasses.replace(bad, tensor=f"{argument}:0", returns=(Return("d", ("a",)),))
+    result, record = run(lib, plan_of(name, bad), f, x)
+    assert record["outcome"] == "refused" and reason in record["reason"]
+    assert result.numpy() == expected.numpy()
+    assert tfswap.memory_stats()["copies_out"] == 0
+    assert any(function["outcome"] == "refused" for function in tfswap.status()["functions"])
+
+
+def test_order_edges(lib, x):
+    f = chain()
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    result, record = run(lib, plan_of(name, swap(), order=(("b", "c"),)), f, x)
+    assert record["outcome"] == "planned"
+    assert result.numpy() == expected.numpy()
+    _, record = run(lib, plan_of(name, swap(), order=(("c", "b"),)), f, x)
+    assert record["outcome"] == "refused" and "cycle" in record["reason"]
+
+
+def test_late_readers_of_an_alias_read_a_clone(lib, x):
+    @tf.function
+    def f(x):
+        a = tf.matmul(x, x, name="a")
+        flat = tf.reshape(a, [SIZE // 2, SIZE * 2], name="flat")
+        b = tf.matmul(flat, flat, transpose_b=True, name="b")
+        c = tf.matmul(b, b, name="c")
+        d = tf.matmul(c, c, name="d")
+        return tf.reduce_sum(tf.matmul(d, flat, name="e")) + tf.reduce_max(c)
+
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    result, record = run(lib, plan_of(name, swap()), f, x)
+    assert record["outcome"] == "planned", record["reason"]
+    assert result.numpy() == expected.numpy()
+    assert tfswap.memory_stats()["copies_in"] == 1
+
+
+def test_outputs_of_several_ports_and_control_inputs(lib, x):
+    @tf.function
+    def f(x):
+        first, second = tf.split(tf.matmul(x, x, name="a"), 2, name="parts")
+        b = tf.matmul(first, x, name="b")
+        with tf.control_dependencies([b]):
+            c = tf.matmul(b, x, name="c")
+        d = tf.matmul(c, x, name="d")
+        return tf.reduce_sum(tf.matmul(d, second, transpose_b=True, name="e"))
+
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    result, record = run(lib, plan_of(name, swap(tensor="parts:1")), f, x)
+    assert record["outcome"] == "planned", record["reason"]
+    assert result.numpy() == expected.numpy()
+
+
+def test_a_fetched_tensor_can_be_swapped(lib, x):
+    @tf.function
+    def f(x):
+        a = tf.matmul(x, x, name="a")
+        d = a
+        for name in "bcd":
+            d = tf.matmul(d, x, name=name)
+        return a, tf.matmul(d, a, name="e"), tf.reduce_sum(d)
+
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    result, record = run(lib, plan_of(name, swap()), f, x)
+    assert record["outcome"] == "planned", record["reason"]
+    for got, wanted in zip(result, expected, strict=True):
+        assert np.array_equal(got, wanted)
+
+
+def branching():
+    @tf.function
+    def f(x, which):
+        a = tf.matmul(x, x, name="a")
+        b = tf.matmul(a, x, name="b")
+        c = tf.cond(which, lambda: tf.matmul(b, x, name="inside"), lambda: b * 2.0)
+        d = tf.matmul(c, x, name="d")
+        return tf.reduce_sum(tf.matmul(d, a, name="e"))
+
+    return f
+
+
+@pytest.mark.parametrize("which", [True, False])
+def test_across_a_branch(lib, x, which):
+    f, which = branching(), tf.constant(which)
+    expected = f(x, which)
+    name, graph = fingerprint(lib, f, x, which)
+    inside = next(n for n in graph.nodes if n.endswith("inside"))
+    result, record = run(lib, plan_of(name, swap(gates=("d",))), f, x, which)
+    assert record["outcome"] == "planned", record["reason"]
+    assert result.numpy() == expected.numpy()
+    # A trigger that may be dead would kill the readers.
+    _, record = run(lib, plan_of(name, swap(gates=(), trigger=inside)), f, x, which)
+    assert record["outcome"] == "refused" and "may run when" in record["reason"]
+
+
+def test_the_bootstrap_holds_loops_and_branches(lib, x):
+    @tf.function
+    def f(x, turns):
+        a = tf.matmul(x, x)
+        for _ in tf.range(turns):
+            first = b = tf.nn.relu(tf.matmul(x, x))
+            for _ in range(6):
+                b = tf.nn.relu(tf.matmul(b, x))
+            b = tf.matmul(b, first)
+            if tf.reduce_sum(b) > 0.0:
+                x = x + tf.matmul(b, a)
+            else:
+                x = x - b
+        for _ in range(4):
+            x = tf.matmul(x, x) / 8.0
+        return tf.reduce_sum(tf.matmul(x, a))
+
+    turns = tf.constant(3)
+    expected = f(x, turns)
+    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
+    result, record = run(lib, lazy, f, x, turns)
+    assert record["outcome"] == "bootstrapped", record["reason"]
+    assert record["swaps"] > 0
+    assert result.numpy() == expected.numpy()
+
+
+def test_gradients_through_a_bootstrapped_function(lib, x):
+    variable = tf.Variable(x)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            y = x
+            for _ in range(8):
+                y = tf.nn.relu(tf.matmul(y, variable))
+            loss = tf.reduce_sum(y)
+        return loss, tape.gradient(loss, variable)
+
+    expected = step()
+    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
+    result, record = run(lib, lazy, step)
+    assert record["outcome"] == "bootstrapped" and record["swaps"] >= 6
+    for got, wanted in zip(result, expected, strict=True):
+        assert np.array_equal(got, wanted)
+
+
+def test_a_plan_that_is_not_json_is_reported(lib, x):
+    f = chain()
+    expected = f(x)
+    serial = newest(lib)
+    pushed = PlanSession()
+    pushed.push(SwapPlan(unmatched="bootstrap"))
+    options = pushed._pushed.config_proto_serialized
+    config = tf.compat.v1.ConfigProto.FromString(options)
+    optimizer = config.graph_options.rewrite_options.custom_optimizers[-1]
+    optimizer.parameter_map["plan"].s = b"{broken"
+    from tensorflow.python.eager import context
+
+    context.context().function_call_options = context.FunctionCallOptions(config_proto=config)
+    try:
+        assert f(x).numpy() == expected.numpy()
+    finally:
+        context.context().function_call_options = None
+    assert records(lib, serial)[0]["outcome"] == "refused"

@@ -1,0 +1,165 @@
+"""From a recording to a timeline: times without waits, buffers without swaps, honest absences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tfswap.grappler.graph import StepGraph
+from tfswap.profile import matching_ops, profile_step
+from tfswap.timeline import peak_load
+from tfswap.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
+
+MIB = 1 << 20
+
+# a makes a tensor; b reads it through a reshape; c works for long; d reads it again.
+GRAPH = "\n".join(
+    [
+        "a\tConv2D\t0\tgpr\t1\tx:0",
+        "x\t_Arg\t0\t\t1",
+        "r\tReshape\t0\tapr\t1\ta:0\tx:0",
+        "b\tMatMul\t0\tgpr\t1\tr:0",
+        "c\tMatMul\t0\tgpr\t1\tb:0",
+        "d\tMatMul\t0\tgpr\t1\tr:0\tc:0",
+        "#delay\tb\tc",
+        "#keepup\tc\td",
+    ]
+)
+
+
+class Recording:
+    """Builds a StepTrace op by op; times in us."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.ops: list[tuple] = []
+        self.buffers: list[tuple] = []
+        self.accesses: list[tuple] = []
+
+    def name(self, name: str) -> int:
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
+
+    def op(self, name, start, end, wait=0, op_type="MatMul", frame=1, iteration=0) -> int:
+        self.ops.append(
+            (start * 1000, end * 1000, wait * 1000, 5, frame, iteration)
+            + (self.name(name), self.name(op_type))
+        )
+        return len(self.ops) - 1
+
+    def buffer(self, mib, alloc, free) -> int:
+        scaled = [value if value < 0 else value * 1000 for value in (alloc, free)]
+        self.buffers.append((mib * MIB, *scaled, self.name("any"), 0))
+        return len(self.buffers) - 1
+
+    def access(self, op, port, buffer) -> None:
+        self.accesses.append((op, port, buffer, 0))
+
+    def trace(self) -> StepTrace:
+        return StepTrace(
+            0,
+            10**9,
+            100,
+            np.array(self.ops, OP_DTYPE),
+            np.array(self.buffers, BUFFER_DTYPE),
+            np.array(self.accesses, ACCESS_DTYPE),
+            tuple(self.names),
+        )
+
+
+def recording(wait: int = 0) -> Recording:
+    r = Recording()
+    a = r.op("a", 0, 10)
+    reshape = r.op("r", 10, 10, op_type="Reshape")
+    b = r.op("b", 10, 20)
+    c = r.op("c", 20, 100 + wait, wait=wait)
+    d = r.op("d", 100 + wait, 110 + wait)
+    tensor = r.buffer(8, 1, 110 + wait)
+    weights = r.buffer(3, -1, -1)
+    for op, port in ((a, -1), (reshape, 0), (reshape, -1), (b, 0), (d, 0)):
+        r.access(op, port, tensor)
+    r.access(c, 0, weights)
+    return r
+
+
+def test_an_absence_through_an_alias():
+    trace = recording().trace()
+    graph = StepGraph.parse(GRAPH)
+    assert matching_ops(trace, graph) == 5
+    profile = profile_step(trace, graph)
+    timeline = profile.timeline
+    timeline.validate()
+    gap = [a for a in timeline.absences if timeline.op_names[a.before_op] == "d"]
+    assert len(gap) == 1
+    assert gap[0].tensor == "a:0"
+    assert gap[0].consumers == ("d",)
+    assert timeline.op_names[gap[0].producer_op] == "a"
+    assert timeline.op_names[gap[0].after_op] == "b"
+    assert timeline.resident_bytes == 100 + 3 * MIB
+    assert peak_load(timeline) == 100 + 11 * MIB
+    assert timeline.step_ns == 110_000
+
+
+def test_waits_take_no_time():
+    plain = profile_step(recording().trace(), StepGraph.parse(GRAPH)).timeline
+    waited = profile_step(recording(wait=500).trace(), StepGraph.parse(GRAPH)).timeline
+    # A gap of up to 20 us is an executor thread's own and stays.
+    assert plain.step_ns <= waited.step_ns <= plain.step_ns + 20_000
+
+
+def test_a_buffer_that_left_and_came_back_is_one_buffer():
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    b = r.op("b", 10, 20)
+    r.op("c", 20, 100)
+    back = r.op("tfswap/in/a_0/0", 60, 90, op_type="_CopyFromHost")
+    d = r.op("d", 100, 110)
+    first, second = r.buffer(8, 1, 30), r.buffer(8, 60, 110)
+    for op, port in ((a, -1), (out, 0), (b, 0)):
+        r.access(op, port, first)
+    for op, port in ((back, -1), (d, 0)):
+        r.access(op, port, second)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    timeline.validate()
+    assert peak_load(timeline) == 100 + 8 * MIB
+    assert sorted(timeline.buffer_bytes.tolist()) == [0, 8 * MIB]
+    assert [timeline.op_names[x.before_op] for x in timeline.absences if x.tensor == "a:0"][
+        -1
+    ] == "d"
+
+
+def test_who_else_uses_the_buffer_keeps_it():
+    r = recording()
+    c = next(i for i, op in enumerate(r.ops) if r.names[op[6]] == "c")
+    r.access(c, 1, 0)  # a slice of it, say
+    absences = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline.absences
+    assert not [x for x in absences if x.tensor == "a:0" and x.after_op < c < x.before_op]
+
+
+def test_of_several_turns_of_a_loop_the_last_is_taken():
+    r = Recording()
+    for turn in range(3):
+        for place, name in enumerate("abcd"):
+            start = 1000 * turn + 10 * place
+            r.op(name, start, start + 10, frame=2, iteration=turn)
+    r.buffer(1, 2001, 2009)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    assert timeline.op_names == ("a", "b", "c", "d")
+    assert peak_load(timeline) == 100 + MIB
+
+
+def test_a_recording_of_another_graph_is_refused():
+    r = Recording()
+    r.op("elsewhere", 0, 1)
+    with pytest.raises(ValueError, match="holds no op of the training graph"):
+        profile_step(r.trace(), StepGraph.parse(GRAPH))
+
+
+def test_bytes_that_are_no_trace_are_refused():
+    with pytest.raises(ValueError, match="not a tfswap trace"):
+        StepTrace.from_bytes(b"something else")
+    head = b"TFSWTRC1" + np.array([0, 1, 2, 3, 0, 0, 0], "<i8").tobytes()
+    with pytest.raises(ValueError, match="cut off"):
+        StepTrace.from_bytes(head)

@@ -1,0 +1,42 @@
+"""What people read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfswap.report.summary import Report, readable_bytes, summary_lines
+
+
+@pytest.mark.parametrize("outcome", ["swapped", "fits", "bootstrap", "no effect"])
+def test_a_few_lines_that_all_say_who_speaks(outcome):
+    lines = summary_lines(Report(outcome=outcome, budget_bytes=900 << 20))
+    assert 1 <= len(lines) <= 4
+    assert all(line.startswith("tfswap: ") and len(line) <= 110 for line in lines)
+
+
+def test_predictions_stand_beside_measurements():
+    report = Report(
+        outcome="swapped",
+        budget_bytes=900 << 20,
+        unswapped_peak_bytes=1571 << 20,
+        predicted_peak_bytes=849 << 20,
+        measured_peak_bytes=857 << 20,
+        unswapped_step_s=2.73,
+        predicted_step_s=2.9,
+        step_s=2.95,
+        bytes_out_per_step=711 << 20,
+        bytes_in_per_step=711 << 20,
+        swapped_buffers=57,
+        host_peak_bytes=700 << 20,
+    )
+    assert summary_lines(report) == [
+        "tfswap: peak   1.53 GiB -> 857 MiB measured (849 MiB predicted), budget 900 MiB",
+        "tfswap: step   2.73 s -> 2.95 s measured (2.90 s predicted)",
+        "tfswap: moved  711 MiB out and 711 MiB in per step, 57 buffers",
+        "tfswap: far    700 MiB in use (host)",
+    ]
+
+
+def test_readable_bytes():
+    shown = [readable_bytes(size) for size in (None, 5, 2048, 3 << 20, 5 << 30)]
+    assert shown == ["?", "5 bytes", "2 KiB", "3 MiB", "5.00 GiB"]
