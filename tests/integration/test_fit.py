@@ -323,8 +323,8 @@ def test_lstm():
         return compiled(keras.Model(inputs, keras.layers.Dense(4)(x)))
 
     random = np.random.default_rng(0)
-    data = (random.random((1024, 32, 64), dtype=np.float32), random.integers(0, 4, 1024))
-    same_numbers(build, part=0.8, data=data, batch_size=128)
+    data = (random.random((2048, 32, 64), dtype=np.float32), random.integers(0, 4, 2048))
+    same_numbers(build, part=0.8, data=data, batch_size=256)
 
 
 class Subclassed(keras.Model):

@@ -11,7 +11,7 @@ namespace tfswap {
 namespace {
 
 constexpr int kLeastAbsence = 3;  // milestones
-constexpr int kLookAhead = 2;     // milestones
+constexpr int kLookAhead = 1;     // milestones: more would hold memory that the next op needs
 constexpr int kSlack = 3;         // milestones
 
 struct Access {
