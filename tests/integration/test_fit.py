@@ -46,7 +46,9 @@ def test_same_losses_inside_a_budget_that_the_model_exceeds(unswapped, capsys):
     assert report["outcome"] == "swapped"
     assert report["swapped_buffers"] > 0 and report["bytes_out_per_step"] > 0
     assert report["predicted_peak_bytes"] == pytest.approx(report["measured_peak_bytes"], rel=0.1)
-    assert report["unswapped_peak_bytes"] == pytest.approx(max(unswapped.peaks), rel=0.05)
+    # Whether the 15 MiB work spaces of two convolutions meet is up to the executor, also unswapped.
+    work_space = 15 * MIB
+    assert abs(report["unswapped_peak_bytes"] - max(unswapped.peaks)) <= work_space + MIB
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
     assert 1 <= len(printed) <= 6
     assert all(line.startswith("tfswap: ") for line in printed)
