@@ -30,7 +30,7 @@ from tfswap.planning import plan_function
 from tfswap.profile import Profile, matching_ops, profile_step
 from tfswap.report.summary import Report, summary_lines
 from tfswap.session import PlanSession
-from tfswap.status import run_ended, run_started
+from tfswap.state import run_ended, run_started
 from tfswap.trace import StepTrace
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <sstream>
 
-#include "core/copy.h"
 #include "device/swap_device.h"
 #include "grappler/pass_log.h"
 #include "kernels/copy_engine.h"
@@ -142,9 +141,5 @@ char* tfswap_describe(const char* fingerprint) {
 }
 
 void tfswap_clear_pass_records() { tfswap::ClearPassRecords(); }
-
-double tfswap_measure_copy(int64_t bytes, int repeats) {
-  return tfswap::MeasureCopySpeed(bytes, repeats);
-}
 
 }  // extern "C"

@@ -11,7 +11,7 @@ from typing import Any
 from tfswap import budget as budgets
 from tfswap.machine import Machine, cores
 from tfswap.report.summary import readable_bytes
-from tfswap.status import memory_stats, status
+from tfswap.state import memory_stats, status
 
 # Less than this left, and the next large allocation may end the process.
 _SCARCE_BYTES = 256 << 20

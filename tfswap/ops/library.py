@@ -47,7 +47,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_pass_records": (ctypes.c_void_p, []),
     "tfswap_describe": (ctypes.c_void_p, [ctypes.c_char_p]),
     "tfswap_clear_pass_records": (None, []),
-    "tfswap_measure_copy": (ctypes.c_double, [ctypes.c_int64, ctypes.c_int]),
 }
 
 
@@ -132,10 +131,6 @@ class Library:
 
     def clear_pass_records(self) -> None:
         self._dll.tfswap_clear_pass_records()
-
-    def measure_copy(self, size_bytes: int = 64 << 20, repeats: int = 3) -> float:
-        """Bytes per second of a copy between two blocks of `size_bytes`, best of `repeats`."""
-        return float(self._dll.tfswap_measure_copy(size_bytes, repeats))
 
 
 _library: Library | None = None

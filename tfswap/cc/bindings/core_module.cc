@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/copy.h"
 #include "core/simulator.h"
 
 namespace py = pybind11;
@@ -173,6 +174,6 @@ void BindSimulator(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The parts of tfswap that need no TensorFlow.";
   tfswap::BindSimulator(module);
-  // Bindings of other core files are declared in a file of their own beside this one, as
-  // `void Bind...(py::module_&)`, and called here.
+  module.def("measure_copy_speed", &tfswap::MeasureCopySpeed, py::arg("bytes"), py::arg("repeats"),
+             py::call_guard<py::gil_scoped_release>());
 }

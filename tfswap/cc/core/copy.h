@@ -13,7 +13,7 @@ void CopyPastCache(void* destination, const void* source, size_t bytes);
 // A 64-bit checksum of `bytes` bytes, to notice a buffer that came back changed. Not cryptographic.
 uint64_t Checksum(const void* data, size_t bytes);
 
-// Bytes per second of CopyPastCache between two fresh blocks of `bytes` bytes, best of `repeats`.
+// Bytes per second of CopyPastCache between two blocks of `bytes` bytes, median of `repeats`.
 double MeasureCopySpeed(size_t bytes, int repeats);
 
 }  // namespace tfswap

@@ -335,7 +335,9 @@ std::string BudgetAllocator::WhyNot(int64_t bytes) {
       if (buffer != nullptr && seen.insert(buffer->data()).second) own += input.TotalBytes();
     }
   }
-  const int64_t smallest = staying + own;
+  // With swaps in force all that could be moved has been moved: no less than this gets past here.
+  const bool swapping = reclaimer_ != nullptr && reclaimer_->InForce();
+  const int64_t smallest = swapping ? in_use_.load() + bytes : staying + own;
 
   std::partial_sort(holders.begin(), holders.begin() + std::min<size_t>(5, holders.size()),
                     holders.end(),
@@ -350,11 +352,16 @@ std::string BudgetAllocator::WhyNot(int64_t bytes) {
             (holders[i].op.empty() ? "(made outside of any op)"
                                    : "'" + holders[i].op + "' (" + holders[i].kind + ")");
   }
-  text += ". The smallest budget that could work is " + ReadableBytes(smallest) + ": " +
-          ReadableBytes(staying) + " that stay (weights, optimiser state, batch) and " +
-          ReadableBytes(own) + " that this op needs at once.";
-  if (smallest <= budget_.load()) {
-    text += " Train with tfswap.AutoSwap(budget=...) to have the rest moved out of the way.";
+  text += ". The smallest budget that could work is " + ReadableBytes(smallest) + ": ";
+  if (swapping) {
+    text += "nothing of what is in use can be moved while this op runs. Raise the budget, or train "
+            "with a smaller batch.";
+  } else {
+    text += ReadableBytes(staying) + " that stay (weights, optimiser state, batch) and " +
+            ReadableBytes(own) + " that this op needs at once.";
+    if (smallest <= budget_.load()) {
+      text += " Train with tfswap.AutoSwap(budget=...) to have the rest moved out of the way.";
+    }
   }
   const std::string hindrance = reclaimer_ != nullptr ? reclaimer_->Hindrance() : "";
   if (!hindrance.empty()) text += " " + hindrance;

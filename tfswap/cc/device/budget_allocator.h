@@ -23,6 +23,8 @@ class Reclaimer {
   virtual int64_t Reclaim(int64_t bytes) = 0;
   // Bytes on their way off the device: they will be free without anybody's doing.
   virtual int64_t BytesLeaving() const = 0;
+  // Whether anything in the steps that run can be moved, or has been.
+  virtual bool InForce() const = 0;
   // Why Reclaim() could do no more ("" when it simply has nothing left to move).
   virtual std::string Hindrance() const = 0;
 };

@@ -89,6 +89,7 @@ class CopyEngine : public Reclaimer {
 
   int64_t Reclaim(int64_t bytes) override;
   int64_t BytesLeaving() const override { return bytes_leaving_.load(); }
+  bool InForce() const override { return Stats().buffers_alive > 0; }
   std::string Hindrance() const override;
 
   // Makes each copy take as long as on a link of this speed; 0 lifts that.
