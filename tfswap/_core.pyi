@@ -73,6 +73,5 @@ def simulate(
     link: LinkSpeeds,
     budget_bytes: int | None = None,
 ) -> SimResult: ...
-
 def measure_copy_speed(bytes: int, repeats: int) -> float:
     """Bytes per second of the copies that swaps make, between two blocks of so many bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -44,6 +45,54 @@ def test_an_allocation_beyond_the_budget_says_all_that_it_should(megabytes):
     assert "Largest holders: 6.0 MiB" in text
     assert "The smallest budget that could work is" in text
     assert tfswap.memory_stats()["failures"] >= 1
+
+
+def test_large_blocks_come_from_the_system_and_go_back(megabytes):
+    before = tfswap.memory_stats()["bytes_in_use"]
+
+    @tf.function
+    def twice(x):
+        return x + x
+
+    for mib in (31, 32, 33, 64):  # malloc's, and ours from 32 MiB on
+        tensor = megabytes(mib)
+        doubled = twice(tensor)
+        in_use = tfswap.memory_stats()["bytes_in_use"]
+        assert in_use == pytest.approx(before + 2 * mib * MIB, abs=4096)
+        np.testing.assert_array_equal(doubled, tensor.numpy() * 2)
+        resident = _resident_bytes()
+        del doubled
+        assert _resident_bytes() <= resident - (mib - 2) * MIB or mib < 32
+        del tensor
+    assert tfswap.memory_stats()["bytes_in_use"] <= before + 4096
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def test_with_swaps_in_force_the_error_says_what_would_have_been_enough(megabytes):
+    x = megabytes(8)
+    base = tfswap.memory_stats()["bytes_in_use"]
+    tfswap.set_budget(base + 20 * MIB)
+
+    @tf.function
+    def step(x):
+        kept = tf.identity(x + 1.0)  # 8 MiB that are parked, and leave when room is needed
+        handle = copy_to_host(kept, lazy=True)
+        with tf.control_dependencies([handle]):
+            tiled = tf.tile(x, [3])
+        with tf.control_dependencies([tiled]):
+            back = copy_from_host(handle, x.dtype)
+        return tf.reduce_sum(tiled) + tf.reduce_sum(back)
+
+    with pytest.raises(tf.errors.ResourceExhaustedError) as failure:
+        step(x)
+    text = str(failure.value)
+    assert "nothing of what is in use can be moved while this op runs" in text
+    needed = re.search(r"The smallest budget that could work is ([0-9.]+) MiB", text)
+    assert float(needed[1]) >= base / MIB + 24
 
 
 def test_the_budget_can_be_changed_while_in_use(megabytes):

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "device/kernel_scope.h"
+#include "device/page_blocks.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -115,7 +116,9 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
     }
   }
   const size_t padding = std::max(alignment, sizeof(Header));
-  char* block = static_cast<char*>(base_->AllocateRaw(padding, num_bytes + padding));
+  const size_t whole = num_bytes + padding;
+  char* block = static_cast<char*>(
+      num_bytes >= kPageBlockBytes ? AllocatePageBlock(whole) : base_->AllocateRaw(padding, whole));
   if (block == nullptr) {
     Release(bytes);
     return nullptr;
@@ -152,7 +155,13 @@ void BudgetAllocator::DeallocateRaw(void* ptr) {
     if (blocks_ == header) blocks_ = header->next;
     if (recorder_.on()) recorder_.Freed(ptr);
   }
-  base_->DeallocateRaw(static_cast<char*>(ptr) - header->padding);
+  const size_t padding = header->padding;
+  char* block = static_cast<char*>(ptr) - padding;
+  if (static_cast<size_t>(bytes) >= kPageBlockBytes) {
+    FreePageBlock(block, bytes + padding);
+  } else {
+    base_->DeallocateRaw(block);
+  }
   Release(bytes);
 }
 
@@ -354,8 +363,9 @@ std::string BudgetAllocator::WhyNot(int64_t bytes) {
   }
   text += ". The smallest budget that could work is " + ReadableBytes(smallest) + ": ";
   if (swapping) {
-    text += "nothing of what is in use can be moved while this op runs. Raise the budget, or train "
-            "with a smaller batch.";
+    text +=
+        "nothing of what is in use can be moved while this op runs. Raise the budget, or train "
+        "with a smaller batch.";
   } else {
     text += ReadableBytes(staying) + " that stay (weights, optimiser state, batch) and " +
             ReadableBytes(own) + " that this op needs at once.";
