@@ -3,13 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-class LinkSpeeds:
+class Tier:
     def __init__(
         self,
         out_bytes_per_s: float,
         in_bytes_per_s: float,
         out_latency_ns: int = 0,
         in_latency_ns: int = 0,
+        capacity_bytes: int = ...,
     ) -> None: ...
     def out_duration_ns(self, bytes: int) -> int: ...
     def in_duration_ns(self, bytes: int) -> int: ...
@@ -54,12 +55,14 @@ class SimResult:
     @property
     def bytes_in(self) -> int: ...
     @property
-    def host_peak_bytes(self) -> int: ...
+    def far_peak_bytes(self) -> list[int]:
+        """The most bytes in each tier of far memory at once."""
+
     @property
     def fits(self) -> bool: ...
     @property
     def stalls(self) -> list[tuple[int, str, int, int]]:
-        """(op, "gate" | "swap-in" | "budget", place in the given swaps, ns)."""
+        """(op, "gate" | "swap-in" | "budget" | "order", place in the given swaps or -1, ns)."""
 
     def swap_times(self) -> NDArray[np.int64]:
         """A row per swap: out start, out end, released, in start, in end; -1: no copy-out."""
@@ -69,9 +72,13 @@ class SimResult:
 
 def simulate(
     timeline: Timeline,
-    swaps: NDArray[np.int32],
-    link: LinkSpeeds,
+    swaps: NDArray[np.int64],
+    tiers: list[Tier],
     budget_bytes: int | None = None,
+    order: list[tuple[int, int]] = ...,
 ) -> SimResult: ...
 def measure_copy_speed(bytes: int, repeats: int) -> float:
     """Bytes per second of the copies that swaps make, between two blocks of so many bytes."""
+
+def longest_repetition(symbols: NDArray[np.int64], min_length: int) -> tuple[int, int]:
+    """(start, length) of the longest stretch that follows itself, cut to its period; length 0: none."""

@@ -32,6 +32,10 @@ class Absence:
     Two absences of one buffer share a far copy if they name the same ``tensor``: when the earlier
     one is swapped, the later one needs no copy-out.
 
+    A gap may cross the step's end: from after_op to before_op of the next step, which is then not
+    after it. Its buffer outlives the step, and absences of its tensor that have no producer read
+    what was made a step before.
+
     Attributes:
         buffer: index of the buffer.
         tensor: the graph's name of the tensor that is copied, such as ``"block1/Relu:0"``.
@@ -68,6 +72,7 @@ class Timeline:
         buffer_free_ns: int64[m]; ``OUTLIVES_STEP_NS`` if the step does not free it.
         absences: those of one tensor in the order of time.
         step_ns: duration of the step.
+        op_types: type of each op; empty where they are not known.
     """
 
     op_names: tuple[str, ...]
@@ -81,6 +86,7 @@ class Timeline:
     buffer_free_ns: NDArray[np.int64]
     absences: tuple[Absence, ...]
     step_ns: int
+    op_types: tuple[str, ...] = ()
 
     def validate(self) -> None:
         """Check the timeline.
@@ -225,11 +231,6 @@ def _check_absence(timeline: Timeline, index: int, absence: Absence) -> None:
     after, before = absence.after_op, absence.before_op
     after_end_ns = int(timeline.op_end_ns[after])
     before_start_ns = int(timeline.op_start_ns[before])
-    _check(
-        after_end_ns <= before_start_ns and after < before,
-        f"{name}: after_op {after} ends at {after_end_ns} ns, which is not before before_op "
-        f"{before} starts at {before_start_ns} ns",
-    )
     producer = absence.producer_op
     if producer >= 0:
         _check(
@@ -239,6 +240,14 @@ def _check_absence(timeline: Timeline, index: int, absence: Absence) -> None:
         )
     alloc_ns = int(timeline.buffer_alloc_ns[absence.buffer])
     free_ns = int(timeline.buffer_free_ns[absence.buffer])
+    if crosses_step_end(timeline, absence):
+        _check(
+            free_ns == OUTLIVES_STEP_NS and alloc_ns <= 0,
+            f"{name}: after_op {after} ends at {after_end_ns} ns, which is not before before_op "
+            f"{before} starts at {before_start_ns} ns, and buffer {absence.buffer} does not "
+            f"outlive the step",
+        )
+        return
     _check(
         alloc_ns < after_end_ns,
         f"{name}: buffer {absence.buffer} is allocated at {alloc_ns} ns, but after_op {after} "
@@ -251,25 +260,41 @@ def _check_absence(timeline: Timeline, index: int, absence: Absence) -> None:
     )
 
 
+def crosses_step_end(timeline: Timeline, absence: Absence) -> bool:
+    """Whether the gap goes on into the next step."""
+    after, before = absence.after_op, absence.before_op
+    return after >= before or bool(timeline.op_end_ns[after] > timeline.op_start_ns[before])
+
+
 def _check_order_of_absences(timeline: Timeline) -> None:
     last_of_buffer: dict[int, int] = {}
     producer_of_tensor: dict[tuple[int, str], int] = {}
+    crossing = {
+        (absence.buffer, absence.tensor): absence.producer_op
+        for absence in timeline.absences
+        if crosses_step_end(timeline, absence)
+    }
     for index, absence in enumerate(timeline.absences):
-        producer = producer_of_tensor.setdefault(
-            (absence.buffer, absence.tensor), absence.producer_op
-        )
+        name = f"absence {index} ({absence.tensor})"
+        tensor = (absence.buffer, absence.tensor)
+        producer = crossing.get(tensor, -2)
+        if absence.producer_op == -1 and producer != -2:
+            producer = -1
+        elif producer == -2:
+            producer = producer_of_tensor.setdefault(tensor, absence.producer_op)
         _check(
             producer == absence.producer_op,
-            f"absence {index} ({absence.tensor}): producer_op is {absence.producer_op}, but an "
-            f"earlier absence of this tensor says {producer}",
+            f"{name}: producer_op is {absence.producer_op}, but an earlier absence of this tensor, "
+            f"or one across the step's end, says {producer}",
         )
         last = last_of_buffer.get(absence.buffer)
         if last is not None:
             before = timeline.absences[last].before_op
             _check(
-                before <= absence.after_op
+                not crosses_step_end(timeline, timeline.absences[last])
+                and before <= absence.after_op
                 and int(timeline.op_end_ns[before]) <= int(timeline.op_end_ns[absence.after_op]),
-                f"absence {index} ({absence.tensor}): after_op {absence.after_op} ends before op "
-                f"{before}, which ends absence {last} of the same buffer",
+                f"{name}: after_op {absence.after_op} ends before op {before}, which ends absence "
+                f"{last} of the same buffer",
             )
         last_of_buffer[absence.buffer] = index

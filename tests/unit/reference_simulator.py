@@ -13,17 +13,24 @@ from dataclasses import dataclass, field
 from timelines import FakeMachine
 
 from tfswap.simulator import Swap
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline
+from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, crosses_step_end
+
+BACK, WITHIN, AWAY = "comes back from the step before", "within the step", "leaves for the next"
 
 
 @dataclass
 class Copies:
-    """The facts about one swap; ``None``: not known yet."""
+    """The facts about one section of one swap; ``None``: not known yet."""
 
     place: int
     swap: Swap
     absence: Absence
+    role: str
+    section: int
     bytes: int
+    far_bytes: int
+    out_ns: int
+    in_ns: int
     leader: Copies | None = None
     out_start: int | None = None
     out_end: int | None = None
@@ -50,7 +57,7 @@ class Reference:
     peak_holders: list[tuple[int, int]] = field(default_factory=list)
     bytes_out: int = 0
     bytes_in: int = 0
-    host_peak_bytes: int = 0
+    far_peak_bytes: list[int] = field(default_factory=list)
     fits: bool = True
     stalls: list[tuple[int, str, int, int]] = field(default_factory=list)
     swap_times: list[list[int]] = field(default_factory=list)
@@ -79,10 +86,22 @@ def ordered_events(timeline: Timeline) -> list[tuple[int, str, int]]:
 def reference_simulate(
     timeline: Timeline,
     swaps: Sequence[Swap],
-    machine: FakeMachine,
+    machine: FakeMachine | Sequence[FakeMachine],
     budget_bytes: int | None = None,
+    order: Sequence[tuple[int, int]] = (),
 ) -> Reference:
-    return _Run(timeline, swaps, machine, budget_bytes).run()
+    tiers = list(machine) if isinstance(machine, Sequence) else [machine]
+    run = _Run(timeline, swaps, tiers, budget_bytes, order, {})
+    result = run.run()
+    left = run.left_over()
+    if not left:
+        return result
+    return _Run(timeline, swaps, tiers, budget_bytes, order, left).run()
+
+
+def pieces(total: int, count: int) -> list[int]:
+    borders = [total * i // count for i in range(count + 1)]
+    return [after - before for before, after in zip(borders, borders[1:], strict=False)]
 
 
 class _Run:
@@ -90,29 +109,31 @@ class _Run:
         self,
         timeline: Timeline,
         swaps: Sequence[Swap],
-        machine: FakeMachine,
+        tiers: list[FakeMachine],
         budget_bytes: int | None,
+        order: Sequence[tuple[int, int]],
+        left: dict[tuple[int, int], int],
     ) -> None:
         self.timeline = timeline
-        self.machine = machine
+        self.tiers = tiers
         self.budget = budget_bytes
-        self.copies = [
-            Copies(
-                place,
-                swap,
-                timeline.absences[swap.absence],
-                int(timeline.buffer_bytes[timeline.absences[swap.absence].buffer]),
-            )
-            for place, swap in enumerate(swaps)
-        ]
-        self.copies.sort(key=lambda c: c.swap.absence)
+        self.order = order
+        self.really_ends: dict[int, int] = {}
+        self.left = left  # (place, section) -> end of a copy-out of the step before
+        roles: list[tuple[str, int, Swap]] = []
+        by_absence = sorted(enumerate(swaps), key=lambda s: s[1].absence)
+        for place, swap in by_absence:
+            if crosses_step_end(timeline, timeline.absences[swap.absence]):
+                roles.append((BACK, place, swap))
+        for place, swap in by_absence:
+            crosses = crosses_step_end(timeline, timeline.absences[swap.absence])
+            roles.append((AWAY if crosses else WITHIN, place, swap))
+        self.copies = [c for role, place, swap in roles for c in self.sections(role, place, swap)]
         for c in self.copies:
-            c.leader = next(
-                other
-                for other in self.copies
-                if (other.absence.buffer, other.absence.tensor)
-                == (c.absence.buffer, c.absence.tensor)
-            )
+            same = [other for other in self.copies if self.far_copy(other) == self.far_copy(c)]
+            first = same[0]
+            own = c.place == first.place and c.role == first.role
+            c.leader = c if own else [o for o in same if o.place == first.place][-1]
         self.now = 0
         self.shift = 0
         self.load = timeline.resident_bytes
@@ -122,17 +143,84 @@ class _Run:
         self.hold_copies_in = False
         self.out = Reference(peak_bytes=self.load, load_curve=[(0, self.load)])
 
+    def sections(self, role: str, place: int, swap: Swap) -> list[Copies]:
+        absence = self.timeline.absences[swap.absence]
+        size = int(self.timeline.buffer_bytes[absence.buffer])
+        far = size if swap.far_bytes < 0 else swap.far_bytes
+        tier = self.tiers[swap.tier]
+        n = swap.sections
+        return [
+            Copies(
+                place,
+                swap,
+                absence,
+                role,
+                i,
+                part,
+                far_part,
+                duration(far_part, tier.out_bytes_per_s, tier.out_latency_ns) + encode,
+                duration(far_part, tier.in_bytes_per_s, tier.in_latency_ns) + decode,
+            )
+            for i, (part, far_part, encode, decode) in enumerate(
+                zip(
+                    pieces(size, n),
+                    pieces(far, n),
+                    pieces(swap.encode_ns, n),
+                    pieces(swap.decode_ns, n),
+                    strict=True,
+                )
+            )
+        ]
+
+    def far_copy(self, c: Copies) -> tuple[object, ...]:
+        if self.is_clean(c):
+            return ("nothing is copied", c.place)
+        made_before = c.role == BACK or c.absence.producer_op < 0
+        return (c.absence.buffer, c.absence.tensor, made_before)
+
+    def is_clean(self, c: Copies) -> bool:
+        return c.role == AWAY and c.absence.producer_op < 0
+
+    def copies_out(self, c: Copies) -> bool:
+        return c.leader is c and c.role != BACK and not self.is_clean(c)
+
     def run(self) -> Reference:
         for c in self.copies:
-            if c.absence.producer_op < 0:
+            if c.role == BACK:
+                c.after_ended = True
+                end = self.left.get((c.place, c.section))
+                c.out_end = -1 if end is None else end
+                c.out_seen = end is None
+            elif self.is_clean(c):
+                c.out_end, c.out_seen = -1, True
+        late = [c for c in self.copies if c.role == BACK and not c.out_seen]
+        self.asked_out.extend(
+            sorted(late, key=lambda c: list(self.left).index((c.place, c.section)))
+        )
+        for c in self.copies:
+            if c.role == BACK:
+                self.release(c)
+        for c in self.copies:
+            if c.role == BACK:
+                self.far_copy_is_known(c)
+            elif c.absence.producer_op < 0 and self.copies_out(c):
                 self.ask_out(c)
         for time, kind, index in ordered_events(self.timeline):
             self.pass_time(time + self.shift)
             self.now = time + self.shift
             getattr(self, "on_" + kind)(index)
             self.pass_time(self.now)
+        self.pass_time(self.timeline.step_ns + self.shift)
         self.finish()
         return self.out
+
+    def left_over(self) -> dict[tuple[int, int], int]:
+        end = self.timeline.step_ns + self.shift
+        return {
+            (c.place, c.section): c.out_end - end
+            for c in self.asked_out
+            if c.role == AWAY and not c.out_seen and c.out_end is not None
+        }
 
     # The trace's events.
 
@@ -155,12 +243,12 @@ class _Run:
         self.change(buffer, -int(self.timeline.buffer_bytes[buffer]))
 
     def on_start(self, op: int) -> None:
-        needed = [c for c in self.copies if c.absence.before_op == op]
+        needed = [c for c in self.copies if c.absence.before_op == op and c.role != AWAY]
         for c in needed:
             self.ask_in(c)
         self.pass_time(self.now)
         for c in self.copies:
-            if c.swap.gate_op == op:
+            if c.swap.gate_op == op and c.role != BACK:
                 since = self.now
                 assert c.leader is not None and c.leader.out_end is not None
                 if not c.leader.out_seen:
@@ -171,21 +259,28 @@ class _Run:
             while not c.in_seen:
                 self.start_copies_in()
                 if not self.one_event(None):
-                    self.start_in(self.queue()[0])
+                    self.start_in(self.queue(c.swap.tier)[0])
             self.pass_time(self.now)
             self.stall(op, "swap-in", c, since)
+        for before in [b for b, after in self.order if after == op]:
+            since = self.now
+            self.pass_time(max(self.now, self.really_ends[before]))
+            self.now = max(self.now, self.really_ends[before])
+            self.stall(op, "order", None, since)
+        length = int(self.timeline.op_end_ns[op] - self.timeline.op_start_ns[op])
+        self.really_ends[op] = self.now + length
         self.last_started = op
 
     def on_end(self, op: int) -> None:
         for c in self.copies:
-            if c.absence.producer_op == op:
+            if c.absence.producer_op == op and self.copies_out(c):
                 self.ask_out(c)
         for c in self.copies:
-            if c.absence.after_op == op:
+            if c.absence.after_op == op and c.role != BACK:
                 c.after_ended = True
                 self.release(c)
         for c in self.copies:
-            if c.swap.trigger_op == op:
+            if c.swap.trigger_op == op and c.role != AWAY:
                 self.ask_in(c)
 
     # The copies.
@@ -198,18 +293,21 @@ class _Run:
         return self.__dict__.setdefault("_asked_out", [])
 
     def ask_out(self, c: Copies) -> None:
-        if c.leader is not c:
-            return
-        link_free = self.asked_out[-1].out_end if self.asked_out else 0
+        before = [other for other in self.asked_out if other.swap.tier == c.swap.tier]
+        link_free = before[-1].out_end if before else 0
         assert link_free is not None
         c.out_start = max(self.now, link_free)
-        c.out_end = c.out_start + duration(
-            c.bytes, self.machine.out_bytes_per_s, self.machine.out_latency_ns
-        )
+        c.out_end = c.out_start + c.out_ns
         self.asked_out.append(c)
-        self.out.bytes_out += c.bytes
+        self.out.bytes_out += c.far_bytes
+        self.far_copy_is_known(c)
+
+    def far_copy_is_known(self, c: Copies) -> None:
+        assert c.out_end is not None
         for other in self.copies:
-            if other.leader is c and (other.swap.trigger_op < 0 or other.asked_in is not None):
+            if other.leader is not c or other.role == AWAY:
+                continue
+            if other.swap.trigger_op < 0 or other.asked_in is not None:
                 other.joins_in = max(self.now, c.out_end)
 
     def ask_in(self, c: Copies) -> None:
@@ -226,23 +324,27 @@ class _Run:
             c.released = self.now
             self.change(c.absence.buffer, -c.bytes)
 
-    def queue(self) -> list[Copies]:
-        waiting = [c for c in self.copies if c.queue_place is not None and c.in_start is None]
+    def queue(self, tier: int) -> list[Copies]:
+        waiting = [
+            c
+            for c in self.copies
+            if c.queue_place is not None and c.in_start is None and c.swap.tier == tier
+        ]
         return sorted(waiting, key=lambda c: c.queue_place or 0)
 
     def start_copies_in(self) -> None:
-        busy = any(c.in_start is not None and not c.in_seen for c in self.copies)
-        waiting = self.queue()
-        if busy or self.hold_copies_in or not waiting or self.too_much(waiting[0].bytes):
-            return
-        self.start_in(waiting[0])
+        for tier in range(len(self.tiers)):
+            under_way = [c for c in self.copies if c.in_start is not None and not c.in_seen]
+            busy = any(c.swap.tier == tier for c in under_way)
+            waiting = self.queue(tier)
+            if busy or self.hold_copies_in or not waiting or self.too_much(waiting[0].bytes):
+                continue
+            self.start_in(waiting[0])
 
     def start_in(self, c: Copies) -> None:
         c.in_start = self.now
-        c.in_end = self.now + duration(
-            c.bytes, self.machine.in_bytes_per_s, self.machine.in_latency_ns
-        )
-        self.out.bytes_in += c.bytes
+        c.in_end = self.now + c.in_ns
+        self.out.bytes_in += c.far_bytes
         self.change(c.absence.buffer, c.bytes)
 
     def coming(self) -> Iterator[tuple[tuple[int, int, int], Callable[[], None]]]:
@@ -296,33 +398,60 @@ class _Run:
             held = sorted((-size, b) for b, size in self.held.items() if size > 0)
             self.out.peak_holders = [(b, -size) for size, b in held[:5]]
 
-    def stall(self, op: int, cause: str, c: Copies, since: int) -> None:
+    def stall(self, op: int, cause: str, c: Copies | None, since: int) -> None:
         if self.now > since:
             self.shift += self.now - since
-            self.out.stalls.append((op, cause, c.place, self.now - since))
+            place = -1 if c is None else c.place
+            self.out.stalls.append((op, cause, place, self.now - since))
 
     def finish(self) -> None:
         out = self.out
         out.step_ns = self.timeline.step_ns + self.shift
         out.stall_ns = self.shift
+        places = sorted({c.place for c in self.copies})
+        out.swap_times = [self.times_of(place) for place in places]
+        out.far_peak_bytes = [self.far_peak(tier) for tier in range(len(self.tiers))]
         out.fits = self.budget is None or out.peak_bytes <= self.budget
-        by_place = sorted(self.copies, key=lambda c: c.place)
-        out.swap_times = [
-            [
-                -1 if time is None else time
-                for time in (c.out_start, c.out_end, c.released, c.in_start, c.in_end)
-            ]
-            for c in by_place
+        for tier, peak in zip(self.tiers, out.far_peak_bytes, strict=True):
+            out.fits = out.fits and peak <= getattr(tier, "capacity_bytes", peak)
+
+    def times_of(self, place: int) -> list[int]:
+        own = [c for c in self.copies if c.place == place]
+        outs = [c for c in own if self.copies_out(c)]
+        backs = [c for c in own if c.role != AWAY]
+        released = [c.released for c in own if c.role != BACK]
+        whole = [
+            min((c.out_start for c in outs if c.out_start is not None), default=None),
+            max((c.out_end for c in outs if c.out_end is not None), default=None),
+            max((r for r in released if r is not None), default=None),
+            min((c.in_start for c in backs if c.in_start is not None), default=None),
+            max((c.in_end for c in backs if c.in_end is not None), default=None),
         ]
-        moments = {c.out_start for c in self.asked_out if c.out_start is not None}
-        for moment in moments:
-            far = 0
-            for c in self.asked_out:
-                ends = max(other.in_end or 0 for other in self.copies if other.leader is c)
-                assert c.out_start is not None
-                if c.out_start <= moment < ends:
-                    far += c.bytes
-            out.host_peak_bytes = max(out.host_peak_bytes, far)
+        return [-1 if time is None else time for time in whole]
+
+    def far_peak(self, tier: int) -> int:
+        """Looks at the moments at which a far copy begins."""
+        stays: list[tuple[int, float, int]] = []
+        for c in self.copies:
+            if c.leader is not c or c.swap.tier != tier or self.is_clean(c):
+                continue
+            last = [o for o in self.copies if (o.place, o.role) == (c.place, c.role)][-1]
+            served = [o for o in self.copies if o is last or o.leader is last or o is c]
+            served += [o for o in self.copies if (o.place, o.role) == (c.place, c.role)]
+            until: float = max(o.in_end or 0 for o in served)
+            if any(o.role == AWAY for o in served):
+                until = math.inf
+            begin = c.out_start
+            if c.role == BACK:
+                begin = 0
+                if c.absence.producer_op < 0:
+                    until = self.out.step_ns
+            assert begin is not None
+            stays.append((begin, until, c.far_bytes))
+        peak = 0
+        for moment, _, _ in stays:
+            peak = max(peak, sum(size for a, b, size in stays if a <= moment < b))
+        return peak
 
 
 def duration(size: int, bytes_per_s: float, latency_ns: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ class FakeMachine:
     in_bytes_per_s: float = 1e9
     out_latency_ns: int = 0
     in_latency_ns: int = 0
+    capacity_bytes: int = 1 << 62
 
 
 INSTANT = FakeMachine(float("inf"), float("inf"))
@@ -70,11 +71,15 @@ def timelines(draw: Callable[[st.SearchStrategy[T]], T], max_ops: int = 14) -> T
     absences: list[Absence] = []
     for buffer in range(draw(st.integers(0, 6))):
         size = draw(st.integers(1, 20))
-        alloc = draw(st.integers(0, step_ns))
-        outlives = draw(st.booleans())
+        stays = draw(st.booleans())
+        alloc = 0 if stays else draw(st.integers(0, step_ns))
+        outlives = stays or draw(st.booleans())
         free = OUTLIVES_STEP_NS if outlives else draw(st.integers(alloc, step_ns + 2))
         buffers.append((size, alloc, free))
-        absences += draw(_absences_of(ops, buffer, alloc, free))
+        found = draw(_absences_of(ops, buffer, alloc, free))
+        if stays:
+            found += draw(_crossing(ops, buffer, found))
+        absences += found
     return make_timeline(
         ops,
         buffers,
@@ -117,6 +122,30 @@ def _absences_of(
         )
         first, first_end = before, ops[before][1]
     return found
+
+
+@st.composite
+def _crossing(
+    draw: Callable[[st.SearchStrategy[T]], T],
+    ops: list[tuple[int, int]],
+    buffer: int,
+    earlier: list[Absence],
+) -> list[Absence]:
+    """An absence into the next step, after all others of the buffer."""
+    last = earlier[-1].before_op if earlier else 0
+    afters = [op for op in range(last, len(ops)) if ops[op][1] >= ops[last][1]]
+    after = draw(st.sampled_from(afters))
+    first = earlier[0].after_op if earlier else after
+    before = draw(st.integers(0, first))
+    if not (after >= before and (after > before or ops[after][1] >= ops[before][0])):
+        return []
+    if ops[after][1] <= ops[before][0] and after < before:
+        return []
+    makers = [op for op in range(after + 1) if ops[op][1] <= ops[after][1]]
+    same = [a for a in earlier if a.producer_op < 0 and a.tensor == earlier[-1].tensor]
+    if same and draw(st.booleans()):
+        return [Absence(buffer, same[-1].tensor, draw(st.sampled_from([-1, *makers])), after, before)]
+    return [Absence(buffer, f"b{buffer}:next", draw(st.sampled_from([-1, *makers])), after, before)]
 
 
 _contexts = st.sampled_from([0, 0, 0, 1])
@@ -167,7 +196,9 @@ def crowded_timelines(draw: Callable[[st.SearchStrategy[T]], T]) -> Timeline:
 
 
 @st.composite
-def swaps_for(draw: Callable[[st.SearchStrategy[T]], T], timeline: Timeline) -> list[Swap]:
+def swaps_for(
+    draw: Callable[[st.SearchStrategy[T]], T], timeline: Timeline, tiers: int = 0
+) -> list[Swap]:
     """Any swaps that the simulator accepts, sensible or not, in any order."""
     starts, ends = timeline.core.op_positions()
     swaps = []
@@ -178,8 +209,31 @@ def swaps_for(draw: Callable[[st.SearchStrategy[T]], T], timeline: Timeline) -> 
         gates = [-1, *np.flatnonzero(starts > ready).tolist()]
         triggers = [-1, *range(len(timeline.op_names))]
         gate, trigger = draw(st.sampled_from(gates)), draw(st.sampled_from(triggers))
-        swaps.append(Swap(index, gate, trigger))
+        swap = Swap(index, gate, trigger)
+        if tiers and draw(st.booleans()):
+            swap = replace(
+                swap,
+                tier=draw(st.integers(0, tiers - 1)),
+                sections=draw(st.integers(1, 3)),
+                far_bytes=draw(st.integers(-1, 12)),
+                encode_ns=draw(st.integers(0, 5)),
+                decode_ns=draw(st.integers(0, 5)),
+            )
+        swaps.append(swap)
     return draw(st.permutations(swaps))
+
+
+@st.composite
+def order_for(draw: Callable[[st.SearchStrategy[T]], T], timeline: Timeline) -> list[tuple[int, int]]:
+    """Order edges that point forwards."""
+    starts, _ = timeline.core.op_positions()
+    by_start = np.argsort(starts).tolist()
+    edges = []
+    for _ in range(draw(st.integers(0, 2))):
+        first = draw(st.integers(0, len(by_start) - 2))
+        second = draw(st.integers(first + 1, len(by_start) - 1))
+        edges.append((by_start[first], by_start[second]))
+    return edges
 
 
 machines = st.builds(

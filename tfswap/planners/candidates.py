@@ -10,6 +10,9 @@ Memory of a swapped buffer is surely gone from the segment that its gate's start
 after_op's end) opens, and surely not back before the segment that its trigger's end opens, however
 slow the link is. So a plan whose load over these segments stays below the budget keeps below it in
 the simulator too; the link's speed only decides how long ops have to wait.
+
+An absence that crosses the step's end is two windows: from its gate to the end, and from the start
+to its trigger.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap._core import LinkSpeeds, SimResult
-from tfswap.timeline import Timeline, absence_rows
+from tfswap._core import SimResult, Tier
+from tfswap.timeline import Timeline, absence_rows, crosses_step_end
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -56,8 +59,11 @@ class Candidates:
         bytes: size of the buffer.
         out_ns, in_ns: how long its copies take.
         far_copy: candidates with the same value share a copy-out.
+        made_before: the far copy that a candidate can share with one that crosses the step's end,
+            made a step before; -1 for those that read what this step makes.
+        crosses: whether the absence goes on into the next step.
         producer_end, after_end, before_start: segments that these moments of ops open.
-        latest_trigger_end: segment opened by the last possible trigger.
+        latest_trigger_end: segment opened by the last possible trigger; 0: only the step's start.
         earliest_gate_start: segment opened by the best gate for the earliest release.
         context: control-flow context.
         anchors: gates and triggers by context.
@@ -70,6 +76,8 @@ class Candidates:
     out_ns: Ints
     in_ns: Ints
     far_copy: Ints
+    made_before: Ints
+    crosses: Mask
     producer_end: Ints
     after_end: Ints
     before_start: Ints
@@ -93,7 +101,7 @@ class Candidates:
         return np.maximum(self.earliest_gate_start, self.after_end)
 
 
-def find_candidates(timeline: Timeline, link: LinkSpeeds, min_bytes: int) -> Candidates:
+def find_candidates(timeline: Timeline, link: Tier, min_bytes: int) -> Candidates:
     """Absences of at least ``min_bytes`` that have a gate and a trigger.
 
     Args:
@@ -118,8 +126,14 @@ def find_candidates(timeline: Timeline, link: LinkSpeeds, min_bytes: int) -> Can
         gate_start[own] = _earliest_gate(places, producer_end[own], after_end[own])
         trigger_end[own] = _latest_at_most(places.trigger_segment, before_start[own] - 1)
     release = np.maximum(gate_start, after_end)
-    usable = (size >= max(min_bytes, 1)) & (gate_start >= 0) & (trigger_end > release)
+    crosses = np.array(
+        [crosses_step_end(timeline, absence) for absence in timeline.absences], dtype=np.bool_
+    )
+    usable = (size >= max(min_bytes, 1)) & (gate_start >= 0) & (crosses | (trigger_end > release))
     kept = np.flatnonzero(usable)
+    # What was made a step before and what is made in this one have far copies of their own.
+    made_before = np.where((producer < 0) | crosses, far_copy, -1)
+    own_copy = 2 * far_copy + np.where((producer < 0) & ~crosses, 0, 1)
     return Candidates(
         segment_ns=segments.ns,
         segment_load=segments.load,
@@ -127,11 +141,13 @@ def find_candidates(timeline: Timeline, link: LinkSpeeds, min_bytes: int) -> Can
         bytes=size[kept],
         out_ns=np.array([link.out_duration_ns(int(b)) for b in size[kept]], dtype=np.int64),
         in_ns=np.array([link.in_duration_ns(int(b)) for b in size[kept]], dtype=np.int64),
-        far_copy=far_copy[kept],
+        far_copy=own_copy[kept],
+        made_before=made_before[kept],
+        crosses=crosses[kept],
         producer_end=producer_end[kept],
         after_end=after_end[kept],
         before_start=before_start[kept],
-        latest_trigger_end=trigger_end[kept],
+        latest_trigger_end=np.maximum(trigger_end[kept], 0),
         earliest_gate_start=gate_start[kept],
         context=context[kept],
         anchors=anchors,
@@ -148,21 +164,30 @@ def stretched(candidates: Candidates, timeline: Timeline, result: SimResult) -> 
 
 
 def leaders(candidates: Candidates, selected: Mask) -> Mask:
-    """Those selected that make the far copy: the earliest of each far copy."""
+    """Those selected that make the far copy: the earliest of each far copy.
+
+    What crosses the step's end makes it for those that read the same in the next step.
+    """
     places = np.flatnonzero(selected)
     _, first = np.unique(candidates.far_copy[places], return_index=True)
     leads = np.zeros(len(candidates), dtype=np.bool_)
     leads[places[first]] = True
+    if candidates.crosses.any():
+        carried = candidates.made_before[selected & candidates.crosses]
+        served = np.isin(candidates.made_before, carried) & ~candidates.crosses
+        leads[served & (candidates.made_before >= 0)] = False
     return leads
 
 
 def load_under(candidates: Candidates, places: Ints, gone: Ints, back: Ints) -> Ints:
     """The load of each segment when ``places`` are gone from ``gone`` up to, not with, ``back``."""
     relief = np.zeros(len(candidates.segment_load) + 1, dtype=np.int64)
-    useful = back > gone
+    crosses = candidates.crosses[places]
+    useful = crosses | (back > gone)
     size = candidates.bytes[places][useful]
     np.add.at(relief, gone[useful], size)
     np.add.at(relief, back[useful], -size)
+    relief[0] += int(candidates.bytes[places][crosses].sum())
     return candidates.segment_load - np.cumsum(relief[:-1])
 
 

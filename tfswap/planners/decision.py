@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfswap.simulator import SimResult, Swap
+from tfswap.timeline import Timeline
+
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -15,11 +21,13 @@ class Decision:
         policy: name of the planner.
         swaps: by absence; empty when the step fits as it is.
         result: the step under these swaps, simulated without a budget: its peak is the plan's own.
+        notes: what the planner has to say about it.
     """
 
     policy: str
     swaps: tuple[Swap, ...]
     result: SimResult
+    notes: tuple[str, ...] = ()
 
 
 class BudgetTooSmall(ValueError):
@@ -49,3 +57,61 @@ class BudgetTooSmall(ValueError):
         self.op_name = op_name
         self.op_bytes = op_bytes
         self.suggestion_bytes = suggestion_bytes
+
+
+def too_small(
+    timeline: Timeline, budget_bytes: int, least: NDArray[np.int64], who: str
+) -> BudgetTooSmall:
+    """The error of a planner that works on an `OpLoad`.
+
+    Args:
+        timeline: the unswapped step.
+        budget_bytes: what was asked for.
+        least: the load of each part with all of the planner's absences used.
+        who: the planner, for the text.
+    """
+    part = int(np.argmax(least))
+    op_name = timeline.op_names[part - 1] if part else "(before the first op)"
+    floor_bytes = int(least[part])
+    suggestion_bytes = -(-floor_bytes // MIB) * MIB
+    message = (
+        f"A budget of {budget_bytes / MIB:.1f} MiB is too small for {who}: the least that it "
+        f"reaches is {floor_bytes / MIB:.1f} MiB, while op {op_name!r} runs. Set the budget to "
+        f"{suggestion_bytes // MIB} MiB or more, or try policy='auto'."
+    )
+    return BudgetTooSmall(
+        message,
+        budget_bytes=budget_bytes,
+        floor_bytes=floor_bytes,
+        op_name=op_name,
+        op_bytes=floor_bytes - timeline.resident_bytes,
+        suggestion_bytes=suggestion_bytes,
+    )
+
+
+def over_budget(
+    timeline: Timeline, budget_bytes: int, result: SimResult, who: str
+) -> BudgetTooSmall:
+    """The error of a policy whose one plan needs more than the budget.
+
+    Args:
+        timeline: the unswapped step.
+        budget_bytes: what was asked for.
+        result: the plan, simulated.
+        who: the policy, for the text.
+    """
+    op_name = timeline.op_names[result.peak_op] if result.peak_op >= 0 else "(before the first op)"
+    suggestion_bytes = -(-result.peak_bytes // MIB) * MIB
+    message = (
+        f"A budget of {budget_bytes / MIB:.1f} MiB is too small for {who}: its plan needs "
+        f"{result.peak_bytes / MIB:.1f} MiB, while op {op_name!r} runs. Set the budget to "
+        f"{suggestion_bytes // MIB} MiB or more, or try policy='auto'."
+    )
+    return BudgetTooSmall(
+        message,
+        budget_bytes=budget_bytes,
+        floor_bytes=result.peak_bytes,
+        op_name=op_name,
+        op_bytes=result.peak_bytes - timeline.resident_bytes,
+        suggestion_bytes=suggestion_bytes,
+    )

@@ -25,7 +25,8 @@ class Placement:
 
     Attributes:
         places: the selected candidates, ascending.
-        gone: first segment without the buffer, for certain.
+        gone: first segment without the buffer, for certain; across the step's end without a gate:
+            one past the last segment.
         back: first segment that may have it again.
         gate_start: segment opened by the gate's start; -1: no gate.
         load: the most that each segment can hold.
@@ -133,8 +134,9 @@ def swaps_of(candidates: Candidates, placement: Placement) -> tuple[Swap, ...]:
         gate[gated] = anchors.gate_op[
             np.searchsorted(anchors.gate_segment, placement.gate_start[gated])
         ]
-        trigger[own] = anchors.trigger_op[
-            np.searchsorted(anchors.trigger_segment, placement.back[own])
+        triggered = own[placement.back[own] > 0]
+        trigger[triggered] = anchors.trigger_op[
+            np.searchsorted(anchors.trigger_segment, placement.back[triggered])
         ]
     return tuple(map(Swap, candidates.absence[places].tolist(), gate.tolist(), trigger.tolist()))
 
@@ -158,17 +160,25 @@ def _wanted_triggers(
     back = np.empty(len(places), dtype=np.int64)
     for number, own in _by_context(candidates, places):
         ends = candidates.anchors[number].trigger_segment
+        crosses = candidates.crosses[places[own]]
         last_in_time = np.searchsorted(ends, wanted[own], side="right") - 1
         first_possible = np.searchsorted(ends, earliest[own], side="right")
-        last_possible = np.searchsorted(ends, candidates.latest_trigger_end[places[own]])
-        back[own] = ends[np.minimum(np.maximum(last_in_time, first_possible), last_possible)]
+        # -1: from the step's start on.
+        first_possible = np.where(crosses, -1, first_possible)
+        latest = candidates.latest_trigger_end[places[own]]
+        last_possible = np.where(latest > 0, np.searchsorted(ends, latest), -1)
+        chosen = np.minimum(np.maximum(last_in_time, first_possible), last_possible)
+        back[own] = np.where(chosen >= 0, np.append(ends, 0)[chosen], 0)
     return back
 
 
 def _wanted_gates(
     candidates: Candidates, places: Ints, windows: Windows, leads: Mask, back: Ints
 ) -> Ints:
-    """The first gate after its copy-out has ended, else the last one before the trigger's end."""
+    """The first gate after its copy-out has ended, else the last one before the trigger's end.
+
+    Across the step's end there may be none.
+    """
     wanted = np.searchsorted(candidates.segment_ns, windows.out_end_ns, side="left")
     wanted = np.maximum(wanted, candidates.earliest_gate_start[places])
     gate = np.full(len(places), -1, dtype=np.int64)
@@ -176,7 +186,11 @@ def _wanted_gates(
         starts = candidates.anchors[number].gate_segment
         first_after = np.searchsorted(starts, wanted[own], side="left")
         last_useful = np.searchsorted(starts, back[own], side="left") - 1
-        gate[own] = starts[np.maximum(np.minimum(first_after, last_useful), 0)]
+        crosses = candidates.crosses[places[own]]
+        last_useful = np.where(crosses, len(starts) - 1, last_useful)
+        chosen = starts[np.maximum(np.minimum(first_after, last_useful), 0)]
+        # A copy-out that goes on in the next step holds nobody up.
+        gate[own] = np.where(crosses & (first_after == len(starts)), -1, chosen)
     return np.where(leads, gate, -1)
 
 
@@ -193,6 +207,7 @@ def _trigger_later(
     load = load_under(candidates, places, earliest, back)
     size = candidates.bytes[places]
     need = candidates.before_start[places]
+    earliest = np.where(candidates.crosses[places], 0, earliest)
     segment = len(load)
     while True:
         full = np.flatnonzero(load[:segment] > limit_bytes)
@@ -223,9 +238,12 @@ def _gate_earlier(
     gate = gate.copy()
     after_end = candidates.after_end[places]
     gone = np.maximum(gate, after_end)
+    ungated = leads & candidates.crosses[places] & (gate < 0)
+    gone[ungated] = len(candidates.segment_load)
     load = load_under(candidates, places, gone, back)
     size = candidates.bytes[places]
     ready = candidates.producer_end[places]
+    crosses = candidates.crosses[places]
     segment = -1
     while True:
         full = np.flatnonzero(load[segment + 1 :] > limit_bytes)
@@ -233,7 +251,7 @@ def _gate_earlier(
             return gate, gone, load
         segment += 1 + int(full[0])
         movable = np.flatnonzero(leads & (gone > segment) & (earliest <= segment))
-        movable = movable[back[movable] > segment]
+        movable = movable[crosses[movable] | (back[movable] > segment)]
         # Those copied out first first: they are over soonest.
         for i in movable[np.argsort(ready[movable], kind="stable")]:
             if load[segment] <= limit_bytes:
@@ -241,5 +259,6 @@ def _gate_earlier(
             starts = candidates.anchors[int(candidates.context[places[i]])].gate_segment
             gate[i] = starts[np.searchsorted(starts, segment, side="right") - 1]
             released = max(int(gate[i]), int(after_end[i]))
-            load[released : min(int(gone[i]), int(back[i]))] -= size[i]
+            until = int(gone[i]) if crosses[i] else min(int(gone[i]), int(back[i]))
+            load[released:until] -= size[i]
             gone[i] = released

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tfswap.planners import swdoa
+from tfswap.planners import greedy
 from tfswap.planners.decision import BudgetTooSmall, Decision
 from tfswap.simulator import Link
 from tfswap.timeline import Timeline
@@ -16,7 +16,7 @@ class Planner(Protocol):
     def __call__(self, timeline: Timeline, machine: Link, budget_bytes: int) -> Decision: ...
 
 
-POLICIES: dict[str, Planner] = {swdoa.POLICY: swdoa.plan_swaps}
+POLICIES: dict[str, Planner] = {greedy.POLICY: greedy.plan_swaps}
 
 
 def plan(policy: str, timeline: Timeline, machine: Link, budget_bytes: int) -> Decision:

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/copy.h"
+#include "core/repetition.h"
 #include "core/simulator.h"
 
 namespace py = pybind11;
@@ -60,20 +62,37 @@ std::unique_ptr<Timeline> MakeTimeline(const Array<int64_t>& op_start_ns,
   return std::make_unique<Timeline>(std::move(data));
 }
 
-// Rows of (absence, gate_op, trigger_op).
-SimResult SimulateRows(const Timeline& timeline, const Array<int32_t>& rows, const LinkSpeeds& link,
-                       std::optional<int64_t> budget_bytes) {
-  if (rows.ndim() != 2 || rows.shape(1) != 3) {
-    throw std::invalid_argument("swaps: rows of (absence, gate_op, trigger_op) are needed");
+// Rows of (absence, gate_op, trigger_op), or of all of a swap's fields.
+std::vector<Swap> ToSwaps(const Array<int64_t>& rows) {
+  if (rows.ndim() != 2 || (rows.shape(1) != 3 && rows.shape(1) != 8)) {
+    throw std::invalid_argument("swaps: rows of 3 or of 8 fields are needed");
   }
+  const bool full = rows.shape(1) == 8;
   const auto view = rows.unchecked<2>();
-  std::vector<Swap> swaps;
-  swaps.reserve(static_cast<size_t>(view.shape(0)));
+  std::vector<Swap> swaps(static_cast<size_t>(view.shape(0)));
   for (py::ssize_t i = 0; i < view.shape(0); ++i) {
-    swaps.push_back({view(i, 0), view(i, 1), view(i, 2)});
+    Swap& swap = swaps[static_cast<size_t>(i)];
+    swap.absence = static_cast<int32_t>(view(i, 0));
+    swap.gate_op = static_cast<int32_t>(view(i, 1));
+    swap.trigger_op = static_cast<int32_t>(view(i, 2));
+    if (!full) continue;
+    swap.tier = static_cast<int32_t>(view(i, 3));
+    swap.sections = static_cast<int32_t>(view(i, 4));
+    swap.far_bytes = view(i, 5);
+    swap.encode_ns = view(i, 6);
+    swap.decode_ns = view(i, 7);
   }
+  return swaps;
+}
+
+SimResult SimulateRows(const Timeline& timeline, const Array<int64_t>& rows,
+                       const std::vector<Tier>& tiers, std::optional<int64_t> budget_bytes,
+                       const std::vector<std::pair<int32_t, int32_t>>& order) {
+  const std::vector<Swap> swaps = ToSwaps(rows);
+  std::vector<OrderEdge> edges;
+  for (const auto& [before, after] : order) edges.push_back({before, after});
   py::gil_scoped_release without_gil;
-  return Simulate(timeline, swaps, link, budget_bytes);
+  return Simulate(timeline, swaps, tiers, budget_bytes, edges);
 }
 
 // The load as a step function: (time_ns, bytes from then on). Several changes at one time are all
@@ -136,11 +155,12 @@ std::pair<py::array_t<int64_t>, py::array_t<int64_t>> Events(const Timeline& tim
 }
 
 void BindSimulator(py::module_& module) {
-  py::class_<LinkSpeeds>(module, "LinkSpeeds")
-      .def(py::init<double, double, int64_t, int64_t>(), py::arg("out_bytes_per_s"),
-           py::arg("in_bytes_per_s"), py::arg("out_latency_ns") = 0, py::arg("in_latency_ns") = 0)
-      .def("out_duration_ns", &LinkSpeeds::OutDuration, py::arg("bytes"))
-      .def("in_duration_ns", &LinkSpeeds::InDuration, py::arg("bytes"));
+  py::class_<Tier>(module, "Tier")
+      .def(py::init<double, double, int64_t, int64_t, int64_t>(), py::arg("out_bytes_per_s"),
+           py::arg("in_bytes_per_s"), py::arg("out_latency_ns") = 0, py::arg("in_latency_ns") = 0,
+           py::arg("capacity_bytes") = std::numeric_limits<int64_t>::max())
+      .def("out_duration_ns", &Tier::OutDuration, py::arg("bytes"))
+      .def("in_duration_ns", &Tier::InDuration, py::arg("bytes"));
 
   py::class_<Timeline>(module, "Timeline")
       .def(py::init(&MakeTimeline), py::arg("op_start_ns"), py::arg("op_end_ns"),
@@ -158,14 +178,25 @@ void BindSimulator(py::module_& module) {
       .def_readonly("peak_holders", &SimResult::peak_holders)
       .def_readonly("bytes_out", &SimResult::bytes_out)
       .def_readonly("bytes_in", &SimResult::bytes_in)
-      .def_readonly("host_peak_bytes", &SimResult::host_peak_bytes)
+      .def_readonly("far_peak_bytes", &SimResult::far_peak_bytes)
       .def_readonly("fits", &SimResult::fits)
       .def_property_readonly("stalls", &Stalls)
       .def("swap_times", &AllSwapTimes)
       .def("load_curve", &LoadCurve);
 
-  module.def("simulate", &SimulateRows, py::arg("timeline"), py::arg("swaps"), py::arg("link"),
-             py::arg("budget_bytes") = py::none());
+  module.def("simulate", &SimulateRows, py::arg("timeline"), py::arg("swaps"), py::arg("tiers"),
+             py::arg("budget_bytes") = py::none(),
+             py::arg("order") = std::vector<std::pair<int32_t, int32_t>>());
+}
+
+void BindRepetition(py::module_& module) {
+  module.def(
+      "longest_repetition",
+      [](const Array<int64_t>& symbols, int64_t min_length) {
+        const Repetition found = LongestRepetition(ToVector(symbols), min_length);
+        return std::make_pair(found.start, found.length);
+      },
+      py::arg("symbols"), py::arg("min_length"));
 }
 
 }  // namespace
@@ -174,6 +205,7 @@ void BindSimulator(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The parts of tfswap that need no TensorFlow.";
   tfswap::BindSimulator(module);
+  tfswap::BindRepetition(module);
   module.def("measure_copy_speed", &tfswap::MeasureCopySpeed, py::arg("bytes"), py::arg("repeats"),
              py::call_guard<py::gil_scoped_release>());
 }

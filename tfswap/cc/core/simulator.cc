@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <queue>
-#include <stdexcept>
 #include <tuple>
 
 namespace tfswap {
@@ -19,64 +18,94 @@ Nanoseconds CopyDuration(Bytes bytes, double bytes_per_s, Nanoseconds latency_ns
          static_cast<Nanoseconds>(std::ceil(static_cast<double>(bytes) * 1e9 / bytes_per_s));
 }
 
-void Require(bool holds, const std::string& message) {
-  if (!holds) throw std::invalid_argument(message);
+// The part of `total` that falls to piece `piece` of `pieces`.
+int64_t Share(int64_t total, int32_t piece, int32_t pieces) {
+  return total * (piece + 1) / pieces - total * piece / pieces;
 }
 
-std::string Number(int64_t value) { return std::to_string(value); }
-
-// For each op, the swaps that have something to do with it, in the order in which they are kept.
-class SwapsOfOp {
+// For each op, the moves that have something to do with it, in the order in which they are kept.
+class MovesOfOp {
  public:
-  SwapsOfOp(size_t num_ops, size_t num_swaps) : first_(num_ops, kNone), next_(num_swaps, kNone) {}
+  MovesOfOp(int32_t num_ops, size_t num_moves) : first_(num_ops, kNone), next_(num_moves, kNone) {}
 
-  // To be called with falling swap numbers.
-  void AddInFront(int32_t op, int32_t swap) {
-    next_[swap] = first_[op];
-    first_[op] = swap;
+  // To be called with falling numbers.
+  void AddInFront(int32_t op, int32_t move) {
+    if (op == kNone) return;
+    next_[move] = first_[op];
+    first_[op] = move;
   }
   int32_t First(int32_t op) const { return first_[op]; }
-  int32_t Next(int32_t swap) const { return next_[swap]; }
+  int32_t Next(int32_t move) const { return next_[move]; }
 
  private:
   std::vector<int32_t> first_;
   std::vector<int32_t> next_;
 };
 
-// One run of the simulator. Swaps are numbered by their absences here, so that the order in which
-// they are given does not matter.
+// A copy-out that the step before had not ended.
+struct Leftover {
+  int32_t place;  // of its swap
+  int32_t section;
+  Nanoseconds end_ns;  // from the step's start
+};
+
+// One run of the simulator. A move is one section of one swap; a swap across the step's end makes
+// two: what comes back in this step, and what leaves in it. Moves are numbered: those that come
+// back from the step before, then all others by absence, so that the order in which swaps are given
+// does not matter.
 class Replay {
  public:
-  Replay(const Timeline& timeline, const std::vector<Swap>& swaps, const LinkSpeeds& link,
-         std::optional<Bytes> budget_bytes);
+  Replay(const Timeline& timeline, const std::vector<Swap>& swaps, const std::vector<Tier>& tiers,
+         std::optional<Bytes> budget_bytes, const std::vector<OrderEdge>& order,
+         const std::vector<Leftover>& leftovers);
 
   SimResult Run();
+  // To be asked after Run().
+  std::vector<Leftover> Leftovers() const;
 
  private:
-  struct SwapState {
+  enum class Role : uint8_t { kWithinStep, kArrives, kDeparts };
+
+  struct Move {
     Swap swap;
     Absence absence;
-    int32_t given_place;  // in the caller's list
-    int32_t leader;       // the swap whose copy-out this one uses; itself in the common case
+    Role role;
+    int32_t place;    // of its swap in the caller's list
+    int32_t section;  // of its swap
     Bytes bytes;
+    Bytes far_bytes;
+    Nanoseconds out_ns;
+    Nanoseconds in_ns;
+    int32_t leader;  // the move whose copy-out this one waits for; itself in the common case
+    bool copies_out = false;
+    bool out_asked = false;
+    bool out_done = false;
     bool after_ended = false;
-    bool fired = false;         // its trigger has ended
-    bool in_scheduled = false;  // the moment of joining the in queue is known
+    bool fired = false;     // its trigger has ended
+    bool in_asked = false;  // the moment of joining the in queue is known
     bool in_done = false;
     SwapTimes times;
-    // Of a leader only.
-    std::vector<int32_t> followers;
-    bool out_scheduled = false;
-    bool out_done = false;
-    int32_t copies_in_left = 1;
+    std::vector<int32_t> followers;  // of a leader only
+  };
+
+  struct Queues {
+    std::vector<int32_t> outs;  // all that were ever asked for; their ends ascend
+    size_t outs_ended = 0;
+    std::deque<int32_t> ins;
+    int32_t in_active = kNone;
   };
 
   // Ordered by time; at equal times copies-out end first, then copies-in, then new ones join the
-  // queue by number.
+  // queues by number.
   using Join = std::pair<Nanoseconds, int32_t>;
 
-  void NumberSwaps(const std::vector<Swap>& swaps);
-  void CheckSwap(const Swap& swap) const;
+  void CheckSwaps(const std::vector<Swap>& swaps) const;
+  void MakeMoves(const std::vector<Swap>& swaps);
+  void AddMoves(const Swap& swap, int32_t place, Role role);
+  void FindLeaders();
+  void ListByOp();
+  void TakeOver(const std::vector<Leftover>& leftovers);
+  void ReadOrder(const std::vector<OrderEdge>& order);
 
   void OnAlloc(int32_t buffer);
   void OnFree(int32_t buffer);
@@ -85,39 +114,48 @@ class Replay {
 
   void AskForCopyOut(int32_t number);
   void AskForCopyIn(int32_t number);
-  void StartCopyIn();
-  void ReleaseIfDone(SwapState& state);
+  void StartCopyIn(Queues* queues);
+  void ReleaseIfDone(Move* move);
 
   // Handles the copies' next event if it is not after `until_ns`; says whether there was one.
   bool NextCopyEvent(Nanoseconds until_ns);
   void Advance(Nanoseconds until_ns);
   void StartCopiesIn();
-  Nanoseconds NextOutEnd() const;
+  // The move whose copy-out ends next; kNone: there is none.
+  int32_t NextOut() const;
 
   void ChangeLoad(int32_t buffer, Bytes delta);
-  void Stalled(int32_t op, StallCause cause, int32_t number, Nanoseconds ns);
-  SwapState& LeaderOf(int32_t number) { return states_[states_[number].leader]; }
+  void Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns);
+  Queues& QueuesOf(const Move& move) { return queues_[move.swap.tier]; }
   bool WouldExceed(Bytes bytes) const { return budget_bytes_ && load_ + bytes > *budget_bytes_; }
   void FinishPeakHolders();
-  void FinishHostPeak();
+  void FinishSwapTimes(size_t num_swaps);
+  void FinishFarPeaks();
+  int32_t LastSection(int32_t number) const {
+    return number + moves_[number].swap.sections - 1 - moves_[number].section;
+  }
 
   const Timeline& timeline_;
   const TimelineData& data_;
-  const LinkSpeeds& link_;
+  const std::vector<Tier>& tiers_;
   const std::optional<Bytes> budget_bytes_;
+  const size_t num_swaps_;
 
-  std::vector<SwapState> states_;
-  SwapsOfOp produced_by_, absent_after_, gated_by_, triggered_by_, needed_by_;
+  std::vector<Move> moves_;
+  std::vector<MovesOfOp> by_op_;  // produced, absent after, gated, triggered, needed
+  enum { kProduced, kAbsentAfter, kGated, kTriggered, kNeeded, kRelations };
+
+  std::vector<std::vector<int32_t>> ops_before_;  // by op; empty without order edges
+  std::vector<Nanoseconds> really_ends_ns_;       // of ops that others are ordered after
 
   Nanoseconds now_ = 0;
   Nanoseconds shift_ = 0;
   Bytes load_ = 0;
   int32_t last_started_op_ = kNone;
 
-  std::vector<int32_t> out_queue_;  // all that were ever asked for; their ends ascend
-  size_t outs_ended_ = 0;
-  std::deque<int32_t> in_queue_;
-  int32_t in_active_ = kNone;
+  std::vector<Queues> queues_;
+  std::vector<int32_t> out_rank_;  // by move: how many copies-out were asked for before it
+  int32_t outs_asked_ = 0;
   std::priority_queue<Join, std::vector<Join>, std::greater<Join>> joins_;
   bool allocation_waits_ = false;
 
@@ -125,90 +163,187 @@ class Replay {
   SimResult result_;
 };
 
-Replay::Replay(const Timeline& timeline, const std::vector<Swap>& swaps, const LinkSpeeds& link,
-               std::optional<Bytes> budget_bytes)
+Replay::Replay(const Timeline& timeline, const std::vector<Swap>& swaps,
+               const std::vector<Tier>& tiers, std::optional<Bytes> budget_bytes,
+               const std::vector<OrderEdge>& order, const std::vector<Leftover>& leftovers)
     : timeline_(timeline),
       data_(timeline.data()),
-      link_(link),
+      tiers_(tiers),
       budget_bytes_(budget_bytes),
-      produced_by_(data_.op_start_ns.size(), swaps.size()),
-      absent_after_(data_.op_start_ns.size(), swaps.size()),
-      gated_by_(data_.op_start_ns.size(), swaps.size()),
-      triggered_by_(data_.op_start_ns.size(), swaps.size()),
-      needed_by_(data_.op_start_ns.size(), swaps.size()) {
-  NumberSwaps(swaps);
+      num_swaps_(swaps.size()),
+      queues_(tiers.size()) {
+  CheckSwaps(swaps);
+  MakeMoves(swaps);
+  FindLeaders();
+  ListByOp();
+  ReadOrder(order);
+  load_ = data_.resident_bytes;
+  result_.peak_bytes = load_;
+  result_.resident_bytes = load_;
+  result_.load_changes.reserve(2 * (data_.buffer_bytes.size() + moves_.size()));
+  TakeOver(leftovers);
 }
 
-void Replay::CheckSwap(const Swap& swap) const {
-  const auto num_ops = static_cast<int32_t>(data_.op_start_ns.size());
+void Replay::CheckSwaps(const std::vector<Swap>& swaps) const {
   const auto num_absences = static_cast<int32_t>(data_.absences.size());
-  Require(swap.absence >= 0 && swap.absence < num_absences,
-          "a swap names absence " + Number(swap.absence) + " of " + Number(num_absences));
-  const std::string name = "the swap of absence " + Number(swap.absence);
-  Require(swap.gate_op >= -1 && swap.gate_op < num_ops,
-          name + " names gate op " + Number(swap.gate_op) + " of " + Number(num_ops));
-  Require(swap.trigger_op >= -1 && swap.trigger_op < num_ops,
-          name + " names trigger op " + Number(swap.trigger_op) + " of " + Number(num_ops));
-  const int32_t producer = data_.absences[swap.absence].producer_op;
-  Require(swap.gate_op == kNone || producer == kNone ||
-              timeline_.start_position(swap.gate_op) > timeline_.end_position(producer),
-          name + " is gated by op " + Number(swap.gate_op) + ", which starts before its producer " +
-              Number(producer) + " has ended");
+  std::vector<bool> taken(data_.absences.size(), false);
+  for (const Swap& swap : swaps) {
+    Require(swap.absence >= 0 && swap.absence < num_absences,
+            "a swap names absence " + Number(swap.absence) + " of " + Number(num_absences));
+    Require(!taken[swap.absence], "absence " + Number(swap.absence) + " is swapped twice");
+    taken[swap.absence] = true;
+    const std::string name = "the swap of absence " + Number(swap.absence);
+    for (int32_t op : {swap.gate_op, swap.trigger_op}) {
+      Require(op >= -1 && op < timeline_.num_ops(),
+              name + " names " + (op == swap.gate_op ? "gate" : "trigger") + " op " + Number(op) +
+                  " of " + Number(timeline_.num_ops()));
+    }
+    Require(swap.tier >= 0 && swap.tier < static_cast<int32_t>(tiers_.size()),
+            name + " names tier " + Number(swap.tier) + " of " +
+                Number(static_cast<int64_t>(tiers_.size())));
+    Require(swap.sections >= 1, name + " has " + Number(swap.sections) + " sections");
+    Require(swap.encode_ns >= 0 && swap.decode_ns >= 0, name + " has a codec of negative time");
+    const int32_t producer = data_.absences[swap.absence].producer_op;
+    Require(swap.gate_op == kNone || producer == kNone ||
+                timeline_.start_position(swap.gate_op) > timeline_.end_position(producer),
+            name + " is gated by op " + Number(swap.gate_op) + ", which starts before its producer " +
+                Number(producer) + " has ended");
+  }
 }
 
-void Replay::NumberSwaps(const std::vector<Swap>& swaps) {
-  std::vector<int32_t> order(swaps.size());
-  for (size_t i = 0; i < swaps.size(); ++i) order[i] = static_cast<int32_t>(i);
-  std::sort(order.begin(), order.end(),
+void Replay::MakeMoves(const std::vector<Swap>& swaps) {
+  std::vector<int32_t> places(swaps.size());
+  for (size_t i = 0; i < swaps.size(); ++i) places[i] = static_cast<int32_t>(i);
+  std::sort(places.begin(), places.end(),
             [&](int32_t a, int32_t b) { return swaps[a].absence < swaps[b].absence; });
-
-  std::vector<int32_t> leader_of_far_copy(data_.absences.size(), kNone);
-  states_.reserve(swaps.size());
-  for (int32_t place : order) {
-    const Swap& swap = swaps[place];
-    CheckSwap(swap);
-    const auto number = static_cast<int32_t>(states_.size());
-    Require(number == 0 || states_.back().swap.absence != swap.absence,
-            "absence " + Number(swap.absence) + " is swapped twice");
-    SwapState state;
-    state.swap = swap;
-    state.absence = data_.absences[swap.absence];
-    state.given_place = place;
-    state.bytes = data_.buffer_bytes[state.absence.buffer];
-    state.fired = swap.trigger_op == kNone;
-    int32_t& leader = leader_of_far_copy[state.absence.far_copy];
-    if (leader == kNone) {
-      leader = number;
-    } else {
-      states_[leader].followers.push_back(number);
-      ++states_[leader].copies_in_left;
-    }
-    state.leader = leader;
-    states_.push_back(std::move(state));
+  moves_.reserve(swaps.size());
+  auto crosses = [&](int32_t place) {
+    return timeline_.CrossesStepEnd(data_.absences[swaps[place].absence]);
+  };
+  for (int32_t place : places) {
+    if (crosses(place)) AddMoves(swaps[place], place, Role::kArrives);
   }
-  for (auto number = static_cast<int32_t>(states_.size()) - 1; number >= 0; --number) {
-    const SwapState& state = states_[number];
-    if (state.leader == number && state.absence.producer_op != kNone) {
-      produced_by_.AddInFront(state.absence.producer_op, number);
+  for (int32_t place : places) {
+    AddMoves(swaps[place], place, crosses(place) ? Role::kDeparts : Role::kWithinStep);
+  }
+  out_rank_.assign(moves_.size(), 0);
+}
+
+void Replay::AddMoves(const Swap& swap, int32_t place, Role role) {
+  const Tier& tier = tiers_[swap.tier];
+  const Absence& absence = data_.absences[swap.absence];
+  const Bytes bytes = data_.buffer_bytes[absence.buffer];
+  const Bytes far_bytes = swap.far_bytes < 0 ? bytes : swap.far_bytes;
+  for (int32_t section = 0; section < swap.sections; ++section) {
+    Move move;
+    move.swap = swap;
+    move.absence = absence;
+    move.role = role;
+    move.place = place;
+    move.section = section;
+    move.bytes = Share(bytes, section, swap.sections);
+    move.far_bytes = Share(far_bytes, section, swap.sections);
+    move.out_ns = tier.OutDuration(move.far_bytes) + Share(swap.encode_ns, section, swap.sections);
+    move.in_ns = tier.InDuration(move.far_bytes) + Share(swap.decode_ns, section, swap.sections);
+    move.leader = static_cast<int32_t>(moves_.size());
+    move.fired = swap.trigger_op == kNone;
+    if (role == Role::kArrives) {
+      move.after_ended = true;
+      move.out_asked = move.out_done = true;
+    } else if (role == Role::kDeparts) {
+      // What no op of the step writes is in far memory as it is.
+      move.copies_out = absence.producer_op != kNone;
+      move.out_asked = move.out_done = !move.copies_out;
+      move.in_done = true;
+    } else {
+      move.copies_out = true;
     }
-    absent_after_.AddInFront(state.absence.after_op, number);
-    needed_by_.AddInFront(state.absence.before_op, number);
-    if (state.swap.gate_op != kNone) gated_by_.AddInFront(state.swap.gate_op, number);
-    if (state.swap.trigger_op != kNone) triggered_by_.AddInFront(state.swap.trigger_op, number);
+    moves_.push_back(std::move(move));
+  }
+}
+
+void Replay::FindLeaders() {
+  // One tensor can have two far copies: of what the step before made, and of what this one makes.
+  std::vector<int32_t> leaders(2 * data_.absences.size(), kNone);
+  for (int32_t number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
+    Move& move = moves_[number];
+    if (move.role == Role::kDeparts && !move.copies_out) continue;
+    const bool made_before = move.role == Role::kArrives || move.absence.producer_op == kNone;
+    int32_t& leader = leaders[2 * move.absence.far_copy + (made_before ? 0 : 1)];
+    if (leader == kNone || moves_[leader].place == move.place) {
+      leader = number;  // the last section is the last to end
+      continue;
+    }
+    move.leader = leader;
+    move.copies_out = false;
+    moves_[leader].followers.push_back(number);
+  }
+}
+
+void Replay::ListByOp() {
+  by_op_.assign(kRelations, MovesOfOp(timeline_.num_ops(), moves_.size()));
+  for (auto number = static_cast<int32_t>(moves_.size()) - 1; number >= 0; --number) {
+    const Move& move = moves_[number];
+    if (move.copies_out) by_op_[kProduced].AddInFront(move.absence.producer_op, number);
+    if (move.role != Role::kArrives) {
+      by_op_[kAbsentAfter].AddInFront(move.absence.after_op, number);
+      by_op_[kGated].AddInFront(move.swap.gate_op, number);
+    }
+    if (move.role != Role::kDeparts) {
+      by_op_[kTriggered].AddInFront(move.swap.trigger_op, number);
+      by_op_[kNeeded].AddInFront(move.absence.before_op, number);
+    }
+  }
+}
+
+void Replay::ReadOrder(const std::vector<OrderEdge>& order) {
+  if (order.empty()) return;
+  ops_before_.resize(timeline_.num_ops());
+  really_ends_ns_.assign(timeline_.num_ops(), kNever);
+  for (const OrderEdge& edge : order) {
+    for (int32_t op : {edge.before, edge.after}) {
+      Require(op >= 0 && op < timeline_.num_ops(),
+              "an order edge names op " + Number(op) + " of " + Number(timeline_.num_ops()));
+    }
+    Require(timeline_.start_position(edge.before) < timeline_.start_position(edge.after),
+            "op " + Number(edge.after) + " is to wait for op " + Number(edge.before) +
+                ", which starts later");
+    ops_before_[edge.after].push_back(edge.before);
+    really_ends_ns_[edge.before] = 0;
+  }
+}
+
+void Replay::TakeOver(const std::vector<Leftover>& leftovers) {
+  for (const Leftover& leftover : leftovers) {
+    for (int32_t number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
+      Move& move = moves_[number];
+      if (move.role != Role::kArrives || move.place != leftover.place ||
+          move.section != leftover.section) {
+        continue;
+      }
+      move.out_done = false;
+      move.times.out_end_ns = leftover.end_ns;
+      out_rank_[number] = outs_asked_++;
+      QueuesOf(move).outs.push_back(number);
+    }
+  }
+  for (Move& move : moves_) {
+    if (move.role == Role::kArrives) ReleaseIfDone(&move);
+  }
+  for (int32_t number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
+    Move& move = moves_[number];
+    if (move.role == Role::kArrives) {
+      if (move.fired) AskForCopyIn(number);
+      for (int32_t follower : move.followers) {
+        if (moves_[follower].fired) AskForCopyIn(follower);
+      }
+    } else if (move.copies_out && move.absence.producer_op == kNone) {
+      AskForCopyOut(number);
+    }
   }
 }
 
 SimResult Replay::Run() {
-  load_ = data_.resident_bytes;
-  result_.peak_bytes = load_;
-  result_.resident_bytes = load_;
-  result_.load_changes.reserve(2 * (data_.buffer_bytes.size() + states_.size()));
-  for (size_t number = 0; number < states_.size(); ++number) {
-    const SwapState& state = states_[number];
-    if (state.leader == static_cast<int32_t>(number) && state.absence.producer_op == kNone) {
-      AskForCopyOut(static_cast<int32_t>(number));
-    }
-  }
   for (const Timeline::Event& event : timeline_.events()) {
     Advance(event.time_ns + shift_);
     now_ = event.time_ns + shift_;
@@ -228,24 +363,41 @@ SimResult Replay::Run() {
     }
     Advance(now_);
   }
+  Advance(data_.step_ns + shift_);
   result_.step_ns = data_.step_ns + shift_;
   result_.stall_ns = shift_;
-  result_.fits = !budget_bytes_ || result_.peak_bytes <= *budget_bytes_;
-  result_.swap_times.resize(states_.size());
-  for (const SwapState& state : states_) result_.swap_times[state.given_place] = state.times;
+  FinishSwapTimes(num_swaps_);
   FinishPeakHolders();
-  FinishHostPeak();
+  FinishFarPeaks();
+  result_.fits = !budget_bytes_ || result_.peak_bytes <= *budget_bytes_;
+  for (size_t tier = 0; tier < tiers_.size(); ++tier) {
+    if (result_.far_peak_bytes[tier] > tiers_[tier].capacity_bytes) result_.fits = false;
+  }
   return std::move(result_);
+}
+
+std::vector<Leftover> Replay::Leftovers() const {
+  std::vector<std::pair<int32_t, Leftover>> found;  // with their ranks
+  for (int32_t number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
+    const Move& move = moves_[number];
+    if (move.role != Role::kDeparts || !move.out_asked || move.out_done) continue;
+    found.push_back({out_rank_[number],
+                     {move.place, move.section, move.times.out_end_ns - (data_.step_ns + shift_)}});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Leftover> leftovers;
+  for (const auto& [rank, leftover] : found) leftovers.push_back(leftover);
+  return leftovers;
 }
 
 void Replay::OnAlloc(int32_t buffer) {
   const Bytes bytes = data_.buffer_bytes[buffer];
   allocation_waits_ = true;
-  while (WouldExceed(bytes) && outs_ended_ < out_queue_.size()) {
-    const int32_t number = out_queue_[outs_ended_];
+  for (int32_t out = NextOut(); WouldExceed(bytes) && out != kNone; out = NextOut()) {
     const Nanoseconds since = now_;
-    Advance(NextOutEnd());
-    Stalled(last_started_op_, StallCause::kBudget, number, now_ - since);
+    Advance(moves_[out].times.out_end_ns);
+    Stalled(last_started_op_, StallCause::kBudget, moves_[out].place, since);
   }
   allocation_waits_ = false;
   ChangeLoad(buffer, bytes);
@@ -254,115 +406,152 @@ void Replay::OnAlloc(int32_t buffer) {
 void Replay::OnFree(int32_t buffer) { ChangeLoad(buffer, -data_.buffer_bytes[buffer]); }
 
 void Replay::OnOpStart(int32_t op) {
-  for (int32_t s = needed_by_.First(op); s != kNone; s = needed_by_.Next(s)) {
-    if (!states_[s].fired) {
-      states_[s].fired = true;
-      AskForCopyIn(s);
+  const MovesOfOp& needed = by_op_[kNeeded];
+  for (int32_t m = needed.First(op); m != kNone; m = needed.Next(m)) {
+    if (!moves_[m].fired) {
+      moves_[m].fired = true;
+      AskForCopyIn(m);
     }
   }
   Advance(now_);
-  for (int32_t s = gated_by_.First(op); s != kNone; s = gated_by_.Next(s)) {
+  for (int32_t m = by_op_[kGated].First(op); m != kNone; m = by_op_[kGated].Next(m)) {
     const Nanoseconds since = now_;
-    if (!LeaderOf(s).out_done) Advance(LeaderOf(s).times.out_end_ns);
-    Stalled(op, StallCause::kGate, s, now_ - since);
+    const Move& leader = moves_[moves_[m].leader];
+    if (!leader.out_done) Advance(leader.times.out_end_ns);
+    Stalled(op, StallCause::kGate, moves_[m].place, since);
   }
-  for (int32_t s = needed_by_.First(op); s != kNone; s = needed_by_.Next(s)) {
+  for (int32_t m = needed.First(op); m != kNone; m = needed.Next(m)) {
     const Nanoseconds since = now_;
-    while (!states_[s].in_done) {
+    while (!moves_[m].in_done) {
       StartCopiesIn();
       // With nothing left to happen, the budget alone holds the queue's head back.
-      if (!NextCopyEvent(kNever)) StartCopyIn();
+      if (!NextCopyEvent(kNever)) StartCopyIn(&QueuesOf(moves_[m]));
     }
     Advance(now_);
-    Stalled(op, StallCause::kSwapIn, s, now_ - since);
+    Stalled(op, StallCause::kSwapIn, moves_[m].place, since);
+  }
+  if (!ops_before_.empty()) {
+    for (int32_t before : ops_before_[op]) {
+      const Nanoseconds since = now_;
+      if (really_ends_ns_[before] > now_) Advance(really_ends_ns_[before]);
+      now_ = std::max(now_, really_ends_ns_[before]);
+      Stalled(op, StallCause::kOrder, kNone, since);
+    }
+    if (really_ends_ns_[op] != kNever) {
+      really_ends_ns_[op] = now_ + data_.op_end_ns[op] - data_.op_start_ns[op];
+    }
   }
   last_started_op_ = op;
 }
 
 void Replay::OnOpEnd(int32_t op) {
-  for (int32_t s = produced_by_.First(op); s != kNone; s = produced_by_.Next(s)) {
-    AskForCopyOut(s);
+  for (int32_t m = by_op_[kProduced].First(op); m != kNone; m = by_op_[kProduced].Next(m)) {
+    AskForCopyOut(m);
   }
-  for (int32_t s = absent_after_.First(op); s != kNone; s = absent_after_.Next(s)) {
-    states_[s].after_ended = true;
-    ReleaseIfDone(states_[s]);
+  for (int32_t m = by_op_[kAbsentAfter].First(op); m != kNone; m = by_op_[kAbsentAfter].Next(m)) {
+    moves_[m].after_ended = true;
+    ReleaseIfDone(&moves_[m]);
   }
-  for (int32_t s = triggered_by_.First(op); s != kNone; s = triggered_by_.Next(s)) {
-    if (!states_[s].fired) {
-      states_[s].fired = true;
-      AskForCopyIn(s);
+  for (int32_t m = by_op_[kTriggered].First(op); m != kNone; m = by_op_[kTriggered].Next(m)) {
+    if (!moves_[m].fired) {
+      moves_[m].fired = true;
+      AskForCopyIn(m);
     }
   }
 }
 
 void Replay::AskForCopyOut(int32_t number) {
-  SwapState& state = states_[number];
-  const Nanoseconds link_free =
-      out_queue_.empty() ? 0 : states_[out_queue_.back()].times.out_end_ns;
-  state.times.out_start_ns = std::max(now_, link_free);
-  state.times.out_end_ns = state.times.out_start_ns + link_.OutDuration(state.bytes);
-  state.out_scheduled = true;
-  out_queue_.push_back(number);
-  result_.bytes_out += state.bytes;
-  if (state.fired) AskForCopyIn(number);
-  for (int32_t follower : state.followers) {
-    if (states_[follower].fired) AskForCopyIn(follower);
+  Move& move = moves_[number];
+  std::vector<int32_t>& outs = QueuesOf(move).outs;
+  const Nanoseconds link_free = outs.empty() ? 0 : moves_[outs.back()].times.out_end_ns;
+  move.times.out_start_ns = std::max(now_, link_free);
+  move.times.out_end_ns = move.times.out_start_ns + move.out_ns;
+  move.out_asked = true;
+  out_rank_[number] = outs_asked_++;
+  outs.push_back(number);
+  result_.bytes_out += move.far_bytes;
+  if (move.role == Role::kDeparts) return;
+  if (move.fired) AskForCopyIn(number);
+  for (int32_t follower : move.followers) {
+    if (moves_[follower].fired) AskForCopyIn(follower);
   }
 }
 
 void Replay::AskForCopyIn(int32_t number) {
-  SwapState& state = states_[number];
-  const SwapState& leader = LeaderOf(number);
-  if (!leader.out_scheduled || state.in_scheduled) return;
-  state.in_scheduled = true;
+  Move& move = moves_[number];
+  const Move& leader = moves_[move.leader];
+  if (!leader.out_asked || move.in_asked || move.role == Role::kDeparts) return;
+  move.in_asked = true;
   joins_.emplace(std::max(now_, leader.times.out_end_ns), number);
 }
 
-void Replay::StartCopyIn() {
-  in_active_ = in_queue_.front();
-  in_queue_.pop_front();
-  SwapState& state = states_[in_active_];
-  state.times.in_start_ns = now_;
-  state.times.in_end_ns = now_ + link_.InDuration(state.bytes);
-  result_.bytes_in += state.bytes;
-  ChangeLoad(state.absence.buffer, state.bytes);
+void Replay::StartCopyIn(Queues* queues) {
+  queues->in_active = queues->ins.front();
+  queues->ins.pop_front();
+  Move& move = moves_[queues->in_active];
+  move.times.in_start_ns = now_;
+  move.times.in_end_ns = now_ + move.in_ns;
+  result_.bytes_in += move.far_bytes;
+  ChangeLoad(move.absence.buffer, move.bytes);
 }
 
 void Replay::StartCopiesIn() {
-  if (allocation_waits_ || in_active_ != kNone || in_queue_.empty()) return;
-  if (!WouldExceed(states_[in_queue_.front()].bytes)) StartCopyIn();
+  if (allocation_waits_) return;
+  for (Queues& queues : queues_) {
+    if (queues.in_active != kNone || queues.ins.empty()) continue;
+    if (!WouldExceed(moves_[queues.ins.front()].bytes)) StartCopyIn(&queues);
+  }
 }
 
-void Replay::ReleaseIfDone(SwapState& state) {
-  if (!state.after_ended || !states_[state.leader].out_done || state.times.released_ns >= 0) return;
-  state.times.released_ns = now_;
-  ChangeLoad(state.absence.buffer, -state.bytes);
+void Replay::ReleaseIfDone(Move* move) {
+  if (!move->after_ended || !moves_[move->leader].out_done || move->times.released_ns >= 0) return;
+  move->times.released_ns = now_;
+  ChangeLoad(move->absence.buffer, -move->bytes);
 }
 
-Nanoseconds Replay::NextOutEnd() const {
-  return outs_ended_ < out_queue_.size() ? states_[out_queue_[outs_ended_]].times.out_end_ns
-                                         : kNever;
+int32_t Replay::NextOut() const {
+  int32_t next = kNone;
+  for (const Queues& queues : queues_) {
+    if (queues.outs_ended == queues.outs.size()) continue;
+    const int32_t out = queues.outs[queues.outs_ended];
+    if (next == kNone || std::make_pair(moves_[out].times.out_end_ns, out_rank_[out]) <
+                             std::make_pair(moves_[next].times.out_end_ns, out_rank_[next])) {
+      next = out;
+    }
+  }
+  return next;
 }
 
 bool Replay::NextCopyEvent(Nanoseconds until_ns) {
-  const Nanoseconds out_end = NextOutEnd();
-  const Nanoseconds in_end = in_active_ == kNone ? kNever : states_[in_active_].times.in_end_ns;
+  const int32_t out = NextOut();
+  const Nanoseconds out_end = out == kNone ? kNever : moves_[out].times.out_end_ns;
+  Nanoseconds in_end = kNever;
+  int32_t in = kNone;
+  for (const Queues& queues : queues_) {
+    if (queues.in_active == kNone) continue;
+    const Nanoseconds end = moves_[queues.in_active].times.in_end_ns;
+    if (end < in_end || (end == in_end && queues.in_active < in)) {
+      in_end = end;
+      in = queues.in_active;
+    }
+  }
   const Nanoseconds join = joins_.empty() ? kNever : joins_.top().first;
   const Nanoseconds next = std::min({out_end, in_end, join});
   if (next == kNever || next > until_ns) return false;
   now_ = std::max(now_, next);
   if (out_end == next) {
-    SwapState& leader = states_[out_queue_[outs_ended_++]];
+    Move& leader = moves_[out];
+    ++QueuesOf(leader).outs_ended;
     leader.out_done = true;
-    ReleaseIfDone(leader);
-    for (int32_t follower : leader.followers) ReleaseIfDone(states_[follower]);
+    ReleaseIfDone(&leader);
+    for (int32_t follower : leader.followers) ReleaseIfDone(&moves_[follower]);
   } else if (in_end == next) {
-    states_[in_active_].in_done = true;
-    --LeaderOf(in_active_).copies_in_left;
-    in_active_ = kNone;
+    moves_[in].in_done = true;
+    QueuesOf(moves_[in]).in_active = kNone;
   } else {
-    in_queue_.push_back(joins_.top().second);
+    const int32_t joining = joins_.top().second;
     joins_.pop();
+    QueuesOf(moves_[joining]).ins.push_back(joining);
   }
   return true;
 }
@@ -383,10 +572,10 @@ void Replay::ChangeLoad(int32_t buffer, Bytes delta) {
   }
 }
 
-void Replay::Stalled(int32_t op, StallCause cause, int32_t number, Nanoseconds ns) {
-  if (ns == 0) return;
-  shift_ += ns;
-  result_.stalls.push_back({op, cause, states_[number].given_place, ns});
+void Replay::Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns) {
+  if (now_ == since_ns) return;
+  shift_ += now_ - since_ns;
+  result_.stalls.push_back({op, cause, place, now_ - since_ns});
 }
 
 void Replay::FinishPeakHolders() {
@@ -407,130 +596,92 @@ void Replay::FinishPeakHolders() {
   holders.resize(kept);
 }
 
-void Replay::FinishHostPeak() {
-  // A far copy lives from the start of its copy-out to the end of its last copy-in.
-  std::vector<Nanoseconds> far_end(states_.size(), 0);
-  for (const SwapState& state : states_) {
-    far_end[state.leader] = std::max(far_end[state.leader], state.times.in_end_ns);
-  }
-  std::vector<std::pair<Nanoseconds, Bytes>> changes;  // at equal times frees come first
-  for (size_t number = 0; number < states_.size(); ++number) {
-    const SwapState& state = states_[number];
-    if (state.leader != static_cast<int32_t>(number)) continue;
-    changes.emplace_back(state.times.out_start_ns, state.bytes);
-    changes.emplace_back(far_end[number], -state.bytes);
-  }
-  std::sort(changes.begin(), changes.end());
-  Bytes far_bytes = 0;
-  for (const auto& [time_ns, delta] : changes) {
-    far_bytes += delta;
-    result_.host_peak_bytes = std::max(result_.host_peak_bytes, far_bytes);
-  }
-}
-
-void CheckTimeline(const TimelineData& data) {
-  const size_t num_ops = data.op_start_ns.size();
-  const size_t num_buffers = data.buffer_bytes.size();
-  Require(data.op_end_ns.size() == num_ops, "op_start_ns and op_end_ns differ in length");
-  Require(data.buffer_alloc_ns.size() == num_buffers && data.buffer_free_ns.size() == num_buffers,
-          "buffer_bytes, buffer_alloc_ns and buffer_free_ns differ in length");
-  for (size_t i = 0; i < num_ops; ++i) {
-    Require(data.op_end_ns[i] >= data.op_start_ns[i], "op " + Number(i) + " ends before it starts");
-    Require(i == 0 || data.op_start_ns[i] >= data.op_start_ns[i - 1],
-            "op " + Number(i) + " starts before the op that precedes it");
-  }
-  for (size_t i = 0; i < num_buffers; ++i) {
-    Require(data.buffer_free_ns[i] >= data.buffer_alloc_ns[i],
-            "buffer " + Number(i) + " is freed before it is allocated");
-  }
-}
-
-void CheckAbsences(const Timeline& timeline) {
-  const TimelineData& data = timeline.data();
-  const auto num_ops = static_cast<int32_t>(data.op_start_ns.size());
-  const auto num_absences = static_cast<int32_t>(data.absences.size());
-  for (int32_t i = 0; i < num_absences; ++i) {
-    const Absence& absence = data.absences[i];
-    const std::string name = "absence " + Number(i);
-    Require(absence.buffer >= 0 && absence.buffer < static_cast<int32_t>(data.buffer_bytes.size()),
-            name + " names buffer " + Number(absence.buffer) + " of " +
-                Number(data.buffer_bytes.size()));
-    for (int32_t op : {absence.after_op, absence.before_op}) {
-      Require(op >= 0 && op < num_ops, name + " names op " + Number(op) + " of " + Number(num_ops));
+void Replay::FinishSwapTimes(size_t num_swaps) {
+  // From the first section's start to the last one's end.
+  result_.swap_times.resize(num_swaps);
+  for (const Move& move : moves_) {
+    SwapTimes& times = result_.swap_times[move.place];
+    if (move.copies_out) {
+      if (times.out_start_ns < 0) times.out_start_ns = move.times.out_start_ns;
+      times.out_end_ns = std::max(times.out_end_ns, move.times.out_end_ns);
     }
-    Require(absence.producer_op >= -1 && absence.producer_op < num_ops,
-            name + " names op " + Number(absence.producer_op) + " of " + Number(num_ops));
-    Require(absence.far_copy >= 0 && absence.far_copy < num_absences,
-            name + " names far copy " + Number(absence.far_copy) + " of " + Number(num_absences));
-    Require(timeline.end_position(absence.after_op) < timeline.start_position(absence.before_op),
-            name + " ends before it begins");
-    Require(absence.producer_op == kNone || timeline.end_position(absence.producer_op) <=
-                                                timeline.end_position(absence.after_op),
-            name + " begins before its buffer is produced");
+    if (move.role != Role::kArrives) {
+      times.released_ns = std::max(times.released_ns, move.times.released_ns);
+    }
+    if (move.role != Role::kDeparts) {
+      if (times.in_start_ns < 0) times.in_start_ns = move.times.in_start_ns;
+      times.in_end_ns = std::max(times.in_end_ns, move.times.in_end_ns);
+    }
+  }
+}
+
+void Replay::FinishFarPeaks() {
+  // A far copy lives from the start of its copy-out to the end of its last copy-in; one that came
+  // from the step before is there at the start, one that stays for the next step at the end.
+  std::vector<Nanoseconds> back_ns(moves_.size(), 0);  // by the leader's last section
+  for (const Move& move : moves_) {
+    Nanoseconds& back = back_ns[LastSection(move.leader)];
+    back = std::max(back, move.role == Role::kDeparts ? kNever : move.times.in_end_ns);
+  }
+  struct Change {
+    int32_t tier;
+    Nanoseconds time_ns;
+    Bytes delta;
+  };
+  std::vector<Change> changes;
+  for (size_t number = 0; number < moves_.size(); ++number) {
+    const Move& move = moves_[number];
+    if (move.leader != static_cast<int32_t>(number)) continue;
+    const bool unchanged = move.absence.producer_op == kNone;
+    Nanoseconds from = move.times.out_start_ns;
+    Nanoseconds to = back_ns[LastSection(static_cast<int32_t>(number))];
+    if (move.role == Role::kArrives) {
+      from = 0;
+      if (unchanged) to = result_.step_ns;
+    } else if (move.role == Role::kDeparts && unchanged) {
+      continue;  // counted where it arrives
+    }
+    changes.push_back({move.swap.tier, from, move.far_bytes});
+    changes.push_back({move.swap.tier, to, -move.far_bytes});
+  }
+  // At equal times frees come first.
+  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
+    return std::tie(a.tier, a.time_ns, a.delta) < std::tie(b.tier, b.time_ns, b.delta);
+  });
+  result_.far_peak_bytes.assign(tiers_.size(), 0);
+  Bytes far_bytes = 0;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    if (i > 0 && changes[i].tier != changes[i - 1].tier) far_bytes = 0;
+    far_bytes += changes[i].delta;
+    Bytes& peak = result_.far_peak_bytes[changes[i].tier];
+    peak = std::max(peak, far_bytes);
   }
 }
 
 }  // namespace
 
-Nanoseconds LinkSpeeds::OutDuration(Bytes bytes) const {
+Nanoseconds Tier::OutDuration(Bytes bytes) const {
   return CopyDuration(bytes, out_bytes_per_s, out_latency_ns);
 }
 
-Nanoseconds LinkSpeeds::InDuration(Bytes bytes) const {
+Nanoseconds Tier::InDuration(Bytes bytes) const {
   return CopyDuration(bytes, in_bytes_per_s, in_latency_ns);
 }
 
-Timeline::Timeline(TimelineData data) : data_(std::move(data)) {
-  CheckTimeline(data_);
-
-  struct Entry {
-    Nanoseconds time_ns;
-    int8_t turn;  // at equal times
-    int32_t index;
-    int8_t part;  // an op's start, then its end
-    EventKind kind;
-  };
-  std::vector<Entry> entries;
-  const auto num_ops = static_cast<int32_t>(data_.op_start_ns.size());
-  const auto num_buffers = static_cast<int32_t>(data_.buffer_bytes.size());
-  entries.reserve(2 * static_cast<size_t>(num_ops + num_buffers));
-  for (int32_t i = 0; i < num_ops; ++i) {
-    const bool takes_time = data_.op_end_ns[i] > data_.op_start_ns[i];
-    entries.push_back({data_.op_start_ns[i], 2, i, 0, EventKind::kOpStart});
-    entries.push_back(
-        {data_.op_end_ns[i], static_cast<int8_t>(takes_time ? 1 : 2), i, 1, EventKind::kOpEnd});
+SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
+                   const std::vector<Tier>& tiers, std::optional<Bytes> budget_bytes,
+                   const std::vector<OrderEdge>& order) {
+  Require(!tiers.empty(), "there must be a tier");
+  for (const Tier& tier : tiers) {
+    Require(tier.out_bytes_per_s > 0 && tier.in_bytes_per_s > 0, "a link's speed must be positive");
+    Require(tier.out_latency_ns >= 0 && tier.in_latency_ns >= 0,
+            "a link's latency must not be negative");
   }
-  for (int32_t i = 0; i < num_buffers; ++i) {
-    const Nanoseconds alloc_ns = std::max<Nanoseconds>(data_.buffer_alloc_ns[i], 0);
-    entries.push_back({alloc_ns, 3, i, 0, EventKind::kAlloc});
-    if (data_.buffer_free_ns[i] == kOutlivesStep) continue;
-    const Nanoseconds free_ns = std::max<Nanoseconds>(data_.buffer_free_ns[i], 0);
-    entries.push_back(
-        {free_ns, static_cast<int8_t>(free_ns > alloc_ns ? 0 : 4), i, 0, EventKind::kFree});
-  }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.time_ns, a.turn, a.index, a.part) <
-           std::tie(b.time_ns, b.turn, b.index, b.part);
-  });
-
-  events_.reserve(entries.size());
-  start_position_.resize(num_ops);
-  end_position_.resize(num_ops);
-  for (const Entry& entry : entries) {
-    const auto position = static_cast<int32_t>(events_.size());
-    if (entry.kind == EventKind::kOpStart) start_position_[entry.index] = position;
-    if (entry.kind == EventKind::kOpEnd) end_position_[entry.index] = position;
-    events_.push_back({entry.time_ns, entry.kind, entry.index});
-  }
-  CheckAbsences(*this);
-}
-
-SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps, const LinkSpeeds& link,
-                   std::optional<Bytes> budget_bytes) {
-  Require(link.out_bytes_per_s > 0 && link.in_bytes_per_s > 0, "a link's speed must be positive");
-  Require(link.out_latency_ns >= 0 && link.in_latency_ns >= 0,
-          "a link's latency must not be negative");
-  return Replay(timeline, swaps, link, budget_bytes).Run();
+  Replay replay(timeline, swaps, tiers, budget_bytes, order, {});
+  SimResult result = replay.Run();
+  const std::vector<Leftover> leftovers = replay.Leftovers();
+  if (leftovers.empty()) return result;
+  return Replay(timeline, swaps, tiers, budget_bytes, order, leftovers).Run();
 }
 
 const char* StallCauseName(StallCause cause) {
@@ -541,6 +692,8 @@ const char* StallCauseName(StallCause cause) {
       return "swap-in";
     case StallCause::kBudget:
       return "budget";
+    case StallCause::kOrder:
+      return "order";
   }
   return "unknown";
 }

@@ -16,6 +16,9 @@
 // the shift larger, so everything after it moves, also ops that were running already: a step whose
 // ops overlap may recover part of such a stall in reality; the simulator never says so.
 //
+// The step is one of many. A buffer that is absent across the step's end is far when the step
+// begins; copies-out that the step before had not ended are still under way then.
+//
 // No TensorFlow here, and no clock: the same input always gives the same output.
 
 #ifndef TFSWAP_CC_CORE_SIMULATOR_H_
@@ -24,37 +27,23 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "core/timeline.h"
+
 namespace tfswap {
 
-using Nanoseconds = int64_t;
-using Bytes = int64_t;
-
-// A buffer that is still alive when the step ends.
-inline constexpr Nanoseconds kOutlivesStep = std::numeric_limits<int64_t>::max();
-
-// How fast the two directions of the link are.
-struct LinkSpeeds {
+// A kind of far memory and the link to it. Each direction has one queue.
+struct Tier {
   double out_bytes_per_s = 0;
   double in_bytes_per_s = 0;
   Nanoseconds out_latency_ns = 0;
   Nanoseconds in_latency_ns = 0;
+  Bytes capacity_bytes = std::numeric_limits<int64_t>::max();
 
   Nanoseconds OutDuration(Bytes bytes) const;
   Nanoseconds InDuration(Bytes bytes) const;
-};
-
-// A gap in the use of one buffer. All ops are indices into the timeline.
-struct Absence {
-  int32_t buffer = 0;
-  int32_t producer_op = -1;  // the copy-out may start when it ends; -1: from the step's start
-  int32_t after_op = 0;      // the last op that touches the buffer before the gap
-  int32_t before_op = 0;     // the first op that needs it again
-  // Absences with the same value read the same tensor: one far copy serves them all.
-  int32_t far_copy = 0;
 };
 
 // One absence put to use.
@@ -62,56 +51,26 @@ struct Swap {
   int32_t absence = 0;
   int32_t gate_op = -1;     // does not start before the copy-out has ended; -1: nothing waits
   int32_t trigger_op = -1;  // its end starts the copy-in; -1: the copy-out's end does
+  int32_t tier = 0;
+  int32_t sections = 1;       // pieces in which it moves; each is freed and filled on its own
+  Bytes far_bytes = -1;       // its size in far memory; -1: as on the device
+  Nanoseconds encode_ns = 0;  // of a codec, for the whole buffer: on the copies' engine, before
+  Nanoseconds decode_ns = 0;  // the bytes go out, after they came in
 };
 
-// One unswapped step. Times are nanoseconds from its start.
-struct TimelineData {
-  std::vector<Nanoseconds> op_start_ns;  // ascending
-  std::vector<Nanoseconds> op_end_ns;
-  Bytes resident_bytes = 0;
-  std::vector<Bytes> buffer_bytes;
-  std::vector<Nanoseconds> buffer_alloc_ns;
-  std::vector<Nanoseconds> buffer_free_ns;
-  std::vector<Absence> absences;
-  Nanoseconds step_ns = 0;
+// `after` does not start before `before` has ended.
+struct OrderEdge {
+  int32_t before = 0;
+  int32_t after = 0;
 };
 
-// A step with its events in the order of the replay.
-//
-// At equal times: frees, then ends of ops, then starts of ops by index (an op that takes no time
-// ends right after its own start), then allocations, then frees of buffers that lived for no time.
-class Timeline {
- public:
-  enum class EventKind : uint8_t { kFree, kOpEnd, kOpStart, kAlloc };
-  struct Event {
-    Nanoseconds time_ns;
-    EventKind kind;
-    int32_t index;  // of the op or of the buffer
-  };
-
-  // Throws std::invalid_argument if an index or a length is wrong.
-  explicit Timeline(TimelineData data);
-
-  const TimelineData& data() const { return data_; }
-  const std::vector<Event>& events() const { return events_; }
-  // Places in events().
-  int32_t start_position(int32_t op) const { return start_position_[op]; }
-  int32_t end_position(int32_t op) const { return end_position_[op]; }
-
- private:
-  TimelineData data_;
-  std::vector<Event> events_;
-  std::vector<int32_t> start_position_;
-  std::vector<int32_t> end_position_;
-};
-
-enum class StallCause : uint8_t { kGate, kSwapIn, kBudget };
+enum class StallCause : uint8_t { kGate, kSwapIn, kBudget, kOrder };
 
 // An op that had to wait.
 struct Stall {
   int32_t op;  // for kBudget: the op that started last before the allocation; -1: none had started
   StallCause cause;
-  int32_t swap;  // the place in the given swaps of the copy that was waited for
+  int32_t swap;  // the place in the given swaps of the copy that was waited for; -1: of none
   Nanoseconds ns;
 };
 
@@ -138,10 +97,10 @@ struct SimResult {
   Bytes peak_bytes = 0;
   Nanoseconds peak_ns = 0;
   int32_t peak_op = -1;  // the op that started last before the peak; -1: none had started
-  Bytes bytes_out = 0;
+  Bytes bytes_out = 0;   // over the links, of all tiers
   Bytes bytes_in = 0;
-  Bytes host_peak_bytes = 0;
-  bool fits = true;
+  std::vector<Bytes> far_peak_bytes;  // by tier
+  bool fits = true;                   // the device's budget and each tier's capacity
   std::vector<std::pair<int32_t, Bytes>> peak_holders;  // five largest, resident bytes left out
   std::vector<Stall> stalls;
   std::vector<SwapTimes> swap_times;  // as the given swaps
@@ -151,22 +110,25 @@ struct SimResult {
 
 // Replays `timeline` under `swaps`.
 //
-// * Copies of one direction run one at a time, first come first served.
+// * Copies to (from) one tier run one at a time, first come first served.
 // * A copy-out is asked for when its producer ends. A copy-in is asked for when its trigger ends,
 //   or when before_op wants to start if the trigger has not ended by then, but never before its
 //   copy-out has ended.
 // * Device memory is released when the copy-out and after_op have both ended, and taken again when
-//   the copy-in starts.
-// * Swaps of absences with the same far_copy share the earliest one's copy-out.
+//   the copy-in starts; in sections, piece by piece.
+// * Swaps of absences with the same far_copy share the earliest one's copy-out; if one of them
+//   crosses the step's end, that one's.
 // * With a budget, an allocation beyond it waits for the copies-out that are asked for and not yet
 //   ended; no copy-in starts meanwhile. If that does not help it goes through. A copy-in beyond
 //   the budget waits at the head of its queue; it goes through if an op waits for it (or for one
 //   behind it) and no copy-out is left to wait for.
 //
-// Throws std::invalid_argument if a swap names an absence twice or one that is not there, an op
-// that is not there, or a gate that starts before the producer has ended.
-SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps, const LinkSpeeds& link,
-                   std::optional<Bytes> budget_bytes);
+// Throws std::invalid_argument if a swap names an absence twice or one that is not there, an op or
+// a tier that is not there, or a gate that starts before the producer has ended; or if an order
+// edge's `after` starts before `before` does.
+SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
+                   const std::vector<Tier>& tiers, std::optional<Bytes> budget_bytes,
+                   const std::vector<OrderEdge>& order = {});
 
 const char* StallCauseName(StallCause cause);
 

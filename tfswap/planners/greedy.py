@@ -38,12 +38,12 @@ from tfswap.planners.placement import (
     swaps_of,
     tight_windows,
 )
-from tfswap.simulator import Link, SimResult, link_speeds, simulate, swap_rows
+from tfswap.simulator import Link, SimResult, core_tiers, simulate, swap_rows
 from tfswap.timeline import OUTLIVES_STEP_NS, Timeline, peak_load
 
 Floats = NDArray[np.float64]
 
-POLICY = "swdoa"
+POLICY = "greedy"
 MIB = 1 << 20
 
 # How much slower than it is the link is taken to be while absences are selected. Slower: fewer
@@ -73,17 +73,23 @@ class _Trial:
     early: Ints
     placement: Placement
     result: SimResult
+    limit_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the load stays within the limit, by the segments and in the simulator."""
+        return self.placement.fits and self.result.peak_bytes <= self.limit_bytes
 
     @property
     def stalls_matter(self) -> bool:
         return self.result.stall_ns > self.result.step_ns * _NEGLIGIBLE
 
     @property
-    def cost(self) -> tuple[int, int, int]:
-        """Stalls, then traffic, then the number of swaps."""
+    def cost(self) -> tuple[bool, int, int, int]:
+        """Whether it fits, then stalls, traffic, and the number of swaps."""
         stall_ns = self.result.stall_ns if self.stalls_matter else 0
         moved_bytes = self.result.bytes_out + self.result.bytes_in
-        return (stall_ns, moved_bytes, len(self.placement.places))
+        return (not self.fits, stall_ns, moved_bytes, len(self.placement.places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +97,7 @@ class _Search:
     """What stays the same while plans are compared."""
 
     timeline: Timeline
-    link: _core.LinkSpeeds
+    link: _core.Tier
     candidates: Candidates
     limit_bytes: int
 
@@ -124,7 +130,7 @@ def plan_swaps(
     """
     if peak_load(timeline) <= budget_bytes:
         return Decision(POLICY, (), simulate(timeline, (), machine))
-    link = link_speeds(machine)
+    link = core_tiers(machine)[0]
     candidates = find_candidates(timeline, link, min_bytes)
     floor = _floor_load(candidates)
     floor_bytes = int(floor.max())
@@ -175,8 +181,8 @@ def _try(search: _Search, selected: Mask, early: Ints | None = None) -> _Trial:
         early = np.zeros(len(search.candidates), dtype=np.int64)
     placement = place(search.candidates, selected, search.limit_bytes, early=early)
     swaps = swaps_of(search.candidates, placement)
-    result = _core.simulate(search.timeline.core, swap_rows(swaps), search.link, None)
-    return _Trial(selected, early, placement, result)
+    result = _core.simulate(search.timeline.core, swap_rows(swaps), [search.link])
+    return _Trial(selected, early, placement, result, search.limit_bytes)
 
 
 def _floor_load(candidates: Candidates) -> Ints:
@@ -198,6 +204,7 @@ class _Areas:
 
     def __init__(self, candidates: Candidates, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self._crosses = candidates.crosses
         self._weight_ns = candidates.segment_weight_ns.astype(np.float64)
         sizes = np.unique(candidates.bytes)
         if len(sizes) > _SIZE_CLASSES:
@@ -217,8 +224,10 @@ class _Areas:
             np.minimum(excess, self._class_bytes[:, None]) * weight_ns, axis=1, out=total[:, 1:]
         )
         up_to_gone = total[self._class_of, place_of[gone]]
-        up_to_back = total[self._class_of, place_of[np.maximum(back, gone)]]
-        removed: Floats = (up_to_back - up_to_gone) * self._scale
+        end = np.where(self._crosses, back, np.maximum(back, gone))
+        up_to_back = total[self._class_of, place_of[end]]
+        around = np.where(self._crosses, total[self._class_of, -1], 0.0)
+        removed: Floats = (up_to_back - up_to_gone + around) * self._scale
         return removed
 
 
@@ -282,8 +291,11 @@ class _LinkQueue:
         order = np.argsort(self._ready_ns[outs], kind="stable")
         self._outs_ready_ns = self._ready_ns[outs][order]
         self._outs_end_ns = out_end[order]
-        self._out_end_of_far_copy = np.full(int(candidates.far_copy.max(initial=0)) + 1, -1)
+        self._out_end_of_far_copy = np.full(int(candidates.far_copy.max(initial=0)) + 2, -1)
         self._out_end_of_far_copy[candidates.far_copy[outs]] = out_end
+        # Made a step before.
+        carried = candidates.made_before[places[candidates.crosses[places]]]
+        self._out_end_of_far_copy[2 * carried] = 0
         order = np.argsort(self._need_ns[places], kind="stable")
         self._ins_need_ns = self._need_ns[places][order]
         self._ins_start_ns = windows.in_start_ns[order]
@@ -369,7 +381,7 @@ def _thinner(search: _Search, trial: _Trial, selected: Mask) -> _Trial:
     if np.array_equal(selected, trial.selected):
         return trial
     thinner = _try(search, selected, trial.early)
-    return thinner if thinner.placement.fits and thinner.cost <= trial.cost else trial
+    return thinner if thinner.cost <= trial.cost else trial
 
 
 def _without_replaceable(search: _Search, selected: Mask, most: int) -> Mask:
@@ -404,10 +416,13 @@ def _without_idle(search: _Search, trial: _Trial) -> Mask | None:
         if makes_far_copy and uses_of[far_copy] > 1:
             continue
         gone, back = int(placement.gone[i]), int(placement.back[i])
-        inside = load[gone:back]
-        if len(inside) and inside.max() + size[i] > search.limit_bytes:
+        windows = [load[gone:back]]
+        if candidates.crosses[candidate]:
+            windows = [load[gone:], load[:back]]
+        if any(len(w) and w.max() + size[i] > search.limit_bytes for w in windows):
             continue
-        inside += size[i]
+        for window in windows:
+            window += size[i]
         selected[candidate] = False
         uses_of[far_copy] -= 1
         dropped = True
@@ -426,7 +441,7 @@ def _repair_stalls(search: _Search, trial: _Trial) -> _Trial:
         for selected, early in _repairs(search, trial, worst):
             changed = _try(search, selected, early)
             tries += 1
-            if changed.placement.fits and changed.cost < trial.cost:
+            if changed.cost < trial.cost:
                 better = changed
                 break
         if better is None:
@@ -472,9 +487,9 @@ def _alternatives(candidates: Candidates, trial: _Trial, worst: int) -> list[int
     gone, back = int(trial.placement.gone[place]), int(trial.placement.back[place]) - 1
     found: list[int] = []
     for segment in (gone, back):
-        covers = (candidates.earliest_release <= segment) & (
-            candidates.latest_trigger_end > segment
-        )
+        gone_by = candidates.earliest_release <= segment
+        away_after = candidates.latest_trigger_end > segment
+        covers = np.where(candidates.crosses, gone_by | away_after, gone_by & away_after)
         others = np.flatnonzero(covers & ~trial.selected)
         found += others[np.argsort(-candidates.bytes[others], kind="stable")].tolist()
     return list(dict.fromkeys(found))[:_MAX_ALTERNATIVES]

@@ -1,0 +1,1 @@
+"""Traces from elsewhere, and one file format for our own."""

@@ -1,0 +1,75 @@
+"""Reader for the memory traces of Apache SINGA's SmartPool and AutoSwap.
+
+A line an event: ``Malloc 0x7062c0000 6912 1512107406951``: operation (Malloc, Free, Read, Mutable,
+Layer), address, bytes, time; in some traces a Free has no bytes and times are milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from tfswap.traces.events import Events, Kind
+
+_KINDS = {
+    "Malloc": Kind.MALLOC,
+    "Free": Kind.FREE,
+    "Read": Kind.READ,
+    "Mutable": Kind.WRITE,
+    "Layer": Kind.LAYER,
+}
+# Times since 1970: in nanoseconds they have 19 digits, in milliseconds 13.
+_LEAST_NS = 10**17
+_NS_PER_MS = 1_000_000
+
+
+def read_singa(path: str | os.PathLike[str]) -> Events:
+    """Reads a trace.
+
+    A block that was there before the trace begins gets the size of its first event that has one.
+
+    Raises:
+        ValueError: A line is not an event; the text names the line.
+        OSError: The file cannot be read.
+    """
+    kinds: list[int] = []
+    blocks: list[int] = []
+    sizes: list[int] = []
+    times: list[int] = []
+    block_at: dict[str, int] = {}
+    size_of: list[int] = []
+    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+        fields = line.split()
+        if not fields:
+            continue
+        try:
+            kind = _KINDS[fields[0]]
+            address, size, time = fields[1], fields[2:-1], int(fields[-1])
+            bytes_here = int(size[0]) if size else -1
+            if len(fields) > 4 or bytes_here < (-1 if kind is Kind.FREE else 0):
+                raise ValueError
+        except (KeyError, IndexError, ValueError):
+            raise ValueError(
+                f"{os.fspath(path)}, line {number}: {line[:80]!r} is not an event. Expected: one "
+                f"of {', '.join(_KINDS)}, an address, bytes, a time"
+            ) from None
+        if kind is Kind.MALLOC or address not in block_at:
+            block_at[address] = len(size_of)
+            size_of.append(bytes_here)
+        block = block_at[address]
+        if size_of[block] < 0:
+            size_of[block] = bytes_here
+        if kind is Kind.FREE:
+            del block_at[address]
+        kinds.append(kind)
+        blocks.append(block)
+        times.append(time)
+    block_array = np.array(blocks, dtype=np.int64)
+    size_array = np.maximum(np.array(size_of, dtype=np.int64), 0)
+    time_array = np.array(times, dtype=np.int64)
+    if len(time_array) and int(time_array[0]) < _LEAST_NS:
+        time_array = time_array * _NS_PER_MS
+    sizes_array = size_array[block_array] if len(block_array) else np.array(sizes, dtype=np.int64)
+    return Events(np.array(kinds, dtype=np.int8), block_array, sizes_array, time_array)
