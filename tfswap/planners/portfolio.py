@@ -1,13 +1,19 @@
-"""All planners, by name; ``auto`` is the best of them in the simulator."""
+"""All planners, by name; ``auto`` is the best of them in the simulator, improved."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-from tfswap.planners import greedy
+from tfswap.planners import autoswap, capuchin, greedy, tensile, tvdnn, vdnn
 from tfswap.planners.decision import BudgetTooSmall, Decision
+from tfswap.planners.improve import improved
 from tfswap.simulator import Link
 from tfswap.timeline import Timeline
+
+PLANNING_TIME_S = 1.0
 
 
 class Planner(Protocol):
@@ -16,10 +22,39 @@ class Planner(Protocol):
     def __call__(self, timeline: Timeline, machine: Link, budget_bytes: int) -> Decision: ...
 
 
-POLICIES: dict[str, Planner] = {greedy.POLICY: greedy.plan_swaps}
+POLICIES: dict[str, Planner] = {
+    greedy.POLICY: greedy.plan_swaps,
+    **{
+        f"{autoswap.POLICY}:{score}": partial(autoswap.plan_swaps, score=score)
+        for score in autoswap.SCORES
+    },
+    "vdnn_all": vdnn.plan_all,
+    "vdnn_conv": vdnn.plan_conv,
+    "vdnn_dyn": vdnn.plan_dyn,
+    "tvdnn_ilp": tvdnn.plan_ilp,
+    "tvdnn_heuristic": tvdnn.plan_heuristic,
+    tensile.POLICY: tensile.plan_swaps,
+    capuchin.POLICY: capuchin.plan_swaps,
+}
+
+# The simulator calls of the others are few; these two search for seconds.
+_TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo", "tvdnn_ilp"})
+# What the best of four is made of is compared anyway.
+_COVERED = frozenset({f"{autoswap.POLICY}:best"})
+
+AUTO = "auto"
+"""The name of the best of all."""
 
 
-def plan(policy: str, timeline: Timeline, machine: Link, budget_bytes: int) -> Decision:
+def plan(
+    policy: str,
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    *,
+    planning_time_s: float = PLANNING_TIME_S,
+    say: Callable[[str], None] | None = None,
+) -> Decision:
     """Plan one step with a named planner, or with the best one.
 
     Args:
@@ -27,28 +62,45 @@ def plan(policy: str, timeline: Timeline, machine: Link, budget_bytes: int) -> D
         timeline: one unswapped step.
         machine: speeds of the link.
         budget_bytes: the load must never exceed it.
+        planning_time_s: how long ``"auto"`` may search; more is never worse. Defaults to 1 s.
+        say: called with a line of progress where planning takes over a second.
 
     Raises:
-        ValueError: if the policy is not known.
+        ValueError: if the policy is not known, or cannot plan this timeline.
         BudgetTooSmall: if the planner, for ``"auto"`` every planner, cannot meet the budget.
     """
-    if policy != "auto":
+    if policy != AUTO:
         if policy not in POLICIES:
-            allowed = ", ".join(repr(name) for name in ("auto", *POLICIES))
+            allowed = ", ".join(repr(name) for name in (AUTO, *POLICIES))
             raise ValueError(f"unknown policy {policy!r}: allowed are {allowed}")
         return POLICIES[policy](timeline, machine, budget_bytes)
 
+    deadline_s = time.monotonic() + planning_time_s
     decisions: list[Decision] = []
     failures: list[BudgetTooSmall] = []
-    for planner in POLICIES.values():
+    for name, planner in POLICIES.items():
+        if name in _TOO_SLOW_FOR_AUTO | _COVERED:
+            continue
+        # The first is ours, and the one that reaches the lowest budgets: it always runs.
+        if decisions and time.monotonic() > deadline_s:
+            break
         try:
             decisions.append(planner(timeline, machine, budget_bytes))
         except BudgetTooSmall as failure:
             failures.append(failure)
-    if not decisions:
+        except ValueError:
+            if not timeline.op_types:
+                continue  # vDNN needs the types of ops
+            raise
+        if decisions and not decisions[0].swaps:
+            break  # it fits as it is
+    within = [d for d in decisions if d.result.peak_bytes <= budget_bytes]
+    if not within:
         raise min(failures, key=lambda failure: failure.floor_bytes)
-    return min(decisions, key=_cost)
+    best = min(within, key=cost)
+    return improved(best, timeline, machine, budget_bytes, deadline_s, say)
 
 
-def _cost(decision: Decision) -> tuple[int, int]:
+def cost(decision: Decision) -> tuple[int, int]:
+    """Less is better: step time, then traffic."""
     return (decision.result.step_ns, decision.result.bytes_out + decision.result.bytes_in)
