@@ -104,6 +104,7 @@ class _Step:
         order = np.argsort(start_ns, kind="stable")
         kept = kept[order]
         self.names = tuple(self.names[i] for i in order)
+        self.types = tuple(names[i] for i in ops["type"][kept])
         self.start_ns = start_ns[order]
         self.end_ns = self.end_ns[order]
         self.place = {int(op): place for place, op in enumerate(kept)}
@@ -197,6 +198,7 @@ class _Step:
             buffer_free_ns=self.free_ns,
             absences=tuple(absences),
             step_ns=int(self.end_ns.max()),
+            op_types=tuple(self.types),
         )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +16,29 @@ from timelines import (
     crowded_timelines,
     machines,
     make_timeline,
-    recorded_step,
     timelines,
     training_step,
 )
 
 from tfswap.planners import POLICIES, BudgetTooSmall, Decision, plan
-from tfswap.planners.swdoa import plan_swaps
+from tfswap.planners.greedy import plan_swaps
 from tfswap.simulator import Swap, simulate
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
+from tfswap.timeline import (
+    OUTLIVES_STEP_NS,
+    Absence,
+    Timeline,
+    crosses_step_end,
+    peak_load,
+)
+from tfswap.traces.events import find_step, timeline_of
+from tfswap.traces.singa import read_singa
 
 OPS = [(i * 10, i * 10 + 10) for i in range(8)]
 FAST = FakeMachine(20e9, 20e9, 10_000, 10_000)
 SLOW = FakeMachine(2e9, 2e9, 10_000, 10_000)
 # AutoSwap's authors' recording of VGG16; it is used where it lies inside or beside the project.
+# The load that its authors logged has blocks that the recording never touches.
+UNTOUCHED_BYTES = 13_757_242
 RECORDINGS = [
     path
     for parent in Path(__file__).parents[2:4]
@@ -42,19 +52,31 @@ def check(timeline: Timeline, decision: Decision, machine: FakeMachine, budget: 
     assert again.peak_bytes == decision.result.peak_bytes <= budget
     assert again.step_ns == decision.result.step_ns
     starts, ends = timeline.core.op_positions()
-    makers: set[tuple[int, str]] = set()
     for swap in sorted(decision.swaps):
         absence = timeline.absences[swap.absence]
-        needs_gate = (absence.buffer, absence.tensor) not in makers
-        makers.add((absence.buffer, absence.tensor))
-        assert needs_gate == (swap.gate_op >= 0)
-        anchors = [swap.trigger_op] + [swap.gate_op] * needs_gate
+        anchors = [op for op in (swap.gate_op, swap.trigger_op) if op >= 0]
         assert all(timeline.op_gateable[op] for op in anchors)
         assert all(timeline.op_context[op] == absence.context for op in anchors)
         # Every edge points forward in the recorded order, so no cycle can come of them.
-        assert ends[absence.after_op] < ends[swap.trigger_op] < starts[absence.before_op]
-        if needs_gate:
+        if swap.trigger_op >= 0:
+            assert ends[swap.trigger_op] < starts[absence.before_op]
+        if swap.gate_op >= 0:
             assert absence.producer_op < 0 or ends[absence.producer_op] < starts[swap.gate_op]
+
+
+def check_gates(timeline: Timeline, decision: Decision) -> None:
+    """Ours: with a gate and a trigger for each copy, the peak does not depend on the link."""
+    starts, ends = timeline.core.op_positions()
+    makers: set[tuple[int, str]] = set()
+    for swap in sorted(decision.swaps):
+        absence = timeline.absences[swap.absence]
+        if any(crosses_step_end(timeline, a) for a in timeline.absences):
+            return
+        needs_gate = (absence.buffer, absence.tensor) not in makers
+        makers.add((absence.buffer, absence.tensor))
+        assert needs_gate == (swap.gate_op >= 0)
+        assert ends[absence.after_op] < ends[swap.trigger_op]
+        if needs_gate:
             assert starts[swap.gate_op] < ends[swap.trigger_op]
 
 
@@ -64,7 +86,7 @@ def test_a_step_that_fits_is_left_alone() -> None:
     decision = plan_swaps(timeline, FAST, peak)
     assert decision.swaps == ()
     assert decision.result.peak_bytes == peak
-    assert decision.policy == "swdoa"
+    assert decision.policy == "greedy"
 
 
 def test_the_absence_that_costs_nothing_is_taken() -> None:
@@ -135,16 +157,21 @@ def test_a_budget_that_cannot_be_met_says_why() -> None:
 
 
 def test_an_unknown_policy_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"^unknown policy 'best': allowed are 'auto', 'swdoa'$"):
+    with pytest.raises(ValueError, match=r"^unknown policy 'best': allowed are 'auto', 'greedy', "):
         plan("best", training_step(blocks=1), FAST, MIB)
 
 
 @pytest.mark.parametrize("policy", ["auto", *POLICIES])
 def test_each_policy_meets_the_budget(policy: str) -> None:
+    if policy == "autoswap:bo":
+        pytest.importorskip("bayes_opt")
     timeline = training_step(blocks=4)
     budget = peak_load(timeline) * 6 // 10
+    if policy.startswith("vdnn_conv"):
+        budget = peak_load(timeline) * 8 // 10
     decision = plan(policy, timeline, FAST, budget)
     check(timeline, decision, FAST, budget)
+    assert decision.swaps
 
 
 def test_auto_passes_on_why_nothing_works() -> None:
@@ -159,6 +186,7 @@ def test_deep_budgets_of_a_training_step(fraction: float, machine: FakeMachine) 
     budget = int(peak_load(timeline) * fraction)
     decision = plan_swaps(timeline, machine, budget)
     check(timeline, decision, machine, budget)
+    check_gates(timeline, decision)
     if machine is FAST:
         assert decision.result.stall_ns <= timeline.step_ns // 1000
     # No more is moved than about what is too much, some of it more than once.
@@ -197,7 +225,9 @@ def test_the_peak_never_exceeds_the_budget(
     floor, peak = least_budget(timeline, machine), peak_load(timeline)
     assert floor <= peak
     budget = data.draw(st.integers(floor, max(floor, peak)))
-    check(timeline, plan_swaps(timeline, machine, budget, min_bytes=1), machine, budget)
+    decision = plan_swaps(timeline, machine, budget, min_bytes=1)
+    check(timeline, decision, machine, budget)
+    check_gates(timeline, decision)
 
 
 @settings(max_examples=100, deadline=None)
@@ -236,10 +266,13 @@ def test_a_plan_keeps_its_peak_on_any_other_link(
 
 @pytest.mark.skipif(not RECORDINGS, reason="the recording is not part of the project")
 @pytest.mark.parametrize(
-    ("limit_mib", "most_overhead_ms"), [(500, 0.1), (450, 0.5), (400, 4.5), (350, 12.0)]
+    ("limit_mib", "most_overhead_ms"),
+    [(450, 0.0), (390, 0.0), (360, 0.05), (320, 1.0), (280, 4.0)],
 )
 def test_recorded_vgg_step(limit_mib: int, most_overhead_ms: float) -> None:
-    timeline = recorded_step(RECORDINGS[0])
+    timeline = replace(
+        timeline_of(find_step(read_singa(RECORDINGS[0]))), resident_bytes=UNTOUCHED_BYTES
+    )
     decision = plan_swaps(timeline, RECORDED_LINK, limit_mib * MIB)
     check(timeline, decision, RECORDED_LINK, limit_mib * MIB)
     assert decision.result.stall_ns <= most_overhead_ms * 1e6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -279,13 +278,20 @@ class StepWriter:
                 continue
             for after, before in zip(uses, uses[1:], strict=False):
                 if before > after + 1:
-                    absences.append(Absence(buffer, f"b{buffer}:0", uses[0], after, before))
+                    readers = tuple(self.names[use] for use in uses if use >= before)
+                    absences.append(
+                        Absence(buffer, f"b{buffer}:0", uses[0], after, before, readers)
+                    )
         return make_timeline(
             self.ops,
             buffers,
             tuple(absences),
             resident_bytes,
             op_names=tuple(self.names),
+            op_types=tuple(
+                "Conv2DBackpropFilter" if name.endswith("filter_grad") else "Op"
+                for name in self.names
+            ),
             step_ns=self.now_ns,
         )
 
@@ -338,55 +344,3 @@ def training_step(
         step.op(f"{name}/input_grad", work, to_conv, gradient)
         step.op(f"{name}/update", 50_000, filter_grad)
     return step.timeline(resident_bytes=186 * MIB)
-
-
-def recorded_step(path: Path, events_per_step: int = 3172) -> Timeline:
-    """The second step of a SINGA event list: lines of kind, pointer, bytes, ns.
-
-    An access lasts until the next event. Blocks that are not allocated in the step were there
-    before; each write makes a new tensor.
-    """
-    lines = path.read_text().splitlines()[events_per_step : 2 * events_per_step + 1]
-    events = [line.split() for line in lines]
-    origin_ns = int(events[0][3])
-    ops: list[tuple[int, int]] = []
-    names: list[str] = []
-    buffers: list[tuple[int, int, int]] = []
-    buffer_of: dict[str, int] = {}
-    uses: dict[int, list[tuple[int, bool]]] = {}
-
-    def buffer_at(pointer: str, size: str) -> int:
-        if pointer not in buffer_of:
-            buffer_of[pointer] = len(buffers)
-            buffers.append((int(size), -1, OUTLIVES_STEP_NS))
-        return buffer_of[pointer]
-
-    for i, (kind, pointer, size, time) in enumerate(events[:-1]):
-        now_ns = int(time) - origin_ns
-        if kind == "Malloc":
-            buffer_of[pointer] = len(buffers)
-            buffers.append((int(size), now_ns, OUTLIVES_STEP_NS))
-        elif kind == "Free":
-            buffer = buffer_at(pointer, size)
-            buffers[buffer] = (*buffers[buffer][:2], now_ns)
-            del buffer_of[pointer]
-        else:
-            buffer = buffer_at(pointer, size)
-            uses.setdefault(buffer, []).append((len(ops), kind == "Mutable"))
-            ops.append((now_ns, int(events[i + 1][3]) - origin_ns))
-            names.append(f"{kind}{len(ops)}")
-
-    absences = []
-    for buffer, accesses in sorted(uses.items()):
-        producer = -1
-        for (after, writes), (before, _) in zip(accesses, accesses[1:], strict=False):
-            producer = after if writes else producer
-            if before > after + 1 and buffers[buffer][0] >= MIB:
-                absences.append(Absence(buffer, f"b{buffer}@{producer}:0", producer, after, before))
-    return make_timeline(
-        ops,
-        buffers,
-        tuple(absences),
-        op_names=tuple(names),
-        step_ns=int(events[-1][3]) - origin_ns,
-    )

@@ -19,7 +19,8 @@ class Wish:
         absence: index into the timeline's absences.
         gone_by: index of the op that should not start before the buffer has left; None: nobody
             waits.
-        back_from: index of the op at whose start the copy-in should begin; None: when it is needed.
+        back_from: index of an op before whose start the copy-in should begin; None: as late as it
+            can be foretold that the buffer is needed.
     """
 
     absence: int

@@ -196,7 +196,7 @@ class _Search:
                 Wish(
                     int(gaps.absence[i]),
                     int(gone[i]) - 1 if gone[i] >= 1 else None,
-                    int(back[i]) - 1 if back[i] >= 1 else 0,
+                    int(back[i]) if back[i] < gaps.back[i] else None,
                 )
                 for i in range(len(gaps))
             ),

@@ -95,7 +95,11 @@ def _with_feedback(
         begin = np.searchsorted(start_ns, begin_ns, side="right") - 1
         begin = _outside_the_peak(load, gaps, begin, gone_by, budget_bytes)
         wishes = [
-            Wish(int(gaps.absence[i]), int(gone_by[i]) - 1, max(int(begin[i]) - 1, 0))
+            Wish(
+                int(gaps.absence[i]),
+                int(gone_by[i]) - 1,
+                int(begin[i]) if begin[i] < gaps.back[i] else None,
+            )
             for i in range(len(gaps))
         ]
         swaps = swaps_for(timeline, wishes)

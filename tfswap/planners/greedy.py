@@ -100,6 +100,7 @@ class _Search:
     link: _core.Tier
     candidates: Candidates
     limit_bytes: int
+    gate_all: bool = False
 
 
 def plan_swaps(
@@ -141,6 +142,10 @@ def plan_swaps(
 
     search = _Search(timeline, link, candidates, limit_bytes)
     best = min(_selections(search), key=lambda trial: trial.cost)
+    if not best.fits:
+        # A copy-out that went on in the next step was in the way there.
+        search = replace(search, gate_all=True)
+        best = min(_selections(search), key=lambda trial: trial.cost)
     best = _drop_unneeded(search, best)
     best = _repair_stalls(search, best)
     best = _drop_unneeded(search, best)
@@ -179,7 +184,9 @@ def _selections(search: _Search) -> list[_Trial]:
 def _try(search: _Search, selected: Mask, early: Ints | None = None) -> _Trial:
     if early is None:
         early = np.zeros(len(search.candidates), dtype=np.int64)
-    placement = place(search.candidates, selected, search.limit_bytes, early=early)
+    placement = place(
+        search.candidates, selected, search.limit_bytes, early=early, gate_all=search.gate_all
+    )
     swaps = swaps_of(search.candidates, placement)
     result = _core.simulate(search.timeline.core, swap_rows(swaps), [search.link])
     return _Trial(selected, early, placement, result, search.limit_bytes)

@@ -93,6 +93,7 @@ def place(
     limit_bytes: int,
     spare: float = 1.0,
     early: Ints | None = None,
+    gate_all: bool = False,
 ) -> Placement:
     """Choose a gate and a trigger for each selected candidate.
 
@@ -102,6 +103,7 @@ def place(
         limit_bytes: what the load is to stay within.
         spare: see ``link_windows``.
         early: ns per candidate by which its copy-in is wanted earlier.
+        gate_all: whether all copies-out must end within the step, whatever that costs.
     """
     places = np.flatnonzero(selected)
     leads = leaders(candidates, selected)[places]
@@ -111,7 +113,7 @@ def place(
     earliest, latest = tight_windows(candidates, places, leads)
     back = _wanted_triggers(candidates, places, windows, earliest)
     back = _trigger_later(candidates, places, earliest, latest, back, limit_bytes)
-    gate = _wanted_gates(candidates, places, windows, leads, back)
+    gate = _wanted_gates(candidates, places, windows, leads, back, gate_all)
     gate, gone, load = _gate_earlier(candidates, places, leads, gate, earliest, back, limit_bytes)
     return Placement(
         places=places,
@@ -173,7 +175,12 @@ def _wanted_triggers(
 
 
 def _wanted_gates(
-    candidates: Candidates, places: Ints, windows: Windows, leads: Mask, back: Ints
+    candidates: Candidates,
+    places: Ints,
+    windows: Windows,
+    leads: Mask,
+    back: Ints,
+    gate_all: bool,
 ) -> Ints:
     """The first gate after its copy-out has ended, else the last one before the trigger's end.
 
@@ -190,7 +197,8 @@ def _wanted_gates(
         last_useful = np.where(crosses, len(starts) - 1, last_useful)
         chosen = starts[np.maximum(np.minimum(first_after, last_useful), 0)]
         # A copy-out that goes on in the next step holds nobody up.
-        gate[own] = np.where(crosses & (first_after == len(starts)), -1, chosen)
+        goes_on = crosses & (first_after == len(starts)) & (not gate_all)
+        gate[own] = np.where(goes_on, -1, chosen)
     return np.where(leads, gate, -1)
 
 

@@ -91,7 +91,7 @@ def plan_swaps(
         used[i] = Wish(
             int(gaps.absence[i]),
             gone - 1 if 1 <= gone < len(load.start_ns) else None,
-            max(back - 1, 0),
+            back if back < gaps.back[i] else None,
         )
     swaps = swaps_for(timeline, used.values())
     result = simulate(timeline, swaps, machine)

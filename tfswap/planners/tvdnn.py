@@ -73,7 +73,7 @@ def plan_heuristic(
         begins_here = not gaps.crosses[i] or gaps.gone[i] <= part
         gone_by[i] = max(part if begins_here else int(gaps.gone[i]), 1)
         # A gap across the step's end that is needed at its other end leaves as soon as it can.
-        gaps.subtract(i, current, gone=min(gone_by[i], int(gaps.gone[i])) if not begins_here else gone_by[i])
+        gaps.subtract(i, current, gone=gone_by[i])
 
     wishes = []
     for i in sorted(gone_by, key=lambda i: int(gaps.before_start_ns[i])):
@@ -83,7 +83,7 @@ def plan_heuristic(
         begin = first + (int(over[-1]) + 1 if len(over) else 0)
         current[begin:back] += gaps.bytes[i]
         gate = gone_by[i] - 1 if gone_by[i] < len(current) else None
-        wishes.append(Wish(int(gaps.absence[i]), gate, max(begin - 1, 0)))
+        wishes.append(Wish(int(gaps.absence[i]), gate, begin if begin < back else None))
     swaps = swaps_for(timeline, wishes)
     result = simulate(timeline, swaps, machine)
     if result.peak_bytes > budget_bytes:
@@ -268,7 +268,11 @@ class _Program:
             begins = np.flatnonzero(copied_in[i])
             begin = int(begins[0]) if len(begins) else after
             part, back = int(self.first[first]), int(self.first[max(begin, after)])
-            wishes.append(Wish(int(self.gaps.absence[i]), max(part - 1, 0), max(back - 1, 0)))
+            needed = int(self.gaps.back[i])
+            wish = Wish(
+                int(self.gaps.absence[i]), max(part - 1, 0), back if back < needed else None
+            )
+            wishes.append(wish)
         gap = found.mip_gap
         return wishes, f"bound {found.mip_dual_bound:.3f} ms of waits, gap {gap:.1%}"
 
