@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tfswap.commands import doctor
+from tfswap.commands import doctor, simulate
 
-_COMMANDS = {"doctor": doctor}
+_COMMANDS = {"doctor": doctor, "simulate": simulate}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
