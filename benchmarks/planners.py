@@ -72,7 +72,7 @@ def honest(options: argparse.Namespace) -> None:
         assert speed is not None
         machine = Machine(f"{options.link_bandwidth} link", speed, speed)
     policies = options.policies or [
-        name for name in portfolio.POLICIES if name not in ("tvdnn_ilp", "autoswap:bo")
+        name for name in portfolio.POLICIES if name != "autoswap:bo"
     ] + [portfolio.AUTO]
     for limit_mib in options.limits:
         limit_bytes = int(limit_mib * MIB)

@@ -1,8 +1,8 @@
 """AutoSwap's overheads as its authors' script counted them, to compare with their logs.
 
-Not how a step runs: overheads are added up without moving what comes after, what is prefetched takes
-no memory before its use, and an op index stands for a moment. The planner that does it properly is
-`tfswap.planners.autoswap`; this here shows only that the same trace gives the same numbers.
+Not how a step runs: overheads are added up without moving what comes after, what is prefetched
+takes no memory before its use, and an op index stands for a moment. The planner that does it
+properly is `tfswap.planners.autoswap`; this shows only that the same trace gives the same numbers.
 Source: arXiv 1903.06631 and its script, whose slips are kept.
 """
 

@@ -81,4 +81,4 @@ def measure_copy_speed(bytes: int, repeats: int) -> float:
     """Bytes per second of the copies that swaps make, between two blocks of so many bytes."""
 
 def longest_repetition(symbols: NDArray[np.int64], min_length: int) -> tuple[int, int]:
-    """(start, length) of the longest stretch that follows itself, cut to its period; length 0: none."""
+    """(start, length) of the longest stretch that follows itself, cut to its period; 0: none."""

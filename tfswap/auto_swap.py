@@ -35,7 +35,8 @@ class AutoSwap(keras.callbacks.Callback):
             fraction of the device's memory (0.5 or "50%"; on a CPU of this process's cgroup limit
             or the machine's memory), or "auto" for 90 % of what is available now.
             Defaults to "auto".
-        policy: Name of a planner, or "auto" for the best of all. Defaults to "auto".
+        policy: Name of a planner (`tfswap.planners.POLICIES`), or "auto" for the best of all,
+            improved by search for at most a second. Defaults to "auto".
         plan: A `SwapPlan`, or the path of a saved one, to use instead of profiling. A graph that
             it does not fit is profiled as if there were none. Defaults to None.
         save_plan: Path to write the final plan to. Defaults to None.

@@ -93,7 +93,16 @@ def simulate(
 def swap_rows(swaps: Iterable[Swap]) -> NDArray[np.int64]:
     """A row per swap, with all of its fields."""
     rows = [
-        (s.absence, s.gate_op, s.trigger_op, s.tier, s.sections, s.far_bytes, s.encode_ns, s.decode_ns)
+        (
+            s.absence,
+            s.gate_op,
+            s.trigger_op,
+            s.tier,
+            s.sections,
+            s.far_bytes,
+            s.encode_ns,
+            s.decode_ns,
+        )
         for s in swaps
     ]
     return np.array(rows, dtype=np.int64).reshape(-1, 8)

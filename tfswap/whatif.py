@@ -1,4 +1,4 @@
-"""Questions about a step that need no hardware: the least budget, the time at a budget, a faster link."""
+"""Questions about a step that need no hardware: the least budget, its time, a faster link."""
 
 from __future__ import annotations
 

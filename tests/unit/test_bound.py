@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import MIB, FakeMachine, crowded_timelines, machines, make_timeline, swaps_for, timelines
+from timelines import (
+    MIB,
+    FakeMachine,
+    crowded_timelines,
+    machines,
+    make_timeline,
+    swaps_for,
+    timelines,
+)
 
 from tfswap.planners.bound import least_wait_ns
 from tfswap.simulator import simulate

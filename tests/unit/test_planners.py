@@ -167,7 +167,7 @@ def test_each_policy_meets_the_budget(policy: str) -> None:
         pytest.importorskip("bayes_opt")
     timeline = training_step(blocks=4)
     budget = peak_load(timeline) * 6 // 10
-    if policy.startswith("vdnn_conv"):
+    if policy.startswith("vdnn"):
         budget = peak_load(timeline) * 8 // 10
     decision = plan(policy, timeline, FAST, budget)
     check(timeline, decision, FAST, budget)

@@ -143,7 +143,9 @@ def _crossing(
     makers = [op for op in range(after + 1) if ops[op][1] <= ops[after][1]]
     same = [a for a in earlier if a.producer_op < 0 and a.tensor == earlier[-1].tensor]
     if same and draw(st.booleans()):
-        return [Absence(buffer, same[-1].tensor, draw(st.sampled_from([-1, *makers])), after, before)]
+        return [
+            Absence(buffer, same[-1].tensor, draw(st.sampled_from([-1, *makers])), after, before)
+        ]
     return [Absence(buffer, f"b{buffer}:next", draw(st.sampled_from([-1, *makers])), after, before)]
 
 
@@ -223,7 +225,9 @@ def swaps_for(
 
 
 @st.composite
-def order_for(draw: Callable[[st.SearchStrategy[T]], T], timeline: Timeline) -> list[tuple[int, int]]:
+def order_for(
+    draw: Callable[[st.SearchStrategy[T]], T], timeline: Timeline
+) -> list[tuple[int, int]]:
     """Order edges that point forwards."""
     starts, _ = timeline.core.op_positions()
     by_start = np.argsort(starts).tolist()

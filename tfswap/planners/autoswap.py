@@ -16,9 +16,10 @@ the times t_i and t_{i+1}, whose copies take dt_out and dt_in (all in ns):
 One absence a buffer, only across the peak of the unswapped load. Copies leave in the order of
 readiness and come back as late as the link allows, latest need first.
 
-Departures from the paper: where it stops an op in a table of its own, ours is a gate, and a prefetch
-is a trigger; waits are the simulator's (they shift everything after them, the paper adds them up);
-what comes back occupies memory from the start of its copy (the authors' script forgot it).
+Departures from the paper: where it stops an op in a table of its own, ours is a gate, and a
+prefetch is a trigger; waits are the simulator's (they shift everything after them, the paper adds
+them up); what comes back occupies memory from the start of its copy (the authors' script forgot
+it).
 """
 
 from __future__ import annotations
@@ -183,9 +184,7 @@ class _Search:
             first = 0 if gaps.crosses[i] else int(gone[i])
             begin = int(np.searchsorted(start_ns, needed_ns, side="right")) - 1
             begin = min(max(begin, first), int(gaps.back[i]) - 1)
-            over = np.flatnonzero(
-                current[begin : gaps.back[i]] + gaps.bytes[i] > self.budget_bytes
-            )
+            over = np.flatnonzero(current[begin : gaps.back[i]] + gaps.bytes[i] > self.budget_bytes)
             if len(over):
                 begin += int(over[-1]) + 1
             current[begin : gaps.back[i]] += gaps.bytes[i]

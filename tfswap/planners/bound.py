@@ -78,9 +78,11 @@ def _bounds(
     out_ns, in_ns = 1e9 / machine.out_bytes_per_s, 1e9 / machine.in_bytes_per_s
     forwards = np.zeros(len(over))
     backwards = np.zeros(len(over))
-    for i, part in enumerate(over.tolist()):
-        here = gaps.cover(part)
-        in_tail = gaps.gone[here] <= part
+    for i in range(len(over)):
+        # By time: within a part, a gap may have begun when the part is fullest.
+        begun, not_over = gaps.after_end_ns <= due_ns[i], gaps.before_start_ns >= due_ns[i]
+        here = np.where(gaps.crosses, begun | not_over, begun & not_over)
+        in_tail = begun[here]
         size = gaps.bytes[here].astype(np.float64)
         ready = np.where(in_tail, tail[0][here], head[0][here])
         need = np.where(in_tail, tail[1][here], head[1][here])

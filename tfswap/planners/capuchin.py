@@ -11,7 +11,8 @@ section 4. For a tensor of s bytes evicted after one access and needed by the ne
   waits, the trigger moves earlier by 5 % of the swap time, from iteration to iteration
 
 Its recomputation is not here. Departures: the feedback runs in the simulator, up to 40 iterations;
-a swap-out ends before the op at which the load would exceed the budget (theirs stops an allocation).
+a swap-out ends before the op at which the load would exceed the budget (theirs stops an
+allocation).
 """
 
 from __future__ import annotations

@@ -123,7 +123,9 @@ class Gaps:
             self.duration_ns[chosen],
         )
 
-    def subtract(self, i: int, load: Ints, gone: int | None = None, back: int | None = None) -> None:
+    def subtract(
+        self, i: int, load: Ints, gone: int | None = None, back: int | None = None
+    ) -> None:
         """Takes gap i's bytes out of ``load``, in place."""
         begin = int(self.gone[i]) if gone is None else gone
         end = int(self.back[i]) if back is None else back
@@ -134,7 +136,7 @@ class Gaps:
             load[begin:end] -= self.bytes[i]
 
     def areas(self, load: Ints) -> Ints:
-        """Sum of ``load`` over each gap, part by part as the papers do it (not weighted by time)."""
+        """Sum of ``load`` over each gap, part by part as the papers do (not weighted by time)."""
         up_to = np.concatenate([[0], np.cumsum(load)])
         around = np.where(self.crosses, up_to[-1], 0)
         areas: Ints = up_to[self.back] - up_to[self.gone] + around

@@ -11,9 +11,9 @@ layer's input feature map.
 * Backward, before layer m: the next layer down that was offloaded and is not prefetched yet is
   prefetched; the search ends at the next convolution. The layer below waits for it.
 
-A layer's X is known by who reads it in the backward part: the gradient of a convolution's filter, or
-of a pooling. Departures: a copy-out begins when its tensor is made, not when its last forward reader
-starts; classifier layers (matrix products) are left alone, as in the paper.
+A layer's X is known by who reads it in the backward part: the gradient of a convolution's filter,
+or of a pooling. Departures: a copy-out begins when its tensor is made, not when its last forward
+reader starts; classifier layers (matrix products) are left alone, as in the paper.
 """
 
 from __future__ import annotations

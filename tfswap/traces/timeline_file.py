@@ -1,6 +1,6 @@
 """Timelines in files: what planners see of a step, to be planned elsewhere or by others.
 
-The format is a zip of numpy arrays (``numpy.savez_compressed``; no pickles), in about 20 bytes an op:
+The format is a zip of numpy arrays (``numpy.savez_compressed``; no pickles), about 20 bytes an op:
 
 ===================  =================  ===========================================================
 array                type               meaning
@@ -27,6 +27,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ def save_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     """Writes a timeline to a file, all of it or nothing."""
     absences = timeline.absences
     rows = [(a.buffer, a.producer_op, a.after_op, a.before_op, a.context) for a in absences]
-    arrays = {
+    arrays: dict[str, Any] = {
         "format": _lines([FORMAT]),
         "op_start_ns": np.diff(timeline.op_start_ns, prepend=0),
         "op_duration_ns": timeline.op_end_ns - timeline.op_start_ns,
@@ -113,7 +114,7 @@ def load_timeline(path: str | os.PathLike[str]) -> Timeline:
     return timeline
 
 
-def _timeline(arrays: dict[str, NDArray[np.generic]]) -> Timeline:
+def _timeline(arrays: dict[str, Any]) -> Timeline:
     rows = arrays["absences"].reshape(-1, 5).tolist()
     tensors, consumers = _texts(arrays["tensors"]), _texts(arrays["consumers"])
     if not len(rows) == len(tensors) == len(consumers):
@@ -156,5 +157,5 @@ def _lines(texts: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer("".join(f"{text}\n" for text in texts).encode(), dtype=np.uint8)
 
 
-def _texts(array: NDArray[np.generic]) -> tuple[str, ...]:
+def _texts(array: NDArray[Any]) -> tuple[str, ...]:
     return tuple(array.tobytes().decode("utf-8").split("\n")[:-1])

@@ -206,8 +206,8 @@ void Replay::CheckSwaps(const std::vector<Swap>& swaps) const {
     const int32_t producer = data_.absences[swap.absence].producer_op;
     Require(swap.gate_op == kNone || producer == kNone ||
                 timeline_.start_position(swap.gate_op) > timeline_.end_position(producer),
-            name + " is gated by op " + Number(swap.gate_op) + ", which starts before its producer " +
-                Number(producer) + " has ended");
+            name + " is gated by op " + Number(swap.gate_op) +
+                ", which starts before its producer " + Number(producer) + " has ended");
   }
 }
 
