@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.simulator import SimResult, Swap
+from tfswap.simulator import Link, SimResult, Swap
 from tfswap.timeline import Timeline
 
 MIB = 1 << 20
@@ -57,6 +57,16 @@ class BudgetTooSmall(ValueError):
         self.op_name = op_name
         self.op_bytes = op_bytes
         self.suggestion_bytes = suggestion_bytes
+
+
+def cost(result: SimResult, machine: Link) -> tuple[int, int]:
+    """What plans within a budget are compared by, less is better: step time in ns, then traffic.
+
+    Where the machine's own cores make the copies (it has ``copy_ns``), their work is time too.
+    """
+    copy_ns = getattr(machine, "copy_ns", None)
+    working_ns = 0 if copy_ns is None else int(copy_ns(result.bytes_out, result.bytes_in))
+    return (result.step_ns + working_ns, result.bytes_out + result.bytes_in)
 
 
 def too_small(

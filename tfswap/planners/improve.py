@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap import _core
-from tfswap.planners.decision import Decision
+from tfswap.planners.decision import Decision, cost
 from tfswap.simulator import Link, SimResult, Swap, core_tiers, swap_rows
 from tfswap.timeline import Timeline, crosses_step_end
 
@@ -71,14 +71,14 @@ def improved(
         if changed is None:
             continue
         outcome = search.simulate(changed)
-        if outcome.peak_bytes > limit_bytes or _cost(outcome) > _cost(result):
+        if outcome.peak_bytes > limit_bytes or cost(outcome, machine) > cost(result, machine):
             continue
         if needs_gates and not holds_on_a_slow_link(
             tuple(changed.values()), timeline, machine, limit_bytes
         ):
             continue
         swaps, result = changed, outcome
-    if _cost(result) >= _cost(decision.result):
+    if cost(result, machine) >= cost(decision.result, machine):
         return decision
     return replace(
         decision,
@@ -104,10 +104,6 @@ def holds_on_a_slow_link(
 
 def _waits_little(result: SimResult, timeline: Timeline) -> bool:
     return result.stall_ns <= timeline.step_ns * _NEGLIGIBLE
-
-
-def _cost(result: SimResult) -> tuple[int, int]:
-    return (result.step_ns, result.bytes_out + result.bytes_in)
 
 
 class _Search:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from tfswap.planners import autoswap, capuchin, greedy, tensile, tvdnn, vdnn
-from tfswap.planners.decision import BudgetTooSmall, Decision
+from tfswap.planners.decision import BudgetTooSmall, Decision, cost
 from tfswap.planners.improve import holds_on_a_slow_link, improved
 from tfswap.simulator import Link
 from tfswap.timeline import Timeline
@@ -40,6 +40,8 @@ POLICIES: dict[str, Planner] = {
 _TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo"})
 # What the best of four is made of is compared anyway.
 _COVERED = frozenset({f"{autoswap.POLICY}:best"})
+
+_SMALLER_BUDGETS = (0.97, 0.94, 0.9, 0.85)
 
 AUTO = "auto"
 """The name of the best of all."""
@@ -93,16 +95,21 @@ def plan(
             raise
         if decisions and not decisions[0].swaps:
             break  # it fits as it is
+    # A plan for a smaller budget is one for this budget too, and sometimes waits less.
+    for part in _SMALLER_BUDGETS:
+        waits = min((d.result.stall_ns for d in decisions), default=0)
+        if waits == 0 or time.monotonic() > deadline_s:
+            break
+        try:
+            smaller = int(budget_bytes * part)
+            decisions.append(greedy.plan_swaps(timeline, machine, smaller))
+        except BudgetTooSmall:
+            break
     within = [d for d in decisions if d.result.peak_bytes <= budget_bytes]
     # A plan whose gates hold is preferred: copies in real life take longer than foretold.
     safe = [d for d in within if holds_on_a_slow_link(d.swaps, timeline, machine, budget_bytes)]
     within = safe or within
     if not within:
         raise min(failures, key=lambda failure: failure.floor_bytes)
-    best = min(within, key=cost)
+    best = min(within, key=lambda decision: cost(decision.result, machine))
     return improved(best, timeline, machine, budget_bytes, deadline_s, say)
-
-
-def cost(decision: Decision) -> tuple[int, int]:
-    """Less is better: step time, then traffic."""
-    return (decision.result.step_ns, decision.result.bytes_out + decision.result.bytes_in)
