@@ -29,7 +29,7 @@ LOGGED = {
 }
 
 
-def test_a_line_per_limit_and_policy(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_line_per_limit_and_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     timeline = training_step(blocks=3)
     save_timeline(timeline, tmp_path / "step")
     limit_mib = peak_load(timeline) / MIB * 0.7
@@ -45,7 +45,7 @@ def test_a_line_per_limit_and_policy(tmp_path: Path, capsys) -> None:  # type: i
 
 
 @pytest.mark.skipif(not RECORDINGS, reason="the recording is not part of the project")
-def test_the_published_overheads_come_out(capsys) -> None:  # type: ignore[no-untyped-def]
+def test_the_published_overheads_come_out(capsys: pytest.CaptureFixture[str]) -> None:
     limits = ",".join(map(str, LIMITS))
     arguments = ["--trace", str(RECORDINGS[0]), "--limits", limits, "--accounting", "published"]
     assert main(arguments) == 0

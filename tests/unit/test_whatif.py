@@ -43,7 +43,9 @@ def test_a_faster_link_is_no_slower() -> None:
     assert all(answer.least_step_ns <= answer.step_ns for answer in (now, *faster))
 
 
-def test_the_command_prints_a_line_a_budget(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_the_command_prints_a_line_a_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_timeline(training_step(blocks=3), tmp_path / "step")
     arguments = ["simulate", str(tmp_path / "step"), "--budget", "80%", "--budget", "10MiB"]
     assert main([*arguments, "--policy", "greedy", "--link-bandwidth", "4GB/s"]) == 0
@@ -54,7 +56,7 @@ def test_the_command_prints_a_line_a_budget(tmp_path: Path, capsys) -> None:  # 
     assert "A budget of 10.0 MiB is too small" in lines[5]
 
 
-def test_the_command_prints_json(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     timeline = training_step(blocks=3)
     save_timeline(timeline, tmp_path / "step")
     arguments = ["simulate", str(tmp_path / "step"), "--json", "--policy", "greedy"]
@@ -73,7 +75,9 @@ def test_the_command_prints_json(tmp_path: Path, capsys) -> None:  # type: ignor
         (["STEP", "--policy", "magic"], "unknown policy 'magic': allowed are 'auto', 'greedy'"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, capsys, arguments: list[str], problem: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_wrong_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
+) -> None:
     save_timeline(training_step(blocks=1), tmp_path / "step")
     arguments = [a.replace("STEP", str(tmp_path / "step")) for a in arguments]
     assert main(["simulate", *arguments]) == 1

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from tfswap._core import Tier
 from tfswap.planners.anchors import Wish, swaps_for
-from tfswap.planners.decision import Decision, too_small
+from tfswap.planners.decision import MIB, Decision, too_small
 from tfswap.planners.load import Gaps, OpLoad
 from tfswap.simulator import Link, SimResult, Swap, core_tiers, simulate
 from tfswap.timeline import Timeline, peak_load
@@ -39,7 +39,6 @@ from tfswap.timeline import Timeline, peak_load
 Floats = NDArray[np.float64]
 
 POLICY = "autoswap"
-MIB = 1 << 20
 
 # As in the authors' script.
 _BO_STEPS = 20

@@ -20,13 +20,12 @@ from __future__ import annotations
 import numpy as np
 
 from tfswap.planners.anchors import Wish, swaps_for
-from tfswap.planners.decision import Decision, over_budget, too_small
+from tfswap.planners.decision import MIB, Decision, over_budget, too_small
 from tfswap.planners.load import Gaps, OpLoad
 from tfswap.simulator import Link, core_tiers, simulate
 from tfswap.timeline import Timeline, peak_load
 
 POLICY = "capuchin"
-MIB = 1 << 20
 
 _EARLIER = 0.05
 _FEEDBACK_ROUNDS = 40

@@ -30,7 +30,7 @@ from tfswap.planners.candidates import (
     load_under,
     stretched,
 )
-from tfswap.planners.decision import BudgetTooSmall, Decision
+from tfswap.planners.decision import MIB, BudgetTooSmall, Decision
 from tfswap.planners.placement import (
     Placement,
     link_windows,
@@ -44,7 +44,6 @@ from tfswap.timeline import OUTLIVES_STEP_NS, Timeline, peak_load
 Floats = NDArray[np.float64]
 
 POLICY = "greedy"
-MIB = 1 << 20
 
 # How much slower than it is the link is taken to be while absences are selected. Slower: fewer
 # stalls, more traffic. 0: the link does not matter, only gates and triggers do.

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap import _core
-from tfswap.planners.decision import Decision, cost
+from tfswap.planners.decision import MIB, Decision, cost
 from tfswap.simulator import Link, SimResult, Swap, core_tiers, swap_rows
 from tfswap.timeline import Timeline, crosses_step_end
 
 Ints = NDArray[np.int64]
 
-MIB = 1 << 20
 
 _SEED = 1
 # Waits below this part of the step are not worth a search.

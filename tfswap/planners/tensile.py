@@ -25,13 +25,12 @@ import bisect
 import numpy as np
 
 from tfswap.planners.anchors import Wish, swaps_for
-from tfswap.planners.decision import Decision, over_budget
+from tfswap.planners.decision import MIB, Decision, over_budget
 from tfswap.planners.load import Gaps, OpLoad
 from tfswap.simulator import Link, core_tiers, simulate
 from tfswap.timeline import Timeline, peak_load
 
 POLICY = "tensile"
-MIB = 1 << 20
 
 
 def plan_swaps(

@@ -11,12 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from tfswap.planners.anchors import Wish, swaps_for
-from tfswap.planners.decision import Decision, over_budget, too_small
+from tfswap.planners.decision import MIB, Decision, over_budget, too_small
 from tfswap.planners.load import Gaps, OpLoad
 from tfswap.simulator import Link, simulate
 from tfswap.timeline import Timeline, peak_load
-
-MIB = 1 << 20
 
 
 def plan_heuristic(

@@ -19,11 +19,9 @@ reader starts; classifier layers (matrix products) are left alone, as in the pap
 from __future__ import annotations
 
 from tfswap.planners.anchors import Wish, swaps_for
-from tfswap.planners.decision import Decision, over_budget
+from tfswap.planners.decision import MIB, Decision, over_budget
 from tfswap.simulator import Link, simulate
 from tfswap.timeline import Timeline, crosses_step_end
-
-MIB = 1 << 20
 
 _CONVOLUTION_GRADIENTS = frozenset(
     {

@@ -23,10 +23,6 @@ class Kind(enum.IntEnum):
     WRITE = 3
     LAYER = 4  # a layer begins to work with it
 
-    @property
-    def is_access(self) -> bool:
-        return self in (Kind.READ, Kind.WRITE)
-
 
 @dataclass(frozen=True, eq=False)
 class Events:

@@ -36,7 +36,6 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
     """
     kinds: list[int] = []
     blocks: list[int] = []
-    sizes: list[int] = []
     times: list[int] = []
     block_at: dict[str, int] = {}
     size_of: list[int] = []
@@ -71,5 +70,5 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
     time_array = np.array(times, dtype=np.int64)
     if len(time_array) and int(time_array[0]) < _LEAST_NS:
         time_array = time_array * _NS_PER_MS
-    sizes_array = size_array[block_array] if len(block_array) else np.array(sizes, dtype=np.int64)
-    return Events(np.array(kinds, dtype=np.int8), block_array, sizes_array, time_array)
+    kind_array = np.array(kinds, dtype=np.int8)
+    return Events(kind_array, block_array, size_array[block_array], time_array)
