@@ -31,8 +31,8 @@ from typing import Any
 
 TREE = Path(__file__).resolve().parent.parent
 
-# Batches before the timed ones: trace, warm up, profile, plan, settle, check.
-SETTLING_BATCHES = 6
+# Batches before the timed ones: trace, warm up, profile twice, plan, settle, check.
+SETTLING_BATCHES = 7
 # Enough to allocate what the optimizer keeps, and to go through a whole step after that.
 FITTING_BATCHES = 2
 SETTLED_PHASES = ("measure", "steady")

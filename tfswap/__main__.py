@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tfswap.commands import doctor, simulate
+from tfswap.commands import doctor, plan, profile, simulate
 
-_COMMANDS = {"doctor": doctor, "simulate": simulate}
+_COMMANDS = {"doctor": doctor, "profile": profile, "plan": plan, "simulate": simulate}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

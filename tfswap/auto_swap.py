@@ -9,7 +9,7 @@ import keras
 
 from tfswap import budget as budgets
 from tfswap.plan import SwapPlan
-from tfswap.planners.portfolio import POLICIES
+from tfswap.planners.portfolio import PLANNING_TIME_S, POLICIES
 from tfswap.report.summary import Report
 from tfswap.swap_run import SwapRun
 
@@ -36,10 +36,14 @@ class AutoSwap(keras.callbacks.Callback):
             or the machine's memory), or "auto" for 90 % of what is available now.
             Defaults to "auto".
         policy: Name of a planner (`tfswap.planners.POLICIES`), or "auto" for the best of all,
-            improved by search for at most a second. Defaults to "auto".
+            improved by search. Defaults to "auto".
         plan: A `SwapPlan`, or the path of a saved one, to use instead of profiling. A graph that
             it does not fit is profiled as if there were none. Defaults to None.
         save_plan: Path to write the final plan to. Defaults to None.
+        save_profile: Path to write the profiled step to, for `tfswap simulate` and `tfswap plan`.
+            Defaults to None.
+        planning_time_s: How long the "auto" policy may search for a plan, in seconds; more is never
+            worse. Defaults to 1.
         host_limit: Cap on far memory (host memory that holds what left the device), in the same
             forms as `budget`. Defaults to "auto".
         link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
@@ -69,6 +73,9 @@ class AutoSwap(keras.callbacks.Callback):
         link_bandwidth: int | float | str | None = None,
         verify: bool = False,
         verbose: int | str = "auto",
+        *,
+        save_profile: str | os.PathLike[str] | None = None,
+        planning_time_s: float = PLANNING_TIME_S,
     ) -> None:
         super().__init__()
         if policy != "auto" and policy not in POLICIES:
@@ -78,12 +85,16 @@ class AutoSwap(keras.callbacks.Callback):
             verbose = int(verbose)
         if verbose not in _VERBOSE:
             raise ValueError(f"verbose is {verbose!r}; allowed: 'auto', 0, 1")
+        if not 0 <= planning_time_s < float("inf"):
+            raise ValueError(f"planning_time_s is {planning_time_s!r}; it must be 0 s or more")
         budgets.check(budget, "budget")
         budgets.check(host_limit, "host_limit")
         self.budget = budget
         self.policy = policy
         self.plan = SwapPlan.load(plan) if isinstance(plan, (str, os.PathLike)) else plan
         self.save_plan = save_plan
+        self.save_profile = save_profile
+        self.planning_time_s = planning_time_s
         self.host_limit = host_limit
         self.link_bandwidth = (
             None if link_bandwidth is None else budgets.parse_bandwidth(link_bandwidth)

@@ -17,6 +17,41 @@ _HAND_OFF_NS = 20_000
 
 
 @dataclass(frozen=True)
+class Device:
+    """What computes at this end of the link, for steps that nobody has run.
+
+    Attributes:
+        memory_bytes: its memory.
+        ops_per_s: elementwise operations and reductions, at best.
+        product_ops_per_s: convolutions and matrix products, at best; a multiply-add is two.
+        bytes_per_s: its memory's speed.
+        efficiency: the part of product_ops_per_s that convolutions reach; above 1 if their
+            algorithms save operations.
+        launch_ns: least duration of an op.
+    """
+
+    memory_bytes: int
+    ops_per_s: float
+    product_ops_per_s: float
+    bytes_per_s: float
+    efficiency: float = 1.0
+    launch_ns: int = 0
+
+    def __post_init__(self) -> None:
+        for field in (
+            "memory_bytes",
+            "ops_per_s",
+            "product_ops_per_s",
+            "bytes_per_s",
+            "efficiency",
+        ):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} must be above 0, not {getattr(self, field)!r}")
+        if self.launch_ns < 0:
+            raise ValueError(f"launch_ns must be 0 or more, not {self.launch_ns!r}")
+
+
+@dataclass(frozen=True)
 class Machine:
     """A link between device memory and far memory. A copy takes its latency, then bytes / speed.
 
@@ -27,6 +62,7 @@ class Machine:
         out_latency_ns: time before the first byte, off the device.
         in_latency_ns: time before the first byte, back to it.
         copy_bytes_per_s: speed of one core that copies, where cores do; infinite where they do not.
+        device: what computes, if it is known (`tfswap.machines` has some by name).
     """
 
     name: str
@@ -35,6 +71,7 @@ class Machine:
     out_latency_ns: int = _HAND_OFF_NS
     in_latency_ns: int = _HAND_OFF_NS
     copy_bytes_per_s: float = math.inf
+    device: Device | None = None
 
     def __post_init__(self) -> None:
         for speed in (self.out_bytes_per_s, self.in_bytes_per_s, self.copy_bytes_per_s):

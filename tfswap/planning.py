@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tfswap.machine import Machine
@@ -23,28 +24,36 @@ class Planned:
 
 
 def plan_function(
-    profile: Profile, fingerprint: str, policy: str, machine: Machine, budget_bytes: int
+    profile: Profile,
+    policy: str,
+    machine: Machine,
+    budget_bytes: int,
+    planning_time_s: float = portfolio.PLANNING_TIME_S,
+    say: Callable[[str], None] | None = None,
 ) -> Planned:
     """Plans one graph.
 
     Args:
         profile: Its profiled step.
-        fingerprint: Its fingerprint.
         policy: A planner's name, or "auto".
         machine: Speeds of the link.
         budget_bytes: What the load may reach.
+        planning_time_s: How long "auto" may search, in seconds.
+        say: Called with lines of progress where planning takes over a second.
 
     Raises:
         BudgetTooSmall: No plan of this policy fits the budget.
         ValueError: There is no such policy.
     """
     timeline = profile.timeline
-    decision = portfolio.plan(policy, timeline, machine, budget_bytes)
+    decision = portfolio.plan(
+        policy, timeline, machine, budget_bytes, planning_time_s=planning_time_s, say=say
+    )
     copied_ns = machine.copy_ns(decision.result.bytes_out, decision.result.bytes_in)
     function = FunctionPlan(
-        fingerprint=fingerprint,
+        fingerprint=profile.fingerprint,
         swaps=tensor_swaps(profile, decision.swaps),
-        order=(*profile.graph.delays, *profile.graph.keep_ups),
+        order=profile.order,
         reserve=True,
         predicted_peak_bytes=int(decision.result.peak_bytes),
         predicted_step_ns=int(decision.result.step_ns + copied_ns),

@@ -31,14 +31,16 @@ class Profile:
     """A step as planners see it.
 
     Args:
-        timeline: The unswapped step, under the order edges of `graph`.
-        graph: Its graph.
+        timeline: The unswapped step, under the order edges.
+        fingerprint: Names its graph.
+        order: The order edges that the pass proposes for the graph: (before, after).
         unswapped_peak_bytes: Peak load of the step as stock TensorFlow runs it, without the order
             edges.
     """
 
     timeline: Timeline
-    graph: StepGraph
+    fingerprint: str
+    order: tuple[tuple[str, str], ...]
     unswapped_peak_bytes: int
 
 
@@ -48,13 +50,16 @@ def matching_ops(trace: StepTrace, graph: StepGraph) -> int:
     return int(in_graph[trace.ops["name"]].sum())
 
 
-def profile_step(trace: StepTrace, graph: StepGraph, min_bytes: int = 1 << 20) -> Profile:
+def profile_step(
+    trace: StepTrace, graph: StepGraph, fingerprint: str = "", min_bytes: int = 1 << 20
+) -> Profile:
     """Makes the timeline of the recorded step.
 
     Args:
         trace: The recording of one call of the training function (of several steps in a loop, the
             last is taken).
         graph: The function's graph.
+        fingerprint: The graph's.
         min_bytes: Smaller tensors are not swapped.
 
     Raises:
@@ -63,7 +68,8 @@ def profile_step(trace: StepTrace, graph: StepGraph, min_bytes: int = 1 << 20) -
     step = _Step(trace, graph)
     absences = _absences(step, graph, min_bytes)
     timeline = step.timeline(graph, absences)
-    return Profile(timeline, graph, _peak_without_delays(step, timeline, graph))
+    order = (*graph.delays, *graph.keep_ups)
+    return Profile(timeline, fingerprint, order, _peak_without_delays(step, timeline, graph))
 
 
 class _Step:
@@ -116,7 +122,7 @@ class _Step:
             if int(op) in in_group and name in graph.nodes
         }
         self._read_buffers(trace)
-        self._read_accesses(trace)
+        self._read_accesses(trace, graph)
 
     def _read_buffers(self, trace: StepTrace) -> None:
         buffers = trace.buffers
@@ -134,46 +140,77 @@ class _Step:
             freed, self.clock(np.minimum(free_ns[moving], self.last_ns)), OUTLIVES_STEP_NS
         )
 
-    def _read_accesses(self, trace: StepTrace) -> None:
+    def _read_accesses(self, trace: StepTrace, graph: StepGraph) -> None:
         """Fills `outputs` (op, port) -> buffer and `users` buffer -> places of ops."""
         self.outputs: dict[tuple[int, int], int] = {}
         self.users: list[list[int]] = [[] for _ in self.buffer_bytes]
-        far: dict[str, int] = {}  # buffer of each swapped tensor, by the copy's key
-        same = np.arange(len(self.buffer_bytes))
-        names, op_names = trace.names, trace.ops["name"]
-        rows = list(
-            zip(
+        rows = [
+            (op, port, self.buffer_place[buffer])
+            for op, port, buffer in zip(
                 trace.accesses["op"].tolist(),
                 trace.accesses["port"].tolist(),
                 trace.accesses["buffer"].tolist(),
                 strict=True,
             )
-        )
-        for op, port, buffer in rows:
-            place = self.buffer_place.get(buffer)
-            name = names[op_names[op]]
-            if place is None or not name.startswith("tfswap/"):
-                continue
-            if name.startswith(_OUT_PREFIX) and port == 0:
-                far[name[len(_OUT_PREFIX) :]] = place
-            elif name.startswith(_IN_PREFIX) and port == -1:
-                key = name[len(_IN_PREFIX) :].rpartition("/")[0]
-                origin = far.get(key)
-                if origin is not None and origin != place:
-                    same[place] = same[origin]
+            if buffer in self.buffer_place
+        ]
+        same, taken = self._buffers_that_came_back(trace, rows, graph)
         for place, origin in enumerate(same.tolist()):
-            if origin != place:
+            if place in taken:
+                # Without the swap it could not have been taken: the other tensor was still there.
+                self.free_ns[origin] = max(self.free_ns[origin], self.end_ns[taken[place]])
+                self.alloc_ns[place] = self.start_ns[taken[place]]
+            elif origin != place:
                 self.free_ns[origin] = max(self.free_ns[origin], self.free_ns[place])
                 self.buffer_bytes[place] = 0
-        for op, port, buffer in rows:
-            place = self.buffer_place.get(buffer)
+        for op, port, place in rows:
             op_place = self.place.get(op)
-            if place is None or op_place is None:
+            if op_place is None:
                 continue
             logical = int(same[place])
+            if place in taken:
+                taker = taken[place]
+                later = op_place != taker and self.start_ns[op_place] >= self.start_ns[taker]
+                if later or (op_place == taker and port < 0):
+                    logical = place
             self.users[logical].append(op_place)
             if port < 0:
                 self.outputs[op_place, -1 - port] = logical
+
+    def _buffers_that_came_back(
+        self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph
+    ) -> tuple[NDArray[np.int64], dict[int, int]]:
+        """Which buffers are swapped-in copies of which, and which of those were taken in place.
+
+        Returns:
+            For each buffer the one that it is a copy of, itself if it is none; and of the copies
+            whose memory an op took for its own output, the op's place.
+        """
+        op_names = [trace.names[i] for i in trace.ops["name"]]
+        came_back: dict[int, str] = {}  # the copy's key
+        taken: dict[int, int] = {}
+        for op, port, place in rows:
+            if port >= 0:
+                continue
+            op_place = self.place.get(op)
+            node = graph.nodes.get(op_names[op])
+            if op_names[op].startswith(_IN_PREFIX):
+                came_back[place] = op_names[op][len(_IN_PREFIX) :].rpartition("/")[0]
+            elif op_place is not None and place in came_back and not (node and node.alias):
+                taken.setdefault(place, op_place)
+        far: dict[str, int] = {}  # the buffer that left, by the copy's key
+        same = np.arange(len(self.buffer_bytes))
+        for op, port, place in rows:
+            name = op_names[op]
+            if port == 0 and name.startswith(_OUT_PREFIX):
+                far[name[len(_OUT_PREFIX) :]] = place
+            elif port == -1 and place in came_back and name.startswith(_IN_PREFIX):
+                origin = far.get(came_back[place], place)
+                if origin in taken and _names(self.names[taken[origin]], came_back[place]):
+                    same[place] = origin
+                else:
+                    same[place] = same[origin]
+        return same, taken
 
     def timeline(self, graph: StepGraph, absences: list[Absence]) -> Timeline:
         nodes = [graph.nodes.get(name) for name in self.names]
@@ -200,6 +237,11 @@ class _Step:
             step_ns=int(self.end_ns.max()),
             op_types=tuple(self.types),
         )
+
+
+def _names(op_name: str, key: str) -> bool:
+    """Whether a copy's key is that of an output of the op."""
+    return key.rpartition("_")[0] == op_name.replace(":", "_")
 
 
 def _main_group(ops: NDArray[np.void], ours: NDArray[np.bool_]) -> NDArray[np.bool_]:

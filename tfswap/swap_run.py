@@ -2,15 +2,16 @@
 
 ::
 
-    first ─▶ warm ─▶ profiled step ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ steady
-     (lazy swaps keep the budget)         ▲                                │
-                                          └──────── correct (≤ 3 times) ◀──┘
+    first ─▶ warm ─▶ profiled steps ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ steady
+     (lazy swaps keep the budget)          ▲                                │
+                                           └──────── correct (≤ 3 times) ◀──┘
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import operator
 import statistics
 import sys
 import time
@@ -32,12 +33,15 @@ from tfswap.report.summary import Report, summary_lines
 from tfswap.session import PlanSession
 from tfswap.state import run_ended, run_started
 from tfswap.trace import StepTrace
+from tfswap.traces.timeline_file import save_profile
 
 if TYPE_CHECKING:
     from tfswap.auto_swap import AutoSwap
 
 _MAX_CORRECTIONS = 3
 _MEASURED_STEPS = 2
+# The fastest of them is planned with: what disturbs a step only ever makes it slower.
+_PROFILED_STEPS = 2
 # A prediction further off than this is corrected.
 _TOLERANCE = 0.03
 # Below this share of the budget a model is left alone; between it and the budget the lazy swaps
@@ -99,6 +103,7 @@ class SwapRun:
         self._steps_a_call = 1
         self._profile: Profile | None = None
         self._fingerprint = ""
+        self._profiled: list[tuple[float, bytes]] = []  # seconds and recording
         self._measured_to_simulated = 1.0
         self._attempts: list[_Attempt] = []
         self._measured: list[_Step] = []
@@ -281,7 +286,11 @@ class SwapRun:
         elif self._phase is _Phase.WARM:
             self._phase = _Phase.PROFILE
         elif self._phase is _Phase.PROFILE:
-            self._profiled(recording, step)
+            self._profiled.append((step.seconds, recording))
+            if len(self._profiled) >= _PROFILED_STEPS:
+                _, fastest = min(self._profiled, key=operator.itemgetter(0))
+                self._profiled = []
+                self._plan_from(fastest)
         elif self._phase is _Phase.SETTLE:
             self._measured = []
             self._phase = _Phase.MEASURE
@@ -328,8 +337,8 @@ class SwapRun:
             )
         self._phase = _Phase.WARM
 
-    def _profiled(self, recording: bytes, step: _Step) -> None:
-        self._say("profiled a step, planning ...")
+    def _plan_from(self, recording: bytes) -> None:
+        self._say(f"profiled {_PROFILED_STEPS} steps, planning ...")
         try:
             self._read_profile(recording)
         except ValueError as error:
@@ -364,17 +373,20 @@ class SwapRun:
                 chosen = graph
         if best == 0:
             raise ValueError("no op of the training graph was recorded")
-        self._profile = profile_step(trace, chosen, self._plan.min_bytes)
+        self._profile = profile_step(trace, chosen, self._fingerprint, self._plan.min_bytes)
+        if self._options.save_profile is not None:
+            save_profile(self._profile, self._options.save_profile)
 
     def _plan_and_push(self) -> bool:
         assert self._profile is not None
         try:
             planned = plan_function(
                 self._profile,
-                self._fingerprint,
                 self._options.policy,
                 self._machine,
                 int(self._budget_bytes / self._measured_to_simulated),
+                self._options.planning_time_s,
+                self._say,
             )
         except BudgetTooSmall as error:
             self._stay_with_bootstrap(str(error))

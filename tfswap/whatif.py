@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tfswap.machine import Machine
@@ -110,3 +110,42 @@ def budgets_between(timeline: Timeline, machine: Machine, count: int = 6) -> lis
     # The least is rounded up to a MiB: to the byte, plans have no room at all.
     least = min(-(-least // (1 << 20)) << 20, peak)
     return [int(peak - (peak - least) * (i + 1) / count) for i in range(count)]
+
+
+def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: int = 1) -> int:
+    """The largest batch whose peak is within the memory; 0 if one example is too much.
+
+    The peak grows with the batch, almost on a line, so each guess is where the line through the
+    nearest two known batches reaches the memory; the answer's peak and its successor's are known.
+
+    Args:
+        peak_bytes: The peak at a batch.
+        memory_bytes: What it may reach.
+        first: Where to begin.
+    """
+    known: dict[int, int] = {}
+
+    def fits(batch: int) -> bool:
+        if batch not in known:
+            known[batch] = peak_bytes(batch)
+        return known[batch] <= memory_bytes
+
+    below, above = 0, 0
+    guess = max(first, 1)
+    while not above or above - below > 1:
+        if fits(guess):
+            below = guess
+        else:
+            above = guess
+        if not above:
+            guess = 2 * below
+        elif above - below > 1:
+            near = sorted(known, key=lambda batch: abs(known[batch] - memory_bytes))[:2]
+            if len(near) == 2 and known[near[0]] != known[near[1]]:
+                slope = (known[near[1]] - known[near[0]]) / (near[1] - near[0])
+                guess = near[0] + int((memory_bytes - known[near[0]]) // slope)
+            else:
+                guess = (below + above) // 2
+            # A guess right behind `below` or before `above` closes in on one side only.
+            guess = min(max(guess, below + 1), above - 1)
+    return below

@@ -163,3 +163,30 @@ def test_bytes_that_are_no_trace_are_refused():
     head = b"TFSWTRC1" + np.array([0, 1, 2, 3, 0, 0, 0], "<i8").tobytes()
     with pytest.raises(ValueError, match="cut off"):
         StepTrace.from_bytes(head)
+
+
+def test_an_op_that_takes_a_copy_that_came_back_has_a_buffer_of_its_own():
+    # a returns twice; c takes the first copy in place, which it could not if nothing had left.
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    first_back = r.op("tfswap/in/a_0/0", 20, 30, op_type="_CopyFromHost")
+    c = r.op("c", 30, 50)
+    second_back = r.op("tfswap/in/a_0/1", 60, 70, op_type="_CopyFromHost")
+    d = r.op("d", 70, 90)
+    left, first, second = r.buffer(8, 1, 15), r.buffer(8, 20, 90), r.buffer(8, 60, 90)
+    for op, port, buffer in (
+        (a, -1, left),
+        (out, 0, left),
+        (first_back, -1, first),
+        (c, 0, first),
+        (c, -1, first),
+        (second_back, -1, second),
+        (d, 0, second),
+        (d, 1, first),
+    ):
+        r.access(op, port, buffer)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    timeline.validate()
+    assert sorted(timeline.buffer_bytes.tolist()) == [0, 8 * MIB, 8 * MIB]
+    assert peak_load(timeline) == 100 + 16 * MIB

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <sstream>
 
+#include "absl/strings/str_split.h"
 #include "device/swap_device.h"
+#include "grappler/op_costs.h"
 #include "grappler/pass_log.h"
 #include "kernels/copy_engine.h"
 
@@ -141,5 +143,19 @@ char* tfswap_describe(const char* fingerprint) {
 }
 
 void tfswap_clear_pass_records() { tfswap::ClearPassRecords(); }
+
+// Costs of a training step's graph (grappler/op_costs.h), or a line that begins with "#error".
+// `kept`: names of ops, one a line.
+char* tfswap_estimate_step(const char* graph, int64_t graph_bytes, const char* kept,
+                           double ops_per_s, double product_ops_per_s, double bytes_per_s) {
+  tensorflow::GraphDef parsed;
+  if (!parsed.ParseFromArray(graph, static_cast<int>(graph_bytes))) {
+    return Copied("#error\tthe graph is not a GraphDef");
+  }
+  const absl::StatusOr<std::string> text =
+      tfswap::EstimateStep(std::move(parsed), absl::StrSplit(kept, '\n', absl::SkipEmpty()),
+                           tfswap::DeviceSpeed{ops_per_s, product_ops_per_s, bytes_per_s});
+  return Copied(text.ok() ? *text : "#error\t" + text.status().ToString());
+}
 
 }  // extern "C"

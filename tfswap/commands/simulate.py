@@ -1,16 +1,18 @@
-"""Foretell memory and step time of a recorded step under budgets, without running it."""
+"""Foretell memory and step time under budgets: of a recorded step, or of a model never run."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tfswap import budget as budgets
 from tfswap import whatif
 from tfswap.machine import Machine
+from tfswap.machines import find_machine, load_machines
 from tfswap.planners import portfolio
 from tfswap.report.summary import readable_bytes
 from tfswap.timeline import Timeline, peak_load
@@ -19,62 +21,185 @@ from tfswap.traces.read import read_trace
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("trace", type=Path, help="a timeline of tfswap's, or a SINGA event list")
+    parser.add_argument(
+        "trace", type=Path, nargs="?", help="a timeline of tfswap's, or a SINGA event list"
+    )
+    parser.add_argument(
+        "--model",
+        help="instead of a trace: keras.applications.NAME, or file.py:function (returns a model, "
+        "or a model and the TensorSpecs of a batch)",
+    )
+    parser.add_argument("--batch", type=int, help="the model's batch (32)")
+    parser.add_argument("--image", type=int, help="height and width of keras.applications' images")
+    parser.add_argument(
+        "--fit-batch", action="store_true", help="find the largest batches that fit the machine"
+    )
+    parser.add_argument("--machine", metavar="NAME", help="where it would run (--list-machines)")
+    parser.add_argument("--machines", metavar="FILE", help="a file with machines of your own")
+    parser.add_argument("--list-machines", action="store_true", help="print the machines' names")
     parser.add_argument(
         "--budget",
         action="append",
         help='such as 6GiB or "60%%" of the peak; may be repeated (six down to the least)',
     )
     parser.add_argument("--policy", default=portfolio.AUTO, help="the planner (auto)")
-    parser.add_argument("--link-bandwidth", help='such as "12GB/s" (this machine\'s memory)')
+    parser.add_argument(
+        "--link-bandwidth", help="such as \"12GB/s\" (the machine's; this one's memory)"
+    )
     parser.add_argument("--planning-time", type=float, default=1.0, help="s a plan (1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is said of one step.
+
+    Args:
+        timeline: The step.
+        machine: Where it runs.
+        unswapped_peak_bytes: Its peak without swaps.
+        least_bytes: The least budget.
+        at_budgets: A line for each budget.
+        faster: The smallest budget with faster links.
+        batch: Examples in the model's batch; None for a trace.
+        largest_batches: Without and with swapping; None if nobody asked.
+    """
+
+    timeline: Timeline
+    machine: Machine
+    unswapped_peak_bytes: int
+    least_bytes: int
+    at_budgets: list[whatif.Answer]
+    faster: list[whatif.Answer]
+    batch: int | None = None
+    largest_batches: tuple[int, int] | None = None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step fits the machine's memory as it is; None where that is not known."""
+        device = self.machine.device
+        return None if device is None else self.unswapped_peak_bytes <= device.memory_bytes
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the answers; 0, or 1 with a word on what is wrong."""
     try:
-        timeline = read_trace(options.trace)
-        machine = _machine(options.link_bandwidth)
-        peak_bytes = peak_load(timeline)
-        asked = [_bytes(text, peak_bytes) for text in options.budget or ()]
-        asked = asked or whatif.budgets_between(timeline, machine)
-        answers = [
-            whatif.at_budget(timeline, machine, b, options.policy, options.planning_time)
-            for b in asked
-        ]
-        faster = (
-            whatif.with_faster_links(
-                timeline, machine, min(asked), (2.0, 4.0), options.policy, options.planning_time
-            )
-            if asked
-            else []
-        )
-        least_bytes = whatif.least_budget_bytes(timeline, machine)
+        if options.list_machines:
+            print("\n".join(machine_lines(load_machines(options.machines))))
+            return 0
+        answers = _answers(options)
     except (OSError, ValueError) as error:
         print(f"tfswap simulate: {error}", file=sys.stderr)
         return 1
     if options.json:
-        values = {
-            "ops": len(timeline.op_names),
-            "peak_bytes": peak_bytes,
-            "step_ns": timeline.step_ns,
-            "least_budget_bytes": least_bytes,
-            "budgets": [asdict(answer) for answer in answers],
-            "faster_links": [asdict(answer) for answer in faster],
-        }
-        print(json.dumps(values, indent=2))
-        return 0
-    print("\n".join(lines(timeline, least_bytes, answers, faster)))
+        print(json.dumps(values(answers), indent=2))
+    else:
+        print("\n".join(lines(answers)))
     return 0
 
 
-def _machine(link_bandwidth: str | None) -> Machine:
-    if link_bandwidth is None:
-        return Machine.measure()
-    speed = budgets.parse_bandwidth(link_bandwidth)
-    assert speed is not None
-    return Machine(f"{link_bandwidth} link", speed, speed)
+def _answers(options: argparse.Namespace) -> Answers:
+    _check(options)
+    machine = _machine(options)
+    batch, largest = None, None
+    if options.model is None:
+        timeline = read_trace(options.trace)
+        peak_bytes = peak_load(timeline)
+    else:
+        batch = 32 if options.batch is None else options.batch
+        timeline, peak_bytes, largest = _model(options, machine, batch)
+    asked = [_bytes(text, peak_bytes) for text in options.budget or ()]
+    asked = asked or _budgets(timeline, machine, peak_bytes)
+    at_budgets = [
+        whatif.at_budget(timeline, machine, b, options.policy, options.planning_time) for b in asked
+    ]
+    faster = (
+        whatif.with_faster_links(
+            timeline, machine, min(asked), (2.0, 4.0), options.policy, options.planning_time
+        )
+        if asked
+        else []
+    )
+    least_bytes = whatif.least_budget_bytes(timeline, machine)
+    return Answers(timeline, machine, peak_bytes, least_bytes, at_budgets, faster, batch, largest)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if (options.trace is None) == (options.model is None):
+        raise ValueError(
+            "give either a trace or --model, such as --model keras.applications.ResNet50 "
+            "--batch 64 --machine v100"
+        )
+    if options.model is None:
+        for name in ("batch", "image", "fit_batch"):
+            if getattr(options, name):
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} is for --model: a trace is of one batch")
+    elif options.machine is None:
+        names = ", ".join(load_machines(options.machines))
+        raise ValueError(f"--model needs --machine, where it would run: {names}")
+    for name in ("batch", "image"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise ValueError(f"--{name} must be 1 or more, not {getattr(options, name)}")
+
+
+def _machine(options: argparse.Namespace) -> Machine:
+    machine = None if options.machine is None else find_machine(options.machine, options.machines)
+    speed = budgets.parse_bandwidth(options.link_bandwidth)
+    if speed is None:
+        return machine or Machine.measure()
+    if machine is None:
+        return Machine(f"{options.link_bandwidth} link", speed, speed)
+    return replace(
+        machine,
+        name=f"{machine.name}, {options.link_bandwidth} link",
+        out_bytes_per_s=speed,
+        in_bytes_per_s=speed,
+    )
+
+
+def _model(
+    options: argparse.Namespace, machine: Machine, batch: int
+) -> tuple[Timeline, int, tuple[int, int] | None]:
+    # TensorFlow takes seconds to load, and traces need none of it.
+    from tfswap.cost_model.model_source import load_model
+    from tfswap.cost_model.model_timeline import ModelStep, model_step
+    from tfswap.cost_model.traced_step import trace_step
+    from tfswap.ops import library
+
+    try:
+        library.load()
+    except library.LibraryError as error:
+        raise ValueError(str(error)) from error
+    device = machine.device
+    assert device is not None
+    traced = trace_step(load_model(options.model, options.image))
+    steps: dict[int, ModelStep] = {}
+
+    def at(examples: int) -> ModelStep:
+        if examples not in steps:
+            steps[examples] = model_step(traced, examples, device)
+        return steps[examples]
+
+    largest = None
+    if options.fit_batch:
+        without = whatif.largest_batch(
+            lambda examples: at(examples).unswapped_peak_bytes, device.memory_bytes, batch
+        )
+        swapped = whatif.largest_batch(
+            lambda examples: whatif.least_budget_bytes(at(examples).timeline, machine),
+            device.memory_bytes,
+            max(without, batch),
+        )
+        largest = (without, swapped)
+    return at(batch).timeline, at(batch).unswapped_peak_bytes, largest
+
+
+def _budgets(timeline: Timeline, machine: Machine, peak_bytes: int) -> list[int]:
+    """The machine's memory where that is too small; else six down to the least."""
+    if machine.device is not None and machine.device.memory_bytes < peak_bytes:
+        return [machine.device.memory_bytes]
+    return whatif.budgets_between(timeline, machine)
 
 
 def _bytes(text: str, peak_bytes: int) -> int:
@@ -83,27 +208,46 @@ def _bytes(text: str, peak_bytes: int) -> int:
     return budgets.parse_bytes(text)
 
 
-def lines(
-    timeline: Timeline,
-    least_bytes: int,
-    answers: list[whatif.Answer],
-    faster: list[whatif.Answer],
-) -> list[str]:
+def values(answers: Answers) -> dict[str, Any]:
+    """The answers for a program."""
+    device = answers.machine.device
+    largest = answers.largest_batches
+    return {
+        "ops": len(answers.timeline.op_names),
+        "batch": answers.batch,
+        "machine": answers.machine.name,
+        "memory_bytes": None if device is None else device.memory_bytes,
+        "fits": answers.fits,
+        "peak_bytes": peak_load(answers.timeline),
+        "unswapped_peak_bytes": answers.unswapped_peak_bytes,
+        "step_ns": answers.timeline.step_ns,
+        "least_budget_bytes": answers.least_bytes,
+        "largest_batch": None
+        if largest is None
+        else {"unswapped": largest[0], "swapped": largest[1]},
+        "budgets": [asdict(answer) for answer in answers.at_budgets],
+        "faster_links": [asdict(answer) for answer in answers.faster],
+    }
+
+
+def lines(answers: Answers) -> list[str]:
     """The answers for a person."""
+    timeline = answers.timeline
     report = [
         f"{len(timeline.op_names)} ops, {len(timeline.buffer_bytes)} buffers: peak "
-        f"{readable_bytes(peak_load(timeline))}, step {timeline.step_ns / 1e6:.1f} ms",
-        f"The least budget is {readable_bytes(least_bytes)}.",
+        f"{readable_bytes(answers.unswapped_peak_bytes)}, step {timeline.step_ns / 1e6:.1f} ms",
+        f"The least budget is {readable_bytes(answers.least_bytes)}.",
+        *_about_machine(answers),
         "",
         f"{'budget':>10}  {'peak':>10}  {'step':>10}  {'ratio':>6}  {'at least':>8}  "
         f"{'out':>10}  {'in':>10}  swaps  plan",
     ]
-    for answer in [*answers, *faster]:
+    for answer in [*answers.at_budgets, *answers.faster]:
         if answer.step_ns is None or answer.least_step_ns is None:
             report.append(f"{readable_bytes(answer.budget_bytes):>10}  {answer.problem}")
             continue
         note = answer.policy or "fits as it is"
-        if answer in faster:
+        if answer in answers.faster:
             note += f", on {answer.link}"
         report.append(
             f"{readable_bytes(answer.budget_bytes):>10}  {readable_bytes(answer.peak_bytes):>10}  "
@@ -111,5 +255,43 @@ def lines(
             f"{answer.least_step_ns / timeline.step_ns:>8.3f}  "
             f"{readable_bytes(answer.bytes_out):>10}  {readable_bytes(answer.bytes_in):>10}  "
             f"{answer.swaps:>5}  {note}"
+        )
+    return report
+
+
+def _about_machine(answers: Answers) -> list[str]:
+    device = answers.machine.device
+    if device is None:
+        return []
+    about = f"{answers.machine.name} has {readable_bytes(device.memory_bytes)}: "
+    if answers.fits:
+        about += "it fits as it is."
+    elif answers.least_bytes <= device.memory_bytes:
+        about += "it fits with swapping."
+    else:
+        about += "it does not fit, not even with swapping."
+    report = [about]
+    if answers.batch is not None:
+        report.append(
+            f"Batch {answers.batch}, foretold without a run: times are a cost model's, and memory "
+            "is without convolutions' work space."
+        )
+    if answers.largest_batches is not None:
+        without, swapped = answers.largest_batches
+        report.append(f"Largest batch that fits: {without} without swapping, {swapped} with.")
+    return report
+
+
+def machine_lines(machines: dict[str, Machine]) -> list[str]:
+    """A line a machine."""
+    report = [f"{'machine':<14}{'memory':>10}  {'products':>12}  {'memory speed':>12}  out / in"]
+    for name, machine in machines.items():
+        device = machine.device
+        assert device is not None
+        report.append(
+            f"{name:<14}{readable_bytes(device.memory_bytes):>10}  "
+            f"{device.product_ops_per_s * device.efficiency / 1e12:>6.1f} Top/s  "
+            f"{device.bytes_per_s / 1e9:>7.0f} GB/s  "
+            f"{machine.out_bytes_per_s / 1e9:.3g} / {machine.in_bytes_per_s / 1e9:.3g} GB/s"
         )
     return report

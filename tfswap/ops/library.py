@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Sequence
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,17 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_pass_records": (ctypes.c_void_p, []),
     "tfswap_describe": (ctypes.c_void_p, [ctypes.c_char_p]),
     "tfswap_clear_pass_records": (None, []),
+    "tfswap_estimate_step": (
+        ctypes.c_void_p,
+        [
+            ctypes.c_char_p,
+            ctypes.c_int64,
+            ctypes.c_char_p,
+            ctypes.c_double,
+            ctypes.c_double,
+            ctypes.c_double,
+        ],
+    ),
 }
 
 
@@ -131,6 +143,36 @@ class Library:
 
     def clear_pass_records(self) -> None:
         self._dll.tfswap_clear_pass_records()
+
+    def estimate_step(
+        self,
+        graph: bytes,
+        kept: Sequence[str],
+        ops_per_s: float,
+        product_ops_per_s: float,
+        bytes_per_s: float,
+    ) -> str:
+        """What each op of a training step would cost, as text (see `tfswap.cost_model.op_costs`).
+
+        Args:
+            graph: A serialized GraphDef.
+            kept: Ops that must stay: outputs, and those that only act.
+            ops_per_s: Speed of elementwise work.
+            product_ops_per_s: Speed of convolutions and matrix products.
+            bytes_per_s: Speed of the device's memory.
+
+        Raises:
+            ValueError: TensorFlow cannot make sense of the graph.
+        """
+        names = "\n".join(kept).encode()
+        text = self._text(
+            self._dll.tfswap_estimate_step(
+                graph, len(graph), names, ops_per_s, product_ops_per_s, bytes_per_s
+            )
+        )
+        if text.startswith("#error\t"):
+            raise ValueError(f"the training step cannot be estimated: {text.partition('	')[2]}")
+        return text
 
 
 _library: Library | None = None

@@ -18,6 +18,9 @@ absences             int32[k, 5]        buffer, producer_op, after_op, before_op
 tensors              uint8[]            UTF-8, one a line: each absence's tensor
 consumers            uint8[]            UTF-8, one a line: each absence's consumers, by tabs
 scalars              int64[2]           resident_bytes, step_ns
+graph                uint8[]            profiles only; UTF-8, one a line: the fingerprint, the peak of
+                                        the unswapped step in bytes, and order edges, each two names
+                                        with a tab between them
 ===================  =================  ===========================================================
 """
 
@@ -32,6 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfswap.profile import Profile
 from tfswap.timeline import Absence, Timeline
 
 FORMAT = "tfswap timeline 1"
@@ -59,9 +63,20 @@ _ARRAYS = {
 
 def save_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     """Writes a timeline to a file, all of it or nothing."""
+    _save(_arrays(timeline), path)
+
+
+def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Writes a profile to a file, all of it or nothing; `load_timeline` reads it too."""
+    graph = [profile.fingerprint, str(profile.unswapped_peak_bytes)]
+    graph += [f"{before}\t{after}" for before, after in profile.order]
+    _save({**_arrays(profile.timeline), "graph": _lines(graph)}, path)
+
+
+def _arrays(timeline: Timeline) -> dict[str, Any]:
     absences = timeline.absences
     rows = [(a.buffer, a.producer_op, a.after_op, a.before_op, a.context) for a in absences]
-    arrays: dict[str, Any] = {
+    return {
         "format": _lines([FORMAT]),
         "op_start_ns": np.diff(timeline.op_start_ns, prepend=0),
         "op_duration_ns": timeline.op_end_ns - timeline.op_start_ns,
@@ -77,6 +92,9 @@ def save_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:
         "consumers": _lines(["\t".join(a.consumers) for a in absences]),
         "scalars": np.array([timeline.resident_bytes, timeline.step_ns], dtype=np.int64),
     }
+
+
+def _save(arrays: dict[str, Any], path: str | os.PathLike[str]) -> None:
     target = Path(path)
     partial = target.with_name(target.name + ".partial")
     with partial.open("wb") as file:
@@ -85,12 +103,36 @@ def save_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:
 
 
 def load_timeline(path: str | os.PathLike[str]) -> Timeline:
-    """Reads a timeline that `save_timeline` wrote, and checks it.
+    """Reads a timeline that `save_timeline` or `save_profile` wrote, and checks it.
 
     Raises:
         ValueError: The file is not a timeline, or what it says cannot be.
         OSError: The file cannot be read.
     """
+    return _load(path)[0]
+
+
+def load_profile(path: str | os.PathLike[str]) -> Profile:
+    """Reads a profile that `save_profile` wrote, and checks it.
+
+    Raises:
+        ValueError: The file is not a profile, or what it says cannot be.
+        OSError: The file cannot be read.
+    """
+    timeline, graph = _load(path)
+    if len(graph) < 2 or not graph[1].isdecimal():
+        raise ValueError(
+            f"{os.fspath(path)} holds a timeline without its graph, which no plan can be made for: "
+            "write a profile with tfswap profile, or AutoSwap(save_profile=...)"
+        )
+    order = [line.split("\t") for line in graph[2:]]
+    if any(len(edge) != 2 for edge in order):
+        raise ValueError(f"{os.fspath(path)}: an order edge joins two nodes")
+    edges = tuple((before, after) for before, after in order)
+    return Profile(timeline, graph[0], edges, int(graph[1]))
+
+
+def _load(path: str | os.PathLike[str]) -> tuple[Timeline, tuple[str, ...]]:
     name = os.fspath(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -99,9 +141,10 @@ def load_timeline(path: str | os.PathLike[str]) -> Timeline:
             raise ValueError(f"its arrays would take {whole_bytes} bytes")
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in _ARRAYS}
+            arrays["graph"] = archive["graph"] if "graph" in archive else _lines([])
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
         raise ValueError(f"{name} is not a timeline of tfswap: {error}") from error
-    for key, dtype in _ARRAYS.items():
+    for key, dtype in {**_ARRAYS, "graph": np.uint8}.items():
         if arrays[key].dtype != dtype:
             raise ValueError(f"{name}: {key} has type {arrays[key].dtype}, not {np.dtype(dtype)}")
     if _texts(arrays["format"]) != (FORMAT,):
@@ -109,9 +152,10 @@ def load_timeline(path: str | os.PathLike[str]) -> Timeline:
     try:
         timeline = _timeline(arrays)
         timeline.core  # noqa: B018  checks it
+        graph = _texts(arrays["graph"])
     except (ValueError, IndexError) as error:
         raise ValueError(f"{name}: {error}") from error
-    return timeline
+    return timeline, graph
 
 
 def _timeline(arrays: dict[str, Any]) -> Timeline:

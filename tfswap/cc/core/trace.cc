@@ -35,10 +35,4 @@ int32_t NameTable::Intern(std::string_view name) {
   return it->second;
 }
 
-int32_t NameTable::InternOf(const void* owner, std::string_view name) {
-  auto it = of_owner_.find(owner);
-  if (it != of_owner_.end()) return it->second;
-  return of_owner_[owner] = Intern(name);
-}
-
 }  // namespace tfswap

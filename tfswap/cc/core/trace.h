@@ -65,13 +65,10 @@ class NameTable {
  public:
   explicit NameTable(std::vector<std::string>* names) : names_(names) {}
   int32_t Intern(std::string_view name);
-  // The same for a name that always belongs to `owner`: hashes a pointer instead of a long text.
-  int32_t InternOf(const void* owner, std::string_view name);
 
  private:
   std::vector<std::string>* names_;
   std::unordered_map<std::string, int32_t> index_;
-  std::unordered_map<const void*, int32_t> of_owner_;
 };
 
 }  // namespace tfswap

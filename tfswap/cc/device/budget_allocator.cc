@@ -23,6 +23,8 @@ constexpr int64_t kListedBytes = 4096;
 // an executor thread is busy without one, so "no kernel runs" alone is no proof.
 constexpr auto kPatience = std::chrono::milliseconds(100);
 constexpr auto kPatienceWhileBusy = std::chrono::seconds(60);
+// How long a swap-in lets kernels that wait for memory go first: what they need is needed now.
+constexpr auto kDeference = std::chrono::milliseconds(20);
 constexpr auto kNap = std::chrono::milliseconds(2);
 
 thread_local std::string last_failure;
@@ -108,8 +110,9 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
   const int64_t bytes = static_cast<int64_t>(num_bytes);
-  if (!TryReserve(bytes)) {
+  if (MustDefer() || !TryReserve(bytes)) {
     if (!attributes.retry_on_failure || !ReserveOrWait(bytes)) {
+      if (KernelScope::current != nullptr && KernelScope::current->gave_way) return nullptr;
       failures_.fetch_add(1, std::memory_order_relaxed);
       last_failure = WhyNot(bytes);
       return nullptr;
@@ -260,6 +263,12 @@ bool BudgetAllocator::TryReserve(int64_t bytes) {
   return true;
 }
 
+bool BudgetAllocator::MustDefer() const {
+  const KernelScope* scope = KernelScope::current;
+  return scope != nullptr && scope->role == KernelScope::Role::kSwapIn &&
+         waiting_kernels_.load() > 0;
+}
+
 bool BudgetAllocator::ReserveOrWait(int64_t bytes) {
   const int64_t start_ns = NowNs();
   KernelScope* scope = KernelScope::current;
@@ -273,13 +282,19 @@ bool BudgetAllocator::ReserveOrWait(int64_t bytes) {
   auto last_release = std::chrono::steady_clock::now();
   auto last_sign_of_life = last_release;
   for (;;) {
-    if ((reserved = TryReserve(bytes))) break;
+    const bool quiet = std::chrono::steady_clock::now() - last_release > kDeference;
+    if ((quiet || !MustDefer()) && (reserved = TryReserve(bytes))) break;
+    if (scope != nullptr && scope->give_way && scope->give_way()) {
+      scope->gave_way = true;
+      break;
+    }
     if (scope != nullptr && scope->context->cancellation_manager() != nullptr &&
         scope->context->cancellation_manager()->IsCancelled()) {
       break;
     }
     const int64_t missing = in_use_.load() + bytes - budget_.load();
     const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
+    const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
     int64_t reclaimed = 0;
     if (reclaimer_ != nullptr && missing > leaving) {
       reclaimed = reclaimer_->Reclaim(missing - leaving);
@@ -290,7 +305,7 @@ bool BudgetAllocator::ReserveOrWait(int64_t bytes) {
       last_release = last_sign_of_life = now;
     }
     // A kernel that waits for memory frees none, so only the others count as life.
-    if (leaving > 0 || reclaimed > 0 || running_.load() > waiting_kernels_.load()) {
+    if (leaving > 0 || reclaimed > 0 || copying_in || running_.load() > waiting_kernels_.load()) {
       last_sign_of_life = now;
     }
     if (now - last_sign_of_life > kPatience || now - last_release > kPatienceWhileBusy) break;

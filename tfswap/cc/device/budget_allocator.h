@@ -23,6 +23,8 @@ class Reclaimer {
   virtual int64_t Reclaim(int64_t bytes) = 0;
   // Bytes on their way off the device: they will be free without anybody's doing.
   virtual int64_t BytesLeaving() const = 0;
+  // Is a tensor, whose memory is there, being filled? Ops that wait for it will run, and free some.
+  virtual bool IsCopyingIn() const = 0;
   // Whether anything in the steps that run can be moved, or has been.
   virtual bool InForce() const = 0;
   // Why Reclaim() could do no more ("" when it simply has nothing left to move).
@@ -100,6 +102,8 @@ class BudgetAllocator : public tensorflow::Allocator {
   void NoteStep(int64_t step_id);
   int64_t BytesAtStart(int64_t step_id);
   bool TryReserve(int64_t bytes);
+  // Is this a swap-in while kernels wait for memory?
+  bool MustDefer() const;
   bool ReserveOrWait(int64_t bytes);
   void Release(int64_t bytes);
   std::string WhyNot(int64_t bytes);

@@ -2,6 +2,7 @@
 #define TFSWAP_DEVICE_KERNEL_SCOPE_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -23,6 +24,10 @@ struct KernelScope {
   const Role role;
   tensorflow::OpKernelContext* const context;
   int64_t wait_ns = 0;  // spent waiting for memory
+  // Asked while waiting for memory: has something come up that should go first? If so, the
+  // allocation fails and `gave_way` says why.
+  std::function<bool()> give_way;
+  bool gave_way = false;
   KernelScope* const outer;
 
   static thread_local KernelScope* current;

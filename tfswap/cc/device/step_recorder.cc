@@ -1,6 +1,10 @@
 #include "device/step_recorder.h"
 
+#include <algorithm>
 #include <chrono>
+#include <numeric>
+#include <thread>
+#include <unordered_map>
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
 
@@ -16,31 +20,102 @@ int64_t NowNs() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
+// A piece of a shard's text.
+struct Text {
+  size_t offset;
+  size_t size;
+};
+
+struct RawOp {
+  OpRecord record;
+  Text name;
+  Text type;
+};
+
+struct RawBuffer {
+  BufferRecord record;
+  Text name;
+  const void* ptr;
+};
+
+struct RawFree {
+  const void* ptr;
+  int64_t ns;
+};
+
+struct RawAccess {
+  size_t op;
+  int32_t port;
+  const void* ptr;
+};
+
+// What is allocated and freed: slices and reshapes share a root. Null if there is none.
+const void* RootOf(const Tensor& tensor) {
+  const auto* buffer = tensorflow::DMAHelper::buffer(&tensor);
+  if (buffer == nullptr) return nullptr;
+  return const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->data();
+}
+
 }  // namespace
+
+struct StepRecorder::Shard {
+  const std::thread::id thread = std::this_thread::get_id();
+  std::mutex mu;  // contended only where an op ends on another thread, and by Stop()
+  int64_t recording = 0;
+  std::string text;
+  std::vector<RawOp> ops;
+  std::vector<RawBuffer> buffers;
+  std::vector<RawFree> frees;
+  std::vector<RawAccess> accesses;
+
+  Text Add(absl::string_view name) {
+    const size_t offset = text.size();
+    text.append(name.data(), name.size());
+    return {offset, name.size()};
+  }
+  std::string_view At(const Text& piece) const {
+    return std::string_view(text).substr(piece.offset, piece.size);
+  }
+  void Clear(int64_t next_recording) {
+    recording = next_recording;
+    text = {};
+    ops = {};
+    buffers = {};
+    frees = {};
+    accesses = {};
+  }
+};
+
+StepRecorder::StepRecorder() = default;
+StepRecorder::~StepRecorder() = default;
+
+StepRecorder::Shard* StepRecorder::ThisThreads() {
+  thread_local const StepRecorder* owner = nullptr;
+  thread_local Shard* shard = nullptr;
+  if (owner == this) return shard;
+  std::lock_guard<std::mutex> lock(mu_);
+  auto it = std::find_if(shards_.begin(), shards_.end(), [](const auto& known) {
+    return known->thread == std::this_thread::get_id();
+  });
+  if (it == shards_.end()) {
+    shards_.push_back(std::make_unique<Shard>());
+    shards_.back()->recording = recording_;
+    it = std::prev(shards_.end());
+  }
+  owner = this;
+  return shard = it->get();
+}
 
 void StepRecorder::Start(int64_t resident_bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   ++recording_;
-  trace_ = StepTrace();
-  trace_.start_ns = NowNs();
-  trace_.resident_bytes = resident_bytes;
-  trace_.ops.reserve(1 << 14);
-  trace_.buffers.reserve(1 << 13);
-  trace_.accesses.reserve(1 << 15);
-  names_ = std::make_unique<NameTable>(&trace_.names);
-  live_.clear();
+  for (const auto& shard : shards_) {
+    std::lock_guard<std::mutex> shard_lock(shard->mu);
+    shard->Clear(recording_);
+  }
+  start_ns_ = NowNs();
+  resident_bytes_ = resident_bytes;
   on_.store(true);
-}
-
-StepTrace StepRecorder::Stop() {
-  std::lock_guard<std::mutex> lock(mu_);
-  on_.store(false);
-  trace_.end_ns = NowNs();
-  names_.reset();
-  live_.clear();
-  StepTrace trace;
-  std::swap(trace, trace_);
-  return trace;
 }
 
 void StepRecorder::Present(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr) {
@@ -54,60 +129,156 @@ void StepRecorder::Allocated(int64_t bytes, const std::string& op, BufferKind ki
 
 void StepRecorder::AddBuffer(int64_t bytes, int64_t alloc_ns, const std::string& op,
                              BufferKind kind, const void* ptr) {
-  std::lock_guard<std::mutex> lock(mu_);
+  Shard* shard = ThisThreads();
+  std::lock_guard<std::mutex> lock(shard->mu);
   if (!on()) return;
-  live_[ptr] = static_cast<int32_t>(trace_.buffers.size());
-  trace_.buffers.push_back(
-      {bytes, alloc_ns, -1, names_->InternOf(&op, op), static_cast<int32_t>(kind)});
+  const BufferRecord record{bytes, alloc_ns, -1, 0, static_cast<int32_t>(kind)};
+  shard->buffers.push_back({record, shard->Add(op), ptr});
 }
 
 void StepRecorder::Freed(const void* ptr) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!on()) return;
-  auto it = live_.find(ptr);
-  if (it == live_.end()) return;
-  trace_.buffers[it->second].free_ns = NowNs();
-  live_.erase(it);
+  Shard* shard = ThisThreads();
+  std::lock_guard<std::mutex> lock(shard->mu);
+  if (on()) shard->frees.push_back({ptr, NowNs()});
 }
 
-int StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext* context) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!on()) return -1;
-  const int op = static_cast<int>(trace_.ops.size());
+StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext* context) {
+  Shard* shard = ThisThreads();
+  std::lock_guard<std::mutex> lock(shard->mu);
+  if (!on()) return {};
+  const size_t op = shard->ops.size();
   OpRecord record{};
   record.step_id = context->step_id();
   record.frame = context->frame_iter().frame_id;
   record.iteration = context->frame_iter().iter_id;
-  record.name = names_->InternOf(&kernel, kernel.name_view());
-  record.type = names_->InternOf(&kernel.def().op(), kernel.type_string_view());
   record.end_ns = -1;
   for (int i = 0; i < context->num_inputs(); ++i) {
-    if (context->has_input(i) && !context->input_is_ref(i)) AddAccess(op, i, context->input(i));
+    if (!context->has_input(i) || context->input_is_ref(i)) continue;
+    const void* root = RootOf(context->input(i));
+    if (root != nullptr) shard->accesses.push_back({op, i, root});
   }
+  const Text name = shard->Add(kernel.name_view());
+  const Text type = shard->Add(kernel.type_string_view());
   record.start_ns = NowNs();
-  trace_.ops.push_back(record);
-  return op;
+  shard->ops.push_back({record, name, type});
+  return {shard, op, shard->recording};
 }
 
-void StepRecorder::OpEnds(int op, OpKernelContext* context, int64_t wait_ns) {
+void StepRecorder::OpEnds(const Op& op, OpKernelContext* context, int64_t wait_ns) {
   const int64_t now = NowNs();
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!on() || op >= static_cast<int>(trace_.ops.size())) return;
-  trace_.ops[op].end_ns = now;
-  trace_.ops[op].wait_ns = wait_ns;
+  std::lock_guard<std::mutex> lock(op.shard->mu);
+  if (!on() || op.recording != op.shard->recording) return;
+  OpRecord& record = op.shard->ops[op.index].record;
+  record.end_ns = now;
+  record.wait_ns = wait_ns;
   for (int i = 0; i < context->num_outputs(); ++i) {
     const Tensor* output = context->mutable_output(i);
-    if (output != nullptr) AddAccess(op, -1 - i, *output);
+    const void* root = output == nullptr ? nullptr : RootOf(*output);
+    if (root != nullptr) op.shard->accesses.push_back({op.index, -1 - i, root});
   }
 }
 
-void StepRecorder::AddAccess(int op, int port, const Tensor& tensor) {
-  const auto* buffer = tensorflow::DMAHelper::buffer(&tensor);
-  if (buffer == nullptr) return;
-  // Slices and reshapes share a root: that is what is allocated and freed.
-  auto* root = const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer();
-  auto it = live_.find(root->data());
-  if (it != live_.end()) trace_.accesses.push_back({op, port, it->second, 0});
+namespace {
+
+// Which buffer was where, when.
+class Residents {
+ public:
+  void Allocated(const void* ptr, int32_t buffer) { at_[ptr].buffers.push_back(buffer); }
+  void Freed(const void* ptr, int64_t ns) { at_[ptr].frees.push_back(ns); }
+
+  // Sets `free_ns` of all buffers: the first free behind their allocation.
+  void Settle(std::vector<BufferRecord>* buffers) {
+    for (auto& [ptr, place] : at_) {
+      std::sort(place.frees.begin(), place.frees.end());
+      // Two threads may take and give back the same address within one tick of the clock.
+      std::stable_sort(place.buffers.begin(), place.buffers.end(), [&](int32_t a, int32_t b) {
+        return (*buffers)[a].alloc_ns < (*buffers)[b].alloc_ns;
+      });
+      size_t next = 0;
+      for (const int32_t b : place.buffers) {
+        BufferRecord& buffer = (*buffers)[b];
+        while (next < place.frees.size() && place.frees[next] < buffer.alloc_ns) ++next;
+        if (next < place.frees.size()) buffer.free_ns = place.frees[next++];
+      }
+    }
+  }
+
+  // The buffer that was at `ptr` at that time, -1 if none is known.
+  int32_t Find(const void* ptr, int64_t ns, const std::vector<BufferRecord>& buffers) const {
+    auto it = at_.find(ptr);
+    if (it == at_.end()) return -1;
+    const std::vector<int32_t>& there = it->second.buffers;
+    auto after = std::upper_bound(there.begin(), there.end(), ns, [&](int64_t value, int32_t b) {
+      return value < buffers[b].alloc_ns;
+    });
+    if (after == there.begin()) return -1;
+    const int32_t b = *std::prev(after);
+    return buffers[b].free_ns < 0 || ns <= buffers[b].free_ns ? b : -1;
+  }
+
+ private:
+  struct Place {
+    std::vector<int32_t> buffers;
+    std::vector<int64_t> frees;
+  };
+  std::unordered_map<const void*, Place> at_;
+};
+
+}  // namespace
+
+StepTrace StepRecorder::Stop() {
+  std::lock_guard<std::mutex> lock(mu_);
+  on_.store(false);
+  StepTrace trace;
+  trace.start_ns = start_ns_;
+  trace.end_ns = NowNs();
+  trace.resident_bytes = resident_bytes_;
+  NameTable names(&trace.names);
+
+  Residents residents;
+  std::vector<std::pair<int64_t, std::pair<const Shard*, size_t>>> order;  // ops by start
+  for (const auto& shard : shards_) {
+    std::lock_guard<std::mutex> shard_lock(shard->mu);
+    for (const RawBuffer& raw : shard->buffers) {
+      residents.Allocated(raw.ptr, static_cast<int32_t>(trace.buffers.size()));
+      trace.buffers.push_back(raw.record);
+      trace.buffers.back().name = names.Intern(shard->At(raw.name));
+    }
+    for (const RawFree& freed : shard->frees) residents.Freed(freed.ptr, freed.ns);
+    for (size_t op = 0; op < shard->ops.size(); ++op) {
+      order.push_back({shard->ops[op].record.start_ns, {shard.get(), op}});
+    }
+  }
+  residents.Settle(&trace.buffers);
+
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::unordered_map<const Shard*, std::vector<int32_t>> places;
+  for (const auto& shard : shards_) places[shard.get()].resize(shard->ops.size());
+  for (const auto& [start_ns, at] : order) {
+    const auto& [shard, op] = at;
+    places[shard][op] = static_cast<int32_t>(trace.ops.size());
+    const RawOp& raw = shard->ops[op];
+    trace.ops.push_back(raw.record);
+    trace.ops.back().name = names.Intern(shard->At(raw.name));
+    trace.ops.back().type = names.Intern(shard->At(raw.type));
+  }
+  for (const auto& shard : shards_) {
+    for (const RawAccess& raw : shard->accesses) {
+      const int32_t op = places[shard.get()][raw.op];
+      const OpRecord& record = trace.ops[op];
+      const int64_t ns = raw.port < 0 ? record.end_ns : record.start_ns;
+      const int32_t buffer = residents.Find(raw.ptr, ns, trace.buffers);
+      if (buffer >= 0) trace.accesses.push_back({op, raw.port, buffer, 0});
+    }
+  }
+  std::stable_sort(trace.accesses.begin(), trace.accesses.end(),
+                   [](const AccessRecord& a, const AccessRecord& b) { return a.op < b.op; });
+  for (const auto& shard : shards_) {
+    std::lock_guard<std::mutex> shard_lock(shard->mu);
+    shard->Clear(0);
+  }
+  return trace;
 }
 
 }  // namespace tfswap

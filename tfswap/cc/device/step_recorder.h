@@ -2,8 +2,10 @@
 #define TFSWAP_DEVICE_STEP_RECORDER_H_
 
 #include <atomic>
+#include <memory>
 #include <mutex>
-#include <unordered_map>
+#include <string>
+#include <vector>
 
 #include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -12,34 +14,50 @@ namespace tfswap {
 
 // Writes down what kernels and allocators do, while it is on. Off, it costs one relaxed load a
 // kernel. Thread-safe.
+//
+// Each thread writes to a shard of its own, addresses and times only; Stop() finds out which buffer
+// was at an address at a time. So executor threads share no lock and no cache line.
 class StepRecorder {
  public:
+  StepRecorder();
+  ~StepRecorder();
+
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
   void Start(int64_t resident_bytes);
   StepTrace Stop();
 
-  // The allocator's side. `op` is a text that lives as long as the recording.
+  // The allocator's side: Present() before anything else runs, Allocated() before the block is
+  // handed out, Freed() before its memory can be anybody else's.
   void Present(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr);
   void Allocated(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr);
   void Freed(const void* ptr);
 
+  struct Shard;
+  // A recorded op, which may end on another thread; false when nothing is recorded.
+  struct Op {
+    Shard* shard = nullptr;
+    size_t index = 0;
+    int64_t recording = 0;
+    explicit operator bool() const { return shard != nullptr; }
+  };
+
   // The device's side: OpBegins() before the kernel (its inputs may be gone after it), OpEnds()
-  // after. An op is a handle, -1 when nothing is recorded.
-  int OpBegins(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
-  void OpEnds(int op, tensorflow::OpKernelContext* context, int64_t wait_ns);
+  // after, before its outputs are passed on.
+  Op OpBegins(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
+  void OpEnds(const Op& op, tensorflow::OpKernelContext* context, int64_t wait_ns);
 
  private:
+  Shard* ThisThreads();
   void AddBuffer(int64_t bytes, int64_t alloc_ns, const std::string& op, BufferKind kind,
                  const void* ptr);
-  void AddAccess(int op, int port, const tensorflow::Tensor& tensor);
 
   std::atomic<bool> on_{false};
-  std::mutex mu_;
-  int64_t recording_ = 0;  // counts Start() calls: an op that began in an older one is dropped
-  StepTrace trace_;
-  std::unique_ptr<NameTable> names_;
-  std::unordered_map<const void*, int32_t> live_;  // address to index of the buffer there
+  std::mutex mu_;  // guards all below; a shard has a lock of its own
+  int64_t recording_ = 0;
+  int64_t start_ns_ = 0;
+  int64_t resident_bytes_ = 0;
+  std::vector<std::unique_ptr<Shard>> shards_;
 };
 
 }  // namespace tfswap

@@ -40,9 +40,10 @@ void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   }
   KernelScope scope(KernelScope::Role::kKernel, context);
   if (counted) allocator_->KernelBegins(context->step_id());
-  const int op = recorder->on() ? recorder->OpBegins(*kernel, context) : -1;
+  StepRecorder::Op op;
+  if (recorder->on()) op = recorder->OpBegins(*kernel, context);
   ThreadPoolDevice::Compute(kernel, context);
-  if (op >= 0) recorder->OpEnds(op, context, scope.wait_ns);
+  if (op) recorder->OpEnds(op, context, scope.wait_ns);
   if (counted) allocator_->KernelEnds();
 }
 
@@ -50,8 +51,8 @@ void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
   StepRecorder* recorder = allocator_->recorder();
   if (recorder->on()) {
-    const int op = recorder->OpBegins(*kernel, context);
-    if (op >= 0) {
+    const StepRecorder::Op op = recorder->OpBegins(*kernel, context);
+    if (op) {
       done = [recorder, op, context, done = std::move(done)] {
         recorder->OpEnds(op, context, 0);
         done();

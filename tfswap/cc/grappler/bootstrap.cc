@@ -1,9 +1,7 @@
 #include "grappler/bootstrap.h"
 
 #include <algorithm>
-#include <unordered_set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace tfswap {
@@ -12,7 +10,6 @@ namespace {
 
 constexpr int kLeastAbsence = 3;  // milestones
 constexpr int kLookAhead = 1;     // milestones: more would hold memory that the next op needs
-constexpr int kSlack = 3;         // milestones
 
 struct Access {
   int node;
@@ -51,23 +48,26 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
   swap.tensor = absl::StrCat(index.node(root.node).name(), ":", root.port);
   swap.lazy = true;
   int last_depth = index.depth(root.node);
+  int last_position = index.position(root.node);
   for (size_t i = 0; i < readers.size(); ++i) {
     const Access& reader = readers[i];
     const int absence = reader.depth - last_depth;
+    const int trigger =
+        absence >= kLeastAbsence
+            ? index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence)
+            : index.NearTriggerBefore(reader.node, last_position);
     last_depth = std::max(last_depth, reader.depth);
-    if (absence >= kLeastAbsence) {
-      const int trigger = index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence);
-      bool alive = trigger >= 0;
-      for (size_t j = i; alive && j < readers.size(); ++j) {
-        alive = index.AliveWith(trigger, readers[j].node);
-      }
-      if (alive) {
-        swap.returns.push_back({index.node(trigger).name(), {}, 0});
-        if (swap.returns.size() == 1) {
-          swap.next_use = reader.position;
-        } else {
-          swap.returns[swap.returns.size() - 2].next_use = reader.position;
-        }
+    last_position = reader.position;
+    bool alive = trigger >= 0;
+    for (size_t j = i; alive && j < readers.size(); ++j) {
+      alive = index.AliveWith(trigger, readers[j].node);
+    }
+    if (alive) {
+      swap.returns.push_back({index.node(trigger).name(), {}, 0});
+      if (swap.returns.size() == 1) {
+        swap.next_use = reader.position;
+      } else {
+        swap.returns[swap.returns.size() - 2].next_use = reader.position;
       }
     }
     if (!swap.returns.empty()) {
@@ -78,60 +78,6 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
 }
 
 }  // namespace
-
-Edges Delays(const GraphIndex& index) {
-  Edges edges;
-  static const auto* cheap = new std::unordered_set<std::string>{
-      "AddV2", "Cast", "Mul", "Neg", "RealDiv", "Rsqrt", "Sqrt", "Square", "Sub", "Transpose"};
-  for (int n = 0; n < index.size(); ++n) {
-    if (index.depth(n) != 0 || cheap->count(index.node(n).op()) == 0) continue;
-    const auto& inputs = index.inputs(n);
-    const bool of_variable = std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
-      return index.node(index.Root(input).node).op() == "ReadVariableOp";
-    });
-    if (!of_variable || index.consumers(n).empty()) continue;
-    int first = -1;
-    for (const GraphIndex::Consumer& consumer : index.consumers(n)) {
-      if (first < 0 || index.depth(consumer.node) < index.depth(first)) first = consumer.node;
-    }
-    if (index.depth(first) < kLeastAbsence) continue;
-    const int trigger = index.TriggerBefore(first, 1, 0);
-    if (trigger >= 0 && index.AliveWith(trigger, n)) {
-      edges.emplace_back(index.node(trigger).name(), index.node(n).name());
-    }
-  }
-  return edges;
-}
-
-namespace {
-
-bool IsUpdate(const std::string& op) {
-  return absl::StartsWith(op, "ResourceApply") ||
-         (absl::StartsWith(op, "Assign") && absl::EndsWith(op, "VariableOp"));
-}
-
-}  // namespace
-
-Edges KeepUps(const GraphIndex& index) {
-  Edges edges;
-  // The milestones on the longest way through the graph, by depth.
-  int last = 0;
-  for (int n = 0; n < index.size(); ++n) {
-    if (index.depth(n) > index.depth(last)) last = n;
-  }
-  std::vector<int> spine(index.depth(last) + 1, -1);
-  for (int n = index.IsMilestone(last) ? last : index.MilestoneBefore(last, 1); n >= 0;
-       n = index.MilestoneBefore(n, 1)) {
-    spine[index.depth(n)] = n;
-  }
-  for (int n = 0; n < index.size(); ++n) {
-    if (!IsUpdate(index.node(n).op()) || index.depth(n) == 0) continue;
-    const size_t depth = index.depth(n) + kSlack;
-    if (depth >= spine.size() || spine[depth] < 0 || !index.AliveWith(n, spine[depth])) continue;
-    edges.emplace_back(index.node(n).name(), index.node(spine[depth]).name());
-  }
-  return edges;
-}
 
 std::vector<SwapSpec> Bootstrap(const GraphIndex& index) {
   std::vector<SwapSpec> swaps;

@@ -1,8 +1,6 @@
 #ifndef TFSWAP_GRAPPLER_BOOTSTRAP_H_
 #define TFSWAP_GRAPPLER_BOOTSTRAP_H_
 
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "grappler/graph_index.h"
@@ -20,19 +18,10 @@ namespace tfswap {
 //   depth    1     2     3     4     5     6     7
 //   tensor   [made, read]                 | [read by the backward part]
 //                  park -------- trigger -+
+//
+// Between neighbouring milestones a tensor is parked too if two gateable ops run on the way to its
+// reader; the nearer one calls it back. Batch norm's gradient has such tensors.
 std::vector<SwapSpec> Bootstrap(const GraphIndex& index);
-
-using Edges = std::vector<std::pair<std::string, std::string>>;  // (before, after)
-
-// Order edges that have cheap work on variables done when it is needed. An optimizer's
-// `momentum * m` hangs on nothing but a variable, so the executor computes it for all variables
-// when the step begins, and the results lie there until the gradients come.
-Edges Delays(const GraphIndex& index);
-
-// Order edges that have updates of variables keep up. The executor's queue has no order: left
-// alone, the backward part runs ahead and gradients pile up. With them the update of a variable is
-// done at most `kSlack` milestones after it could be.
-Edges KeepUps(const GraphIndex& index);
 
 }  // namespace tfswap
 

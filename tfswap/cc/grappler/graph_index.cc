@@ -59,6 +59,7 @@ const OpNames& OtherGateable() {
   static const auto* ops = new OpNames{"AddN",
                                        "AvgPool",
                                        "AvgPoolGrad",
+                                       "BroadcastTo",
                                        "ConcatV2",
                                        "FusedBatchNormGradV3",
                                        "FusedBatchNormV3",
@@ -224,17 +225,23 @@ absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder() const {
 
 void GraphIndex::MeasureDepth(const std::vector<int>& order) {
   depth_.assign(size(), 0);
+  level_.assign(size(), 0);
   critical_.assign(size(), -1);
   for (int n : order) {
     auto consider = [&](int from) {
       if (IsBackEdge(node(from), node(n))) return;
-      if (critical_[n] < 0 || depth_[from] > depth_[critical_[n]]) critical_[n] = from;
+      const int best = critical_[n];
+      if (best < 0 || std::make_pair(depth_[from], level_[from]) >
+                          std::make_pair(depth_[best], level_[best])) {
+        critical_[n] = from;
+      }
     };
     for (const TensorId& input : inputs_[n]) consider(input.node);
     for (int input : control_inputs_[n]) consider(input);
     for (int enter : EntriesOf(n)) consider(enter);
     const int own = IsMilestone(n) ? 1 : IsExit(n) ? kLoopDepth : 0;
     depth_[n] = (critical_[n] < 0 ? 0 : depth_[critical_[n]]) + own;
+    level_[n] = critical_[n] < 0 ? 0 : level_[critical_[n]] + 1;
   }
   std::vector<int> by_depth = order;
   std::stable_sort(by_depth.begin(), by_depth.end(),
@@ -257,6 +264,16 @@ int GraphIndex::TriggerBefore(int n, int count, int above_depth) const {
     if (IsMilestone(at) && --count <= 0 && trigger >= 0) break;
   }
   return trigger;
+}
+
+int GraphIndex::NearTriggerBefore(int n, int above) const {
+  int trigger = -1;
+  for (int at = critical_[n]; at >= 0 && position_[at] > above; at = critical_[at]) {
+    if (!IsGateable(at) || !AliveWith(at, n)) continue;
+    if (trigger >= 0) return trigger;
+    trigger = at;
+  }
+  return -1;
 }
 
 absl::Status GraphIndex::FindFrames() {

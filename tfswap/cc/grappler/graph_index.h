@@ -56,6 +56,9 @@ class GraphIndex {
   // `count`-th milestone before `n`, or as near to it as there is one (what is inside of a loop can
   // start nothing outside). -1 if there is none.
   int TriggerBefore(int n, int count, int above_depth) const;
+  // The gateable op nearest before `n` on its longest way, if there is another one between it and
+  // position `above`; -1 otherwise.
+  int NearTriggerBefore(int n, int above) const;
 
   int context(int n) const { return context_[n]; }
   bool SameFrame(int a, int b) const { return frame_[a] == frame_[b]; }
@@ -87,6 +90,7 @@ class GraphIndex {
   std::vector<std::vector<Consumer>> consumers_;
   std::vector<tensorflow::DataTypeVector> types_;
   std::vector<int> depth_;
+  std::vector<int> level_;     // ops on the longest way: among equal depths, the longer way counts
   std::vector<int> critical_;  // the input on the longest way, -1 at its start
   std::vector<int> position_;
   std::vector<int> frame_;

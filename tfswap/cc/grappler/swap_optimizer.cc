@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "grappler/bootstrap.h"
 #include "grappler/graph_index.h"
+#include "grappler/order_edges.h"
 #include "grappler/pass_log.h"
 #include "grappler/rewriter.h"
 #include "grappler/swap_spec.h"
@@ -90,14 +91,19 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (!plan_.ok()) return plan_.status();
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           graph.library());
-    absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
+    absl::StatusOr<GraphIndex> as_given = GraphIndex::Build(graph, functions);
+    if (!as_given.ok()) return as_given.status();
+    const GraphDef ordered = WithEdges(*as_given, graph, LateBroadcasts(*as_given));
+    absl::StatusOr<GraphIndex> index = GraphIndex::Build(ordered, functions);
     if (!index.ok()) return index.status();
+    const Edges delays = Delays(*index);
+    const Edges keep_ups = KeepUps(*index);
     if (plan_->describe) {
       record->description = Describe(*index);
-      for (const auto& [before, after] : Delays(*index)) {
+      for (const auto& [before, after] : delays) {
         absl::StrAppend(&record->description, "#delay\t", before, "\t", after, "\n");
       }
-      for (const auto& [before, after] : KeepUps(*index)) {
+      for (const auto& [before, after] : keep_ups) {
         absl::StrAppend(&record->description, "#keepup\t", before, "\t", after, "\n");
       }
     }
@@ -107,7 +113,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       record->swaps = function.swaps.size();
       std::vector<SwapSpec> swaps = function.swaps;
       if (function.reserve) AddReserve(Bootstrap(*index), &swaps);
-      return Rewrite(graph, *index, swaps, function.order, plan_->min_bytes);
+      return Rewrite(ordered, *index, swaps, function.order, plan_->min_bytes);
     }
     if (plan_->unmatched == Unmatched::kLeave) {
       record->outcome = "left";
@@ -116,10 +122,9 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const std::vector<SwapSpec> swaps = Bootstrap(*index);
     record->outcome = "bootstrapped";
     record->swaps = swaps.size();
-    Edges order = Delays(*index);
-    const Edges keep_ups = KeepUps(*index);
+    Edges order = delays;
     order.insert(order.end(), keep_ups.begin(), keep_ups.end());
-    return Rewrite(graph, *index, swaps, order, plan_->min_bytes);
+    return Rewrite(ordered, *index, swaps, order, plan_->min_bytes);
   }
 
   absl::StatusOr<PlanSpec> plan_;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -60,8 +61,7 @@ CopyEngine::Worker::Worker(const char* name) {
       {
         std::unique_lock<std::mutex> lock(mu_);
         wake_.wait(lock, [this] { return !jobs_.empty(); });
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
+        job = std::move(jobs_.extract(jobs_.begin()).mapped());
       }
       job();
     }
@@ -70,12 +70,17 @@ CopyEngine::Worker::Worker(const char* name) {
   thread.detach();
 }
 
-void CopyEngine::Worker::Schedule(std::function<void()> job) {
+void CopyEngine::Worker::Schedule(int64_t place, std::function<void()> job) {
   {
     std::lock_guard<std::mutex> lock(mu_);
-    jobs_.push_back(std::move(job));
+    jobs_.emplace(place, std::move(job));
   }
   wake_.notify_one();
+}
+
+bool CopyEngine::Worker::HasBefore(int64_t place) {
+  std::lock_guard<std::mutex> lock(mu_);
+  return !jobs_.empty() && jobs_.begin()->first < place;
 }
 
 CopyEngine::CopyEngine(BudgetAllocator* allocator)
@@ -107,7 +112,7 @@ void CopyEngine::StartLeaving(const FarBufferPtr& buffer, Done done) {
   UnparkLocked(buffer.get());
   buffer->state_ = FarBuffer::State::kLeaving;
   bytes_leaving_.fetch_add(buffer->bytes);
-  out_.Schedule([this, buffer, done = std::move(done)] { CopyOut(buffer, done); });
+  out_.Schedule(0, [this, buffer, done = std::move(done)] { CopyOut(buffer, done); });
 }
 
 void CopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
@@ -179,11 +184,10 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
     std::lock_guard<std::mutex> lock(mu_);
     const bool was_parked = buffer->parked_;
     UnparkLocked(buffer.get());
-    buffer->next_use_ = next_use;
+    const int64_t place = std::exchange(buffer->next_use_, next_use);
     switch (buffer->state_) {
       case FarBuffer::State::kFar:
-        in_.Schedule(
-            [this, buffer, context, done = std::move(done)] { CopyIn(buffer, context, done); });
+        StartReturning(buffer, place, context, std::move(done));
         return;
       case FarBuffer::State::kLeaving:
         --buffer->returns_left_;
@@ -212,25 +216,43 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
   done();
 }
 
-void CopyEngine::CopyIn(const FarBufferPtr& buffer, OpKernelContext* context,
-                        const std::function<void()>& done) {
-  const absl::Status status = CopyInNow(buffer, context);
-  if (!status.ok()) context->SetStatus(status);
-  done();
+void CopyEngine::StartReturning(const FarBufferPtr& buffer, int64_t place,
+                                OpKernelContext* context, std::function<void()> done) {
+  in_.Schedule(place, [this, buffer, place, context, done = std::move(done)]() mutable {
+    if (CopyIn(buffer, place, context)) {
+      done();
+    } else {
+      StartReturning(buffer, place, context, std::move(done));
+    }
+  });
 }
 
-absl::Status CopyEngine::CopyInNow(const FarBufferPtr& buffer, OpKernelContext* context) {
+bool CopyEngine::CopyIn(const FarBufferPtr& buffer, int64_t place, OpKernelContext* context) {
   if (IsCancelled(context)) {
-    return absl::CancelledError(
-        absl::StrCat("tfswap: the step was cancelled before '", buffer->label, "' was swapped in"));
+    context->SetStatus(absl::CancelledError(absl::StrCat(
+        "tfswap: the step was cancelled before '", buffer->label, "' was swapped in")));
+    return true;
   }
   if (TakeFault("in")) {
-    return absl::InternalError(
-        absl::StrCat("tfswap: swapping in '", buffer->label, "' failed: injected fault"));
+    context->SetStatus(absl::InternalError(
+        absl::StrCat("tfswap: swapping in '", buffer->label, "' failed: injected fault")));
+    return true;
   }
   KernelScope scope(KernelScope::Role::kSwapIn, context);
+  scope.give_way = [this, place] { return in_.HasBefore(place); };
   Tensor* output = nullptr;
-  TF_RETURN_IF_ERROR(context->allocate_output(0, buffer->shape, &output));
+  absl::Status status = context->allocate_output(0, buffer->shape, &output);
+  if (scope.gave_way) return false;
+  if (status.ok()) {
+    copying_in_.fetch_add(1);
+    status = Fill(output, buffer);
+    copying_in_.fetch_sub(1);
+  }
+  if (!status.ok()) context->SetStatus(status);
+  return true;
+}
+
+absl::Status CopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
   const int64_t start_ns = NowNs();
   CopyPastCache(output->data(), buffer->far_copy_, buffer->bytes);
   if (TakeFault("corrupt")) static_cast<char*>(output->data())[0] ^= 1;

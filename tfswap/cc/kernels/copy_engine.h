@@ -3,8 +3,8 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -70,8 +70,9 @@ struct CopyStats {
   int64_t busy_in_ns = 0;
 };
 
-// Moves buffers between a device and far memory on threads of its own, one a direction, first come
-// first served. Never holds an executor thread.
+// Moves buffers between a device and far memory on threads of its own, one a direction. What a plan
+// moves goes first come first served, and before lazy swap-ins, which go by the place of their
+// readers in the step. Never holds an executor thread.
 class CopyEngine : public Reclaimer {
  public:
   // The engine of the device that `allocator` serves; made at the first call, never destroyed.
@@ -89,6 +90,7 @@ class CopyEngine : public Reclaimer {
 
   int64_t Reclaim(int64_t bytes) override;
   int64_t BytesLeaving() const override { return bytes_leaving_.load(); }
+  bool IsCopyingIn() const override { return copying_in_.load() > 0; }
   bool InForce() const override { return Stats().buffers_alive > 0; }
   std::string Hindrance() const override;
 
@@ -107,25 +109,29 @@ class CopyEngine : public Reclaimer {
  private:
   friend class FarBuffer;
 
-  // A thread and its queue.
+  // A thread and its queue: smaller places first, equal ones in the order of their coming.
   class Worker {
    public:
     explicit Worker(const char* name);
-    void Schedule(std::function<void()> job);
+    void Schedule(int64_t place, std::function<void()> job);
+    // Is there a job that goes before `place`?
+    bool HasBefore(int64_t place);
 
    private:
     std::mutex mu_;
     std::condition_variable wake_;
-    std::deque<std::function<void()>> jobs_;
+    std::multimap<int64_t, std::function<void()>> jobs_;
   };
 
   explicit CopyEngine(BudgetAllocator* allocator);
 
   void StartLeaving(const FarBufferPtr& buffer, Done done);
   void CopyOut(const FarBufferPtr& buffer, const Done& done);
-  void CopyIn(const FarBufferPtr& buffer, tensorflow::OpKernelContext* context,
-              const std::function<void()>& done);
-  absl::Status CopyInNow(const FarBufferPtr& buffer, tensorflow::OpKernelContext* context);
+  void StartReturning(const FarBufferPtr& buffer, int64_t place,
+                      tensorflow::OpKernelContext* context, std::function<void()> done);
+  // Whether it happened: a job that has no memory gives way to one that is needed sooner.
+  bool CopyIn(const FarBufferPtr& buffer, int64_t place, tensorflow::OpKernelContext* context);
+  absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer);
   bool TakeFault(const char* kind);
   void UnparkLocked(FarBuffer* buffer);
   void ParkLocked(FarBuffer* buffer);
@@ -142,6 +148,7 @@ class CopyEngine : public Reclaimer {
   std::string fault_;
 
   std::atomic<int64_t> bytes_leaving_{0};
+  std::atomic<int> copying_in_{0};
   std::atomic<bool> far_memory_full_{false};
   std::atomic<bool> verify_{false};
   std::atomic<double> link_ns_per_byte_{0};

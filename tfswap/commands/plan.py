@@ -1,0 +1,75 @@
+"""Make a plan from a profile, for AutoSwap(plan=...) to use without profiling again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tfswap import budget as budgets
+from tfswap.machine import Machine
+from tfswap.plan import SwapPlan
+from tfswap.planners import portfolio
+from tfswap.planning import Planned, plan_function
+from tfswap.report.summary import readable_bytes
+from tfswap.traces.timeline_file import load_profile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("profile", type=Path, help="a file that tfswap profile wrote")
+    parser.add_argument(
+        "--budget", required=True, help='such as 6GiB, or "60%%" of the unswapped peak'
+    )
+    parser.add_argument("--out", type=Path, default=Path("plan.json"), help="where (plan.json)")
+    parser.add_argument("--policy", default=portfolio.AUTO, help="the planner (auto)")
+    parser.add_argument("--link-bandwidth", help='such as "12GB/s" (this machine\'s memory)')
+    parser.add_argument("--planning-time", type=float, default=1.0, help="s of search (1)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the plan and says what it promises; 0, or 1 with a word on what is wrong."""
+    try:
+        profile = load_profile(options.profile)
+        budget_bytes = budgets.resolve(
+            options.budget, device_limit_bytes=profile.unswapped_peak_bytes
+        )
+        planned = plan_function(
+            profile,
+            options.policy,
+            _machine(options.link_bandwidth),
+            budget_bytes,
+            options.planning_time,
+            lambda line: print(f"tfswap plan: {line}", file=sys.stderr),
+        )
+        plan = SwapPlan((planned.function,), budget_bytes, options.policy, unmatched="bootstrap")
+        plan.save(options.out)
+    except (OSError, ValueError) as error:
+        print(f"tfswap plan: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(lines(planned, budget_bytes, options.out)))
+    return 0
+
+
+def _machine(link_bandwidth: str | None) -> Machine:
+    if link_bandwidth is None:
+        return Machine.measure()
+    return Machine.emulated(budgets.parse_bandwidth(link_bandwidth))
+
+
+def lines(planned: Planned, budget_bytes: int, path: Path) -> list[str]:
+    """The plan for a person."""
+    function, result = planned.function, planned.decision.result
+    unswapped = readable_bytes(function.unswapped_peak_bytes)
+    step = f"{function.unswapped_step_ns / 1e6:.1f} ms"
+    if not function.swaps:
+        return [f"The step fits as it is: peak {unswapped}, step {step}. {path} swaps nothing."]
+    return [
+        f"peak   {unswapped} -> {readable_bytes(function.predicted_peak_bytes)}, "
+        f"budget {readable_bytes(budget_bytes)}",
+        f"step   {step} -> {function.predicted_step_ns / 1e6:.1f} ms",
+        f"moved  {readable_bytes(result.bytes_out)} out and {readable_bytes(result.bytes_in)} in "
+        f"per step, {len(function.swaps)} buffers ({planned.decision.policy})",
+        *planned.decision.notes,
+        f"{path}: use it with tfswap.AutoSwap(budget=..., plan={str(path)!r})",
+    ]

@@ -1,0 +1,102 @@
+"""Run a training script until one of its steps is profiled, and write the profile to a file."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tfswap import budget as budgets
+
+
+class _Profiled(BaseException):
+    """The profile is written; the script need not go on. No handler of the script's catches it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("--out", type=Path, default=Path("step.profile"), help="(step.profile)")
+    parser.add_argument(
+        "--budget",
+        default="auto",
+        help="cap on the device's memory meanwhile: the step need not fit (auto)",
+    )
+    parser.add_argument("script", type=Path, help="trains with model.fit; unchanged")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the script up to the profile; 0, or 1 with a word on what is wrong."""
+    try:
+        budgets.check(options.budget, "--budget")
+        if not options.script.is_file():
+            raise ValueError(f"there is no script {options.script}")
+        done = _run_script(options)
+    except ValueError as error:
+        print(f"tfswap profile: {error}", file=sys.stderr)
+        return 1
+    if not done:
+        print(
+            f"tfswap profile: {options.script} ended before a step was profiled: it must call "
+            "model.fit, not eagerly, for at least four batches",
+            file=sys.stderr,
+        )
+        return 1
+    print(
+        f"{options.out}: see tfswap simulate {options.out}, or tfswap plan {options.out} "
+        "--budget ..."
+    )
+    return 0
+
+
+def _run_script(options: argparse.Namespace) -> bool:
+    """Whether a profile was written."""
+    import tfswap  # before TensorFlow's first operation
+
+    undo = _fit_profiles(tfswap.AutoSwap, options)
+    arguments, path = sys.argv, list(sys.path)
+    sys.argv = [str(options.script), *options.arguments]
+    sys.path.insert(0, str(options.script.resolve().parent))
+    try:
+        runpy.run_path(str(options.script), run_name="__main__")
+    except _Profiled:
+        return True
+    finally:
+        sys.argv, sys.path[:] = arguments, path
+        undo()
+    return False
+
+
+def _fit_profiles(auto_swap: type[Any], options: argparse.Namespace) -> Callable[[], None]:
+    """Has `keras.Model.fit` profile a step and stop there; answers how to undo that."""
+    import keras
+
+    class StopOnceProfiled(keras.callbacks.Callback):
+        def __init__(self, swap: Any) -> None:
+            super().__init__()
+            self._swap = swap
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self._swap.report["unswapped_peak_bytes"] is not None:
+                raise _Profiled
+
+    fit = keras.Model.fit
+
+    def profiled_fit(model: Any, *arguments: Any, **named: Any) -> Any:
+        swap = auto_swap(budget=options.budget, save_profile=options.out, verbose=0)
+        callbacks = named.pop("callbacks", None) or []
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = callbacks.callbacks
+        others = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+        kept = [c for c in others if not isinstance(c, auto_swap)]
+        return fit(model, *arguments, callbacks=[*kept, swap, StopOnceProfiled(swap)], **named)
+
+    keras.Model.fit = profiled_fit
+
+    def undo() -> None:
+        keras.Model.fit = fit
+
+    return undo

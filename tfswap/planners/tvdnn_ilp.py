@@ -1,0 +1,773 @@
+"""tvDNN's optimal schedule: which absences are used and when each copy runs, by a MILP.
+
+Source: Park, Cho, Jung, Lee, "tvDNN: GPU memory virtualization for deep learning with memory object
+sectioning", PPoPP 2018, a poster: its text says that the optimal schedule is an ILP's, not which.
+This is a reconstruction, over whole buffers (the paper's are cut in sections).
+
+Moments k are allocations at which the load L_k exceeds the budget B; stalls happen where ops start,
+so a moment of the recorded time t_k is at T_k = t_k + S_k, with S_k >= 0 and ascending. For each gap
+g of b_g bytes, copied out in o_g and in in i_g ns:
+
+* u_g: it is used; x_gk: its copy-out has ended by T_k; y_gk: its copy-in begins after T_k (binary).
+  x ascends to u with k, y descends from u: at T_k the buffer is absent if x + y - u = 1.
+* memory: sum over g that hold k of b_g (x_gk + y_gk - u_g) >= L_k - B
+* the link out, first come, first served: C_j >= C_(j-1) + o_j u_j, C_j >= R_j + o_j u_j, and
+  C_j <= T_k where x_jk; R_j is the end of what makes j, in real time. Besides, for all R and k:
+  sum of o_j x_jk over what is made from R on <= T_k - R. Gaps with one far copy share one copy-out.
+* the link in: for all k and D: sum of i_g y_gk over what is needed up to D <= D - T_k
+* the total wait is W or less, the traffic the least.
+
+W is bisected instead of minimised: with W given, most x and y are known (a copy-out that ends more
+than W late is not over at k), and what is left is solved in seconds. Moments are added where a plan
+breaks the budget, beginning with some thirty; fewer moments only make the bound smaller.
+
+Two variants are solved. The *bound*'s leaves out what it cannot say exactly: copies may be preempted
+(in), what crosses the step's end has left in time. Every plan that the simulator finds within the
+budget satisfies it, so W is a lower bound where it has no solution. The *plan*'s has a copy-out end
+before the op of the moment starts and a copy-in begin when an op has ended after it: its solutions
+become gates and triggers, copies-in in the order of their deadlines, and the simulator's word counts.
+
+Departures: buffers below ``min_bytes`` stay, in the plan and in the bound; what the graph does not
+allow moves to the nearest op that it does; the best of `tvdnn_heuristic`, `greedy` and the solutions
+is returned, so where the time is over, or a solution waits longer than foretold, it may be theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfswap.planners import greedy, tvdnn
+from tfswap.planners.anchors import Wish, swaps_for
+from tfswap.planners.bound import least_wait_ns
+from tfswap.planners.decision import MIB, BudgetTooSmall, Decision, cost, over_budget, too_small
+from tfswap.planners.load import Gaps, OpLoad
+from tfswap.simulator import Link, SimResult, core_tiers, simulate
+from tfswap.timeline import Timeline, crosses_step_end, peak_load
+
+POLICY = "tvdnn_ilp"
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Terms = Iterable[tuple[int, float]]
+
+_FIRST_MOMENTS = 30
+_MOMENTS_A_ROUND = 10
+# Bisection ends when the bound is so near, in parts of the wait and of the step.
+_GAP = 0.02
+_GAP_OF_STEP = 1e-4
+# Of the time left, for one MILP.
+_SHARE = 0.5
+_TRAFFIC_GAP = 0.3
+# The step is 1000 long and the largest buffer 1 to the solver, whose own tolerance is 1e-6.
+_STEP = 1000.0
+_SLACK = 2e-6
+
+
+def plan_ilp(
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    *,
+    min_bytes: int = MIB,
+    time_limit_s: float = 10.0,
+) -> Decision:
+    """``tvdnn_ilp``.
+
+    Args:
+        timeline: one unswapped step.
+        machine: speeds of the link.
+        budget_bytes: what the load may reach.
+        min_bytes: smaller buffers stay. Default 1 MiB.
+        time_limit_s: when the search ends, with what it has. Default 10 s.
+
+    Returns:
+        The plan that waits least, and a note of how far from the optimum it is at most.
+
+    Raises:
+        BudgetTooSmall: if no plan was found within the budget.
+        ValueError: if SciPy is not installed.
+    """
+    begun_s = time.monotonic()
+    if peak_load(timeline) <= budget_bytes:
+        return Decision(POLICY, (), simulate(timeline, (), machine))
+    step = _Step.of(timeline, machine, budget_bytes, min_bytes)
+    step.check()
+    found: list[Decision] = []
+    for planner in (tvdnn.plan_heuristic, greedy.plan_swaps):
+        try:
+            found.append(planner(timeline, machine, budget_bytes, min_bytes=min_bytes))
+        except BudgetTooSmall:
+            continue
+    search = _Search(step, found, begun_s + time_limit_s)
+    search.run()
+    within = [d for d in search.found if d.result.peak_bytes <= budget_bytes]
+    if not within:
+        if not search.found:
+            raise too_small(timeline, budget_bytes, step.least(), POLICY)
+        nearest = min(search.found, key=lambda d: d.result.peak_bytes)
+        raise over_budget(timeline, budget_bytes, nearest.result, POLICY)
+    best = min(within, key=lambda d: cost(d.result, machine))
+    notes = (_note(best.result.stall_ns, search.least_ns, time.monotonic() - begun_s),)
+    if best.policy != POLICY:
+        notes += (f"{POLICY}: the plan is that of {best.policy}",)
+    return replace(best, policy=POLICY, notes=notes)
+
+
+def _note(wait_ns: int, least_ns: int, took_s: float) -> str:
+    if wait_ns <= least_ns:
+        return f"{POLICY}: optimal in {took_s:.1f} s"
+    gap = (wait_ns - least_ns) / wait_ns
+    return (
+        f"{POLICY}: stopped after {took_s:.1f} s, gap {100 * gap:.0f} %: no schedule of swaps "
+        f"waits less than {least_ns / 1e6:.3g} ms"
+    )
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """An absence; places are those of events in the replay, times in units of the solver.
+
+    Attributes:
+        absence: index into the timeline's absences.
+        size: of the buffer.
+        crosses: whether it goes on into the next step.
+        far_copy: buffer, tensor, and whether it was there before the step.
+        begins, ends: places of the end of the op before it and the start of the op after it.
+        made: place of the end of what makes it; -1: before the step.
+        made_at, due: when that ends, and the op after it starts.
+        out_time, in_time: of its copies.
+    """
+
+    absence: int
+    size: float
+    crosses: bool
+    far_copy: tuple[int, str, bool]
+    begins: int
+    ends: int
+    made: int
+    made_at: float
+    due: float
+    out_time: float
+    in_time: float
+
+    @property
+    def stays_far(self) -> bool:
+        """It leaves without a copy: what came back for this step has not changed."""
+        return self.crosses and self.far_copy[2]
+
+    def in_tail(self, place: int) -> bool:
+        return place > self.begins and (self.crosses or place < self.ends)
+
+    def in_head(self, place: int) -> bool:
+        return place < self.ends and (self.crosses or place > self.begins)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """The step as the solver sees it.
+
+    Attributes:
+        unit_ns: of all times.
+        at, load: time of each event of the replay, and the load after it above the budget.
+        moments: places of the events at which the load is over the budget, and a local maximum.
+        starts, start_op, start_at: places of starts of ops, ascending; whose; and their times.
+        ends, end_op, end_at: the same of ends.
+    """
+
+    timeline: Timeline
+    machine: Link
+    budget_bytes: int
+    min_bytes: int
+    unit_ns: float
+    gaps: tuple[_Gap, ...]
+    at: Floats
+    load: Floats
+    moments: Ints
+    starts: Ints
+    start_op: Ints
+    start_at: Floats
+    ends: Ints
+    end_op: Ints
+    end_at: Floats
+
+    @staticmethod
+    def of(timeline: Timeline, machine: Link, budget_bytes: int, min_bytes: int) -> _Step:
+        event_ns, event_load = timeline.core.events()
+        op_starts, op_ends = (places.astype(np.int64) for places in timeline.core.op_positions())
+        tier = core_tiers(machine)[0]
+        unit_ns = max(timeline.step_ns, 1) / _STEP
+        unit_bytes = max(int(timeline.buffer_bytes.max(initial=1)), 1)
+        gaps = []
+        for index, absence in enumerate(timeline.absences):
+            size = int(timeline.buffer_bytes[absence.buffer])
+            producer = absence.producer_op
+            if size < max(min_bytes, 1):
+                continue
+            gaps.append(
+                _Gap(
+                    absence=index,
+                    size=size / unit_bytes,
+                    crosses=crosses_step_end(timeline, absence),
+                    far_copy=(absence.buffer, absence.tensor, producer < 0),
+                    begins=int(op_ends[absence.after_op]),
+                    ends=int(op_starts[absence.before_op]),
+                    made=-1 if producer < 0 else int(op_ends[producer]),
+                    made_at=0.0 if producer < 0 else int(timeline.op_end_ns[producer]) / unit_ns,
+                    due=int(timeline.op_start_ns[absence.before_op]) / unit_ns,
+                    out_time=tier.out_duration_ns(size) / unit_ns,
+                    in_time=tier.in_duration_ns(size) / unit_ns,
+                )
+            )
+        start_op, end_op = np.argsort(op_starts), np.argsort(op_ends)
+        rises = np.diff(event_load, prepend=timeline.resident_bytes) > 0
+        falls = np.diff(event_load, append=0) <= 0
+        return _Step(
+            timeline=timeline,
+            machine=machine,
+            budget_bytes=budget_bytes,
+            min_bytes=min_bytes,
+            unit_ns=unit_ns,
+            gaps=tuple(gaps),
+            at=event_ns / unit_ns,
+            load=(event_load - budget_bytes) / unit_bytes,
+            moments=np.flatnonzero((event_load > budget_bytes) & rises & falls).astype(np.int64),
+            starts=op_starts[start_op],
+            start_op=start_op,
+            start_at=timeline.op_start_ns[start_op] / unit_ns,
+            ends=op_ends[end_op],
+            end_op=end_op,
+            end_at=timeline.op_end_ns[end_op] / unit_ns,
+        )
+
+    def least(self) -> Ints:
+        """The load of each part with everything absent that can be."""
+        load = OpLoad.of(self.timeline)
+        gaps = Gaps.of(self.timeline, load, self.min_bytes)
+        least = load.bytes.copy()
+        for i in range(len(gaps)):
+            gaps.subtract(i, least)
+        return least
+
+    def check(self) -> None:
+        """Whether the budget can be met at all, at any speed of the link."""
+        for place in self.moments.tolist():
+            gone = sum(g.size for g in self.gaps if g.in_tail(place) or g.in_head(place))
+            if gone < self.load[place] - _SLACK:
+                raise too_small(self.timeline, self.budget_bytes, self.least(), POLICY)
+
+    def starts_up_to(self, place: int) -> int:
+        """How many ops have started; stalls after as many are the same."""
+        return int(np.searchsorted(self.starts, place, side="right"))
+
+    def first_moments(self) -> set[int]:
+        """The fullest of each of some stretches of time."""
+        stretch = (self.at[self.moments] * (_FIRST_MOMENTS / (_STEP + 1))).astype(np.int64)
+        return {
+            int(max(self.moments[stretch == s], key=lambda place: self.load[place]))
+            for s in np.unique(stretch)
+        }
+
+    def violated(self, result: SimResult, known: set[int]) -> list[int]:
+        """Moments at which a simulated plan is over the budget, the fullest first, apart."""
+        shift = np.zeros(len(self.starts) + 1)
+        place_of = {int(op): place for place, op in enumerate(self.start_op)}
+        for op, _, _, ns in result.stalls:
+            shift[place_of[op] + 1] += ns
+        shift = np.cumsum(shift)
+        times, loads = result.load_curve()
+        over: list[tuple[int, int]] = []
+        for rank, place in enumerate(self.moments.tolist()):
+            real_ns = self.at[place] * self.unit_ns + shift[self.starts_up_to(place)]
+            load = int(loads[np.searchsorted(times, real_ns + 0.5, side="right") - 1])
+            if load > self.budget_bytes and place not in known:
+                over.append((load, rank))
+        chosen: list[int] = []
+        for _, rank in sorted(over, reverse=True):
+            if all(abs(rank - other) > 2 for other in chosen):
+                chosen.append(rank)
+        return [int(self.moments[rank]) for rank in chosen[:_MOMENTS_A_ROUND]]
+
+
+class _Program:
+    """A MILP under construction."""
+
+    def __init__(self, slack: float) -> None:
+        self._slack = slack
+        self._integer: list[int] = []
+        self._high: list[float] = []
+        self._cost: list[float] = []
+        self._entries: list[tuple[int, int, float]] = []
+        self._rows: list[tuple[float, float]] = []
+
+    def variable(self, high: float = 1.0, integer: bool = False) -> int:
+        """A variable from 0 on."""
+        self._integer.append(integer)
+        self._high.append(high)
+        self._cost.append(0.0)
+        return len(self._high) - 1
+
+    def high(self, variable: int) -> float:
+        return self._high[variable]
+
+    def charge(self, variable: int, cost: float) -> None:
+        self._cost[variable] += cost
+
+    def row(self, terms: Terms, low: float = -np.inf, high: float = np.inf) -> None:
+        """``low <= sum of coefficient * variable <= high``."""
+        self._entries += [(len(self._rows), variable, factor) for variable, factor in terms]
+        self._rows.append((low - self._slack, high + self._slack))
+
+    def ascending(self, variables: list[int]) -> None:
+        for before, after in zip(variables, variables[1:], strict=False):
+            if before != after:
+                self.row([(before, 1.0), (after, -1.0)], high=0.0)
+
+    def solve(self, time_limit_s: float, gap: float) -> tuple[bool, Floats | None]:
+        """Whether it is proven that there is no solution; and a solution."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_matrix
+
+        if not self._rows:
+            return False, np.zeros(len(self._high))
+        row, column, factor = zip(*self._entries, strict=True)
+        matrix = csr_matrix((factor, (row, column)), shape=(len(self._rows), len(self._high)))
+        low, high = zip(*self._rows, strict=True)
+        outcome = milp(
+            np.array(self._cost),
+            integrality=np.array(self._integer),
+            bounds=Bounds(0.0, np.array(self._high)),
+            constraints=LinearConstraint(matrix, low, high),
+            options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+        )
+        infeasible = 2
+        return outcome.status == infeasible, outcome.x
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """A gap's variables: used, and by rank of moment x in its tail and y in its head."""
+
+    gap: _Gap
+    used: int
+    out: dict[int, int]
+    back: dict[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _CopyOut:
+    """A copy-out that gaps of one far copy share: made, and by rank of moment over."""
+
+    first: _Gap
+    made: int
+    over: dict[int, int]
+
+
+class _Schedule:
+    """The MILP of schedules that wait ``wait`` at most; ``plan`` or bound, see the module."""
+
+    def __init__(self, step: _Step, moments: set[int], wait: float, plan: bool) -> None:
+        self._step, self._plan, self._wait = step, plan, wait
+        self._moments = sorted(moments)
+        self._program = _Program(0.0 if plan else _SLACK)
+        self._slack = 0.0 if plan else _SLACK
+        self._set_times()
+        used_far = {g.far_copy[:2] for g in step.gaps if g.crosses}
+        choices = [self._choose(gap, gap.far_copy[:2] in used_far) for gap in step.gaps]
+        self.choices = [choice for choice in choices if choice is not None]
+        self._copies_out = self._share_copies()
+        self._set_stalls()
+        self._limit_memory()
+        self._queue_out()
+        self._limit_link_out()
+        self._limit_link_in()
+
+    def solve(self, time_limit_s: float) -> tuple[bool, Floats | None]:
+        """Whether there is none; and one."""
+        if self._plan:
+            for choice in self.choices:
+                self._program.charge(choice.used, choice.gap.in_time)
+            for copy in self._copies_out:
+                self._program.charge(copy.made, copy.first.out_time)
+        return self._program.solve(time_limit_s, _TRAFFIC_GAP if self._plan else 1e9)
+
+    def stalls(self, solution: Floats) -> tuple[Ints, Floats]:
+        """(number of ops that have started, stall up to then) where the latter may change."""
+        counts = np.array(list(self._stall), dtype=np.int64)
+        return counts, np.maximum.accumulate(solution[list(self._stall.values())])
+
+    def absent(self, choice: _Choice, solution: Floats) -> tuple[int | None, int | None]:
+        """The first moment at which a used gap has left, and the last before it comes back."""
+        gap = choice.gap
+        out = [r for r, x in choice.out.items() if solution[x] > 0.5]
+        back = [r for r, y in choice.back.items() if solution[y] > 0.5]
+        if not gap.crosses:
+            out, back = [r for r in out if r in back], [r for r in back if r in out]
+        first = self._moments[out[0]] if out else None
+        return first, self._moments[back[-1]] if back else None
+
+    def _set_times(self) -> None:
+        """Places and times by which copies-out end, and from which on copies-in begin."""
+        step, places = self._step, np.array(self._moments, dtype=np.int64)
+        self._at = step.at[places]
+        self._out_place = self._in_place = places
+        self._out_at = self._in_at = self._at
+        if not self._plan:
+            return
+        start = np.searchsorted(step.starts, places, side="right") - 1
+        self._out_place = np.where(start >= 0, step.starts[start], -1)
+        self._out_at = np.where(start >= 0, step.start_at[start], 0.0)
+        end = np.searchsorted(step.ends, places)
+        last = np.minimum(end, len(step.ends) - 1)
+        self._in_place = np.where(end < len(step.ends), step.ends[last], len(step.at))
+        self._in_at = np.where(end < len(step.ends), step.end_at[last], 2 * _STEP)
+
+    def _choose(self, gap: _Gap, may_be_far: bool) -> _Choice | None:
+        """Its variables where they are not known to be 0; None: it cannot be used."""
+        program, late = self._program, self._wait + self._slack
+        free = gap.far_copy[2] and may_be_far
+        tail = [r for r, place in enumerate(self._moments) if gap.in_tail(place)]
+        head = [r for r, place in enumerate(self._moments) if gap.in_head(place)]
+        in_time = [
+            r
+            for r in tail
+            if free
+            or self._out_place[r] > gap.made
+            and self._out_at[r] + late >= gap.made_at + gap.out_time
+        ]
+        can_wait = [
+            r
+            for r in head
+            if self._in_place[r] < gap.ends and self._in_at[r] + gap.in_time <= gap.due + late
+        ]
+        if not (set(in_time) | set(can_wait) if gap.crosses else set(in_time) & set(can_wait)):
+            return None
+        used = program.variable(integer=True)
+        if gap.stays_far:
+            out = dict.fromkeys(in_time, used)
+        else:
+            out = {r: program.variable(integer=True) for r in in_time}
+        back = {r: program.variable(integer=True) for r in can_wait}
+        if not gap.crosses and can_wait[0] == head[0]:
+            back[head[0]] = used
+        program.ascending([*out.values(), used])
+        program.ascending([*reversed(back.values()), used])
+        if not gap.crosses:
+            for r in head:
+                program.row(_sum([(v[r], 1.0) for v in (out, back) if r in v] + [(used, -1.0)]), 0.0)
+        return _Choice(gap, used, out, back)
+
+    def _share_copies(self) -> list[_CopyOut]:
+        program = self._program
+        sharing: dict[tuple[int, str, bool], list[_Choice]] = {}
+        back_from_before: dict[tuple[int, str], list[_Choice]] = {}
+        for choice in self.choices:
+            if choice.gap.crosses:
+                back_from_before.setdefault(choice.gap.far_copy[:2], []).append(choice)
+            if not choice.gap.stays_far:
+                sharing.setdefault(choice.gap.far_copy, []).append(choice)
+        copies = []
+        for far_copy, choices in sharing.items():
+            far = back_from_before.get(far_copy[:2], []) if far_copy[2] else []
+            ranks = sorted({r for choice in choices for r in choice.out})
+            if len(choices) == 1 and not far:
+                made, over = choices[0].used, choices[0].out
+            else:
+                # What is far since the step before needs no copy.
+                spared = [(choice.used, -1.0) for choice in far]
+                over = {r: program.variable() for r in ranks}
+                made = program.variable()
+                program.ascending([*over.values(), made])
+                for choice in choices:
+                    program.row([(choice.used, 1.0), (made, -1.0), *spared], high=0.0)
+                    for r, x in choice.out.items():
+                        program.row([(x, 1.0), (over[r], -1.0), *spared], high=0.0)
+            copies.append(_CopyOut(choices[0].gap, made, over))
+        return sorted(copies, key=lambda copy: (copy.first.made, copy.first.absence))
+
+    def _set_stalls(self) -> None:
+        step = self._step
+        places = [*self._moments, *self._out_place.tolist(), *self._in_place.tolist()]
+        places += [copy.first.made for copy in self._copies_out]
+        places += [choice.gap.ends for choice in self.choices]
+        counts = sorted({step.starts_up_to(place) for place in places})
+        self._stall = {
+            count: self._program.variable(self._wait + self._slack if count else 0.0)
+            for count in counts
+        }
+        self._program.ascending(list(self._stall.values()))
+        self._total = self._stall[counts[-1]]
+
+    def _stall_at(self, place: int) -> int:
+        return self._stall[self._step.starts_up_to(place)]
+
+    def _limit_memory(self) -> None:
+        for r, place in enumerate(self._moments):
+            terms = []
+            for choice in self.choices:
+                size, used = choice.gap.size, choice.used
+                if choice.gap.crosses:
+                    away = choice.out if choice.gap.in_tail(place) else choice.back
+                    if r in away:
+                        terms.append((away[r], size))
+                elif r in choice.out and r in choice.back:
+                    terms += [(choice.out[r], size), (choice.back[r], size), (used, -size)]
+            self._program.row(_sum(terms), low=float(self._step.load[place]))
+
+    def _queue_out(self) -> None:
+        """First come, first served; what is made at one moment may go in any order."""
+        program = self._program
+        ended: list[int] = []
+        high = self._wait + self._slack
+        if self._plan:
+            # What the step before had not copied yet.
+            longest = sum(copy.first.out_time for copy in self._copies_out if copy.first.crosses)
+            ended = [program.variable(longest)]
+            high += longest
+            self._limit_left_over(ended[0])
+        left_over, group, longest = list(ended), list[tuple[int, float]](), 0.0
+        for i, copy in enumerate(self._copies_out):
+            gap, own = copy.first, [(copy.made, -copy.first.out_time)]
+            longest += gap.out_time
+            made = [(self._stall_at(gap.made), -1.0)]
+            end = program.variable(gap.made_at + longest + high)
+            group += own
+            for variable, terms in ((end, own),):
+                program.row(_sum([(variable, 1.0), *terms, *made]), low=gap.made_at)
+                for before in ended:
+                    program.row(_sum([(variable, 1.0), *terms, (before, -1.0)]), low=0.0)
+            for r, x in copy.over.items():
+                self._over_by(end, x, [(self._stall_at(self._moments[r]), -1.0)], self._out_at[r])
+            if self._plan and gap.crosses:
+                self._leave_next_step(copy, end, longest)
+            following = self._copies_out[i + 1].first.made if i + 1 < len(self._copies_out) else -2
+            if self._plan or following != gap.made:
+                all_ended = end
+                if len(group) > 1 and not self._plan:
+                    all_ended = program.variable(gap.made_at + longest + high)
+                    program.row(_sum([(all_ended, 1.0), *group, *made]), low=gap.made_at)
+                    for before in ended:
+                        program.row(_sum([(all_ended, 1.0), *group, (before, -1.0)]), low=0.0)
+                ended, group = [all_ended], []
+        for late in left_over:
+            for last in ended if self._copies_out else []:
+                program.row([(late, 1.0), (last, -1.0), (self._total, 1.0)], low=-_STEP)
+
+    def _limit_left_over(self, left_over: int) -> None:
+        for r, place in enumerate(self._moments):
+            copied = [
+                ([x for rank, x in copy.over.items() if rank <= r], copy.first.out_time)
+                for copy in self._copies_out
+                if copy.first.made < self._out_place[r]
+            ]
+            terms = [(known[-1], out_time) for known, out_time in copied if known]
+            terms += [(left_over, 1.0), (self._stall_at(place), -1.0)]
+            if len(terms) > 2:
+                self._program.row(_sum(terms), high=float(self._out_at[r]))
+
+    def _over_by(self, end: int, x: int, stalls: list[tuple[int, float]], at: float) -> None:
+        """``end <= at - stalls`` where x is 1."""
+        most = self._program.high(end)
+        if most > at:
+            self._program.row(_sum([(end, 1.0), (x, most - at), *stalls]), high=most)
+
+    def _leave_next_step(self, copy: _CopyOut, end: int, longest: float) -> None:
+        """What crosses the step's end, and is absent at a moment of the next step, has left."""
+        for choice in self.choices:
+            if choice.gap.crosses and choice.gap.far_copy == copy.first.far_copy:
+                for r, y in choice.back.items():
+                    if self._at[r] < longest:
+                        stalls = [(self._total, -1.0), (self._stall_at(self._moments[r]), -1.0)]
+                        self._over_by(end, y, stalls, _STEP + self._at[r])
+
+    def _limit_link_out(self) -> None:
+        for r in range(len(self._moments)):
+            due = self._stall_at(self._moments[r])
+            carried: list[tuple[int, float]] = []
+            total = 0.0
+            for i in range(len(self._copies_out) - 1, -1, -1):
+                copy = self._copies_out[i]
+                known = [x for rank, x in copy.over.items() if rank <= r]
+                if copy.first.made >= self._out_place[r] or not known:
+                    continue
+                carried.append((known[-1], copy.first.out_time))
+                total += copy.first.out_time
+                time_left = float(self._out_at[r]) - copy.first.made_at
+                if total > time_left:
+                    made = self._stall_at(copy.first.made)
+                    self._program.row(_sum([*carried, (due, -1.0), (made, 1.0)]), high=time_left)
+
+    def _limit_link_in(self) -> None:
+        by_need = sorted(self.choices, key=lambda choice: choice.gap.ends)
+        for r in range(-1, len(self._moments)):
+            place = -1 if r < 0 else self._moments[r]
+            begin_at = 0.0 if r < 0 else float(self._in_at[r])
+            begin = [] if r < 0 else [(self._stall_at(int(self._in_place[r])), 1.0)]
+            carried: list[tuple[int, float]] = []
+            total = 0.0
+            for choice in by_need:
+                gap = choice.gap
+                if r < 0 or (not gap.crosses and place <= gap.begins):
+                    after = choice.used
+                    if r >= 0 and self._in_place[r] >= gap.ends:
+                        continue
+                elif r in choice.back:
+                    after = choice.back[r]
+                else:
+                    continue
+                carried.append((after, gap.in_time))
+                total += gap.in_time
+                time_left = gap.due - begin_at
+                if total > time_left:
+                    due = (self._stall_at(gap.ends), -1.0)
+                    self._program.row(_sum([*carried, due, *begin]), high=time_left)
+
+
+def _sum(terms: Terms) -> list[tuple[int, float]]:
+    """Each variable once."""
+    total: dict[int, float] = {}
+    for variable, factor in terms:
+        total[variable] = total.get(variable, 0.0) + factor
+    return list(total.items())
+
+
+class _Search:
+    """Bisection over the wait, moments added as plans turn out to need them."""
+
+    def __init__(self, step: _Step, found: list[Decision], deadline_s: float) -> None:
+        self._step, self._deadline_s = step, deadline_s
+        self._moments = step.first_moments()
+        self.found = found
+        self.least_ns = least_wait_ns(step.timeline, step.machine, step.budget_bytes)
+
+    @property
+    def _wait_ns(self) -> int:
+        within = [d for d in self.found if d.result.peak_bytes <= self._step.budget_bytes]
+        return min((d.result.stall_ns for d in within), default=self._step.timeline.step_ns)
+
+    def _left_s(self) -> float:
+        return self._deadline_s - time.monotonic()
+
+    def run(self) -> None:
+        """Until the gap is small, or the time over."""
+        wait_ns = untried_ns = self.least_ns
+        while self._left_s() > 0 and self.least_ns < self._wait_ns:
+            if self._plan_within(wait_ns):
+                untried_ns = self.least_ns
+            else:
+                if self._none_within(wait_ns):
+                    self.least_ns = max(self.least_ns, wait_ns)
+                untried_ns = wait_ns
+            near_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns)
+            if self._wait_ns - untried_ns <= max(near_ns, 1):
+                break
+            wait_ns = (untried_ns + self._wait_ns) // 2
+
+    def _none_within(self, wait_ns: int) -> bool:
+        schedule = self._schedule(wait_ns, plan=False)
+        return self._left_s() > 0 and schedule.solve(_SHARE * self._left_s())[0]
+
+    def _plan_within(self, wait_ns: int) -> bool:
+        """Whether a plan that waits no longer was found."""
+        while self._left_s() > 0:
+            schedule = self._schedule(wait_ns, plan=True)
+            _, solution = schedule.solve(_SHARE * self._left_s())
+            if solution is None:
+                return False
+            swaps = swaps_for(self._step.timeline, _wishes(self._step, schedule, solution))
+            result = simulate(self._step.timeline, swaps, self._step.machine)
+            self.found.append(Decision(POLICY, swaps, result))
+            if result.peak_bytes <= self._step.budget_bytes:
+                return result.stall_ns <= wait_ns
+            violated = self._step.violated(result, self._moments)
+            if not violated:
+                return False
+            self._moments.update(violated)
+        return False
+
+    def _schedule(self, wait_ns: int, plan: bool) -> _Schedule:
+        return _Schedule(self._step, self._moments, wait_ns / self._step.unit_ns, plan)
+
+
+def _wishes(step: _Step, schedule: _Schedule, solution: Floats) -> list[Wish]:
+    """Gates where copies-out end, copies-in as late as they can in the order of their deadlines."""
+    counts, stalls = schedule.stalls(solution)
+
+    def stall_at(places: Ints) -> Floats:
+        known = np.searchsorted(counts, np.searchsorted(step.starts, places, side="right"), "right")
+        return np.where(known > 0, stalls[np.maximum(known, 1) - 1], 0.0)
+
+    def real(place: int, at: float) -> float:
+        return at + float(stall_at(np.array([place]))[0])
+
+    start_at = step.start_at + stall_at(step.starts)
+    end_at = step.end_at + stall_at(step.ends)
+    used = [choice for choice in schedule.choices if solution[choice.used] > 0.5]
+    absent = {c.gap.absence: schedule.absent(c, solution) for c in used}
+    far = {choice.gap.far_copy[:2] for choice in used if choice.gap.crosses}
+
+    first: dict[tuple[int, str, bool], _Gap] = {}
+    for choice in used:
+        if not (choice.gap.far_copy[2] and choice.gap.far_copy[:2] in far):
+            first.setdefault(choice.gap.far_copy, choice.gap)
+    queue = sorted(first.values(), key=lambda gap: (gap.made, gap.absence))
+    end = 0.0
+    out_end: dict[tuple[int, str, bool], float] = {}
+    for _ in range(2):
+        # Again with what the step before leaves behind.
+        end = max(0.0, end - _STEP - float(stalls[-1]))
+        for gap in queue:
+            end = max(end, real(gap.made, gap.made_at)) + gap.out_time
+            out_end[gap.far_copy] = end
+
+    # In the order of deadlines among those that may begin, then as late as that order allows.
+    may_begin = {}
+    for choice in used:
+        last = absent[choice.gap.absence][1]
+        may_begin[choice.gap.absence] = 0 if last is None else int(np.searchsorted(step.ends, last))
+    begin_at = {
+        gap: 0.0 if place == 0 else float(end_at[min(place, len(end_at) - 1)])
+        for gap, place in may_begin.items()
+    }
+    waiting = [choice.gap for choice in used]
+    order: list[_Gap] = []
+    now = 0.0
+    while waiting:
+        now = max(now, min(begin_at[gap.absence] for gap in waiting))
+        ready = [gap for gap in waiting if begin_at[gap.absence] <= now]
+        order.append(min(ready, key=lambda gap: (gap.ends, gap.absence)))
+        waiting.remove(order[-1])
+        now += order[-1].in_time
+    triggers: dict[int, int] = {}
+    next_at, next_end, next_absence = np.inf, len(step.ends), -1
+    for gap in reversed(order):
+        next_at = min(next_at, real(gap.ends, gap.due)) - gap.in_time
+        trigger = int(np.searchsorted(end_at, next_at + _SLACK, side="right")) - 1
+        # One trigger asks for several in the order of absences.
+        trigger = min(trigger, next_end - (gap.absence > next_absence >= 0))
+        trigger = max(trigger, may_begin[gap.absence] if absent[gap.absence][1] is not None else 0)
+        triggers[gap.absence] = next_end = trigger
+        next_absence = gap.absence
+
+    wishes = []
+    for choice in used:
+        gap = choice.gap
+        gate = None
+        if gap.far_copy in out_end:
+            place = int(np.searchsorted(start_at, out_end[gap.far_copy] - _SLACK))
+            left = absent[gap.absence][0]
+            if left is not None:
+                place = min(place, step.starts_up_to(left) - 1)
+            if place < len(step.starts) and gap.in_tail(int(step.starts[place])):
+                gate = int(step.start_op[max(place, 0)])
+        back = None
+        if triggers[gap.absence] < len(step.ends):
+            start = int(np.searchsorted(step.starts, step.ends[triggers[gap.absence]]))
+            if start < len(step.starts) and step.starts[start] < gap.ends:
+                back = int(step.start_op[start])
+        wishes.append(Wish(gap.absence, gate, back))
+    return wishes
