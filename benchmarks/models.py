@@ -80,3 +80,64 @@ def transformer(tokens: int) -> Any:
         hidden = layers.Dense(FEED_FORWARD, activation="gelu")(layers.LayerNormalization()(x))
         x = x + layers.Dense(WIDTH)(hidden)
     return keras.Model(ids, layers.Dense(VOCABULARY)(layers.LayerNormalization()(x)))
+
+
+def alexnet(image: int = 224, classes: int = 1000) -> Any:
+    """AlexNet of "One weird trick" (Krizhevsky 2014), the one of 2016's benchmarks of networks.
+
+    Against the first AlexNet (2012): one column, fewer filters, no local response normalisation.
+    Pooling overlaps, as there.
+    """
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((image, image, 3))
+    x = layers.ZeroPadding2D(2)(x)
+    x = layers.Conv2D(64, 11, strides=4, activation="relu")(x)
+    x = layers.MaxPooling2D(3, 2)(x)
+    x = layers.Conv2D(192, 5, padding="same", activation="relu")(x)
+    x = layers.MaxPooling2D(3, 2)(x)
+    for filters in (384, 256, 256):
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+    x = layers.Flatten()(layers.MaxPooling2D(3, 2)(x))
+    for _ in range(2):
+        x = layers.Dense(4096, activation="relu")(layers.Dropout(0.5)(x))
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x), name="alexnet")
+
+
+def cifar_vgg16(classes: int = 10) -> Any:
+    """VGG16 for 32 px with batch norm behind each convolution and one hidden layer of 512."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((32, 32, 3))
+    for filters, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(depth):
+            x = layers.Conv2D(filters, 3, padding="same")(x)
+            x = layers.ReLU()(layers.BatchNormalization()(x))
+        x = layers.MaxPooling2D()(x)
+    x = layers.Dense(512)(layers.Flatten()(x))
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x), name="cifar_vgg16")
+
+
+def cifar_resnet50(classes: int = 10) -> Any:
+    """ResNet50 for 32 px: the bottlenecks of ImageNet's behind one convolution without stride."""
+    import keras
+    from keras import layers
+
+    def convolution(x: Any, filters: int, size: int, stride: int = 1) -> Any:
+        x = layers.Conv2D(filters, size, strides=stride, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization()(x)
+
+    inputs = keras.Input((32, 32, 3))
+    x = layers.ReLU()(convolution(inputs, 64, 3))
+    for stage, (filters, depth) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for block in range(depth):
+            stride = 2 if stage and not block else 1
+            shortcut = x if block else convolution(x, 4 * filters, 1, stride)
+            x = layers.ReLU()(convolution(x, filters, 1))
+            x = layers.ReLU()(convolution(x, filters, 3, stride))
+            x = layers.ReLU()(layers.Add()([convolution(x, 4 * filters, 1), shortcut]))
+    x = layers.Dense(classes, activation="softmax")(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(inputs, x, name="cifar_resnet50")

@@ -36,12 +36,15 @@ class Profile:
         order: The order edges that the pass proposes for the graph: (before, after).
         unswapped_peak_bytes: Peak load of the step as stock TensorFlow runs it, without the order
             edges.
+        worst_peak_bytes: Peak load if all updates of variables ran at the step's very end, which
+            stock TensorFlow's executor may do: its queue has no order.
     """
 
     timeline: Timeline
     fingerprint: str
     order: tuple[tuple[str, str], ...]
     unswapped_peak_bytes: int
+    worst_peak_bytes: int
 
 
 def matching_ops(trace: StepTrace, graph: StepGraph) -> int:
@@ -69,7 +72,13 @@ def profile_step(
     absences = _absences(step, graph, min_bytes)
     timeline = step.timeline(graph, absences)
     order = (*graph.delays, *graph.keep_ups)
-    return Profile(timeline, fingerprint, order, _peak_without_delays(step, timeline, graph))
+    return Profile(
+        timeline,
+        fingerprint,
+        order,
+        _peak_without_delays(step, timeline, graph, late_updates=False),
+        _peak_without_delays(step, timeline, graph, late_updates=True),
+    )
 
 
 class _Step:
@@ -187,29 +196,24 @@ class _Step:
             whose memory an op took for its own output, the op's place.
         """
         op_names = [trace.names[i] for i in trace.ops["name"]]
-        came_back: dict[int, str] = {}  # the copy's key
-        taken: dict[int, int] = {}
-        for op, port, place in rows:
-            if port >= 0:
-                continue
-            op_place = self.place.get(op)
-            node = graph.nodes.get(op_names[op])
-            if op_names[op].startswith(_IN_PREFIX):
-                came_back[place] = op_names[op][len(_IN_PREFIX) :].rpartition("/")[0]
-            elif op_place is not None and place in came_back and not (node and node.alias):
-                taken.setdefault(place, op_place)
         far: dict[str, int] = {}  # the buffer that left, by the copy's key
         same = np.arange(len(self.buffer_bytes))
-        for op, port, place in rows:
-            name = op_names[op]
+        taken: dict[int, int] = {}
+        for op, port, place in rows:  # by the ops' starts
+            name, op_place = op_names[op], self.place.get(op)
             if port == 0 and name.startswith(_OUT_PREFIX):
                 far[name[len(_OUT_PREFIX) :]] = place
-            elif port == -1 and place in came_back and name.startswith(_IN_PREFIX):
-                origin = far.get(came_back[place], place)
-                if origin in taken and _names(self.names[taken[origin]], came_back[place]):
-                    same[place] = origin
-                else:
-                    same[place] = same[origin]
+            elif port == -1 and name.startswith(_IN_PREFIX):
+                key = name[len(_IN_PREFIX) :].rpartition("/")[0]
+                origin = far.get(key, place)
+                if origin == place:
+                    continue  # it had not left
+                its_own = origin in taken and _names(self.names[taken[origin]], key)
+                same[place] = origin if its_own else same[origin]
+            elif port < 0 and op_place is not None and same[place] != place:
+                node = graph.nodes.get(name)
+                if node is None or not node.alias:
+                    taken.setdefault(place, op_place)
         return same, taken
 
     def timeline(self, graph: StepGraph, absences: list[Absence]) -> Timeline:
@@ -347,9 +351,19 @@ def _absences_of_tensor(
     return absences
 
 
-def _peak_without_delays(step: _Step, timeline: Timeline, graph: StepGraph) -> int:
-    """Peak load if the delayed ops had run when the step began, as stock TensorFlow has it."""
+def _peak_without_delays(
+    step: _Step, timeline: Timeline, graph: StepGraph, late_updates: bool
+) -> int:
+    """Peak load if the delayed ops had run when the step began, as stock TensorFlow has it.
+
+    With `late_updates`, what the updates read stays until the step's end.
+    """
     alloc_ns = timeline.buffer_alloc_ns.copy()
+    free_ns = timeline.buffer_free_ns.copy()
+    if late_updates:
+        updates = {step.op_of_node.get(update) for update, _ in graph.keep_ups}
+        read = [i for i, users in enumerate(step.users) if not updates.isdisjoint(users)]
+        free_ns[read] = np.maximum(free_ns[read], timeline.step_ns)
     for _, delayed in graph.delays:
         place = step.op_of_node.get(delayed)
         buffer = None if place is None else step.outputs.get((place, 0))
@@ -364,7 +378,7 @@ def _peak_without_delays(step: _Step, timeline: Timeline, graph: StepGraph) -> i
         resident_bytes=timeline.resident_bytes,
         buffer_bytes=timeline.buffer_bytes,
         buffer_alloc_ns=alloc_ns,
-        buffer_free_ns=timeline.buffer_free_ns,
+        buffer_free_ns=free_ns,
         absences=(),
         step_ns=timeline.step_ns,
     )

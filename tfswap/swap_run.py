@@ -44,8 +44,8 @@ _MEASURED_STEPS = 2
 _PROFILED_STEPS = 2
 # A prediction further off than this is corrected.
 _TOLERANCE = 0.03
-# Below this share of the budget a model is left alone; between it and the budget the lazy swaps
-# stay, which cost nothing as long as nothing has to move.
+# Where even the worst order of ops stays below this share of the budget, a model is left alone;
+# otherwise the lazy swaps stay, which cost nothing as long as nothing has to move.
 _CLEARLY_FITS = 0.97
 _RECORDED_DEVICE = 0
 
@@ -350,7 +350,7 @@ class SwapRun:
         if self._profile.unswapped_peak_bytes <= self._budget_bytes:
             self.report.outcome = "fits"
             self.report.predicted_peak_bytes = self._profile.unswapped_peak_bytes
-            if self._profile.unswapped_peak_bytes <= _CLEARLY_FITS * self._budget_bytes:
+            if self._profile.worst_peak_bytes <= _CLEARLY_FITS * self._budget_bytes:
                 self._session.withdraw()
             self._measured = []
             self._phase = _Phase.STEADY

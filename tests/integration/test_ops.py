@@ -163,6 +163,27 @@ def test_an_emulated_link_takes_its_time(megabytes, lib):
     assert time.perf_counter() - start >= 0.2
 
 
+def test_an_allocation_waits_for_a_slow_swap_in_that_will_make_room(megabytes, lib):
+    x = megabytes(8)
+    base = tfswap.memory_stats()["bytes_in_use"]
+
+    @tf.function
+    def step(x):
+        handle = copy_to_host(x + 1.0)
+        with tf.control_dependencies([handle]):
+            kept = x * 2.0
+        with tf.control_dependencies([kept]):
+            # 20 of 8 + 8 + 8 MiB: `late` has to wait until `back` has come and been read.
+            back = copy_from_host(tf.identity(handle), x.dtype)
+            late = x - 3.0
+        return tf.reduce_sum(back + kept), tf.reduce_sum(late)
+
+    expected = step(x)
+    lib.emulate_link(0, 20e6)  # 0.4 s each way
+    tfswap.set_budget(base + 20 * MIB)
+    assert [v.numpy() for v in step(x)] == [v.numpy() for v in expected]
+
+
 @pytest.mark.parametrize(
     "kind, error, text",
     [

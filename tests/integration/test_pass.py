@@ -305,3 +305,57 @@ def test_a_plan_that_is_not_json_is_reported(lib, x):
     finally:
         context.context().function_call_options = None
     assert records(lib, serial)[0]["outcome"] == "refused"
+
+
+def test_colocated_ops(lib, x):
+    @tf.function
+    def f(x):
+        a = tf.matmul(x, x, name="a")
+        with tf.compat.v1.colocate_with(a):
+            b = tf.matmul(a, x, name="b")
+        c = tf.matmul(b, x, name="c")
+        with tf.compat.v1.colocate_with(b):
+            d = tf.matmul(c, x, name="d")
+        return tf.reduce_sum(tf.matmul(d, a, name="e"))
+
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    result, record = run(lib, plan_of(name, swap()), f, x)
+    assert record["outcome"] == "planned", record["reason"]
+    assert result.numpy() == expected.numpy()
+
+
+def test_a_broadcast_waits_for_what_its_reader_needs_besides(lib, x):
+    @tf.function
+    def f(x, times):
+        spread = tf.tile(tf.reduce_sum(x, 0, keepdims=True), times, name="spread") * 0.5
+        a = x
+        for name in "abcd":
+            a = tf.matmul(a, x, name=name)
+        return tf.reduce_sum(tf.maximum(a, spread))
+
+    times = tf.constant([SIZE, 1])
+    expected = f(x, times)
+    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
+    result, record = run(lib, lazy, f, x, times)
+    assert record["outcome"] == "bootstrapped"
+    assert result.numpy() == expected.numpy()
+    lines = lib.describe(record["fingerprint"]).splitlines()
+    tile = next(line.split("\t") for line in lines if line.startswith("spread\t"))
+    assert "^d" in tile
+
+
+def test_what_is_read_again_soon_is_parked_too(lib, x):
+    # As in batch norm's gradient: no matrix product lies between the two readers of `a`.
+    @tf.function
+    def f(x):
+        a = tf.matmul(x, x, name="a")
+        total = tf.reduce_sum(a - 1.0, 0, keepdims=True, name="total")
+        spread = tf.tile(total, [SIZE, 1], name="spread")
+        return tf.reduce_max(tf.add_n([a, spread, x]))
+
+    expected = f(x)
+    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
+    result, record = run(lib, lazy, f, x)
+    assert record["outcome"] == "bootstrapped" and record["swaps"] >= 1
+    assert result.numpy() == expected.numpy()

@@ -190,3 +190,30 @@ def test_an_op_that_takes_a_copy_that_came_back_has_a_buffer_of_its_own():
     timeline.validate()
     assert sorted(timeline.buffer_bytes.tolist()) == [0, 8 * MIB, 8 * MIB]
     assert peak_load(timeline) == 100 + 16 * MIB
+
+
+def test_the_worst_order_has_all_updates_at_the_end():
+    graph = StepGraph.parse(GRAPH.replace("#keepup\tc\td", "#keepup\tb\td"))
+    r = recording()
+    gradient = r.buffer(5, 9, 20)
+    r.access(2, 1, gradient)  # b reads it
+    profile = profile_step(r.trace(), graph)
+    assert profile.unswapped_peak_bytes == 100 + 16 * MIB
+    late = r.buffer(2, 100, 110)
+    r.access(4, -1, late)  # d makes it, when b may not have run yet
+    profile = profile_step(r.trace(), graph)
+    assert profile.unswapped_peak_bytes == 100 + 16 * MIB
+    assert profile.worst_peak_bytes == 100 + 18 * MIB
+
+
+def test_an_op_that_takes_what_had_not_left_leaves_the_buffer_as_it_was():
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    back = r.op("tfswap/in/a_0/0", 20, 20, op_type="_CopyFromHost")
+    d = r.op("d", 70, 90)
+    buffer = r.buffer(8, 1, 90)
+    for op, port in ((a, -1), (out, 0), (back, -1), (d, 0), (d, -1)):
+        r.access(op, port, buffer)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    assert timeline.buffer_alloc_ns.tolist() == [1000]

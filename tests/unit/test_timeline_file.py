@@ -11,9 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from timelines import timelines, training_step
 
+from tfswap.profile import Profile
 from tfswap.timeline import Timeline
 from tfswap.traces.read import read_trace
-from tfswap.traces.timeline_file import load_timeline, save_timeline
+from tfswap.traces.timeline_file import (
+    load_profile,
+    load_timeline,
+    save_profile,
+    save_timeline,
+)
 
 
 def assert_same(one: Timeline, other: Timeline) -> None:
@@ -68,3 +74,18 @@ def test_a_timeline_that_cannot_be_is_refused(tmp_path: Path) -> None:
     save_timeline(replace(timeline, absences=(absence,)), tmp_path / "step")
     with pytest.raises(ValueError, match="step: absence 0 .* names buffer 10000"):
         load_timeline(tmp_path / "step")
+
+
+def test_a_profile_is_a_timeline_with_its_graph(tmp_path: Path) -> None:
+    profile = Profile(training_step(), "0123456789abcdef", (("a", "b"), ("c", "d")), 123, 456)
+    save_profile(profile, tmp_path / "step")
+    again = load_profile(tmp_path / "step")
+    assert_same(again.timeline, profile.timeline)
+    assert replace(again, timeline=profile.timeline) == profile
+    assert_same(load_timeline(tmp_path / "step"), profile.timeline)
+
+
+def test_a_timeline_without_its_graph_is_no_profile(tmp_path: Path) -> None:
+    save_timeline(training_step(), tmp_path / "step")
+    with pytest.raises(ValueError, match=r"no plan can be made for: write a profile with tfswap"):
+        load_profile(tmp_path / "step")

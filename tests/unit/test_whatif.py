@@ -82,3 +82,24 @@ def test_what_is_wrong_is_said(
     arguments = [a.replace("STEP", str(tmp_path / "step")) for a in arguments]
     assert main(["simulate", *arguments]) == 1
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("memory", [100, 1000, 1007, 12345, 10**6])
+@pytest.mark.parametrize("first", [1, 32, 5000])
+def test_the_largest_batch_is_exact(memory: int, first: int) -> None:
+    def peak(batch: int) -> int:
+        return 90 + 13 * batch + (batch % 7)
+
+    asked = []
+
+    def counted(batch: int) -> int:
+        asked.append(batch)
+        return peak(batch)
+
+    largest = whatif.largest_batch(counted, memory, first)
+    assert (largest == 0 or peak(largest) <= memory) and peak(largest + 1) > memory
+    assert len(asked) <= 24
+
+
+def test_no_batch_fits() -> None:
+    assert whatif.largest_batch(lambda batch: 100, 99) == 0

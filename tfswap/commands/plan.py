@@ -52,9 +52,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _machine(link_bandwidth: str | None) -> Machine:
-    if link_bandwidth is None:
-        return Machine.measure()
-    return Machine.emulated(budgets.parse_bandwidth(link_bandwidth))
+    speed = budgets.parse_bandwidth(link_bandwidth)
+    return Machine.measure() if speed is None else Machine.emulated(speed)
 
 
 def lines(planned: Planned, budget_bytes: int, path: Path) -> list[str]:

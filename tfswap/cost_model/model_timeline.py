@@ -216,6 +216,9 @@ class _Layout:
         absences = []
         for i in range(1, len(uses)):
             after, before = uses[i - 1], uses[i]
+            # Between neighbours nothing runs that could use the room.
+            if before == after + 1:
+                continue
             if any(after < u < before and u not in used for u in self.users[buffer]):
                 continue
             absences.append(

@@ -65,7 +65,7 @@ def trace_step(source: ModelSource) -> TracedStep:
     import tensorflow as tf
 
     model = source.model
-    spec = source.spec if source.spec is not None else None
+    spec = source.spec
     x = _first(spec) if spec is not None else _inputs(model)
     if not model.compiled:
         _compile(model)
@@ -99,7 +99,7 @@ def _inputs(model: Any) -> Any:
 def _compile(model: Any) -> None:
     import keras
 
-    outputs = getattr(model, "outputs", None) or ()
+    outputs: Any = getattr(model, "outputs", None) or ()
     classes = len(outputs) == 1 and len(outputs[0].shape) > 1 and (outputs[0].shape[-1] or 0) > 1
     model.compile(
         optimizer=keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),

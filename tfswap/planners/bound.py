@@ -65,12 +65,11 @@ def _bounds(
     free: bool,
 ) -> tuple[Floats, Floats] | None:
     """Waits before and after each part; what crosses the step's end is free, or takes its time."""
-    producer = np.array([a.producer_op for a in timeline.absences], dtype=np.int64)[gaps.absence]
     step_ns = float(timeline.step_ns)
-    made_ns = np.where(producer >= 0, timeline.op_end_ns[producer], 0).astype(np.float64)
+    made_ns = gaps.made_ns.astype(np.float64)
     need_ns = gaps.before_start_ns.astype(np.float64)
     # In the step's tail it is needed a step later, in its head it was made a step before.
-    made_before_ns = np.where(producer >= 0, made_ns - step_ns, -np.inf)
+    made_before_ns = np.where(gaps.made_ns > 0, made_ns - step_ns, -np.inf)
     tail = (made_ns, np.where(gaps.crosses, np.inf if free else need_ns + step_ns, need_ns))
     head = (np.where(gaps.crosses, -np.inf if free else made_before_ns, made_ns), need_ns)
     due_ns = load.fullest_ns[over].astype(np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,38 @@ def cost(result: SimResult, machine: Link) -> tuple[int, int]:
     copy_ns = getattr(machine, "copy_ns", None)
     working_ns = 0 if copy_ns is None else int(copy_ns(result.bytes_out, result.bytes_in))
     return (result.step_ns + working_ns, result.bytes_out + result.bytes_in)
+
+
+def nothing_fits(
+    timeline: Timeline, budget_bytes: int, floor_bytes: int, op_name: str, margin: float = 0.0
+) -> BudgetTooSmall:
+    """The error when no plan of swaps at all fits.
+
+    Args:
+        timeline: the unswapped step.
+        budget_bytes: what was asked for.
+        floor_bytes: the least that works.
+        op_name: the op that needs it.
+        margin: part of the budget that plans leave free.
+    """
+    op_bytes = floor_bytes - timeline.resident_bytes
+    suggestion_bytes = -(-math.ceil(floor_bytes / (1 - margin)) // MIB) * MIB
+    message = (
+        f"A budget of {budget_bytes / MIB:.1f} MiB is too small: the least that works is "
+        f"{floor_bytes / MIB:.1f} MiB. While op {op_name!r} runs, {op_bytes / MIB:.1f} MiB are in "
+        f"buffers that cannot be swapped out then (what it reads, writes and works in, and buffers "
+        f"that are too small or too soon needed again), beside "
+        f"{timeline.resident_bytes / MIB:.1f} MiB that stay through the whole step. Set the budget "
+        f"to {suggestion_bytes // MIB} MiB or more, or use a smaller batch."
+    )
+    return BudgetTooSmall(
+        message,
+        budget_bytes=budget_bytes,
+        floor_bytes=floor_bytes,
+        op_name=op_name,
+        op_bytes=op_bytes,
+        suggestion_bytes=suggestion_bytes,
+    )
 
 
 def too_small(

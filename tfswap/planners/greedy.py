@@ -30,7 +30,7 @@ from tfswap.planners.candidates import (
     load_under,
     stretched,
 )
-from tfswap.planners.decision import MIB, BudgetTooSmall, Decision
+from tfswap.planners.decision import MIB, Decision, nothing_fits
 from tfswap.planners.placement import (
     Placement,
     link_windows,
@@ -135,7 +135,8 @@ def plan_swaps(
     floor = _floor_load(candidates)
     floor_bytes = int(floor.max())
     if floor_bytes > budget_bytes:
-        raise _budget_too_small(timeline, floor, budget_bytes, margin)
+        op_name = _op_in_segment(timeline, int(np.argmax(floor)))
+        raise nothing_fits(timeline, budget_bytes, floor_bytes, op_name, margin)
     with_margin = int(budget_bytes * (1 - margin))
     limit_bytes = with_margin if floor_bytes <= with_margin else budget_bytes
 
@@ -512,32 +513,6 @@ def _longest_wait(trial: _Trial, given_up: set[int]) -> int | None:
     return max(waited, key=lambda candidate: (waited[candidate], -candidate))
 
 
-def _budget_too_small(
-    timeline: Timeline, floor: Ints, budget_bytes: int, margin: float
-) -> BudgetTooSmall:
-    segment = int(np.argmax(floor))
-    floor_bytes = int(floor[segment])
-    op_name = _op_in_segment(timeline, segment)
-    op_bytes = floor_bytes - timeline.resident_bytes
-    suggestion_bytes = -(-int(np.ceil(floor_bytes / (1 - margin))) // MIB) * MIB
-    message = (
-        f"A budget of {_mib(budget_bytes)} is too small: the least that works is "
-        f"{_mib(floor_bytes)}. While op {op_name!r} runs, {_mib(op_bytes)} are in buffers that "
-        f"cannot be swapped out then (what it reads, writes and works in, and buffers that are "
-        f"too small or too soon needed again), beside {_mib(timeline.resident_bytes)} that stay "
-        f"through the whole step. Set the budget to {suggestion_bytes // MIB} MiB or more, or use "
-        f"a smaller batch."
-    )
-    return BudgetTooSmall(
-        message,
-        budget_bytes=budget_bytes,
-        floor_bytes=floor_bytes,
-        op_name=op_name,
-        op_bytes=op_bytes,
-        suggestion_bytes=suggestion_bytes,
-    )
-
-
 def _op_in_segment(timeline: Timeline, segment: int) -> str:
     """The op that started last before the segment's fullest moment."""
     start_position, end_position = timeline.core.op_positions()
@@ -546,7 +521,3 @@ def _op_in_segment(timeline: Timeline, segment: int) -> str:
         return "(before the first op)"
     started = np.flatnonzero(start_position <= borders[segment - 1])
     return timeline.op_names[int(started[-1])]
-
-
-def _mib(size: int) -> str:
-    return f"{size / MIB:.1f} MiB"

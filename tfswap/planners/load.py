@@ -59,6 +59,7 @@ class Gaps:
         gone: the first part that begins when the buffer is not used any more.
         back: the part of the op that needs it again.
         crosses: whether it goes on into the next step.
+        made_ns: when the buffer is made; 0 if it was there when the step began.
         after_end_ns, before_start_ns: when the ops around it end and start.
         duration_ns: time between them, of two steps if it crosses.
     """
@@ -68,6 +69,7 @@ class Gaps:
     gone: Ints
     back: Ints
     crosses: NDArray[np.bool_]
+    made_ns: Ints
     after_end_ns: Ints
     before_start_ns: Ints
     duration_ns: Ints
@@ -84,11 +86,12 @@ class Gaps:
                 int(timeline.op_end_ns[absence.after_op]),
                 absence.before_op,
                 crosses_step_end(timeline, absence),
+                0 if absence.producer_op < 0 else int(timeline.op_end_ns[absence.producer_op]),
             )
             for index, absence in enumerate(timeline.absences)
             if timeline.buffer_bytes[absence.buffer] >= min_bytes
         ]
-        table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+        table = np.array(rows, dtype=np.int64).reshape(-1, 6)
         after_end_ns, before = table[:, 2], table[:, 3]
         gone = np.searchsorted(load.start_ns[1:], after_end_ns, side="left") + 1
         crosses = table[:, 4].astype(bool)
@@ -100,6 +103,7 @@ class Gaps:
             gone=gone.astype(np.int64),
             back=before + 1,
             crosses=crosses,
+            made_ns=table[:, 5],
             after_end_ns=after_end_ns,
             before_start_ns=before_start_ns,
             duration_ns=duration_ns.astype(np.int64),
@@ -118,6 +122,7 @@ class Gaps:
             self.gone[chosen],
             self.back[chosen],
             self.crosses[chosen],
+            self.made_ns[chosen],
             self.after_end_ns[chosen],
             self.before_start_ns[chosen],
             self.duration_ns[chosen],

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from tfswap.planners import autoswap, capuchin, greedy, tensile, tvdnn, vdnn
-from tfswap.planners.decision import BudgetTooSmall, Decision, cost
+from tfswap.planners import autoswap, capuchin, greedy, tensile, tvdnn, tvdnn_ilp, vdnn
+from tfswap.planners.decision import BudgetTooSmall, Decision, cost, nothing_fits
 from tfswap.planners.improve import holds_on_a_slow_link, improved
 from tfswap.simulator import Link
 from tfswap.timeline import Timeline
@@ -32,12 +32,13 @@ POLICIES: dict[str, Planner] = {
     "vdnn_conv": vdnn.plan_conv,
     "vdnn_dyn": vdnn.plan_dyn,
     "tvdnn_heuristic": tvdnn.plan_heuristic,
+    tvdnn_ilp.POLICY: tvdnn_ilp.plan_ilp,
     tensile.POLICY: tensile.plan_swaps,
     capuchin.POLICY: capuchin.plan_swaps,
 }
 
-# The simulator calls of the others are few; this one searches for seconds.
-_TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo"})
+# The simulator calls of the others are few; these search for seconds.
+_TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo", tvdnn_ilp.POLICY})
 # What the best of four is made of is compared anyway.
 _COVERED = frozenset({f"{autoswap.POLICY}:best"})
 
@@ -110,6 +111,7 @@ def plan(
     safe = [d for d in within if holds_on_a_slow_link(d.swaps, timeline, machine, budget_bytes)]
     within = safe or within
     if not within:
-        raise min(failures, key=lambda failure: failure.floor_bytes)
+        least = min(failures, key=lambda failure: failure.floor_bytes)
+        raise nothing_fits(timeline, budget_bytes, least.floor_bytes, least.op_name) from least
     best = min(within, key=lambda decision: cost(decision.result, machine))
     return improved(best, timeline, machine, budget_bytes, deadline_s, say)

@@ -52,7 +52,7 @@ def plan_swaps(
     link = core_tiers(machine)[0]
     load = OpLoad.of(timeline)
     gaps = Gaps.of(timeline, load, min_bytes)
-    ready = _ready_ns(timeline, gaps)
+    ready = gaps.made_ns
     current = load.bytes.copy()
     busy = _Link()
     used: dict[int, Wish] = {}
@@ -97,11 +97,6 @@ def plan_swaps(
     if result.peak_bytes > budget_bytes:
         raise over_budget(timeline, budget_bytes, result, POLICY)
     return Decision(POLICY, swaps, result)
-
-
-def _ready_ns(timeline: Timeline, gaps: Gaps) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    producer = np.array([a.producer_op for a in timeline.absences], dtype=np.int64)[gaps.absence]
-    return np.where(producer >= 0, timeline.op_end_ns[producer], 0)
 
 
 class _Link:

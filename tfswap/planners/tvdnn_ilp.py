@@ -4,36 +4,42 @@ Source: Park, Cho, Jung, Lee, "tvDNN: GPU memory virtualization for deep learnin
 sectioning", PPoPP 2018, a poster: its text says that the optimal schedule is an ILP's, not which.
 This is a reconstruction, over whole buffers (the paper's are cut in sections).
 
-Moments k are allocations at which the load L_k exceeds the budget B; stalls happen where ops start,
-so a moment of the recorded time t_k is at T_k = t_k + S_k, with S_k >= 0 and ascending. For each gap
-g of b_g bytes, copied out in o_g and in in i_g ns:
+Moments k are stretches [t_k, v_k) in which the load is L_k, above the budget B, and no gap ends.
+Stalls happen where ops start: what is at t_k in the recorded step is at T_k = t_k + S_k, and v_k at
+V_k, with S >= 0 and ascending. For each gap g of b_g bytes, which takes o_g ns out and i_g ns in,
+there are binary variables:
 
-* u_g: it is used; x_gk: its copy-out has ended by T_k; y_gk: its copy-in begins after T_k (binary).
-  x ascends to u with k, y descends from u: at T_k the buffer is absent if x + y - u = 1.
-* memory: sum over g that hold k of b_g (x_gk + y_gk - u_g) >= L_k - B
-* the link out, first come, first served: C_j >= C_(j-1) + o_j u_j, C_j >= R_j + o_j u_j, and
-  C_j <= T_k where x_jk; R_j is the end of what makes j, in real time. Besides, for all R and k:
-  sum of o_j x_jk over what is made from R on <= T_k - R. Gaps with one far copy share one copy-out.
-* the link in: for all k and D: sum of i_g y_gk over what is needed up to D <= D - T_k
-* the total wait is W or less, the traffic the least.
+* u_g: it is used; x_gk: its copy-out has ended by T_k; y_gk: its copy-in begins at V_k or later.
+  x ascends to u with k, y descends from u: in moment k the buffer is absent if x + y - u = 1.
+* memory: sum over the gaps around k of b_g (x_gk + y_gk - u_g) >= L_k - B
+* link out, first come, first served: C_j >= C_(j-1) + o_j u_j and C_j >= R_j + o_j u_j, where R_j
+  is the end of what makes j; C_j <= T_k if x_jk. Besides, for all R and k: sum of o_j x_jk over
+  what is made from R on <= T_k - R. Gaps with one far copy share one copy-out.
+* link in: for all k and D: sum of i_g y_gk over what is needed up to D <= D - V_k
+* the total wait is W or less; any solution will do.
 
-W is bisected instead of minimised: with W given, most x and y are known (a copy-out that ends more
-than W late is not over at k), and what is left is solved in seconds. Moments are added where a plan
-breaks the budget, beginning with some thirty; fewer moments only make the bound smaller.
+W is bisected instead of minimised: with W given, most x and y are known (a copy-out that would end
+more than W late is not over at k), and what is left is solved in seconds. It begins with some
+thirty moments; those at which a plan breaks the budget are added. Fewer only lower the bound.
 
-Two variants are solved. The *bound*'s leaves out what it cannot say exactly: copies may be preempted
-(in), what crosses the step's end has left in time. Every plan that the simulator finds within the
-budget satisfies it, so W is a lower bound where it has no solution. The *plan*'s has a copy-out end
-before the op of the moment starts and a copy-in begin when an op has ended after it: its solutions
-become gates and triggers, copies-in in the order of their deadlines, and the simulator's word counts.
+Two variants are solved. That for the *bound* leaves out what it cannot say exactly: copies-in may
+be preempted, and what crosses the step's end has left in time. Every plan that the simulator finds
+within the budget satisfies it, so no plan waits W or less where it has no solution. That for the
+*plan* has a copy-out end before the op of the moment starts, and a copy-in begin when an op has
+ended after the moment; its solutions become gates and triggers, copies-in in the order of their
+deadlines, swaps that the budget does not need are dropped, and what waits longer than foretold
+(queues have no preemption, and anchors are few) is repaired by half a second of `improve`'s local
+search. The simulator has the last word.
 
-Departures: buffers below ``min_bytes`` stay, in the plan and in the bound; what the graph does not
-allow moves to the nearest op that it does; the best of `tvdnn_heuristic`, `greedy` and the solutions
-is returned, so where the time is over, or a solution waits longer than foretold, it may be theirs.
+Departures: buffers below ``min_bytes`` stay, in the plan and in the bound; an op that the graph
+does not allow as an anchor is replaced by a neighbour; the best of `tvdnn_heuristic`, `greedy` and
+the solutions is returned: where the time is over, or a solution waits longer than foretold, it may
+be one of theirs.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -45,6 +51,7 @@ from tfswap.planners import greedy, tvdnn
 from tfswap.planners.anchors import Wish, swaps_for
 from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import MIB, BudgetTooSmall, Decision, cost, over_budget, too_small
+from tfswap.planners.improve import improved
 from tfswap.planners.load import Gaps, OpLoad
 from tfswap.simulator import Link, SimResult, core_tiers, simulate
 from tfswap.timeline import Timeline, crosses_step_end, peak_load
@@ -60,9 +67,11 @@ _MOMENTS_A_ROUND = 10
 # Bisection ends when the bound is so near, in parts of the wait and of the step.
 _GAP = 0.02
 _GAP_OF_STEP = 1e-4
-# Of the time left, for one MILP.
+# Of the time left, for one MILP; and less time is not worth one.
 _SHARE = 0.5
-_TRAFFIC_GAP = 0.3
+_LEAST_S = 0.05
+# For the local search around a solution.
+_REPAIR_S = 0.5
 # The step is 1000 long and the largest buffer 1 to the solver, whose own tolerance is 1e-6.
 _STEP = 1000.0
 _SLACK = 2e-6
@@ -92,30 +101,47 @@ def plan_ilp(
         BudgetTooSmall: if no plan was found within the budget.
         ValueError: if SciPy is not installed.
     """
+    return optimum(timeline, machine, budget_bytes, min_bytes=min_bytes, time_limit_s=time_limit_s)[
+        0
+    ]
+
+
+def optimum(
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    *,
+    min_bytes: int = MIB,
+    time_limit_s: float = 10.0,
+) -> tuple[Decision, int]:
+    """The decision of `plan_ilp`, and what no schedule of swaps waits less than; ns."""
     begun_s = time.monotonic()
+    if importlib.util.find_spec("scipy") is None:
+        raise ValueError(f"{POLICY} needs the package scipy: pip install scipy")
     if peak_load(timeline) <= budget_bytes:
-        return Decision(POLICY, (), simulate(timeline, (), machine))
+        return Decision(POLICY, (), simulate(timeline, (), machine)), 0
     step = _Step.of(timeline, machine, budget_bytes, min_bytes)
     step.check()
-    found: list[Decision] = []
+    found = []
     for planner in (tvdnn.plan_heuristic, greedy.plan_swaps):
         try:
             found.append(planner(timeline, machine, budget_bytes, min_bytes=min_bytes))
         except BudgetTooSmall:
             continue
+    if not found:
+        found = [step.plan(step.everything())]
     search = _Search(step, found, begun_s + time_limit_s)
     search.run()
     within = [d for d in search.found if d.result.peak_bytes <= budget_bytes]
     if not within:
-        if not search.found:
-            raise too_small(timeline, budget_bytes, step.least(), POLICY)
         nearest = min(search.found, key=lambda d: d.result.peak_bytes)
         raise over_budget(timeline, budget_bytes, nearest.result, POLICY)
     best = min(within, key=lambda d: cost(d.result, machine))
-    notes = (_note(best.result.stall_ns, search.least_ns, time.monotonic() - begun_s),)
+    least_ns = min(search.least_ns, best.result.stall_ns)
+    notes: tuple[str, ...] = (_note(best.result.stall_ns, least_ns, time.monotonic() - begun_s),)
     if best.policy != POLICY:
         notes += (f"{POLICY}: the plan is that of {best.policy}",)
-    return replace(best, policy=POLICY, notes=notes)
+    return replace(best, policy=POLICY, notes=notes), least_ns
 
 
 def _note(wait_ns: int, least_ns: int, took_s: float) -> str:
@@ -124,7 +150,7 @@ def _note(wait_ns: int, least_ns: int, took_s: float) -> str:
     gap = (wait_ns - least_ns) / wait_ns
     return (
         f"{POLICY}: stopped after {took_s:.1f} s, gap {100 * gap:.0f} %: no schedule of swaps "
-        f"waits less than {least_ns / 1e6:.3g} ms"
+        f"waits less than {least_ns / 1e6:.6g} ms"
     )
 
 
@@ -174,7 +200,9 @@ class _Step:
     Attributes:
         unit_ns: of all times.
         at, load: time of each event of the replay, and the load after it above the budget.
-        moments: places of the events at which the load is over the budget, and a local maximum.
+        moments: places of the events that begin a moment: the load is over the budget, and changed,
+            or a gap ended.
+        changes: places of all events that change the load or end a gap, and of the step's end.
         starts, start_op, start_at: places of starts of ops, ascending; whose; and their times.
         ends, end_op, end_at: the same of ends.
     """
@@ -188,6 +216,7 @@ class _Step:
     at: Floats
     load: Floats
     moments: Ints
+    changes: Ints
     starts: Ints
     start_op: Ints
     start_at: Floats
@@ -224,8 +253,9 @@ class _Step:
                 )
             )
         start_op, end_op = np.argsort(op_starts), np.argsort(op_ends)
-        rises = np.diff(event_load, prepend=timeline.resident_bytes) > 0
-        falls = np.diff(event_load, append=0) <= 0
+        changes = np.diff(event_load, prepend=timeline.resident_bytes) != 0
+        changes[[gap.ends for gap in gaps]] = True
+        over = changes & (event_load > budget_bytes)
         return _Step(
             timeline=timeline,
             machine=machine,
@@ -235,7 +265,8 @@ class _Step:
             gaps=tuple(gaps),
             at=event_ns / unit_ns,
             load=(event_load - budget_bytes) / unit_bytes,
-            moments=np.flatnonzero((event_load > budget_bytes) & rises & falls).astype(np.int64),
+            moments=np.flatnonzero(over).astype(np.int64),
+            changes=np.append(np.flatnonzero(changes), len(event_load)).astype(np.int64),
             starts=op_starts[start_op],
             start_op=start_op,
             start_at=timeline.op_start_ns[start_op] / unit_ns,
@@ -259,6 +290,20 @@ class _Step:
             gone = sum(g.size for g in self.gaps if g.in_tail(place) or g.in_head(place))
             if gone < self.load[place] - _SLACK:
                 raise too_small(self.timeline, self.budget_bytes, self.least(), POLICY)
+
+    def everything(self) -> list[Wish]:
+        """All that is absent at a moment leaves at once and comes back when it is needed."""
+        wishes = []
+        for gap in self.gaps:
+            if any(gap.in_tail(p) or gap.in_head(p) for p in self.moments.tolist()):
+                place = self.starts_up_to(gap.begins)
+                gate = int(self.start_op[place]) if place < len(self.starts) else None
+                wishes.append(Wish(gap.absence, gate, None))
+        return wishes
+
+    def plan(self, wishes: list[Wish]) -> Decision:
+        swaps = swaps_for(self.timeline, wishes)
+        return Decision(POLICY, swaps, simulate(self.timeline, swaps, self.machine))
 
     def starts_up_to(self, place: int) -> int:
         """How many ops have started; stalls after as many are the same."""
@@ -300,7 +345,6 @@ class _Program:
         self._slack = slack
         self._integer: list[int] = []
         self._high: list[float] = []
-        self._cost: list[float] = []
         self._entries: list[tuple[int, int, float]] = []
         self._rows: list[tuple[float, float]] = []
 
@@ -308,14 +352,10 @@ class _Program:
         """A variable from 0 on."""
         self._integer.append(integer)
         self._high.append(high)
-        self._cost.append(0.0)
         return len(self._high) - 1
 
     def high(self, variable: int) -> float:
         return self._high[variable]
-
-    def charge(self, variable: int, cost: float) -> None:
-        self._cost[variable] += cost
 
     def row(self, terms: Terms, low: float = -np.inf, high: float = np.inf) -> None:
         """``low <= sum of coefficient * variable <= high``."""
@@ -327,22 +367,23 @@ class _Program:
             if before != after:
                 self.row([(before, 1.0), (after, -1.0)], high=0.0)
 
-    def solve(self, time_limit_s: float, gap: float) -> tuple[bool, Floats | None]:
+    def solve(self, time_limit_s: float) -> tuple[bool, Floats | None]:
         """Whether it is proven that there is no solution; and a solution."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_matrix
 
-        if not self._rows:
-            return False, np.zeros(len(self._high))
+        if not self._entries:
+            impossible = any(low > 0 or high < 0 for low, high in self._rows)
+            return impossible, None if impossible else np.zeros(len(self._high))
         row, column, factor = zip(*self._entries, strict=True)
         matrix = csr_matrix((factor, (row, column)), shape=(len(self._rows), len(self._high)))
         low, high = zip(*self._rows, strict=True)
         outcome = milp(
-            np.array(self._cost),
+            np.zeros(len(self._high)),
             integrality=np.array(self._integer),
             bounds=Bounds(0.0, np.array(self._high)),
             constraints=LinearConstraint(matrix, low, high),
-            options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+            options={"time_limit": time_limit_s},
         )
         infeasible = 2
         return outcome.status == infeasible, outcome.x
@@ -377,6 +418,8 @@ class _Schedule:
         self._slack = 0.0 if plan else _SLACK
         self._set_times()
         used_far = {g.far_copy[:2] for g in step.gaps if g.crosses}
+        # What came back from the step before, and leaves again without a copy.
+        self._read_again = {g.far_copy[:2] for g in step.gaps if g.far_copy[2] and not g.crosses}
         choices = [self._choose(gap, gap.far_copy[:2] in used_far) for gap in step.gaps]
         self.choices = [choice for choice in choices if choice is not None]
         self._copies_out = self._share_copies()
@@ -388,12 +431,7 @@ class _Schedule:
 
     def solve(self, time_limit_s: float) -> tuple[bool, Floats | None]:
         """Whether there is none; and one."""
-        if self._plan:
-            for choice in self.choices:
-                self._program.charge(choice.used, choice.gap.in_time)
-            for copy in self._copies_out:
-                self._program.charge(copy.made, copy.first.out_time)
-        return self._program.solve(time_limit_s, _TRAFFIC_GAP if self._plan else 1e9)
+        return self._program.solve(time_limit_s)
 
     def stalls(self, solution: Floats) -> tuple[Ints, Floats]:
         """(number of ops that have started, stall up to then) where the latter may change."""
@@ -401,27 +439,28 @@ class _Schedule:
         return counts, np.maximum.accumulate(solution[list(self._stall.values())])
 
     def absent(self, choice: _Choice, solution: Floats) -> tuple[int | None, int | None]:
-        """The first moment at which a used gap has left, and the last before it comes back."""
+        """The first moment at which a used gap has left; the place from which it may come back."""
         gap = choice.gap
         out = [r for r, x in choice.out.items() if solution[x] > 0.5]
         back = [r for r, y in choice.back.items() if solution[y] > 0.5]
         if not gap.crosses:
             out, back = [r for r in out if r in back], [r for r in back if r in out]
         first = self._moments[out[0]] if out else None
-        return first, self._moments[back[-1]] if back else None
+        return first, int(self._in_place[back[-1]]) if back else None
 
     def _set_times(self) -> None:
         """Places and times by which copies-out end, and from which on copies-in begin."""
         step, places = self._step, np.array(self._moments, dtype=np.int64)
         self._at = step.at[places]
-        self._out_place = self._in_place = places
-        self._out_at = self._in_at = self._at
+        self._out_place, self._out_at = places, self._at
+        self._in_place = step.changes[np.searchsorted(step.changes, places, side="right")]
+        self._in_at = np.append(step.at, _STEP)[self._in_place]
         if not self._plan:
             return
         start = np.searchsorted(step.starts, places, side="right") - 1
         self._out_place = np.where(start >= 0, step.starts[start], -1)
         self._out_at = np.where(start >= 0, step.start_at[start], 0.0)
-        end = np.searchsorted(step.ends, places)
+        end = np.searchsorted(step.ends, self._in_place)
         last = np.minimum(end, len(step.ends) - 1)
         self._in_place = np.where(end < len(step.ends), step.ends[last], len(step.at))
         self._in_at = np.where(end < len(step.ends), step.end_at[last], 2 * _STEP)
@@ -442,9 +481,14 @@ class _Schedule:
         can_wait = [
             r
             for r in head
-            if self._in_place[r] < gap.ends and self._in_at[r] + gap.in_time <= gap.due + late
+            if self._in_place[r] < gap.ends + (not self._plan)
+            and self._in_at[r] + gap.in_time <= gap.due + late
         ]
-        if not (set(in_time) | set(can_wait) if gap.crosses else set(in_time) & set(can_wait)):
+        if gap.crosses:
+            useful = bool(in_time or can_wait) or gap.far_copy[:2] in self._read_again
+        else:
+            useful = bool(set(in_time) & set(can_wait))
+        if not useful:
             return None
         used = program.variable(integer=True)
         if gap.stays_far:
@@ -458,7 +502,8 @@ class _Schedule:
         program.ascending([*reversed(back.values()), used])
         if not gap.crosses:
             for r in head:
-                program.row(_sum([(v[r], 1.0) for v in (out, back) if r in v] + [(used, -1.0)]), 0.0)
+                either = [(v[r], 1.0) for v in (out, back) if r in v]
+                program.row(_sum([*either, (used, -1.0)]), low=0.0)
         return _Choice(gap, used, out, back)
 
     def _share_copies(self) -> list[_CopyOut]:
@@ -491,7 +536,7 @@ class _Schedule:
 
     def _set_stalls(self) -> None:
         step = self._step
-        places = [*self._moments, *self._out_place.tolist(), *self._in_place.tolist()]
+        places = [*self._moments, *self._out_place.tolist(), *(self._in_place - 1).tolist()]
         places += [copy.first.made for copy in self._copies_out]
         places += [choice.gap.ends for choice in self.choices]
         counts = sorted({step.starts_up_to(place) for place in places})
@@ -536,10 +581,9 @@ class _Schedule:
             made = [(self._stall_at(gap.made), -1.0)]
             end = program.variable(gap.made_at + longest + high)
             group += own
-            for variable, terms in ((end, own),):
-                program.row(_sum([(variable, 1.0), *terms, *made]), low=gap.made_at)
-                for before in ended:
-                    program.row(_sum([(variable, 1.0), *terms, (before, -1.0)]), low=0.0)
+            program.row(_sum([(end, 1.0), *own, *made]), low=gap.made_at)
+            for before in ended:
+                program.row(_sum([(end, 1.0), *own, (before, -1.0)]), low=0.0)
             for r, x in copy.over.items():
                 self._over_by(end, x, [(self._stall_at(self._moments[r]), -1.0)], self._out_at[r])
             if self._plan and gap.crosses:
@@ -604,17 +648,15 @@ class _Schedule:
     def _limit_link_in(self) -> None:
         by_need = sorted(self.choices, key=lambda choice: choice.gap.ends)
         for r in range(-1, len(self._moments)):
-            place = -1 if r < 0 else self._moments[r]
+            place = -1 if r < 0 else int(self._in_place[r])
             begin_at = 0.0 if r < 0 else float(self._in_at[r])
-            begin = [] if r < 0 else [(self._stall_at(int(self._in_place[r])), 1.0)]
+            begin = [] if r < 0 else [(self._stall_at(int(self._in_place[r]) - 1), 1.0)]
             carried: list[tuple[int, float]] = []
             total = 0.0
             for choice in by_need:
                 gap = choice.gap
                 if r < 0 or (not gap.crosses and place <= gap.begins):
                     after = choice.used
-                    if r >= 0 and self._in_place[r] >= gap.ends:
-                        continue
                 elif r in choice.back:
                     after = choice.back[r]
                 else:
@@ -656,31 +698,28 @@ class _Search:
         """Until the gap is small, or the time over."""
         wait_ns = untried_ns = self.least_ns
         while self._left_s() > 0 and self.least_ns < self._wait_ns:
-            if self._plan_within(wait_ns):
+            if self._solve(wait_ns, plan=False) or self._solve(wait_ns, plan=True):
                 untried_ns = self.least_ns
             else:
-                if self._none_within(wait_ns):
-                    self.least_ns = max(self.least_ns, wait_ns)
                 untried_ns = wait_ns
             near_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns)
             if self._wait_ns - untried_ns <= max(near_ns, 1):
                 break
             wait_ns = (untried_ns + self._wait_ns) // 2
 
-    def _none_within(self, wait_ns: int) -> bool:
-        schedule = self._schedule(wait_ns, plan=False)
-        return self._left_s() > 0 and schedule.solve(_SHARE * self._left_s())[0]
-
-    def _plan_within(self, wait_ns: int) -> bool:
-        """Whether a plan that waits no longer was found."""
-        while self._left_s() > 0:
-            schedule = self._schedule(wait_ns, plan=True)
-            _, solution = schedule.solve(_SHARE * self._left_s())
+    def _solve(self, wait_ns: int, plan: bool) -> bool:
+        """Whether a plan was found that waits no longer; what is not possible raises the bound."""
+        while self._left_s() > 0 and self.least_ns <= wait_ns:
+            schedule = _Schedule(self._step, self._moments, wait_ns / self._step.unit_ns, plan)
+            if self._left_s() < _LEAST_S:
+                return False
+            impossible, solution = schedule.solve(_SHARE * self._left_s())
+            if impossible and not plan:
+                # Waits are whole.
+                self.least_ns = wait_ns + 1
             if solution is None:
                 return False
-            swaps = swaps_for(self._step.timeline, _wishes(self._step, schedule, solution))
-            result = simulate(self._step.timeline, swaps, self._step.machine)
-            self.found.append(Decision(POLICY, swaps, result))
+            result = self._try(schedule, solution)
             if result.peak_bytes <= self._step.budget_bytes:
                 return result.stall_ns <= wait_ns
             violated = self._step.violated(result, self._moments)
@@ -689,8 +728,30 @@ class _Search:
             self._moments.update(violated)
         return False
 
-    def _schedule(self, wait_ns: int, plan: bool) -> _Schedule:
-        return _Schedule(self._step, self._moments, wait_ns / self._step.unit_ns, plan)
+    def _try(self, schedule: _Schedule, solution: Floats) -> SimResult:
+        step = self._step
+        plan = self._pruned(step.plan(_wishes(step, schedule, solution)))
+        if plan.result.peak_bytes <= step.budget_bytes:
+            until_s = min(self._deadline_s, time.monotonic() + _REPAIR_S)
+            plan = improved(
+                plan, step.timeline, step.machine, step.budget_bytes, until_s, None, step.min_bytes
+            )
+        self.found.append(replace(plan, policy=POLICY))
+        return plan.result
+
+    def _pruned(self, plan: Decision) -> Decision:
+        """Without the swaps that the budget does not need; the smallest gain first to go."""
+        if plan.result.peak_bytes > self._step.budget_bytes:
+            return plan
+        best = plan
+        for swap in plan.swaps:
+            swaps = tuple(other for other in best.swaps if other != swap)
+            result = simulate(self._step.timeline, swaps, self._step.machine)
+            if result.peak_bytes <= self._step.budget_bytes and cost(
+                result, self._step.machine
+            ) <= cost(best.result, self._step.machine):
+                best = Decision(POLICY, swaps, result)
+        return best
 
 
 def _wishes(step: _Step, schedule: _Schedule, solution: Floats) -> list[Wish]:
@@ -706,8 +767,12 @@ def _wishes(step: _Step, schedule: _Schedule, solution: Floats) -> list[Wish]:
 
     start_at = step.start_at + stall_at(step.starts)
     end_at = step.end_at + stall_at(step.ends)
-    used = [choice for choice in schedule.choices if solution[choice.used] > 0.5]
-    absent = {c.gap.absence: schedule.absent(c, solution) for c in used}
+    absent = {c.gap.absence: schedule.absent(c, solution) for c in schedule.choices}
+    used = [
+        choice
+        for choice in schedule.choices
+        if solution[choice.used] > 0.5 and absent[choice.gap.absence] != (None, None)
+    ]
     far = {choice.gap.far_copy[:2] for choice in used if choice.gap.crosses}
 
     first: dict[tuple[int, str, bool], _Gap] = {}
@@ -759,11 +824,12 @@ def _wishes(step: _Step, schedule: _Schedule, solution: Floats) -> list[Wish]:
         gate = None
         if gap.far_copy in out_end:
             place = int(np.searchsorted(start_at, out_end[gap.far_copy] - _SLACK))
+            place = max(place, step.starts_up_to(gap.begins))
             left = absent[gap.absence][0]
             if left is not None:
                 place = min(place, step.starts_up_to(left) - 1)
-            if place < len(step.starts) and gap.in_tail(int(step.starts[place])):
-                gate = int(step.start_op[max(place, 0)])
+            if 0 <= place < len(step.starts) and gap.in_tail(int(step.starts[place])):
+                gate = int(step.start_op[place])
         back = None
         if triggers[gap.absence] < len(step.ends):
             start = int(np.searchsorted(step.starts, step.ends[triggers[gap.absence]]))

@@ -18,9 +18,9 @@ absences             int32[k, 5]        buffer, producer_op, after_op, before_op
 tensors              uint8[]            UTF-8, one a line: each absence's tensor
 consumers            uint8[]            UTF-8, one a line: each absence's consumers, by tabs
 scalars              int64[2]           resident_bytes, step_ns
-graph                uint8[]            profiles only; UTF-8, one a line: the fingerprint, the peak of
-                                        the unswapped step in bytes, and order edges, each two names
-                                        with a tab between them
+graph                uint8[]            profiles only; UTF-8, one a line: the fingerprint; the peak
+                                        of the unswapped step, and that in the worst order of ops,
+                                        in bytes; order edges, two names with a tab between them
 ===================  =================  ===========================================================
 """
 
@@ -68,7 +68,8 @@ def save_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     """Writes a profile to a file, all of it or nothing; `load_timeline` reads it too."""
-    graph = [profile.fingerprint, str(profile.unswapped_peak_bytes)]
+    peaks = (profile.unswapped_peak_bytes, profile.worst_peak_bytes)
+    graph = [profile.fingerprint, *map(str, peaks)]
     graph += [f"{before}\t{after}" for before, after in profile.order]
     _save({**_arrays(profile.timeline), "graph": _lines(graph)}, path)
 
@@ -120,16 +121,16 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         OSError: The file cannot be read.
     """
     timeline, graph = _load(path)
-    if len(graph) < 2 or not graph[1].isdecimal():
+    if len(graph) < 3 or not all(line.isdecimal() for line in graph[1:3]):
         raise ValueError(
             f"{os.fspath(path)} holds a timeline without its graph, which no plan can be made for: "
             "write a profile with tfswap profile, or AutoSwap(save_profile=...)"
         )
-    order = [line.split("\t") for line in graph[2:]]
+    order = [line.split("\t") for line in graph[3:]]
     if any(len(edge) != 2 for edge in order):
         raise ValueError(f"{os.fspath(path)}: an order edge joins two nodes")
     edges = tuple((before, after) for before, after in order)
-    return Profile(timeline, graph[0], edges, int(graph[1]))
+    return Profile(timeline, graph[0], edges, int(graph[1]), int(graph[2]))
 
 
 def _load(path: str | os.PathLike[str]) -> tuple[Timeline, tuple[str, ...]]:

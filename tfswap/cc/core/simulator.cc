@@ -129,7 +129,7 @@ class Replay {
   Queues& QueuesOf(const Move& move) { return queues_[move.swap.tier]; }
   bool WouldExceed(Bytes bytes) const { return budget_bytes_ && load_ + bytes > *budget_bytes_; }
   void FinishPeakHolders();
-  void FinishSwapTimes(size_t num_swaps);
+  void FinishSwapTimes();
   void FinishFarPeaks();
   int32_t LastSection(int32_t number) const {
     return number + moves_[number].swap.sections - 1 - moves_[number].section;
@@ -366,7 +366,7 @@ SimResult Replay::Run() {
   Advance(data_.step_ns + shift_);
   result_.step_ns = data_.step_ns + shift_;
   result_.stall_ns = shift_;
-  FinishSwapTimes(num_swaps_);
+  FinishSwapTimes();
   FinishPeakHolders();
   FinishFarPeaks();
   result_.fits = !budget_bytes_ || result_.peak_bytes <= *budget_bytes_;
@@ -596,9 +596,9 @@ void Replay::FinishPeakHolders() {
   holders.resize(kept);
 }
 
-void Replay::FinishSwapTimes(size_t num_swaps) {
+void Replay::FinishSwapTimes() {
   // From the first section's start to the last one's end.
-  result_.swap_times.resize(num_swaps);
+  result_.swap_times.resize(num_swaps_);
   for (const Move& move : moves_) {
     SwapTimes& times = result_.swap_times[move.place];
     if (move.copies_out) {

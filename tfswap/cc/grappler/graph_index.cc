@@ -231,8 +231,8 @@ void GraphIndex::MeasureDepth(const std::vector<int>& order) {
     auto consider = [&](int from) {
       if (IsBackEdge(node(from), node(n))) return;
       const int best = critical_[n];
-      if (best < 0 || std::make_pair(depth_[from], level_[from]) >
-                          std::make_pair(depth_[best], level_[best])) {
+      if (best < 0 ||
+          std::make_pair(depth_[from], level_[from]) > std::make_pair(depth_[best], level_[best])) {
         critical_[n] = from;
       }
     };

@@ -216,8 +216,8 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
   done();
 }
 
-void CopyEngine::StartReturning(const FarBufferPtr& buffer, int64_t place,
-                                OpKernelContext* context, std::function<void()> done) {
+void CopyEngine::StartReturning(const FarBufferPtr& buffer, int64_t place, OpKernelContext* context,
+                                std::function<void()> done) {
   in_.Schedule(place, [this, buffer, place, context, done = std::move(done)]() mutable {
     if (CopyIn(buffer, place, context)) {
       done();
@@ -229,8 +229,8 @@ void CopyEngine::StartReturning(const FarBufferPtr& buffer, int64_t place,
 
 bool CopyEngine::CopyIn(const FarBufferPtr& buffer, int64_t place, OpKernelContext* context) {
   if (IsCancelled(context)) {
-    context->SetStatus(absl::CancelledError(absl::StrCat(
-        "tfswap: the step was cancelled before '", buffer->label, "' was swapped in")));
+    context->SetStatus(absl::CancelledError(absl::StrCat("tfswap: the step was cancelled before '",
+                                                         buffer->label, "' was swapped in")));
     return true;
   }
   if (TakeFault("in")) {

@@ -1,0 +1,67 @@
+"""``tfswap profile SCRIPT``, then a plan from that profile, then training with the plan."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCRIPT = """
+import sys
+import keras, numpy as np, tensorflow as tf
+
+if "--plan" in sys.argv:
+    import tfswap
+keras.utils.set_random_seed(1)
+layers = [keras.layers.Input((32, 32, 3))]
+for _ in range(6):
+    layers += [keras.layers.Conv2D(32, 3, padding="same"), keras.layers.ReLU()]
+model = keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(4)])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+x = np.random.default_rng(0).random((256, 32, 32, 3), dtype=np.float32)
+callbacks = []
+if "--plan" in sys.argv:
+    callbacks = [tfswap.AutoSwap(budget="64MiB", plan=sys.argv[2], verbose=0)]
+try:
+    model.fit(x, np.arange(256) % 4, batch_size=32, verbose=0, callbacks=callbacks)
+except Exception as error:
+    print("caught", type(error))
+if callbacks:
+    print(callbacks[0].report["outcome"], *callbacks[0].report["notes"])
+print("the script's end")
+"""
+
+
+def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_profile_plan_train(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    profiled = command("-m", "tfswap", "profile", "train.py", folder=tmp_path)
+    assert profiled.returncode == 0, profiled.stderr[-2000:]
+    assert "tfswap plan step.profile" in profiled.stdout
+    assert "the script's end" not in profiled.stdout and "caught" not in profiled.stdout
+
+    planned = command("-m", "tfswap", "plan", "step.profile", "--budget", "64MiB", folder=tmp_path)
+    assert planned.returncode == 0, planned.stderr[-2000:]
+
+    trained = command("train.py", "--plan", "plan.json", folder=tmp_path)
+    assert trained.stdout.startswith("swapped"), trained.stdout + trained.stderr[-2000:]
+    assert "fits none of this training's graphs" not in trained.stderr
+
+
+def test_a_script_that_trains_nothing(tmp_path):
+    (tmp_path / "train.py").write_text("print('nothing')\n")
+    profiled = command("-m", "tfswap", "profile", "train.py", folder=tmp_path)
+    assert profiled.returncode == 1
+    assert "ended before a step was profiled" in profiled.stderr
