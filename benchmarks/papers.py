@@ -192,7 +192,8 @@ def line(
 _VDNN_MEMORY = {
     "base": "the figure's nets may pad feature maps; its MB are taken as MiB",
     "tensorflow": "TensorFlow frees feature maps and gradients after their last reader",
-    "conv": "a prefetch goes by ops, not layers: it may come one layer early",
+    "conv": "at AlexNet's peak the classifier's weights have gradients, which the figure leaves "
+    "out",
     "all": "X of the next layer is prefetched while a pooling's X, Y and their gradients are there",
 }
 
@@ -368,10 +369,17 @@ def capuchin(wanted: set[str] | None) -> Iterator[dict[str, Any]]:
 
 
 def _least_peak(policy: str, timeline: Timeline, machine: Machine) -> int:
+    """The peak that a policy needs; for one that plans to a budget, on the machine's memory."""
+    assert machine.device is not None
+    memory = machine.device.memory_bytes
+    if policy == "greedy":
+        return whatif.least_budget_bytes(timeline, machine)
+    budget = memory if policy == "capuchin" else 1 << 62
     try:
-        return int(portfolio.POLICIES[policy](timeline, machine, 1).result.peak_bytes)
+        return int(portfolio.POLICIES[policy](timeline, machine, budget).result.peak_bytes)
     except BudgetTooSmall as error:
-        return int(error.floor_bytes)
+        # What its own plan would need is not known: only that it is too much.
+        return max(memory + 1, int(error.floor_bytes))
 
 
 if __name__ == "__main__":

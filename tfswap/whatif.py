@@ -115,8 +115,9 @@ def budgets_between(timeline: Timeline, machine: Machine, count: int = 6) -> lis
 def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: int = 1) -> int:
     """The largest batch whose peak is within the memory; 0 if one example is too much.
 
-    The peak grows with the batch, almost on a line, so each guess is where the line through the
-    nearest two known batches reaches the memory; the answer's peak and its successor's are known.
+    The peak grows with the batch, almost on a line, so every other guess is where the line through
+    the nearest two known batches reaches the memory, the rest halve what is open. The answer's peak
+    and its successor's are known.
 
     Args:
         peak_bytes: The peak at a batch.
@@ -132,6 +133,7 @@ def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: in
 
     below, above = 0, 0
     guess = max(first, 1)
+    halve = False
     while not above or above - below > 1:
         if fits(guess):
             below = guess
@@ -139,13 +141,13 @@ def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: in
             above = guess
         if not above:
             guess = 2 * below
-        elif above - below > 1:
-            near = sorted(known, key=lambda batch: abs(known[batch] - memory_bytes))[:2]
-            if len(near) == 2 and known[near[0]] != known[near[1]]:
-                slope = (known[near[1]] - known[near[0]]) / (near[1] - near[0])
-                guess = near[0] + int((memory_bytes - known[near[0]]) // slope)
-            else:
-                guess = (below + above) // 2
-            # A guess right behind `below` or before `above` closes in on one side only.
+            continue
+        near = sorted(known, key=lambda batch: abs(known[batch] - memory_bytes))[:2]
+        if halve or len(near) < 2 or known[near[0]] == known[near[1]]:
+            guess = (below + above) // 2
+        else:
+            slope = (known[near[1]] - known[near[0]]) / (near[1] - near[0])
+            guess = near[0] + int((memory_bytes - known[near[0]]) // slope)
             guess = min(max(guess, below + 1), above - 1)
+        halve = not halve
     return below

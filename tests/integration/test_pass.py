@@ -359,3 +359,25 @@ def test_what_is_read_again_soon_is_parked_too(lib, x):
     result, record = run(lib, lazy, f, x)
     assert record["outcome"] == "bootstrapped" and record["swaps"] >= 1
     assert result.numpy() == expected.numpy()
+
+
+def test_a_graph_that_is_rewritten_is_left_as_it_is(lib, x):
+    from tensorflow.python.eager import context
+
+    f = chain()
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    serial = newest(lib)
+    pushed = PlanSession()
+    pushed.push(plan_of(name, swap()))
+    config = tf.compat.v1.ConfigProto.FromString(pushed._pushed.config_proto_serialized)
+    optimizers = config.graph_options.rewrite_options.custom_optimizers
+    optimizers.add().CopyFrom(optimizers[-1])
+    tfswap.reset_memory_stats()
+    context.context().function_call_options = context.FunctionCallOptions(config_proto=config)
+    try:
+        assert f(x).numpy() == expected.numpy()
+    finally:
+        context.context().function_call_options = None
+    assert [r["outcome"] for r in records(lib, serial)] == ["planned"]
+    assert tfswap.memory_stats()["copies_out"] == 1

@@ -18,18 +18,17 @@ there are binary variables:
 * link in: for all k and D: sum of i_g y_gk over what is needed up to D <= D - V_k
 * the total wait is W or less; any solution will do.
 
-W is bisected instead of minimised: with W given, most x and y are known (a copy-out that would end
-more than W late is not over at k), and what is left is solved in seconds. It begins with some
-thirty moments; those at which a plan breaks the budget are added. Fewer only lower the bound.
+W is searched instead of minimised: with W given, most x and y are known (a copy-out that would end
+more than W late is not over in k), and what is left is solved in seconds. It begins with some
+thirty moments; those in which a plan breaks the budget are added. Fewer only lower the bound.
 
-Two variants are solved. That for the *bound* leaves out what it cannot say exactly: copies-in may
-be preempted, and what crosses the step's end has left in time. Every plan that the simulator finds
-within the budget satisfies it, so no plan waits W or less where it has no solution. That for the
-*plan* has a copy-out end before the op of the moment starts, and a copy-in begin when an op has
-ended after the moment; its solutions become gates and triggers, copies-in in the order of their
-deadlines, swaps that the budget does not need are dropped, and what waits longer than foretold
-(queues have no preemption, and anchors are few) is repaired by half a second of `improve`'s local
-search. The simulator has the last word.
+What the MILP cannot say exactly is left out: copies-in may be preempted, stalls do not have to end
+where a copy does, and what crosses the step's end has left in time. So every plan that the
+simulator finds within the budget satisfies it, and where it has no solution no plan waits W or
+less. A solution becomes gates and triggers, copies-in in the order of their deadlines. Absences
+are added where these break the budget, swaps that the budget does not need are dropped, and what
+waits longer than foretold is repaired by a second of `improve`'s local search. The simulator
+has the last word.
 
 Departures: buffers below ``min_bytes`` stay, in the plan and in the bound; an op that the graph
 does not allow as an anchor is replaced by a neighbour; the best of `tvdnn_heuristic`, `greedy` and
@@ -63,15 +62,17 @@ Floats = NDArray[np.float64]
 Terms = Iterable[tuple[int, float]]
 
 _FIRST_MOMENTS = 30
-_MOMENTS_A_ROUND = 10
-# Bisection ends when the bound is so near, in parts of the wait and of the step.
+_MOMENTS_A_ROUND = 4
+# The search ends when so little is left to try, in parts of the wait and of the step.
 _GAP = 0.02
 _GAP_OF_STEP = 1e-4
+# From the bound to the least wait found, for the next W: small ones are solved soon.
+_ADVANCE = 0.25
 # Of the time left, for one MILP; and less time is not worth one.
-_SHARE = 0.5
+_SHARE = 0.6
 _LEAST_S = 0.05
-# For the local search around a solution.
-_REPAIR_S = 0.5
+# Of all time, for the local search around a solution.
+_REPAIR_SHARE = 0.1
 # The step is 1000 long and the largest buffer 1 to the solver, whose own tolerance is 1e-6.
 _STEP = 1000.0
 _SLACK = 2e-6
@@ -130,7 +131,7 @@ def optimum(
             continue
     if not found:
         found = [step.plan(step.everything())]
-    search = _Search(step, found, begun_s + time_limit_s)
+    search = _Search(step, found, time_limit_s - (time.monotonic() - begun_s))
     search.run()
     within = [d for d in search.found if d.result.peak_bytes <= budget_bytes]
     if not within:
@@ -305,6 +306,11 @@ class _Step:
         swaps = swaps_for(self.timeline, wishes)
         return Decision(POLICY, swaps, simulate(self.timeline, swaps, self.machine))
 
+    def time_to_spare(self, gap: _Gap) -> float:
+        """Of a gap, when it has been copied both ways."""
+        due = gap.due + (_STEP if gap.crosses else 0.0)
+        return due - float(self.at[gap.begins]) - gap.out_time - gap.in_time
+
     def starts_up_to(self, place: int) -> int:
         """How many ops have started; stalls after as many are the same."""
         return int(np.searchsorted(self.starts, place, side="right"))
@@ -339,10 +345,9 @@ class _Step:
 
 
 class _Program:
-    """A MILP under construction."""
+    """A MILP under construction. Rows are a little wider than asked for: a bound must be safe."""
 
-    def __init__(self, slack: float) -> None:
-        self._slack = slack
+    def __init__(self) -> None:
         self._integer: list[int] = []
         self._high: list[float] = []
         self._entries: list[tuple[int, int, float]] = []
@@ -354,13 +359,10 @@ class _Program:
         self._high.append(high)
         return len(self._high) - 1
 
-    def high(self, variable: int) -> float:
-        return self._high[variable]
-
     def row(self, terms: Terms, low: float = -np.inf, high: float = np.inf) -> None:
         """``low <= sum of coefficient * variable <= high``."""
         self._entries += [(len(self._rows), variable, factor) for variable, factor in terms]
-        self._rows.append((low - self._slack, high + self._slack))
+        self._rows.append((low - _SLACK, high + _SLACK))
 
     def ascending(self, variables: list[int]) -> None:
         for before, after in zip(variables, variables[1:], strict=False):
@@ -409,14 +411,17 @@ class _CopyOut:
 
 
 class _Schedule:
-    """The MILP of schedules that wait ``wait`` at most; ``plan`` or bound, see the module."""
+    """The MILP of schedules that wait ``wait`` at most."""
 
-    def __init__(self, step: _Step, moments: set[int], wait: float, plan: bool) -> None:
-        self._step, self._plan, self._wait = step, plan, wait
+    def __init__(self, step: _Step, moments: set[int], wait: float) -> None:
+        self._step, self._wait = step, wait + _SLACK
         self._moments = sorted(moments)
-        self._program = _Program(0.0 if plan else _SLACK)
-        self._slack = 0.0 if plan else _SLACK
-        self._set_times()
+        self._program = _Program()
+        places = np.array(self._moments, dtype=np.int64)
+        self._at = step.at[places]
+        # Where each moment is over.
+        self._over = step.changes[np.searchsorted(step.changes, places, side="right")]
+        self._over_at = np.append(step.at, _STEP)[self._over]
         used_far = {g.far_copy[:2] for g in step.gaps if g.crosses}
         # What came back from the step before, and leaves again without a copy.
         self._read_again = {g.far_copy[:2] for g in step.gaps if g.far_copy[2] and not g.crosses}
@@ -446,28 +451,11 @@ class _Schedule:
         if not gap.crosses:
             out, back = [r for r in out if r in back], [r for r in back if r in out]
         first = self._moments[out[0]] if out else None
-        return first, int(self._in_place[back[-1]]) if back else None
-
-    def _set_times(self) -> None:
-        """Places and times by which copies-out end, and from which on copies-in begin."""
-        step, places = self._step, np.array(self._moments, dtype=np.int64)
-        self._at = step.at[places]
-        self._out_place, self._out_at = places, self._at
-        self._in_place = step.changes[np.searchsorted(step.changes, places, side="right")]
-        self._in_at = np.append(step.at, _STEP)[self._in_place]
-        if not self._plan:
-            return
-        start = np.searchsorted(step.starts, places, side="right") - 1
-        self._out_place = np.where(start >= 0, step.starts[start], -1)
-        self._out_at = np.where(start >= 0, step.start_at[start], 0.0)
-        end = np.searchsorted(step.ends, self._in_place)
-        last = np.minimum(end, len(step.ends) - 1)
-        self._in_place = np.where(end < len(step.ends), step.ends[last], len(step.at))
-        self._in_at = np.where(end < len(step.ends), step.end_at[last], 2 * _STEP)
+        return first, int(self._over[back[-1]]) if back else None
 
     def _choose(self, gap: _Gap, may_be_far: bool) -> _Choice | None:
         """Its variables where they are not known to be 0; None: it cannot be used."""
-        program, late = self._program, self._wait + self._slack
+        program, late = self._program, self._wait
         free = gap.far_copy[2] and may_be_far
         tail = [r for r, place in enumerate(self._moments) if gap.in_tail(place)]
         head = [r for r, place in enumerate(self._moments) if gap.in_head(place)]
@@ -475,14 +463,13 @@ class _Schedule:
             r
             for r in tail
             if free
-            or self._out_place[r] > gap.made
-            and self._out_at[r] + late >= gap.made_at + gap.out_time
+            or self._moments[r] > gap.made
+            and self._at[r] + late >= gap.made_at + gap.out_time
         ]
         can_wait = [
             r
             for r in head
-            if self._in_place[r] < gap.ends + (not self._plan)
-            and self._in_at[r] + gap.in_time <= gap.due + late
+            if self._over[r] <= gap.ends and self._over_at[r] + gap.in_time <= gap.due + late
         ]
         if gap.crosses:
             useful = bool(in_time or can_wait) or gap.far_copy[:2] in self._read_again
@@ -536,16 +523,14 @@ class _Schedule:
 
     def _set_stalls(self) -> None:
         step = self._step
-        places = [*self._moments, *self._out_place.tolist(), *(self._in_place - 1).tolist()]
+        places = [*self._moments, *(self._over - 1).tolist()]
         places += [copy.first.made for copy in self._copies_out]
         places += [choice.gap.ends for choice in self.choices]
         counts = sorted({step.starts_up_to(place) for place in places})
         self._stall = {
-            count: self._program.variable(self._wait + self._slack if count else 0.0)
-            for count in counts
+            count: self._program.variable(self._wait if count else 0.0) for count in counts
         }
         self._program.ascending(list(self._stall.values()))
-        self._total = self._stall[counts[-1]]
 
     def _stall_at(self, place: int) -> int:
         return self._stall[self._step.starts_up_to(place)]
@@ -567,66 +552,39 @@ class _Schedule:
         """First come, first served; what is made at one moment may go in any order."""
         program = self._program
         ended: list[int] = []
-        high = self._wait + self._slack
-        if self._plan:
-            # What the step before had not copied yet.
-            longest = sum(copy.first.out_time for copy in self._copies_out if copy.first.crosses)
-            ended = [program.variable(longest)]
-            high += longest
-            self._limit_left_over(ended[0])
-        left_over, group, longest = list(ended), list[tuple[int, float]](), 0.0
+        group: list[tuple[int, float]] = []
+        longest = self._wait
         for i, copy in enumerate(self._copies_out):
-            gap, own = copy.first, [(copy.made, -copy.first.out_time)]
+            gap, own = copy.first, (copy.made, -copy.first.out_time)
+            made = (self._stall_at(gap.made), -1.0)
             longest += gap.out_time
-            made = [(self._stall_at(gap.made), -1.0)]
-            end = program.variable(gap.made_at + longest + high)
-            group += own
-            program.row(_sum([(end, 1.0), *own, *made]), low=gap.made_at)
-            for before in ended:
-                program.row(_sum([(end, 1.0), *own, (before, -1.0)]), low=0.0)
+            group.append(own)
+            most = gap.made_at + longest
+            end = self._end_of([own], made, gap.made_at, ended, most)
             for r, x in copy.over.items():
-                self._over_by(end, x, [(self._stall_at(self._moments[r]), -1.0)], self._out_at[r])
-            if self._plan and gap.crosses:
-                self._leave_next_step(copy, end, longest)
-            following = self._copies_out[i + 1].first.made if i + 1 < len(self._copies_out) else -2
-            if self._plan or following != gap.made:
-                all_ended = end
-                if len(group) > 1 and not self._plan:
-                    all_ended = program.variable(gap.made_at + longest + high)
-                    program.row(_sum([(all_ended, 1.0), *group, *made]), low=gap.made_at)
-                    for before in ended:
-                        program.row(_sum([(all_ended, 1.0), *group, (before, -1.0)]), low=0.0)
-                ended, group = [all_ended], []
-        for late in left_over:
-            for last in ended if self._copies_out else []:
-                program.row([(late, 1.0), (last, -1.0), (self._total, 1.0)], low=-_STEP)
+                at = float(self._at[r])
+                if most > at:
+                    stall = (self._stall_at(self._moments[r]), -1.0)
+                    program.row([(end, 1.0), (x, most - at), stall], high=most)
+            if i + 1 == len(self._copies_out) or self._copies_out[i + 1].first.made != gap.made:
+                if len(group) > 1:
+                    end = self._end_of(group, made, gap.made_at, ended, most)
+                ended, group = [end], []
 
-    def _limit_left_over(self, left_over: int) -> None:
-        for r, place in enumerate(self._moments):
-            copied = [
-                ([x for rank, x in copy.over.items() if rank <= r], copy.first.out_time)
-                for copy in self._copies_out
-                if copy.first.made < self._out_place[r]
-            ]
-            terms = [(known[-1], out_time) for known, out_time in copied if known]
-            terms += [(left_over, 1.0), (self._stall_at(place), -1.0)]
-            if len(terms) > 2:
-                self._program.row(_sum(terms), high=float(self._out_at[r]))
-
-    def _over_by(self, end: int, x: int, stalls: list[tuple[int, float]], at: float) -> None:
-        """``end <= at - stalls`` where x is 1."""
-        most = self._program.high(end)
-        if most > at:
-            self._program.row(_sum([(end, 1.0), (x, most - at), *stalls]), high=most)
-
-    def _leave_next_step(self, copy: _CopyOut, end: int, longest: float) -> None:
-        """What crosses the step's end, and is absent at a moment of the next step, has left."""
-        for choice in self.choices:
-            if choice.gap.crosses and choice.gap.far_copy == copy.first.far_copy:
-                for r, y in choice.back.items():
-                    if self._at[r] < longest:
-                        stalls = [(self._total, -1.0), (self._stall_at(self._moments[r]), -1.0)]
-                        self._over_by(end, y, stalls, _STEP + self._at[r])
+    def _end_of(
+        self,
+        copies: list[tuple[int, float]],
+        made: tuple[int, float],
+        made_at: float,
+        ended: list[int],
+        most: float,
+    ) -> int:
+        """When copies have ended that begin when they are made, and those before have ended."""
+        end = self._program.variable(most)
+        self._program.row(_sum([(end, 1.0), *copies, made]), low=made_at)
+        for before in ended:
+            self._program.row(_sum([(end, 1.0), *copies, (before, -1.0)]), low=0.0)
+        return end
 
     def _limit_link_out(self) -> None:
         for r in range(len(self._moments)):
@@ -636,11 +594,11 @@ class _Schedule:
             for i in range(len(self._copies_out) - 1, -1, -1):
                 copy = self._copies_out[i]
                 known = [x for rank, x in copy.over.items() if rank <= r]
-                if copy.first.made >= self._out_place[r] or not known:
+                if copy.first.made >= self._moments[r] or not known:
                     continue
                 carried.append((known[-1], copy.first.out_time))
                 total += copy.first.out_time
-                time_left = float(self._out_at[r]) - copy.first.made_at
+                time_left = float(self._at[r]) - copy.first.made_at
                 if total > time_left:
                     made = self._stall_at(copy.first.made)
                     self._program.row(_sum([*carried, (due, -1.0), (made, 1.0)]), high=time_left)
@@ -648,9 +606,9 @@ class _Schedule:
     def _limit_link_in(self) -> None:
         by_need = sorted(self.choices, key=lambda choice: choice.gap.ends)
         for r in range(-1, len(self._moments)):
-            place = -1 if r < 0 else int(self._in_place[r])
-            begin_at = 0.0 if r < 0 else float(self._in_at[r])
-            begin = [] if r < 0 else [(self._stall_at(int(self._in_place[r]) - 1), 1.0)]
+            place = -1 if r < 0 else int(self._over[r])
+            begin_at = 0.0 if r < 0 else float(self._over_at[r])
+            begin = [] if r < 0 else [(self._stall_at(place - 1), 1.0)]
             carried: list[tuple[int, float]] = []
             total = 0.0
             for choice in by_need:
@@ -678,10 +636,12 @@ def _sum(terms: Terms) -> list[tuple[int, float]]:
 
 
 class _Search:
-    """Bisection over the wait, moments added as plans turn out to need them."""
+    """Larger and larger waits, and moments added as plans turn out to need them."""
 
-    def __init__(self, step: _Step, found: list[Decision], deadline_s: float) -> None:
-        self._step, self._deadline_s = step, deadline_s
+    def __init__(self, step: _Step, found: list[Decision], time_limit_s: float) -> None:
+        self._step = step
+        self._deadline_s = time.monotonic() + time_limit_s
+        self._repair_s = _REPAIR_SHARE * time_limit_s
         self._moments = step.first_moments()
         self.found = found
         self.least_ns = least_wait_ns(step.timeline, step.machine, step.budget_bytes)
@@ -697,61 +657,86 @@ class _Search:
     def run(self) -> None:
         """Until the gap is small, or the time over."""
         wait_ns = untried_ns = self.least_ns
-        while self._left_s() > 0 and self.least_ns < self._wait_ns:
-            if self._solve(wait_ns, plan=False) or self._solve(wait_ns, plan=True):
-                untried_ns = self.least_ns
-            else:
-                untried_ns = wait_ns
-            near_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns)
-            if self._wait_ns - untried_ns <= max(near_ns, 1):
+        while self._left_s() > _LEAST_S and self.least_ns < self._wait_ns:
+            untried_ns = self.least_ns if self._solve(wait_ns) else wait_ns
+            near_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns, 1)
+            if self._wait_ns - untried_ns <= near_ns:
                 break
-            wait_ns = (untried_ns + self._wait_ns) // 2
+            wait_ns = untried_ns + max(int((self._wait_ns - untried_ns) * _ADVANCE), 1)
 
-    def _solve(self, wait_ns: int, plan: bool) -> bool:
-        """Whether a plan was found that waits no longer; what is not possible raises the bound."""
-        while self._left_s() > 0 and self.least_ns <= wait_ns:
-            schedule = _Schedule(self._step, self._moments, wait_ns / self._step.unit_ns, plan)
-            if self._left_s() < _LEAST_S:
-                return False
-            impossible, solution = schedule.solve(_SHARE * self._left_s())
-            if impossible and not plan:
+    def _solve(self, wait_ns: int) -> bool:
+        """Whether a plan was found that waits no longer; what is impossible raises the bound."""
+        while self._left_s() > _LEAST_S:
+            schedule = _Schedule(self._step, self._moments, wait_ns / self._step.unit_ns)
+            impossible, solution = schedule.solve(max(_SHARE * self._left_s(), _LEAST_S))
+            if impossible:
                 # Waits are whole.
                 self.least_ns = wait_ns + 1
             if solution is None:
                 return False
-            result = self._try(schedule, solution)
-            if result.peak_bytes <= self._step.budget_bytes:
-                return result.stall_ns <= wait_ns
-            violated = self._step.violated(result, self._moments)
+            plan = self._step.plan(_wishes(self._step, schedule, solution))
+            violated = self._step.violated(plan.result, self._moments)
+            if self._repaired(plan) <= wait_ns:
+                return True
             if not violated:
                 return False
             self._moments.update(violated)
         return False
 
-    def _try(self, schedule: _Schedule, solution: Floats) -> SimResult:
+    def _repaired(self, plan: Decision) -> int:
+        """What the plan waits when it has been made to fit; ns."""
         step = self._step
-        plan = self._pruned(step.plan(_wishes(step, schedule, solution)))
+        plan = self._pruned(self._filled(plan))
         if plan.result.peak_bytes <= step.budget_bytes:
-            until_s = min(self._deadline_s, time.monotonic() + _REPAIR_S)
+            until_s = min(self._deadline_s, time.monotonic() + self._repair_s)
             plan = improved(
                 plan, step.timeline, step.machine, step.budget_bytes, until_s, None, step.min_bytes
             )
         self.found.append(replace(plan, policy=POLICY))
-        return plan.result
+        return self._wait_ns
+
+    def _filled(self, plan: Decision) -> Decision:
+        """With more absences where the budget is broken, those with most time to spare first."""
+        step = self._step
+        while plan.result.peak_bytes > step.budget_bytes:
+            violated = step.violated(plan.result, set())
+            if not violated:
+                break
+            place = violated[0]
+            used = {swap.absence for swap in plan.swaps}
+            here = [
+                gap
+                for gap in step.gaps
+                if gap.absence not in used and (gap.in_tail(place) or gap.in_head(place))
+            ]
+            if not here:
+                break
+            gap = max(here, key=step.time_to_spare)
+            over = int(step.changes[np.searchsorted(step.changes, place, side="right")])
+            gate, back = step.starts_up_to(place) - 1, step.starts_up_to(over)
+            wish = Wish(
+                gap.absence,
+                int(step.start_op[gate]) if gap.in_tail(place) and gate >= 0 else None,
+                int(step.start_op[back]) if back < len(step.starts) else None,
+            )
+            added = swaps_for(step.timeline, [wish])
+            swaps = tuple(sorted((*plan.swaps, *added)))
+            plan = Decision(POLICY, swaps, simulate(step.timeline, swaps, step.machine))
+        return plan
 
     def _pruned(self, plan: Decision) -> Decision:
-        """Without the swaps that the budget does not need; the smallest gain first to go."""
-        if plan.result.peak_bytes > self._step.budget_bytes:
+        """Without the swaps that the budget does not need."""
+        step = self._step
+        if plan.result.peak_bytes > step.budget_bytes:
             return plan
-        best = plan
         for swap in plan.swaps:
-            swaps = tuple(other for other in best.swaps if other != swap)
-            result = simulate(self._step.timeline, swaps, self._step.machine)
-            if result.peak_bytes <= self._step.budget_bytes and cost(
-                result, self._step.machine
-            ) <= cost(best.result, self._step.machine):
-                best = Decision(POLICY, swaps, result)
-        return best
+            swaps = tuple(other for other in plan.swaps if other != swap)
+            result = simulate(step.timeline, swaps, step.machine)
+            if result.peak_bytes <= step.budget_bytes and (
+                cost(result, step.machine) <= cost(plan.result, step.machine)
+            ):
+                plan = Decision(POLICY, swaps, result)
+        return plan
 
 
 def _wishes(step: _Step, schedule: _Schedule, solution: Floats) -> list[Wish]:

@@ -75,6 +75,8 @@ absl::StatusOr<GraphDef> Optimized(GraphDef graph, const std::vector<std::string
   item.optimization_options().allow_pruning_stateful_and_dataset_ops = false;
   DeviceProperties cpu;
   cpu.set_type("CPU");
+  cpu.set_num_cores(1);  // the passes want some speed; nothing of it is asked
+  cpu.set_frequency(1000);
   tensorflow::grappler::VirtualCluster cluster({{kDevice, cpu}});
   GraphDef optimized;
   absl::Status status = tensorflow::grappler::RunMetaOptimizer(
