@@ -174,6 +174,16 @@ def test_each_policy_meets_the_budget(policy: str) -> None:
     assert decision.swaps
 
 
+def test_vdnn_takes_each_feature_map_once_and_not_before_its_layer() -> None:
+    timeline = training_step(blocks=4)
+    decision = plan("vdnn_conv", timeline, FAST, peak_load(timeline) * 9 // 10)
+    absences = [timeline.absences[swap.absence] for swap in decision.swaps]
+    assert len({absence.tensor for absence in absences}) == len(absences) > 0
+    forward_ends = timeline.op_names.index("loss")
+    for absence in absences:
+        assert absence.after_op < forward_ends < absence.before_op
+
+
 def test_auto_passes_on_why_nothing_works() -> None:
     with pytest.raises(BudgetTooSmall):
         plan("auto", training_step(blocks=2), FAST, 10 * MIB)

@@ -12,8 +12,9 @@ layer's input feature map.
   prefetched; the search ends at the next convolution. The layer below waits for it.
 
 A layer's X is known by who reads it in the backward part: the gradient of a convolution's filter,
-or of a pooling. Departures: a copy-out begins when its tensor is made, not when its last forward
-reader starts; classifier layers (matrix products) are left alone, as in the paper.
+or of a pooling. It leaves after its last reader in the forward part. Departures: a copy-out begins
+when its tensor is made, not when its last forward reader starts; classifier layers (matrix
+products) are left alone, as in the paper.
 """
 
 from __future__ import annotations
@@ -109,15 +110,17 @@ def _offload(policy: str, timeline: Timeline, machine: Link, min_bytes: int) -> 
         if kind in _CONVOLUTION_GRADIENTS or kind in _POOLING_GRADIENTS
     ]
     layer_of = {timeline.op_names[op]: op for op in layers if timeline.op_types[op] in layers_with}
-    offloaded: dict[int, list[int]] = {}
+    left: dict[tuple[int, str], tuple[int, int]] = {}
     for index, absence in enumerate(timeline.absences):
         readers = [layer_of[name] for name in absence.consumers if name in layer_of]
         if not readers or timeline.buffer_bytes[absence.buffer] < min_bytes:
             continue
-        # Only out of the forward part: what is absent between two gradients is no X any more.
-        if absence.after_op >= layers[0] or crosses_step_end(timeline, absence):
-            continue
-        offloaded.setdefault(min(readers), []).append(index)
+        # Once, after its last reader in the forward part: later gaps are between gradients.
+        if absence.after_op < layers[0] and not crosses_step_end(timeline, absence):
+            left[absence.buffer, absence.tensor] = min(readers), index
+    offloaded: dict[int, list[int]] = {}
+    for layer, index in left.values():
+        offloaded.setdefault(layer, []).append(index)
     prefetched_at = _prefetches(timeline, layers, set(offloaded))
     wishes = [
         Wish(index, timeline.absences[index].after_op + 1, prefetched_at.get(layer))
