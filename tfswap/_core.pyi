@@ -77,6 +77,35 @@ def simulate(
     budget_bytes: int | None = None,
     order: list[tuple[int, int]] = ...,
 ) -> SimResult: ...
+
+class LocalSearch:
+    """Plans of one tier without sections; see ``cc/core/local_search.h``."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        swaps: NDArray[np.int64],
+        usable: NDArray[np.bool_],
+        op_context: NDArray[np.int32],
+        absence_context: NDArray[np.int32],
+        min_bytes: int,
+        tier: Tier,
+        limit_bytes: int,
+        slow: Tier | None,
+        copying_ns_per_byte: float,
+        enough_ns: int,
+        seed: int,
+    ) -> None: ...
+    def run(self, seconds: float) -> bool:
+        """Searches for so long at most; whether there is more to do."""
+
+    @property
+    def stall_ns(self) -> int: ...
+    @property
+    def tried(self) -> int: ...
+    def swaps(self) -> list[tuple[int, int, int]]:
+        """(absence, gate_op, trigger_op) of each, by absence."""
+
 def measure_copy_speed(bytes: int, repeats: int) -> float:
     """Bytes per second of the copies that swaps make, between two blocks of so many bytes."""
 

@@ -313,6 +313,7 @@ def _absences_of_tensor(
 ) -> list[Absence]:
     context = graph.nodes[name].context
     readers: list[int] = []
+    racing: set[int] = set()
     for reader_name in graph.readers_through_aliases(name, port):
         node = graph.nodes[reader_name]
         place = step.op_of_node.get(reader_name)
@@ -320,6 +321,8 @@ def _absences_of_tensor(
         if place is None or not node.rewirable or node.context != context:
             return []
         readers.append(place)
+        if node.racing:
+            racing.add(place)
     readers.sort()
     users = sorted(set(step.users[buffer]))
     absences: list[Absence] = []
@@ -328,7 +331,8 @@ def _absences_of_tensor(
         between = [u for u in users if last < u < reader and u not in readers]
         # Whoever else uses the buffer (in place, or a slice of it) would find it gone.
         if (
-            step.start_ns[reader] >= step.end_ns[last]
+            not {last, reader} <= racing
+            and step.start_ns[reader] >= step.end_ns[last]
             and reader > last
             and not any(step.end_ns[u] > step.end_ns[last] for u in between)
             and step.alloc_ns[buffer] < step.end_ns[last]

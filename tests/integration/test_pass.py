@@ -361,6 +361,33 @@ def test_what_is_read_again_soon_is_parked_too(lib, x):
     assert result.numpy() == expected.numpy()
 
 
+def test_a_sum_in_the_order_of_arrival_keeps_its_order(lib, x):
+    # As TensorFlow's memory optimizer writes an AddN: which addend comes last decides the rounding.
+    @tf.function
+    def f(x):
+        common = tf.matmul(x, x, name="common")
+        ways = {"a": common * 3.0, "b": tf.tile(tf.reduce_sum(common, 0, True), [SIZE, 1])}
+        ways["c"] = tf.nn.relu(tf.matmul(common, x, name="product")) - common
+        raw = tf.raw_ops
+        variable = raw.TemporaryVariable(shape=[SIZE, SIZE], dtype=tf.float32, var_name="sum")
+        start = raw.Assign(ref=variable, value=tf.zeros([SIZE, SIZE]))
+        added = [raw.AssignAdd(ref=start, value=way, name=f"add_{k}") for k, way in ways.items()]
+        with tf.control_dependencies([each.op for each in added]):
+            total = raw.DestroyTemporaryVariable(ref=start, var_name="sum")
+        return tf.reduce_max(tf.matmul(total, common, name="after"))
+
+    expected = f(x)
+    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
+    result, record = run(lib, lazy, f, x)
+    assert record["outcome"] == "bootstrapped"
+    assert result.numpy() == expected.numpy()
+    nodes = StepGraph.parse(lib.describe(record["fingerprint"])).nodes
+    racing = {name for name, node in nodes.items() if node.racing}
+    assert {"product", "add_a", "add_b", "add_c"} <= racing
+    assert not racing & {"common", "after"}
+    assert not any(nodes[name].gateable or nodes[name].producer for name in racing)
+
+
 def test_a_graph_that_is_rewritten_is_left_as_it_is(lib, x):
     from tensorflow.python.eager import context
 

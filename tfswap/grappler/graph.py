@@ -18,6 +18,7 @@ class Node:
         alias: Output 0 shares input 0's memory.
         producer: Its outputs may be swapped.
         rewirable: Its inputs may be replaced by swapped-in tensors.
+        racing: Must stay as fast as others: the order in which they end decides how a sum is rounded.
         plain: For each output, whether it is plain bytes.
         inputs: Data inputs as (node, port), in order.
     """
@@ -29,6 +30,7 @@ class Node:
     alias: bool
     producer: bool
     rewirable: bool
+    racing: bool
     plain: tuple[bool, ...]
     inputs: tuple[tuple[str, int], ...]
 
@@ -69,6 +71,7 @@ class StepGraph:
                 alias="a" in flags,
                 producer="p" in flags,
                 rewirable="r" in flags,
+                racing="s" in flags,
                 plain=tuple(bit == "1" for bit in plain),
                 inputs=data,
             )

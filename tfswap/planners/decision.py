@@ -61,13 +61,15 @@ class BudgetTooSmall(ValueError):
 
 
 def cost(result: SimResult, machine: Link) -> tuple[int, int]:
-    """What plans within a budget are compared by, less is better: step time in ns, then traffic.
-
-    Where the machine's own cores make the copies (it has ``copy_ns``), their work is time too.
-    """
-    copy_ns = getattr(machine, "copy_ns", None)
-    working_ns = 0 if copy_ns is None else int(copy_ns(result.bytes_out, result.bytes_in))
+    """What plans within a budget are compared by, less is better: step time in ns, then traffic."""
+    working_ns = copying_ns(machine, result.bytes_out, result.bytes_in)
     return (result.step_ns + working_ns, result.bytes_out + result.bytes_in)
+
+
+def copying_ns(machine: Link, bytes_out: int, bytes_in: int) -> int:
+    """How much longer a step takes where the machine's own cores copy: it has ``copy_ns`` then."""
+    copy_ns = getattr(machine, "copy_ns", None)
+    return 0 if copy_ns is None else int(copy_ns(bytes_out, bytes_in))
 
 
 def nothing_fits(

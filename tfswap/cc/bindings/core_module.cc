@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/copy.h"
+#include "core/local_search.h"
 #include "core/repetition.h"
 #include "core/simulator.h"
 
@@ -36,7 +37,7 @@ py::array_t<T> ToArray(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-std::unique_ptr<Timeline> MakeTimeline(const Array<int64_t>& op_start_ns,
+std::shared_ptr<Timeline> MakeTimeline(const Array<int64_t>& op_start_ns,
                                        const Array<int64_t>& op_end_ns, int64_t resident_bytes,
                                        const Array<int64_t>& buffer_bytes,
                                        const Array<int64_t>& buffer_alloc_ns,
@@ -59,7 +60,7 @@ std::unique_ptr<Timeline> MakeTimeline(const Array<int64_t>& op_start_ns,
   for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
     data.absences.push_back({rows(i, 0), rows(i, 1), rows(i, 2), rows(i, 3), rows(i, 4)});
   }
-  return std::make_unique<Timeline>(std::move(data));
+  return std::make_shared<Timeline>(std::move(data));
 }
 
 // Rows of (absence, gate_op, trigger_op), or of all of a swap's fields.
@@ -85,29 +86,34 @@ std::vector<Swap> ToSwaps(const Array<int64_t>& rows) {
   return swaps;
 }
 
-SimResult SimulateRows(const Timeline& timeline, const Array<int64_t>& rows,
+// A result with the timeline that some of its answers are worked out from.
+struct Simulated : SimResult {
+  std::shared_ptr<const Timeline> timeline;
+};
+
+Simulated SimulateRows(const std::shared_ptr<Timeline>& timeline, const Array<int64_t>& rows,
                        const std::vector<Tier>& tiers, std::optional<int64_t> budget_bytes,
                        const std::vector<std::pair<int32_t, int32_t>>& order) {
   const std::vector<Swap> swaps = ToSwaps(rows);
   std::vector<OrderEdge> edges;
   for (const auto& [before, after] : order) edges.push_back({before, after});
   py::gil_scoped_release without_gil;
-  return Simulate(timeline, swaps, tiers, budget_bytes, edges);
+  return {Simulate(*timeline, swaps, tiers, budget_bytes, edges), timeline};
 }
 
 // The load as a step function: (time_ns, bytes from then on). Several changes at one time are all
 // kept, in order, so that the largest value is the peak.
-std::pair<py::array_t<int64_t>, py::array_t<int64_t>> LoadCurve(const SimResult& result) {
+std::pair<py::array_t<int64_t>, py::array_t<int64_t>> LoadCurve(const Simulated& result) {
   std::vector<int64_t> time_ns = {0};
-  std::vector<int64_t> bytes = {result.resident_bytes};
-  for (const LoadChange& change : result.load_changes) {
+  std::vector<int64_t> bytes = {result.timeline->data().resident_bytes};
+  for (const LoadChange& change : LoadChanges(*result.timeline, result)) {
     time_ns.push_back(change.time_ns);
     bytes.push_back(bytes.back() + change.delta);
   }
   return {ToArray(time_ns), ToArray(bytes)};
 }
 
-std::vector<std::tuple<int32_t, std::string, int32_t, int64_t>> Stalls(const SimResult& result) {
+std::vector<std::tuple<int32_t, std::string, int32_t, int64_t>> Stalls(const Simulated& result) {
   std::vector<std::tuple<int32_t, std::string, int32_t, int64_t>> stalls;
   for (const Stall& stall : result.stalls) {
     stalls.emplace_back(stall.op, StallCauseName(stall.cause), stall.swap, stall.ns);
@@ -115,7 +121,7 @@ std::vector<std::tuple<int32_t, std::string, int32_t, int64_t>> Stalls(const Sim
   return stalls;
 }
 
-py::array_t<int64_t> AllSwapTimes(const SimResult& result) {
+py::array_t<int64_t> AllSwapTimes(const Simulated& result) {
   py::array_t<int64_t> rows({static_cast<py::ssize_t>(result.swap_times.size()), py::ssize_t{5}});
   auto view = rows.mutable_unchecked<2>();
   for (py::ssize_t i = 0; i < view.shape(0); ++i) {
@@ -140,18 +146,9 @@ std::pair<py::array_t<int32_t>, py::array_t<int32_t>> OpPositions(const Timeline
 }
 
 std::pair<py::array_t<int64_t>, py::array_t<int64_t>> Events(const Timeline& timeline) {
-  std::vector<int64_t> time_ns, load_bytes;
-  Bytes load = timeline.data().resident_bytes;
-  for (const Timeline::Event& event : timeline.events()) {
-    if (event.kind == Timeline::EventKind::kAlloc) {
-      load += timeline.data().buffer_bytes[event.index];
-    } else if (event.kind == Timeline::EventKind::kFree) {
-      load -= timeline.data().buffer_bytes[event.index];
-    }
-    time_ns.push_back(event.time_ns);
-    load_bytes.push_back(load);
-  }
-  return {ToArray(time_ns), ToArray(load_bytes)};
+  std::vector<int64_t> time_ns;
+  for (const Timeline::Event& event : timeline.events()) time_ns.push_back(event.time_ns);
+  return {ToArray(time_ns), ToArray(timeline.load().values())};
 }
 
 void BindSimulator(py::module_& module) {
@@ -162,24 +159,28 @@ void BindSimulator(py::module_& module) {
       .def("out_duration_ns", &Tier::OutDuration, py::arg("bytes"))
       .def("in_duration_ns", &Tier::InDuration, py::arg("bytes"));
 
-  py::class_<Timeline>(module, "Timeline")
+  py::class_<Timeline, std::shared_ptr<Timeline>>(module, "Timeline")
       .def(py::init(&MakeTimeline), py::arg("op_start_ns"), py::arg("op_end_ns"),
            py::arg("resident_bytes"), py::arg("buffer_bytes"), py::arg("buffer_alloc_ns"),
            py::arg("buffer_free_ns"), py::arg("absences"), py::arg("step_ns"))
       .def("events", &Events)
       .def("op_positions", &OpPositions);
 
-  py::class_<SimResult>(module, "SimResult")
-      .def_readonly("step_ns", &SimResult::step_ns)
-      .def_readonly("stall_ns", &SimResult::stall_ns)
-      .def_readonly("peak_bytes", &SimResult::peak_bytes)
-      .def_readonly("peak_ns", &SimResult::peak_ns)
-      .def_readonly("peak_op", &SimResult::peak_op)
-      .def_readonly("peak_holders", &SimResult::peak_holders)
-      .def_readonly("bytes_out", &SimResult::bytes_out)
-      .def_readonly("bytes_in", &SimResult::bytes_in)
-      .def_readonly("far_peak_bytes", &SimResult::far_peak_bytes)
-      .def_readonly("fits", &SimResult::fits)
+  py::class_<Simulated>(module, "SimResult")
+      .def_readonly("step_ns", &Simulated::step_ns)
+      .def_readonly("stall_ns", &Simulated::stall_ns)
+      .def_readonly("peak_bytes", &Simulated::peak_bytes)
+      .def_readonly("peak_ns", &Simulated::peak_ns)
+      .def_property_readonly(
+          "peak_op",
+          [](const Simulated& result) { return result.timeline->LastStarted(result.peak_events); })
+      .def_property_readonly(
+          "peak_holders",
+          [](const Simulated& result) { return PeakHolders(*result.timeline, result); })
+      .def_readonly("bytes_out", &Simulated::bytes_out)
+      .def_readonly("bytes_in", &Simulated::bytes_in)
+      .def_readonly("far_peak_bytes", &Simulated::far_peak_bytes)
+      .def_readonly("fits", &Simulated::fits)
       .def_property_readonly("stalls", &Stalls)
       .def("swap_times", &AllSwapTimes)
       .def("load_curve", &LoadCurve);
@@ -187,6 +188,44 @@ void BindSimulator(py::module_& module) {
   module.def("simulate", &SimulateRows, py::arg("timeline"), py::arg("swaps"), py::arg("tiers"),
              py::arg("budget_bytes") = py::none(),
              py::arg("order") = std::vector<std::pair<int32_t, int32_t>>());
+}
+
+std::unique_ptr<LocalSearch> MakeSearch(const std::shared_ptr<Timeline>& timeline,
+                                        const Array<int64_t>& rows, const Array<bool>& usable,
+                                        const Array<int32_t>& op_context,
+                                        const Array<int32_t>& absence_context, int64_t min_bytes,
+                                        const Tier& tier, int64_t limit_bytes,
+                                        std::optional<Tier> slow, double copying_ns_per_byte,
+                                        int64_t enough_ns, uint64_t seed) {
+  SearchRules rules;
+  rules.usable = ToVector(usable);
+  rules.op_context = ToVector(op_context);
+  rules.absence_context = ToVector(absence_context);
+  rules.min_bytes = min_bytes;
+  rules.tier = tier;
+  rules.limit_bytes = limit_bytes;
+  rules.slow = slow;
+  rules.copying_ns_per_byte = copying_ns_per_byte;
+  rules.enough_ns = enough_ns;
+  return std::make_unique<LocalSearch>(timeline, std::move(rules), ToSwaps(rows), seed);
+}
+
+void BindLocalSearch(py::module_& module) {
+  py::class_<LocalSearch>(module, "LocalSearch")
+      .def(py::init(&MakeSearch), py::arg("timeline"), py::arg("swaps"), py::arg("usable"),
+           py::arg("op_context"), py::arg("absence_context"), py::arg("min_bytes"), py::arg("tier"),
+           py::arg("limit_bytes"), py::arg("slow"), py::arg("copying_ns_per_byte"),
+           py::arg("enough_ns"), py::arg("seed"))
+      .def("run", &LocalSearch::Run, py::arg("seconds"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("stall_ns", &LocalSearch::stall_ns)
+      .def_property_readonly("tried", &LocalSearch::tried)
+      .def("swaps", [](const LocalSearch& search) {
+        std::vector<std::tuple<int32_t, int32_t, int32_t>> rows;
+        for (const Swap& swap : search.swaps()) {
+          rows.emplace_back(swap.absence, swap.gate_op, swap.trigger_op);
+        }
+        return rows;
+      });
 }
 
 void BindRepetition(py::module_& module) {
@@ -205,6 +244,7 @@ void BindRepetition(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The parts of tfswap that need no TensorFlow.";
   tfswap::BindSimulator(module);
+  tfswap::BindLocalSearch(module);
   tfswap::BindRepetition(module);
   module.def("measure_copy_speed", &tfswap::MeasureCopySpeed, py::arg("bytes"), py::arg("repeats"),
              py::call_guard<py::gil_scoped_release>());

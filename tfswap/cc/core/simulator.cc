@@ -5,6 +5,8 @@
 #include <deque>
 #include <functional>
 #include <queue>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 
 namespace tfswap {
@@ -23,24 +25,7 @@ int64_t Share(int64_t total, int32_t piece, int32_t pieces) {
   return total * (piece + 1) / pieces - total * piece / pieces;
 }
 
-// For each op, the moves that have something to do with it, in the order in which they are kept.
-class MovesOfOp {
- public:
-  MovesOfOp(int32_t num_ops, size_t num_moves) : first_(num_ops, kNone), next_(num_moves, kNone) {}
-
-  // To be called with falling numbers.
-  void AddInFront(int32_t op, int32_t move) {
-    if (op == kNone) return;
-    next_[move] = first_[op];
-    first_[op] = move;
-  }
-  int32_t First(int32_t op) const { return first_[op]; }
-  int32_t Next(int32_t move) const { return next_[move]; }
-
- private:
-  std::vector<int32_t> first_;
-  std::vector<int32_t> next_;
-};
+[[noreturn]] void Refuse(const std::string& why) { throw std::invalid_argument(why); }
 
 // A copy-out that the step before had not ended.
 struct Leftover {
@@ -85,8 +70,22 @@ class Replay {
     bool in_asked = false;  // the moment of joining the in queue is known
     bool in_done = false;
     SwapTimes times;
-    std::vector<int32_t> followers;  // of a leader only
+    int32_t follower = kNone;       // of a leader: the first move that shares its copy-out
+    int32_t next_follower = kNone;  // of a follower: the next one
   };
+
+  // What an event has to do with a move; in the order in which an event's are handled.
+  enum class Relation : uint8_t { kProduced, kAbsentAfter, kTriggered, kNeeded, kGated, kOrdered };
+  struct Happening {
+    int32_t position;
+    Relation relation;
+    int32_t move;  // kOrdered: none
+    bool operator<(const Happening& other) const {
+      return std::tie(position, relation, move) <
+             std::tie(other.position, other.relation, other.move);
+    }
+  };
+  using Happenings = std::vector<Happening>::const_iterator;
 
   struct Queues {
     std::vector<int32_t> outs;  // all that were ever asked for; their ends ascend
@@ -103,14 +102,18 @@ class Replay {
   void MakeMoves(const std::vector<Swap>& swaps);
   void AddMoves(const Swap& swap, int32_t place, Role role);
   void FindLeaders();
-  void ListByOp();
+  void ListHappenings();
   void TakeOver(const std::vector<Leftover>& leftovers);
   void ReadOrder(const std::vector<OrderEdge>& order);
 
-  void OnAlloc(int32_t buffer);
-  void OnFree(int32_t buffer);
-  void OnOpStart(int32_t op);
-  void OnOpEnd(int32_t op);
+  // Up to the event at `position`: copies that begin and end, events that nobody waits for.
+  void SkipTo(int32_t position);
+  void Pass(int32_t position);
+  // The event at events_done_, and what it has to do with moves.
+  void Handle(Happenings begin, Happenings end);
+  void OnAlloc(Bytes bytes);
+  void OnOpStart(int32_t op, Happenings begin, Happenings end);
+  void OnOpEnd(Happenings begin, Happenings end);
 
   void AskForCopyOut(int32_t number);
   void AskForCopyIn(int32_t number);
@@ -123,12 +126,16 @@ class Replay {
   void StartCopiesIn();
   // The move whose copy-out ends next; kNone: there is none.
   int32_t NextOut() const;
+  // Likewise for copies-in.
+  int32_t NextIn() const;
+  Nanoseconds NextCopyEventAt() const;
 
   void ChangeLoad(int32_t buffer, Bytes delta);
+  void NotePeak(Bytes load, Nanoseconds time_ns, int32_t events);
+  Bytes Load() const { return timeline_.LoadBefore(events_done_) + swapped_; }
   void Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns);
   Queues& QueuesOf(const Move& move) { return queues_[move.swap.tier]; }
-  bool WouldExceed(Bytes bytes) const { return budget_bytes_ && load_ + bytes > *budget_bytes_; }
-  void FinishPeakHolders();
+  bool WouldExceed(Bytes bytes) const { return budget_bytes_ && Load() + bytes > *budget_bytes_; }
   void FinishSwapTimes();
   void FinishFarPeaks();
   int32_t LastSection(int32_t number) const {
@@ -142,16 +149,15 @@ class Replay {
   const size_t num_swaps_;
 
   std::vector<Move> moves_;
-  std::vector<MovesOfOp> by_op_;  // produced, absent after, gated, triggered, needed
-  enum { kProduced, kAbsentAfter, kGated, kTriggered, kNeeded, kRelations };
+  std::vector<Happening> happenings_;  // in the order of the replay
 
   std::vector<std::vector<int32_t>> ops_before_;  // by op; empty without order edges
   std::vector<Nanoseconds> really_ends_ns_;       // of ops that others are ordered after
 
   Nanoseconds now_ = 0;
   Nanoseconds shift_ = 0;
-  Bytes load_ = 0;
-  int32_t last_started_op_ = kNone;
+  int32_t events_done_ = 0;
+  Bytes swapped_ = 0;  // what swaps have added to the load so far, and taken from it
 
   std::vector<Queues> queues_;
   std::vector<int32_t> out_rank_;  // by move: how many copies-out were asked for before it
@@ -159,7 +165,6 @@ class Replay {
   std::priority_queue<Join, std::vector<Join>, std::greater<Join>> joins_;
   bool allocation_waits_ = false;
 
-  size_t peak_change_ = 0;  // how many load changes led to the peak
   SimResult result_;
 };
 
@@ -175,12 +180,10 @@ Replay::Replay(const Timeline& timeline, const std::vector<Swap>& swaps,
   CheckSwaps(swaps);
   MakeMoves(swaps);
   FindLeaders();
-  ListByOp();
   ReadOrder(order);
-  load_ = data_.resident_bytes;
-  result_.peak_bytes = load_;
-  result_.resident_bytes = load_;
-  result_.load_changes.reserve(2 * (data_.buffer_bytes.size() + moves_.size()));
+  ListHappenings();
+  result_.peak_bytes = data_.resident_bytes;
+  result_.swap_changes.reserve(2 * moves_.size());
   TakeOver(leftovers);
 }
 
@@ -188,26 +191,32 @@ void Replay::CheckSwaps(const std::vector<Swap>& swaps) const {
   const auto num_absences = static_cast<int32_t>(data_.absences.size());
   std::vector<bool> taken(data_.absences.size(), false);
   for (const Swap& swap : swaps) {
-    Require(swap.absence >= 0 && swap.absence < num_absences,
-            "a swap names absence " + Number(swap.absence) + " of " + Number(num_absences));
-    Require(!taken[swap.absence], "absence " + Number(swap.absence) + " is swapped twice");
-    taken[swap.absence] = true;
-    const std::string name = "the swap of absence " + Number(swap.absence);
-    for (int32_t op : {swap.gate_op, swap.trigger_op}) {
-      Require(op >= -1 && op < timeline_.num_ops(),
-              name + " names " + (op == swap.gate_op ? "gate" : "trigger") + " op " + Number(op) +
-                  " of " + Number(timeline_.num_ops()));
+    if (swap.absence < 0 || swap.absence >= num_absences) {
+      Refuse("a swap names absence " + Number(swap.absence) + " of " + Number(num_absences));
     }
-    Require(swap.tier >= 0 && swap.tier < static_cast<int32_t>(tiers_.size()),
-            name + " names tier " + Number(swap.tier) + " of " +
-                Number(static_cast<int64_t>(tiers_.size())));
-    Require(swap.sections >= 1, name + " has " + Number(swap.sections) + " sections");
-    Require(swap.encode_ns >= 0 && swap.decode_ns >= 0, name + " has a codec of negative time");
+    const auto refuse = [&](const std::string& what) {
+      Refuse("the swap of absence " + Number(swap.absence) + what);
+    };
+    if (taken[swap.absence]) Refuse("absence " + Number(swap.absence) + " is swapped twice");
+    taken[swap.absence] = true;
+    for (int32_t op : {swap.gate_op, swap.trigger_op}) {
+      if (op < -1 || op >= timeline_.num_ops()) {
+        refuse(std::string(" names ") + (op == swap.gate_op ? "gate" : "trigger") + " op " +
+               Number(op) + " of " + Number(timeline_.num_ops()));
+      }
+    }
+    if (swap.tier < 0 || swap.tier >= static_cast<int32_t>(tiers_.size())) {
+      refuse(" names tier " + Number(swap.tier) + " of " +
+             Number(static_cast<int64_t>(tiers_.size())));
+    }
+    if (swap.sections < 1) refuse(" has " + Number(swap.sections) + " sections");
+    if (swap.encode_ns < 0 || swap.decode_ns < 0) refuse(" has a codec of negative time");
     const int32_t producer = data_.absences[swap.absence].producer_op;
-    Require(swap.gate_op == kNone || producer == kNone ||
-                timeline_.start_position(swap.gate_op) > timeline_.end_position(producer),
-            name + " is gated by op " + Number(swap.gate_op) +
-                ", which starts before its producer " + Number(producer) + " has ended");
+    if (swap.gate_op != kNone && producer != kNone &&
+        timeline_.start_position(swap.gate_op) <= timeline_.end_position(producer)) {
+      refuse(" is gated by op " + Number(swap.gate_op) + ", which starts before its producer " +
+             Number(producer) + " has ended");
+    }
   }
 }
 
@@ -276,24 +285,37 @@ void Replay::FindLeaders() {
     }
     move.leader = leader;
     move.copies_out = false;
-    moves_[leader].followers.push_back(number);
+    int32_t* next = &moves_[leader].follower;
+    while (*next != kNone) next = &moves_[*next].next_follower;
+    *next = number;
   }
 }
 
-void Replay::ListByOp() {
-  by_op_.assign(kRelations, MovesOfOp(timeline_.num_ops(), moves_.size()));
-  for (auto number = static_cast<int32_t>(moves_.size()) - 1; number >= 0; --number) {
+void Replay::ListHappenings() {
+  happenings_.reserve(5 * moves_.size());
+  for (auto number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
     const Move& move = moves_[number];
-    if (move.copies_out) by_op_[kProduced].AddInFront(move.absence.producer_op, number);
+    const auto at_start = [&](int32_t op, Relation relation) {
+      if (op != kNone) happenings_.push_back({timeline_.start_position(op), relation, number});
+    };
+    const auto at_end = [&](int32_t op, Relation relation) {
+      if (op != kNone) happenings_.push_back({timeline_.end_position(op), relation, number});
+    };
+    if (move.copies_out) at_end(move.absence.producer_op, Relation::kProduced);
     if (move.role != Role::kArrives) {
-      by_op_[kAbsentAfter].AddInFront(move.absence.after_op, number);
-      by_op_[kGated].AddInFront(move.swap.gate_op, number);
+      at_end(move.absence.after_op, Relation::kAbsentAfter);
+      at_start(move.swap.gate_op, Relation::kGated);
     }
     if (move.role != Role::kDeparts) {
-      by_op_[kTriggered].AddInFront(move.swap.trigger_op, number);
-      by_op_[kNeeded].AddInFront(move.absence.before_op, number);
+      at_end(move.swap.trigger_op, Relation::kTriggered);
+      at_start(move.absence.before_op, Relation::kNeeded);
     }
   }
+  for (int32_t op = 0; op < static_cast<int32_t>(ops_before_.size()); ++op) {
+    if (ops_before_[op].empty() && really_ends_ns_[op] == kNever) continue;
+    happenings_.push_back({timeline_.start_position(op), Relation::kOrdered, kNone});
+  }
+  std::sort(happenings_.begin(), happenings_.end());
 }
 
 void Replay::ReadOrder(const std::vector<OrderEdge>& order) {
@@ -334,8 +356,8 @@ void Replay::TakeOver(const std::vector<Leftover>& leftovers) {
     Move& move = moves_[number];
     if (move.role == Role::kArrives) {
       if (move.fired) AskForCopyIn(number);
-      for (int32_t follower : move.followers) {
-        if (moves_[follower].fired) AskForCopyIn(follower);
+      for (int32_t m = move.follower; m != kNone; m = moves_[m].next_follower) {
+        if (moves_[m].fired) AskForCopyIn(m);
       }
     } else if (move.copies_out && move.absence.producer_op == kNone) {
       AskForCopyOut(number);
@@ -344,36 +366,78 @@ void Replay::TakeOver(const std::vector<Leftover>& leftovers) {
 }
 
 SimResult Replay::Run() {
-  for (const Timeline::Event& event : timeline_.events()) {
-    Advance(event.time_ns + shift_);
-    now_ = event.time_ns + shift_;
-    switch (event.kind) {
-      case Timeline::EventKind::kFree:
-        OnFree(event.index);
-        break;
-      case Timeline::EventKind::kOpEnd:
-        OnOpEnd(event.index);
-        break;
-      case Timeline::EventKind::kOpStart:
-        OnOpStart(event.index);
-        break;
-      case Timeline::EventKind::kAlloc:
-        OnAlloc(event.index);
-        break;
-    }
-    Advance(now_);
+  const auto num_events = static_cast<int32_t>(timeline_.events().size());
+  Happenings begin = happenings_.begin();
+  while (begin != happenings_.end()) {
+    Happenings end = begin;
+    while (end != happenings_.end() && end->position == begin->position) ++end;
+    SkipTo(begin->position);
+    Handle(begin, end);
+    begin = end;
   }
+  SkipTo(num_events);
   Advance(data_.step_ns + shift_);
   result_.step_ns = data_.step_ns + shift_;
   result_.stall_ns = shift_;
   FinishSwapTimes();
-  FinishPeakHolders();
   FinishFarPeaks();
   result_.fits = !budget_bytes_ || result_.peak_bytes <= *budget_bytes_;
   for (size_t tier = 0; tier < tiers_.size(); ++tier) {
     if (result_.far_peak_bytes[tier] > tiers_[tier].capacity_bytes) result_.fits = false;
   }
   return std::move(result_);
+}
+
+void Replay::SkipTo(int32_t position) {
+  const std::vector<Timeline::Event>& events = timeline_.events();
+  if (budget_bytes_) {
+    // Any allocation may have to wait.
+    while (events_done_ < position) Handle(happenings_.end(), happenings_.end());
+    return;
+  }
+  while (events_done_ < position) {
+    const Nanoseconds copy = NextCopyEventAt();
+    if (copy > events[position - 1].time_ns + shift_) {
+      Pass(position);
+      return;
+    }
+    // Events of the same time come after it.
+    const auto next = std::partition_point(
+        events.begin() + events_done_, events.begin() + position,
+        [&](const Timeline::Event& event) { return event.time_ns + shift_ < copy; });
+    Pass(static_cast<int32_t>(next - events.begin()));
+    Advance(copy);
+  }
+}
+
+void Replay::Pass(int32_t position) {
+  if (position == events_done_) return;
+  const int32_t fullest = timeline_.load().Place(events_done_, position);
+  NotePeak(timeline_.load().values()[fullest] + swapped_,
+           timeline_.events()[fullest].time_ns + shift_, fullest + 1);
+  events_done_ = position;
+}
+
+void Replay::Handle(Happenings begin, Happenings end) {
+  const Timeline::Event& event = timeline_.events()[events_done_];
+  Advance(event.time_ns + shift_);
+  now_ = event.time_ns + shift_;
+  switch (event.kind) {
+    case Timeline::EventKind::kFree:
+      break;
+    case Timeline::EventKind::kOpEnd:
+      OnOpEnd(begin, end);
+      break;
+    case Timeline::EventKind::kOpStart:
+      OnOpStart(event.index, begin, end);
+      break;
+    case Timeline::EventKind::kAlloc:
+      OnAlloc(data_.buffer_bytes[event.index]);
+      break;
+  }
+  ++events_done_;
+  NotePeak(Load(), now_, events_done_);
+  Advance(now_);
 }
 
 std::vector<Leftover> Replay::Leftovers() const {
@@ -391,71 +455,65 @@ std::vector<Leftover> Replay::Leftovers() const {
   return leftovers;
 }
 
-void Replay::OnAlloc(int32_t buffer) {
-  const Bytes bytes = data_.buffer_bytes[buffer];
+void Replay::OnAlloc(Bytes bytes) {
+  if (!budget_bytes_) return;
   allocation_waits_ = true;
   for (int32_t out = NextOut(); WouldExceed(bytes) && out != kNone; out = NextOut()) {
     const Nanoseconds since = now_;
     Advance(moves_[out].times.out_end_ns);
-    Stalled(last_started_op_, StallCause::kBudget, moves_[out].place, since);
+    Stalled(timeline_.LastStarted(events_done_), StallCause::kBudget, moves_[out].place, since);
   }
   allocation_waits_ = false;
-  ChangeLoad(buffer, bytes);
 }
 
-void Replay::OnFree(int32_t buffer) { ChangeLoad(buffer, -data_.buffer_bytes[buffer]); }
-
-void Replay::OnOpStart(int32_t op) {
-  const MovesOfOp& needed = by_op_[kNeeded];
-  for (int32_t m = needed.First(op); m != kNone; m = needed.Next(m)) {
-    if (!moves_[m].fired) {
-      moves_[m].fired = true;
-      AskForCopyIn(m);
+void Replay::OnOpStart(int32_t op, Happenings begin, Happenings end) {
+  for (Happenings it = begin; it != end && it->relation == Relation::kNeeded; ++it) {
+    if (!moves_[it->move].fired) {
+      moves_[it->move].fired = true;
+      AskForCopyIn(it->move);
     }
   }
   Advance(now_);
-  for (int32_t m = by_op_[kGated].First(op); m != kNone; m = by_op_[kGated].Next(m)) {
+  for (Happenings it = begin; it != end; ++it) {
+    if (it->relation != Relation::kGated) continue;
     const Nanoseconds since = now_;
-    const Move& leader = moves_[moves_[m].leader];
+    const Move& leader = moves_[moves_[it->move].leader];
     if (!leader.out_done) Advance(leader.times.out_end_ns);
-    Stalled(op, StallCause::kGate, moves_[m].place, since);
+    Stalled(op, StallCause::kGate, moves_[it->move].place, since);
   }
-  for (int32_t m = needed.First(op); m != kNone; m = needed.Next(m)) {
+  for (Happenings it = begin; it != end && it->relation == Relation::kNeeded; ++it) {
     const Nanoseconds since = now_;
-    while (!moves_[m].in_done) {
+    while (!moves_[it->move].in_done) {
       StartCopiesIn();
       // With nothing left to happen, the budget alone holds the queue's head back.
-      if (!NextCopyEvent(kNever)) StartCopyIn(&QueuesOf(moves_[m]));
+      if (!NextCopyEvent(kNever)) StartCopyIn(&QueuesOf(moves_[it->move]));
     }
     Advance(now_);
-    Stalled(op, StallCause::kSwapIn, moves_[m].place, since);
+    Stalled(op, StallCause::kSwapIn, moves_[it->move].place, since);
   }
-  if (!ops_before_.empty()) {
-    for (int32_t before : ops_before_[op]) {
-      const Nanoseconds since = now_;
-      if (really_ends_ns_[before] > now_) Advance(really_ends_ns_[before]);
-      now_ = std::max(now_, really_ends_ns_[before]);
-      Stalled(op, StallCause::kOrder, kNone, since);
-    }
-    if (really_ends_ns_[op] != kNever) {
-      really_ends_ns_[op] = now_ + data_.op_end_ns[op] - data_.op_start_ns[op];
-    }
+  if (ops_before_.empty()) return;
+  for (int32_t before : ops_before_[op]) {
+    const Nanoseconds since = now_;
+    if (really_ends_ns_[before] > now_) Advance(really_ends_ns_[before]);
+    now_ = std::max(now_, really_ends_ns_[before]);
+    Stalled(op, StallCause::kOrder, kNone, since);
   }
-  last_started_op_ = op;
+  if (really_ends_ns_[op] != kNever) {
+    really_ends_ns_[op] = now_ + data_.op_end_ns[op] - data_.op_start_ns[op];
+  }
 }
 
-void Replay::OnOpEnd(int32_t op) {
-  for (int32_t m = by_op_[kProduced].First(op); m != kNone; m = by_op_[kProduced].Next(m)) {
-    AskForCopyOut(m);
-  }
-  for (int32_t m = by_op_[kAbsentAfter].First(op); m != kNone; m = by_op_[kAbsentAfter].Next(m)) {
-    moves_[m].after_ended = true;
-    ReleaseIfDone(&moves_[m]);
-  }
-  for (int32_t m = by_op_[kTriggered].First(op); m != kNone; m = by_op_[kTriggered].Next(m)) {
-    if (!moves_[m].fired) {
-      moves_[m].fired = true;
-      AskForCopyIn(m);
+void Replay::OnOpEnd(Happenings begin, Happenings end) {
+  for (Happenings it = begin; it != end; ++it) {
+    Move& move = moves_[it->move];
+    if (it->relation == Relation::kProduced) {
+      AskForCopyOut(it->move);
+    } else if (it->relation == Relation::kAbsentAfter) {
+      move.after_ended = true;
+      ReleaseIfDone(&move);
+    } else if (it->relation == Relation::kTriggered && !move.fired) {
+      move.fired = true;
+      AskForCopyIn(it->move);
     }
   }
 }
@@ -472,8 +530,8 @@ void Replay::AskForCopyOut(int32_t number) {
   result_.bytes_out += move.far_bytes;
   if (move.role == Role::kDeparts) return;
   if (move.fired) AskForCopyIn(number);
-  for (int32_t follower : move.followers) {
-    if (moves_[follower].fired) AskForCopyIn(follower);
+  for (int32_t m = move.follower; m != kNone; m = moves_[m].next_follower) {
+    if (moves_[m].fired) AskForCopyIn(m);
   }
 }
 
@@ -522,30 +580,42 @@ int32_t Replay::NextOut() const {
   return next;
 }
 
-bool Replay::NextCopyEvent(Nanoseconds until_ns) {
-  const int32_t out = NextOut();
-  const Nanoseconds out_end = out == kNone ? kNever : moves_[out].times.out_end_ns;
-  Nanoseconds in_end = kNever;
-  int32_t in = kNone;
+int32_t Replay::NextIn() const {
+  int32_t next = kNone;
   for (const Queues& queues : queues_) {
-    if (queues.in_active == kNone) continue;
-    const Nanoseconds end = moves_[queues.in_active].times.in_end_ns;
-    if (end < in_end || (end == in_end && queues.in_active < in)) {
-      in_end = end;
-      in = queues.in_active;
+    const int32_t in = queues.in_active;
+    if (in == kNone) continue;
+    if (next == kNone || std::make_pair(moves_[in].times.in_end_ns, in) <
+                             std::make_pair(moves_[next].times.in_end_ns, next)) {
+      next = in;
     }
   }
-  const Nanoseconds join = joins_.empty() ? kNever : joins_.top().first;
-  const Nanoseconds next = std::min({out_end, in_end, join});
+  return next;
+}
+
+Nanoseconds Replay::NextCopyEventAt() const {
+  const int32_t out = NextOut();
+  const int32_t in = NextIn();
+  return std::min({out == kNone ? kNever : moves_[out].times.out_end_ns,
+                   in == kNone ? kNever : moves_[in].times.in_end_ns,
+                   joins_.empty() ? kNever : joins_.top().first});
+}
+
+bool Replay::NextCopyEvent(Nanoseconds until_ns) {
+  const Nanoseconds next = NextCopyEventAt();
   if (next == kNever || next > until_ns) return false;
   now_ = std::max(now_, next);
-  if (out_end == next) {
+  const int32_t out = NextOut();
+  const int32_t in = NextIn();
+  if (out != kNone && moves_[out].times.out_end_ns == next) {
     Move& leader = moves_[out];
     ++QueuesOf(leader).outs_ended;
     leader.out_done = true;
     ReleaseIfDone(&leader);
-    for (int32_t follower : leader.followers) ReleaseIfDone(&moves_[follower]);
-  } else if (in_end == next) {
+    for (int32_t m = leader.follower; m != kNone; m = moves_[m].next_follower) {
+      ReleaseIfDone(&moves_[m]);
+    }
+  } else if (in != kNone && moves_[in].times.in_end_ns == next) {
     moves_[in].in_done = true;
     QueuesOf(moves_[in]).in_active = kNone;
   } else {
@@ -562,38 +632,24 @@ void Replay::Advance(Nanoseconds until_ns) {
 }
 
 void Replay::ChangeLoad(int32_t buffer, Bytes delta) {
-  load_ += delta;
-  result_.load_changes.push_back({now_, buffer, delta});
-  if (load_ > result_.peak_bytes) {
-    result_.peak_bytes = load_;
-    result_.peak_ns = now_;
-    result_.peak_op = last_started_op_;
-    peak_change_ = result_.load_changes.size();
-  }
+  swapped_ += delta;
+  result_.swap_changes.push_back({events_done_, {now_, buffer, delta}});
+  NotePeak(Load(), now_, events_done_);
+}
+
+void Replay::NotePeak(Bytes load, Nanoseconds time_ns, int32_t events) {
+  if (load <= result_.peak_bytes) return;
+  result_.peak_bytes = load;
+  result_.peak_ns = time_ns;
+  result_.peak_events = events;
+  result_.peak_changes = result_.swap_changes.size();
 }
 
 void Replay::Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns) {
   if (now_ == since_ns) return;
   shift_ += now_ - since_ns;
   result_.stalls.push_back({op, cause, place, now_ - since_ns});
-}
-
-void Replay::FinishPeakHolders() {
-  constexpr size_t kMaxHolders = 5;
-  std::vector<Bytes> held(data_.buffer_bytes.size(), 0);
-  for (size_t i = 0; i < peak_change_; ++i) {
-    held[result_.load_changes[i].buffer] += result_.load_changes[i].delta;
-  }
-  std::vector<std::pair<int32_t, Bytes>>& holders = result_.peak_holders;
-  for (size_t buffer = 0; buffer < held.size(); ++buffer) {
-    if (held[buffer] > 0) holders.emplace_back(static_cast<int32_t>(buffer), held[buffer]);
-  }
-  const size_t kept = std::min(kMaxHolders, holders.size());
-  std::partial_sort(holders.begin(), holders.begin() + static_cast<std::ptrdiff_t>(kept),
-                    holders.end(), [](const auto& a, const auto& b) {
-                      return std::tie(b.second, a.first) < std::tie(a.second, b.first);
-                    });
-  holders.resize(kept);
+  result_.shifts.push_back({events_done_, shift_});
 }
 
 void Replay::FinishSwapTimes() {
@@ -682,6 +738,59 @@ SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
   const std::vector<Leftover> leftovers = replay.Leftovers();
   if (leftovers.empty()) return result;
   return Replay(timeline, swaps, tiers, budget_bytes, order, leftovers).Run();
+}
+
+std::vector<LoadChange> LoadChanges(const Timeline& timeline, const SimResult& result) {
+  const std::vector<Bytes>& bytes = timeline.data().buffer_bytes;
+  std::vector<LoadChange> changes;
+  changes.reserve(2 * bytes.size() + result.swap_changes.size());
+  auto by_swap = result.swap_changes.begin();
+  auto shift = result.shifts.begin();
+  Nanoseconds shift_ns = 0;
+  const auto num_events = static_cast<int32_t>(timeline.events().size());
+  for (int32_t position = 0; position < num_events; ++position) {
+    for (; by_swap != result.swap_changes.end() && by_swap->events <= position; ++by_swap) {
+      changes.push_back(by_swap->change);
+    }
+    for (; shift != result.shifts.end() && shift->position <= position; ++shift) {
+      shift_ns = shift->ns;
+    }
+    const Timeline::Event& event = timeline.events()[position];
+    if (event.kind == Timeline::EventKind::kAlloc) {
+      changes.push_back({event.time_ns + shift_ns, event.index, bytes[event.index]});
+    } else if (event.kind == Timeline::EventKind::kFree) {
+      changes.push_back({event.time_ns + shift_ns, event.index, -bytes[event.index]});
+    }
+  }
+  for (; by_swap != result.swap_changes.end(); ++by_swap) changes.push_back(by_swap->change);
+  return changes;
+}
+
+std::vector<std::pair<int32_t, Bytes>> PeakHolders(const Timeline& timeline,
+                                                   const SimResult& result) {
+  constexpr size_t kMaxHolders = 5;
+  const std::vector<Bytes>& bytes = timeline.data().buffer_bytes;
+  std::vector<Bytes> held(bytes.size(), 0);
+  for (int32_t position = 0; position < result.peak_events; ++position) {
+    const Timeline::Event& event = timeline.events()[position];
+    if (event.kind == Timeline::EventKind::kAlloc) held[event.index] += bytes[event.index];
+    if (event.kind == Timeline::EventKind::kFree) held[event.index] -= bytes[event.index];
+  }
+  for (size_t i = 0; i < result.peak_changes; ++i) {
+    const LoadChange& change = result.swap_changes[i].change;
+    held[change.buffer] += change.delta;
+  }
+  std::vector<std::pair<int32_t, Bytes>> holders;
+  for (size_t buffer = 0; buffer < held.size(); ++buffer) {
+    if (held[buffer] > 0) holders.emplace_back(static_cast<int32_t>(buffer), held[buffer]);
+  }
+  const size_t kept = std::min(kMaxHolders, holders.size());
+  std::partial_sort(holders.begin(), holders.begin() + static_cast<std::ptrdiff_t>(kept),
+                    holders.end(), [](const auto& a, const auto& b) {
+                      return std::tie(b.second, a.first) < std::tie(a.second, b.first);
+                    });
+  holders.resize(kept);
+  return holders;
 }
 
 const char* StallCauseName(StallCause cause) {

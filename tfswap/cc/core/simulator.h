@@ -19,6 +19,9 @@
 // The step is one of many. A buffer that is absent across the step's end is far when the step
 // begins; copies-out that the step before had not ended are still under way then.
 //
+// Only events that have to do with a swap, and copies, are gone through one by one; the largest
+// load of the stretches between them is looked up.
+//
 // No TensorFlow here, and no clock: the same input always gives the same output.
 
 #ifndef TFSWAP_CC_CORE_SIMULATOR_H_
@@ -91,21 +94,33 @@ struct LoadChange {
   Bytes delta;
 };
 
+// One that a swap makes, after so many events of the timeline.
+struct SwapLoadChange {
+  int32_t events;
+  LoadChange change;
+};
+
+// From the event at this position on, the step runs so much later than recorded.
+struct Shift {
+  int32_t position;
+  Nanoseconds ns;
+};
+
 struct SimResult {
   Nanoseconds step_ns = 0;
   Nanoseconds stall_ns = 0;
   Bytes peak_bytes = 0;
   Nanoseconds peak_ns = 0;
-  int32_t peak_op = -1;  // the op that started last before the peak; -1: none had started
-  Bytes bytes_out = 0;   // over the links, of all tiers
+  int32_t peak_events = 0;  // how many events of the timeline, and how many changes by swaps, led
+  size_t peak_changes = 0;  // to the peak
+  Bytes bytes_out = 0;      // over the links, of all tiers
   Bytes bytes_in = 0;
   std::vector<Bytes> far_peak_bytes;  // by tier
   bool fits = true;                   // the device's budget and each tier's capacity
-  std::vector<std::pair<int32_t, Bytes>> peak_holders;  // five largest, resident bytes left out
   std::vector<Stall> stalls;
-  std::vector<SwapTimes> swap_times;  // as the given swaps
-  Bytes resident_bytes = 0;
-  std::vector<LoadChange> load_changes;  // in order, from resident_bytes on
+  std::vector<SwapTimes> swap_times;         // as the given swaps
+  std::vector<SwapLoadChange> swap_changes;  // in order
+  std::vector<Shift> shifts;                 // ascending
 };
 
 // Replays `timeline` under `swaps`.
@@ -129,6 +144,13 @@ struct SimResult {
 SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
                    const std::vector<Tier>& tiers, std::optional<Bytes> budget_bytes,
                    const std::vector<OrderEdge>& order = {});
+
+// What follows from a simulation of `timeline`, where somebody asks.
+// All changes of the load in order, from resident_bytes on.
+std::vector<LoadChange> LoadChanges(const Timeline& timeline, const SimResult& result);
+// The five largest buffers at the peak and their bytes; resident bytes are left out.
+std::vector<std::pair<int32_t, Bytes>> PeakHolders(const Timeline& timeline,
+                                                   const SimResult& result);
 
 const char* StallCauseName(StallCause cause);
 

@@ -38,6 +38,7 @@ std::string Number(int64_t value) { return std::to_string(value); }
 Timeline::Timeline(TimelineData data) : data_(std::move(data)) {
   CheckData(data_);
   OrderEvents();
+  AddUpLoad();
   CheckAbsences();
 }
 
@@ -80,6 +81,25 @@ void Timeline::OrderEvents() {
     if (entry.kind == EventKind::kOpEnd) end_position_[entry.index] = position;
     events_.push_back({entry.time_ns, entry.kind, entry.index});
   }
+}
+
+void Timeline::AddUpLoad() {
+  std::vector<int64_t> load;
+  load.reserve(events_.size());
+  Bytes bytes = data_.resident_bytes;
+  for (const Event& event : events_) {
+    if (event.kind == EventKind::kAlloc) bytes += data_.buffer_bytes[event.index];
+    if (event.kind == EventKind::kFree) bytes -= data_.buffer_bytes[event.index];
+    load.push_back(bytes);
+  }
+  load_ = RangeMax(std::move(load));
+}
+
+int32_t Timeline::LastStarted(int32_t events) const {
+  for (int32_t position = events - 1; position >= 0; --position) {
+    if (events_[position].kind == EventKind::kOpStart) return events_[position].index;
+  }
+  return kNone;
 }
 
 void Timeline::CheckAbsences() const {

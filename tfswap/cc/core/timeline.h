@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "core/range_max.h"
+
 namespace tfswap {
 
 using Nanoseconds = int64_t;
@@ -66,16 +68,25 @@ class Timeline {
   // Places in events().
   int32_t start_position(int32_t op) const { return start_position_[op]; }
   int32_t end_position(int32_t op) const { return end_position_[op]; }
+  // The unswapped load after each event; before the first one it is resident_bytes.
+  const RangeMax& load() const { return load_; }
+  Bytes LoadBefore(int32_t position) const {
+    return position == 0 ? data_.resident_bytes : load_.values()[position - 1];
+  }
+  // The op that started last among the first `events` events; -1: none has.
+  int32_t LastStarted(int32_t events) const;
   bool CrossesStepEnd(const Absence& absence) const {
     return end_position(absence.after_op) >= start_position(absence.before_op);
   }
 
  private:
   void OrderEvents();
+  void AddUpLoad();
   void CheckAbsences() const;
 
   TimelineData data_;
   std::vector<Event> events_;
+  RangeMax load_;
   std::vector<int32_t> start_position_;
   std::vector<int32_t> end_position_;
 };

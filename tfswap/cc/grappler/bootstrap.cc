@@ -52,9 +52,12 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
   for (size_t i = 0; i < readers.size(); ++i) {
     const Access& reader = readers[i];
     const int absence = reader.depth - last_depth;
-    const int trigger = absence >= kLeastAbsence
-                            ? index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence)
-                            : index.NearTriggerBefore(reader.node, last_position);
+    int trigger = -1;
+    if (absence >= kLeastAbsence) {
+      trigger = index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence);
+    } else if (!index.IsRacing(reader.node)) {
+      trigger = index.NearTriggerBefore(reader.node, last_position);
+    }
     last_depth = std::max(last_depth, reader.depth);
     last_position = reader.position;
     bool alive = trigger >= 0;

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/copy.h"
+#include "grappler/accumulation_races.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -145,6 +146,7 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   if (!order.ok()) return order.status();
   index.MeasureDepth(*order);
   index.FindContexts(*order);
+  index.racing_ = AccumulationRaces(index);
   return index;
 }
 
@@ -377,13 +379,13 @@ DataType GraphIndex::OutputType(TensorId tensor) const {
 bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsGateable(int n) const {
-  return IsMilestone(n) || OtherGateable().count(node(n).op()) > 0;
+  return !IsRacing(n) && (IsMilestone(n) || OtherGateable().count(node(n).op()) > 0);
 }
 
 bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsSwappableProducer(int n) const {
-  return HeldElsewhere().count(node(n).op()) == 0;
+  return HeldElsewhere().count(node(n).op()) == 0 && !IsRacing(n);
 }
 
 bool GraphIndex::IsRewirable(int n) const { return NotRewirable().count(node(n).op()) == 0; }
@@ -466,7 +468,8 @@ std::string Describe(const GraphIndex& index) {
     const NodeDef& node = index.node(n);
     absl::StrAppend(&text, node.name(), "\t", node.op(), "\t", index.context(n), "\t",
                     index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
-                    index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "", "\t");
+                    index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
+                    index.IsRacing(n) ? "s" : "", "\t");
     for (int port = 0; port < index.outputs(n); ++port) {
       text += tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port})) ? '1' : '0';
     }

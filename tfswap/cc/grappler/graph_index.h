@@ -74,7 +74,10 @@ class GraphIndex {
   bool IsGateable(int n) const;
   // Does output 0 share the buffer of input 0, always?
   bool IsAlias(int n) const;
-  // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them.
+  // Is it on a way that must stay as fast as others (accumulation_races.h)?
+  bool IsRacing(int n) const { return racing_[n]; }
+  // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them,
+  // or if it races.
   bool IsSwappableProducer(int n) const;
   // May an input of this op be replaced by a swapped-in tensor?
   bool IsRewirable(int n) const;
@@ -93,6 +96,7 @@ class GraphIndex {
   std::vector<int> level_;     // ops on the longest way: among equal depths, the longer way counts
   std::vector<int> critical_;  // the input on the longest way, -1 at its start
   std::vector<int> position_;
+  std::vector<bool> racing_;
   std::vector<int> frame_;
   std::vector<int> frame_depth_;           // how many loops are around it
   std::vector<std::vector<int>> entries_;  // by frame: the Enter nodes that lead into it
@@ -115,9 +119,9 @@ std::string Fingerprint(const tensorflow::GraphDef& graph);
 
 // The graph as lines of tab-separated fields, for Python's planners:
 //   name  op  context  flags  plain  input...
-// flags: g gateable, a alias, p swappable producer, r rewirable. plain: a 0 or 1 an output, 1 where
-// the type is plain bytes. An input is "node:port" or "^node". The pass adds the order edges that
-// bootstrap.h makes as lines "#delay  before  after" and "#keepup  before  after".
+// flags: g gateable, a alias, p swappable producer, r rewirable, s racing. plain: a 0 or 1 an
+// output, 1 where the type is plain bytes. An input is "node:port" or "^node". The pass adds the
+// order edges that bootstrap.h makes as lines "#delay  before  after" and "#keepup  before  after".
 std::string Describe(const GraphIndex& index);
 
 }  // namespace tfswap
