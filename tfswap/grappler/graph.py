@@ -18,7 +18,7 @@ class Node:
         alias: Output 0 shares input 0's memory.
         producer: Its outputs may be swapped.
         rewirable: Its inputs may be replaced by swapped-in tensors.
-        racing: Must stay as fast as others: the order in which they end decides how a sum is rounded.
+        racing: Must stay as fast as others: who ends first decides how a sum is rounded.
         plain: For each output, whether it is plain bytes.
         inputs: Data inputs as (node, port), in order.
     """
