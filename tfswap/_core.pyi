@@ -96,8 +96,8 @@ class LocalSearch:
         enough_ns: int,
         seed: int,
     ) -> None: ...
-    def run(self, seconds: float) -> bool:
-        """Searches for so long at most; whether there is more to do."""
+    def run(self, seconds: float, tries: int) -> bool:
+        """Tries so many plans in all, for so long, at most; whether there is more to do."""
 
     @property
     def stall_ns(self) -> int: ...

@@ -13,7 +13,7 @@ from tfswap.planners.decision import MIB, Decision, copying_ns, cost
 from tfswap.simulator import Link, Swap, core_tiers, simulate, swap_rows
 from tfswap.timeline import Timeline
 
-_SEED = 1
+_NO_LIMIT = 1 << 62
 # Waits below this part of the step are not worth a search.
 _NEGLIGIBLE = 0.0002
 _PROGRESS_EVERY_S = 1.0
@@ -30,6 +30,8 @@ def improved(
     deadline_s: float,
     say: Callable[[str], None] | None = None,
     min_bytes: int = MIB,
+    tries: int = _NO_LIMIT,
+    seed: int = 1,
 ) -> Decision:
     """The decision, or a better one that was found in time.
 
@@ -43,6 +45,8 @@ def improved(
         deadline_s: when to stop, by ``time.monotonic()``.
         say: called with a line about every second.
         min_bytes: smaller buffers stay.
+        tries: how many plans to try at most.
+        seed: of the choice of plans.
     """
     enough_ns = int(timeline.step_ns * _NEGLIGIBLE)
     begun_s = time.monotonic()
@@ -62,10 +66,10 @@ def improved(
         slow=_slow_tier(machine) if needs_gates else None,
         copying_ns_per_byte=copying_ns(machine, 1 << 40, 0) / (1 << 40),
         enough_ns=enough_ns,
-        seed=_SEED,
+        seed=seed,
     )
     while (left_s := deadline_s - time.monotonic()) > 0:
-        if not search.run(min(left_s, _PROGRESS_EVERY_S)):
+        if not search.run(min(left_s, _PROGRESS_EVERY_S), tries):
             break
         if say is not None and (now_s := time.monotonic()) < deadline_s:
             say(f"planning: waits of {search.stall_ns / 1e6:.1f} ms after {now_s - begun_s:.0f} s")

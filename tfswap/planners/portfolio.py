@@ -43,6 +43,8 @@ _TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo", tvdnn_ilp.POLICY})
 _COVERED = frozenset({f"{autoswap.POLICY}:best"})
 
 _SMALLER_BUDGETS = (0.97, 0.94, 0.9, 0.85)
+# Plans that the local search tries before.
+_FIRST_TRIES = 4000
 
 AUTO = "auto"
 """The name of the best of all."""
@@ -96,16 +98,6 @@ def plan(
             raise
         if decisions and not decisions[0].swaps:
             break  # it fits as it is
-    # A plan for a smaller budget is one for this budget too, and sometimes waits less.
-    for part in _SMALLER_BUDGETS:
-        waits = min((d.result.stall_ns for d in decisions), default=0)
-        if waits == 0 or time.monotonic() > deadline_s:
-            break
-        try:
-            smaller = int(budget_bytes * part)
-            decisions.append(greedy.plan_swaps(timeline, machine, smaller))
-        except BudgetTooSmall:
-            break
     within = [d for d in decisions if d.result.peak_bytes <= budget_bytes]
     # A plan whose gates hold is preferred: copies in real life take longer than foretold.
     safe = [d for d in within if holds_on_a_slow_link(d.swaps, timeline, machine, budget_bytes)]
@@ -113,4 +105,19 @@ def plan(
     if not within:
         raise failures[0]  # ours: it reaches the lowest budgets
     best = min(within, key=lambda decision: cost(decision.result, machine))
-    return improved(best, timeline, machine, budget_bytes, deadline_s, say)
+    # The same steps in the same order, whenever time is over: more of it is never worse.
+    best = improved(
+        best, timeline, machine, budget_bytes, deadline_s, say, tries=_FIRST_TRIES, seed=1
+    )
+    # A plan for a smaller budget is one for this budget too, and sometimes waits less.
+    for part in _SMALLER_BUDGETS:
+        if best.result.stall_ns == 0 or time.monotonic() > deadline_s:
+            break
+        try:
+            other = greedy.plan_swaps(timeline, machine, int(budget_bytes * part))
+        except BudgetTooSmall:
+            break
+        holds = holds_on_a_slow_link(other.swaps, timeline, machine, budget_bytes) or not safe
+        if holds and cost(other.result, machine) < cost(best.result, machine):
+            best = other
+    return improved(best, timeline, machine, budget_bytes, deadline_s, say, seed=2)

@@ -216,7 +216,8 @@ void BindLocalSearch(py::module_& module) {
            py::arg("op_context"), py::arg("absence_context"), py::arg("min_bytes"), py::arg("tier"),
            py::arg("limit_bytes"), py::arg("slow"), py::arg("copying_ns_per_byte"),
            py::arg("enough_ns"), py::arg("seed"))
-      .def("run", &LocalSearch::Run, py::arg("seconds"), py::call_guard<py::gil_scoped_release>())
+      .def("run", &LocalSearch::Run, py::arg("seconds"), py::arg("tries"),
+           py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("stall_ns", &LocalSearch::stall_ns)
       .def_property_readonly("tried", &LocalSearch::tried)
       .def("swaps", [](const LocalSearch& search) {

@@ -10,7 +10,7 @@ namespace {
 constexpr int32_t kNone = -1;
 constexpr double kWhereItHurts = 0.7;
 // Between two looks at the clock.
-constexpr int kTries = 8;
+constexpr int kTriesATime = 8;
 
 }  // namespace
 
@@ -36,6 +36,7 @@ LocalSearch::LocalSearch(std::shared_ptr<const Timeline> timeline, SearchRules r
   if (rules_.slow) slow_tiers_.push_back(*rules_.slow);
   std::sort(swaps_.begin(), swaps_.end(),
             [](const Swap& a, const Swap& b) { return a.absence < b.absence; });
+  Require(!swaps_.empty(), "there must be a plan to begin with");
   result_ = Simulate(*timeline_, swaps_, tiers_, std::nullopt);
   cost_ = CostOf(result_);
   ListAnchors();
@@ -48,13 +49,14 @@ LocalSearch::LocalSearch(std::shared_ptr<const Timeline> timeline, SearchRules r
   }
 }
 
-bool LocalSearch::Run(double seconds) {
+bool LocalSearch::Run(double seconds, int64_t tries) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  while (MoreToDo() && Clock::now() < end) {
-    for (int i = 0; i < kTries && MoreToDo(); ++i) Try();
+  const auto more = [&] { return result_.stall_ns > rules_.enough_ns && tried_ < tries; };
+  while (more() && Clock::now() < end) {
+    for (int i = 0; i < kTriesATime && more(); ++i) Try();
   }
-  return MoreToDo();
+  return more();
 }
 
 void LocalSearch::ListAnchors() {

@@ -48,13 +48,13 @@ class Random {
 
 class LocalSearch {
  public:
-  // `swaps` is the plan to begin with. Throws std::invalid_argument as Simulate does, and if the
-  // rules do not fit the timeline.
+  // `swaps` is the plan to begin with, not empty. Throws std::invalid_argument as Simulate does,
+  // and if the rules do not fit the timeline.
   LocalSearch(std::shared_ptr<const Timeline> timeline, SearchRules rules, std::vector<Swap> swaps,
               uint64_t seed);
 
-  // Searches for so long, or less if `wait` is over soon enough; says whether there is more to do.
-  bool Run(double seconds);
+  // Tries until so many plans were tried in all, or so long; says whether there is more to do.
+  bool Run(double seconds, int64_t tries);
 
   // The best plan so far, by absence, and what it waits.
   const std::vector<Swap>& swaps() const { return swaps_; }
@@ -94,7 +94,6 @@ class LocalSearch {
   // An option that is not used and spans a moment of this one, large ones more often.
   const Option* Beside(const Option& option);
   const Option& OptionOf(int32_t absence) const { return options_[option_of_[absence]]; }
-  bool MoreToDo() const { return !swaps_.empty() && result_.stall_ns > rules_.enough_ns; }
 
   std::shared_ptr<const Timeline> timeline_;
   SearchRules rules_;
