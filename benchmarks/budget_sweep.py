@@ -1,11 +1,13 @@
 r"""Step time, peak and losses of one model under shrinking budgets, beside the unswapped training.
 
     python -m benchmarks.budget_sweep --model ResNet50 --batch 16 --image 224 \
-        --budgets 0.8,0.65,0.55,0.4 --steps 6
+        --budgets 0.8,0.65,0.55,0.4 --steps 6 [--policies auto,capuchin] [--link-bandwidth 1GB/s]
 
-Each case trains in a process of its own. One JSON line a budget goes to stdout, progress to stderr.
+Each case trains in a process of its own. One JSON line a budget and policy goes to stdout, progress
+to stderr.
 
-    unswapped ─▶ for each budget: unswapped under it (must fail), AutoSwap under it ─▶ unswapped
+    unswapped ─▶ for each budget: unswapped under it (must fail),
+                 AutoSwap under it with each policy                ─▶ unswapped
 
 The two unswapped trainings say how fast the machine was before and after, so that drift shows less,
 and whether losses repeat bit for bit at all: where they do not, there is nothing to compare. If
@@ -61,8 +63,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--intra", type=int, help="intra-op threads (TensorFlow's choice)")
     parser.add_argument("--inter", type=int, help="inter-op threads (TensorFlow's choice)")
     parser.add_argument("--link-bandwidth", help='emulate a link, such as "12GB/s"')
+    parser.add_argument(
+        "--policies",
+        type=lambda text: text.split(","),
+        default=["auto"],
+        help="planners to compare (auto)",
+    )
     parser.add_argument("--case", choices=tuple(CASES), help=argparse.SUPPRESS)
     parser.add_argument("--case-budget-bytes", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--case-policy", default="auto", help=argparse.SUPPRESS)
     parser.add_argument("--case-result", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -91,7 +100,10 @@ def swapped(options: argparse.Namespace) -> dict[str, Any]:
     import tfswap
 
     callback = tfswap.AutoSwap(
-        budget=options.case_budget_bytes, link_bandwidth=options.link_bandwidth, verbose=0
+        budget=options.case_budget_bytes,
+        policy=options.case_policy,
+        link_bandwidth=options.link_bandwidth,
+        verbose=0,
     )
     result = _train(options, options.steps + SETTLING_BATCHES, [callback])
     report = callback.report
@@ -174,9 +186,12 @@ def run_case(options: argparse.Namespace) -> None:
 # All cases, one after the other.
 
 
-def measure(options: argparse.Namespace, case: str, budget_bytes: int | None) -> dict[str, Any]:
+def measure(
+    options: argparse.Namespace, case: str, budget_bytes: int | None, policy: str = "auto"
+) -> dict[str, Any]:
     """Runs one case in a new process on the CPU; answers its result."""
     shown = f", {budget_bytes / 2**20:.0f} MiB" if budget_bytes else ""
+    shown += f", {policy}" if len(options.policies) > 1 else ""
     print(f"{case.replace('_', ' ')}{shown} ...", file=sys.stderr, end=" ", flush=True)
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +204,7 @@ def measure(options: argparse.Namespace, case: str, budget_bytes: int | None) ->
             if getattr(options, name):
                 command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
         if budget_bytes:
-            command += ["--case-budget-bytes", str(budget_bytes)]
+            command += ["--case-budget-bytes", str(budget_bytes), "--case-policy", policy]
         process = subprocess.run(
             command,
             cwd=TREE,
@@ -231,11 +246,12 @@ def losses_equal(
 def line(
     options: argparse.Namespace,
     budget_bytes: int,
+    policy: str,
     baselines: Sequence[dict[str, Any]],
     fitting: dict[str, Any],
     result: dict[str, Any],
 ) -> dict[str, Any]:
-    """The JSON line of one budget; what is not known is None, and "error" says why."""
+    """The JSON line of one budget and policy; what is not known is None, and "error" says why."""
     unswapped_step_s = statistics.median(
         seconds
         for baseline in baselines
@@ -256,12 +272,15 @@ def line(
         "unswapped_fits": fitting.get("fits"),
         "bytes_out": None,
         "bytes_in": None,
+        "policy": policy,
+        "predicted_step_s": None,
     }
     errors = [found["error"] for found in (fitting, result) if "error" in found]
     if "error" not in result:
         report = result["report"]
         values["measured_peak_bytes"] = result["peak_bytes"]
         values["predicted_peak_bytes"] = report["predicted_peak_bytes"]
+        values["predicted_step_s"] = report["predicted_step_s"]
         values["bytes_out"] = report["bytes_out_per_step"]
         values["bytes_in"] = report["bytes_in_per_step"]
         values["loss_bit_equal"] = losses_equal(baselines, result)
@@ -288,13 +307,15 @@ def sweep(options: argparse.Namespace) -> int:
     for part in options.budgets:
         budget_bytes = int(part * before["peak_bytes"])
         fitting = measure(options, "unswapped_under_budget", budget_bytes)
-        measured.append((budget_bytes, fitting, measure(options, "swapped", budget_bytes)))
+        for policy in options.policies:
+            result = measure(options, "swapped", budget_bytes, policy)
+            measured.append((budget_bytes, policy, fitting, result))
     baselines = [before]
     while len(baselines) == 1 or (
         len(baselines) < MOST_BASELINES
         and any(
             "error" not in result and losses_equal(baselines, result) is False
-            for _, _, result in measured
+            for _, _, _, result in measured
         )
     ):
         baseline = measure(options, "unswapped", None)
@@ -302,8 +323,8 @@ def sweep(options: argparse.Namespace) -> int:
             print(baseline["error"], file=sys.stderr)
             return 1
         baselines.append(baseline)
-    for budget_bytes, fitting, result in measured:
-        print(json.dumps(line(options, budget_bytes, baselines, fitting, result)))
+    for budget_bytes, policy, fitting, result in measured:
+        print(json.dumps(line(options, budget_bytes, policy, baselines, fitting, result)))
     return 0
 
 

@@ -25,7 +25,7 @@ from tfswap.machine import Machine
 from tfswap.planners import portfolio
 from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import BudgetTooSmall
-from tfswap.timeline import Timeline
+from tfswap.timeline import Timeline, peak_load
 from tfswap.traces.events import find_step
 from tfswap.traces.read import read_trace
 from tfswap.traces.singa import read_singa
@@ -46,9 +46,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, required=True, help="a timeline or an event list")
     parser.add_argument(
         "--limits",
-        type=lambda text: [float(part) for part in text.split(",")],
+        type=lambda text: text.split(","),
         required=True,
-        help="limits of the load in MiB",
+        help='limits of the load in MiB, or such as "55%%" of the unswapped peak',
     )
     parser.add_argument(
         "--policies",
@@ -59,6 +59,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--planning-time", type=float, default=1.0, help="s, of auto (1)")
     parser.add_argument("--link-bandwidth", help='such as "12GB/s" (AutoSwap\'s measured link)')
     return parser.parse_args(arguments)
+
+
+def limits(texts: Sequence[str], peak_bytes: int) -> list[int]:
+    """In bytes: numbers are MiB, percentages of the peak."""
+    return [
+        int(float(text[:-1]) / 100 * peak_bytes) if text.endswith("%") else int(float(text) * MIB)
+        for text in texts
+    ]
 
 
 def honest(options: argparse.Namespace) -> None:
@@ -74,8 +82,8 @@ def honest(options: argparse.Namespace) -> None:
     policies = options.policies or [
         name for name in portfolio.POLICIES if name != "autoswap:bo"
     ] + [portfolio.AUTO]
-    for limit_mib in options.limits:
-        limit_bytes = int(limit_mib * MIB)
+    for limit_bytes in limits(options.limits, peak_load(timeline)):
+        limit_mib = round(limit_bytes / MIB, 1)
         bound_ms = round(least_wait_ns(timeline, machine, limit_bytes) / 1e6, 3)
         for policy in policies:
             values = _line(limit_mib, policy, "honest")
@@ -116,13 +124,14 @@ def published(options: argparse.Namespace) -> None:
     accounting = PublishedAccounting(
         find_step(read_singa(options.trace)), UNTOUCHED_BYTES.get(options.trace.name, 0)
     )
-    for limit_mib in options.limits:
+    for limit_bytes in limits(options.limits, int(accounting.load.max())):
+        limit_mib = round(limit_bytes / MIB, 1)
         for score in SCORES:
             policy = f"autoswap:{score}"
             if options.policies and policy not in options.policies:
                 continue
             begun_s = time.perf_counter()
-            overhead_ms, peak_bytes = accounting.overhead_ms(score, int(limit_mib * MIB))
+            overhead_ms, peak_bytes = accounting.overhead_ms(score, limit_bytes)
             values = _line(limit_mib, policy, "published")
             values["overhead_ms"] = round(overhead_ms, 3)
             values["peak_mib"] = round(peak_bytes / MIB, 1)

@@ -29,7 +29,8 @@ def trained(
 
 def swapped(outcome: str = "swapped", **arguments: Any) -> dict[str, Any]:
     result = trained([9.0, 1.5, 2.5], **arguments)
-    report = {"predicted_peak_bytes": 540, "bytes_out_per_step": 7, "bytes_in_per_step": 8}
+    report = {"predicted_peak_bytes": 540, "predicted_step_s": 1.9}
+    report |= {"bytes_out_per_step": 7, "bytes_in_per_step": 8}
     return {**result, "peak_bytes": 550, "report": {**report, "outcome": outcome}}
 
 
@@ -38,7 +39,7 @@ DOES_NOT_FIT = {"fits": False, "reason": "too large", "warnings": []}
 
 
 def test_a_line_has_all_keys_in_their_order(options: argparse.Namespace) -> None:
-    line = budget_sweep.line(options, 560, BASELINES, DOES_NOT_FIT, swapped())
+    line = budget_sweep.line(options, 560, "auto", BASELINES, DOES_NOT_FIT, swapped())
     assert line == {
         "model": "M",
         "batch": 2,
@@ -54,37 +55,47 @@ def test_a_line_has_all_keys_in_their_order(options: argparse.Namespace) -> None
         "unswapped_fits": False,
         "bytes_out": 7,
         "bytes_in": 8,
+        "policy": "auto",
+        "predicted_step_s": 1.9,
     }
     assert " ".join(line) == (
         "model batch image budget_bytes unswapped_peak_bytes predicted_peak_bytes "
         "measured_peak_bytes unswapped_step_s step_s step_ratio loss_bit_equal unswapped_fits "
-        "bytes_out bytes_in"
+        "bytes_out bytes_in policy predicted_step_s"
     )
 
 
 def test_one_bit_of_one_loss_counts(options: argparse.Namespace) -> None:
     losses = [(0.0).hex(), (1.0).hex(), (2.0000000000000004).hex()]
     result = swapped(losses=losses)
-    assert budget_sweep.line(options, 5, BASELINES, DOES_NOT_FIT, result)["loss_bit_equal"] is False
+    assert (
+        budget_sweep.line(options, 5, "auto", BASELINES, DOES_NOT_FIT, result)["loss_bit_equal"]
+        is False
+    )
 
 
 def test_a_loss_too_few_counts(options: argparse.Namespace) -> None:
     result = swapped()
     result["steps"].pop()
-    assert budget_sweep.line(options, 5, BASELINES, DOES_NOT_FIT, result)["loss_bit_equal"] is False
+    assert (
+        budget_sweep.line(options, 5, "auto", BASELINES, DOES_NOT_FIT, result)["loss_bit_equal"]
+        is False
+    )
 
 
 def test_losses_are_not_compared_where_the_unswapped_ones_disagree(
     options: argparse.Namespace,
 ) -> None:
     other = trained([9.0, 1.0, 1.0], ["0x0p0", "0x0p0", "0x0p0"])
-    line = budget_sweep.line(options, 5, (BASELINES[0], other), DOES_NOT_FIT, swapped())
+    line = budget_sweep.line(options, 5, "auto", (BASELINES[0], other), DOES_NOT_FIT, swapped())
     assert line["loss_bit_equal"] is None
 
 
 def test_a_failed_case_keeps_its_keys_and_says_why(options: argparse.Namespace) -> None:
-    line = budget_sweep.line(options, 5, BASELINES, DOES_NOT_FIT, {"error": "op X needs 9 MiB"})
-    good = budget_sweep.line(options, 5, BASELINES, DOES_NOT_FIT, swapped())
+    line = budget_sweep.line(
+        options, 5, "auto", BASELINES, DOES_NOT_FIT, {"error": "op X needs 9 MiB"}
+    )
+    good = budget_sweep.line(options, 5, "auto", BASELINES, DOES_NOT_FIT, swapped())
     assert list(line) == [*good, "error"]
     assert line["error"] == "op X needs 9 MiB"
     unknown = ("predicted_peak_bytes", "measured_peak_bytes", "step_s", "step_ratio")
@@ -94,7 +105,7 @@ def test_a_failed_case_keeps_its_keys_and_says_why(options: argparse.Namespace) 
 
 def test_a_training_without_a_plan_says_why(options: argparse.Namespace) -> None:
     result = {**swapped("bootstrap"), "warnings": ["tfswap: budget too small for op X"]}
-    line = budget_sweep.line(options, 5, BASELINES, DOES_NOT_FIT, result)
+    line = budget_sweep.line(options, 5, "auto", BASELINES, DOES_NOT_FIT, result)
     assert line["error"] == "tfswap: budget too small for op X"
     assert line["measured_peak_bytes"] == 550
 
@@ -109,7 +120,7 @@ def test_only_steps_after_the_last_change_of_plan_are_timed(options: argparse.Na
 
 def test_a_plan_that_never_settled_has_no_time(options: argparse.Namespace) -> None:
     line = budget_sweep.line(
-        options, 5, BASELINES, DOES_NOT_FIT, swapped(phases=["first", "warm", "settle"])
+        options, 5, "auto", BASELINES, DOES_NOT_FIT, swapped(phases=["first", "warm", "settle"])
     )
     assert line["step_s"] is None
     assert line["error"] == "the plan was not settled after all steps: run more --steps"

@@ -254,6 +254,26 @@ def cases(draw):  # type: ignore[no-untyped-def]
 @settings(max_examples=400, deadline=None)
 @given(cases())
 def test_same_numbers_as_the_reference(case) -> None:  # type: ignore[no-untyped-def]
+    check_against_reference(*case)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_long_steps_give_the_same_numbers_too(data: st.DataObject) -> None:
+    # Long enough that the simulator looks up what lies between the events that swaps touch.
+    timeline = training_step(blocks=4, layers=2, seed=data.draw(st.integers(0, 3)))
+    absences = data.draw(st.sets(st.integers(0, len(timeline.absences) - 1), max_size=12))
+    swaps = []
+    for index in sorted(absences):
+        absence = timeline.absences[index]
+        gate = data.draw(st.sampled_from([-1, absence.before_op]))
+        trigger = data.draw(st.integers(absence.after_op, absence.before_op - 1))
+        swaps.append(Swap(index, gate, trigger))
+    speed = data.draw(st.sampled_from([0.3e9, 2e9, 20e9]))
+    check_against_reference(timeline, swaps, [FakeMachine(speed, speed, 3, 3)], None, [])
+
+
+def check_against_reference(*case) -> None:  # type: ignore[no-untyped-def]
     got = simulate(*case)
     want = reference_simulate(*case)
     for name in (
