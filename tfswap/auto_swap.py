@@ -109,9 +109,10 @@ class AutoSwap(keras.callbacks.Callback):
 
         Keys: `outcome` ("swapped", "fits", "bootstrap", "no effect"), `budget_bytes`,
         `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes` (highest of all
-        steps), `unswapped_step_s`, `predicted_step_s`, `step_s`, `bytes_out_per_step`,
-        `bytes_in_per_step`, `swapped_buffers`, `host_peak_bytes`, `corrections`, `plan` and
-        `notes` (everything that was said). What is not known is None.
+        steps), `unswapped_step_s`, `predicted_step_s`, `predicted_wait_s` (of it, for copies),
+        `least_wait_s` (no plan waits less), `step_s`, `bytes_out_per_step`, `bytes_in_per_step`,
+        `swapped_buffers`, `host_peak_bytes`, `corrections`, `plan` and `notes` (everything that was
+        said). What is not known is None.
         """
         report = Report() if self._run is None else self._run.report
         return report.as_dict()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tfswap.machine import Machine
 from tfswap.plan import FunctionPlan, Return, TensorSwap
 from tfswap.planners import portfolio
+from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
 from tfswap.profile import Profile
 from tfswap.simulator import Swap
@@ -17,10 +18,17 @@ from tfswap.timeline import Absence
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan of one graph and the simulation behind it."""
+    """A plan of one graph and the simulation behind it.
+
+    Attributes:
+        function: The plan.
+        decision: What the planner said.
+        least_wait_ns: What no plan of swaps waits less than, in this budget and on this link.
+    """
 
     function: FunctionPlan
     decision: Decision
+    least_wait_ns: int
 
 
 def plan_function(
@@ -60,7 +68,8 @@ def plan_function(
         unswapped_peak_bytes=profile.unswapped_peak_bytes,
         unswapped_step_ns=timeline.step_ns,
     )
-    return Planned(function, decision)
+    least = min(least_wait_ns(timeline, machine, budget_bytes), decision.result.stall_ns)
+    return Planned(function, decision, least)
 
 
 def tensor_swaps(profile: Profile, swaps: tuple[Swap, ...]) -> tuple[TensorSwap, ...]:

@@ -393,6 +393,9 @@ class SwapRun:
             return False
         peak_bytes = planned.function.predicted_peak_bytes * self._measured_to_simulated
         self._adopt(dataclasses.replace(planned.function, predicted_peak_bytes=int(peak_bytes)))
+        self.report.predicted_wait_s = planned.decision.result.stall_ns / 1e9
+        self.report.least_wait_s = planned.least_wait_ns / 1e9
+        self.report.notes += planned.decision.notes
         self._phase = _Phase.SETTLE
         return True
 

@@ -23,6 +23,8 @@ def test_predictions_stand_beside_measurements():
         measured_peak_bytes=857 << 20,
         unswapped_step_s=2.73,
         predicted_step_s=2.9,
+        predicted_wait_s=0.12,
+        least_wait_s=0.1,
         step_s=2.95,
         bytes_out_per_step=711 << 20,
         bytes_in_per_step=711 << 20,
@@ -32,6 +34,7 @@ def test_predictions_stand_beside_measurements():
     assert summary_lines(report) == [
         "tfswap: peak   1.53 GiB -> 857 MiB measured (849 MiB predicted), budget 900 MiB",
         "tfswap: step   2.73 s -> 2.95 s measured (2.90 s predicted)",
+        "tfswap: waits  120 ms a step for copies, predicted; no plan waits less than 100 ms",
         "tfswap: moved  711 MiB out and 711 MiB in per step, 57 buffers",
         "tfswap: far    700 MiB in use (host)",
     ]

@@ -66,7 +66,9 @@ def lines(planned: Planned, budget_bytes: int, path: Path) -> list[str]:
     return [
         f"peak   {unswapped} -> {readable_bytes(function.predicted_peak_bytes)}, "
         f"budget {readable_bytes(budget_bytes)}",
-        f"step   {step} -> {function.predicted_step_ns / 1e6:.1f} ms",
+        f"step   {step} -> {function.predicted_step_ns / 1e6:.1f} ms, of it "
+        f"{result.stall_ns / 1e6:.1f} ms waiting for copies; no plan waits less than "
+        f"{planned.least_wait_ns / 1e6:.1f} ms",
         f"moved  {readable_bytes(result.bytes_out)} out and {readable_bytes(result.bytes_in)} in "
         f"per step, {len(function.swaps)} buffers ({planned.decision.policy})",
         *planned.decision.notes,

@@ -9,6 +9,8 @@ are taken to be divisible and to start at once, the link to serve nothing else, 
   first, must begin to come back at some moment g(u) at the latest: the step waits u - g(u) or more
   after u.
 
+Both hold at any moment: of long steps, some hundred of the fullest are looked at.
+
 The two waits are apart where t <= u, and add up: there, what crosses the step's end is taken to be
 free (it may have left long before, and come back long after). Each alone is a bound too, and then
 what crosses the end must have left since it was made, in the step before.
@@ -27,6 +29,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+_MOST_MOMENTS = 400
+
+
 def least_wait_ns(timeline: Timeline, machine: Link, budget_bytes: int) -> int:
     """No plan of swaps waits less than this; ns.
 
@@ -43,6 +48,7 @@ def least_wait_ns(timeline: Timeline, machine: Link, budget_bytes: int) -> int:
     over = np.flatnonzero(load.bytes > budget_bytes)
     if not len(over):
         return 0
+    over = _fullest(load, over)
     crossing = _bounds(timeline, machine, budget_bytes, load, gaps, over, free=False)
     if crossing is None:
         return timeline.step_ns
@@ -53,6 +59,14 @@ def least_wait_ns(timeline: Timeline, machine: Link, budget_bytes: int) -> int:
         before = np.maximum.accumulate(apart[0])
         least = max(least, float((before + apart[1]).max()))
     return int(least)
+
+
+def _fullest(load: OpLoad, over: Ints) -> Ints:
+    """The fullest part of each of some stretches."""
+    if len(over) <= _MOST_MOMENTS:
+        return over
+    fullest = [part[np.argmax(load.bytes[part])] for part in np.array_split(over, _MOST_MOMENTS)]
+    return np.array(fullest, dtype=np.int64)
 
 
 def _bounds(

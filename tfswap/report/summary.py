@@ -20,6 +20,8 @@ class Report:
     measured_peak_bytes: int | None = None
     unswapped_step_s: float | None = None
     predicted_step_s: float | None = None
+    predicted_wait_s: float | None = None
+    least_wait_s: float | None = None
     step_s: float | None = None
     bytes_out_per_step: int | None = None
     bytes_in_per_step: int | None = None
@@ -50,6 +52,16 @@ def _seconds(seconds: float | None) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
+def _waits(report: Report) -> list[str]:
+    """How long copies are foretold to hold ops up, and how much of it any plan would."""
+    if not report.predicted_wait_s or report.least_wait_s is None:
+        return []
+    return [
+        f"tfswap: waits  {_seconds(report.predicted_wait_s)} a step for copies, predicted; "
+        f"no plan waits less than {_seconds(report.least_wait_s)}"
+    ]
+
+
 def summary_lines(report: Report) -> list[str]:
     """At most five lines for a person."""
     budget = readable_bytes(report.budget_bytes)
@@ -75,6 +87,7 @@ def summary_lines(report: Report) -> list[str]:
         f"({readable_bytes(report.predicted_peak_bytes)} predicted), budget {budget}",
         f"tfswap: step   {_seconds(report.unswapped_step_s)} -> {_seconds(report.step_s)} measured "
         f"({_seconds(report.predicted_step_s)} predicted)",
+        *_waits(report),
         f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "
         f"{report.swapped_buffers} buffers",
