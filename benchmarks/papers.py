@@ -361,8 +361,8 @@ def autoswap(wanted: set[str] | None, planning_time_s: float) -> Iterator[dict[s
         yield line(
             "AutoSwap", "table II", machine, name, 100, "none", "peak MiB", load_mib,
             peak_load(timeline) / MIB, least / MIB,
-            "SINGA keeps a buffer for each of convolution, batch norm and activation, and cuDNN's "
-            "work space; Keras's activations are in place",
+            "SINGA keeps three maps a layer (convolution, batch norm, activation), four of each "
+            "weight, and cuDNN's work spaces, as its step's list shows; TensorFlow two and two",
         )  # fmt: skip
         reached = [
             least_without_waiting(timeline, machine, policy, planning_time_s) / MIB

@@ -99,6 +99,16 @@ def test_a_training_step_waits_no_longer_than_the_heuristic() -> None:
     assert again.stall_ns <= plan_heuristic(timeline, machine, budget).result.stall_ns
 
 
+@pytest.mark.parametrize("tenths", [6, 7, 8])
+def test_auto_is_near_the_optimum(tenths: int) -> None:
+    timeline = training_step(blocks=4)
+    machine = FakeMachine(4e9, 4e9, 10_000, 10_000)
+    budget = peak_load(timeline) * tenths // 10
+    auto = portfolio.plan("auto", timeline, machine, budget)
+    optimal = plan_ilp(timeline, machine, budget, time_limit_s=3.0)
+    assert auto.result.step_ns <= 1.05 * optimal.result.step_ns
+
+
 @settings(max_examples=100, deadline=None)
 @given(timelines() | crowded_timelines(), machines, st.data())
 def test_no_plan_waits_less_than_the_bound(

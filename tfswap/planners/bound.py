@@ -81,6 +81,7 @@ def _bounds(
     """Waits before and after each part; what crosses the step's end is free, or takes its time."""
     step_ns = float(timeline.step_ns)
     made_ns = gaps.made_ns.astype(np.float64)
+    made_ns[_maybe_far(timeline, gaps)] = -np.inf
     need_ns = gaps.before_start_ns.astype(np.float64)
     # In the step's tail it is needed a step later, in its head it was made a step before.
     made_before_ns = np.where(gaps.made_ns > 0, made_ns - step_ns, -np.inf)
@@ -104,6 +105,15 @@ def _bounds(
         forwards[i] = _late_by(size, ready, float(missing[i]), float(due_ns[i]), out_ns)
         backwards[i] = _late_by(size, -need, float(missing[i]), -float(due_ns[i]), in_ns)
     return forwards, backwards
+
+
+def _maybe_far(timeline: Timeline, gaps: Gaps) -> NDArray[np.bool_]:
+    """Which buffers may have a far copy of the step before, so that they leave without a copy."""
+    tensors = [(a.buffer, a.tensor) for a in (timeline.absences[i] for i in gaps.absence.tolist())]
+    crossing = {tensor for tensor, crosses in zip(tensors, gaps.crosses, strict=True) if crosses}
+    crosses_too = np.array([tensor in crossing for tensor in tensors], dtype=np.bool_)
+    far: NDArray[np.bool_] = crosses_too & (gaps.made_ns == 0)
+    return far
 
 
 def _late_by(

@@ -37,10 +37,7 @@ class Search:
         self._repair_s = _REPAIR_SHARE * time_limit_s
         self._moments = step.first_moments()
         self.found = found
-        self.least_ns = 0
-        # That bound has what crosses the step's end copied out, which may be far already.
-        if not any(gap.crosses for gap in step.gaps):
-            self.least_ns = least_wait_ns(step.timeline, step.machine, step.budget_bytes)
+        self.least_ns = least_wait_ns(step.timeline, step.machine, step.budget_bytes)
 
     @property
     def _wait_ns(self) -> int:

@@ -68,7 +68,7 @@ class Step:
     """The step as the solver sees it.
 
     Attributes:
-        unit_ns: of all times.
+        unit_ns, unit_bytes: of all times, and of sizes and loads.
         at, load: time of each event of the replay, and the load after it above the budget.
         moments: places of the events that begin a moment: the load is over the budget, and changed,
             or a gap ended.
@@ -82,6 +82,7 @@ class Step:
     budget_bytes: int
     min_bytes: int
     unit_ns: float
+    unit_bytes: int
     gaps: tuple[Gap, ...]
     at: Floats
     load: Floats
@@ -132,6 +133,7 @@ class Step:
             budget_bytes=budget_bytes,
             min_bytes=min_bytes,
             unit_ns=unit_ns,
+            unit_bytes=unit_bytes,
             gaps=tuple(gaps),
             at=event_ns / unit_ns,
             load=(event_load - budget_bytes) / unit_bytes,
@@ -156,10 +158,17 @@ class Step:
 
     def check(self) -> None:
         """Whether the budget can be met at all, at any speed of the link."""
+        least = None
         for place in self.moments.tolist():
             gone = sum(g.size for g in self.gaps if g.in_tail(place) or g.in_head(place))
-            if gone < self.load[place] - SLACK:
-                raise too_small(self.timeline, self.budget_bytes, self.least(), POLICY)
+            missing = self.load[place] - gone
+            if missing > SLACK:
+                least = self.least() if least is None else least
+                part = self.starts_up_to(place)
+                at_least = self.budget_bytes + round(missing * self.unit_bytes)
+                least[part] = max(int(least[part]), at_least)
+        if least is not None:
+            raise too_small(self.timeline, self.budget_bytes, least, POLICY)
 
     def everything(self) -> list[Wish]:
         """All that is absent at a moment leaves at once and comes back when it is needed."""
