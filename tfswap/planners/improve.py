@@ -14,6 +14,7 @@ from tfswap.simulator import Link, Swap, core_tiers, simulate, swap_rows
 from tfswap.timeline import Timeline
 
 _NO_LIMIT = 1 << 62
+_IMPROVED = ", improved"
 # Waits below this part of the step are not worth a search.
 _NEGLIGIBLE = 0.0002
 _PROGRESS_EVERY_S = 1.0
@@ -77,7 +78,8 @@ def improved(
     result = simulate(timeline, swaps, machine)
     if cost(result, machine) >= cost(decision.result, machine):
         return decision
-    return replace(decision, policy=f"{decision.policy}, improved", swaps=swaps, result=result)
+    policy = f"{decision.policy.removesuffix(_IMPROVED)}{_IMPROVED}"
+    return replace(decision, policy=policy, swaps=swaps, result=result)
 
 
 def holds_on_a_slow_link(
