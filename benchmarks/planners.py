@@ -2,8 +2,8 @@ r"""What each planner makes of one trace under shrinking limits: a JSON line per
 
     python -m benchmarks.planners --trace FILE --limits 280,300,320,350,380,400,420,440,450,490
 
-FILE is a timeline of tfswap's (`benchmarks/traces` has some of a CPU; a link of 0.2 GB/s is to these
-steps what PCI Express is to a GPU's) or an event list of SINGA's. With ``--accounting honest`` (the
+FILE is a timeline of tfswap's (`benchmarks/traces` has some of a CPU; to these, a link of 0.2 GB/s
+is what PCI Express is to a GPU's) or an event list of SINGA's. With ``--accounting honest`` (the
 default) each plan is judged by the simulator; with ``published``, for an event list of SINGA's, as
 the authors of AutoSwap added up their overheads. Keys: limit_mib policy accounting overhead_ms
 peak_mib bound_ms seconds; what a policy cannot do is null, and "error" says why.
