@@ -458,7 +458,7 @@ def build_libraries() -> dict[str, Path]:
         if "std=" not in flag
     )
     pybind11 = pybind11_include()
-    core = compile_steps(sources("core"), compiler, (*common, "-O3"), "")
+    core = compile_steps(sources("core", "packing"), compiler, (*common, "-O3"), "")
     bindings = compile_steps(
         sources("bindings"),
         compiler,

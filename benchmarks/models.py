@@ -105,24 +105,31 @@ def alexnet(image: int = 224, classes: int = 1000) -> Any:
     return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x), name="alexnet")
 
 
-def cifar_vgg16(classes: int = 10) -> Any:
-    """VGG16 for 32 px with batch norm behind each convolution and one hidden layer of 512."""
+# Convolutions of a stage, by the net's depth (Simonyan and Zisserman 2015, table 1).
+_VGG_STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+# Blocks of a stage, by the net's depth (He et al. 2016, table 1); from 50 on they are bottlenecks.
+_RESNET_STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+
+
+def cifar_vgg(depth: int, classes: int = 10) -> Any:
+    """VGG for 32 px with batch norm behind each convolution and one hidden layer of 512."""
     import keras
     from keras import layers
 
     x = inputs = keras.Input((32, 32, 3))
-    for filters, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
-        for _ in range(depth):
+    for filters, convolutions in zip((64, 128, 256, 512, 512), _VGG_STAGES[depth], strict=True):
+        for _ in range(convolutions):
             x = layers.Conv2D(filters, 3, padding="same")(x)
             x = layers.ReLU()(layers.BatchNormalization()(x))
         x = layers.MaxPooling2D()(x)
     x = layers.Dense(512)(layers.Flatten()(x))
     x = layers.ReLU()(layers.BatchNormalization()(x))
-    return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x), name="cifar_vgg16")
+    outputs = layers.Dense(classes, activation="softmax")(x)
+    return keras.Model(inputs, outputs, name=f"cifar_vgg{depth}")
 
 
-def cifar_resnet50(classes: int = 10) -> Any:
-    """ResNet50 for 32 px: the bottlenecks of ImageNet's behind one convolution without stride."""
+def cifar_resnet(depth: int, classes: int = 10) -> Any:
+    """ResNet for 32 px: the blocks of ImageNet's behind one convolution without stride."""
     import keras
     from keras import layers
 
@@ -130,14 +137,24 @@ def cifar_resnet50(classes: int = 10) -> Any:
         x = layers.Conv2D(filters, size, strides=stride, padding="same", use_bias=False)(x)
         return layers.BatchNormalization()(x)
 
+    bottleneck = depth >= 50
     inputs = keras.Input((32, 32, 3))
     x = layers.ReLU()(convolution(inputs, 64, 3))
-    for stage, (filters, depth) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
-        for block in range(depth):
+    for stage, (filters, blocks) in enumerate(
+        zip((64, 128, 256, 512), _RESNET_STAGES[depth], strict=True)
+    ):
+        width = 4 * filters if bottleneck else filters
+        for block in range(blocks):
             stride = 2 if stage and not block else 1
-            shortcut = x if block else convolution(x, 4 * filters, 1, stride)
-            x = layers.ReLU()(convolution(x, filters, 1))
-            x = layers.ReLU()(convolution(x, filters, 3, stride))
-            x = layers.ReLU()(layers.Add()([convolution(x, 4 * filters, 1), shortcut]))
+            as_it_is = stride == 1 and x.shape[-1] == width
+            shortcut = x if as_it_is else convolution(x, width, 1, stride)
+            if bottleneck:
+                x = layers.ReLU()(convolution(x, filters, 1))
+                x = layers.ReLU()(convolution(x, filters, 3, stride))
+                x = convolution(x, width, 1)
+            else:
+                x = layers.ReLU()(convolution(x, filters, 3, stride))
+                x = convolution(x, width, 3)
+            x = layers.ReLU()(layers.Add()([x, shortcut]))
     x = layers.Dense(classes, activation="softmax")(layers.GlobalAveragePooling2D()(x))
-    return keras.Model(inputs, x, name="cifar_resnet50")
+    return keras.Model(inputs, x, name=f"cifar_resnet{depth}")

@@ -30,6 +30,7 @@ import argparse
 import csv
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -88,7 +89,16 @@ _VDNN_NETS = {
 }
 
 # Table II of AutoSwap: the load and the least peak without overhead, MB that are MiB, batch 100.
-AUTOSWAP = {"cifar_vgg16": (647, 447), "cifar_resnet50": (4418, 2906)}
+AUTOSWAP = {
+    "cifar_resnet18": (1452, 1152),
+    "cifar_resnet34": (2824, 2124),
+    "cifar_resnet50": (4418, 2906),
+    "cifar_resnet101": (8367, 5658),
+    "cifar_vgg11": (389, 284),
+    "cifar_vgg13": (509, 360),
+    "cifar_vgg16": (647, 447),
+    "cifar_vgg19": (785, 561),
+}
 
 # Capuchin's largest batches: TensorFlow's own, vDNN's, Capuchin's.
 CAPUCHIN = {
@@ -164,8 +174,9 @@ def traced(name: str, image: int) -> TracedStep:
     keras.utils.clear_session()
     if name == "AlexNet":
         model = models.alexnet(image)
-    elif name.startswith("cifar"):
-        model = getattr(models, name)()
+    elif cifar := re.fullmatch(r"cifar_(vgg|resnet)(\d+)", name):
+        family = models.cifar_vgg if cifar[1] == "vgg" else models.cifar_resnet
+        model = family(int(cifar[2]))
     else:
         factory = getattr(keras.applications, name)
         model = factory(weights=None, input_shape=(image, image, 3))
@@ -209,7 +220,8 @@ _VDNN_MEMORY = {
     "tensorflow": "TensorFlow frees feature maps and gradients after their last reader",
     "conv": "at AlexNet's peak the classifier's weights have gradients, which the figure leaves "
     "out",
-    "all": "X of the next layer is prefetched while a pooling's X, Y and their gradients are there",
+    "all": "X of the next layer is prefetched while a pooling's X, Y and their gradients are "
+    "there: three and a half maps of the largest size in VGG16, where the figure has three",
 }
 
 
@@ -409,7 +421,8 @@ def capuchin(wanted: set[str] | None) -> Iterator[dict[str, Any]]:
             "none": "cuDNN's work space, the CUDA context and the allocator's fragments take part "
             "of the 16 GiB",
             "vdnn_all": "the paper's vDNN is its own implementation in TensorFlow",
-            "capuchin": "Capuchin recomputes beside swapping, and swaps what is made in place",
+            "capuchin": "Capuchin recomputes too, which is not simulated; one op's own inputs and "
+            "outputs bound it here, on its card also work space, fragments and time",
         }
         published = {"none": tensorflow, "vdnn_all": of_vdnn, "capuchin": of_capuchin}
         for policy, simulated in largest.items():

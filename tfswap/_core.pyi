@@ -78,6 +78,36 @@ def simulate(
     order: list[tuple[int, int]] = ...,
 ) -> SimResult: ...
 
+class MaxTree:
+    """The largest of values of which stretches go up and down; see ``cc/core/max_tree.h``."""
+
+    def __init__(self, values: NDArray[np.int64]) -> None: ...
+    def add(self, begin: int, end: int, delta: int) -> None: ...
+    def max(self) -> int: ...
+
+class PackingProblem:
+    """Buffers to be packed; see ``cc/packing``. Raises ValueError for what makes no sense."""
+
+    def __init__(
+        self,
+        size: NDArray[np.int64],
+        lower: NDArray[np.int64],
+        upper: NDArray[np.int64],
+        alignment: NDArray[np.int64],
+        fixed: NDArray[np.int64],
+        gaps: NDArray[np.int64],
+    ) -> None: ...
+    def max_live(self) -> int: ...
+    def find_fault(self, offsets: NDArray[np.int64], height: int) -> str: ...
+    def place_by_size(self, best_fit: bool) -> NDArray[np.int64]: ...
+    def improve(self, seconds: float, enough: int, seed: int) -> NDArray[np.int64]: ...
+    def solve(
+        self, capacity: int, seconds: float, without: list[str], seed: int
+    ) -> tuple[str, NDArray[np.int64], int]: ...
+    def pack(
+        self, seconds: float, capacities: list[int], seed: int
+    ) -> tuple[NDArray[np.int64], int, int]: ...
+
 class LocalSearch:
     """Plans of one tier without sections; see ``cc/core/local_search.h``."""
 

@@ -17,6 +17,9 @@ allocation).
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 
 from tfswap.planners.anchors import Wish, swaps_for
@@ -32,7 +35,12 @@ _FEEDBACK_ROUNDS = 40
 
 
 def plan_swaps(
-    timeline: Timeline, machine: Link, budget_bytes: int, *, min_bytes: int = MIB
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    *,
+    min_bytes: int = MIB,
+    deadline_s: float = math.inf,
 ) -> Decision:
     """Choose swaps as Capuchin does, without recomputation.
 
@@ -41,6 +49,7 @@ def plan_swaps(
         machine: speeds of the link.
         budget_bytes: what the load may reach.
         min_bytes: smaller buffers stay. Default 1 MiB.
+        deadline_s: of the monotonic clock; the feedback ends then. Default: never.
 
     Raises:
         BudgetTooSmall: if all candidates together do not bring the load below the budget.
@@ -50,31 +59,29 @@ def plan_swaps(
     link = core_tiers(machine)[0]
     load = OpLoad.of(timeline)
     gaps = Gaps.of(timeline, load, min_bytes)
-    in_peak = np.flatnonzero(load.bytes > budget_bytes)
-    touches = np.zeros(len(gaps), dtype=bool)
-    for part in in_peak.tolist():
-        touches |= gaps.cover(part)
-    gaps = gaps.take(np.flatnonzero(touches))
+    gaps = gaps.take(np.flatnonzero(gaps.areas(load.bytes > budget_bytes)))
     out_ns = np.array([link.out_duration_ns(int(b)) for b in gaps.bytes], dtype=np.int64)
     in_ns = np.array([link.in_duration_ns(int(b)) for b in gaps.bytes], dtype=np.int64)
     free_ns = gaps.duration_ns - out_ns - in_ns
 
     current = load.bytes.copy()
+    crowded = int(np.count_nonzero(current > budget_bytes))
     chosen: list[int] = []
     for i in np.argsort(-free_ns, kind="stable").tolist():
-        if current.max() <= budget_bytes:
+        if crowded == 0:
             break
-        inside = np.zeros_like(current)
-        gaps.subtract(i, inside)
-        if not ((current > budget_bytes) & (inside < 0)).any():
+        inside = sum(int(np.count_nonzero(part > budget_bytes)) for part in gaps.parts(i, current))
+        if not inside:
             continue  # the peak period is over where it is absent
-        current += inside
+        gaps.subtract(i, current)
+        still = sum(int(np.count_nonzero(part > budget_bytes)) for part in gaps.parts(i, current))
+        crowded += still - inside
         chosen.append(i)
-    if current.max() > budget_bytes:
+    if crowded:
         raise too_small(timeline, budget_bytes, current, POLICY)
     gaps = gaps.take(np.array(sorted(chosen), dtype=np.int64))
     in_ns = in_ns[sorted(chosen)]
-    return _with_feedback(timeline, machine, budget_bytes, load, gaps, in_ns)
+    return _with_feedback(timeline, machine, budget_bytes, load, gaps, in_ns, deadline_s)
 
 
 def _with_feedback(
@@ -84,6 +91,7 @@ def _with_feedback(
     load: OpLoad,
     gaps: Gaps,
     in_ns: np.ndarray[tuple[int], np.dtype[np.int64]],
+    deadline_s: float,
 ) -> Decision:
     start_ns = load.start_ns
     gone_by = _gates(load, gaps, budget_bytes)
@@ -111,7 +119,7 @@ def _with_feedback(
         ):
             best = Decision(POLICY, swaps, result)
         late = {swap for _, cause, swap, _ in result.stalls if cause == "swap-in"}
-        if not late:
+        if not late or time.monotonic() > deadline_s:
             break
         for swap in late:
             i = place_of[swaps[swap].absence]
@@ -146,9 +154,7 @@ def _outside_the_peak(
     budget_bytes: int,
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Copies-in begin where there is room from then on; those needed first choose first."""
-    current = load.bytes.copy()
-    for i in range(len(gaps)):
-        gaps.subtract(i, current, gone=int(gone_by[i]))
+    current = gaps.subtracted(load.bytes, gone_by)
     begin = begin.copy()
     for i in np.argsort(gaps.before_start_ns, kind="stable").tolist():
         first = 0 if gaps.crosses[i] else int(gone_by[i])

@@ -38,6 +38,7 @@ from tfswap.planners.placement import (
     swaps_of,
     tight_windows,
 )
+from tfswap.planners.tight_load import TightLoad, tight_load
 from tfswap.simulator import Link, SimResult, core_tiers, simulate, swap_rows
 from tfswap.timeline import OUTLIVES_STEP_NS, Timeline, peak_load
 
@@ -53,6 +54,7 @@ _LINK_FACTORS = (1.0, 2.0, 0.0)
 _CLOSE_ENOUGH = 0.95
 _BATCH_PART = 1 / 16
 _LARGEST_BATCH = 16
+_LARGEST_BATCH_PART = 1 / 128  # of all candidates, where that is more
 _SIZE_CLASSES = 24
 _MAX_STRETCHES = 2
 _MAX_REPAIRS = 36
@@ -194,13 +196,7 @@ def _try(search: _Search, selected: Mask, early: Ints | None = None) -> _Trial:
 
 def _floor_load(candidates: Candidates) -> Ints:
     """The load of each segment with every usable absence used to the full."""
-    return _tight_load(candidates, np.ones(len(candidates), dtype=np.bool_))
-
-
-def _tight_load(candidates: Candidates, selected: Mask) -> Ints:
-    places = np.flatnonzero(selected)
-    gone, back = tight_windows(candidates, places, leaders(candidates, selected)[places])
-    return load_under(candidates, places, gone, back)
+    return tight_load(candidates, np.ones(len(candidates), dtype=np.bool_))
 
 
 class _Areas:
@@ -240,7 +236,8 @@ class _Areas:
 
 def _best(candidates: Candidates, score: Floats, excess_bytes: int) -> Ints:
     """The best candidate, and those nearly as good that together barely change the load."""
-    order = np.argsort(-score, kind="stable")[:_LARGEST_BATCH]
+    largest = max(_LARGEST_BATCH, int(_LARGEST_BATCH_PART * len(candidates)))
+    order = np.argsort(-score, kind="stable")[:largest]
     if not len(order) or score[order[0]] <= 0:
         return order[:0]
     near = score[order] >= score[order[0]] * _CLOSE_ENOUGH
@@ -347,7 +344,7 @@ def _select_enforceable(
     everything = np.arange(len(candidates))
     gone, back = tight_windows(candidates, everything, np.ones(len(candidates), dtype=np.bool_))
     while True:
-        load = _tight_load(candidates, selected)
+        load = tight_load(candidates, selected)
         excess_bytes = int(load.max()) - limit_bytes
         if excess_bytes <= 0:
             return selected
@@ -371,15 +368,19 @@ def _drop_unneeded(search: _Search, trial: _Trial) -> _Trial:
         trial = _thinner(search, trial, _without_replaceable(search, trial.selected, most))
     size = search.candidates.bytes
     places = np.flatnonzero(trial.selected)
+    load = TightLoad(search.candidates, trial.selected)
     tries = 0
     for candidate in places[np.argsort(-size[places], kind="stable")].tolist():
         if tries == _MAX_DROPS:
             break
-        selected = trial.selected.copy()
-        selected[candidate] = False
-        if _tight_load(search.candidates, selected).max() <= search.limit_bytes:
+        load.leave_out(candidate)
+        if load.max_bytes <= search.limit_bytes:
+            selected = trial.selected.copy()
+            selected[candidate] = False
             trial = _thinner(search, trial, selected)
             tries += 1
+        if trial.selected[candidate]:
+            load.put_back(candidate)
     return trial
 
 
@@ -396,14 +397,16 @@ def _without_replaceable(search: _Search, selected: Mask, most: int) -> Mask:
     selected = selected.copy()
     size = search.candidates.bytes
     places = np.flatnonzero(selected)
+    load = TightLoad(search.candidates, selected)
     for candidate in places[np.argsort(-size[places], kind="stable")].tolist():
         if most == 0:
             break
-        selected[candidate] = False
-        if _tight_load(search.candidates, selected).max() <= search.limit_bytes:
+        load.leave_out(candidate)
+        if load.max_bytes <= search.limit_bytes:
+            selected[candidate] = False
             most -= 1
         else:
-            selected[candidate] = True
+            load.put_back(candidate)
     return selected
 
 
@@ -473,7 +476,7 @@ def _repairs(search: _Search, trial: _Trial, worst: int) -> Iterator[tuple[Mask,
     for other in _alternatives(candidates, trial, worst):
         exchanged = without.copy()
         exchanged[other] = True
-        if _tight_load(candidates, exchanged).max() <= search.limit_bytes:
+        if tight_load(candidates, exchanged).max() <= search.limit_bytes:
             yield exchanged, trial.early
         both = trial.selected.copy()
         both[other] = True
@@ -481,7 +484,7 @@ def _repairs(search: _Search, trial: _Trial, worst: int) -> Iterator[tuple[Mask,
 
     allowed = np.ones(len(candidates), dtype=np.bool_)
     allowed[worst] = False
-    if _tight_load(candidates, allowed).max() <= search.limit_bytes:
+    if tight_load(candidates, allowed).max() <= search.limit_bytes:
         yield (
             _select_enforceable(candidates, search.limit_bytes, without, allowed),
             trial.early,

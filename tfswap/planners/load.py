@@ -128,19 +128,32 @@ class Gaps:
             self.duration_ns[chosen],
         )
 
+    def parts(
+        self, i: int, load: Ints, gone: int | None = None, back: int | None = None
+    ) -> list[Ints]:
+        """Views of ``load`` where gap i is: one, or two around the step's end."""
+        begin = int(self.gone[i]) if gone is None else gone
+        end = int(self.back[i]) if back is None else back
+        return [load[begin:], load[:end]] if self.crosses[i] else [load[begin:end]]
+
     def subtract(
         self, i: int, load: Ints, gone: int | None = None, back: int | None = None
     ) -> None:
         """Takes gap i's bytes out of ``load``, in place."""
-        begin = int(self.gone[i]) if gone is None else gone
-        end = int(self.back[i]) if back is None else back
-        if self.crosses[i]:
-            load[begin:] -= self.bytes[i]
-            load[:end] -= self.bytes[i]
-        else:
-            load[begin:end] -= self.bytes[i]
+        for part in self.parts(i, load, gone, back):
+            part -= self.bytes[i]
 
-    def areas(self, load: Ints) -> Ints:
+    def subtracted(self, load: Ints, gone: Ints) -> Ints:
+        """``load`` without the bytes of all gaps, that begin at ``gone``."""
+        change = np.zeros(len(load) + 1, dtype=np.int64)
+        useful = self.crosses | (self.back > gone)
+        np.add.at(change, gone[useful], -self.bytes[useful])
+        np.add.at(change, self.back[useful], self.bytes[useful])
+        change[0] -= int(self.bytes[self.crosses].sum())
+        without: Ints = load + np.cumsum(change[:-1])
+        return without
+
+    def areas(self, load: Ints | NDArray[np.bool_]) -> Ints:
         """Sum of ``load`` over each gap, part by part as the papers do (not weighted by time)."""
         up_to = np.concatenate([[0], np.cumsum(load)])
         around = np.where(self.crosses, up_to[-1], 0)

@@ -82,12 +82,16 @@ def plan(
     deadline_s = time.monotonic() + planning_time_s
     decisions: list[Decision] = []
     failures: list[BudgetTooSmall] = []
+    greedy_s = 0.0
     for name, planner in POLICIES.items():
         if name in _TOO_SLOW_FOR_AUTO | _COVERED:
             continue
         # The first is ours, and the one that reaches the lowest budgets: it always runs.
         if decisions and time.monotonic() > deadline_s:
             break
+        if name == capuchin.POLICY:  # takes what time there is
+            planner = partial(capuchin.plan_swaps, deadline_s=deadline_s)
+        begun_s = time.monotonic()
         try:
             decisions.append(planner(timeline, machine, budget_bytes))
         except BudgetTooSmall as failure:
@@ -96,6 +100,8 @@ def plan(
             if not timeline.op_types:
                 continue  # vDNN needs the types of ops
             raise
+        if name == greedy.POLICY:
+            greedy_s = time.monotonic() - begun_s
         if decisions and not decisions[0].swaps:
             break  # it fits as it is
     within = [d for d in decisions if d.result.peak_bytes <= budget_bytes]
@@ -111,7 +117,7 @@ def plan(
     )
     # A plan for a smaller budget is one for this budget too, and sometimes waits less.
     for part in _SMALLER_BUDGETS:
-        if best.result.stall_ns == 0 or time.monotonic() > deadline_s:
+        if best.result.stall_ns == 0 or time.monotonic() + greedy_s > deadline_s:
             break
         try:
             other = greedy.plan_swaps(timeline, machine, int(budget_bytes * part))

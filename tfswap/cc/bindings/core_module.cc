@@ -13,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/packing_bindings.h"
 #include "core/copy.h"
 #include "core/local_search.h"
+#include "core/max_tree.h"
 #include "core/repetition.h"
 #include "core/simulator.h"
 
@@ -239,6 +241,14 @@ void BindRepetition(py::module_& module) {
       py::arg("symbols"), py::arg("min_length"));
 }
 
+void BindMaxTree(py::module_& module) {
+  py::class_<MaxTree>(module, "MaxTree")
+      .def(py::init([](const Array<int64_t>& values) { return MaxTree(ToVector(values)); }),
+           py::arg("values"))
+      .def("add", &MaxTree::Add, py::arg("begin"), py::arg("end"), py::arg("delta"))
+      .def("max", &MaxTree::Max);
+}
+
 }  // namespace
 }  // namespace tfswap
 
@@ -247,6 +257,8 @@ PYBIND11_MODULE(_core, module) {
   tfswap::BindSimulator(module);
   tfswap::BindLocalSearch(module);
   tfswap::BindRepetition(module);
+  tfswap::BindMaxTree(module);
+  tfswap::BindPacking(module);
   module.def("measure_copy_speed", &tfswap::MeasureCopySpeed, py::arg("bytes"), py::arg("repeats"),
              py::call_guard<py::gil_scoped_release>());
 }
