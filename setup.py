@@ -466,7 +466,7 @@ def build_libraries() -> dict[str, Path]:
         sys.version,
     )
     runtime = compile_steps(
-        sources("device", "kernels", "grappler", "."),
+        sources("allocator", "device", "kernels", "grappler", "."),
         compiler,
         (*common, "-O2", *headers),
         tensorflow.version,

@@ -48,6 +48,8 @@ class AutoSwap(keras.callbacks.Callback):
             forms as `budget`. Defaults to "auto".
         link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
             "12GB/s"): copies take as long as they would there. None for the machine's own speed.
+        slab: Whether addresses are planned too: what the step allocates is recorded and packed into
+            one slab of memory, which then stays. Defaults to False.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
         verbose: 0 for silence, 1 for progress and a summary of at most six lines, "auto" for 1.
 
@@ -76,6 +78,7 @@ class AutoSwap(keras.callbacks.Callback):
         *,
         save_profile: str | os.PathLike[str] | None = None,
         planning_time_s: float = PLANNING_TIME_S,
+        slab: bool = False,
     ) -> None:
         super().__init__()
         if policy != "auto" and policy not in POLICIES:
@@ -99,6 +102,7 @@ class AutoSwap(keras.callbacks.Callback):
         self.link_bandwidth = (
             None if link_bandwidth is None else budgets.parse_bandwidth(link_bandwidth)
         )
+        self.slab = slab
         self.verify = verify
         self.verbose = verbose
         self._run: SwapRun | None = None

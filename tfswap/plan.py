@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfswap.layout import Slot
+
 VERSION = 1
 """Of the schema; a plan of another version is refused."""
 
@@ -70,6 +72,7 @@ class FunctionPlan:
         predicted_step_ns: Duration of the step, likewise.
         unswapped_peak_bytes: The peak load without any swap.
         unswapped_step_ns: Duration of the step, likewise.
+        layout: Planned addresses of what its ops allocate; empty: none are planned.
     """
 
     fingerprint: str
@@ -80,6 +83,7 @@ class FunctionPlan:
     predicted_step_ns: int = 0
     unswapped_peak_bytes: int = 0
     unswapped_step_ns: int = 0
+    layout: tuple[Slot, ...] = ()
 
     @property
     def bytes_per_step(self) -> int:
@@ -140,7 +144,10 @@ class SwapPlan:
 
     def to_json(self, indent: int | None = None) -> str:
         """The plan as JSON text."""
-        return json.dumps(dataclasses.asdict(self), indent=indent)
+        data = dataclasses.asdict(self)
+        for function, entry in zip(self.functions, data["functions"], strict=True):
+            entry["layout"] = [dataclasses.astuple(slot) for slot in function.layout]
+        return json.dumps(data, indent=indent)
 
     @staticmethod
     def from_json(text: str) -> SwapPlan:
@@ -189,7 +196,8 @@ class SwapPlan:
 def _function(data: dict[str, Any]) -> FunctionPlan:
     swaps = tuple(_swap(swap) for swap in data["swaps"])
     order = tuple((before, after) for before, after in data["order"])
-    return FunctionPlan(**{**data, "swaps": swaps, "order": order})
+    layout = tuple(Slot(*slot) for slot in data.get("layout", ()))
+    return FunctionPlan(**{**data, "swaps": swaps, "order": order, "layout": layout})
 
 
 def _swap(data: dict[str, Any]) -> TensorSwap:

@@ -16,7 +16,9 @@ from tfswap.grappler.graph import StepGraph
 from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 from tfswap.trace import StepTrace
 
-_IN_PREFIX = "tfswap/in/"
+SWAP_IN_PREFIX = "tfswap/in/"
+"""Of the names of swap-ins."""
+
 _OUT_PREFIX = "tfswap/out/"
 
 # Between two ops an executor thread needs some microseconds; a longer gap was a wait.
@@ -203,8 +205,8 @@ class _Step:
             name, op_place = op_names[op], self.place.get(op)
             if port == 0 and name.startswith(_OUT_PREFIX):
                 far[name[len(_OUT_PREFIX) :]] = place
-            elif port == -1 and name.startswith(_IN_PREFIX):
-                key = name[len(_IN_PREFIX) :].rpartition("/")[0]
+            elif port == -1 and name.startswith(SWAP_IN_PREFIX):
+                key = name[len(SWAP_IN_PREFIX) :].rpartition("/")[0]
                 origin = far.get(key, place)
                 if origin == place:
                     continue  # it had not left

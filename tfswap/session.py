@@ -9,6 +9,7 @@ notices and pushes again, on top of what the user has set.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -46,7 +47,10 @@ class PlanSession:
                 del optimizers[index]
         optimizer = optimizers.add()
         optimizer.name = OPTIMIZER
-        data = {**json.loads(plan.to_json()), "describe": describe}
+        # Addresses are the allocator's business.
+        functions = tuple(dataclasses.replace(f, layout=()) for f in plan.functions)
+        data = json.loads(dataclasses.replace(plan, functions=functions).to_json())
+        data["describe"] = describe
         optimizer.parameter_map["plan"].s = json.dumps(data).encode()
         self._pushed = self._context_module.FunctionCallOptions(config_proto=options)
         self._context_module.context().function_call_options = self._pushed

@@ -84,7 +84,7 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
     stats: dict[str, Any] = dict(library.load().memory_stats(_number(device)))
     for key in ("budget_bytes", "host_limit_bytes"):
         stats[key] = stats[key] or None
-    del stats["window_peak_bytes"]
+    del stats["window_peak_bytes"], stats["window_peak_load_bytes"]
     return stats
 
 

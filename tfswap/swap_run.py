@@ -2,7 +2,7 @@
 
 ::
 
-    first ─▶ warm ─▶ profiled steps ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ steady
+    first ─▶ warm ─▶ profiled steps ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ addresses ─▶ steady
      (lazy swaps keep the budget)          ▲                                │
                                            └──────── correct (≤ 3 times) ◀──┘
 """
@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from tfswap import budget as budgets
 from tfswap.grappler.graph import StepGraph
+from tfswap.layout import Layout, plan_layout
 from tfswap.machine import Machine
 from tfswap.ops import library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import plan_function
-from tfswap.profile import Profile, matching_ops, profile_step
+from tfswap.profile import SWAP_IN_PREFIX, Profile, matching_ops, profile_step
 from tfswap.report.summary import Report, summary_lines
 from tfswap.session import PlanSession
 from tfswap.state import run_ended, run_started
@@ -42,6 +43,10 @@ _MAX_CORRECTIONS = 3
 _MEASURED_STEPS = 2
 # The fastest of them is planned with: what disturbs a step only ever makes it slower.
 _PROFILED_STEPS = 2
+# Steps whose lifetimes must not collide: their ops run in different orders. One more goes before
+# them, because a step after a change is not like the others.
+_RECORDED_FOR_LAYOUT = 3
+_LAYOUT_TIME_S = 2.0
 # A prediction further off than this is corrected.
 _TOLERANCE = 0.03
 # Where even the worst order of ops stays below this share of the budget, a model is left alone;
@@ -57,7 +62,11 @@ class _Phase(enum.Enum):
     PROFILE = "profile"
     SETTLE = "settle"
     MEASURE = "measure"
+    LAYOUT = "addresses"  # what the plan's steps allocate is recorded, and packed
     STEADY = "steady"
+
+
+_RECORDED_PHASES = (_Phase.PROFILE, _Phase.LAYOUT)
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,7 @@ class SwapRun:
         self._measured_to_simulated = 1.0
         self._attempts: list[_Attempt] = []
         self._measured: list[_Step] = []
+        self._laid_out: list[bytes] = []
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
         self._jit_was_on = False
@@ -171,6 +181,7 @@ class SwapRun:
             tensorflow=library.tensorflow_version() or "",
         )
         self._session.push(self._plan, describe=True)
+        self._install_layouts()
         self._guard_train_function()
         self._phase = _Phase.FIRST
 
@@ -196,6 +207,7 @@ class SwapRun:
                 self._library.set_budget(device, None)
                 self._library.emulate_link(device, None)
                 self._library.set_verify(device, False)
+                self._library.clear_layouts(device)
             self._library.set_host_limit(None)
             self._library.trim_host()
         if self._guarded is not None and self._model.train_function is self._guarded:
@@ -256,7 +268,7 @@ class SwapRun:
             return
         if self._session.ensure():
             self._note("the session's options had changed meanwhile; the plan is back in force")
-        if self._phase is _Phase.PROFILE:
+        if self._phase in _RECORDED_PHASES:
             self._library.start_recording(_RECORDED_DEVICE)
         self._library.restart_window(_RECORDED_DEVICE)
         self._before = self._library.memory_stats(_RECORDED_DEVICE)
@@ -267,7 +279,7 @@ class SwapRun:
             return
         seconds = time.perf_counter() - self._step_start_s
         recording = b""
-        if self._phase is _Phase.PROFILE:
+        if self._phase in _RECORDED_PHASES:
             recording = self._library.stop_recording(_RECORDED_DEVICE)
         after = self._library.memory_stats(_RECORDED_DEVICE)
         step = _Step(
@@ -299,6 +311,10 @@ class SwapRun:
             self._measured.append(step)
             if len(self._measured) >= _MEASURED_STEPS:
                 self._check()
+        elif self._phase is _Phase.LAYOUT:
+            self._laid_out.append(recording)
+            if len(self._laid_out) > _RECORDED_FOR_LAYOUT:
+                self._lay_out()
         elif self._phase is _Phase.STEADY:
             self._measured.append(step)
             if len(self._measured) > 64:
@@ -351,9 +367,14 @@ class SwapRun:
             self.report.outcome = "fits"
             self.report.predicted_peak_bytes = self._profile.unswapped_peak_bytes
             if self._profile.worst_peak_bytes <= _CLEARLY_FITS * self._budget_bytes:
-                self._session.withdraw()
+                if self._options.slab:
+                    # The graph stays as it is, but for its name.
+                    self._plan = self._plan.with_function(FunctionPlan(self._fingerprint))
+                    self._session.push(self._plan, describe=True)
+                else:
+                    self._session.withdraw()
             self._measured = []
-            self._phase = _Phase.STEADY
+            self._settled()
             self._print_summary()
             return
         self._plan_and_push()
@@ -450,11 +471,52 @@ class SwapRun:
         if best.function is not function:
             self._adopt(best.function)
         self._measured = [] if best.function is not function else self._measured
-        self._phase = _Phase.STEADY
+        self._settled()
         self._update_measured(best)
         if self._options.save_plan is not None:
             self._plan.save(self._options.save_plan)
         self._print_summary()
+
+    def _settled(self) -> None:
+        """The plan stays as it is; addresses are planned for it."""
+        self._laid_out = []
+        function = self._plan.function(self._fingerprint)
+        wanted = self._options.slab and function is not None and not function.layout
+        self._phase = _Phase.LAYOUT if wanted else _Phase.STEADY
+
+    def _lay_out(self) -> None:
+        assert self._library is not None
+        graph = StepGraph.parse(self._library.describe(self._fingerprint))
+        traces = [StepTrace.from_bytes(recording) for recording in self._laid_out[1:]]
+        self._laid_out = []
+        self._phase = _Phase.STEADY
+        self._measured = []
+        layout = plan_layout(
+            traces,
+            lambda name: name in graph.nodes or name.startswith(SWAP_IN_PREFIX),
+            seconds=_LAYOUT_TIME_S,
+        )
+        function = self._plan.function(self._fingerprint)
+        assert function is not None
+        self._plan = self._plan.with_function(
+            dataclasses.replace(function, layout=layout.slots)
+        )
+        self.report.plan = self._plan
+        self._install_layouts()
+        if self._options.save_plan is not None:
+            self._plan.save(self._options.save_plan)
+
+    def _install_layouts(self) -> None:
+        assert self._library is not None
+        for function in self._plan.functions:
+            if not function.layout or not self._options.slab:
+                continue
+            try:
+                self._library.install_layout(
+                    _RECORDED_DEVICE, function.fingerprint, Layout(function.layout).to_text()
+                )
+            except ValueError as error:
+                self._warn(f"addresses are not planned: {error}")
 
     def _best(self) -> _Attempt:
         return min(self._attempts, key=lambda a: (a.off > _TOLERANCE, a.step_s))

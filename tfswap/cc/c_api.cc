@@ -2,10 +2,10 @@
 // belong to the caller and go back through tfswap_free; everything is plain data.
 
 #include <cstdlib>
-#include <cstring>
-#include <sstream>
+#include <string>
 
 #include "absl/strings/str_split.h"
+#include "core/c_text.h"
 #include "device/swap_device.h"
 #include "grappler/op_costs.h"
 #include "grappler/pass_log.h"
@@ -13,33 +13,15 @@
 
 namespace {
 
-using ::tfswap::BudgetAllocator;
 using ::tfswap::BudgetStats;
+using ::tfswap::Copied;
 using ::tfswap::CopyEngine;
 using ::tfswap::CopyStats;
 using ::tfswap::CpuAllocator;
+using ::tfswap::DeviceAllocator;
 using ::tfswap::HostPoolStats;
-
-char* Copied(const std::string& text) {
-  char* copy = static_cast<char*>(std::malloc(text.size() + 1));
-  std::memcpy(copy, text.c_str(), text.size() + 1);
-  return copy;
-}
-
-// A flat JSON object of numbers.
-class Numbers {
- public:
-  Numbers& Add(const char* key, int64_t value) {
-    text_ << (first_ ? "{\"" : ", \"") << key << "\": " << value;
-    first_ = false;
-    return *this;
-  }
-  std::string Text() const { return text_.str() + "}"; }
-
- private:
-  std::ostringstream text_;
-  bool first_ = true;
-};
+using ::tfswap::Numbers;
+using ::tfswap::SlabAllocatorStats;
 
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
@@ -60,7 +42,9 @@ void tfswap_free(void* text) { std::free(text); }
 int tfswap_devices_made() { return tfswap::CpuDevicesMade(); }
 int tfswap_device_count() { return tfswap::CpuDeviceCount(); }
 
-void tfswap_set_budget(int device, int64_t bytes) { CpuAllocator(device)->SetBudget(bytes); }
+void tfswap_set_budget(int device, int64_t bytes) {
+  CpuAllocator(device)->budget()->SetBudget(bytes);
+}
 
 void tfswap_set_host_limit(int64_t bytes) { CopyEngine::host_pool()->SetLimit(bytes); }
 
@@ -79,19 +63,39 @@ void tfswap_inject_fault(int device, const char* kind) {
 }
 
 char* tfswap_memory_stats(int device) {
-  const BudgetStats budget = CpuAllocator(device)->Stats();
-  const CopyStats copies = CopyEngine::For(CpuAllocator(device))->Stats();
+  DeviceAllocator* allocator = CpuAllocator(device);
+  const BudgetStats budget = allocator->budget()->Stats();
+  const tensorflow::AllocatorStats load = *allocator->GetStats();
+  const SlabAllocatorStats slab = allocator->slab()->Stats();
+  const CopyStats copies = CopyEngine::For(allocator)->Stats();
   const HostPoolStats host = CopyEngine::host_pool()->Stats();
   return Copied(Numbers()
                     .Add("budget_bytes", budget.budget_bytes)
                     .Add("bytes_in_use", budget.bytes_in_use)
                     .Add("peak_bytes", budget.peak_bytes)
                     .Add("window_peak_bytes", budget.window_peak_bytes)
-                    .Add("largest_request_bytes", budget.largest_request_bytes)
-                    .Add("allocations", budget.allocations)
+                    .Add("load_bytes", load.bytes_in_use)
+                    .Add("peak_load_bytes", load.peak_bytes_in_use)
+                    .Add("window_peak_load_bytes", allocator->window_peak_bytes())
+                    .Add("largest_request_bytes", load.largest_alloc_size)
+                    .Add("allocations", load.num_allocs)
                     .Add("waits", budget.waits)
                     .Add("wait_ns", budget.wait_ns)
                     .Add("failures", budget.failures)
+                    .Add("slab_limit_bytes", slab.slab.limit_bytes)
+                    .Add("slab_bytes", slab.slab.committed_bytes)
+                    .Add("slab_claimed_bytes", slab.slab.claimed_bytes)
+                    .Add("slab_peak_claimed_bytes", slab.slab.peak_claimed_bytes)
+                    .Add("slab_hits", slab.hits)
+                    .Add("slab_hit_bytes", slab.hit_bytes)
+                    .Add("slab_moved", slab.moved)
+                    .Add("slab_moved_bytes", slab.moved_bytes)
+                    .Add("slab_unplanned", slab.unplanned)
+                    .Add("slab_other_size", slab.other_size)
+                    .Add("slab_taken", slab.taken)
+                    .Add("slab_no_room", slab.no_room)
+                    .Add("slab_missed_bytes", slab.missed_bytes)
+                    .Add("slab_faults", slab.faults)
                     .Add("bytes_out", copies.bytes_out)
                     .Add("bytes_in", copies.bytes_in)
                     .Add("copies_out", copies.copies_out)
@@ -109,17 +113,41 @@ char* tfswap_memory_stats(int device) {
 
 void tfswap_reset_memory_stats(int device) {
   CpuAllocator(device)->ClearStats();
+  CpuAllocator(device)->slab()->ResetCounts();
   CopyEngine::For(CpuAllocator(device))->ClearStats();
   CopyEngine::host_pool()->ResetPeak();
 }
 
-void tfswap_restart_window(int device) { CpuAllocator(device)->RestartWindow(); }
+void tfswap_restart_window(int device) {
+  CpuAllocator(device)->RestartWindow();
+  CpuAllocator(device)->budget()->RestartWindow();
+}
+
+// What a slot has to hold beside the bytes asked for, and what slots are multiples of.
+int64_t tfswap_block_header_bytes() { return tfswap::RecordingAllocator::kHeaderBytes; }
+int64_t tfswap_granule_bytes() { return tfswap::Slab::kGranuleBytes; }
+
+// Planned addresses of a graph's buffers (allocator/slab_layouts.h). Answers "" or why not.
+char* tfswap_install_layout(int device, const char* graph, const char* text) {
+  const absl::Status status = CpuAllocator(device)->slab()->Install(graph, text);
+  return Copied(status.ok() ? "" : std::string(status.message()));
+}
+
+void tfswap_remove_layout(int device, const char* graph) {
+  CpuAllocator(device)->slab()->Remove(graph);
+}
+
+void tfswap_clear_layouts(int device) { CpuAllocator(device)->slab()->Clear(); }
+
+void tfswap_check_slab(int device, int check) {
+  CpuAllocator(device)->slab()->SetCheck(check != 0);
+}
 
 void tfswap_start_recording(int device) { CpuAllocator(device)->StartRecording(); }
 
 // The recorded trace (core/trace.h) in a buffer of `*bytes` bytes.
 char* tfswap_stop_recording(int device, int64_t* bytes) {
-  const std::string trace = CpuAllocator(device)->StopRecording().Serialize();
+  const std::string trace = CpuAllocator(device)->recording()->StopRecording().Serialize();
   *bytes = static_cast<int64_t>(trace.size());
   return Copied(trace);
 }

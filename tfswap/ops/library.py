@@ -40,6 +40,50 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_memory_stats": (ctypes.c_void_p, [ctypes.c_int]),
     "tfswap_reset_memory_stats": (None, [ctypes.c_int]),
     "tfswap_restart_window": (None, [ctypes.c_int]),
+    "tfswap_install_layout": (
+        ctypes.c_void_p,
+        [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p],
+    ),
+    "tfswap_remove_layout": (None, [ctypes.c_int, ctypes.c_char_p]),
+    "tfswap_clear_layouts": (None, [ctypes.c_int]),
+    "tfswap_check_slab": (None, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_block_header_bytes": (ctypes.c_int64, []),
+    "tfswap_granule_bytes": (ctypes.c_int64, []),
+    "tfswap_chain_make": (
+        ctypes.c_void_p,
+        [ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p)],
+    ),
+    "tfswap_chain_destroy": (None, [ctypes.c_void_p]),
+    "tfswap_chain_install": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]),
+    "tfswap_chain_check": (None, [ctypes.c_void_p, ctypes.c_int]),
+    "tfswap_chain_allocate": (
+        ctypes.c_void_p,
+        [
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int,
+        ],
+    ),
+    "tfswap_chain_free": (None, [ctypes.c_void_p, ctypes.c_void_p]),
+    "tfswap_chain_requested": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_void_p]),
+    "tfswap_chain_set_budget": (None, [ctypes.c_void_p, ctypes.c_int64]),
+    "tfswap_chain_stats": (ctypes.c_void_p, [ctypes.c_void_p]),
+    "tfswap_chain_replay": (
+        ctypes.c_int64,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_int64),
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.POINTER(ctypes.c_int64),
+        ],
+    ),
     "tfswap_start_recording": (None, [ctypes.c_int]),
     "tfswap_stop_recording": (
         ctypes.c_void_p,
@@ -69,7 +113,7 @@ class Library:
     """
 
     def __init__(self, path: Path) -> None:
-        self._dll = ctypes.CDLL(str(path))
+        self.dll = self._dll = ctypes.CDLL(str(path))
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self._dll, name)
             function.restype = result
@@ -119,6 +163,37 @@ class Library:
     def restart_window(self, device: int) -> None:
         """Restarts ``window_peak_bytes``, the peak of whoever measures single steps."""
         self._dll.tfswap_restart_window(device)
+
+    def install_layout(self, device: int, fingerprint: str, text: str) -> None:
+        """Plans the addresses of a graph's buffers (see `tfswap.layout`), instead of its old ones.
+
+        Raises:
+            ValueError: The text is no layout, or there are no addresses for a slab.
+        """
+        problem = self._text(
+            self._dll.tfswap_install_layout(device, fingerprint.encode(), text.encode())
+        )
+        if problem:
+            raise ValueError(problem)
+
+    def remove_layout(self, device: int, fingerprint: str) -> None:
+        self._dll.tfswap_remove_layout(device, fingerprint.encode())
+
+    def clear_layouts(self, device: int) -> None:
+        """Takes all layouts back; the slab's idle memory goes with them."""
+        self._dll.tfswap_clear_layouts(device)
+
+    def check_slab(self, device: int, check: bool) -> None:
+        """Fills free addresses with a pattern, and counts claims that find it damaged. Slow."""
+        self._dll.tfswap_check_slab(device, int(check))
+
+    def block_header_bytes(self) -> int:
+        """What each block has in front of the bytes asked for."""
+        return int(self._dll.tfswap_block_header_bytes())
+
+    def granule_bytes(self) -> int:
+        """What slots begin at multiples of."""
+        return int(self._dll.tfswap_granule_bytes())
 
     def start_recording(self, device: int) -> None:
         self._dll.tfswap_start_recording(device)

@@ -19,6 +19,7 @@
 namespace tfswap {
 
 enum class BufferKind : int32_t { kOutput = 0, kTemp = 1, kOther = 2 };
+inline constexpr int kBufferKinds = 3;
 
 struct OpRecord {
   int64_t start_ns;

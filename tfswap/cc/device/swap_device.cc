@@ -4,7 +4,7 @@
 #include <deque>
 #include <mutex>
 
-#include "device/kernel_scope.h"
+#include "allocator/kernel_scope.h"
 #include "tensorflow/core/framework/device_factory.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -27,24 +27,26 @@ std::atomic<int> device_count{0};
 }  // namespace
 
 SwapDevice::SwapDevice(const SessionOptions& options, const std::string& name,
-                       BudgetAllocator* allocator)
+                       DeviceAllocator* allocator)
     : ThreadPoolDevice(options, name, Bytes(256 << 20), DeviceLocality(), allocator),
       allocator_(allocator) {}
 
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   StepRecorder* recorder = allocator_->recorder();
-  const bool counted = allocator_->HasBudget();
-  if (!counted && !recorder->on()) {
+  const bool counted = allocator_->budget()->HasBudget();
+  const bool planned = allocator_->slab()->active();
+  if (!counted && !planned && !recorder->on()) {
     ThreadPoolDevice::Compute(kernel, context);
     return;
   }
   KernelScope scope(KernelScope::Role::kKernel, context);
-  if (counted) allocator_->KernelBegins(context->step_id());
+  if (planned) scope.planned = allocator_->slab()->Find(*kernel);
+  if (counted) allocator_->budget()->KernelBegins(context->step_id());
   StepRecorder::Op op;
   if (recorder->on()) op = recorder->OpBegins(*kernel, context);
   ThreadPoolDevice::Compute(kernel, context);
   if (op) recorder->OpEnds(op, context, scope.wait_ns);
-  if (counted) allocator_->KernelEnds();
+  if (counted) allocator_->budget()->KernelEnds();
 }
 
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
@@ -59,22 +61,23 @@ void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
       };
     }
   }
-  const bool counted = allocator_->HasBudget();
-  if (counted) allocator_->KernelBegins(context->step_id());
+  const bool counted = allocator_->budget()->HasBudget();
+  if (counted) allocator_->budget()->KernelBegins(context->step_id());
   {
     KernelScope scope(KernelScope::Role::kKernel, context);
+    if (allocator_->slab()->active()) scope.planned = allocator_->slab()->Find(*kernel);
     ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
   }
-  if (counted) allocator_->KernelEnds();
+  if (counted) allocator_->budget()->KernelEnds();
 }
 
-BudgetAllocator* CpuAllocator(int ordinal) {
+DeviceAllocator* CpuAllocator(int ordinal) {
   static std::mutex mu;
-  static auto* allocators = new std::deque<std::unique_ptr<BudgetAllocator>>();
+  static auto* allocators = new std::deque<std::unique_ptr<DeviceAllocator>>();
   std::lock_guard<std::mutex> lock(mu);
   while (static_cast<int>(allocators->size()) <= ordinal) {
     allocators->push_back(
-        std::make_unique<BudgetAllocator>("tfswap_cpu", tensorflow::cpu_allocator_base()));
+        std::make_unique<DeviceAllocator>("tfswap_cpu", tensorflow::cpu_allocator_base()));
   }
   return (*allocators)[ordinal].get();
 }

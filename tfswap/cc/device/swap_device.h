@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "device/budget_allocator.h"
+#include "allocator/device_allocator.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 
 namespace tfswap {
@@ -15,19 +15,19 @@ namespace tfswap {
 class SwapDevice : public tensorflow::ThreadPoolDevice {
  public:
   SwapDevice(const tensorflow::SessionOptions& options, const std::string& name,
-             BudgetAllocator* allocator);
+             DeviceAllocator* allocator);
 
   void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
   void ComputeAsync(tensorflow::AsyncOpKernel* kernel, tensorflow::OpKernelContext* context,
                     tensorflow::AsyncOpKernel::DoneCallback done) override;
 
  private:
-  BudgetAllocator* const allocator_;
+  DeviceAllocator* const allocator_;
 };
 
 // The allocator of CPU device number `ordinal`, shared by all devices of that number in the process
 // (each session and the eager runtime make their own device) and never destroyed.
-BudgetAllocator* CpuAllocator(int ordinal);
+DeviceAllocator* CpuAllocator(int ordinal);
 
 // How many CPU devices of ours TensorFlow has made in this process, and the highest number + 1.
 int CpuDevicesMade();

@@ -4,6 +4,7 @@
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "core/graph_mark.h"
 #include "grappler/bootstrap.h"
 #include "grappler/graph_index.h"
 #include "grappler/order_edges.h"
@@ -34,6 +35,13 @@ void AddReserve(std::vector<SwapSpec> lazy, std::vector<SwapSpec>* swaps) {
   for (const SwapSpec& swap : *swaps) planned.insert(swap.tensor);
   for (SwapSpec& swap : lazy) {
     if (planned.count(swap.tensor) == 0) swaps->push_back(std::move(swap));
+  }
+}
+
+// Tells the device's allocator which graph's layout the nodes go by.
+void Mark(const std::string& fingerprint, GraphDef* graph) {
+  for (tensorflow::NodeDef& node : *graph->mutable_node()) {
+    (*node.mutable_attr())[kGraphAttribute].set_s(fingerprint);
   }
 }
 
@@ -111,9 +119,17 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       if (function.fingerprint != record->fingerprint) continue;
       record->outcome = function.swaps.empty() ? "left" : "planned";
       record->swaps = function.swaps.size();
+      if (function.swaps.empty() && function.order.empty() && !function.reserve) {
+        GraphDef marked = graph;
+        Mark(record->fingerprint, &marked);
+        return marked;
+      }
       std::vector<SwapSpec> swaps = function.swaps;
       if (function.reserve) AddReserve(Bootstrap(*index), &swaps);
-      return Rewrite(ordered, *index, swaps, function.order, plan_->min_bytes);
+      absl::StatusOr<GraphDef> rewritten =
+          Rewrite(ordered, *index, swaps, function.order, plan_->min_bytes);
+      if (rewritten.ok()) Mark(record->fingerprint, &*rewritten);
+      return rewritten;
     }
     if (plan_->unmatched == Unmatched::kLeave) {
       record->outcome = "left";

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "allocator/kernel_scope.h"
 #include "core/copy.h"
-#include "device/kernel_scope.h"
 #include "tensorflow/core/framework/cancellation.h"
 
 namespace tfswap {
@@ -83,14 +83,14 @@ bool CopyEngine::Worker::HasBefore(int64_t place) {
   return !jobs_.empty() && jobs_.begin()->first < place;
 }
 
-CopyEngine::CopyEngine(BudgetAllocator* allocator)
+CopyEngine::CopyEngine(DeviceAllocator* allocator)
     : allocator_(allocator), out_("tfswap_out"), in_("tfswap_in") {
-  allocator_->SetReclaimer(this);
+  allocator_->budget()->SetReclaimer(this);
 }
 
-CopyEngine* CopyEngine::For(BudgetAllocator* allocator) {
+CopyEngine* CopyEngine::For(DeviceAllocator* allocator) {
   static std::mutex mu;
-  static auto* engines = new std::map<BudgetAllocator*, CopyEngine*>();
+  static auto* engines = new std::map<DeviceAllocator*, CopyEngine*>();
   std::lock_guard<std::mutex> lock(mu);
   CopyEngine*& engine = (*engines)[allocator];
   if (engine == nullptr) engine = new CopyEngine(allocator);
@@ -239,6 +239,8 @@ bool CopyEngine::CopyIn(const FarBufferPtr& buffer, int64_t place, OpKernelConte
     return true;
   }
   KernelScope scope(KernelScope::Role::kSwapIn, context);
+  SlabAllocator* slab = allocator_->slab();
+  if (slab->active()) scope.planned = slab->Find(context->op_kernel());
   scope.give_way = [this, place] { return in_.HasBefore(place); };
   Tensor* output = nullptr;
   absl::Status status = context->allocate_output(0, buffer->shape, &output);

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "allocator/device_allocator.h"
 #include "core/host_pool.h"
-#include "device/budget_allocator.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -76,7 +76,7 @@ struct CopyStats {
 class CopyEngine : public Reclaimer {
  public:
   // The engine of the device that `allocator` serves; made at the first call, never destroyed.
-  static CopyEngine* For(BudgetAllocator* allocator);
+  static CopyEngine* For(DeviceAllocator* allocator);
 
   using Done = std::function<void(const absl::Status&)>;
 
@@ -123,7 +123,7 @@ class CopyEngine : public Reclaimer {
     std::multimap<int64_t, std::function<void()>> jobs_;
   };
 
-  explicit CopyEngine(BudgetAllocator* allocator);
+  explicit CopyEngine(DeviceAllocator* allocator);
 
   void StartLeaving(const FarBufferPtr& buffer, Done done);
   void CopyOut(const FarBufferPtr& buffer, const Done& done);
@@ -137,7 +137,7 @@ class CopyEngine : public Reclaimer {
   void ParkLocked(FarBuffer* buffer);
   void HoldForLink(int64_t start_ns, int64_t bytes) const;
 
-  BudgetAllocator* const allocator_;
+  DeviceAllocator* const allocator_;
   Worker out_;
   Worker in_;
 

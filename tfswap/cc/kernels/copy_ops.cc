@@ -69,7 +69,7 @@ struct FarHandle {
 // device is not ours.
 CopyEngine* EngineOf(OpKernelContext* context) {
   auto* allocator =
-      dynamic_cast<BudgetAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
+      dynamic_cast<DeviceAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
   if (allocator == nullptr) {
     context->SetStatus(absl::FailedPreconditionError(
         absl::StrCat("tfswap: device ", context->device()->name(),

@@ -1,4 +1,4 @@
-#include "device/step_recorder.h"
+#include "allocator/step_recorder.h"
 
 #include <algorithm>
 #include <chrono>
@@ -57,6 +57,12 @@ const void* RootOf(const Tensor& tensor) {
 }
 
 }  // namespace
+
+BufferKind KindOfRegion(absl::string_view region_type) {
+  if (region_type == "output") return BufferKind::kOutput;
+  if (region_type == "temp") return BufferKind::kTemp;
+  return BufferKind::kOther;
+}
 
 struct StepRecorder::Shard {
   const std::thread::id thread = std::this_thread::get_id();

@@ -1,4 +1,4 @@
-#include "device/page_blocks.h"
+#include "allocator/page_blocks.h"
 
 #include <sys/mman.h>
 

@@ -1,17 +1,18 @@
-#ifndef TFSWAP_DEVICE_BUDGET_ALLOCATOR_H_
-#define TFSWAP_DEVICE_BUDGET_ALLOCATOR_H_
+#ifndef TFSWAP_ALLOCATOR_BUDGET_ALLOCATOR_H_
+#define TFSWAP_ALLOCATOR_BUDGET_ALLOCATOR_H_
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <mutex>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
-#include "device/step_recorder.h"
-#include "tensorflow/core/framework/allocator.h"
+#include "allocator/adaptor.h"
+#include "allocator/recording_allocator.h"
+#include "core/slab.h"
 
 namespace tfswap {
 
@@ -31,49 +32,61 @@ class Reclaimer {
   virtual std::string Hindrance() const = 0;
 };
 
+// Memory that is paid for and idle: a slab's.
+class SpareMemory {
+ public:
+  virtual ~SpareMemory() = default;
+  // Gives idle memory back to whoever paid for it; answers how many bytes.
+  virtual int64_t GiveBack(int64_t bytes) = 0;
+  // A block out of it, which is freed by its owner; null if there is no place.
+  virtual void* Instead(size_t alignment, size_t bytes) = 0;
+};
+
 struct BudgetStats {
   int64_t budget_bytes = 0;  // 0: no limit
   int64_t bytes_in_use = 0;
   int64_t peak_bytes = 0;
   int64_t window_peak_bytes = 0;  // since RestartWindow()
-  int64_t largest_request_bytes = 0;
-  int64_t allocations = 0;
-  int64_t waits = 0;    // allocations that had to wait for memory
-  int64_t wait_ns = 0;  // for how long, in all
+  int64_t waits = 0;              // allocations that had to wait for memory
+  int64_t wait_ns = 0;            // for how long, in all
   int64_t failures = 0;
 };
 
 // A hard cap over another allocator. Bytes in use never exceed the budget, not for a moment. An
-// allocation that does not fit first has idle buffers moved away (Reclaimer), then waits for copies
-// in flight and for other kernels to end, and only then fails, with a text that names the op, its
-// bytes, the largest holders and the smallest budget that could work. Thread-safe.
-//
-// Each block carries a 64-byte header, so that a free finds its size without a look-up:
-//
-//   | padding | header | bytes asked for ... |
-//                      ^ aligned as asked
-class BudgetAllocator : public tensorflow::Allocator {
+// allocation that does not fit is given idle memory (SpareMemory) or has idle buffers moved away
+// (Reclaimer), then waits for copies in flight and for other kernels to end, and only then fails,
+// with a text that names the op, its bytes, the largest holders and the smallest budget that could
+// work. Thread-safe.
+class BudgetAllocator : public Adaptor, public MemoryAccount {
  public:
-  BudgetAllocator(std::string name, tensorflow::Allocator* base);
+  explicit BudgetAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
 
   // While an allocation of this thread has just failed, the name carries the reason: it is the one
   // part of TensorFlow's own out-of-memory error that an allocator can write.
   std::string Name() override;
-  void* AllocateRaw(size_t alignment, size_t num_bytes) override;
+  using Adaptor::AllocateRaw;
   void* AllocateRaw(size_t alignment, size_t num_bytes,
                     const tensorflow::AllocationAttributes& attributes) override;
   void DeallocateRaw(void* ptr) override;
-  bool TracksAllocationSizes() const override { return true; }
-  size_t RequestedSize(const void* ptr) const override;
-  int64_t AllocationId(const void* ptr) const override;
   std::optional<tensorflow::AllocatorStats> GetStats() override;
   bool ClearStats() override;
-  tensorflow::AllocatorMemoryType GetMemoryType() const override;
+
+  // Of memory that another allocator hands out.
+  bool TryReserve(int64_t bytes) override;
+  void Release(int64_t bytes) override;
+  // Has allocations that wait look again.
+  void NotifyFreed();
 
   // 0 takes the limit away. A budget below what is in use holds from the next allocation on.
   void SetBudget(int64_t budget_bytes);
   bool HasBudget() const { return budget_.load(std::memory_order_relaxed) > 0; }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
+  void SetSpareMemory(SpareMemory* spare) { spare_ = spare; }
+  // Of each block, so many bytes are not counted: headers of allocators above, which nobody asked
+  // for.
+  void SetUncounted(int64_t bytes) { uncounted_ = bytes; }
+  // Who is asked for the holders when an allocation fails.
+  void SetHolders(RecordingAllocator* holders) { holders_ = holders; }
   BudgetStats Stats() const;
   // A peak of its own for whoever measures single steps; ClearStats() leaves it alone.
   void RestartWindow() { window_peak_.store(in_use_.load()); }
@@ -85,40 +98,29 @@ class BudgetAllocator : public tensorflow::Allocator {
   }
   void KernelEnds();
 
-  StepRecorder* recorder() { return &recorder_; }
-  void StartRecording();
-  StepTrace StopRecording() { return recorder_.Stop(); }
-
  private:
-  struct Header;
-  struct Holder {
-    std::string op;
-    const char* kind;
-    int64_t bytes;
-    int64_t step_id;
-  };
-
-  static Header* HeaderOf(const void* ptr);
   void NoteStep(int64_t step_id);
   int64_t BytesAtStart(int64_t step_id);
-  bool TryReserve(int64_t bytes);
   // Is this a swap-in while kernels wait for memory?
   bool MustDefer() const;
-  bool ReserveOrWait(int64_t bytes);
-  void Release(int64_t bytes);
+  // Reserves, if need be what is given back, or answers a block of spare memory. Does not wait.
+  bool Obtain(size_t alignment, size_t block_bytes, int64_t bytes, void** instead);
+  // The same, however long it takes.
+  bool ReserveOrWait(size_t alignment, size_t block_bytes, int64_t bytes, void** instead);
+  int64_t Counted(size_t block_bytes) const {
+    return std::max(static_cast<int64_t>(block_bytes) - uncounted_, int64_t{0});
+  }
   std::string WhyNot(int64_t bytes);
-  std::vector<Holder> Holders();
 
-  const std::string name_;
-  tensorflow::Allocator* const base_;
   Reclaimer* reclaimer_ = nullptr;
+  SpareMemory* spare_ = nullptr;
+  RecordingAllocator* holders_ = nullptr;
+  int64_t uncounted_ = 0;
 
   std::atomic<int64_t> budget_{0};
   std::atomic<int64_t> in_use_{0};
   std::atomic<int64_t> peak_{0};
   std::atomic<int64_t> window_peak_{0};
-  std::atomic<int64_t> largest_{0};
-  std::atomic<int64_t> allocations_{0};
   std::atomic<int64_t> running_{0};
   std::atomic<int64_t> waits_{0};
   std::atomic<int64_t> wait_ns_{0};
@@ -130,11 +132,6 @@ class BudgetAllocator : public tensorflow::Allocator {
   std::atomic<int> waiting_{0};          // threads that wait, in all
   std::atomic<int> waiting_kernels_{0};  // of those, inside a running kernel
 
-  std::mutex blocks_mu_;  // guards the list of blocks and the names
-  Header* blocks_ = nullptr;
-  int64_t next_id_ = 1;
-  std::unordered_set<std::string> names_;
-
   // What was in use when the newest steps began (functions and input pipelines interleave):
   // weights, optimiser state, batches.
   struct StepStart {
@@ -144,12 +141,10 @@ class BudgetAllocator : public tensorflow::Allocator {
   std::mutex steps_mu_;
   std::deque<StepStart> steps_;
   std::atomic<int64_t> last_step_{-1};
-
-  StepRecorder recorder_;
 };
 
 std::string ReadableBytes(int64_t bytes);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_DEVICE_BUDGET_ALLOCATOR_H_
+#endif  // TFSWAP_ALLOCATOR_BUDGET_ALLOCATOR_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_DEVICE_PAGE_BLOCKS_H_
-#define TFSWAP_DEVICE_PAGE_BLOCKS_H_
+#ifndef TFSWAP_ALLOCATOR_PAGE_BLOCKS_H_
+#define TFSWAP_ALLOCATOR_PAGE_BLOCKS_H_
 
 #include <cstddef>
 
@@ -16,4 +16,4 @@ void FreePageBlock(void* block, size_t bytes);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_DEVICE_PAGE_BLOCKS_H_
+#endif  // TFSWAP_ALLOCATOR_PAGE_BLOCKS_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_DEVICE_STEP_RECORDER_H_
-#define TFSWAP_DEVICE_STEP_RECORDER_H_
+#ifndef TFSWAP_ALLOCATOR_STEP_RECORDER_H_
+#define TFSWAP_ALLOCATOR_STEP_RECORDER_H_
 
 #include <atomic>
 #include <memory>
@@ -11,6 +11,9 @@
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfswap {
+
+// What TensorFlow says an allocation is for.
+BufferKind KindOfRegion(absl::string_view region_type);
 
 // Writes down what kernels and allocators do, while it is on. Off, it costs one relaxed load a
 // kernel. Thread-safe.
@@ -62,4 +65,4 @@ class StepRecorder {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_DEVICE_STEP_RECORDER_H_
+#endif  // TFSWAP_ALLOCATOR_STEP_RECORDER_H_

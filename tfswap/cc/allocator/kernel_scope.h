@@ -1,9 +1,10 @@
-#ifndef TFSWAP_DEVICE_KERNEL_SCOPE_H_
-#define TFSWAP_DEVICE_KERNEL_SCOPE_H_
+#ifndef TFSWAP_ALLOCATOR_KERNEL_SCOPE_H_
+#define TFSWAP_ALLOCATOR_KERNEL_SCOPE_H_
 
 #include <cstdint>
 #include <functional>
 
+#include "allocator/slab_layouts.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfswap {
@@ -22,8 +23,12 @@ struct KernelScope {
   KernelScope& operator=(const KernelScope&) = delete;
 
   const Role role;
-  tensorflow::OpKernelContext* const context;
-  int64_t wait_ns = 0;  // spent waiting for memory
+  tensorflow::OpKernelContext* const context;  // null in tests
+  int64_t wait_ns = 0;                         // spent waiting for memory
+  // Where the op's allocations are planned to be, and how many of each kind it has made in this
+  // run.
+  const PlannedOp* planned = nullptr;
+  uint32_t made[kBufferKinds] = {};
   // Asked while waiting for memory: has something come up that should go first? If so, the
   // allocation fails and `gave_way` says why.
   std::function<bool()> give_way;
@@ -35,4 +40,4 @@ struct KernelScope {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_DEVICE_KERNEL_SCOPE_H_
+#endif  // TFSWAP_ALLOCATOR_KERNEL_SCOPE_H_

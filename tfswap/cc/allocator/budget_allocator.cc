@@ -1,11 +1,11 @@
-#include "device/budget_allocator.h"
+#include "allocator/budget_allocator.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 
-#include "device/kernel_scope.h"
-#include "device/page_blocks.h"
+#include "allocator/kernel_scope.h"
+#include "core/atomic_max.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -17,8 +17,6 @@ using ::tensorflow::Tensor;
 
 namespace {
 
-// Blocks below this are counted but neither listed nor traced.
-constexpr int64_t kListedBytes = 4096;
 // How long nothing at all may happen before a waiting allocation is given up: between two kernels
 // an executor thread is busy without one, so "no kernel runs" alone is no proof.
 constexpr auto kPatience = std::chrono::milliseconds(100);
@@ -31,30 +29,6 @@ thread_local std::string last_failure;
 
 int64_t NowNs() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
-BufferKind KindOf(absl::string_view region_type) {
-  if (region_type == "output") return BufferKind::kOutput;
-  if (region_type == "temp") return BufferKind::kTemp;
-  return BufferKind::kOther;
-}
-
-void RaiseTo(int64_t value, std::atomic<int64_t>* maximum) {
-  int64_t known = maximum->load(std::memory_order_relaxed);
-  while (value > known && !maximum->compare_exchange_weak(known, value)) {
-  }
-}
-
-const char* NameOf(BufferKind kind) {
-  switch (kind) {
-    case BufferKind::kOutput:
-      return "output";
-    case BufferKind::kTemp:
-      return "temporary";
-    case BufferKind::kOther:
-      return "other";
-  }
-  return "other";
 }
 
 }  // namespace
@@ -75,125 +49,54 @@ std::string ReadableBytes(int64_t bytes) {
   return text;
 }
 
-struct alignas(64) BudgetAllocator::Header {
-  Header* previous;
-  Header* next;
-  int64_t bytes;
-  int64_t id;
-  const std::string* op;  // null: a block too small to be listed
-  int64_t step_id;
-  uint32_t padding;  // from the base allocator's block to the user's
-  BufferKind kind;
-};
-
-BudgetAllocator::BudgetAllocator(std::string name, tensorflow::Allocator* base)
-    : name_(std::move(name)), base_(base) {}
-
-BudgetAllocator::Header* BudgetAllocator::HeaderOf(const void* ptr) {
-  static_assert(sizeof(Header) == 64, "the header must keep 64-byte alignment");
-  return reinterpret_cast<Header*>(const_cast<char*>(static_cast<const char*>(ptr)) -
-                                   sizeof(Header));
-}
-
 std::string BudgetAllocator::Name() {
-  if (last_failure.empty()) return name_;
-  std::string text = name_ + ". " + last_failure;
+  if (last_failure.empty()) return next()->Name();
+  std::string text = next()->Name() + ". " + last_failure;
   last_failure.clear();
   return text;
-}
-
-void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
-  return AllocateRaw(alignment, num_bytes, AllocationAttributes());
 }
 
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
-  const int64_t bytes = static_cast<int64_t>(num_bytes);
-  if (MustDefer() || !TryReserve(bytes)) {
-    if (!attributes.retry_on_failure || !ReserveOrWait(bytes)) {
+  const int64_t bytes = Counted(num_bytes);
+  void* instead = nullptr;
+  if (MustDefer() || !Obtain(alignment, num_bytes, bytes, &instead)) {
+    if (!attributes.retry_on_failure || !ReserveOrWait(alignment, num_bytes, bytes, &instead)) {
       if (KernelScope::current != nullptr && KernelScope::current->gave_way) return nullptr;
       failures_.fetch_add(1, std::memory_order_relaxed);
       last_failure = WhyNot(bytes);
       return nullptr;
     }
   }
-  const size_t padding = std::max(alignment, sizeof(Header));
-  const size_t whole = num_bytes + padding;
-  char* block = static_cast<char*>(
-      num_bytes >= kPageBlockBytes ? AllocatePageBlock(whole) : base_->AllocateRaw(padding, whole));
-  if (block == nullptr) {
-    Release(bytes);
-    return nullptr;
-  }
-  allocations_.fetch_add(1, std::memory_order_relaxed);
-  void* ptr = block + padding;
-  Header* header = HeaderOf(ptr);
-  *header = Header{};
-  header->bytes = bytes;
-  header->padding = static_cast<uint32_t>(padding);
-  if (bytes >= kListedBytes) {
-    const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
-    header->kind = KindOf(annotation.pending_region_type);
-    header->step_id = annotation.pending_step_id;
-    std::lock_guard<std::mutex> lock(blocks_mu_);
-    header->id = next_id_++;
-    header->op = &*names_.emplace(annotation.pending_op_name).first;
-    header->next = blocks_;
-    if (blocks_ != nullptr) blocks_->previous = header;
-    blocks_ = header;
-    if (recorder_.on()) recorder_.Allocated(bytes, *header->op, header->kind, ptr);
-  }
+  if (instead != nullptr) return instead;
+  void* ptr = next()->AllocateRaw(alignment, num_bytes, attributes);
+  if (ptr == nullptr) Release(bytes);
   return ptr;
 }
 
 void BudgetAllocator::DeallocateRaw(void* ptr) {
   if (ptr == nullptr) return;
-  Header* header = HeaderOf(ptr);
-  const int64_t bytes = header->bytes;
-  if (header->op != nullptr) {
-    std::lock_guard<std::mutex> lock(blocks_mu_);
-    if (header->previous != nullptr) header->previous->next = header->next;
-    if (header->next != nullptr) header->next->previous = header->previous;
-    if (blocks_ == header) blocks_ = header->next;
-    if (recorder_.on()) recorder_.Freed(ptr);
-  }
-  const size_t padding = header->padding;
-  char* block = static_cast<char*>(ptr) - padding;
-  if (static_cast<size_t>(bytes) >= kPageBlockBytes) {
-    FreePageBlock(block, bytes + padding);
-  } else {
-    base_->DeallocateRaw(block);
-  }
+  const int64_t bytes = Counted(next()->RequestedSize(ptr));
+  next()->DeallocateRaw(ptr);
   Release(bytes);
 }
 
-size_t BudgetAllocator::RequestedSize(const void* ptr) const { return HeaderOf(ptr)->bytes; }
-
-int64_t BudgetAllocator::AllocationId(const void* ptr) const { return HeaderOf(ptr)->id; }
-
-tensorflow::AllocatorMemoryType BudgetAllocator::GetMemoryType() const {
-  return base_->GetMemoryType();
-}
-
 std::optional<tensorflow::AllocatorStats> BudgetAllocator::GetStats() {
+  tensorflow::AllocatorStats answer = next()->GetStats().value_or(tensorflow::AllocatorStats());
   const BudgetStats stats = Stats();
-  tensorflow::AllocatorStats answer;
-  answer.num_allocs = stats.allocations;
   answer.bytes_in_use = stats.bytes_in_use;
   answer.peak_bytes_in_use = stats.peak_bytes;
-  answer.largest_alloc_size = stats.largest_request_bytes;
   if (stats.budget_bytes > 0) answer.bytes_limit = stats.budget_bytes;
   return answer;
 }
 
 bool BudgetAllocator::ClearStats() {
   peak_.store(in_use_.load());
-  largest_.store(0);
-  allocations_.store(0);
   waits_.store(0);
   wait_ns_.store(0);
   failures_.store(0);
+  next()->ClearStats();
   return true;
 }
 
@@ -209,8 +112,6 @@ BudgetStats BudgetAllocator::Stats() const {
   stats.bytes_in_use = in_use_.load();
   stats.peak_bytes = peak_.load();
   stats.window_peak_bytes = window_peak_.load();
-  stats.largest_request_bytes = largest_.load();
-  stats.allocations = allocations_.load();
   stats.waits = waits_.load();
   stats.wait_ns = wait_ns_.load();
   stats.failures = failures_.load();
@@ -241,16 +142,6 @@ int64_t BudgetAllocator::BytesAtStart(int64_t step_id) {
   return 0;
 }
 
-void BudgetAllocator::StartRecording() {
-  std::lock_guard<std::mutex> lock(blocks_mu_);
-  int64_t listed = 0;
-  for (Header* block = blocks_; block != nullptr; block = block->next) listed += block->bytes;
-  recorder_.Start(in_use_.load() - listed);
-  for (Header* block = blocks_; block != nullptr; block = block->next) {
-    recorder_.Present(block->bytes, *block->op, block->kind, block + 1);
-  }
-}
-
 bool BudgetAllocator::TryReserve(int64_t bytes) {
   int64_t used = in_use_.load(std::memory_order_relaxed);
   const int64_t budget = budget_.load(std::memory_order_relaxed);
@@ -259,8 +150,15 @@ bool BudgetAllocator::TryReserve(int64_t bytes) {
   } while (!in_use_.compare_exchange_weak(used, used + bytes));
   RaiseTo(used + bytes, &peak_);
   RaiseTo(used + bytes, &window_peak_);
-  RaiseTo(bytes, &largest_);
   return true;
+}
+
+bool BudgetAllocator::Obtain(size_t alignment, size_t block_bytes, int64_t bytes, void** instead) {
+  if (TryReserve(bytes)) return true;
+  if (spare_ == nullptr) return false;
+  *instead = spare_->Instead(alignment, block_bytes);
+  if (*instead != nullptr) return true;
+  return spare_->GiveBack(in_use_.load() + bytes - budget_.load()) > 0 && TryReserve(bytes);
 }
 
 bool BudgetAllocator::MustDefer() const {
@@ -269,7 +167,8 @@ bool BudgetAllocator::MustDefer() const {
          waiting_kernels_.load() > 0;
 }
 
-bool BudgetAllocator::ReserveOrWait(int64_t bytes) {
+bool BudgetAllocator::ReserveOrWait(size_t alignment, size_t block_bytes, int64_t bytes,
+                                    void** instead) {
   const int64_t start_ns = NowNs();
   KernelScope* scope = KernelScope::current;
   const bool in_kernel = scope != nullptr && scope->role == KernelScope::Role::kKernel;
@@ -283,12 +182,15 @@ bool BudgetAllocator::ReserveOrWait(int64_t bytes) {
   auto last_sign_of_life = last_release;
   for (;;) {
     const bool quiet = std::chrono::steady_clock::now() - last_release > kDeference;
-    if ((quiet || !MustDefer()) && (reserved = TryReserve(bytes))) break;
+    if ((quiet || !MustDefer()) && (reserved = Obtain(alignment, block_bytes, bytes, instead))) {
+      break;
+    }
     if (scope != nullptr && scope->give_way && scope->give_way()) {
       scope->gave_way = true;
       break;
     }
-    if (scope != nullptr && scope->context->cancellation_manager() != nullptr &&
+    if (scope != nullptr && scope->context != nullptr &&
+        scope->context->cancellation_manager() != nullptr &&
         scope->context->cancellation_manager()->IsCancelled()) {
       break;
     }
@@ -323,23 +225,19 @@ bool BudgetAllocator::ReserveOrWait(int64_t bytes) {
 
 void BudgetAllocator::Release(int64_t bytes) {
   in_use_.fetch_sub(bytes);
+  NotifyFreed();
+}
+
+void BudgetAllocator::NotifyFreed() {
   if (waiting_.load() == 0) return;
   releases_.fetch_add(1);
   std::lock_guard<std::mutex> lock(wait_mu_);
   freed_.notify_all();
 }
 
-std::vector<BudgetAllocator::Holder> BudgetAllocator::Holders() {
-  std::vector<Holder> holders;
-  std::lock_guard<std::mutex> lock(blocks_mu_);
-  for (Header* block = blocks_; block != nullptr; block = block->next) {
-    holders.push_back({*block->op, NameOf(block->kind), block->bytes, block->step_id});
-  }
-  return holders;
-}
-
 std::string BudgetAllocator::WhyNot(int64_t bytes) {
-  std::vector<Holder> holders = Holders();
+  std::vector<Holder> holders;
+  if (holders_ != nullptr) holders = holders_->Holders();
   const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   const std::string op(annotation.pending_op_name);
 
@@ -349,7 +247,7 @@ std::string BudgetAllocator::WhyNot(int64_t bytes) {
   for (const Holder& holder : holders) {
     if (holder.step_id == annotation.pending_step_id && holder.op == op) own += holder.bytes;
   }
-  if (KernelScope::current != nullptr) {
+  if (KernelScope::current != nullptr && KernelScope::current->context != nullptr) {
     tensorflow::OpKernelContext* context = KernelScope::current->context;
     std::unordered_set<const void*> seen;
     for (int i = 0; i < context->num_inputs(); ++i) {

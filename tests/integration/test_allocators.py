@@ -1,0 +1,278 @@
+"""One suite for every chain of allocators: what each of them must keep, whatever is around it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import random
+import threading
+from collections.abc import Iterator
+from itertools import permutations
+
+import pytest
+
+from tfswap.ops import library
+from tfswap.ops.chain import Chain
+
+MIB = 1 << 20
+ADAPTORS = ("statistics", "recording", "slab", "budget")
+CHAINS = [
+    " ".join((*order, "system"))
+    for count in range(len(ADAPTORS) + 1)
+    for order in permutations(ADAPTORS, count)
+] + ["bfc", "statistics recording slab bfc"]
+BUDGET = 64 * MIB
+GRAPH, OP = "graph", "op"
+
+
+@pytest.fixture(autouse=True)
+def clean_device() -> None:
+    """These tests leave TensorFlow's own device alone, so nothing has to be cleaned."""
+
+
+@pytest.fixture(params=CHAINS, ids=lambda names: names.replace(" ", ">"))
+def chain(request: pytest.FixtureRequest) -> Iterator[Chain]:
+    library.load()
+    with Chain(request.param, BUDGET) as made:
+        # Three slots of an op: the first two apart, the third where they are.
+        made.install(
+            GRAPH, f"{OP}\t0\t0\t0\t{MIB}\n{OP}\t0\t1\t{MIB}\t{MIB}\n{OP}\t0\t2\t{MIB // 2}\t{MIB}"
+        )
+        yield made
+        assert made.stats()["bytes_in_use"] in (0, made.stats().get("slab_bytes", 0))
+
+
+def fill(address: int, size: int, value: int) -> None:
+    ctypes.memset(address, value, size)
+
+
+def holds(address: int, size: int, value: int) -> bool:
+    return ctypes.string_at(address, size) == bytes([value]) * size
+
+
+@pytest.mark.parametrize("alignment", [64, 128, 1024, 4096])
+def test_blocks_are_aligned_and_nobody_elses(chain: Chain, alignment: int) -> None:
+    sizes = [1, 63, 64, 4095, 4096, 65_537, 3 * MIB]
+    if "bfc" in chain.names and alignment > 64:
+        pytest.skip("BFC aligns to 256 bytes")
+    blocks = [(chain.allocate(size, alignment), size, i + 1) for i, size in enumerate(sizes)]
+    for address, size, value in blocks:
+        assert address and address % alignment == 0
+        fill(address, size, value)
+    for address, size, value in blocks:
+        assert holds(address, size, value)
+        assert chain.requested(address) == size
+    for address, _, _ in reversed(blocks):
+        chain.free(address)
+
+
+def test_no_bytes_are_a_block_or_none(chain: Chain) -> None:
+    address = chain.allocate(0)
+    if address:
+        chain.free(address)
+    chain.free(0)
+
+
+def test_planned_blocks_never_share_an_address(chain: Chain) -> None:
+    blocks = [chain.allocate(MIB - chain.headers, op=(GRAPH, OP, i % 3)) for i in range(9)]
+    assert all(blocks)
+    for i, address in enumerate(blocks):
+        fill(address, MIB - chain.headers, i + 1)
+    for i, address in enumerate(blocks):
+        assert holds(address, MIB - chain.headers, i + 1)
+        chain.free(address)
+
+
+def test_what_does_not_fit_is_refused_and_costs_nothing(chain: Chain) -> None:
+    if "budget" not in chain.names and "bfc" not in chain.names:
+        pytest.skip("nobody has a limit")
+    before = chain.stats()["bytes_in_use"]
+    assert chain.allocate(BUDGET * 2, retry=False) == 0
+    assert chain.stats()["bytes_in_use"] == before
+    held = chain.allocate(BUDGET // 2)
+    assert held
+    assert chain.allocate(BUDGET // 4 * 3, retry=False) == 0
+    chain.free(held)
+    again = chain.allocate(BUDGET // 4 * 3, retry=False)
+    assert again
+    chain.free(again)
+
+
+def test_freed_in_any_order_by_any_thread(chain: Chain) -> None:
+    failures: list[str] = []
+
+    def work(seed: int) -> None:
+        dice = random.Random(seed)
+        held: list[tuple[int, int, int]] = []
+        for round_ in range(300):
+            if len(held) > 6 or (held and dice.random() < 0.5):
+                address, size, value = held.pop(dice.randrange(len(held)))
+                if not holds(address, min(size, 512), value):
+                    failures.append(f"{size} bytes at {address:x} were written to")
+                chain.free(address)
+                continue
+            op = (GRAPH, OP, dice.randrange(4)) if dice.random() < 0.6 else None
+            size = MIB - chain.headers if op else dice.choice((8, 5000, 100_000, MIB))
+            address = chain.allocate(size, op=op)
+            if not address:
+                failures.append(f"{size} bytes were refused")
+                break
+            value = (seed * 31 + round_) % 255
+            fill(address, min(size, 512), value)
+            held.append((address, size, value))
+        for address, _, _ in held:
+            chain.free(address)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_the_limit_may_grow_and_shrink(chain: Chain) -> None:
+    if "budget" not in chain.names:
+        pytest.skip("nobody has a budget")
+    held = chain.allocate(40 * MIB)
+    chain.set_budget(20 * MIB)
+    assert chain.allocate(30 * MIB, retry=False) == 0
+    chain.free(held)
+    assert chain.allocate(30 * MIB, retry=False) == 0
+    chain.set_budget(100 * MIB)
+    held = chain.allocate(90 * MIB, retry=False)
+    assert held
+    chain.free(held)
+
+
+def test_statistics_are_what_was_asked_for() -> None:
+    with Chain("statistics recording slab budget system", BUDGET) as chain:
+        blocks = [chain.allocate(size) for size in (100, 5000, MIB)]
+        stats = chain.stats()
+        assert stats["allocations"] == 3
+        assert stats["bytes_in_use"] == stats["peak_bytes"] == 5100 + MIB
+        for block in blocks:
+            chain.free(block)
+        stats = chain.stats()
+        assert stats["bytes_in_use"] == 0 and stats["peak_bytes"] == 5100 + MIB
+
+
+def slab_chain(names: str = "slab budget system", budget: int = BUDGET) -> Chain:
+    chain = Chain(names, budget)
+    chain.install(GRAPH, f"{OP}\t0\t0\t0\t{MIB}\n{OP}\t0\t1\t{MIB // 2}\t{MIB}\nother\t0\t0\t0\t8192")
+    return chain
+
+
+def test_a_slot_is_served_again_and_again_at_its_address() -> None:
+    with slab_chain() as chain:
+        first = chain.allocate(MIB, op=(GRAPH, OP, 0))
+        chain.free(first)
+        assert chain.allocate(MIB, op=(GRAPH, OP, 0)) == first
+        # Half of it is another's slot.
+        other = chain.allocate(MIB, op=(GRAPH, OP, 1))
+        assert not first <= other < first + MIB
+        chain.free(first)
+        chain.free(other)
+        assert chain.allocate(MIB, op=(GRAPH, OP, 1)) == first + MIB // 2
+        chain.free(first + MIB // 2)
+        stats = chain.stats()
+        assert (stats["hits"], stats["taken"]) == (3, 1)
+
+
+def test_misses_are_counted_by_cause() -> None:
+    with slab_chain(budget=MIB) as chain:
+        outside = [chain.allocate(8192), chain.allocate(8192, op=(GRAPH, "unknown", 0))]
+        wrong = chain.allocate(16_384, op=(GRAPH, "other", 0))
+        no_room = chain.allocate(MIB, op=(GRAPH, OP, 0), retry=False)
+        assert no_room == 0
+        stats = chain.stats()
+        assert (stats["unplanned"], stats["other_size"], stats["no_room"]) == (2, 1, 1)
+        assert chain.allocate(100) != 0  # small ones are nobody's business
+        for block in (*outside, wrong):
+            chain.free(block)
+
+
+def test_idle_pages_make_room_for_others() -> None:
+    with slab_chain(budget=2 * MIB) as chain:
+        block = chain.allocate(MIB, op=(GRAPH, OP, 0))
+        chain.free(block)
+        assert chain.stats()["budget_in_use"] == chain.stats()["slab_bytes"] == MIB
+        held = chain.allocate(2 * MIB)
+        assert held and chain.stats()["slab_bytes"] == 0
+        assert chain.stats()["budget_in_use"] == 2 * MIB
+        chain.free(held)
+        block = chain.allocate(MIB, op=(GRAPH, OP, 0))
+        assert chain.stats()["slab_bytes"] == MIB
+        chain.free(block)
+
+
+def test_a_free_place_in_the_slab_is_used_where_the_budget_has_no_room() -> None:
+    with slab_chain(budget=MIB + MIB // 2) as chain:
+        first = chain.allocate(MIB, op=(GRAPH, OP, 1))
+        chain.free(first)
+        small = chain.allocate(8192, op=(GRAPH, "other", 0))
+        # Its slot holds the small one; outside there is no room either.
+        moved = chain.allocate(MIB, op=(GRAPH, OP, 0), retry=False)
+        assert moved and chain.stats()["moved"] == 1
+        chain.free(moved)
+        chain.free(small)
+
+
+def test_a_layout_that_goes_gives_its_memory_back() -> None:
+    with slab_chain() as chain:
+        block = chain.allocate(MIB, op=(GRAPH, OP, 0))
+        chain.install(GRAPH, "")
+        chain.free(block)
+        assert chain.allocate(MIB, op=(GRAPH, OP, 0)) != block
+        held = chain.allocate(BUDGET - MIB, retry=False)
+        assert held
+
+
+def test_the_check_finds_who_writes_to_what_is_freed() -> None:
+    with slab_chain() as chain:
+        chain.check(True)
+        block = chain.allocate(MIB, op=(GRAPH, OP, 0))
+        fill(block, MIB, 1)
+        chain.free(block)
+        block = chain.allocate(MIB, op=(GRAPH, OP, 0))
+        assert chain.stats()["faults"] == 0
+        chain.free(block)
+        fill(block + 5000, 1, 7)
+        chain.free(chain.allocate(MIB, op=(GRAPH, OP, 0)))
+        assert chain.stats()["faults"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "op\t0\t0\t0",
+        "op\t3\t0\t0\t1024",
+        "op\t0\t-1\t0\t1024",
+        "op\t0\t99999\t0\t1024",
+        "op\t0\t0\t1\t1024",
+        "op\t0\t0\t-1024\t1024",
+        "op\t0\t0\t0\t0",
+        "op\t0\t0\t0\t99999999999999999999",
+        "\t0\t0\t0\t1024",
+    ],
+)
+def test_what_is_no_layout_is_refused(text: str) -> None:
+    with Chain("slab system", 0) as chain, pytest.raises(ValueError, match="is not a slot"):
+        chain.install(GRAPH, text)
+
+
+@pytest.mark.parametrize("names", ["", "budget", "system budget", "slab slab system", "x system"])
+def test_what_is_no_chain_is_refused(names: str) -> None:
+    with pytest.raises(ValueError):
+        Chain(names, 0)
+
+
+def test_many_layouts_share_one_slab() -> None:
+    with Chain("slab system", 0) as chain:
+        for graph in range(3):
+            chain.install(f"g{graph}", f"{OP}\t0\t0\t{graph * 2048}\t8192")
+        blocks = [chain.allocate(8192, op=(f"g{graph}", OP, 0)) for graph in range(3)]
+        assert len(set(blocks)) == 3
+        assert json.dumps(chain.stats()["hits"]) == "1"
+        for block in blocks:
+            chain.free(block)

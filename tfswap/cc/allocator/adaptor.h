@@ -1,0 +1,30 @@
+#ifndef TFSWAP_ALLOCATOR_ADAPTOR_H_
+#define TFSWAP_ALLOCATOR_ADAPTOR_H_
+
+#include "tensorflow/core/framework/allocator.h"
+
+namespace tfswap {
+
+// An allocator that adds one thing to another one, in the manner of rmm's adaptors. Each works over
+// any other that tracks sizes, so they may be put together in any order:
+//
+//   StatisticsAllocator > RecordingAllocator > SlabAllocator > BudgetAllocator > SystemAllocator
+class Adaptor : public tensorflow::AllocatorWrapper {
+ public:
+  explicit Adaptor(tensorflow::Allocator* next) : AllocatorWrapper(next) {}
+
+  void* AllocateRaw(size_t alignment, size_t num_bytes) final {
+    return AllocateRaw(alignment, num_bytes, tensorflow::AllocationAttributes());
+  }
+  void* AllocateRaw(size_t alignment, size_t num_bytes,
+                    const tensorflow::AllocationAttributes& attributes) override = 0;
+  std::optional<tensorflow::AllocatorStats> GetStats() override { return next()->GetStats(); }
+  bool ClearStats() override { return next()->ClearStats(); }
+
+ protected:
+  tensorflow::Allocator* next() const { return wrapped(); }
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_ALLOCATOR_ADAPTOR_H_

@@ -1,0 +1,80 @@
+#include "allocator/chain.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "allocator/page_blocks.h"
+#include "xla/tsl/framework/bfc_allocator.h"
+
+namespace tfswap {
+
+namespace {
+
+// Regions of BFC's.
+class Pages : public tsl::SubAllocator {
+ public:
+  Pages() : SubAllocator({}, {}) {}
+  void* Alloc(size_t, size_t num_bytes, size_t* bytes_received) override {
+    *bytes_received = num_bytes;
+    return AllocatePageBlock(num_bytes);
+  }
+  void Free(void* ptr, size_t num_bytes) override { FreePageBlock(ptr, num_bytes); }
+  bool SupportsCoalescing() const override { return false; }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Chain>> Chain::Make(const std::string& names, int64_t budget_bytes) {
+  std::vector<std::string> order = absl::StrSplit(names, ' ', absl::SkipEmpty());
+  std::reverse(order.begin(), order.end());
+  std::unique_ptr<Chain> chain(new Chain());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const std::string& name = order[i];
+    const bool has_memory = name == "system" || name == "bfc";
+    if (has_memory != (i == 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", names, "': the last one, and no other, is 'system' or 'bfc'"));
+    }
+    tensorflow::Allocator* next = i == 0 ? nullptr : chain->parts_.back().get();
+    std::unique_ptr<tensorflow::Allocator> part;
+    if (name == "system") {
+      part = std::make_unique<SystemAllocator>("chain", tensorflow::cpu_allocator_base());
+    } else if (name == "bfc") {
+      tsl::BFCAllocator::Options options;
+      options.allow_growth = false;
+      options.allow_retry_on_failure = false;
+      part = std::make_unique<tsl::BFCAllocator>(std::make_unique<Pages>(), budget_bytes, "bfc",
+                                                 options);
+    } else if (name == "budget" && chain->budget_ == nullptr) {
+      auto budget = std::make_unique<BudgetAllocator>(next);
+      budget->SetBudget(budget_bytes);
+      chain->budget_ = budget.get();
+      part = std::move(budget);
+    } else if (name == "slab" && chain->slab_ == nullptr) {
+      BudgetAllocator* budget = chain->budget_;
+      auto slab = std::make_unique<SlabAllocator>(next, budget, [budget] {
+        if (budget != nullptr) budget->NotifyFreed();
+      });
+      // Only what is above a budget can take blocks back that are not the budget's.
+      if (budget != nullptr) budget->SetSpareMemory(slab.get());
+      chain->slab_ = slab.get();
+      part = std::move(slab);
+    } else if (name == "statistics" && chain->statistics_ == nullptr) {
+      auto statistics = std::make_unique<StatisticsAllocator>(next);
+      chain->statistics_ = statistics.get();
+      part = std::move(statistics);
+    } else if (name == "recording") {
+      part = std::make_unique<RecordingAllocator>(next);
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", names, "': '", name, "' is none of statistics, recording, slab, budget, system, bfc",
+          ", or there twice"));
+    }
+    chain->parts_.push_back(std::move(part));
+  }
+  if (chain->parts_.empty()) return absl::InvalidArgumentError("an empty chain");
+  return chain;
+}
+
+}  // namespace tfswap

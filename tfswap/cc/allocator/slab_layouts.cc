@@ -1,0 +1,123 @@
+#include "allocator/slab_layouts.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/graph_mark.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+
+namespace tfswap {
+
+namespace {
+
+constexpr size_t kKnownKernels = size_t{1} << 16;
+constexpr int kPlaceBits = 24;
+constexpr uint64_t kPlaceMask = (uint64_t{1} << kPlaceBits) - 1;
+constexpr int32_t kMostOrdinals = 4096;
+
+uint64_t Spread(const void* ptr) {
+  return (reinterpret_cast<uintptr_t>(ptr) >> 4) * 0x9e3779b97f4a7c15;
+}
+
+}  // namespace
+
+SlabLayouts::SlabLayouts() : blocks_(kPlaceMask / kBlockOps), known_(kKnownKernels) {}
+
+SlabLayouts::~SlabLayouts() {
+  for (std::atomic<PlannedOp*>& block : blocks_) delete[] block.load();
+}
+
+absl::Status SlabLayouts::Install(const std::string& graph, const std::string& text,
+                                  int64_t granule_bytes) {
+  Layout layout;
+  std::vector<PlannedOp> ops;
+  std::lock_guard<std::mutex> lock(mu_);
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, '\t');
+    int32_t kind, ordinal;
+    Slot slot;
+    if (fields.size() != 5 || fields[0].empty() || !absl::SimpleAtoi(fields[1], &kind) ||
+        !absl::SimpleAtoi(fields[2], &ordinal) || !absl::SimpleAtoi(fields[3], &slot.offset) ||
+        !absl::SimpleAtoi(fields[4], &slot.bytes) || kind < 0 || kind >= kBufferKinds ||
+        ordinal < 0 || ordinal >= kMostOrdinals || slot.offset < 0 || slot.bytes <= 0 ||
+        slot.offset % granule_bytes != 0 || slot.offset > int64_t{1} << 50 ||
+        slot.bytes > int64_t{1} << 50) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the layout's line '", line, "' is not a slot"));
+    }
+    auto [it, is_new] = layout.ops.emplace(std::string(fields[0]), 0);
+    if (is_new) {
+      it->second = next_place_ + static_cast<uint32_t>(ops.size());
+      ops.emplace_back();
+    }
+    std::vector<Slot>& slots = ops[it->second - next_place_].slots[kind];
+    if (slots.size() <= static_cast<size_t>(ordinal)) slots.resize(ordinal + 1);
+    slots[ordinal] = slot;
+    layout.height = std::max(layout.height, slot.offset + slot.bytes);
+  }
+  if (next_place_ + ops.size() >= blocks_.size() * kBlockOps) {
+    return absl::ResourceExhaustedError("too many layouts were installed in this process");
+  }
+  for (PlannedOp& op : ops) {
+    std::atomic<PlannedOp*>& block = blocks_[next_place_ / kBlockOps];
+    if (block.load() == nullptr) block.store(new PlannedOp[kBlockOps], std::memory_order_release);
+    *At(next_place_++) = std::move(op);
+  }
+  layouts_[graph] = std::move(layout);
+  Changed();
+  return absl::OkStatus();
+}
+
+void SlabLayouts::Remove(const std::string& graph) {
+  std::lock_guard<std::mutex> lock(mu_);
+  layouts_.erase(graph);
+  Changed();
+}
+
+void SlabLayouts::Clear() {
+  std::lock_guard<std::mutex> lock(mu_);
+  layouts_.clear();
+  Changed();
+}
+
+void SlabLayouts::Changed() {
+  int64_t height = 0;
+  for (const auto& [graph, layout] : layouts_) height = std::max(height, layout.height);
+  height_.store(height);
+  active_.store(!layouts_.empty());
+  for (std::atomic<uint64_t>& word : known_) word.store(0, std::memory_order_release);
+}
+
+const PlannedOp* SlabLayouts::Find(const tensorflow::OpKernel& kernel) {
+  const uint64_t hash = Spread(&kernel);
+  std::atomic<uint64_t>& word = known_[hash >> 48];
+  const uint64_t tag = hash & ~kPlaceMask;
+  const uint64_t seen = word.load(std::memory_order_acquire);
+  uint32_t place;
+  if ((seen & ~kPlaceMask) == tag) {
+    place = static_cast<uint32_t>(seen & kPlaceMask);
+  } else {
+    const auto& attributes = kernel.def().attr();
+    const auto graph = attributes.find(kGraphAttribute);
+    place = graph == attributes.end() ? 0 : LookUp(graph->second.s(), kernel.name());
+    word.store(tag | place, std::memory_order_release);
+  }
+  return place == 0 ? nullptr : At(place);
+}
+
+const PlannedOp* SlabLayouts::FindByName(const std::string& graph, const std::string& op) {
+  const uint32_t place = LookUp(graph, op);
+  return place == 0 ? nullptr : At(place);
+}
+
+uint32_t SlabLayouts::LookUp(const std::string& graph, const std::string& op) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto layout = layouts_.find(graph);
+  if (layout == layouts_.end()) return 0;
+  const auto found = layout->second.ops.find(op);
+  return found == layout->second.ops.end() ? 0 : found->second;
+}
+
+}  // namespace tfswap

@@ -1,0 +1,78 @@
+#ifndef TFSWAP_ALLOCATOR_SLAB_LAYOUTS_H_
+#define TFSWAP_ALLOCATOR_SLAB_LAYOUTS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/trace.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfswap {
+
+// A planned place.
+struct Slot {
+  int64_t offset = -1;  // -1: none is planned
+  int64_t bytes = 0;
+};
+
+// The places of what one op allocates in a run: by kind, the first, the second, ...
+struct PlannedOp {
+  std::vector<Slot> slots[kBufferKinds];
+};
+
+// Which slots ops have, of all graphs that have a layout. Thread-safe; Find() takes no lock for an
+// op that ran before.
+class SlabLayouts {
+ public:
+  SlabLayouts();
+  ~SlabLayouts();
+
+  // `text`: a line a slot: op, kind (0 output, 1 temporary, 2 other), ordinal, offset, bytes,
+  // parted by tabs. Replaces the graph's layout.
+  absl::Status Install(const std::string& graph, const std::string& text, int64_t granule_bytes);
+  void Remove(const std::string& graph);
+  void Clear();
+
+  bool active() const { return active_.load(std::memory_order_relaxed); }
+  // The end of the highest slot of all layouts.
+  int64_t height() const { return height_.load(); }
+  // Null for an op without slots. It lives as long as this object.
+  const PlannedOp* Find(const tensorflow::OpKernel& kernel);
+  const PlannedOp* FindByName(const std::string& graph, const std::string& op);
+
+ private:
+  struct Layout {
+    int64_t height = 0;
+    std::unordered_map<std::string, uint32_t> ops;  // names to places
+  };
+
+  PlannedOp* At(uint32_t place) const {
+    return blocks_[place / kBlockOps].load(std::memory_order_acquire) + place % kBlockOps;
+  }
+  uint32_t LookUp(const std::string& graph, const std::string& op);
+  void Changed();
+
+  std::atomic<bool> active_{false};
+  std::atomic<int64_t> height_{0};
+  std::mutex mu_;
+  std::map<std::string, Layout> layouts_;
+  // By place, in blocks. Places are never used again, so that what a thread has just looked up
+  // stays what it was; place 0 has no slots.
+  static constexpr uint32_t kBlockOps = 4096;
+  std::vector<std::atomic<PlannedOp*>> blocks_;
+  uint32_t next_place_ = 1;
+  // What kernels were looked up, by address: a tag and a place in one word. A kernel may be gone
+  // and another one at its address: then slots are proposed that are not its own, which a slab
+  // survives.
+  std::vector<std::atomic<uint64_t>> known_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_ALLOCATOR_SLAB_LAYOUTS_H_

@@ -1,0 +1,36 @@
+#ifndef TFSWAP_ALLOCATOR_STATISTICS_ALLOCATOR_H_
+#define TFSWAP_ALLOCATOR_STATISTICS_ALLOCATOR_H_
+
+#include <atomic>
+
+#include "allocator/adaptor.h"
+
+namespace tfswap {
+
+// Counts what is asked for: the load, whatever memory it takes.
+class StatisticsAllocator : public Adaptor {
+ public:
+  explicit StatisticsAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
+
+  using Adaptor::AllocateRaw;
+  void* AllocateRaw(size_t alignment, size_t num_bytes,
+                    const tensorflow::AllocationAttributes& attributes) override;
+  void DeallocateRaw(void* ptr) override;
+  std::optional<tensorflow::AllocatorStats> GetStats() override;
+  bool ClearStats() override;
+
+  // A peak of its own for whoever measures single steps; ClearStats() leaves it alone.
+  void RestartWindow() { window_peak_.store(load_.load()); }
+  int64_t window_peak_bytes() const { return window_peak_.load(); }
+
+ private:
+  std::atomic<int64_t> load_{0};
+  std::atomic<int64_t> peak_{0};
+  std::atomic<int64_t> window_peak_{0};
+  std::atomic<int64_t> largest_{0};
+  std::atomic<int64_t> allocations_{0};
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_ALLOCATOR_STATISTICS_ALLOCATOR_H_

@@ -1,0 +1,107 @@
+// One stretch of addresses whose layout is planned, and who is where in it.
+//
+//   granules   |##########......######|####..........|..............|
+//   chunks     |  committed            |  committed   |  not backed  |
+//              0                                      limit
+//
+// A plan says where a buffer should be; Claim() makes sure that nobody else is. So a wrong plan, or
+// a step that runs in another order than the planned one, costs a second place for a buffer, never
+// a wrong address.
+
+#ifndef TFSWAP_CC_CORE_SLAB_H_
+#define TFSWAP_CC_CORE_SLAB_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+namespace tfswap {
+
+// Who pays for the memory behind a slab.
+class MemoryAccount {
+ public:
+  virtual ~MemoryAccount() = default;
+  virtual bool TryReserve(int64_t bytes) = 0;
+  virtual void Release(int64_t bytes) = 0;
+};
+
+struct SlabStats {
+  int64_t limit_bytes = 0;      // the layouts' height
+  int64_t committed_bytes = 0;  // backed by memory, and paid for
+  int64_t claimed_bytes = 0;
+  int64_t peak_claimed_bytes = 0;
+};
+
+// Thread-safe. Claims and releases take no lock as long as memory is behind them; pages are paid
+// for when they are first claimed, and stay.
+class Slab {
+ public:
+  static constexpr int64_t kGranuleBytes = 1024;
+  static constexpr int64_t kChunkBytes = 256 * 1024;
+
+  enum class Claimed { kYes, kTaken, kNoMemory, kOutside };
+
+  // `capacity_bytes` of addresses, without memory; `account` may be null. Throws std::bad_alloc if
+  // there are none.
+  Slab(int64_t capacity_bytes, MemoryAccount* account);
+  ~Slab();
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+
+  // What lies below it is used; it may grow and shrink at any time. Idle memory above it goes back.
+  void SetLimit(int64_t bytes);
+
+  // Takes [offset, offset + bytes), granules as a whole. `offset` is a multiple of kGranuleBytes.
+  Claimed Claim(int64_t offset, int64_t bytes);
+  // Takes the lowest free stretch below the limit; -1 if there is none.
+  int64_t ClaimAnywhere(int64_t bytes);
+  void Release(int64_t offset);
+  // What was asked for in the claim that begins there.
+  int64_t BytesOf(int64_t offset) const { return claims_[offset / kGranuleBytes]; }
+
+  char* At(int64_t offset) const { return begin_ + offset; }
+  bool Owns(const void* ptr) const { return ptr >= begin_ && ptr < begin_ + capacity_bytes_; }
+  int64_t OffsetOf(const void* ptr) const { return static_cast<const char*>(ptr) - begin_; }
+
+  // Gives back up to `bytes` bytes that back nothing; answers how many.
+  int64_t Decommit(int64_t bytes);
+
+  // From now on what is free is filled with a pattern, and looked at when it is claimed. Nobody
+  // else may use the slab meanwhile.
+  void SetCheck(bool check);
+  // Claims that found the pattern damaged: somebody wrote to what was not theirs.
+  int64_t faults() const { return faults_.load(); }
+
+  SlabStats Stats() const;
+  void ResetPeak() { peak_claimed_.store(claimed_.load()); }
+
+ private:
+  bool ClaimGranules(int64_t first, int64_t last);
+  void ReleaseGranules(int64_t first, int64_t last);
+  bool Commit(int64_t first_chunk, int64_t last_chunk);
+  bool DecommitChunk(int64_t chunk);
+  void Poison(int64_t offset, int64_t bytes);
+  void CheckPoison(int64_t offset, int64_t bytes);
+
+  MemoryAccount* const account_;
+  const int64_t capacity_bytes_;
+  char* begin_ = nullptr;
+  // By granule: a bit, and at a claim's first one the bytes that were asked for.
+  std::atomic<uint64_t>* taken_ = nullptr;
+  int64_t* claims_ = nullptr;
+  // By chunk: whether it is backed; and the end of all that are.
+  std::atomic<int8_t>* backed_ = nullptr;
+  std::atomic<int64_t> backed_end_{0};
+  std::atomic<int64_t> limit_{0};
+  std::atomic<int64_t> committed_{0};
+  std::atomic<int64_t> claimed_{0};
+  std::atomic<int64_t> peak_claimed_{0};
+  std::atomic<int64_t> faults_{0};
+  std::atomic<bool> check_{false};
+  std::mutex commit_mu_;  // whoever changes what is backed
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_CC_CORE_SLAB_H_
