@@ -48,7 +48,9 @@ def read_instance(path: Path) -> tuple[Buffers, int]:
         raise ValueError(f"{path}: the name says no capacity, as in A.1048576.csv")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    columns = [np.array([int(row[c]) for row in rows], np.int64) for c in ("size", "lower", "upper")]
+    columns = [
+        np.array([int(row[c]) for row in rows], np.int64) for c in ("size", "lower", "upper")
+    ]
     return Buffers(*columns), int(capacity[1])
 
 

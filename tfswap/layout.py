@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfswap.packing import Buffers, pack
 from tfswap.trace import StepTrace
@@ -22,6 +23,9 @@ GRANULE_BYTES = 1024
 
 HEADER_BYTES = 64
 """That each block has in front (``RecordingAllocator::kHeaderBytes``)."""
+
+OUTSIDE = -2
+"""The offset of what stays out of the slab (``kOutside``)."""
 
 Key = tuple[str, int, int]
 """Op, kind, ordinal."""
@@ -35,7 +39,8 @@ class Slot:
         op: The op that allocates.
         kind: 0 an output, 1 a temporary, 2 other.
         ordinal: The how-manieth of that kind in one run of the op.
-        offset_bytes: From the slab's begin.
+        offset_bytes: From the slab's begin; -2 for what outlives its step (a variable's new value)
+            and stays out of the slab: its memory would be in the way of the next step's.
         size_bytes: Of the block, with its header.
     """
 
@@ -92,65 +97,66 @@ class _Pieces:
     def __init__(self) -> None:
         self._spans: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         self._sizes: dict[Key, Counter[int]] = defaultdict(Counter)
+        self._outside: set[Key] = set()
         self._now = 0
 
     def add(self, trace: StepTrace, is_planned: Callable[[str], bool]) -> None:
         names = trace.names
         planned = np.fromiter((is_planned(name) for name in names), bool, len(names))
-        buffers = trace.buffers
-        ours = np.flatnonzero(planned[buffers["name"]] & (buffers["alloc_ns"] >= 0))
-        ours = ours[np.argsort(buffers["alloc_ns"][ours], kind="stable")]
-        runs = _starts_of_runs(trace)
+        ours = trace.buffers[planned[trace.buffers["name"]] & (trace.buffers["alloc_ns"] >= 0)]
+        ours = ours[np.argsort(ours["alloc_ns"], kind="stable")]
         length = int(trace.end_ns - trace.start_ns) + 1
+        runs = _starts_of_runs(trace)
         made: Counter[tuple[int, int, int]] = Counter()
-        for row in buffers[ours]:
+        for row in ours:
             name, kind, alloc_ns = int(row["name"]), int(row["kind"]), int(row["alloc_ns"])
             run = int(np.searchsorted(runs.get(name, _NO_RUNS), alloc_ns, side="right"))
             key = (names[name], kind, made[name, kind, run])
             made[name, kind, run] += 1
             self._sizes[key][int(row["bytes"])] += 1
-            begin = alloc_ns - int(trace.start_ns)
             if row["free_ns"] < 0:
-                # It goes on into the next step, nobody knows how far.
-                self._spans[key].append((self._now, self._now + length))
-            else:
-                end = int(row["free_ns"]) - int(trace.start_ns)
-                self._spans[key].append((self._now + begin, self._now + max(end, begin + 1)))
+                self._outside.add(key)
+                continue
+            begin = alloc_ns - int(trace.start_ns)
+            end = max(int(row["free_ns"]) - int(trace.start_ns), begin + 1)
+            self._spans[key].append((self._now + begin, self._now + end))
         self._now += length
 
     def layout(self, seconds: float) -> Layout:
-        keys = sorted(self._spans, key=lambda key: self._spans[key][0])
-        sizes = [self._sizes[key].most_common(1)[0][0] + HEADER_BYTES for key in keys]
+        sizes = {key: self._sizes[key].most_common(1)[0][0] + HEADER_BYTES for key in self._sizes}
+        keys = sorted(self._spans.keys() - self._outside, key=lambda key: self._spans[key][0])
         lower, upper, gaps = [], [], []
         for place, key in enumerate(keys):
             spans = _merged(self._spans[key])
             lower.append(spans[0][0])
             upper.append(spans[-1][1])
             gaps += [
-                (place, before[1], after[0]) for before, after in zip(spans, spans[1:], strict=False)
+                (place, before[1], after[0])
+                for before, after in zip(spans, spans[1:], strict=False)
             ]
-        granules = -(-np.array(sizes, dtype=np.int64) // GRANULE_BYTES)
         buffers = Buffers(
-            size=granules,
+            size=-(-np.array([sizes[key] for key in keys], dtype=np.int64) // GRANULE_BYTES),
             lower=np.array(lower, dtype=np.int64),
             upper=np.array(upper, dtype=np.int64),
             gaps=np.array(gaps, dtype=np.int64).reshape(-1, 3),
         )
         packing = pack(buffers, seconds=seconds)
-        slots = tuple(
-            Slot(*key, int(offset) * GRANULE_BYTES, size)
-            for key, offset, size in zip(keys, packing.offsets, sizes, strict=True)
-        )
-        return Layout(slots, packing.height * GRANULE_BYTES, buffers.max_live * GRANULE_BYTES)
+        slots = [
+            Slot(*key, int(offset) * GRANULE_BYTES, sizes[key])
+            for key, offset in zip(keys, packing.offsets, strict=True)
+        ]
+        slots += [Slot(*key, OUTSIDE, sizes[key]) for key in sorted(self._outside)]
+        height_bytes, max_live_bytes = packing.height, buffers.max_live
+        return Layout(tuple(slots), height_bytes * GRANULE_BYTES, max_live_bytes * GRANULE_BYTES)
 
 
 _NO_RUNS = np.empty(0, dtype=np.int64)
 
 
-def _starts_of_runs(trace: StepTrace) -> dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def _starts_of_runs(trace: StepTrace) -> dict[int, NDArray[np.int64]]:
     """When the runs of ops began that ran several times (in a loop), by name."""
     counts = Counter(trace.ops["name"].tolist())
-    starts: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+    starts: dict[int, NDArray[np.int64]] = {}
     for name, count in counts.items():
         if count > 1:
             starts[name] = np.sort(trace.ops["start_ns"][trace.ops["name"] == name])

@@ -29,12 +29,17 @@ class PlanSession:
         self._plan: SwapPlan | None = None
         self._describe = False
 
-    def push(self, plan: SwapPlan, describe: bool = False) -> None:
+    def push(self, plan: SwapPlan, describe: bool = False) -> str:
         """Has every function that this thread calls from now on optimised under `plan`.
+
+        A function that was optimised under the same text before runs as it was then.
 
         Args:
             plan: The plan.
             describe: Whether the pass keeps descriptions of the graphs that it sees.
+
+        Returns:
+            The text that the pass is given.
         """
         self._plan = plan
         self._describe = describe
@@ -51,9 +56,11 @@ class PlanSession:
         functions = tuple(dataclasses.replace(f, layout=()) for f in plan.functions)
         data = json.loads(dataclasses.replace(plan, functions=functions).to_json())
         data["describe"] = describe
-        optimizer.parameter_map["plan"].s = json.dumps(data).encode()
+        text = json.dumps(data)
+        optimizer.parameter_map["plan"].s = text.encode()
         self._pushed = self._context_module.FunctionCallOptions(config_proto=options)
         self._context_module.context().function_call_options = self._pushed
+        return text
 
     def withdraw(self) -> None:
         """Takes the plan out of the config; functions run as without tfswap from now on."""

@@ -2,8 +2,8 @@
 
 ::
 
-    first ─▶ warm ─▶ profiled steps ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ addresses ─▶ steady
-     (lazy swaps keep the budget)          ▲                                │
+    first ─▶ warm ─▶ profiled steps ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ steady
+     (lazy swaps keep the budget)          ▲                                │    └▶ addresses
                                            └──────── correct (≤ 3 times) ◀──┘
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import operator
 import statistics
 import sys
@@ -65,6 +66,9 @@ class _Phase(enum.Enum):
     LAYOUT = "addresses"  # what the plan's steps allocate is recorded, and packed
     STEADY = "steady"
 
+
+# The pass's last record when each text was pushed for the first time in this process.
+_first_pushed: dict[str, int] = {}
 
 _RECORDED_PHASES = (_Phase.PROFILE, _Phase.LAYOUT)
 
@@ -161,7 +165,7 @@ class SwapRun:
         self.report.budget_bytes = self._budget_bytes
         self._turn_xla_off()
         self._library.set_host_limit(host_limit_bytes)
-        self._serial = max((r["serial"] for r in self._library.pass_records()), default=0)
+        self._serial = self._last_serial()
         for device in range(self._library.device_count()):
             self._library.set_budget(device, self._budget_bytes)
             self._library.emulate_link(device, options.link_bandwidth)
@@ -180,7 +184,7 @@ class SwapRun:
             unmatched="bootstrap",
             tensorflow=library.tensorflow_version() or "",
         )
-        self._session.push(self._plan, describe=True)
+        self._push()
         self._install_layouts()
         self._guard_train_function()
         self._phase = _Phase.FIRST
@@ -320,6 +324,21 @@ class SwapRun:
             if len(self._measured) > 64:
                 del self._measured[:32]
 
+    def _push(self) -> None:
+        """Puts the plan in force.
+
+        TensorFlow keeps what it has optimised: under a text that it knows, from an earlier `fit` of
+        the model, the pass does not run again, and what it said then holds.
+        """
+        assert self._session is not None
+        text = self._session.push(self._plan, describe=True)
+        key = hashlib.sha256(text.encode()).hexdigest()
+        self._serial = min(self._serial, _first_pushed.setdefault(key, self._last_serial()))
+
+    def _last_serial(self) -> int:
+        assert self._library is not None
+        return max((r["serial"] for r in self._library.pass_records()), default=0)
+
     def _records(self) -> list[dict[str, Any]]:
         assert self._library is not None
         return [r for r in self._library.pass_records() if r["serial"] > self._serial]
@@ -370,7 +389,7 @@ class SwapRun:
                 if self._options.slab:
                     # The graph stays as it is, but for its name.
                     self._plan = self._plan.with_function(FunctionPlan(self._fingerprint))
-                    self._session.push(self._plan, describe=True)
+                    self._push()
                 else:
                     self._session.withdraw()
             self._measured = []
@@ -432,7 +451,7 @@ class SwapRun:
     def _adopt(self, function: FunctionPlan) -> None:
         assert self._session is not None
         self._plan = self._plan.with_function(function)
-        self._session.push(self._plan, describe=True)
+        self._push()
         self.report.outcome = "swapped"
         self.report.plan = self._plan
         self.report.predicted_peak_bytes = function.predicted_peak_bytes
@@ -498,9 +517,7 @@ class SwapRun:
         )
         function = self._plan.function(self._fingerprint)
         assert function is not None
-        self._plan = self._plan.with_function(
-            dataclasses.replace(function, layout=layout.slots)
-        )
+        self._plan = self._plan.with_function(dataclasses.replace(function, layout=layout.slots))
         self.report.plan = self._plan
         self._install_layouts()
         if self._options.save_plan is not None:

@@ -25,6 +25,14 @@ BUDGET = 64 * MIB
 GRAPH, OP = "graph", "op"
 
 
+def slots(*places: tuple[str, int, int] | tuple[str, int, int, int]) -> str:
+    """A layout of outputs: op, ordinal, offset, and bytes (1 MiB)."""
+    return "\n".join(
+        f"{place[0]}\t0\t{place[1]}\t{place[2]}\t{place[3] if len(place) > 3 else MIB}"
+        for place in places
+    )
+
+
 @pytest.fixture(autouse=True)
 def clean_device() -> None:
     """These tests leave TensorFlow's own device alone, so nothing has to be cleaned."""
@@ -35,9 +43,7 @@ def chain(request: pytest.FixtureRequest) -> Iterator[Chain]:
     library.load()
     with Chain(request.param, BUDGET) as made:
         # Three slots of an op: the first two apart, the third where they are.
-        made.install(
-            GRAPH, f"{OP}\t0\t0\t0\t{MIB}\n{OP}\t0\t1\t{MIB}\t{MIB}\n{OP}\t0\t2\t{MIB // 2}\t{MIB}"
-        )
+        made.install(GRAPH, slots((OP, 0, 0), (OP, 1, MIB), (OP, 2, MIB // 2)))
         yield made
         assert made.stats()["bytes_in_use"] in (0, made.stats().get("slab_bytes", 0))
 
@@ -159,7 +165,7 @@ def test_statistics_are_what_was_asked_for() -> None:
 
 def slab_chain(names: str = "slab budget system", budget: int = BUDGET) -> Chain:
     chain = Chain(names, budget)
-    chain.install(GRAPH, f"{OP}\t0\t0\t0\t{MIB}\n{OP}\t0\t1\t{MIB // 2}\t{MIB}\nother\t0\t0\t0\t8192")
+    chain.install(GRAPH, slots((OP, 0, 0), (OP, 1, MIB // 2), ("other", 0, 0, 8192)))
     return chain
 
 
@@ -170,13 +176,25 @@ def test_a_slot_is_served_again_and_again_at_its_address() -> None:
         assert chain.allocate(MIB, op=(GRAPH, OP, 0)) == first
         # Half of it is another's slot.
         other = chain.allocate(MIB, op=(GRAPH, OP, 1))
-        assert not first <= other < first + MIB
+        assert not first - MIB < other < first + MIB
         chain.free(first)
         chain.free(other)
         assert chain.allocate(MIB, op=(GRAPH, OP, 1)) == first + MIB // 2
         chain.free(first + MIB // 2)
         stats = chain.stats()
         assert (stats["hits"], stats["taken"]) == (3, 1)
+
+
+def test_what_outlives_its_step_stays_out_of_the_slab() -> None:
+    with Chain("slab system", 0) as chain:
+        chain.install(GRAPH, slots((OP, 0, -2), ("other", 0, 0)))
+        inside = chain.allocate(MIB, op=(GRAPH, "other", 0))
+        outside = chain.allocate(MIB, op=(GRAPH, OP, 0))
+        assert not inside - MIB < outside < inside + MIB
+        stats = chain.stats()
+        assert (stats["hits"], stats["missed"], stats["slab_claimed_bytes"]) == (1, 0, MIB)
+        chain.free(inside)
+        chain.free(outside)
 
 
 def test_misses_are_counted_by_cause() -> None:
@@ -254,6 +272,7 @@ def test_the_check_finds_who_writes_to_what_is_freed() -> None:
         "op\t0\t0\t0\t0",
         "op\t0\t0\t0\t99999999999999999999",
         "\t0\t0\t0\t1024",
+        "op\t0\t0\t-3\t1024",
     ],
 )
 def test_what_is_no_layout_is_refused(text: str) -> None:
@@ -270,7 +289,7 @@ def test_what_is_no_chain_is_refused(names: str) -> None:
 def test_many_layouts_share_one_slab() -> None:
     with Chain("slab system", 0) as chain:
         for graph in range(3):
-            chain.install(f"g{graph}", f"{OP}\t0\t0\t{graph * 2048}\t8192")
+            chain.install(f"g{graph}", slots((OP, 0, graph * 2048, 8192)))
         blocks = [chain.allocate(8192, op=(f"g{graph}", OP, 0)) for graph in range(3)]
         assert len(set(blocks)) == 3
         assert json.dumps(chain.stats()["hits"]) == "1"

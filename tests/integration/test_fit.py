@@ -60,6 +60,19 @@ def test_without_the_callback_the_budget_fails_the_model(unswapped):
         trained(lambda: compiled(convolutions()))
 
 
+def test_a_model_is_trained_again_and_again(unswapped):
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(7)
+    model = compiled(convolutions())
+    x, y = images()
+    for _ in range(3):
+        swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+        model.fit(x, y, batch_size=32, epochs=2, verbose=0, shuffle=False, callbacks=[swap])
+        assert swap.report["outcome"] == "swapped"
+        assert swap.report["bytes_out_per_step"] > 0
+        assert not any("did not run" in note for note in swap.report["notes"])
+
+
 def test_nothing_moves_if_it_fits(unswapped):
     swap = tfswap.AutoSwap(budget="4GiB", verbose=0)
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)

@@ -80,7 +80,7 @@ class Chain:
         op: tuple[str, str, int] | None = None,
         retry: bool = True,
     ) -> int:
-        """The address of a new block, 0 if it was refused; as an op's output: graph, op, ordinal."""
+        """The address of a new block, 0 if it was refused; `op`: graph, name, ordinal."""
         graph, name, ordinal = op or ("", "", 0)
         address = self._dll.tfswap_chain_allocate(
             self._chain, graph.encode(), name.encode(), ordinal, alignment, size_bytes, int(retry)

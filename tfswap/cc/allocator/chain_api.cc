@@ -90,6 +90,7 @@ char* tfswap_chain_stats(void* chain) {
         .Add("slab_claimed_bytes", slab.slab.claimed_bytes)
         .Add("hits", slab.hits)
         .Add("moved", slab.moved)
+        .Add("missed", slab.missed)
         .Add("unplanned", slab.unplanned)
         .Add("other_size", slab.other_size)
         .Add("taken", slab.taken)

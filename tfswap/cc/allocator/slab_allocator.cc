@@ -31,40 +31,47 @@ SlabAllocator::SlabAllocator(tensorflow::Allocator* next, MemoryAccount* account
 void* SlabAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                  const tensorflow::AllocationAttributes& attributes) {
   if (layouts_.active() && num_bytes >= kLeastBytes) {
-    void* ptr = TakeSlot(alignment, static_cast<int64_t>(num_bytes));
-    if (ptr != nullptr) return ptr;
+    const auto bytes = static_cast<int64_t>(num_bytes);
+    const Slot* slot = NextSlot();
+    if (slot != nullptr && slot->offset == kOutside) {
+      Count(&lasting_);
+      Count(&lasting_bytes_, bytes);
+    } else {
+      void* ptr = Take(slot, alignment, bytes);
+      if (ptr == nullptr) ptr = Instead(alignment, num_bytes);
+      if (ptr != nullptr) return ptr;
+      Count(&missed_);
+      Count(&missed_bytes_, bytes);
+    }
   }
   return next()->AllocateRaw(alignment, num_bytes, attributes);
 }
 
-void* SlabAllocator::TakeSlot(size_t alignment, int64_t bytes) {
+const Slot* SlabAllocator::NextSlot() {
   KernelScope* scope = KernelScope::current;
+  if (scope == nullptr || scope->planned == nullptr) return nullptr;
+  const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
+  const int kind = static_cast<int>(KindOfRegion(annotation.pending_region_type));
+  const std::vector<Slot>& slots = scope->planned->slots[kind];
+  const uint32_t ordinal = scope->made[kind]++;
+  return ordinal < slots.size() && slots[ordinal].offset != -1 ? &slots[ordinal] : nullptr;
+}
+
+void* SlabAllocator::Take(const Slot* slot, size_t alignment, int64_t bytes) {
   std::atomic<int64_t>* cause = &unplanned_;
-  if (scope != nullptr && scope->planned != nullptr) {
-    const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
-    const int kind = static_cast<int>(KindOfRegion(annotation.pending_region_type));
-    const std::vector<Slot>& slots = scope->planned->slots[kind];
-    const uint32_t ordinal = scope->made[kind]++;
-    if (ordinal < slots.size() && slots[ordinal].offset >= 0) {
-      const Slot& slot = slots[ordinal];
-      cause = &other_size_;
-      if (slot.bytes == bytes && alignment <= static_cast<size_t>(Slab::kGranuleBytes)) {
-        switch (slab()->Claim(slot.offset, bytes)) {
-          case Slab::Claimed::kYes:
-            Count(&hits_);
-            Count(&hit_bytes_, bytes);
-            return slab()->At(slot.offset);
-          case Slab::Claimed::kNoMemory:
-            cause = &no_room_;
-            break;
-          default:
-            cause = &taken_;
-        }
+  if (slot != nullptr) {
+    cause = &other_size_;
+    if (slot->bytes == bytes && alignment <= static_cast<size_t>(Slab::kGranuleBytes)) {
+      const Slab::Claimed claimed = slab()->Claim(slot->offset, bytes);
+      if (claimed == Slab::Claimed::kYes) {
+        Count(&hits_);
+        Count(&hit_bytes_, bytes);
+        return slab()->At(slot->offset);
       }
+      cause = claimed == Slab::Claimed::kNoMemory ? &no_room_ : &taken_;
     }
   }
   Count(cause);
-  Count(&missed_bytes_, bytes);
   return nullptr;
 }
 
@@ -102,7 +109,6 @@ void* SlabAllocator::Instead(size_t alignment, size_t bytes) {
   if (offset < 0) return nullptr;
   Count(&moved_);
   Count(&moved_bytes_, static_cast<int64_t>(bytes));
-  Count(&missed_bytes_, -static_cast<int64_t>(bytes));
   return slab()->At(offset);
 }
 
@@ -153,13 +159,16 @@ SlabAllocatorStats SlabAllocator::Stats() const {
   stats.other_size = other_size_.load();
   stats.taken = taken_.load();
   stats.no_room = no_room_.load();
+  stats.lasting = lasting_.load();
+  stats.lasting_bytes = lasting_bytes_.load();
+  stats.missed = missed_.load();
   stats.missed_bytes = missed_bytes_.load();
   return stats;
 }
 
 void SlabAllocator::ResetCounts() {
   for (auto* counter : {&hits_, &hit_bytes_, &moved_, &moved_bytes_, &unplanned_, &other_size_,
-                        &taken_, &no_room_, &missed_bytes_}) {
+                        &taken_, &no_room_, &lasting_, &lasting_bytes_, &missed_, &missed_bytes_}) {
     counter->store(0);
   }
   if (slab() != nullptr) slab()->ResetPeak();

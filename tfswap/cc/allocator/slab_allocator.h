@@ -19,21 +19,28 @@ struct SlabAllocatorStats {
   SlabStats slab;
   int64_t hits = 0;
   int64_t hit_bytes = 0;
-  int64_t moved = 0;  // served from the slab at another place than the planned one
-  int64_t moved_bytes = 0;
-  // Allocations of 4 KiB and more that went to the next allocator, by cause: no slot was planned,
-  // it was for another size, somebody was still there, or the budget had no room for its pages.
+  // Allocations of 4 KiB and more that did not get their slot, by cause: none was planned, it was
+  // for another size, somebody was still there, or the budget had no room for its pages.
   int64_t unplanned = 0;
   int64_t other_size = 0;
   int64_t taken = 0;
   int64_t no_room = 0;
+  // Of those: found another place in the slab, or went to the next allocator. (What waited for
+  // memory and was given a place in the slab then is in both.)
+  int64_t moved = 0;
+  int64_t moved_bytes = 0;
+  int64_t missed = 0;
   int64_t missed_bytes = 0;
+  // What outlives its step is at home in the next allocator.
+  int64_t lasting = 0;
+  int64_t lasting_bytes = 0;
   int64_t faults = 0;
 };
 
 // Serves what is planned from one slab, at its planned address; everything else, and whatever finds
-// its place taken, goes to the next allocator. The slots come from the op that this thread runs
-// (KernelScope) and how many blocks of that kind it has asked for before.
+// its place taken, gets any other place there, high up, or goes to the next allocator. The slots
+// come from the op that this thread runs (KernelScope) and how many blocks of that kind it has
+// asked for before.
 class SlabAllocator : public Adaptor, public SpareMemory {
  public:
   // `account` pays for the slab's memory (null: nobody has to), `freed` is called after each
@@ -69,7 +76,9 @@ class SlabAllocator : public Adaptor, public SpareMemory {
   void ResetCounts();
 
  private:
-  void* TakeSlot(size_t alignment, int64_t bytes);
+  // What is planned for the allocation that this thread is about to make.
+  static const Slot* NextSlot();
+  void* Take(const Slot* slot, size_t alignment, int64_t bytes);
   Slab* slab() const { return slab_.load(std::memory_order_acquire); }
 
   MemoryAccount* const account_;
@@ -80,7 +89,9 @@ class SlabAllocator : public Adaptor, public SpareMemory {
   std::atomic<Slab*> slab_{nullptr};
 
   std::atomic<int64_t> hits_{0}, hit_bytes_{0}, moved_{0}, moved_bytes_{0};
-  std::atomic<int64_t> unplanned_{0}, other_size_{0}, taken_{0}, no_room_{0}, missed_bytes_{0};
+  std::atomic<int64_t> unplanned_{0}, other_size_{0}, taken_{0}, no_room_{0}, missed_{0},
+      missed_bytes_{0};
+  std::atomic<int64_t> lasting_{0}, lasting_bytes_{0};
 };
 
 }  // namespace tfswap

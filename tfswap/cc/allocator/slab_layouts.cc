@@ -41,9 +41,9 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     if (fields.size() != 5 || fields[0].empty() || !absl::SimpleAtoi(fields[1], &kind) ||
         !absl::SimpleAtoi(fields[2], &ordinal) || !absl::SimpleAtoi(fields[3], &slot.offset) ||
         !absl::SimpleAtoi(fields[4], &slot.bytes) || kind < 0 || kind >= kBufferKinds ||
-        ordinal < 0 || ordinal >= kMostOrdinals || slot.offset < 0 || slot.bytes <= 0 ||
-        slot.offset % granule_bytes != 0 || slot.offset > int64_t{1} << 50 ||
-        slot.bytes > int64_t{1} << 50) {
+        ordinal < 0 || ordinal >= kMostOrdinals || slot.bytes <= 0 ||
+        slot.bytes > int64_t{1} << 50 || slot.offset > int64_t{1} << 50 ||
+        (slot.offset < 0 ? slot.offset != kOutside : slot.offset % granule_bytes != 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the layout's line '", line, "' is not a slot"));
     }
@@ -55,7 +55,7 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     std::vector<Slot>& slots = ops[it->second - next_place_].slots[kind];
     if (slots.size() <= static_cast<size_t>(ordinal)) slots.resize(ordinal + 1);
     slots[ordinal] = slot;
-    layout.height = std::max(layout.height, slot.offset + slot.bytes);
+    if (slot.offset >= 0) layout.height = std::max(layout.height, slot.offset + slot.bytes);
   }
   if (next_place_ + ops.size() >= blocks_.size() * kBlockOps) {
     return absl::ResourceExhaustedError("too many layouts were installed in this process");

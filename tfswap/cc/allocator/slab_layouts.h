@@ -17,9 +17,12 @@ namespace tfswap {
 
 // A planned place.
 struct Slot {
-  int64_t offset = -1;  // -1: none is planned
+  // -1: none is planned. -2: it outlives the step (a variable's new value) and stays out of the
+  // slab.
+  int64_t offset = -1;
   int64_t bytes = 0;
 };
+inline constexpr int64_t kOutside = -2;
 
 // The places of what one op allocates in a run: by kind, the first, the second, ...
 struct PlannedOp {

@@ -91,43 +91,34 @@ Slab::Claimed Slab::Claim(int64_t offset, int64_t bytes) {
 
 int64_t Slab::ClaimAnywhere(int64_t bytes) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
-  const int64_t end = limit_.load() / kGranuleBytes;
   int64_t run = 0;
-  for (int64_t granule = 0; granule < end;) {
-    const uint64_t word = taken_[granule / kWordGranules].load(std::memory_order_relaxed) >>
-                          (granule % kWordGranules);
-    const int64_t in_word = kWordGranules - granule % kWordGranules;
-    if (word != 0) {
-      const int64_t clear = __builtin_ctzll(word);
-      run += std::min(clear, in_word);
-      granule += clear;
-    } else {
-      run += in_word;
-      granule += in_word;
-    }
-    if (run >= wanted && granule - run + wanted <= end) {
-      const int64_t offset = (granule - run) * kGranuleBytes;
+  // Downwards; `granule` is the end of what has not been looked at.
+  for (int64_t granule = limit_.load() / kGranuleBytes; granule > 0;) {
+    const int64_t in_word = (granule - 1) % kWordGranules + 1;
+    const uint64_t word = taken_[(granule - 1) / kWordGranules].load(std::memory_order_relaxed)
+                          << (kWordGranules - in_word);
+    const int64_t clear = word == 0 ? in_word : __builtin_clzll(word);
+    run += clear;
+    granule -= clear;
+    if (run >= wanted) {
+      const int64_t offset = (granule + run - wanted) * kGranuleBytes;
       const Claimed claimed = Claim(offset, bytes);
       if (claimed == Claimed::kYes) return offset;
       run = 0;
       if (claimed == Claimed::kNoMemory) {
         // Where memory is already, there is more room than nobody pays for.
-        int64_t chunk = offset / kChunkBytes;
-        while (chunk * kChunkBytes < end * kGranuleBytes && backed_[chunk].load() == 1) ++chunk;
-        granule = (chunk + 1) * kGranulesAChunk;
+        int64_t chunk = (offset + bytes - 1) / kChunkBytes;
+        while (chunk > 0 && backed_[chunk].load() == 1) --chunk;
+        granule = std::min(granule, chunk * kGranulesAChunk);
       }
-      // Else somebody was faster: the search goes on behind this stretch.
+      // Else somebody was faster: the search goes on below this stretch.
       continue;
     }
-    if (word != 0) {
-      // Over what is taken.
-      while (granule < end && (taken_[granule / kWordGranules].load(std::memory_order_relaxed) >>
-                                   (granule % kWordGranules) &
-                               1) != 0) {
-        ++granule;
-      }
-      run = 0;
-    }
+    if (word == 0) continue;
+    run = 0;
+    const uint64_t rest = ~(word << clear);
+    granule -=
+        rest == 0 ? in_word - clear : std::min<int64_t>(__builtin_clzll(rest), in_word - clear);
   }
   return -1;
 }

@@ -54,7 +54,8 @@ class Slab {
 
   // Takes [offset, offset + bytes), granules as a whole. `offset` is a multiple of kGranuleBytes.
   Claimed Claim(int64_t offset, int64_t bytes);
-  // Takes the lowest free stretch below the limit; -1 if there is none.
+  // Takes the highest free stretch below the limit, where the fewest have a planned place; -1 if
+  // there is none.
   int64_t ClaimAnywhere(int64_t bytes);
   void Release(int64_t offset);
   // What was asked for in the claim that begins there.
