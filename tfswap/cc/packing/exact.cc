@@ -35,9 +35,10 @@ uint64_t Mix(uint64_t x) {  // splitmix64
 
 constexpr Offset kOpen = -1;
 constexpr Offset kNever = std::numeric_limits<Offset>::max() / 4;
-constexpr int64_t kFirstNodes = 200;        // of the first try
-constexpr double kGrowth = 1.2;             // of the tries, a round of orders
-constexpr double kNoise = 1.6;              // by what factor an order is shaken
+constexpr int64_t kEasyNodes = 1500;        // of the first tries, one for each order
+constexpr int64_t kFirstNodes = 200;        // of those after them
+constexpr double kGrowth = 1.1;             // of the tries, a round of orders
+constexpr double kNoise = 1.2;              // by what factor an order is shaken
 constexpr size_t kMostMemories = 20000000;  // hashes: half a GiB
 constexpr int64_t kNodesPerLookAtTheClock = 64;
 
@@ -89,7 +90,10 @@ class Search {
         answer.outcome = Outcome::kImpossible;
         break;
       }
-      nodes_left_ = static_cast<int64_t>(limit);
+      // What is easy is found sooner without the rule that takes longest.
+      const bool first = round < kOrders;
+      thorough_ = rules_.not_first && !first;
+      nodes_left_ = first ? kEasyNodes : static_cast<int64_t>(limit);
       stopped_ = false;
       const bool solved = SolveParts(all, 0);
       if (solved) {
@@ -103,7 +107,7 @@ class Search {
         break;
       }
       if (out_of_time_) break;
-      if (round % kOrders == kOrders - 1) limit *= kGrowth;
+      if (!first && round % kOrders == kOrders - 1) limit *= kGrowth;
     }
     answer.nodes = nodes_;
     return answer;
@@ -477,7 +481,7 @@ class Search {
     bool fit = true;
     for (const int32_t m : marked_) fit = fit && MomentFits(m);
     for (const int32_t m : marked_) {
-      fit = fit && (!rules_.not_first || NotFirst(m));
+      fit = fit && (!thorough_ || NotFirst(m));
       if (!fit) return false;
     }
     return true;
@@ -584,6 +588,7 @@ class Search {
   int64_t nodes_left_ = 0;
   bool stopped_ = false;
   bool out_of_time_ = false;
+  bool thorough_ = false;  // whether this try goes by not_first
 };
 
 }  // namespace

@@ -20,7 +20,10 @@ Order HeaviestFirst(const Problem& problem, Weight weight) {
   Order order(problem.buffers.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return weight(problem.buffers[a]) > weight(problem.buffers[b]);
+    const double first = weight(problem.buffers[a]);
+    const double second = weight(problem.buffers[b]);
+    if (first != second) return first > second;
+    return problem.buffers[a].lower < problem.buffers[b].lower;
   });
   return order;
 }

@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Parts of the time: of the exact solver at the height that is wanted, of the local search.
-constexpr double kExactPart = 0.5;
+constexpr double kExactPart = 0.7;
 constexpr double kSearchPart = 0.5;
 // Between heights that differ by less there is nothing to gain.
 constexpr int64_t kFinest = 10000;  // one part in
