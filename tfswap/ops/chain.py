@@ -128,6 +128,7 @@ class Chain:
             self._chain,
             rows.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
             len(rows),
+            self.headers,
             height,
             threads,
             repeats,

@@ -79,6 +79,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
             ctypes.POINTER(ctypes.c_int64),
             ctypes.c_int64,
             ctypes.c_int64,
+            ctypes.c_int64,
             ctypes.c_int,
             ctypes.c_int,
             ctypes.POINTER(ctypes.c_int64),

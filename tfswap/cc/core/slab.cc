@@ -12,7 +12,7 @@ namespace tfswap {
 
 namespace {
 
-constexpr int64_t kWordGranules = 64;
+constexpr int64_t kWordGranules = 64;  // of taken_; words of words_ too
 constexpr int64_t kGranulesAChunk = Slab::kChunkBytes / Slab::kGranuleBytes;
 constexpr uint64_t kPoison = 0xDBDBDBDBDBDBDBDB;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
@@ -38,7 +38,7 @@ uint64_t Mask(int64_t word, int64_t first, int64_t last) {
 }  // namespace
 
 Slab::Slab(int64_t capacity_bytes, MemoryAccount* account)
-    : account_(account), capacity_bytes_(RoundUp(capacity_bytes, kHugePageBytes)) {
+    : account_(account), capacity_bytes_(RoundUp(capacity_bytes, int64_t{1} << 30)) {
   const int64_t granules = capacity_bytes_ / kGranuleBytes;
   begin_ = static_cast<char*>(Reserve(capacity_bytes_ + kHugePageBytes));
   // Huge pages begin at their own multiples.
@@ -49,6 +49,7 @@ Slab::Slab(int64_t capacity_bytes, MemoryAccount* account)
   if (tail > 0) munmap(aligned + capacity_bytes_, static_cast<size_t>(tail));
   begin_ = aligned;
   taken_ = static_cast<std::atomic<uint64_t>*>(Reserve(granules / 8));
+  words_ = static_cast<std::atomic<uint64_t>*>(Reserve(granules / 8 / kWordGranules));
   claims_ = static_cast<int64_t*>(Reserve(granules * 8));
   backed_ = static_cast<std::atomic<int8_t>*>(Reserve(capacity_bytes_ / kChunkBytes));
 }
@@ -58,6 +59,7 @@ Slab::~Slab() {
   if (account_ != nullptr) account_->Release(committed_.load());
   munmap(begin_, static_cast<size_t>(capacity_bytes_));
   munmap(taken_, static_cast<size_t>(granules / 8));
+  munmap(words_, static_cast<size_t>(granules / 8 / kWordGranules));
   munmap(claims_, static_cast<size_t>(granules * 8));
   munmap(backed_, static_cast<size_t>(capacity_bytes_ / kChunkBytes));
 }
@@ -95,8 +97,7 @@ int64_t Slab::ClaimAnywhere(int64_t bytes) {
   // Downwards; `granule` is the end of what has not been looked at.
   for (int64_t granule = limit_.load() / kGranuleBytes; granule > 0;) {
     const int64_t in_word = (granule - 1) % kWordGranules + 1;
-    const uint64_t word = taken_[(granule - 1) / kWordGranules].load(std::memory_order_relaxed)
-                          << (kWordGranules - in_word);
+    const uint64_t word = Taken((granule - 1) / kWordGranules) << (kWordGranules - in_word);
     const int64_t clear = word == 0 ? in_word : __builtin_clzll(word);
     run += clear;
     granule -= clear;
@@ -132,24 +133,72 @@ void Slab::Release(int64_t offset) {
 }
 
 bool Slab::ClaimGranules(int64_t first, int64_t last) {
-  const int64_t end = (last - 1) / kWordGranules + 1;
-  for (int64_t word = first / kWordGranules; word < end; ++word) {
-    const uint64_t mask = Mask(word, first, last);
-    const uint64_t before = taken_[word].fetch_or(mask, std::memory_order_acquire);
+  const int64_t first_word = (first + kWordGranules - 1) / kWordGranules;
+  const int64_t last_word = last / kWordGranules;
+  if (first_word > last_word) {
+    return ClaimBits(last_word, Mask(last_word, first, last));  // inside of one word
+  }
+  const uint64_t head = first % kWordGranules == 0 ? 0 : Mask(first_word - 1, first, last);
+  const uint64_t tail = last % kWordGranules == 0 ? 0 : Mask(last_word, first, last);
+  if (head != 0 && !ClaimBits(first_word - 1, head)) return false;
+  if (tail == 0 || ClaimBits(last_word, tail)) {
+    if (ClaimWords(first_word, last_word)) return true;
+    if (tail != 0) taken_[last_word].fetch_and(~tail);
+  }
+  if (head != 0) taken_[first_word - 1].fetch_and(~head);
+  return false;
+}
+
+void Slab::ReleaseGranules(int64_t first, int64_t last) {
+  const int64_t first_word = (first + kWordGranules - 1) / kWordGranules;
+  const int64_t last_word = last / kWordGranules;
+  if (first_word > last_word) {
+    taken_[last_word].fetch_and(~Mask(last_word, first, last));
+    return;
+  }
+  if (first % kWordGranules != 0) {
+    taken_[first_word - 1].fetch_and(~Mask(first_word - 1, first, last));
+  }
+  if (last % kWordGranules != 0) taken_[last_word].fetch_and(~Mask(last_word, first, last));
+  ReleaseWords(first_word, last_word);
+}
+
+bool Slab::ClaimBits(int64_t word, uint64_t bits) {
+  const uint64_t before = taken_[word].fetch_or(bits);
+  const uint64_t whole = words_[word / kWordGranules].load() >> (word % kWordGranules) & 1;
+  if ((before & bits) == 0 && whole == 0) return true;
+  taken_[word].fetch_and(~(bits & ~before));
+  return false;
+}
+
+bool Slab::ClaimWords(int64_t first, int64_t last) {
+  for (int64_t i = first / kWordGranules; i * kWordGranules < last; ++i) {
+    const uint64_t mask = Mask(i, first, last);
+    const uint64_t before = words_[i].fetch_or(mask);
     if ((before & mask) == 0) continue;
-    // Not ours: what was free in this word, and all before it, is given back.
-    taken_[word].fetch_and(~(mask & ~before), std::memory_order_release);
-    if (word > first / kWordGranules) ReleaseGranules(first, word * kWordGranules);
+    // Not ours: what was free in this one, and all before it, is given back.
+    words_[i].fetch_and(~(mask & ~before));
+    if (i * kWordGranules > first) ReleaseWords(first, i * kWordGranules);
+    return false;
+  }
+  for (int64_t word = first; word < last; ++word) {
+    if (taken_[word].load() == 0) continue;
+    ReleaseWords(first, last);
     return false;
   }
   return true;
 }
 
-void Slab::ReleaseGranules(int64_t first, int64_t last) {
-  const int64_t end = (last - 1) / kWordGranules + 1;
-  for (int64_t word = first / kWordGranules; word < end; ++word) {
-    taken_[word].fetch_and(~Mask(word, first, last), std::memory_order_release);
+void Slab::ReleaseWords(int64_t first, int64_t last) {
+  for (int64_t i = first / kWordGranules; i * kWordGranules < last; ++i) {
+    words_[i].fetch_and(~Mask(i, first, last));
   }
+}
+
+uint64_t Slab::Taken(int64_t word) const {
+  const uint64_t whole =
+      words_[word / kWordGranules].load(std::memory_order_relaxed) >> (word % kWordGranules) & 1;
+  return whole != 0 ? ~uint64_t{0} : taken_[word].load(std::memory_order_relaxed);
 }
 
 bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {

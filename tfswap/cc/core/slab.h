@@ -80,6 +80,11 @@ class Slab {
  private:
   bool ClaimGranules(int64_t first, int64_t last);
   void ReleaseGranules(int64_t first, int64_t last);
+  bool ClaimBits(int64_t word, uint64_t bits);
+  bool ClaimWords(int64_t first, int64_t last);
+  void ReleaseWords(int64_t first, int64_t last);
+  // The granules of a word that somebody has.
+  uint64_t Taken(int64_t word) const;
   bool Commit(int64_t first_chunk, int64_t last_chunk);
   bool DecommitChunk(int64_t chunk);
   void Poison(int64_t offset, int64_t bytes);
@@ -88,8 +93,12 @@ class Slab {
   MemoryAccount* const account_;
   const int64_t capacity_bytes_;
   char* begin_ = nullptr;
-  // By granule: a bit, and at a claim's first one the bytes that were asked for.
+  // By granule, a bit: taken. A claim that has all 64 granules of a word has a bit in words_
+  // instead, so that a large one changes few words. Whoever sets a bit of one kind looks at the
+  // other afterwards: of two who want the same, one sees it at least.
   std::atomic<uint64_t>* taken_ = nullptr;
+  std::atomic<uint64_t>* words_ = nullptr;
+  // At a claim's first granule, the bytes that were asked for.
   int64_t* claims_ = nullptr;
   // By chunk: whether it is backed; and the end of all that are.
   std::atomic<int8_t>* backed_ = nullptr;
