@@ -28,8 +28,9 @@ class PlanSession:
         self._pushed: Any = None
         self._plan: SwapPlan | None = None
         self._describe = False
+        self._label = ""
 
-    def push(self, plan: SwapPlan, describe: bool = False) -> str:
+    def push(self, plan: SwapPlan, describe: bool = False, label: str = "") -> str:
         """Has every function that this thread calls from now on optimised under `plan`.
 
         A function that was optimised under the same text before runs as it was then.
@@ -37,12 +38,14 @@ class PlanSession:
         Args:
             plan: The plan.
             describe: Whether the pass keeps descriptions of the graphs that it sees.
+            label: Told apart by TensorFlow, of no meaning to the pass.
 
         Returns:
             The text that the pass is given.
         """
         self._plan = plan
         self._describe = describe
+        self._label = label
         options = self._context_module.context().config
         if self._context_module.context().soft_device_placement is not False:
             options.allow_soft_placement = True
@@ -56,6 +59,7 @@ class PlanSession:
         functions = tuple(dataclasses.replace(f, layout=()) for f in plan.functions)
         data = json.loads(dataclasses.replace(plan, functions=functions).to_json())
         data["describe"] = describe
+        data["label"] = label
         text = json.dumps(data)
         optimizer.parameter_map["plan"].s = text.encode()
         self._pushed = self._context_module.FunctionCallOptions(config_proto=options)
@@ -82,5 +86,5 @@ class PlanSession:
         """Pushes the plan again if something has dropped it; says whether it had to."""
         if self._plan is None or self.in_force():
             return False
-        self.push(self._plan, self._describe)
+        self.push(self._plan, self._describe, self._label)
         return True

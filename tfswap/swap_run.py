@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
+import itertools
 import operator
 import statistics
 import sys
@@ -41,19 +42,28 @@ if TYPE_CHECKING:
     from tfswap.auto_swap import AutoSwap
 
 _MAX_CORRECTIONS = 3
+# Graphs that have so many of the recorded ops are those of the same function, for other shapes.
+_ALIKE = 0.98
 _MEASURED_STEPS = 2
 # The fastest of them is planned with: what disturbs a step only ever makes it slower.
 _PROFILED_STEPS = 2
 # Steps whose lifetimes must not collide: their ops run in different orders. One more goes before
 # them, because a step after a change is not like the others.
-_RECORDED_FOR_LAYOUT = 3
-_LAYOUT_TIME_S = 2.0
+_RECORDED_FOR_LAYOUT = 5
+# The more steps, the more find all their places free, and the higher the layout: fewer, where the
+# budget has no room for it.
+_STEPS_OF_A_LAYOUT = (5, 3, 2, 1)
+_LAYOUT_TIME_S = 1.0
 # A prediction further off than this is corrected.
 _TOLERANCE = 0.03
 # Where even the worst order of ops stays below this share of the budget, a model is left alone;
 # otherwise the lazy swaps stay, which cost nothing as long as nothing has to move.
 _CLEARLY_FITS = 0.97
 _RECORDED_DEVICE = 0
+
+
+class _SeveralGraphs(Exception):
+    """Earlier trainings of the model had several graphs, and nobody knows which one runs now."""
 
 
 class _Phase(enum.Enum):
@@ -67,6 +77,9 @@ class _Phase(enum.Enum):
     STEADY = "steady"
 
 
+# Texts of different models differ, so that what the pass said of one is not taken for another's.
+_labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_label_count = itertools.count()
 # The pass's last record when each text was pushed for the first time in this process.
 _first_pushed: dict[str, int] = {}
 
@@ -112,6 +125,9 @@ class SwapRun:
         self._session: PlanSession | None = None
         self._library: library.Library | None = None
         self._plan = SwapPlan()
+        self._label = ""
+        self._serial = 0  # of the pass's records, those behind it hold
+        self._begun_serial = 0
         self._budget_bytes = 0
         self._steps_a_call = 1
         self._profile: Profile | None = None
@@ -120,7 +136,7 @@ class SwapRun:
         self._measured_to_simulated = 1.0
         self._attempts: list[_Attempt] = []
         self._measured: list[_Step] = []
-        self._laid_out: list[bytes] = []
+        self._laid_out: list[tuple[int, bytes]] = []  # peak and recording of each step
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
         self._jit_was_on = False
@@ -165,7 +181,8 @@ class SwapRun:
         self.report.budget_bytes = self._budget_bytes
         self._turn_xla_off()
         self._library.set_host_limit(host_limit_bytes)
-        self._serial = self._last_serial()
+        self._serial = self._begun_serial = self._last_serial()
+        self._label = _labels.setdefault(self._model, f"model {next(_label_count)}")
         for device in range(self._library.device_count()):
             self._library.set_budget(device, self._budget_bytes)
             self._library.emulate_link(device, options.link_bandwidth)
@@ -316,7 +333,7 @@ class SwapRun:
             if len(self._measured) >= _MEASURED_STEPS:
                 self._check()
         elif self._phase is _Phase.LAYOUT:
-            self._laid_out.append(recording)
+            self._laid_out.append((step.peak_bytes, recording))
             if len(self._laid_out) > _RECORDED_FOR_LAYOUT:
                 self._lay_out()
         elif self._phase is _Phase.STEADY:
@@ -328,10 +345,10 @@ class SwapRun:
         """Puts the plan in force.
 
         TensorFlow keeps what it has optimised: under a text that it knows, from an earlier `fit` of
-        the model, the pass does not run again, and what it said then holds.
+        this model, the pass does not run again, and what it said then holds.
         """
         assert self._session is not None
-        text = self._session.push(self._plan, describe=True)
+        text = self._session.push(self._plan, describe=True, label=self._label)
         key = hashlib.sha256(text.encode()).hexdigest()
         self._serial = min(self._serial, _first_pushed.setdefault(key, self._last_serial()))
 
@@ -346,7 +363,7 @@ class SwapRun:
     def _first_ended(self) -> None:
         records = self._records()
         for record in records:
-            if record["outcome"] == "refused":
+            if record["outcome"] == "refused" and record["serial"] > self._begun_serial:
                 self._warn(f"the plan was not applied to a graph: {record['reason']}")
         if not any(r["outcome"] in ("bootstrapped", "planned", "left") for r in records):
             self._warn(
@@ -376,6 +393,12 @@ class SwapRun:
         self._say(f"profiled {_PROFILED_STEPS} steps, planning ...")
         try:
             self._read_profile(recording)
+        except _SeveralGraphs:
+            # Of which only one runs now: another text has the pass say which.
+            _labels[self._model] = self._label = f"model {next(_label_count)}"
+            self._push()
+            self._phase = _Phase.FIRST
+            return
         except ValueError as error:
             self._stay_with_bootstrap(str(error))
             return
@@ -401,18 +424,20 @@ class SwapRun:
     def _read_profile(self, recording: bytes) -> None:
         assert self._library is not None
         trace = StepTrace.from_bytes(recording)
-        best = 0
+        matches: list[tuple[int, dict[str, Any], StepGraph]] = []
         for record in self._records():
-            if record["outcome"] == "refused":
-                continue
-            graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
-            matching = matching_ops(trace, graph)
-            if matching > best:
-                best = matching
-                self._fingerprint = record["fingerprint"]
-                chosen = graph
-        if best == 0:
+            if record["outcome"] != "refused":
+                graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
+                matches.append((matching_ops(trace, graph), record, graph))
+        most = max((matching for matching, _, _ in matches), default=0)
+        if most == 0:
             raise ValueError("no op of the training graph was recorded")
+        alike = [match for match in matches if match[0] >= _ALIKE * most]
+        ours = [match for match in alike if match[1]["serial"] > self._begun_serial]
+        if not ours and len(alike) > 1:
+            raise _SeveralGraphs
+        _, record, chosen = max(ours or alike, key=lambda match: match[1]["serial"])
+        self._fingerprint = record["fingerprint"]
         self._profile = profile_step(trace, chosen, self._fingerprint, self._plan.min_bytes)
         if self._options.save_profile is not None:
             save_profile(self._profile, self._options.save_profile)
@@ -506,15 +531,20 @@ class SwapRun:
     def _lay_out(self) -> None:
         assert self._library is not None
         graph = StepGraph.parse(self._library.describe(self._fingerprint))
-        traces = [StepTrace.from_bytes(recording) for recording in self._laid_out[1:]]
+        traces = [StepTrace.from_bytes(recording) for _, recording in self._laid_out[1:]]
+        peak_bytes = max(peak for peak, _ in self._laid_out[1:])
         self._laid_out = []
         self._phase = _Phase.STEADY
         self._measured = []
-        layout = plan_layout(
-            traces,
-            lambda name: name in graph.nodes or name.startswith(SWAP_IN_PREFIX),
-            seconds=_LAYOUT_TIME_S,
-        )
+        for count in _STEPS_OF_A_LAYOUT:
+            layout = plan_layout(
+                traces[-count:],
+                lambda name: name in graph.nodes or name.startswith(SWAP_IN_PREFIX),
+                seconds=_LAYOUT_TIME_S,
+            )
+            others_bytes = max(peak_bytes - layout.max_live_bytes, 0)
+            if others_bytes + layout.height_bytes <= self._budget_bytes:
+                break
         function = self._plan.function(self._fingerprint)
         assert function is not None
         self._plan = self._plan.with_function(dataclasses.replace(function, layout=layout.slots))

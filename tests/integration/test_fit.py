@@ -73,6 +73,19 @@ def test_a_model_is_trained_again_and_again(unswapped):
         assert not any("did not run" in note for note in swap.report["notes"])
 
 
+def test_a_model_is_trained_with_other_batches_and_with_the_first_again(unswapped):
+    keras.utils.clear_session()
+    model = compiled(convolutions())
+    x, y = images()
+    for batch_size in (32, 16, 32):
+        swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.55), verbose=0)
+        model.fit(x, y, batch_size=batch_size, epochs=3, verbose=0, shuffle=False, callbacks=[swap])
+        assert swap.report["outcome"] in ("swapped", "fits")
+        assert not any("did not run" in note for note in swap.report["notes"])
+        if batch_size == 32:
+            assert swap.report["bytes_out_per_step"] > 0
+
+
 def test_nothing_moves_if_it_fits(unswapped):
     swap = tfswap.AutoSwap(budget="4GiB", verbose=0)
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)

@@ -24,7 +24,7 @@ model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True
 x = np.random.default_rng(0).random((256, 32, 32, 3), dtype=np.float32)
 callbacks = []
 if "--plan" in sys.argv:
-    callbacks = [tfswap.AutoSwap(budget="80MiB", plan=sys.argv[2], verbose=0)]
+    callbacks = [tfswap.AutoSwap(budget="72MiB", plan=sys.argv[2], verbose=0)]
 try:
     model.fit(x, np.arange(256) % 4, batch_size=32, verbose=0, callbacks=callbacks)
 except Exception as error:
@@ -52,7 +52,7 @@ def test_profile_plan_train(tmp_path):
     assert "tfswap plan step.profile" in profiled.stdout
     assert "the script's end" not in profiled.stdout and "caught" not in profiled.stdout
 
-    planned = command("-m", "tfswap", "plan", "step.profile", "--budget", "80MiB", folder=tmp_path)
+    planned = command("-m", "tfswap", "plan", "step.profile", "--budget", "72MiB", folder=tmp_path)
     assert planned.returncode == 0, planned.stderr[-2000:]
 
     trained = command("train.py", "--plan", "plan.json", folder=tmp_path)
