@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SCRIPT = """
@@ -45,6 +47,7 @@ def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow  # its model is on the edge of fitting on a busy machine
 def test_profile_plan_train(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     profiled = command("-m", "tfswap", "profile", "train.py", folder=tmp_path)
