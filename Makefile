@@ -41,10 +41,10 @@ $(LINTERS): $(INSTALLED)
 	touch $@
 
 test: build
-	$(BIN)/python -m pytest -q tests -m "not slow"
+	$(BIN)/python -m pytest -q tests/unit tests/integration -m "not slow"
 
 test-all: build
-	$(BIN)/python -m pytest -q tests
+	$(BIN)/python -m pytest -q tests/unit tests/integration
 
 lint: $(LINTERS)
 	$(BIN)/ruff check .

@@ -451,7 +451,15 @@ def build_libraries() -> dict[str, Path]:
     check_platform()
     compiler = find_compiler()
     tensorflow = find_tensorflow()
-    common = ("-std=c++17", "-fPIC", "-fvisibility=default", "-Wall", *tensorflow.abi_flags)
+    # Nobody puts functions of another library in the place of ours: calls may be inlined.
+    common = (
+        "-std=c++17",
+        "-fPIC",
+        "-fvisibility=default",
+        "-fno-semantic-interposition",
+        "-Wall",
+        *tensorflow.abi_flags,
+    )
     headers = tuple(
         flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
         for flag in tensorflow.compile_flags

@@ -1,112 +1,357 @@
-"""What an allocation and its free cost: a step replayed on TensorFlow's allocator and on the slab.
+r"""Planned addresses beside TensorFlow's BFC allocator: in real trainings, and call by call.
 
-    python -m benchmarks.allocator [--trace FILE] [--threads 1,4] [--repeats 200]
+    python -m benchmarks.allocator [--models ResNet50,...] [--parts train,least,replay] [--quick]
 
-FILE is a timeline of tfswap's (`benchmarks/traces`; ResNet50's). Nothing is computed: each thread
-makes the step's allocations and frees in their order, with slots of its own. Prints a JSON line a
-number of threads and allocator: trace pairs threads allocator ns_per_pair ratio_to_bfc failures
-taken. "slab" is the planned allocator alone, over one that is never asked if all goes by plan;
-"device" is all of the device's allocators, "bfc" TensorFlow's. Allocators take turns; medians.
+train: each model unswapped and in half of its unswapped peak (a little above the load bound, where
+that is more than half), with all of its memory from BFC (an arena as large as the budget) and at
+planned addresses. A JSON line each: model batch image allocator budget_bytes budget_share (of the
+unswapped peak) footprint_bytes peak_load_bytes ratio slab_share planned_share step_s
+losses_equal (null where two unswapped trainings differ, as they may with several threads, and where
+it failed). `footprint_bytes` is all memory behind what was asked for: with BFC the end of the
+highest block, else what the budget was charged. Shares are of the bytes of the timed steps:
+`slab_share` came from the slab, `planned_share`, of what lives within a step, from its planned
+place.
+
+least: the least budget in which each model trains, on a grid of 1 % above the load bound (what no
+plan of swaps goes below), bisected. A line an allocator: model batch image allocator
+least_budget_bytes load_bound_bytes ratio step_s.
+
+replay: what an allocation and its free cost (`benchmarks.replay`): trace pairs threads allocator
+ns_per_pair ratio_to_bfc failures taken.
+
+Each training is a process of its own; progress goes to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from benchmarks.replay import replay
+from tfswap.machine import Machine
+from tfswap.plan import SwapPlan
+from tfswap.planners.decision import BudgetTooSmall
+from tfswap.planning import plan_function
+from tfswap.profile import Profile
+from tfswap.traces.timeline_file import load_profile
 
-from tfswap.layout import GRANULE_BYTES, HEADER_BYTES
-from tfswap.ops.chain import Chain
-from tfswap.packing import Buffers, pack
-from tfswap.timeline import OUTLIVES_STEP_NS, Timeline
-from tfswap.traces.read import read_trace
+TREE = Path(__file__).resolve().parent.parent
+TRACE = TREE / "benchmarks" / "traces" / "ResNet50_16x96.profile"
 
-TRACE = Path(__file__).resolve().parent / "traces" / "ResNet50_16x96.profile"
-ALLOCATORS = {
-    "bfc": "bfc",
-    "slab": "slab budget system",
-    "device": "statistics recording slab budget system",
+# Batch, and pixels or tokens. Half of the unswapped peak is above the load bound, but for VGG16:
+# what one op needs there is half of it without any weights.
+WORKLOADS = {
+    "ResNet50": (16, 128),
+    "DenseNet121": (16, 96),
+    "MobileNetV2": (16, 128),
+    "VGG16": (96, 48),
+    "Transformer": (32, 64),
 }
-_LEAST_BYTES = 4096
-_ROUNDS = 5
+QUICK = {"MobileNetV2": (8, 96)}
+PARTS = ("train", "least", "replay")
+ALLOCATORS = ("bfc", "slab")
+
+_UNSWAPPED = (("bfc", False), ("bfc", False), ("slab", False))
+_UNTIMED_STEPS = 2
+_TIMED_STEPS = 7
+_TIMED_STEPS_OF_A_TRIAL = 2
+# Where half is below the load bound, so much above that.
+_ABOVE_BOUND = 1.05
+_MOST_STEPS = 60
+# The highest budget that is tried: so many percent above the bound.
+_GRID = 100
+# More than any of the models needs; address space, not memory.
+_PLENTY_BYTES = 64 << 30
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocator", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--trace", type=Path, default=TRACE)
-    parser.add_argument(
-        "--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 4]
+    names = lambda text: text.split(",")  # noqa: E731
+    parser.add_argument("--models", type=names, default=list(WORKLOADS), help="of the table")
+    parser.add_argument("--parts", type=names, default=list(PARTS), help="train,least,replay")
+    parser.add_argument("--trace", type=Path, default=TRACE, help="that is replayed")
+    parser.add_argument("--threads", type=int, default=2, help="between and inside of ops (2)")
+    parser.add_argument("--quick", action="store_true", help="one small model, few repeats")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    unknown = [part for part in options.parts if part not in PARTS]
+    unknown += [model for model in options.models if model not in WORKLOADS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}")
+    return options
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training.
+
+    Attributes:
+        model, batch, image: What is trained.
+        allocator: "bfc" or "slab".
+        budget_bytes: None for no limit.
+        threads: Between and inside of ops.
+        plan: File of a plan to go by from the first step on.
+        profile: File that the profile is written to.
+        timed_steps: How many steps are timed.
+    """
+
+    model: str
+    batch: int
+    image: int
+    allocator: str
+    budget_bytes: int | None = None
+    threads: int = 2
+    plan: str | None = None
+    profile: str | None = None
+    timed_steps: int = _TIMED_STEPS
+
+
+def train(case: Case) -> dict[str, Any]:
+    """Trains until some steps have been timed; in this process."""
+    import keras
+    import tensorflow as tf
+
+    import tfswap
+    from benchmarks.models import workload
+    from tfswap.ops import library
+
+    tf.config.threading.set_inter_op_parallelism_threads(case.threads)
+    tf.config.threading.set_intra_op_parallelism_threads(case.threads)
+    tf.config.experimental.enable_op_determinism()
+    lib = library.load()
+    if case.allocator == "bfc":
+        lib.open_bfc(0, case.budget_bytes or _PLENTY_BYTES)
+    lib.reset_memory_stats(0)
+    work = workload(case.model, case.batch, case.image)
+
+    class Timer(keras.callbacks.Callback):
+        """Goes behind AutoSwap: what it sees is the state after the step."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.seconds: list[float] = []
+            self.losses: list[str] = []
+            self.start_s = 0.0
+            self.before: dict[str, int] = {}
+            self.stats: dict[str, int] = {}
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.start_s = time.perf_counter()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seconds = time.perf_counter() - self.start_s
+            self.losses.append(float(logs["loss"]).hex())
+            self.stats = lib.memory_stats(0)
+            if tfswap.status()["trainings"][0]["phase"] != "steady":
+                return
+            # The first step after a change touches memory for the first time.
+            self.seconds.append(seconds)
+            if len(self.seconds) == _UNTIMED_STEPS:
+                self.before = self.stats
+            self.model.stop_training = len(self.seconds) == _UNTIMED_STEPS + case.timed_steps
+
+    swap = tfswap.AutoSwap(
+        budget=case.budget_bytes or _PLENTY_BYTES,
+        slab=case.allocator == "slab",
+        plan=case.plan,
+        save_profile=case.profile,
+        verbose=0,
     )
-    parser.add_argument("--repeats", type=int, default=200, help="steps in a round (200)")
-    return parser.parse_args(arguments)
+    timer = Timer()
+    batches = tf.data.Dataset.from_tensors((work.x, work.y)).repeat(_MOST_STEPS)
+    work.model.fit(batches, epochs=1, verbose=0, callbacks=[swap, timer])
+    if len(timer.seconds) < _UNTIMED_STEPS + case.timed_steps:
+        raise RuntimeError(f"no steady state in {_MOST_STEPS} steps: {swap.report['notes']}")
+    return {
+        "losses": timer.losses,
+        "step_s": round(statistics.median(timer.seconds[_UNTIMED_STEPS:]), 4),
+        "unswapped_peak_bytes": swap.report["unswapped_peak_bytes"],
+        "outcome": swap.report["outcome"],
+        **_memory(case.allocator, timer.stats),
+        **_shares(timer.before, timer.stats),
+    }
 
 
-def events_of(timeline: Timeline) -> tuple[NDArray[np.int64], int]:
-    """Rows (bytes or -1, block, offset) of what a step allocates and frees, and the height."""
-    inside = (timeline.buffer_alloc_ns >= 0) & (timeline.buffer_free_ns != OUTLIVES_STEP_NS)
-    kept = np.flatnonzero(inside & (timeline.buffer_bytes >= _LEAST_BYTES + HEADER_BYTES))
-    sizes = timeline.buffer_bytes[kept]
-    begin, end = timeline.buffer_alloc_ns[kept], timeline.buffer_free_ns[kept]
-    blocks = np.arange(len(kept))
-    times = np.concatenate([begin, np.maximum(end, begin + 1)])
-    order = np.lexsort((np.concatenate([np.ones_like(blocks), np.zeros_like(blocks)]), times))
-    # On the clock of the events, in which the packed step is replayed.
-    place = np.empty(len(times), dtype=np.int64)
-    place[order] = np.arange(len(times))
-    granules = -(-(sizes + HEADER_BYTES) // GRANULE_BYTES)
-    packing = pack(Buffers(granules, place[: len(kept)], place[len(kept) :]), seconds=2.0)
-    rows = np.empty((len(times), 3), dtype=np.int64)
-    rows[: len(kept), 0] = sizes
-    rows[len(kept) :, 0] = -1
-    rows[:, 1] = np.concatenate([blocks, blocks])
-    rows[:, 2] = np.tile(packing.offsets * GRANULE_BYTES, 2)
-    return rows[order], packing.height * GRANULE_BYTES
+def _memory(allocator: str, stats: dict[str, int]) -> dict[str, Any]:
+    footprint = stats["bfc_high_water_bytes" if allocator == "bfc" else "peak_bytes"]
+    return {
+        "footprint_bytes": footprint,
+        "peak_load_bytes": stats["peak_load_bytes"],
+        "ratio": round(footprint / stats["peak_load_bytes"], 4),
+    }
+
+
+def _shares(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
+    hit, moved, missed, lasting = (
+        after[f"slab_{name}_bytes"] - before[f"slab_{name}_bytes"]
+        for name in ("hit", "moved", "missed", "lasting")
+    )
+    if hit == 0:
+        return {"slab_share": 0.0, "planned_share": 0.0}
+    return {
+        "slab_share": round((hit + moved + lasting) / (hit + moved + missed + lasting), 5),
+        "planned_share": round(hit / (hit + moved + missed), 5),
+    }
+
+
+def in_a_process(case: Case) -> dict[str, Any]:
+    """The same in a process of its own; {"failed": why} if it does not train."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TREE), os.environ.get("PYTHONPATH", "")]),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    text = json.dumps(dataclasses.asdict(case))
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.allocator", "--case", text],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
+    answer = json.loads(lines[-1]) if lines else {"failed": ran.stderr[-1500:]}
+    say = {key: value for key, value in answer.items() if key not in ("losses", "failed")}
+    failed = f" failed: {answer['failed'][-300:]}" if "failed" in answer else ""
+    print(f"{case} {say}{failed}", file=sys.stderr, flush=True)
+    return dict(answer)
+
+
+def trainings(model: str, batch: int, image: int, threads: int, profile: Path) -> Iterator[Any]:
+    """The lines of the part "train"; writes the profile that the part "least" goes by."""
+    answers: list[tuple[str, int | None, dict[str, Any]]] = []
+    peak = 0
+    least: int | None = None
+    # The first one twice: where it does not repeat itself, there is nothing to compare losses with.
+    for allocator, limited in (*_UNSWAPPED, *((name, True) for name in ALLOCATORS)):
+        case = Case(model, batch, image, allocator, least if limited else None, threads)
+        if not limited:
+            case = dataclasses.replace(case, profile=str(profile))
+        answer = in_a_process(case)
+        answers.append((allocator, case.budget_bytes, answer))
+        if least is None and "unswapped_peak_bytes" in answer:
+            peak = answer["unswapped_peak_bytes"]
+            least = max(peak // 2, int(load_bound(load_profile(profile)) * _ABOVE_BOUND))
+    (_, _, first), (_, _, again), *_ = answers
+    repeats = _agree(first, again)
+    keys = ("footprint_bytes", "peak_load_bytes", "ratio", "slab_share", "planned_share", "step_s")
+    for allocator, budget_bytes, answer in (answers[0], *answers[2:]):
+        yield {
+            "model": model,
+            "batch": batch,
+            "image": image,
+            "allocator": allocator,
+            "budget_bytes": budget_bytes,
+            "budget_share": None if budget_bytes is None else round(budget_bytes / peak, 3),
+            **{key: answer.get(key) for key in keys},
+            "losses_equal": _agree(first, answer) if repeats else None,
+            **({"failed": answer["failed"]} if "failed" in answer else {}),
+        }
+
+
+def _agree(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
+    """Whether two trainings had the same losses, as far as both went; None if one had none."""
+    pairs = list(zip(one.get("losses", []), other.get("losses", []), strict=False))
+    return all(a == b for a, b in pairs) if pairs else None
+
+
+def least_budgets(
+    model: str, batch: int, image: int, threads: int, profile_path: Path
+) -> Iterator[Any]:
+    """The lines of the part "least"."""
+    profile = load_profile(profile_path)
+    bound = load_bound(profile)
+    for allocator in ALLOCATORS:
+        trained: dict[int, float] = {}
+        below, above = -1, _GRID  # does not train, is not tried
+        while above - below > 1:
+            percent = (below + above) // 2 if trained or below >= 0 else 1
+            steps = _TIMED_STEPS_OF_A_TRIAL
+            case = Case(model, batch, image, allocator, None, threads, timed_steps=steps)
+            step_s = trial(case, profile, bound, percent)
+            if step_s is None:
+                below = percent
+            else:
+                above = percent
+                trained[percent] = step_s
+        least = None if above not in trained else int(bound * (1 + above / 100))
+        yield {
+            "model": model,
+            "batch": batch,
+            "image": image,
+            "allocator": allocator,
+            "least_budget_bytes": least,
+            "load_bound_bytes": bound,
+            "ratio": None if least is None else round(least / bound, 4),
+            "step_s": trained.get(above),
+        }
+
+
+def load_bound(profile: Profile) -> int:
+    """What no plan of swaps goes below, in bytes."""
+    try:
+        plan_function(profile, "greedy", Machine.measure(), 1)
+    except BudgetTooSmall as error:
+        return error.floor_bytes
+    raise ValueError("a step that needs nothing")
+
+
+def trial(case: Case, profile: Profile, bound: int, percent: int) -> float | None:
+    """Seconds a step at so much above the bound; None if that does not train."""
+    budget_bytes = int(bound * (1 + percent / 100))
+    try:
+        planned = plan_function(profile, "auto", Machine.measure(), budget_bytes)
+    except BudgetTooSmall:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        SwapPlan((planned.function,), budget_bytes, unmatched="bootstrap").save(path)
+        answer = in_a_process(dataclasses.replace(case, budget_bytes=budget_bytes, plan=str(path)))
+    return answer.get("step_s")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the lines."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     options = parse(arguments)
-    try:
-        events, height = events_of(read_trace(options.trace))
-    except (OSError, ValueError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    pairs = len(events) // 2
-    for threads in options.threads:
-        ns: dict[str, list[float]] = {name: [] for name in ALLOCATORS}
-        counts: dict[str, tuple[int, int]] = {}
-        for _ in range(_ROUNDS):
-            for name, names in ALLOCATORS.items():
-                with Chain(names, 2 * threads * height) as chain:
-                    chain.install("replay", f"op\t0\t0\t0\t{threads * height}")
-                    chain.replay(events, height, threads, 2)
-                    taken, failures = chain.replay(events, height, threads, options.repeats)
-                    ns[name].append(taken / (pairs * options.repeats))
-                    counts[name] = failures, chain.stats().get("taken", 0)
-        of_bfc = statistics.median(ns["bfc"])
-        for name in ALLOCATORS:
-            median = statistics.median(ns[name])
-            line = {
-                "trace": options.trace.name,
-                "pairs": pairs,
-                "threads": threads,
-                "allocator": name,
-                "ns_per_pair": round(median, 1),
-                "ratio_to_bfc": round(median / of_bfc, 3),
-                "failures": counts[name][0],
-                "taken": counts[name][1],
-            }
-            print(json.dumps(line), flush=True)
+    if options.case is not None:
+        try:
+            answer = train(Case(**json.loads(options.case)))
+        except Exception as error:  # whatever it is, it is the case's answer
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+        return 0
+    workloads = QUICK if options.quick else {name: WORKLOADS[name] for name in options.models}
+    for model, (batch, image) in workloads.items():
+        with tempfile.TemporaryDirectory() as folder:
+            profile = Path(folder) / "step.profile"
+            if "train" in options.parts or "least" in options.parts:
+                for line in trainings(model, batch, image, options.threads, profile):
+                    print(json.dumps(line), flush=True)
+            if "least" in options.parts:
+                for line in least_budgets(model, batch, image, options.threads, profile):
+                    print(json.dumps(line), flush=True)
+    if "replay" in options.parts:
+        try:
+            for threads in (1, 4):
+                for line in replay(options.trace, threads, 20 if options.quick else 200):
+                    print(json.dumps(line), flush=True)
+        except (OSError, ValueError) as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

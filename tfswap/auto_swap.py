@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -23,8 +24,8 @@ class AutoSwap(keras.callbacks.Callback):
     first step on. Then one step is profiled, a plan is made and pushed into the session (the
     training function is not traced again), its peak and step time are checked against the
     prediction, and the plan is corrected at most three times. If the model fits the budget
-    as it is, nothing is changed. At the end of `fit`, also after an exception, everything is as
-    it was before.
+    as it is, nothing is moved. Last, addresses are planned, and a step's allocations become
+    look-ups. At the end of `fit`, also after an exception, everything is as it was before.
 
     An allocation that would exceed the budget waits for copies in flight; if nothing can free
     enough memory, the step fails with `tf.errors.ResourceExhaustedError`, which names the op, the
@@ -48,8 +49,9 @@ class AutoSwap(keras.callbacks.Callback):
             forms as `budget`. Defaults to "auto".
         link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
             "12GB/s"): copies take as long as they would there. None for the machine's own speed.
-        slab: Whether addresses are planned too: what the step allocates is recorded and packed into
-            one slab of memory, which then stays. Defaults to False.
+        slab: Whether addresses are planned too: what a step allocates is recorded and packed into
+            one slab of memory, which then stays, and the step's ops keep the recorded order where
+            that needs it. Defaults to True.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
         verbose: 0 for silence, 1 for progress and a summary of at most six lines, "auto" for 1.
 
@@ -78,7 +80,7 @@ class AutoSwap(keras.callbacks.Callback):
         *,
         save_profile: str | os.PathLike[str] | None = None,
         planning_time_s: float = PLANNING_TIME_S,
-        slab: bool = False,
+        slab: bool = True,
     ) -> None:
         super().__init__()
         if policy != "auto" and policy not in POLICIES:
@@ -108,18 +110,19 @@ class AutoSwap(keras.callbacks.Callback):
         self._run: SwapRun | None = None
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """What was measured and foretold in the current or last `fit`.
 
         Keys: `outcome` ("swapped", "fits", "bootstrap", "no effect"), `budget_bytes`,
         `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes` (highest of all
         steps), `unswapped_step_s`, `predicted_step_s`, `predicted_wait_s` (of it, for copies),
         `least_wait_s` (no plan waits less), `step_s`, `bytes_out_per_step`, `bytes_in_per_step`,
-        `swapped_buffers`, `host_peak_bytes`, `corrections`, `plan` and `notes` (everything that was
-        said). What is not known is None.
+        `swapped_buffers`, `host_peak_bytes`, `corrections`, `plan`, `addresses` (an `AddressMap`
+        for each layout), `out_of_memory` (what the error said) and `notes` (everything that was
+        said). What is not known is None. `to_html(path)` writes it as a page.
         """
         report = Report() if self._run is None else self._run.report
-        return report.as_dict()
+        return dataclasses.replace(report, notes=list(report.notes))
 
     def on_train_begin(self, logs: Any = None) -> None:
         run = SwapRun(self, self.model)
@@ -137,6 +140,14 @@ class AutoSwap(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._run is not None:
             self._run.step_ended()
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._run is not None:
+            self._run.test_begins()
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._run is not None:
+            self._run.test_ended()
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._run is not None:

@@ -1,54 +1,28 @@
-"""Planned addresses: from recorded steps to the slots of one slab.
+"""Planned addresses: from recorded steps to slots, and to the order of ops that keeps them free.
 
-A slot belongs to what an op allocates: its name, the kind of the allocation (output, temporary,
-other) and the how-manieth of that kind it is in one run of the op. Lifetimes come from steps that
-were recorded with the plan in force, so that what is swapped out leaves its addresses free and
-comes back wherever there is room.
+A slot belongs to what an op allocates. Lifetimes come from a step that was recorded with the plan
+in force, so that what is swapped out leaves its addresses free and comes back wherever there is
+room. They hold in other steps too, because whoever used an address last is made to end before the
+next one starts (`StepOrder`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.packing import Buffers, pack
+from tfswap.grappler.graph import StepGraph
+from tfswap.packing import FIXED_NOWHERE, Buffers, pack
+from tfswap.plan import FunctionPlan
+from tfswap.recorded_step import Lived, RecordedStep
+from tfswap.slots import GRANULE_BYTES, HEADER_BYTES, OUTSIDE, Key, Slot
+from tfswap.step_order import StepOrder
 from tfswap.trace import StepTrace
-
-GRANULE_BYTES = 1024
-"""Slots begin and end at its multiples (``Slab::kGranuleBytes``)."""
-
-HEADER_BYTES = 64
-"""That each block has in front (``RecordingAllocator::kHeaderBytes``)."""
-
-OUTSIDE = -2
-"""The offset of what stays out of the slab (``kOutside``)."""
-
-Key = tuple[str, int, int]
-"""Op, kind, ordinal."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A planned place.
-
-    Attributes:
-        op: The op that allocates.
-        kind: 0 an output, 1 a temporary, 2 other.
-        ordinal: The how-manieth of that kind in one run of the op.
-        offset_bytes: From the slab's begin; -2 for what outlives its step (a variable's new value)
-            and stays out of the slab: its memory would be in the way of the next step's.
-        size_bytes: Of the block, with its header.
-    """
-
-    op: str
-    kind: int
-    ordinal: int
-    offset_bytes: int
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -57,118 +31,140 @@ class Layout:
 
     Attributes:
         slots: One a key.
-        height_bytes: The end of the highest.
+        order: Pairs of ops, the first to end before the second starts: without them, places are
+            taken in steps whose ops run in another order.
+        height_bytes: The end of the highest slot.
         max_live_bytes: The largest load of the slots: no layout is lower.
+        lived: Of the first slots, when they are in use.
     """
 
     slots: tuple[Slot, ...] = ()
+    order: tuple[tuple[str, str], ...] = ()
     height_bytes: int = 0
     max_live_bytes: int = 0
-
-    def to_text(self) -> str:
-        """What the device's allocator reads: a line a slot."""
-        return "\n".join(
-            f"{s.op}\t{s.kind}\t{s.ordinal}\t{s.offset_bytes}\t{s.size_bytes}" for s in self.slots
-        )
+    lived: tuple[Lived, ...] = ()
 
 
 def plan_layout(
     traces: Sequence[StepTrace],
-    is_planned: Callable[[str], bool],
+    graph: StepGraph,
+    function: FunctionPlan,
     *,
     seconds: float = 1.0,
 ) -> Layout:
-    """Packs what the recorded steps allocate.
+    """Packs what a graph's ops allocate.
 
     Args:
-        traces: Recordings of whole steps; in none of them may two slots be in each other's way.
-        is_planned: Whether an op of that name gets slots.
+        traces: Recordings of whole steps. Of those that went by the plan the best, which moved
+            nothing that the plan keeps on the device, the one with the lowest load is packed.
+        graph: The graph.
+        function: Its plan, which was in force. It may have layouts already, for tensors of other
+            shapes.
         seconds: How long to search for a lower layout.
     """
-    pieces = _Pieces()
-    for trace in traces:
-        pieces.add(trace, is_planned)
-    return pieces.layout(seconds)
+    if not traces:
+        return Layout()
+    order = StepOrder(graph, function)
+    steps = [RecordedStep(trace, graph, order) for trace in traces]
+    steps = [step for step in steps if step.lived] or steps
+    lowest = min(steps, key=lambda step: (step.lazy_bytes, step.buffers_to_pack().max_live))
+    wanted = lowest.settle_in_place()
+    lasting = _lasting(steps, graph)
+    lowest.lived = [lived for lived in lowest.lived if lived.key not in lasting]
+    buffers = lowest.buffers_to_pack()
+    fixed = _fixed(lowest, buffers, function.layouts)
+    buffers = dataclasses.replace(buffers, fixed=fixed)
+    packing = pack(buffers, seconds=seconds)
+    places = [int(offset) for offset in packing.offsets]
+    slots = [
+        Slot(*lived.key, place * GRANULE_BYTES, lived.bytes + HEADER_BYTES)
+        for lived, place in zip(lowest.lived, places, strict=True)
+    ]
+    slots += [Slot(*key, OUTSIDE, size + HEADER_BYTES) for key, size in sorted(lasting.items())]
+    for before, after in _neighbours(buffers, packing.offsets):
+        first, then = lowest.lived[before], lowest.lived[after]
+        if then.gate is not None:
+            wanted[then.gate].update(first.users - {then.gate})
+        if not lowest.can_be_waited_for(then):
+            then.users |= first.users  # who comes next waits for both
+    return Layout(
+        tuple(slots),
+        order.enforce(wanted, lowest.start_ns),
+        packing.height * GRANULE_BYTES,
+        buffers.max_live * GRANULE_BYTES,
+        tuple(lowest.lived),
+    )
 
 
-class _Pieces:
-    """When each key is live, on one clock on which the recorded steps come one after the other."""
+def _fixed(
+    step: RecordedStep, buffers: Buffers, layouts: Sequence[Sequence[Slot]]
+) -> NDArray[np.int64]:
+    """Where other shapes' layouts have what a step allocates before it is known which shape it is.
 
-    def __init__(self) -> None:
-        self._spans: dict[Key, list[tuple[int, int]]] = defaultdict(list)
-        self._sizes: dict[Key, Counter[int]] = defaultdict(Counter)
-        self._outside: set[Key] = set()
-        self._now = 0
-
-    def add(self, trace: StepTrace, is_planned: Callable[[str], bool]) -> None:
-        names = trace.names
-        planned = np.fromiter((is_planned(name) for name in names), bool, len(names))
-        ours = trace.buffers[planned[trace.buffers["name"]] & (trace.buffers["alloc_ns"] >= 0)]
-        ours = ours[np.argsort(ours["alloc_ns"], kind="stable")]
-        length = int(trace.end_ns - trace.start_ns) + 1
-        runs = _starts_of_runs(trace)
-        made: Counter[tuple[int, int, int]] = Counter()
-        for row in ours:
-            name, kind, alloc_ns = int(row["name"]), int(row["kind"]), int(row["alloc_ns"])
-            run = int(np.searchsorted(runs.get(name, _NO_RUNS), alloc_ns, side="right"))
-            key = (names[name], kind, made[name, kind, run])
-            made[name, kind, run] += 1
-            self._sizes[key][int(row["bytes"])] += 1
-            if row["free_ns"] < 0:
-                self._outside.add(key)
-                continue
-            begin = alloc_ns - int(trace.start_ns)
-            end = max(int(row["free_ns"]) - int(trace.start_ns), begin + 1)
-            self._spans[key].append((self._now + begin, self._now + end))
-        self._now += length
-
-    def layout(self, seconds: float) -> Layout:
-        sizes = {key: self._sizes[key].most_common(1)[0][0] + HEADER_BYTES for key in self._sizes}
-        keys = sorted(self._spans.keys() - self._outside, key=lambda key: self._spans[key][0])
-        lower, upper, gaps = [], [], []
-        for place, key in enumerate(keys):
-            spans = _merged(self._spans[key])
-            lower.append(spans[0][0])
-            upper.append(spans[-1][1])
-            gaps += [
-                (place, before[1], after[0])
-                for before, after in zip(spans, spans[1:], strict=False)
-            ]
-        buffers = Buffers(
-            size=-(-np.array([sizes[key] for key in keys], dtype=np.int64) // GRANULE_BYTES),
-            lower=np.array(lower, dtype=np.int64),
-            upper=np.array(upper, dtype=np.int64),
-            gaps=np.array(gaps, dtype=np.int64).reshape(-1, 3),
+    The device's allocator tells by the first size that only one of them has.
+    """
+    known = [{Key(*slot[:3]): slot for slot in layout} for layout in layouts]
+    telling_ns = min(
+        (
+            lived.begin_ns
+            for lived in step.lived
+            for slots in known
+            if _tells(lived.bytes + HEADER_BYTES, slots.get(lived.key))
+        ),
+        default=0,
+    )
+    places = np.full(len(buffers), FIXED_NOWHERE, dtype=np.int64)
+    settled: list[int] = []
+    for b, lived in enumerate(step.lived):
+        slot = next((slots[lived.key] for slots in known if lived.key in slots), None)
+        if lived.begin_ns >= telling_ns or slot is None or slot.offset_bytes == OUTSIDE:
+            continue
+        place = slot.offset_bytes // GRANULE_BYTES
+        in_the_way = any(
+            places[other] < place + buffers.size[b]
+            and place < places[other] + buffers.size[other]
+            and buffers.lower[other] < buffers.upper[b]
+            and buffers.lower[b] < buffers.upper[other]
+            for other in settled
         )
-        packing = pack(buffers, seconds=seconds)
-        slots = [
-            Slot(*key, int(offset) * GRANULE_BYTES, sizes[key])
-            for key, offset in zip(keys, packing.offsets, strict=True)
-        ]
-        slots += [Slot(*key, OUTSIDE, sizes[key]) for key in sorted(self._outside)]
-        height_bytes, max_live_bytes = packing.height, buffers.max_live
-        return Layout(tuple(slots), height_bytes * GRANULE_BYTES, max_live_bytes * GRANULE_BYTES)
+        if not in_the_way:
+            places[b] = place
+            settled.append(b)
+    return places
 
 
-_NO_RUNS = np.empty(0, dtype=np.int64)
+def _tells(size_bytes: int, slot: Slot | None) -> bool:
+    return slot is not None and slot.offset_bytes != OUTSIDE and slot.size_bytes != size_bytes
 
 
-def _starts_of_runs(trace: StepTrace) -> dict[int, NDArray[np.int64]]:
-    """When the runs of ops began that ran several times (in a loop), by name."""
-    counts = Counter(trace.ops["name"].tolist())
-    starts: dict[int, NDArray[np.int64]] = {}
-    for name, count in counts.items():
-        if count > 1:
-            starts[name] = np.sort(trace.ops["start_ns"][trace.ops["name"] == name])
-    return starts
+def _lasting(steps: Sequence[RecordedStep], graph: StepGraph) -> dict[Key, int]:
+    """What outlives its step: in any of the recorded ones, or by the nature of the op."""
+    lasting: dict[Key, int] = {}
+    for name, node in graph.nodes.items():
+        if node.updates_variable:  # it makes a copy where somebody still reads the old value
+            lasting[Key(name, 1, 0)] = 1
+    for step in steps:
+        lasting.update(step.lasting)
+    return lasting
 
 
-def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The union of stretches, in order, without touching ones."""
-    merged: list[tuple[int, int]] = []
-    for begin, end in sorted(spans):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((begin, end))
-    return merged
+def _neighbours(buffers: Buffers, offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Pairs of buffers of which the second is the next one at some address of the first."""
+    begins: list[int] = [0]  # of stretches, ascending, and who was there last
+    last: list[int] = [-1]
+    ends = offsets + buffers.size
+    for b in np.argsort(buffers.lower, kind="stable").tolist():
+        begin, end = int(offsets[b]), int(ends[b])
+        first = bisect_left(begins, begin)
+        stop = bisect_left(begins, end)
+        inside = last[first:stop]
+        if first == len(begins) or begins[first] != begin:
+            inside.insert(0, last[first - 1])
+        yield from ((before, b) for before in dict.fromkeys(inside) if before >= 0)
+        tail = last[stop - 1]
+        new_begins, new_last = [begin], [b]
+        if stop == len(begins) or begins[stop] != end:
+            new_begins.append(end)
+            new_last.append(tail)
+        begins[first:stop] = new_begins
+        last[first:stop] = new_last

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfswap.layout import Slot
+from tfswap.slots import Slot
 
 VERSION = 1
 """Of the schema; a plan of another version is refused."""
+
+SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
+"""Of the names of the nodes that the pass inserts."""
 
 UNMATCHED = ("leave", "bootstrap")
 """What may happen to graphs without an entry."""
@@ -72,7 +75,8 @@ class FunctionPlan:
         predicted_step_ns: Duration of the step, likewise.
         unswapped_peak_bytes: The peak load without any swap.
         unswapped_step_ns: Duration of the step, likewise.
-        layout: Planned addresses of what its ops allocate; empty: none are planned.
+        layouts: Planned addresses of what its ops allocate: one layout for each shape of its
+            tensors (the last batch may be smaller), in no order.
     """
 
     fingerprint: str
@@ -83,7 +87,7 @@ class FunctionPlan:
     predicted_step_ns: int = 0
     unswapped_peak_bytes: int = 0
     unswapped_step_ns: int = 0
-    layout: tuple[Slot, ...] = ()
+    layouts: tuple[tuple[Slot, ...], ...] = ()
 
     @property
     def bytes_per_step(self) -> int:
@@ -146,7 +150,7 @@ class SwapPlan:
         """The plan as JSON text."""
         data = dataclasses.asdict(self)
         for function, entry in zip(self.functions, data["functions"], strict=True):
-            entry["layout"] = [dataclasses.astuple(slot) for slot in function.layout]
+            entry["layouts"] = [list(layout) for layout in function.layouts]
         return json.dumps(data, indent=indent)
 
     @staticmethod
@@ -196,8 +200,8 @@ class SwapPlan:
 def _function(data: dict[str, Any]) -> FunctionPlan:
     swaps = tuple(_swap(swap) for swap in data["swaps"])
     order = tuple((before, after) for before, after in data["order"])
-    layout = tuple(Slot(*slot) for slot in data.get("layout", ()))
-    return FunctionPlan(**{**data, "swaps": swaps, "order": order, "layout": layout})
+    layouts = tuple(tuple(Slot(*slot) for slot in layout) for layout in data.get("layouts", ()))
+    return FunctionPlan(**{**data, "swaps": swaps, "order": order, "layouts": layouts})
 
 
 def _swap(data: dict[str, Any]) -> TensorSwap:

@@ -13,13 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap.grappler.graph import StepGraph
+from tfswap.plan import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
 from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 from tfswap.trace import StepTrace
-
-SWAP_IN_PREFIX = "tfswap/in/"
-"""Of the names of swap-ins."""
-
-_OUT_PREFIX = "tfswap/out/"
 
 # Between two ops an executor thread needs some microseconds; a longer gap was a wait.
 _LONGEST_GAP_NS = 20_000
@@ -47,12 +43,6 @@ class Profile:
     order: tuple[tuple[str, str], ...]
     unswapped_peak_bytes: int
     worst_peak_bytes: int
-
-
-def matching_ops(trace: StepTrace, graph: StepGraph) -> int:
-    """How many recorded ops belong to the graph."""
-    in_graph = np.fromiter((name in graph.nodes for name in trace.names), bool, len(trace.names))
-    return int(in_graph[trace.ops["name"]].sum())
 
 
 def profile_step(
@@ -203,8 +193,8 @@ class _Step:
         taken: dict[int, int] = {}
         for op, port, place in rows:  # by the ops' starts
             name, op_place = op_names[op], self.place.get(op)
-            if port == 0 and name.startswith(_OUT_PREFIX):
-                far[name[len(_OUT_PREFIX) :]] = place
+            if port == 0 and name.startswith(SWAP_OUT_PREFIX):
+                far[name[len(SWAP_OUT_PREFIX) :]] = place
             elif port == -1 and name.startswith(SWAP_IN_PREFIX):
                 key = name[len(SWAP_IN_PREFIX) :].rpartition("/")[0]
                 origin = far.get(key, place)

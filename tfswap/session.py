@@ -56,7 +56,7 @@ class PlanSession:
         optimizer = optimizers.add()
         optimizer.name = OPTIMIZER
         # Addresses are the allocator's business.
-        functions = tuple(dataclasses.replace(f, layout=()) for f in plan.functions)
+        functions = tuple(dataclasses.replace(f, layouts=()) for f in plan.functions)
         data = json.loads(dataclasses.replace(plan, functions=functions).to_json())
         data["describe"] = describe
         data["label"] = label

@@ -73,15 +73,16 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
     Returns:
         In bytes: `budget_bytes` (None: no limit), `bytes_in_use` and `peak_bytes` (what the budget
         is for: with a slab, all of its memory), `load_bytes` and `peak_load_bytes` (what was asked
-        for), `largest_request_bytes`, `bytes_out`, `bytes_in`, `host_bytes_in_use`,
-        `host_peak_bytes`, `host_bytes_cached`, `host_limit_bytes` (None: no limit).
+        for), `footprint_ratio` (of the peaks), `largest_request_bytes`, `bytes_out`, `bytes_in`,
+        `host_bytes_in_use`, `host_peak_bytes`, `host_bytes_cached`, `host_limit_bytes` (None: no
+        limit).
 
         Of the slab, in bytes: `slab_limit_bytes` (the layouts' height), `slab_bytes` (memory behind
-        it), `slab_claimed_bytes`, `slab_peak_claimed_bytes`. How allocations of 4 KiB and more were
+        it), `slab_claimed_bytes`. How allocations of 4 KiB and more were
         served, each with its `..._bytes`: `slab_hits` (where planned), `slab_moved` (elsewhere in
-        the slab), `slab_missed` (outside), `slab_lasting` (outside by plan: what outlives its
-        step). Why not where planned: `slab_unplanned`, `slab_other_size`, `slab_taken`,
-        `slab_no_room`. `slab_faults`: writes to freed addresses that the check found.
+        the slab), `slab_missed` (outside), `slab_lasting` (among unplanned places, by plan: what
+        outlives its step). Why not where planned: `slab_unplanned`, `slab_other_size`,
+        `slab_taken`, `slab_no_room`. `slab_faults`: writes to freed addresses that the check found.
 
         Counts: `allocations`, `waits`, `failures`, `copies_out`, `copies_in`, `copies_declined`,
         `far_buffers`. In ns: `wait_ns`, `busy_out_ns`, `busy_in_ns`.
@@ -93,6 +94,7 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
     stats: dict[str, Any] = dict(library.load().memory_stats(_number(device)))
     for key in ("budget_bytes", "host_limit_bytes"):
         stats[key] = stats[key] or None
+    stats["footprint_ratio"] = stats["peak_bytes"] / max(stats["peak_load_bytes"], 1)
     del stats["window_peak_bytes"], stats["window_peak_load_bytes"]
     return stats
 

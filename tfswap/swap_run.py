@@ -24,16 +24,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tfswap import budget as budgets
+from tfswap.address_run import AddressRun
 from tfswap.grappler.graph import StepGraph
-from tfswap.layout import Layout, plan_layout
 from tfswap.machine import Machine
 from tfswap.ops import library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import plan_function
-from tfswap.profile import SWAP_IN_PREFIX, Profile, matching_ops, profile_step
+from tfswap.profile import Profile, profile_step
 from tfswap.report.summary import Report, summary_lines
 from tfswap.session import PlanSession
+from tfswap.slots import slots_to_text
 from tfswap.state import run_ended, run_started
 from tfswap.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
@@ -42,18 +43,11 @@ if TYPE_CHECKING:
     from tfswap.auto_swap import AutoSwap
 
 _MAX_CORRECTIONS = 3
-# Graphs that have so many of the recorded ops are those of the same function, for other shapes.
-_ALIKE = 0.98
 _MEASURED_STEPS = 2
 # The fastest of them is planned with: what disturbs a step only ever makes it slower.
 _PROFILED_STEPS = 2
-# Steps whose lifetimes must not collide: their ops run in different orders. One more goes before
-# them, because a step after a change is not like the others.
-_RECORDED_FOR_LAYOUT = 5
-# The more steps, the more find all their places free, and the higher the layout: fewer, where the
-# budget has no room for it.
-_STEPS_OF_A_LAYOUT = (5, 3, 2, 1)
-_LAYOUT_TIME_S = 1.0
+# Steps that allocate less than this share of what another one does are for a smaller batch.
+_FULL = 0.95
 # A prediction further off than this is corrected.
 _TOLERANCE = 0.03
 # Where even the worst order of ops stays below this share of the budget, a model is left alone;
@@ -62,8 +56,8 @@ _CLEARLY_FITS = 0.97
 _RECORDED_DEVICE = 0
 
 
-class _SeveralGraphs(Exception):
-    """Earlier trainings of the model had several graphs, and nobody knows which one runs now."""
+class _Forgotten(Exception):
+    """The pass saw the graph too long ago to remember it."""
 
 
 class _Phase(enum.Enum):
@@ -83,7 +77,9 @@ _label_count = itertools.count()
 # The pass's last record when each text was pushed for the first time in this process.
 _first_pushed: dict[str, int] = {}
 
-_RECORDED_PHASES = (_Phase.PROFILE, _Phase.LAYOUT)
+# Kinds of calls, for recordings.
+_TRAIN, _TEST = "train", "test"
+_SETTLED = (_Phase.LAYOUT, _Phase.STEADY)
 
 
 @dataclass(frozen=True)
@@ -108,9 +104,20 @@ class _Attempt:
     bytes_in: int
 
     @property
+    def demand_bytes(self) -> int:
+        """The peak that there would be, had nothing been moved beyond the plan."""
+        return self.peak_bytes + max(self.bytes_out - self.function.bytes_per_step, 0)
+
+    @property
     def off(self) -> float:
         """Relative error of the predicted peak."""
-        return abs(self.peak_bytes / max(self.function.predicted_peak_bytes, 1) - 1)
+        return abs(self.demand_bytes / max(self.function.predicted_peak_bytes, 1) - 1)
+
+
+def _own_words(text: str) -> str:
+    """What tfswap says in TensorFlow's error; all of it if it says nothing."""
+    begin = text.find("tfswap: the memory budget")
+    return text if begin < 0 else text[begin:].splitlines()[0]
 
 
 class SwapRun:
@@ -132,11 +139,11 @@ class SwapRun:
         self._steps_a_call = 1
         self._profile: Profile | None = None
         self._fingerprint = ""
-        self._profiled: list[tuple[float, bytes]] = []  # seconds and recording
+        self._profiled: list[tuple[float, StepTrace]] = []  # and seconds
         self._measured_to_simulated = 1.0
         self._attempts: list[_Attempt] = []
         self._measured: list[_Step] = []
-        self._laid_out: list[tuple[int, bytes]] = []  # peak and recording of each step
+        self._addresses: AddressRun | None = None
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
         self._jit_was_on = False
@@ -210,7 +217,7 @@ class SwapRun:
         """The normal end of training."""
         if self._phase in (_Phase.IDLE,):
             return
-        if self._phase is not _Phase.STEADY and self.report.outcome != "fits":
+        if self._phase not in _SETTLED and self.report.outcome != "fits":
             self._note("training ended before the plan was settled")
         self._update_measured()
         self.end()
@@ -219,7 +226,12 @@ class SwapRun:
         """Takes everything back; harmless when called again."""
         if self._phase is _Phase.IDLE and self._session is None:
             return
+        if self._phase is _Phase.PROFILE and self._library is not None:
+            self._library.stop_recording(_RECORDED_DEVICE)
         self._phase = _Phase.IDLE
+        if self._addresses is not None:
+            self._addresses.stop()
+            self._addresses = None
         if self._session is not None:
             self._session.withdraw()
             self._session = None
@@ -266,7 +278,9 @@ class SwapRun:
                 return inner(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 raise
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, tf.errors.ResourceExhaustedError):
+                    self.report.out_of_memory = _own_words(str(error))
                 self.end()
                 raise
 
@@ -289,8 +303,10 @@ class SwapRun:
             return
         if self._session.ensure():
             self._note("the session's options had changed meanwhile; the plan is back in force")
-        if self._phase in _RECORDED_PHASES:
+        if self._phase is _Phase.PROFILE:
             self._library.start_recording(_RECORDED_DEVICE)
+        if self._addresses is not None:
+            self._addresses.call_begins(_TRAIN)
         self._library.restart_window(_RECORDED_DEVICE)
         self._before = self._library.memory_stats(_RECORDED_DEVICE)
         self._step_start_s = time.perf_counter()
@@ -300,7 +316,7 @@ class SwapRun:
             return
         seconds = time.perf_counter() - self._step_start_s
         recording = b""
-        if self._phase in _RECORDED_PHASES:
+        if self._phase is _Phase.PROFILE:
             recording = self._library.stop_recording(_RECORDED_DEVICE)
         after = self._library.memory_stats(_RECORDED_DEVICE)
         step = _Step(
@@ -319,11 +335,10 @@ class SwapRun:
         elif self._phase is _Phase.WARM:
             self._phase = _Phase.PROFILE
         elif self._phase is _Phase.PROFILE:
-            self._profiled.append((step.seconds, recording))
+            self._profiled.append((step.seconds, StepTrace.from_bytes(recording)))
             if len(self._profiled) >= _PROFILED_STEPS:
-                _, fastest = min(self._profiled, key=operator.itemgetter(0))
+                self._plan_from(self._profile_of(self._profiled))
                 self._profiled = []
-                self._plan_from(fastest)
         elif self._phase is _Phase.SETTLE:
             self._measured = []
             self._phase = _Phase.MEASURE
@@ -332,14 +347,18 @@ class SwapRun:
             self._measured.append(step)
             if len(self._measured) >= _MEASURED_STEPS:
                 self._check()
-        elif self._phase is _Phase.LAYOUT:
-            self._laid_out.append((step.peak_bytes, recording))
-            if len(self._laid_out) > _RECORDED_FOR_LAYOUT:
-                self._lay_out()
         elif self._phase is _Phase.STEADY:
             self._measured.append(step)
             if len(self._measured) > 64:
                 del self._measured[:32]
+        self._addresses_after(_TRAIN)
+
+    def test_begins(self) -> None:
+        if self._addresses is not None:
+            self._addresses.call_begins(_TEST)
+
+    def test_ended(self) -> None:
+        self._addresses_after(_TEST)
 
     def _push(self) -> None:
         """Puts the plan in force.
@@ -382,19 +401,27 @@ class SwapRun:
             self._measured = []
             self._phase = _Phase.MEASURE
             return
-        if self._options.plan is not None:
+        known = any(self._plan.function(r["fingerprint"]) is not None for r in records)
+        if self._options.plan is not None and not known:
             self._warn(
                 "the plan that was given fits none of this training's graphs (another model, "
                 "optimizer, shapes or TensorFlow): a new one is made."
             )
         self._phase = _Phase.WARM
 
-    def _plan_from(self, recording: bytes) -> None:
+    @staticmethod
+    def _profile_of(profiled: list[tuple[float, StepTrace]]) -> StepTrace:
+        """The fastest of those that were not for a smaller batch."""
+        made = [int(trace.buffers["bytes"].sum()) for _, trace in profiled]
+        full = [p for p, size in zip(profiled, made, strict=True) if size >= _FULL * max(made)]
+        return min(full, key=operator.itemgetter(0))[1]
+
+    def _plan_from(self, trace: StepTrace) -> None:
         self._say(f"profiled {_PROFILED_STEPS} steps, planning ...")
         try:
-            self._read_profile(recording)
-        except _SeveralGraphs:
-            # Of which only one runs now: another text has the pass say which.
+            self._read_profile(trace)
+        except _Forgotten:
+            # Another text has the pass see it again.
             _labels[self._model] = self._label = f"model {next(_label_count)}"
             self._push()
             self._phase = _Phase.FIRST
@@ -409,36 +436,26 @@ class SwapRun:
             self.report.outcome = "fits"
             self.report.predicted_peak_bytes = self._profile.unswapped_peak_bytes
             if self._profile.worst_peak_bytes <= _CLEARLY_FITS * self._budget_bytes:
-                if self._options.slab:
-                    # The graph stays as it is, but for its name.
-                    self._plan = self._plan.with_function(FunctionPlan(self._fingerprint))
-                    self._push()
-                else:
-                    self._session.withdraw()
+                # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
+                self._plan = self._plan.with_function(FunctionPlan(self._fingerprint))
+                self._push()
             self._measured = []
             self._settled()
             self._print_summary()
             return
         self._plan_and_push()
 
-    def _read_profile(self, recording: bytes) -> None:
+    def _read_profile(self, trace: StepTrace) -> None:
         assert self._library is not None
-        trace = StepTrace.from_bytes(recording)
-        matches: list[tuple[int, dict[str, Any], StepGraph]] = []
-        for record in self._records():
-            if record["outcome"] != "refused":
-                graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
-                matches.append((matching_ops(trace, graph), record, graph))
-        most = max((matching for matching, _, _ in matches), default=0)
-        if most == 0:
+        fingerprint = trace.main_graph()
+        if fingerprint is None:
             raise ValueError("no op of the training graph was recorded")
-        alike = [match for match in matches if match[0] >= _ALIKE * most]
-        ours = [match for match in alike if match[1]["serial"] > self._begun_serial]
-        if not ours and len(alike) > 1:
-            raise _SeveralGraphs
-        _, record, chosen = max(ours or alike, key=lambda match: match[1]["serial"])
-        self._fingerprint = record["fingerprint"]
-        self._profile = profile_step(trace, chosen, self._fingerprint, self._plan.min_bytes)
+        description = self._library.describe(fingerprint)
+        if not description:
+            raise _Forgotten
+        self._fingerprint = fingerprint
+        graph = StepGraph.parse(description)
+        self._profile = profile_step(trace, graph, fingerprint, self._plan.min_bytes)
         if self._options.save_profile is not None:
             save_profile(self._profile, self._options.save_profile)
 
@@ -507,7 +524,7 @@ class SwapRun:
         if attempt.off > _TOLERANCE and not given and len(self._attempts) <= _MAX_CORRECTIONS:
             # What runs beside what differs from the recording: foretell and plan by as much more or
             # less.
-            self._measured_to_simulated *= attempt.peak_bytes / function.predicted_peak_bytes
+            self._measured_to_simulated *= attempt.demand_bytes / function.predicted_peak_bytes
             self.report.corrections += 1
             if self._plan_and_push():
                 return
@@ -523,32 +540,30 @@ class SwapRun:
 
     def _settled(self) -> None:
         """The plan stays as it is; addresses are planned for it."""
-        self._laid_out = []
-        function = self._plan.function(self._fingerprint)
-        wanted = self._options.slab and function is not None and not function.layout
-        self._phase = _Phase.LAYOUT if wanted else _Phase.STEADY
-
-    def _lay_out(self) -> None:
         assert self._library is not None
-        graph = StepGraph.parse(self._library.describe(self._fingerprint))
-        traces = [StepTrace.from_bytes(recording) for _, recording in self._laid_out[1:]]
-        peak_bytes = max(peak for peak, _ in self._laid_out[1:])
-        self._laid_out = []
         self._phase = _Phase.STEADY
-        self._measured = []
-        for count in _STEPS_OF_A_LAYOUT:
-            layout = plan_layout(
-                traces[-count:],
-                lambda name: name in graph.nodes or name.startswith(SWAP_IN_PREFIX),
-                seconds=_LAYOUT_TIME_S,
-            )
-            others_bytes = max(peak_bytes - layout.max_live_bytes, 0)
-            if others_bytes + layout.height_bytes <= self._budget_bytes:
-                break
+        if self._options.slab:
+            self._addresses = AddressRun(self._library, _RECORDED_DEVICE)
+            if not self._has_layout():
+                self._phase = _Phase.LAYOUT
+
+    def _has_layout(self) -> bool:
         function = self._plan.function(self._fingerprint)
-        assert function is not None
-        self._plan = self._plan.with_function(dataclasses.replace(function, layout=layout.slots))
-        self.report.plan = self._plan
+        return function is not None and bool(function.layouts)
+
+    def _addresses_after(self, kind: str) -> None:
+        """Has addresses planned for a graph that has run often enough without any."""
+        if self._addresses is None:
+            return
+        plan = self._addresses.call_ended(kind, self._plan, self._steps_a_call)
+        if plan is None:
+            return
+        self._plan = self.report.plan = plan
+        self.report.addresses = tuple(self._addresses.maps)
+        self._push()
+        if self._phase is _Phase.LAYOUT and self._has_layout():
+            self._phase = _Phase.STEADY
+            self._measured = []
         self._install_layouts()
         if self._options.save_plan is not None:
             self._plan.save(self._options.save_plan)
@@ -556,11 +571,11 @@ class SwapRun:
     def _install_layouts(self) -> None:
         assert self._library is not None
         for function in self._plan.functions:
-            if not function.layout or not self._options.slab:
+            if not any(function.layouts) or not self._options.slab:
                 continue
             try:
                 self._library.install_layout(
-                    _RECORDED_DEVICE, function.fingerprint, Layout(function.layout).to_text()
+                    _RECORDED_DEVICE, function.fingerprint, slots_to_text(function.layouts)
                 )
             except ValueError as error:
                 self._warn(f"addresses are not planned: {error}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MAGIC = b"TFSWTRC1"
+MAGIC = b"TFSWTRC2"
 
 OP_DTYPE = np.dtype(
     [
@@ -19,6 +19,8 @@ OP_DTYPE = np.dtype(
         ("iteration", "<i8"),
         ("name", "<i4"),
         ("type", "<i4"),
+        ("graph", "<i4"),
+        ("unused", "<i4"),
     ]
 )
 BUFFER_DTYPE = np.dtype(
@@ -38,7 +40,8 @@ class StepTrace:
         end_ns: When it ended.
         resident_bytes: Bytes of buffers too small to be listed, at the start.
         ops: Records of OP_DTYPE; `end_ns` is -1 for ops that had not ended; `wait_ns` of an op's
-            time was spent waiting for memory; `name` and `type` index `names`.
+            time was spent waiting for memory; `name`, `type` and `graph` (the
+            fingerprint, -1 where the pass has not seen the graph) index `names`.
         buffers: Records of BUFFER_DTYPE; `alloc_ns` is -1 for buffers that were there before,
             `free_ns` is -1 for those that stayed.
         accesses: Records of ACCESS_DTYPE: op reads buffer as input `port`, or writes it as
@@ -54,6 +57,11 @@ class StepTrace:
     accesses: NDArray[np.void]
     names: tuple[str, ...]
 
+    def main_graph(self) -> str | None:
+        """Fingerprint of the graph that most of the ops belong to; None if no op has one."""
+        graphs = self.ops["graph"][self.ops["graph"] >= 0]
+        return None if len(graphs) == 0 else self.names[int(np.bincount(graphs).argmax())]
+
     @staticmethod
     def from_bytes(data: bytes) -> StepTrace:
         """Reads what the profiler wrote.
@@ -63,7 +71,7 @@ class StepTrace:
         """
         head_end = len(MAGIC) + 8 * _HEAD_COUNT
         if data[: len(MAGIC)] != MAGIC or len(data) < head_end:
-            raise ValueError("not a tfswap trace: it does not begin with TFSWTRC1")
+            raise ValueError("not a tfswap trace: it does not begin with TFSWTRC2")
         head = np.frombuffer(data, "<i8", _HEAD_COUNT, len(MAGIC))
         start_ns, end_ns, resident_bytes, ops, buffers, accesses, name_bytes = map(int, head)
         place = head_end

@@ -26,6 +26,8 @@ def clean_device():
     lib.inject_fault(0, "")
     tf.keras.backend.clear_session()
     gc.collect()
+    # Keras and TensorFlow keep much of each model; no later collection should look at it again.
+    gc.freeze()
     lib.trim_host()
     lib.reset_memory_stats(0)
 

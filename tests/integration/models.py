@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -44,10 +45,17 @@ def compiled(model: keras.Model, **options: Any) -> keras.Model:
 
 
 class Losses(keras.callbacks.Callback):
-    """The loss after every call of the training function, and the device's peak until then."""
+    """The loss after every call of the training function, and the device's peak until then.
+
+    Attributes:
+        losses: After each call.
+        peaks: Of the device until then, in bytes.
+        others_bytes: In use before the model was built.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.others_bytes = others_bytes()
         self.losses: list[float] = []
         self.peaks: list[int] = []
 
@@ -67,10 +75,9 @@ def trained(
     **fit: Any,
 ) -> Losses:
     """Trains a freshly built model with fixed seeds; shuffles nothing."""
-    keras.utils.clear_session()
+    losses = Losses()  # looks at what is in use while no model is there
     keras.utils.set_random_seed(7)
     model = build()
-    losses = Losses()
     x, y = images() if data is None else data
     model.fit(
         x,
@@ -84,8 +91,16 @@ def trained(
     return losses
 
 
-def unswapped_peak(losses: Losses) -> int:
-    return max(losses.peaks)
+def others_bytes() -> int:
+    """In use where no model is: Keras and TensorFlow keep the variables of trained models."""
+    keras.utils.clear_session()
+    gc.collect()
+    return tfswap.memory_stats()["bytes_in_use"]
+
+
+def budget_of(unswapped: Losses, part: float) -> int:
+    """A budget for a part of what an unswapped training needed, beside what is in use now."""
+    return others_bytes() + int((max(unswapped.peaks) - unswapped.others_bytes) * part)
 
 
 def deterministic() -> None:

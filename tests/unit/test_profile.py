@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfswap.grappler.graph import StepGraph
-from tfswap.profile import matching_ops, profile_step
+from tfswap.profile import profile_step
 from tfswap.timeline import peak_load
 from tfswap.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
 
@@ -44,7 +44,7 @@ class Recording:
     def op(self, name, start, end, wait=0, op_type="MatMul", frame=1, iteration=0) -> int:
         self.ops.append(
             (start * 1000, end * 1000, wait * 1000, 5, frame, iteration)
-            + (self.name(name), self.name(op_type))
+            + (self.name(name), self.name(op_type), -1, 0)
         )
         return len(self.ops) - 1
 
@@ -86,7 +86,6 @@ def recording(wait: int = 0) -> Recording:
 def test_an_absence_through_an_alias():
     trace = recording().trace()
     graph = StepGraph.parse(GRAPH)
-    assert matching_ops(trace, graph) == 5
     profile = profile_step(trace, graph)
     timeline = profile.timeline
     timeline.validate()
@@ -160,7 +159,7 @@ def test_a_recording_of_another_graph_is_refused():
 def test_bytes_that_are_no_trace_are_refused():
     with pytest.raises(ValueError, match="not a tfswap trace"):
         StepTrace.from_bytes(b"something else")
-    head = b"TFSWTRC1" + np.array([0, 1, 2, 3, 0, 0, 0], "<i8").tobytes()
+    head = b"TFSWTRC2" + np.array([0, 1, 2, 3, 0, 0, 0], "<i8").tobytes()
     with pytest.raises(ValueError, match="cut off"):
         StepTrace.from_bytes(head)
 

@@ -13,6 +13,7 @@
 
 namespace {
 
+using ::tfswap::BfcStats;
 using ::tfswap::BudgetStats;
 using ::tfswap::Copied;
 using ::tfswap::CopyEngine;
@@ -67,6 +68,7 @@ char* tfswap_memory_stats(int device) {
   const BudgetStats budget = allocator->budget()->Stats();
   const tensorflow::AllocatorStats load = *allocator->GetStats();
   const SlabAllocatorStats slab = allocator->slab()->Stats();
+  const BfcStats bfc = allocator->bfc()->Stats();
   const CopyStats copies = CopyEngine::For(allocator)->Stats();
   const HostPoolStats host = CopyEngine::host_pool()->Stats();
   return Copied(Numbers()
@@ -85,7 +87,6 @@ char* tfswap_memory_stats(int device) {
                     .Add("slab_limit_bytes", slab.slab.limit_bytes)
                     .Add("slab_bytes", slab.slab.committed_bytes)
                     .Add("slab_claimed_bytes", slab.slab.claimed_bytes)
-                    .Add("slab_peak_claimed_bytes", slab.slab.peak_claimed_bytes)
                     .Add("slab_hits", slab.hits)
                     .Add("slab_hit_bytes", slab.hit_bytes)
                     .Add("slab_moved", slab.moved)
@@ -99,6 +100,10 @@ char* tfswap_memory_stats(int device) {
                     .Add("slab_lasting", slab.lasting)
                     .Add("slab_lasting_bytes", slab.lasting_bytes)
                     .Add("slab_faults", slab.faults)
+                    .Add("bfc_arena_bytes", bfc.arena_bytes)
+                    .Add("bfc_bytes_in_use", bfc.bytes_in_use)
+                    .Add("bfc_high_water_bytes", bfc.high_water_bytes)
+                    .Add("bfc_largest_free_bytes", bfc.largest_free_bytes)
                     .Add("bytes_out", copies.bytes_out)
                     .Add("bytes_in", copies.bytes_in)
                     .Add("copies_out", copies.copies_out)
@@ -145,6 +150,8 @@ void tfswap_clear_layouts(int device) { CpuAllocator(device)->slab()->Clear(); }
 void tfswap_check_slab(int device, int check) {
   CpuAllocator(device)->slab()->SetCheck(check != 0);
 }
+
+void tfswap_open_bfc(int device, int64_t bytes) { CpuAllocator(device)->bfc()->Open(bytes); }
 
 void tfswap_start_recording(int device) { CpuAllocator(device)->StartRecording(); }
 

@@ -18,9 +18,12 @@ class Node:
         alias: Output 0 shares input 0's memory.
         producer: Its outputs may be swapped.
         rewirable: Its inputs may be replaced by swapped-in tensors.
+        orderable: May be made to start behind any other one.
         racing: Must stay as fast as others: who ends first decides how a sum is rounded.
+        updates_variable: Gives a variable a new value.
         plain: For each output, whether it is plain bytes.
         inputs: Data inputs as (node, port), in order.
+        controls: Nodes whose ends it waits for.
     """
 
     name: str
@@ -30,9 +33,12 @@ class Node:
     alias: bool
     producer: bool
     rewirable: bool
+    orderable: bool
     racing: bool
+    updates_variable: bool
     plain: tuple[bool, ...]
     inputs: tuple[tuple[str, int], ...]
+    controls: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,14 @@ class StepGraph:
 
     Args:
         nodes: By name.
+        broadcasts: (before, after): large copies of small tensors that would otherwise be made too
+            early; they are among the controls.
         delays: (before, after): work on variables that would otherwise be done too early.
         keep_ups: (before, after): updates of variables that would otherwise be late.
     """
 
     nodes: dict[str, Node]
+    broadcasts: tuple[tuple[str, str], ...] = ()
     delays: tuple[tuple[str, str], ...] = ()
     keep_ups: tuple[tuple[str, str], ...] = ()
     readers: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
@@ -54,7 +63,7 @@ class StepGraph:
     def parse(text: str) -> StepGraph:
         """Reads a description."""
         nodes: dict[str, Node] = {}
-        edges: dict[str, list[tuple[str, str]]] = {"#delay": [], "#keepup": []}
+        edges: dict[str, list[tuple[str, str]]] = {"#broadcast": [], "#delay": [], "#keepup": []}
         readers: dict[tuple[str, int], list[str]] = {}
         for line in text.splitlines():
             name, *rest = line.split("\t")
@@ -71,14 +80,18 @@ class StepGraph:
                 alias="a" in flags,
                 producer="p" in flags,
                 rewirable="r" in flags,
+                orderable="o" in flags,
                 racing="s" in flags,
+                updates_variable="u" in flags,
                 plain=tuple(bit == "1" for bit in plain),
                 inputs=data,
+                controls=tuple(i[1:] for i in inputs if i.startswith("^")),
             )
             for tensor in data:
                 readers.setdefault(tensor, []).append(name)
         return StepGraph(
             nodes,
+            tuple(edges["#broadcast"]),
             tuple(edges["#delay"]),
             tuple(edges["#keepup"]),
             {tensor: tuple(dict.fromkeys(names)) for tensor, names in readers.items()},

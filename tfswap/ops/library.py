@@ -47,6 +47,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_remove_layout": (None, [ctypes.c_int, ctypes.c_char_p]),
     "tfswap_clear_layouts": (None, [ctypes.c_int]),
     "tfswap_check_slab": (None, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_open_bfc": (None, [ctypes.c_int, ctypes.c_int64]),
     "tfswap_block_header_bytes": (ctypes.c_int64, []),
     "tfswap_granule_bytes": (ctypes.c_int64, []),
     "tfswap_chain_make": (
@@ -187,6 +188,13 @@ class Library:
     def check_slab(self, device: int, check: bool) -> None:
         """Fills free addresses with a pattern, and counts claims that find it damaged. Slow."""
         self._dll.tfswap_check_slab(device, int(check))
+
+    def open_bfc(self, device: int, arena_bytes: int | None) -> None:
+        """Has TensorFlow's BFC allocator serve the device, from an arena of that size.
+
+        What is there already stays where it is. For comparisons.
+        """
+        self._dll.tfswap_open_bfc(device, arena_bytes or 0)
 
     def block_header_bytes(self) -> int:
         """What each block has in front of the bytes asked for."""

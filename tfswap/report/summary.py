@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tfswap.plan import SwapPlan
+from tfswap.report.address_map import AddressMap
+from tfswap.report.page import page
 
 
-@dataclass
-class Report:
+@dataclass(eq=False)
+class Report(Mapping[str, Any]):
     """See `AutoSwap.report`. Bytes and seconds; None is not known."""
 
     outcome: str = "no effect"
@@ -29,10 +33,29 @@ class Report:
     host_peak_bytes: int | None = None
     corrections: int = 0
     plan: SwapPlan | None = None
+    addresses: tuple[AddressMap, ...] = ()
+    out_of_memory: str | None = None
     notes: list[str] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.__dataclass_fields__:
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dataclass_fields__)
+
+    def __len__(self) -> int:
+        return len(self.__dataclass_fields__)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes one self-contained page: the summary and maps of the addresses.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        text = page(summary_lines(self), self.addresses, self.out_of_memory)
+        Path(path).write_text(text, encoding="utf-8")
 
 
 def readable_bytes(size_bytes: int | None) -> str:

@@ -25,6 +25,16 @@ class Adaptor : public tensorflow::AllocatorWrapper {
   tensorflow::Allocator* next() const { return wrapped(); }
 };
 
+// One that knows the sizes of blocks which the next allocator does not have.
+class SizedAdaptor : public Adaptor {
+ public:
+  using Adaptor::Adaptor;
+
+  bool TracksAllocationSizes() const final { return true; }
+  size_t RequestedSize(const void* ptr) const override = 0;
+  size_t AllocatedSize(const void* ptr) const final { return RequestedSize(ptr); }
+};
+
 }  // namespace tfswap
 
 #endif  // TFSWAP_ALLOCATOR_ADAPTOR_H_

@@ -59,20 +59,16 @@ std::string BudgetAllocator::Name() {
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
-  const int64_t bytes = Counted(num_bytes);
-  void* instead = nullptr;
-  if (MustDefer() || !Obtain(alignment, num_bytes, bytes, &instead)) {
-    if (!attributes.retry_on_failure || !ReserveOrWait(alignment, num_bytes, bytes, &instead)) {
-      if (KernelScope::current != nullptr && KernelScope::current->gave_way) return nullptr;
-      failures_.fetch_add(1, std::memory_order_relaxed);
-      last_failure = WhyNot(bytes);
-      return nullptr;
-    }
+  const Request request{alignment, num_bytes, Counted(num_bytes), attributes};
+  Refusal refusal = Refusal::kNone;
+  void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
+  if (ptr == nullptr && attributes.retry_on_failure) ptr = ObtainOrWait(request, &refusal);
+  if (ptr != nullptr || (KernelScope::current != nullptr && KernelScope::current->gave_way)) {
+    return ptr;
   }
-  if (instead != nullptr) return instead;
-  void* ptr = next()->AllocateRaw(alignment, num_bytes, attributes);
-  if (ptr == nullptr) Release(bytes);
-  return ptr;
+  failures_.fetch_add(1, std::memory_order_relaxed);
+  last_failure = WhyNot(request.counted, refusal);
+  return nullptr;
 }
 
 void BudgetAllocator::DeallocateRaw(void* ptr) {
@@ -153,12 +149,27 @@ bool BudgetAllocator::TryReserve(int64_t bytes) {
   return true;
 }
 
-bool BudgetAllocator::Obtain(size_t alignment, size_t block_bytes, int64_t bytes, void** instead) {
-  if (TryReserve(bytes)) return true;
-  if (spare_ == nullptr) return false;
-  *instead = spare_->Instead(alignment, block_bytes);
-  if (*instead != nullptr) return true;
-  return spare_->GiveBack(in_use_.load() + bytes - budget_.load()) > 0 && TryReserve(bytes);
+void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
+  *refusal = Refusal::kBudget;
+  if (spare_ != nullptr) {
+    if (void* ptr = spare_->Instead(request.alignment, request.bytes)) return ptr;
+  }
+  if (TryReserve(request.counted)) {
+    if (void* ptr = FromNext(request, refusal)) return ptr;
+  }
+  if (spare_ == nullptr) return nullptr;
+  const int64_t missing = in_use_.load() + request.counted - budget_.load();
+  if (spare_->GiveBack(missing) == 0 || !TryReserve(request.counted)) return nullptr;
+  return FromNext(request, refusal);
+}
+
+void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
+  void* ptr = next()->AllocateRaw(request.alignment, request.bytes, request.attributes);
+  if (ptr == nullptr) {
+    in_use_.fetch_sub(request.counted);  // nothing became free that others could wait for
+    *refusal = Refusal::kFragments;
+  }
+  return ptr;
 }
 
 bool BudgetAllocator::MustDefer() const {
@@ -167,8 +178,7 @@ bool BudgetAllocator::MustDefer() const {
          waiting_kernels_.load() > 0;
 }
 
-bool BudgetAllocator::ReserveOrWait(size_t alignment, size_t block_bytes, int64_t bytes,
-                                    void** instead) {
+void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   const int64_t start_ns = NowNs();
   KernelScope* scope = KernelScope::current;
   const bool in_kernel = scope != nullptr && scope->role == KernelScope::Role::kKernel;
@@ -176,15 +186,13 @@ bool BudgetAllocator::ReserveOrWait(size_t alignment, size_t block_bytes, int64_
   waiting_.fetch_add(1);
   if (in_kernel) waiting_kernels_.fetch_add(1);
 
-  bool reserved = false;
+  void* ptr = nullptr;
   int64_t seen_releases = releases_.load();
   auto last_release = std::chrono::steady_clock::now();
   auto last_sign_of_life = last_release;
   for (;;) {
     const bool quiet = std::chrono::steady_clock::now() - last_release > kDeference;
-    if ((quiet || !MustDefer()) && (reserved = Obtain(alignment, block_bytes, bytes, instead))) {
-      break;
-    }
+    if ((quiet || !MustDefer()) && (ptr = Obtain(request, refusal)) != nullptr) break;
     if (scope != nullptr && scope->give_way && scope->give_way()) {
       scope->gave_way = true;
       break;
@@ -194,7 +202,10 @@ bool BudgetAllocator::ReserveOrWait(size_t alignment, size_t block_bytes, int64_
         scope->context->cancellation_manager()->IsCancelled()) {
       break;
     }
-    const int64_t missing = in_use_.load() + bytes - budget_.load();
+    // Where there is room, but in pieces, whatever leaves may join them.
+    const int64_t missing = *refusal == Refusal::kFragments
+                                ? request.counted
+                                : in_use_.load() + request.counted - budget_.load();
     const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
     int64_t reclaimed = 0;
@@ -220,7 +231,7 @@ bool BudgetAllocator::ReserveOrWait(size_t alignment, size_t block_bytes, int64_
   const int64_t waited_ns = NowNs() - start_ns;
   wait_ns_.fetch_add(waited_ns, std::memory_order_relaxed);
   if (scope != nullptr) scope->wait_ns += waited_ns;
-  return reserved;
+  return ptr;
 }
 
 void BudgetAllocator::Release(int64_t bytes) {
@@ -235,7 +246,7 @@ void BudgetAllocator::NotifyFreed() {
   freed_.notify_all();
 }
 
-std::string BudgetAllocator::WhyNot(int64_t bytes) {
+std::string BudgetAllocator::WhyNot(int64_t bytes, Refusal refusal) {
   std::vector<Holder> holders;
   if (holders_ != nullptr) holders = holders_->Holders();
   const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
@@ -266,9 +277,12 @@ std::string BudgetAllocator::WhyNot(int64_t bytes) {
                     [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
   holders.resize(std::min<size_t>(5, holders.size()));
 
-  std::string text = "tfswap: the memory budget of " + ReadableBytes(budget_.load()) +
-                     " is exceeded: op '" + op + "' asks for " + ReadableBytes(bytes) + " while " +
-                     ReadableBytes(in_use_.load()) + " are in use. Largest holders:";
+  std::string text =
+      "tfswap: the memory budget of " + ReadableBytes(budget_.load()) + " is exceeded: op '" + op +
+      "' asks for " + ReadableBytes(bytes) + " while " + ReadableBytes(in_use_.load()) +
+      " are in use" +
+      (refusal == Refusal::kFragments ? " and what is free is in smaller pieces" : "") +
+      ". Largest holders:";
   for (size_t i = 0; i < holders.size(); ++i) {
     text += (i == 0 ? " " : ", ") + ReadableBytes(holders[i].bytes) + " " +
             (holders[i].op.empty() ? "(made outside of any op)"
@@ -286,6 +300,8 @@ std::string BudgetAllocator::WhyNot(int64_t bytes) {
       text += " Train with tfswap.AutoSwap(budget=...) to have the rest moved out of the way.";
     }
   }
+  const std::string picture = spare_ != nullptr ? spare_->Picture() : "";
+  if (!picture.empty()) text += " " + picture;
   const std::string hindrance = reclaimer_ != nullptr ? reclaimer_->Hindrance() : "";
   if (!hindrance.empty()) text += " " + hindrance;
   return text;

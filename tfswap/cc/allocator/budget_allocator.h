@@ -38,8 +38,11 @@ class SpareMemory {
   virtual ~SpareMemory() = default;
   // Gives idle memory back to whoever paid for it; answers how many bytes.
   virtual int64_t GiveBack(int64_t bytes) = 0;
-  // A block out of it, which is freed by its owner; null if there is no place.
+  // A block out of it for what its owner has just passed on for lack of memory; the owner frees it.
+  // Null if there is still no place.
   virtual void* Instead(size_t alignment, size_t bytes) = 0;
+  // Its addresses for an error text; "" if it has none.
+  virtual std::string Picture() const = 0;
 };
 
 struct BudgetStats {
@@ -74,6 +77,9 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   // Of memory that another allocator hands out.
   bool TryReserve(int64_t bytes) override;
   void Release(int64_t bytes) override;
+  int64_t Overdrawn() const override {
+    return HasBudget() ? std::max(in_use_.load() - budget_.load(), int64_t{0}) : 0;
+  }
   // Has allocations that wait look again.
   void NotifyFreed();
 
@@ -103,14 +109,25 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   int64_t BytesAtStart(int64_t step_id);
   // Is this a swap-in while kernels wait for memory?
   bool MustDefer() const;
-  // Reserves, if need be what is given back, or answers a block of spare memory. Does not wait.
-  bool Obtain(size_t alignment, size_t block_bytes, int64_t bytes, void** instead);
+  struct Request {
+    size_t alignment;
+    size_t bytes;
+    int64_t counted;  // against the budget
+    const tensorflow::AllocationAttributes& attributes;
+  };
+  enum class Refusal { kNone, kBudget, kFragments };
+
+  // A block of the next allocator's, if need be after idle memory was given back, or one of idle
+  // memory. Does not wait.
+  void* Obtain(const Request& request, Refusal* refusal);
   // The same, however long it takes.
-  bool ReserveOrWait(size_t alignment, size_t block_bytes, int64_t bytes, void** instead);
+  void* ObtainOrWait(const Request& request, Refusal* refusal);
+  // For what is reserved.
+  void* FromNext(const Request& request, Refusal* refusal);
   int64_t Counted(size_t block_bytes) const {
     return std::max(static_cast<int64_t>(block_bytes) - uncounted_, int64_t{0});
   }
-  std::string WhyNot(int64_t bytes);
+  std::string WhyNot(int64_t bytes, Refusal refusal);
 
   Reclaimer* reclaimer_ = nullptr;
   SpareMemory* spare_ = nullptr;

@@ -4,26 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "allocator/page_blocks.h"
-#include "xla/tsl/framework/bfc_allocator.h"
+#include "allocator/bfc_arenas.h"
 
 namespace tfswap {
-
-namespace {
-
-// Regions of BFC's.
-class Pages : public tsl::SubAllocator {
- public:
-  Pages() : SubAllocator({}, {}) {}
-  void* Alloc(size_t, size_t num_bytes, size_t* bytes_received) override {
-    *bytes_received = num_bytes;
-    return AllocatePageBlock(num_bytes);
-  }
-  void Free(void* ptr, size_t num_bytes) override { FreePageBlock(ptr, num_bytes); }
-  bool SupportsCoalescing() const override { return false; }
-};
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Chain>> Chain::Make(const std::string& names, int64_t budget_bytes) {
   std::vector<std::string> order = absl::StrSplit(names, ' ', absl::SkipEmpty());
@@ -41,11 +24,7 @@ absl::StatusOr<std::unique_ptr<Chain>> Chain::Make(const std::string& names, int
     if (name == "system") {
       part = std::make_unique<SystemAllocator>("chain", tensorflow::cpu_allocator_base());
     } else if (name == "bfc") {
-      tsl::BFCAllocator::Options options;
-      options.allow_growth = false;
-      options.allow_retry_on_failure = false;
-      part = std::make_unique<tsl::BFCAllocator>(std::make_unique<Pages>(), budget_bytes, "bfc",
-                                                 options);
+      part = MakeBfc(budget_bytes, &chain->bfc_begin_);
     } else if (name == "budget" && chain->budget_ == nullptr) {
       auto budget = std::make_unique<BudgetAllocator>(next);
       budget->SetBudget(budget_bytes);

@@ -34,6 +34,7 @@ class Chain {
   SlabAllocator* slab_ = nullptr;
   BudgetAllocator* budget_ = nullptr;
   StatisticsAllocator* statistics_ = nullptr;
+  char* bfc_begin_ = nullptr;
 
  public:
   ~Chain() {

@@ -89,6 +89,7 @@ char* tfswap_chain_stats(void* chain) {
     numbers.Add("slab_bytes", slab.slab.committed_bytes)
         .Add("slab_claimed_bytes", slab.slab.claimed_bytes)
         .Add("hits", slab.hits)
+        .Add("lasting", slab.lasting)
         .Add("moved", slab.moved)
         .Add("missed", slab.missed)
         .Add("unplanned", slab.unplanned)

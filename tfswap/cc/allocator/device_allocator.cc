@@ -6,7 +6,8 @@ namespace tfswap {
 
 DeviceAllocator::Parts::Parts(const std::string& name, tensorflow::Allocator* small)
     : system(name, small),
-      budget(&system),
+      bfc(&system),
+      budget(&bfc),
       slab(&budget, &budget, [this] { budget.NotifyFreed(); }),
       recording(&slab) {
   budget.SetSpareMemory(&slab);

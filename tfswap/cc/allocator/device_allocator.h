@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "allocator/bfc_arenas.h"
 #include "allocator/budget_allocator.h"
 #include "allocator/recording_allocator.h"
 #include "allocator/slab_allocator.h"
@@ -20,6 +21,7 @@ class DeviceAllocator : public StatisticsAllocator {
   BudgetAllocator* budget() { return &parts_.budget; }
   SlabAllocator* slab() { return &parts_.slab; }
   RecordingAllocator* recording() { return &parts_.recording; }
+  BfcArenas* bfc() { return &parts_.bfc; }
   StepRecorder* recorder() { return parts_.recording.recorder(); }
   void StartRecording();
 
@@ -27,6 +29,7 @@ class DeviceAllocator : public StatisticsAllocator {
   struct Parts {
     Parts(const std::string& name, tensorflow::Allocator* small);
     SystemAllocator system;
+    BfcArenas bfc;
     BudgetAllocator budget;
     SlabAllocator slab;
     RecordingAllocator recording;

@@ -21,20 +21,18 @@ struct Holder {
 
 // Knows who holds what, and writes a trace while its recorder is on. Blocks below kListedBytes are
 // neither listed nor traced.
-class RecordingAllocator : public Adaptor {
+class RecordingAllocator : public SizedAdaptor {
  public:
   static constexpr int64_t kListedBytes = 4096;
   static constexpr int64_t kHeaderBytes = 64;  // that each block has in front
 
-  explicit RecordingAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
+  explicit RecordingAllocator(tensorflow::Allocator* next) : SizedAdaptor(next) {}
 
-  using Adaptor::AllocateRaw;
+  using SizedAdaptor::AllocateRaw;
   void* AllocateRaw(size_t alignment, size_t num_bytes,
                     const tensorflow::AllocationAttributes& attributes) override;
   void DeallocateRaw(void* ptr) override;
-  bool TracksAllocationSizes() const override { return true; }
   size_t RequestedSize(const void* ptr) const override;
-  size_t AllocatedSize(const void* ptr) const override { return RequestedSize(ptr); }
   int64_t AllocationId(const void* ptr) const override;
 
   std::vector<Holder> Holders();

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <limits>
 #include <new>
 
 #include "allocator/kernel_scope.h"
@@ -14,9 +15,15 @@ namespace {
 // Smaller ones are not worth a slot: those that are not recorded either.
 constexpr size_t kLeastBytes = RecordingAllocator::kListedBytes + RecordingAllocator::kHeaderBytes;
 
-void Count(std::atomic<int64_t>* counter, int64_t by = 1) {
-  counter->fetch_add(by, std::memory_order_relaxed);
-}
+constexpr auto kMostAlignment = static_cast<size_t>(Slab::kGranuleBytes);
+
+// What this thread has passed on to the next allocator, and may be asked for again (Instead).
+struct PassedOn {
+  const SlabAllocator* by = nullptr;
+  const Slot* slot = nullptr;
+  size_t bytes = 0;
+};
+thread_local PassedOn passed_on;
 
 int64_t PhysicalBytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -26,53 +33,70 @@ int64_t PhysicalBytes() {
 
 SlabAllocator::SlabAllocator(tensorflow::Allocator* next, MemoryAccount* account,
                              std::function<void()> freed)
-    : Adaptor(next), account_(account), freed_(std::move(freed)) {}
+    : SizedAdaptor(next), account_(account), freed_(std::move(freed)) {}
 
 void* SlabAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                  const tensorflow::AllocationAttributes& attributes) {
   if (layouts_.active() && num_bytes >= kLeastBytes) {
     const auto bytes = static_cast<int64_t>(num_bytes);
-    const Slot* slot = NextSlot();
-    if (slot != nullptr && slot->offset == kOutside) {
-      Count(&lasting_);
-      Count(&lasting_bytes_, bytes);
-    } else {
-      void* ptr = Take(slot, alignment, bytes);
-      if (ptr == nullptr) ptr = Instead(alignment, num_bytes);
-      if (ptr != nullptr) return ptr;
-      Count(&missed_);
-      Count(&missed_bytes_, bytes);
+    const Slot* slot = NextSlot(bytes);
+    const bool lasts = slot != nullptr && slot->offset == kOutside;
+    const Slot* wanted = nullptr;
+    if (!lasts) {
+      const Slab::Claimed claimed = Take(slot, alignment, bytes);
+      if (claimed == Slab::Claimed::kYes) return slab()->At(slot->offset);
+      if (claimed == Slab::Claimed::kNoMemory) wanted = slot;
     }
+    // What has a place waits for memory rather than take another one.
+    if (wanted == nullptr && alignment <= kMostAlignment) {
+      if (void* ptr = Elsewhere(lasts, bytes)) return ptr;
+    }
+    Count(kMissed, bytes);
+    passed_on = {this, slot, num_bytes};
+    void* ptr = next()->AllocateRaw(alignment, num_bytes, attributes);
+    passed_on = {};
+    return ptr;
   }
   return next()->AllocateRaw(alignment, num_bytes, attributes);
 }
 
-const Slot* SlabAllocator::NextSlot() {
+void SlabAllocator::Count(Counted served, int64_t bytes) {
+  auto* row = counters_.ThisThreads();
+  row->Add(served, 1);
+  row->Add(served + 1, bytes);
+}
+
+void* SlabAllocator::Elsewhere(bool lasts, int64_t bytes) {
+  const int64_t offset = slab()->ClaimUnplanned(bytes);
+  if (offset < 0) return nullptr;
+  Count(lasts ? kLasting : kMoved, bytes);
+  return slab()->At(offset);
+}
+
+const Slot* SlabAllocator::NextSlot(int64_t bytes) {
   KernelScope* scope = KernelScope::current;
   if (scope == nullptr || scope->planned == nullptr) return nullptr;
   const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   const int kind = static_cast<int>(KindOfRegion(annotation.pending_region_type));
-  const std::vector<Slot>& slots = scope->planned->slots[kind];
-  const uint32_t ordinal = scope->made[kind]++;
-  return ordinal < slots.size() && slots[ordinal].offset != -1 ? &slots[ordinal] : nullptr;
+  return scope->planned->Find(kind, scope->made[kind]++, bytes);
 }
 
-void* SlabAllocator::Take(const Slot* slot, size_t alignment, int64_t bytes) {
-  std::atomic<int64_t>* cause = &unplanned_;
+Slab::Claimed SlabAllocator::Take(const Slot* slot, size_t alignment, int64_t bytes) {
+  Slab::Claimed claimed = Slab::Claimed::kOutside;
+  Counted cause = kUnplanned;
   if (slot != nullptr) {
-    cause = &other_size_;
-    if (slot->bytes == bytes && alignment <= static_cast<size_t>(Slab::kGranuleBytes)) {
-      const Slab::Claimed claimed = slab()->Claim(slot->offset, bytes);
+    cause = kOtherSize;
+    if (slot->bytes == bytes && alignment <= kMostAlignment) {
+      claimed = slab()->Claim(slot->offset, bytes);
       if (claimed == Slab::Claimed::kYes) {
-        Count(&hits_);
-        Count(&hit_bytes_, bytes);
-        return slab()->At(slot->offset);
+        Count(kHits, bytes);
+        return claimed;
       }
-      cause = claimed == Slab::Claimed::kNoMemory ? &no_room_ : &taken_;
+      cause = claimed == Slab::Claimed::kNoMemory ? kNoRoom : kTaken;
     }
   }
-  Count(cause);
-  return nullptr;
+  counters_.ThisThreads()->Add(cause, 1);
+  return claimed;
 }
 
 void SlabAllocator::DeallocateRaw(void* ptr) {
@@ -82,6 +106,7 @@ void SlabAllocator::DeallocateRaw(void* ptr) {
     return;
   }
   slab()->Release(own->OffsetOf(ptr));
+  if (account_ != nullptr && account_->Overdrawn() > 0) slab()->Decommit(account_->Overdrawn());
   if (freed_) freed_();
 }
 
@@ -101,15 +126,28 @@ int64_t SlabAllocator::GiveBack(int64_t bytes) {
 }
 
 void* SlabAllocator::Instead(size_t alignment, size_t bytes) {
-  if (slab() == nullptr || !layouts_.active() || bytes < kLeastBytes ||
-      alignment > static_cast<size_t>(Slab::kGranuleBytes)) {
+  if (passed_on.by != this || passed_on.bytes != bytes || alignment > kMostAlignment) {
     return nullptr;
   }
-  const int64_t offset = slab()->ClaimAnywhere(static_cast<int64_t>(bytes));
+  const auto size = static_cast<int64_t>(bytes);
+  const Slot* slot = passed_on.slot;
+  const bool lasts = slot != nullptr && slot->offset == kOutside;
+  const bool at_its_place = slot != nullptr && !lasts && slot->bytes == size &&
+                            slab()->Claim(slot->offset, size) == Slab::Claimed::kYes;
+  int64_t offset = at_its_place ? slot->offset : slab()->ClaimUnplanned(size);
+  if (offset < 0) offset = slab()->ClaimPaid(size);
   if (offset < 0) return nullptr;
-  Count(&moved_);
-  Count(&moved_bytes_, static_cast<int64_t>(bytes));
+  // It was passed on, and comes back.
+  counters_.ThisThreads()->Add(kMissed, -1);
+  counters_.ThisThreads()->Add(kMissedBytes, -size);
+  Count(at_its_place ? kHits : lasts ? kLasting : kMoved, size);
   return slab()->At(offset);
+}
+
+std::string SlabAllocator::Picture() const {
+  constexpr int64_t kWidth = 48;
+  if (slab() == nullptr || !layouts_.active()) return "";
+  return "Addresses, low to high (# taken, + in part, . idle): " + slab()->Picture(kWidth) + ".";
 }
 
 absl::Status SlabAllocator::Install(const std::string& graph, const std::string& text) {
@@ -137,7 +175,9 @@ void SlabAllocator::Remove(const std::string& graph) {
 void SlabAllocator::Clear() {
   std::lock_guard<std::mutex> lock(mu_);
   layouts_.Clear();
-  if (slab() != nullptr) slab()->SetLimit(0);
+  if (slab() == nullptr) return;
+  slab()->SetLimit(0);
+  slab()->Decommit(std::numeric_limits<int64_t>::max());
 }
 
 void SlabAllocator::SetCheck(bool check) {
@@ -151,27 +191,22 @@ SlabAllocatorStats SlabAllocator::Stats() const {
     stats.slab = slab()->Stats();
     stats.faults = slab()->faults();
   }
-  stats.hits = hits_.load();
-  stats.hit_bytes = hit_bytes_.load();
-  stats.moved = moved_.load();
-  stats.moved_bytes = moved_bytes_.load();
-  stats.unplanned = unplanned_.load();
-  stats.other_size = other_size_.load();
-  stats.taken = taken_.load();
-  stats.no_room = no_room_.load();
-  stats.lasting = lasting_.load();
-  stats.lasting_bytes = lasting_bytes_.load();
-  stats.missed = missed_.load();
-  stats.missed_bytes = missed_bytes_.load();
+  const auto sums = counters_.Sums();
+  stats.hits = sums[kHits];
+  stats.hit_bytes = sums[kHitBytes];
+  stats.moved = sums[kMoved];
+  stats.moved_bytes = sums[kMovedBytes];
+  stats.missed = sums[kMissed];
+  stats.missed_bytes = sums[kMissedBytes];
+  stats.lasting = sums[kLasting];
+  stats.lasting_bytes = sums[kLastingBytes];
+  stats.unplanned = sums[kUnplanned];
+  stats.other_size = sums[kOtherSize];
+  stats.taken = sums[kTaken];
+  stats.no_room = sums[kNoRoom];
   return stats;
 }
 
-void SlabAllocator::ResetCounts() {
-  for (auto* counter : {&hits_, &hit_bytes_, &moved_, &moved_bytes_, &unplanned_, &other_size_,
-                        &taken_, &no_room_, &lasting_, &lasting_bytes_, &missed_, &missed_bytes_}) {
-    counter->store(0);
-  }
-  if (slab() != nullptr) slab()->ResetPeak();
-}
+void SlabAllocator::ResetCounts() { counters_.Reset(); }
 
 }  // namespace tfswap

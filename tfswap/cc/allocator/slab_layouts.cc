@@ -16,12 +16,35 @@ constexpr size_t kKnownKernels = size_t{1} << 16;
 constexpr int kPlaceBits = 24;
 constexpr uint64_t kPlaceMask = (uint64_t{1} << kPlaceBits) - 1;
 constexpr int32_t kMostOrdinals = 4096;
+constexpr int kMostShapes = 64;
+constexpr absl::string_view kNextShape = "#";
 
 uint64_t Spread(const void* ptr) {
   return (reinterpret_cast<uintptr_t>(ptr) >> 4) * 0x9e3779b97f4a7c15;
 }
 
 }  // namespace
+
+const Slot* PlannedOp::Find(int kind, uint32_t ordinal, int64_t bytes) const {
+  const std::vector<Slot>& known = slots[kind];
+  const int shapes = graph == nullptr ? 1 : graph->shapes;
+  const size_t first = size_t{ordinal} * shapes;
+  if (first >= known.size()) return nullptr;
+  const Slot* slot = &known[first];
+  if (shapes > 1) {
+    slot += graph->running.load(std::memory_order_relaxed);
+    if (slot->bytes != bytes && slot->offset != kOutside) {
+      for (int shape = 0; shape < shapes; ++shape) {
+        const Slot& other = known[first + shape];
+        if (other.bytes != bytes || other.offset < 0) continue;
+        graph->running.store(shape, std::memory_order_relaxed);
+        slot = &other;
+        break;
+      }
+    }
+  }
+  return slot->offset == -1 ? nullptr : slot;
+}
 
 SlabLayouts::SlabLayouts() : blocks_(kPlaceMask / kBlockOps), known_(kKnownKernels) {}
 
@@ -32,9 +55,21 @@ SlabLayouts::~SlabLayouts() {
 absl::Status SlabLayouts::Install(const std::string& graph, const std::string& text,
                                   int64_t granule_bytes) {
   Layout layout;
+  layout.graph = std::make_unique<PlannedGraph>();
   std::vector<PlannedOp> ops;
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  const auto shapes = std::count(lines.begin(), lines.end(), kNextShape) + 1;
+  if (shapes > kMostShapes) {
+    return absl::InvalidArgumentError(absl::StrCat("a layout of ", shapes, " shapes"));
+  }
+  layout.graph->shapes = static_cast<int>(shapes);
+  int shape = 0;
   std::lock_guard<std::mutex> lock(mu_);
-  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+  for (const absl::string_view line : lines) {
+    if (line == kNextShape) {
+      ++shape;
+      continue;
+    }
     const std::vector<absl::string_view> fields = absl::StrSplit(line, '\t');
     int32_t kind, ordinal;
     Slot slot;
@@ -51,10 +86,12 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     if (is_new) {
       it->second = next_place_ + static_cast<uint32_t>(ops.size());
       ops.emplace_back();
+      ops.back().graph = layout.graph.get();
     }
     std::vector<Slot>& slots = ops[it->second - next_place_].slots[kind];
-    if (slots.size() <= static_cast<size_t>(ordinal)) slots.resize(ordinal + 1);
-    slots[ordinal] = slot;
+    const auto place = static_cast<size_t>(ordinal * shapes + shape);
+    if (slots.size() <= place) slots.resize((ordinal + 1) * shapes);
+    slots[place] = slot;
     if (slot.offset >= 0) layout.height = std::max(layout.height, slot.offset + slot.bytes);
   }
   if (next_place_ + ops.size() >= blocks_.size() * kBlockOps) {
@@ -65,6 +102,7 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     if (block.load() == nullptr) block.store(new PlannedOp[kBlockOps], std::memory_order_release);
     *At(next_place_++) = std::move(op);
   }
+  Retire(graph);
   layouts_[graph] = std::move(layout);
   Changed();
   return absl::OkStatus();
@@ -72,13 +110,20 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
 
 void SlabLayouts::Remove(const std::string& graph) {
   std::lock_guard<std::mutex> lock(mu_);
-  layouts_.erase(graph);
+  Retire(graph);
   Changed();
+}
+
+void SlabLayouts::Retire(const std::string& graph) {
+  const auto known = layouts_.find(graph);
+  if (known == layouts_.end()) return;
+  former_.push_back(std::move(known->second.graph));
+  layouts_.erase(known);
 }
 
 void SlabLayouts::Clear() {
   std::lock_guard<std::mutex> lock(mu_);
-  layouts_.clear();
+  while (!layouts_.empty()) Retire(std::string(layouts_.begin()->first));
   Changed();
 }
 

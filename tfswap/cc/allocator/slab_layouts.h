@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -24,9 +25,21 @@ struct Slot {
 };
 inline constexpr int64_t kOutside = -2;
 
-// The places of what one op allocates in a run: by kind, the first, the second, ...
+// A graph that runs for tensors of several shapes (a last batch that is smaller) has places for
+// each, and the one that runs is told by the sizes that its ops ask for.
+struct PlannedGraph {
+  int shapes = 1;
+  std::atomic<int> running{0};  // the shape that was met last
+};
+
+// The places of what one op allocates in a run: by kind, the first for each shape, the second for
+// each shape, ...
 struct PlannedOp {
+  PlannedGraph* graph = nullptr;  // null: one shape
   std::vector<Slot> slots[kBufferKinds];
+
+  // Null if no place is planned.
+  const Slot* Find(int kind, uint32_t ordinal, int64_t bytes) const;
 };
 
 // Which slots ops have, of all graphs that have a layout. Thread-safe; Find() takes no lock for an
@@ -37,7 +50,7 @@ class SlabLayouts {
   ~SlabLayouts();
 
   // `text`: a line a slot: op, kind (0 output, 1 temporary, 2 other), ordinal, offset, bytes,
-  // parted by tabs. Replaces the graph's layout.
+  // parted by tabs; a line "#" behind each shape but the last. Replaces the graph's layout.
   absl::Status Install(const std::string& graph, const std::string& text, int64_t granule_bytes);
   void Remove(const std::string& graph);
   void Clear();
@@ -52,12 +65,14 @@ class SlabLayouts {
  private:
   struct Layout {
     int64_t height = 0;
+    std::unique_ptr<PlannedGraph> graph;
     std::unordered_map<std::string, uint32_t> ops;  // names to places
   };
 
   PlannedOp* At(uint32_t place) const {
     return blocks_[place / kBlockOps].load(std::memory_order_acquire) + place % kBlockOps;
   }
+  void Retire(const std::string& graph);
   uint32_t LookUp(const std::string& graph, const std::string& op);
   void Changed();
 
@@ -65,6 +80,8 @@ class SlabLayouts {
   std::atomic<int64_t> height_{0};
   std::mutex mu_;
   std::map<std::string, Layout> layouts_;
+  // Of layouts that were replaced: ops may still point to them.
+  std::vector<std::unique_ptr<PlannedGraph>> former_;
   // By place, in blocks. Places are never used again, so that what a thread has just looked up
   // stays what it was; place 0 has no slots.
   static constexpr uint32_t kBlockOps = 4096;

@@ -6,7 +6,9 @@
 #include <thread>
 #include <unordered_map>
 
+#include "core/graph_mark.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/framework/node_def.pb.h"
 
 namespace tfswap {
 
@@ -22,14 +24,15 @@ int64_t NowNs() {
 
 // A piece of a shard's text.
 struct Text {
-  size_t offset;
-  size_t size;
+  size_t offset = 0;
+  size_t size = 0;
 };
 
 struct RawOp {
   OpRecord record;
   Text name;
   Text type;
+  Text graph;
 };
 
 struct RawBuffer {
@@ -166,7 +169,10 @@ StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext*
   const Text name = shard->Add(kernel.name_view());
   const Text type = shard->Add(kernel.type_string_view());
   record.start_ns = NowNs();
-  shard->ops.push_back({record, name, type});
+  const auto& attributes = kernel.def().attr();
+  const auto mark = attributes.find(kGraphAttribute);
+  const Text graph = mark == attributes.end() ? Text{} : shard->Add(mark->second.s());
+  shard->ops.push_back({record, name, type, graph});
   return {shard, op, shard->recording};
 }
 
@@ -268,6 +274,7 @@ StepTrace StepRecorder::Stop() {
     trace.ops.push_back(raw.record);
     trace.ops.back().name = names.Intern(shard->At(raw.name));
     trace.ops.back().type = names.Intern(shard->At(raw.type));
+    trace.ops.back().graph = raw.graph.size == 0 ? -1 : names.Intern(shard->At(raw.graph));
   }
   for (const auto& shard : shards_) {
     for (const RawAccess& raw : shard->accesses) {

@@ -3,8 +3,8 @@
 
 namespace tfswap {
 
-// The attribute by which the pass marks the nodes of a graph that has a plan: its fingerprint. The
-// device's allocator finds the layout by it.
+// The attribute by which the pass marks the nodes of the graphs that it has seen: the fingerprint.
+// The device's allocator finds the layout by it, and recordings tell graphs apart.
 inline constexpr char kGraphAttribute[] = "_tfswap_graph";
 
 }  // namespace tfswap

@@ -6,8 +6,6 @@
 #include <cstring>
 #include <new>
 
-#include "core/atomic_max.h"
-
 namespace tfswap {
 
 namespace {
@@ -35,33 +33,48 @@ uint64_t Mask(int64_t word, int64_t first, int64_t last) {
   return below_end & ~((uint64_t{1} << begin) - 1);
 }
 
+// A large claim looks at many words: two sums and no branches, so that loads overlap.
+bool AreClear(const std::atomic<uint64_t>* word, const std::atomic<uint64_t>* end) {
+  uint64_t even = 0, odd = 0;
+  for (; end - word >= 4; word += 4) {
+    even |= word[0].load() | word[2].load();
+    odd |= word[1].load() | word[3].load();
+  }
+  for (; word != end; ++word) even |= word->load();
+  return (even | odd) == 0;
+}
+
 }  // namespace
 
 Slab::Slab(int64_t capacity_bytes, MemoryAccount* account)
     : account_(account), capacity_bytes_(RoundUp(capacity_bytes, int64_t{1} << 30)) {
-  const int64_t granules = capacity_bytes_ / kGranuleBytes;
-  begin_ = static_cast<char*>(Reserve(capacity_bytes_ + kHugePageBytes));
+  const int64_t whole = 2 * capacity_bytes_;
+  const int64_t granules = whole / kGranuleBytes;
+  begin_ = static_cast<char*>(Reserve(whole + kHugePageBytes));
   // Huge pages begin at their own multiples.
   char* aligned = reinterpret_cast<char*>(
       RoundUp(static_cast<int64_t>(reinterpret_cast<intptr_t>(begin_)), kHugePageBytes));
   if (aligned > begin_) munmap(begin_, static_cast<size_t>(aligned - begin_));
   const int64_t tail = kHugePageBytes - (aligned - begin_);
-  if (tail > 0) munmap(aligned + capacity_bytes_, static_cast<size_t>(tail));
+  if (tail > 0) munmap(aligned + whole, static_cast<size_t>(tail));
   begin_ = aligned;
   taken_ = static_cast<std::atomic<uint64_t>*>(Reserve(granules / 8));
   words_ = static_cast<std::atomic<uint64_t>*>(Reserve(granules / 8 / kWordGranules));
   claims_ = static_cast<int64_t*>(Reserve(granules * 8));
-  backed_ = static_cast<std::atomic<int8_t>*>(Reserve(capacity_bytes_ / kChunkBytes));
+  madvise(claims_, static_cast<size_t>(granules * 8), MADV_HUGEPAGE);
+  backed_ = static_cast<std::atomic<uint64_t>*>(Reserve(whole / kChunkBytes / 8));
+  backed_end_[1].store(capacity_bytes_ / kChunkBytes);
 }
 
 Slab::~Slab() {
-  const int64_t granules = capacity_bytes_ / kGranuleBytes;
+  const int64_t whole = 2 * capacity_bytes_;
+  const int64_t granules = whole / kGranuleBytes;
   if (account_ != nullptr) account_->Release(committed_.load());
-  munmap(begin_, static_cast<size_t>(capacity_bytes_));
+  munmap(begin_, static_cast<size_t>(whole));
   munmap(taken_, static_cast<size_t>(granules / 8));
   munmap(words_, static_cast<size_t>(granules / 8 / kWordGranules));
   munmap(claims_, static_cast<size_t>(granules * 8));
-  munmap(backed_, static_cast<size_t>(capacity_bytes_ / kChunkBytes));
+  munmap(backed_, static_cast<size_t>(whole / kChunkBytes / 8));
 }
 
 void Slab::SetLimit(int64_t bytes) {
@@ -70,32 +83,80 @@ void Slab::SetLimit(int64_t bytes) {
   const int64_t huge = limit_.load() / kHugePageBytes * kHugePageBytes;
   madvise(begin_, static_cast<size_t>(huge), MADV_HUGEPAGE);
   madvise(begin_ + huge, static_cast<size_t>(capacity_bytes_ - huge), MADV_NOHUGEPAGE);
-  for (int64_t chunk = limit_.load() / kChunkBytes; chunk < backed_end_.load(); ++chunk) {
-    if (backed_[chunk].load() == 1) DecommitChunk(chunk);
+  std::lock_guard<std::mutex> lock(commit_mu_);
+  for (int64_t chunk = limit_.load() / kChunkBytes; chunk < backed_end_[0].load(); ++chunk) {
+    if (IsBacked(chunk)) DecommitChunk(chunk);
   }
 }
 
 Slab::Claimed Slab::Claim(int64_t offset, int64_t bytes) {
+  return ClaimIn(capacity_bytes_, offset, bytes);
+}
+
+Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes) {
   const int64_t first = offset / kGranuleBytes;
   const int64_t last = (offset + std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
-  if (offset < 0 || last * kGranuleBytes > capacity_bytes_) return Claimed::kOutside;
-  if (!ClaimGranules(first, last)) return Claimed::kTaken;
+  if (offset < 0 || last * kGranuleBytes > end) return Claimed::kOutside;
+  const int64_t decommits = decommits_.load();
+  if (!ClaimGranules(first, last)) {
+    // Or did the search for idle chunks hold it for a moment?
+    if (decommits % 2 == 0 && decommits_.load() == decommits) return Claimed::kTaken;
+    std::lock_guard<std::mutex> lock(commit_mu_);
+    if (!ClaimGranules(first, last)) return Claimed::kTaken;
+  }
   if (!Commit(offset / kChunkBytes, (last * kGranuleBytes + kChunkBytes - 1) / kChunkBytes)) {
     ReleaseGranules(first, last);
     return Claimed::kNoMemory;
   }
   claims_[first] = bytes;
-  const int64_t size = (last - first) * kGranuleBytes;
-  RaiseTo(claimed_.fetch_add(size, std::memory_order_relaxed) + size, &peak_claimed_);
-  if (check_.load(std::memory_order_relaxed)) CheckPoison(offset, size);
+  if (check_.load(std::memory_order_relaxed)) CheckPoison(offset, (last - first) * kGranuleBytes);
   return Claimed::kYes;
 }
 
-int64_t Slab::ClaimAnywhere(int64_t bytes) {
+int64_t Slab::ClaimUnplanned(int64_t bytes) {
+  const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
+  const int64_t end = 2 * capacity_bytes_ / kGranuleBytes;
+  int64_t run = 0;
+  // Upwards; `granule` is the begin of what has not been looked at.
+  for (int64_t granule = capacity_bytes_ / kGranuleBytes; granule < end;) {
+    const uint64_t word = Taken(granule / kWordGranules) >> (granule % kWordGranules);
+    const int64_t left = kWordGranules - granule % kWordGranules;
+    const int64_t clear = word == 0 ? left : __builtin_ctzll(word);
+    run += clear;
+    granule += clear;
+    if (run >= wanted) {
+      const int64_t offset = (granule - run) * kGranuleBytes;
+      const Claimed claimed = ClaimIn(2 * capacity_bytes_, offset, bytes);
+      if (claimed == Claimed::kYes) return offset;
+      if (claimed != Claimed::kTaken) return -1;
+      run = 0;  // somebody was faster
+      granule = offset / kGranuleBytes + 1;
+      continue;
+    }
+    if (word == 0) continue;
+    run = 0;
+    const uint64_t rest = ~(word >> clear);
+    granule += rest == 0 ? left - clear : std::min<int64_t>(__builtin_ctzll(rest), left - clear);
+  }
+  return -1;
+}
+
+int64_t Slab::ClaimPaid(int64_t bytes) {
+  const int64_t middle = capacity_bytes_;
+  const int64_t offset = ClaimPaidIn(middle, backed_end_[1].load() * kChunkBytes, bytes);
+  return offset >= 0 ? offset : ClaimPaidIn(0, backed_end_[0].load() * kChunkBytes, bytes);
+}
+
+int64_t Slab::ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
   int64_t run = 0;
   // Downwards; `granule` is the end of what has not been looked at.
-  for (int64_t granule = limit_.load() / kGranuleBytes; granule > 0;) {
+  for (int64_t granule = end / kGranuleBytes; granule > begin / kGranuleBytes;) {
+    if (!IsBacked((granule - 1) / kGranulesAChunk)) {
+      granule = (granule - 1) / kGranulesAChunk * kGranulesAChunk;
+      run = 0;
+      continue;
+    }
     const int64_t in_word = (granule - 1) % kWordGranules + 1;
     const uint64_t word = Taken((granule - 1) / kWordGranules) << (kWordGranules - in_word);
     const int64_t clear = word == 0 ? in_word : __builtin_clzll(word);
@@ -103,16 +164,8 @@ int64_t Slab::ClaimAnywhere(int64_t bytes) {
     granule -= clear;
     if (run >= wanted) {
       const int64_t offset = (granule + run - wanted) * kGranuleBytes;
-      const Claimed claimed = Claim(offset, bytes);
-      if (claimed == Claimed::kYes) return offset;
-      run = 0;
-      if (claimed == Claimed::kNoMemory) {
-        // Where memory is already, there is more room than nobody pays for.
-        int64_t chunk = (offset + bytes - 1) / kChunkBytes;
-        while (chunk > 0 && backed_[chunk].load() == 1) --chunk;
-        granule = std::min(granule, chunk * kGranulesAChunk);
-      }
-      // Else somebody was faster: the search goes on below this stretch.
+      if (ClaimIn(end, offset, bytes) == Claimed::kYes) return offset;
+      run = 0;  // somebody was faster
       continue;
     }
     if (word == 0) continue;
@@ -128,7 +181,6 @@ void Slab::Release(int64_t offset) {
   const int64_t first = offset / kGranuleBytes;
   const int64_t length = (std::max<int64_t>(claims_[first], 1) + kGranuleBytes - 1) / kGranuleBytes;
   if (check_.load(std::memory_order_relaxed)) Poison(offset, length * kGranuleBytes);
-  claimed_.fetch_sub(length * kGranuleBytes, std::memory_order_relaxed);
   ReleaseGranules(first, first + length);
 }
 
@@ -181,12 +233,9 @@ bool Slab::ClaimWords(int64_t first, int64_t last) {
     if (i * kWordGranules > first) ReleaseWords(first, i * kWordGranules);
     return false;
   }
-  for (int64_t word = first; word < last; ++word) {
-    if (taken_[word].load() == 0) continue;
-    ReleaseWords(first, last);
-    return false;
-  }
-  return true;
+  if (AreClear(taken_ + first, taken_ + last)) return true;
+  ReleaseWords(first, last);
+  return false;
 }
 
 void Slab::ReleaseWords(int64_t first, int64_t last) {
@@ -203,43 +252,55 @@ uint64_t Slab::Taken(int64_t word) const {
 
 bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {
   bool backed = true;
-  for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
-    backed = backed && backed_[chunk].load(std::memory_order_acquire) == 1;
+  for (int64_t i = first_chunk / 64; backed && i * 64 < last_chunk; ++i) {
+    const uint64_t mask = Mask(i, first_chunk, last_chunk);
+    backed = (backed_[i].load(std::memory_order_acquire) & mask) == mask;
   }
   if (backed) return true;
   std::lock_guard<std::mutex> lock(commit_mu_);
   int64_t missing = 0;
   for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
-    if (backed_[chunk].load() == 0) missing += kChunkBytes;
+    if (!IsBacked(chunk)) missing += kChunkBytes;
   }
-  if (missing > 0 && account_ != nullptr && !account_->TryReserve(missing)) return false;
+  if (missing > 0 && account_ != nullptr && !account_->TryReserve(missing)) {
+    // What is behind nobody's buffer can be behind this one.
+    if (DecommitIdle(missing) == 0 || !account_->TryReserve(missing)) return false;
+  }
   committed_.fetch_add(missing);
-  backed_end_.store(std::max(backed_end_.load(), last_chunk));
+  std::atomic<int64_t>& backed_end = backed_end_[first_chunk * kChunkBytes >= capacity_bytes_];
+  backed_end.store(std::max(backed_end.load(), last_chunk));
   for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
-    if (backed_[chunk].load() != 0) continue;
-    backed_[chunk].store(1, std::memory_order_release);
+    if (IsBacked(chunk)) continue;
     if (check_.load()) Poison(chunk * kChunkBytes, kChunkBytes);
+    backed_[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64), std::memory_order_release);
   }
   return true;
 }
 
 int64_t Slab::Decommit(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(commit_mu_);
+  return DecommitIdle(bytes);
+}
+
+int64_t Slab::DecommitIdle(int64_t bytes) {
+  decommits_.fetch_add(1);
   int64_t given_back = 0;
-  // From the top: what is planned there is needed least often.
-  for (int64_t chunk = backed_end_.load() - 1; chunk >= 0 && given_back < bytes; --chunk) {
-    if (backed_[chunk].load(std::memory_order_relaxed) == 1 && DecommitChunk(chunk)) {
-      given_back += kChunkBytes;
+  const int64_t begins[] = {0, capacity_bytes_ / kChunkBytes};
+  // From the top: what is there is needed least often.
+  for (const int half : {1, 0}) {
+    for (int64_t chunk = backed_end_[half].load(); chunk-- > begins[half] && given_back < bytes;) {
+      if (IsBacked(chunk) && DecommitChunk(chunk)) given_back += kChunkBytes;
     }
   }
+  decommits_.fetch_add(1);
   return given_back;
 }
 
 bool Slab::DecommitChunk(int64_t chunk) {
   const int64_t first = chunk * kGranulesAChunk;
-  std::lock_guard<std::mutex> lock(commit_mu_);
-  if (backed_[chunk].load() != 1 || !ClaimGranules(first, first + kGranulesAChunk)) return false;
+  if (!IsBacked(chunk) || !ClaimGranules(first, first + kGranulesAChunk)) return false;
   // Whoever claims a part of it from now on finds it taken, or not backed.
-  backed_[chunk].store(0);
+  backed_[chunk / 64].fetch_and(~(uint64_t{1} << (chunk % 64)));
   madvise(At(chunk * kChunkBytes), kChunkBytes, MADV_DONTNEED);
   committed_.fetch_sub(kChunkBytes);
   if (account_ != nullptr) account_->Release(kChunkBytes);
@@ -251,13 +312,16 @@ void Slab::SetCheck(bool check) {
   std::lock_guard<std::mutex> lock(commit_mu_);
   check_.store(check);
   if (!check) return;
-  const int64_t end = backed_end_.load() * kGranulesAChunk;
-  for (int64_t granule = 0; granule < end; ++granule) {
-    if (backed_[granule / kGranulesAChunk].load() != 1 || !ClaimGranules(granule, granule + 1)) {
-      continue;
+  const int64_t begins[] = {0, capacity_bytes_ / kGranuleBytes};
+  for (const int half : {0, 1}) {
+    const int64_t end = backed_end_[half].load() * kGranulesAChunk;
+    for (int64_t granule = begins[half]; granule < end; ++granule) {
+      if (!IsBacked(granule / kGranulesAChunk) || !ClaimGranules(granule, granule + 1)) {
+        continue;
+      }
+      Poison(granule * kGranuleBytes, kGranuleBytes);
+      ReleaseGranules(granule, granule + 1);
     }
-    Poison(granule * kGranuleBytes, kGranuleBytes);
-    ReleaseGranules(granule, granule + 1);
   }
 }
 
@@ -275,8 +339,47 @@ void Slab::CheckPoison(int64_t offset, int64_t bytes) {
   }
 }
 
+std::string Slab::Picture(int64_t width) const {
+  const int64_t unplanned_end = backed_end_[1].load() * kChunkBytes;
+  return "planned [" + PictureOf(0, limit_.load(), width) + "], others [" +
+         PictureOf(capacity_bytes_, unplanned_end, width) + "]";
+}
+
+std::string Slab::PictureOf(int64_t begin, int64_t end, int64_t width) const {
+  // In whole chunks, each of which is one word of granules.
+  static_assert(kGranulesAChunk == kWordGranules);
+  const int64_t first = begin / kChunkBytes, count = end / kChunkBytes - first;
+  std::string signs;
+  for (int64_t part = 0; part < std::min(width, count); ++part) {
+    const int64_t from = first + part * count / std::min(width, count);
+    const int64_t to = first + (part + 1) * count / std::min(width, count);
+    int64_t taken = 0, backed = 0;
+    for (int64_t chunk = from; chunk < to; ++chunk) {
+      taken += __builtin_popcountll(Taken(chunk));
+      backed += IsBacked(chunk);
+    }
+    signs += taken == (to - from) * kWordGranules ? '#' : taken > 0 ? '+' : backed > 0 ? '.' : ' ';
+  }
+  return signs;
+}
+
+int64_t Slab::ClaimedIn(int64_t first_chunk, int64_t last_chunk) const {
+  static_assert(kGranulesAChunk == kWordGranules);
+  int64_t granules = 0;
+  for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
+    if (chunk % 64 == 0 && backed_[chunk / 64].load(std::memory_order_relaxed) == 0) {
+      chunk += 63;
+    } else {
+      granules += __builtin_popcountll(Taken(chunk));
+    }
+  }
+  return granules * kGranuleBytes;
+}
+
 SlabStats Slab::Stats() const {
-  return {limit_.load(), committed_.load(), claimed_.load(), peak_claimed_.load()};
+  return {limit_.load(), committed_.load(),
+          ClaimedIn(0, backed_end_[0].load()) +
+              ClaimedIn(capacity_bytes_ / kChunkBytes, backed_end_[1].load())};
 }
 
 }  // namespace tfswap

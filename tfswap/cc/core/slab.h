@@ -1,12 +1,14 @@
-// One stretch of addresses whose layout is planned, and who is where in it.
+// One stretch of addresses, half of it planned, and who is where in it.
 //
-//   granules   |##########......######|####..........|..............|
-//   chunks     |  committed            |  committed   |  not backed  |
-//              0                                      limit
+//   granules   |######......######|####....|........ ... |########..####|............|
+//   chunks     |  committed       |  com.  | not backed  |  committed   | not backed |
+//              0                           limit         capacity
+//              planned places                            any other places
 //
 // A plan says where a buffer should be; Claim() makes sure that nobody else is. So a wrong plan, or
 // a step that runs in another order than the planned one, costs a second place for a buffer, never
-// a wrong address.
+// a wrong address. What finds its place taken, or has none, goes to the second half, where it is in
+// nobody's way.
 
 #ifndef TFSWAP_CC_CORE_SLAB_H_
 #define TFSWAP_CC_CORE_SLAB_H_
@@ -15,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string>
 
 namespace tfswap {
 
@@ -24,13 +27,14 @@ class MemoryAccount {
   virtual ~MemoryAccount() = default;
   virtual bool TryReserve(int64_t bytes) = 0;
   virtual void Release(int64_t bytes) = 0;
+  // Bytes that should not have been reserved, because the limit has sunk since then.
+  virtual int64_t Overdrawn() const = 0;
 };
 
 struct SlabStats {
   int64_t limit_bytes = 0;      // the layouts' height
   int64_t committed_bytes = 0;  // backed by memory, and paid for
-  int64_t claimed_bytes = 0;
-  int64_t peak_claimed_bytes = 0;
+  int64_t claimed_bytes = 0;    // counted when asked for: no claim pays for it
 };
 
 // Thread-safe. Claims and releases take no lock as long as memory is behind them; pages are paid
@@ -38,31 +42,34 @@ struct SlabStats {
 class Slab {
  public:
   static constexpr int64_t kGranuleBytes = 1024;
-  static constexpr int64_t kChunkBytes = 256 * 1024;
+  static constexpr int64_t kChunkBytes = 64 * 1024;
 
   enum class Claimed { kYes, kTaken, kNoMemory, kOutside };
 
-  // `capacity_bytes` of addresses, without memory; `account` may be null. Throws std::bad_alloc if
-  // there are none.
+  // `capacity_bytes` of addresses in each half, without memory; `account` may be null. Throws
+  // std::bad_alloc if there are none.
   Slab(int64_t capacity_bytes, MemoryAccount* account);
   ~Slab();
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
 
-  // What lies below it is used; it may grow and shrink at any time. Idle memory above it goes back.
+  // Planned places lie below it; it may grow and shrink at any time. Idle memory above it goes
+  // back.
   void SetLimit(int64_t bytes);
 
   // Takes [offset, offset + bytes), granules as a whole. `offset` is a multiple of kGranuleBytes.
   Claimed Claim(int64_t offset, int64_t bytes);
-  // Takes the highest free stretch below the limit, where the fewest have a planned place; -1 if
-  // there is none.
-  int64_t ClaimAnywhere(int64_t bytes);
+  // Takes the lowest free stretch of the second half; -1 if nobody pays for it.
+  int64_t ClaimUnplanned(int64_t bytes);
+  // Takes the highest free stretch that is paid for already, planned for others or not; -1 if there
+  // is none.
+  int64_t ClaimPaid(int64_t bytes);
   void Release(int64_t offset);
   // What was asked for in the claim that begins there.
   int64_t BytesOf(int64_t offset) const { return claims_[offset / kGranuleBytes]; }
 
   char* At(int64_t offset) const { return begin_ + offset; }
-  bool Owns(const void* ptr) const { return ptr >= begin_ && ptr < begin_ + capacity_bytes_; }
+  bool Owns(const void* ptr) const { return ptr >= begin_ && ptr < begin_ + 2 * capacity_bytes_; }
   int64_t OffsetOf(const void* ptr) const { return static_cast<const char*>(ptr) - begin_; }
 
   // Gives back up to `bytes` bytes that back nothing; answers how many.
@@ -75,7 +82,9 @@ class Slab {
   int64_t faults() const { return faults_.load(); }
 
   SlabStats Stats() const;
-  void ResetPeak() { peak_claimed_.store(claimed_.load()); }
+  // Each half as a line of at most `width` signs, one for an equal part of its addresses: '#'
+  // taken, '+' in part, '.' idle, ' ' nothing behind it.
+  std::string Picture(int64_t width) const;
 
  private:
   bool ClaimGranules(int64_t first, int64_t last);
@@ -85,7 +94,14 @@ class Slab {
   void ReleaseWords(int64_t first, int64_t last);
   // The granules of a word that somebody has.
   uint64_t Taken(int64_t word) const;
+  int64_t ClaimedIn(int64_t first_chunk, int64_t last_chunk) const;
+  std::string PictureOf(int64_t begin, int64_t end, int64_t width) const;
+  Claimed ClaimIn(int64_t end, int64_t offset, int64_t bytes);
+  // The highest free stretch of backed chunks in [begin, end); -1 if there is none.
+  int64_t ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes);
   bool Commit(int64_t first_chunk, int64_t last_chunk);
+  // With commit_mu_ held.
+  int64_t DecommitIdle(int64_t bytes);
   bool DecommitChunk(int64_t chunk);
   void Poison(int64_t offset, int64_t bytes);
   void CheckPoison(int64_t offset, int64_t bytes);
@@ -100,13 +116,16 @@ class Slab {
   std::atomic<uint64_t>* words_ = nullptr;
   // At a claim's first granule, the bytes that were asked for.
   int64_t* claims_ = nullptr;
-  // By chunk: whether it is backed; and the end of all that are.
-  std::atomic<int8_t>* backed_ = nullptr;
-  std::atomic<int64_t> backed_end_{0};
+  bool IsBacked(int64_t chunk) const {
+    return backed_[chunk / 64].load(std::memory_order_acquire) >> (chunk % 64) & 1;
+  }
+
+  // By chunk, a bit: it is backed; and the end of all that are in each half.
+  std::atomic<uint64_t>* backed_ = nullptr;
+  std::atomic<int64_t> backed_end_[2] = {};
+  std::atomic<int64_t> decommits_{0};  // times two; odd while chunks are looked at
   std::atomic<int64_t> limit_{0};
   std::atomic<int64_t> committed_{0};
-  std::atomic<int64_t> claimed_{0};
-  std::atomic<int64_t> peak_claimed_{0};
   std::atomic<int64_t> faults_{0};
   std::atomic<bool> check_{false};
   std::mutex commit_mu_;  // whoever changes what is backed

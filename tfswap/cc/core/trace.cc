@@ -21,7 +21,7 @@ std::string StepTrace::Serialize() const {
                           static_cast<int64_t>(buffers.size()),
                           static_cast<int64_t>(accesses.size()),
                           static_cast<int64_t>(joined.size())};
-  std::string out = "TFSWTRC1";
+  std::string out = "TFSWTRC2";
   AppendRaw(head, 7, &out);
   AppendRaw(ops.data(), ops.size(), &out);
   AppendRaw(buffers.data(), buffers.size(), &out);

@@ -30,6 +30,8 @@ struct OpRecord {
   int64_t iteration;  // iteration of that frame
   int32_t name;       // index into StepTrace::names
   int32_t type;       // likewise
+  int32_t graph;      // likewise: the fingerprint of its graph, -1 if it has no mark (graph_mark.h)
+  int32_t unused;     // keeps the record a multiple of 8 bytes
 };
 
 struct BufferRecord {
@@ -56,7 +58,7 @@ struct StepTrace {
   std::vector<AccessRecord> accesses;
   std::vector<std::string> names;
 
-  // Layout: 8 bytes "TFSWTRC1", 7 int64 (start_ns, end_ns, resident_bytes, and the counts of ops,
+  // Layout: 8 bytes "TFSWTRC2", 7 int64 (start_ns, end_ns, resident_bytes, and the counts of ops,
   // buffers, accesses, bytes of names), then the four arrays; names end in a newline each.
   std::string Serialize() const;
 };

@@ -79,6 +79,15 @@ const OpNames& OtherGateable() {
   return *ops;
 }
 
+// Ops that a later pass may fuse with a neighbour (oneDNN's layout pass), or that do nothing at a
+// time of their own.
+const OpNames& NotOrderable() {
+  static const auto* ops =
+      new OpNames{"BiasAdd",     "BiasAddGrad", "Const",       "HostConst", "Pad",       "PadV2",
+                  "Placeholder", "Transpose",   "VarHandleOp", "_Arg",      "_DeviceArg"};
+  return *ops;
+}
+
 const OpNames& Aliases() {
   static const auto* ops =
       new OpNames{"Identity",        "Reshape",     "Squeeze", "ExpandDims", "StopGradient",
@@ -382,6 +391,16 @@ bool GraphIndex::IsGateable(int n) const {
   return !IsRacing(n) && (IsMilestone(n) || OtherGateable().count(node(n).op()) > 0);
 }
 
+bool GraphIndex::IsUpdate(int n) const {
+  const std::string& op = node(n).op();
+  return absl::StartsWith(op, "ResourceApply") ||
+         (absl::StartsWith(op, "Assign") && absl::EndsWith(op, "VariableOp"));
+}
+
+bool GraphIndex::IsOrderable(int n) const {
+  return !IsRacing(n) && IsRewirable(n) && NotOrderable().count(node(n).op()) == 0;
+}
+
 bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsSwappableProducer(int n) const {
@@ -469,7 +488,8 @@ std::string Describe(const GraphIndex& index) {
     absl::StrAppend(&text, node.name(), "\t", node.op(), "\t", index.context(n), "\t",
                     index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
                     index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
-                    index.IsRacing(n) ? "s" : "", "\t");
+                    index.IsRacing(n) ? "s" : "", index.IsOrderable(n) ? "o" : "",
+                    index.IsUpdate(n) ? "u" : "", "\t");
     for (int port = 0; port < index.outputs(n); ++port) {
       text += tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port})) ? '1' : '0';
     }

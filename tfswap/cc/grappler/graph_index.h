@@ -72,10 +72,15 @@ class GraphIndex {
   // May this op be made to wait for a swap-out, or start a swap-in? Later passes fuse some ops with
   // their neighbours, and would not with a control edge there: those must stay as they are.
   bool IsGateable(int n) const;
+  // May this op be made to start behind any other one? More may than are gateable: nothing but time
+  // is asked of it.
+  bool IsOrderable(int n) const;
   // Does output 0 share the buffer of input 0, always?
   bool IsAlias(int n) const;
   // Is it on a way that must stay as fast as others (accumulation_races.h)?
   bool IsRacing(int n) const { return racing_[n]; }
+  // Whether it gives a variable a new value.
+  bool IsUpdate(int n) const;
   // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them,
   // or if it races.
   bool IsSwappableProducer(int n) const;
@@ -119,9 +124,10 @@ std::string Fingerprint(const tensorflow::GraphDef& graph);
 
 // The graph as lines of tab-separated fields, for Python's planners:
 //   name  op  context  flags  plain  input...
-// flags: g gateable, a alias, p swappable producer, r rewirable, s racing. plain: a 0 or 1 an
-// output, 1 where the type is plain bytes. An input is "node:port" or "^node". The pass adds the
-// order edges that bootstrap.h makes as lines "#delay  before  after" and "#keepup  before  after".
+// flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update.
+// plain: a 0 or 1 an output, 1 where the type is plain bytes. An input is "node:port" or "^node".
+// The pass adds the order edges that bootstrap.h makes as lines "#delay  before  after" and
+// "#keepup  before  after".
 std::string Describe(const GraphIndex& index);
 
 }  // namespace tfswap

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace tfswap {
@@ -39,15 +38,6 @@ Edges Delays(const GraphIndex& index) {
   return edges;
 }
 
-namespace {
-
-bool IsUpdate(const std::string& op) {
-  return absl::StartsWith(op, "ResourceApply") ||
-         (absl::StartsWith(op, "Assign") && absl::EndsWith(op, "VariableOp"));
-}
-
-}  // namespace
-
 Edges KeepUps(const GraphIndex& index) {
   Edges edges;
   // The milestones on the longest way through the graph, by depth.
@@ -61,7 +51,7 @@ Edges KeepUps(const GraphIndex& index) {
     spine[index.depth(n)] = n;
   }
   for (int n = 0; n < index.size(); ++n) {
-    if (!IsUpdate(index.node(n).op()) || index.depth(n) == 0) continue;
+    if (!index.IsUpdate(n) || index.depth(n) == 0) continue;
     const size_t depth = index.depth(n) + kSlack;
     if (depth >= spine.size() || spine[depth] < 0 || !index.AliveWith(n, spine[depth])) continue;
     edges.emplace_back(index.node(n).name(), index.node(spine[depth]).name());

@@ -1,6 +1,7 @@
 #include "grappler/rewriter.h"
 
 #include <map>
+#include <unordered_map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -35,10 +36,22 @@ class Rewriter {
   std::string Clone(TensorId alias, TensorId root, const std::string& returned, int ordinal);
   void AddControlInput(int to, const std::string& from);
 
+  // A node of the result, and one of the given graph that is alive when it is; -1 if there is none.
+  struct Place {
+    int node = -1;
+    int alive_as = -1;
+  };
+  Place Find(const std::string& name) const;
+  // Before the node is added.
+  void Remember(const std::string& name, int alive_as) {
+    copies_[name] = {result_.node_size(), alive_as};
+  }
+
   const GraphIndex& index_;
   const int64_t min_bytes_;
   GraphDef result_;
   std::map<std::string, std::string> clones_;  // by name
+  std::unordered_map<std::string, Place> copies_;
 };
 
 absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swap) const {
@@ -106,6 +119,8 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
       absl::Status status = Rewire(swap, root, consumer, in.name(), ordinal);
       if (!status.ok()) return status;
     }
+    // Where it is alive if its trigger and its tensor are.
+    if (trigger < 0 || index_.AliveWith(trigger, root.node)) Remember(in.name(), root.node);
     *result_.add_node() = std::move(in);
     ++ordinal;
   }
@@ -118,6 +133,7 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
     }
     AddControlInput(*found, out.name());
   }
+  Remember(out.name(), root.node);
   *result_.add_node() = std::move(out);
   return absl::OkStatus();
 }
@@ -168,18 +184,24 @@ void Rewriter::AddControlInput(int to, const std::string& from) {
   node->add_input(input);
 }
 
+Rewriter::Place Rewriter::Find(const std::string& name) const {
+  const auto copy = copies_.find(name);
+  if (copy != copies_.end()) return copy->second;
+  const int node = index_.Find(name);
+  return {node, node};
+}
+
 absl::Status Rewriter::AddOrder(const std::string& before, const std::string& after) {
-  const int from = index_.Find(before);
-  const int to = index_.Find(after);
-  if (from < 0 || to < 0) {
+  const Place from = Find(before), to = Find(after);
+  if (from.node < 0 || to.node < 0) {
     return absl::NotFoundError(absl::StrCat("the order edge '", before, "' -> '", after,
                                             "' names a node that is not in the graph"));
   }
-  if (!index_.AliveWith(from, to)) {
+  if (!index_.AliveWith(from.alive_as, to.alive_as)) {
     return absl::InvalidArgumentError(absl::StrCat("the order edge '", before, "' -> '", after,
                                                    "' could keep '", after, "' from running"));
   }
-  AddControlInput(to, before);
+  AddControlInput(to.node, before);
   return absl::OkStatus();
 }
 

@@ -38,10 +38,18 @@ void AddReserve(std::vector<SwapSpec> lazy, std::vector<SwapSpec>* swaps) {
   }
 }
 
-// Tells the device's allocator which graph's layout the nodes go by.
-void Mark(const std::string& fingerprint, GraphDef* graph) {
-  for (tensorflow::NodeDef& node : *graph->mutable_node()) {
+// Tells the device's allocator which graph's layout the nodes go by, and recordings whose ops they
+// are.
+GraphDef Marked(const std::string& fingerprint, GraphDef graph) {
+  for (tensorflow::NodeDef& node : *graph.mutable_node()) {
     (*node.mutable_attr())[kGraphAttribute].set_s(fingerprint);
+  }
+  return graph;
+}
+
+void AddEdges(const char* what, const Edges& edges, std::string* description) {
+  for (const auto& [before, after] : edges) {
+    absl::StrAppend(description, what, "\t", before, "\t", after, "\n");
   }
 }
 
@@ -77,7 +85,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record.fingerprint = Fingerprint(item.graph);
     absl::StatusOr<GraphDef> result = Run(item.graph, &record);
     if (result.ok()) {
-      *optimized = *std::move(result);
+      *optimized = Marked(record.fingerprint, *std::move(result));
     } else {
       record.outcome = "refused";
       record.swaps = 0;
@@ -101,35 +109,29 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
                                                           graph.library());
     absl::StatusOr<GraphIndex> as_given = GraphIndex::Build(graph, functions);
     if (!as_given.ok()) return as_given.status();
-    const GraphDef ordered = WithEdges(*as_given, graph, LateBroadcasts(*as_given));
+    const Edges late_broadcasts = LateBroadcasts(*as_given);
+    const GraphDef ordered = WithEdges(*as_given, graph, late_broadcasts);
     absl::StatusOr<GraphIndex> index = GraphIndex::Build(ordered, functions);
     if (!index.ok()) return index.status();
     const Edges delays = Delays(*index);
     const Edges keep_ups = KeepUps(*index);
     if (plan_->describe) {
       record->description = Describe(*index);
-      for (const auto& [before, after] : delays) {
-        absl::StrAppend(&record->description, "#delay\t", before, "\t", after, "\n");
-      }
-      for (const auto& [before, after] : keep_ups) {
-        absl::StrAppend(&record->description, "#keepup\t", before, "\t", after, "\n");
-      }
+      AddEdges("#broadcast", late_broadcasts, &record->description);
+      AddEdges("#delay", delays, &record->description);
+      AddEdges("#keepup", keep_ups, &record->description);
     }
     for (const FunctionSpec& function : plan_->functions) {
       if (function.fingerprint != record->fingerprint) continue;
       record->outcome = function.swaps.empty() ? "left" : "planned";
       record->swaps = function.swaps.size();
-      if (function.swaps.empty() && function.order.empty() && !function.reserve) {
-        GraphDef marked = graph;
-        Mark(record->fingerprint, &marked);
-        return marked;
+      // A step without swaps is TensorFlow's own, but for the order that its addresses need.
+      if (function.swaps.empty() && !function.reserve) {
+        return Rewrite(graph, *as_given, {}, function.order, 0);
       }
       std::vector<SwapSpec> swaps = function.swaps;
       if (function.reserve) AddReserve(Bootstrap(*index), &swaps);
-      absl::StatusOr<GraphDef> rewritten =
-          Rewrite(ordered, *index, swaps, function.order, plan_->min_bytes);
-      if (rewritten.ok()) Mark(record->fingerprint, &*rewritten);
-      return rewritten;
+      return Rewrite(ordered, *index, swaps, function.order, plan_->min_bytes);
     }
     if (plan_->unmatched == Unmatched::kLeave) {
       record->outcome = "left";

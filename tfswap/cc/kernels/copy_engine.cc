@@ -135,6 +135,7 @@ void CopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
 
   Tensor given_up;
   Tensor kept;
+  void* dead_copy = nullptr;
   std::vector<FarBuffer::Continuation> wanted_back;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -151,6 +152,11 @@ void CopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
     if (far_copy == nullptr || !wanted_back.empty()) {
       buffer->state_ = FarBuffer::State::kHeld;
       kept = buffer->tensor_;
+      // Whoever goes on now may be the step's last: nothing is to be left behind that one.
+      if (buffer->returns_left_ <= 0) {
+        buffer->tensor_ = Tensor();
+        std::swap(dead_copy, buffer->far_copy_);
+      }
     } else {
       buffer->state_ = FarBuffer::State::kFar;
       given_up = std::move(buffer->tensor_);
@@ -158,6 +164,7 @@ void CopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
     }
   }
   given_up = Tensor();
+  if (dead_copy != nullptr) host_pool()->Free(dead_copy, buffer->bytes);
   for (const auto& continuation : wanted_back) continuation(status, kept);
   if (done) done(status);
 }

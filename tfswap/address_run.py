@@ -1,0 +1,204 @@
+"""AddressRun: addresses for the graphs of a training, one after the other, while it goes on.
+
+A training runs several graphs (its step, the validation's), and one graph for tensors of several
+shapes (a last batch that is smaller, sequences of other lengths). Each gets a layout of its own
+from its own recorded runs; all of them begin at the slab's first address, because they run one
+after the other. What still lives then, and what runs without a layout, has the slab's second half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tfswap.grappler.graph import StepGraph
+from tfswap.layout import plan_layout
+from tfswap.ops.library import Library
+from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.report.address_map import AddressMap, Box
+from tfswap.slots import HEADER_BYTES, OUTSIDE, Slot
+from tfswap.trace import StepTrace
+
+_LAYOUT_TIME_S = 1.0
+# A call that finds less of its bytes at planned addresses ran something that has none.
+_PLANNED = 0.95
+_COUNTED = ("bytes_out", "slab_hit_bytes", "slab_moved_bytes", "slab_missed_bytes")
+# How often a graph is recorded: until so many runs moved no more than planned, but at most so many.
+_AS_PLANNED, _MOST_RUNS = 3, 12
+# Something without a layout has run: so many calls of the same kind are recorded to meet it again,
+# and in all so many in vain. (The last batch of an epoch comes once in a while.)
+_PATIENCE, _MOST_IN_VAIN = 64, 256
+# Each layout has the graph optimised again, for the order of ops that it needs.
+_MOST_SHAPES = 8
+# Of what ops have in common in two runs: bytes in outputs of another size. More is another shape.
+_OTHER_SHAPE = 0.05
+
+
+@dataclass
+class _Shape:
+    """What was recorded of a graph for tensors of one shape.
+
+    Attributes:
+        sizes: By op, the bytes of its first output.
+        traces: The recordings.
+        as_planned: How many of them moved no more than planned.
+    """
+
+    sizes: dict[str, int]
+    traces: list[StepTrace] = field(default_factory=list)
+    as_planned: int = 0
+
+
+class AddressRun:
+    """Watches the calls of a training, and records graphs until their addresses can be planned.
+
+    Args:
+        lib: The library.
+        device: Whose addresses.
+
+    Attributes:
+        maps: Of the layouts that were made.
+    """
+
+    def __init__(self, lib: Library, device: int) -> None:
+        self._library = lib
+        self._device = device
+        self._recording = False
+        self._before: dict[str, int] = {}
+        self._shapes: dict[str, list[_Shape]] = defaultdict(list)
+        self._patience: Counter[str] = Counter()  # by kind of call
+        self._in_vain: Counter[str] = Counter()
+        self.maps: list[AddressMap] = []
+
+    def call_begins(self, kind: str) -> None:
+        """A call of this kind (any text) begins."""
+        if self.wants(kind):
+            self._library.start_recording(self._device)
+            self._recording = True
+        self._before = self._library.memory_stats(self._device)
+
+    def call_ended(self, kind: str, plan: SwapPlan, steps: int = 1) -> SwapPlan | None:
+        """It has ended.
+
+        Args:
+            kind: Of call.
+            plan: In force meanwhile.
+            steps: In one call.
+
+        Returns:
+            As `ran`.
+        """
+        if not self._before:
+            return None
+        recording = self.stop()
+        after = self._library.memory_stats(self._device)
+        since = {key: after[key] - self._before[key] for key in _COUNTED}
+        self._before = {}
+        if recording:
+            trace = StepTrace.from_bytes(recording)
+            return self.ran(kind, trace, since["bytes_out"] // steps, plan)
+        hit, moved, missed = (since[f"slab_{name}_bytes"] for name in ("hit", "moved", "missed"))
+        if hit <= _PLANNED * (hit + moved + missed):
+            self.expect(kind)
+        return None
+
+    def stop(self) -> bytes:
+        """Ends the recording that is under way, if there is one, and answers it."""
+        if not self._recording:
+            return b""
+        self._recording = False
+        return self._library.stop_recording(self._device)
+
+    def expect(self, kind: str) -> None:
+        """Something without addresses ran in a call of this kind, and is to be recorded."""
+        if self._in_vain[kind] < _MOST_IN_VAIN:
+            self._patience[kind] = _PATIENCE
+
+    def wants(self, kind: str) -> bool:
+        """Whether the next call of this kind should be recorded."""
+        return self._patience[kind] > 0
+
+    def ran(self, kind: str, trace: StepTrace, bytes_out: int, plan: SwapPlan) -> SwapPlan | None:
+        """Takes a recording.
+
+        Args:
+            kind: Of call: any text.
+            trace: The recording.
+            bytes_out: What left the device meanwhile.
+            plan: In force meanwhile.
+
+        Returns:
+            The plan with addresses for what has been recorded often enough now, if anything has.
+        """
+        fingerprint = trace.main_graph()
+        if fingerprint is None:
+            self._was_in_vain(kind)
+            return None
+        function = plan.function(fingerprint)
+        layouts = () if function is None else function.layouts
+        sizes = _sizes_recorded(trace)
+        known = any(_alike(sizes, _sizes_planned(layout)) for layout in layouts)
+        if known or len(layouts) >= _MOST_SHAPES:
+            self._was_in_vain(kind)
+            return None
+        shapes = self._shapes[fingerprint]
+        shape = next((s for s in shapes if _alike(sizes, s.sizes)), None)
+        if shape is None:
+            shape = _Shape(sizes)
+            shapes.append(shape)
+        shape.traces.append(trace)
+        shape.as_planned += bytes_out <= (0 if function is None else function.bytes_per_step)
+        if shape.as_planned < _AS_PLANNED and len(shape.traces) < _MOST_RUNS:
+            return None
+        shapes.clear()  # what others did was without the order of ops that follows
+        self._patience.clear()
+        return plan.with_function(self._laid_out(fingerprint, function, shape.traces))
+
+    def _was_in_vain(self, kind: str) -> None:
+        self._in_vain[kind] += 1
+        left = _MOST_IN_VAIN - self._in_vain[kind]
+        self._patience[kind] = min(self._patience[kind] - 1, left)
+
+    def _laid_out(
+        self, fingerprint: str, function: FunctionPlan | None, traces: list[StepTrace]
+    ) -> FunctionPlan:
+        graph = StepGraph.parse(self._library.describe(fingerprint))
+        if function is None:  # it keeps its lazy swaps
+            order = (*graph.delays, *graph.keep_ups)
+            function = FunctionPlan(fingerprint, order=order, reserve=True)
+        layout = plan_layout(traces, graph, function, seconds=_LAYOUT_TIME_S)
+        boxes = tuple(
+            Box(slot, lived.begin_ns, lived.end_ns)
+            for slot, lived in zip(layout.slots, layout.lived, strict=False)
+        )
+        self.maps.append(AddressMap(fingerprint, boxes, layout.height_bytes, layout.max_live_bytes))
+        return dataclasses.replace(
+            function,
+            layouts=(*function.layouts, layout.slots),
+            order=(*function.order, *layout.order),
+        )
+
+
+def _sizes_recorded(trace: StepTrace) -> dict[str, int]:
+    made = trace.buffers[(trace.buffers["alloc_ns"] >= 0) & (trace.buffers["kind"] == 0)]
+    sizes: dict[str, int] = {}
+    for name, size in zip(made["name"].tolist(), made["bytes"].tolist(), strict=True):
+        sizes.setdefault(trace.names[name], size)
+    return sizes
+
+
+def _sizes_planned(layout: Iterable[Slot]) -> dict[str, int]:
+    return {
+        slot.op: slot.size_bytes - HEADER_BYTES
+        for slot in layout
+        if slot.kind == 0 and slot.ordinal == 0 and slot.offset_bytes != OUTSIDE
+    }
+
+
+def _alike(one: dict[str, int], other: dict[str, int]) -> bool:
+    """Whether two runs of a graph were for tensors of the same shape."""
+    common = one.keys() & other.keys()
+    differ = sum(max(one[op], other[op]) for op in common if one[op] != other[op])
+    return differ <= _OTHER_SHAPE * sum(max(one[op], other[op]) for op in common)
