@@ -109,9 +109,10 @@ def test_lazy_tensors_needed_last_leave_first(megabytes, lib):
     assert tfswap.memory_stats()["copies_out"] == 0
     tfswap.reset_memory_stats()
     tfswap.set_budget(base + 13 * MIB)  # 4 + 4 + 8 do not fit
-    assert [v.numpy() for v in step(x)] == [v.numpy() for v in expected]
-    stats = tfswap.memory_stats()
-    assert stats["copies_out"] == stats["copies_in"] == 1
+    for steps in range(1, 31):  # not one step moves more than it must
+        assert [v.numpy() for v in step(x)] == [v.numpy() for v in expected]
+        stats = tfswap.memory_stats()
+        assert stats["copies_out"] == stats["copies_in"] == steps
     assert stats["peak_bytes"] <= base + 13 * MIB
 
 

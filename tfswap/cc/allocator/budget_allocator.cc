@@ -202,11 +202,12 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
         scope->context->cancellation_manager()->IsCancelled()) {
       break;
     }
+    // Read first: what has left by the time that `missing` is read is then in neither.
+    const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
     // Where there is room, but in pieces, whatever leaves may join them.
     const int64_t missing = *refusal == Refusal::kFragments
                                 ? request.counted
                                 : in_use_.load() + request.counted - budget_.load();
-    const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
     int64_t reclaimed = 0;
     if (reclaimer_ != nullptr && missing > leaving) {

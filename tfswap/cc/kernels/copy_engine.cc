@@ -139,7 +139,6 @@ void CopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   std::vector<FarBuffer::Continuation> wanted_back;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    bytes_leaving_.fetch_sub(buffer->bytes);
     wanted_back.swap(buffer->wanted_back_);
     buffer->far_copy_ = far_copy;
     if (far_copy != nullptr) {
@@ -164,6 +163,8 @@ void CopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
     }
   }
   given_up = Tensor();
+  // Only now: whoever waits for memory is to find it either on its way or free.
+  bytes_leaving_.fetch_sub(buffer->bytes);
   if (dead_copy != nullptr) host_pool()->Free(dead_copy, buffer->bytes);
   for (const auto& continuation : wanted_back) continuation(status, kept);
   if (done) done(status);
