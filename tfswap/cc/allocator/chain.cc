@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<Chain>> Chain::Make(const std::string& names, int
     tensorflow::Allocator* next = i == 0 ? nullptr : chain->parts_.back().get();
     std::unique_ptr<tensorflow::Allocator> part;
     if (name == "system") {
-      part = std::make_unique<SystemAllocator>("chain", tensorflow::cpu_allocator_base());
+      part = std::make_unique<SystemAllocator>("chain");
     } else if (name == "bfc") {
       part = MakeBfc(budget_bytes, &chain->bfc_begin_);
     } else if (name == "budget" && chain->budget_ == nullptr) {

@@ -4,8 +4,8 @@
 
 namespace tfswap {
 
-DeviceAllocator::Parts::Parts(const std::string& name, tensorflow::Allocator* small)
-    : system(name, small),
+DeviceAllocator::Parts::Parts(const std::string& name)
+    : system(name),
       bfc(&system),
       budget(&bfc),
       slab(&budget, &budget, [this] { budget.NotifyFreed(); }),
@@ -15,8 +15,8 @@ DeviceAllocator::Parts::Parts(const std::string& name, tensorflow::Allocator* sm
   budget.SetUncounted(RecordingAllocator::kHeaderBytes);
 }
 
-DeviceAllocator::DeviceAllocator(const std::string& name, tensorflow::Allocator* small)
-    : DeviceAllocator(std::make_unique<Parts>(name, small)) {}
+DeviceAllocator::DeviceAllocator(const std::string& name)
+    : DeviceAllocator(std::make_unique<Parts>(name)) {}
 
 DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
     : StatisticsAllocator(&parts->recording), owned_(std::move(parts)), parts_(*owned_) {}

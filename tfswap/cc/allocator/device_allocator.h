@@ -16,7 +16,7 @@ namespace tfswap {
 // The allocator of one device: what is counted, who holds what, planned addresses, the cap, memory.
 class DeviceAllocator : public StatisticsAllocator {
  public:
-  DeviceAllocator(const std::string& name, tensorflow::Allocator* small);
+  explicit DeviceAllocator(const std::string& name);
 
   BudgetAllocator* budget() { return &parts_.budget; }
   SlabAllocator* slab() { return &parts_.slab; }
@@ -27,7 +27,7 @@ class DeviceAllocator : public StatisticsAllocator {
 
  private:
   struct Parts {
-    Parts(const std::string& name, tensorflow::Allocator* small);
+    explicit Parts(const std::string& name);
     SystemAllocator system;
     BfcArenas bfc;
     BudgetAllocator budget;

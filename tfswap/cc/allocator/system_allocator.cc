@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "allocator/page_blocks.h"
+#include "tsl/platform/mem.h"
 
 namespace tfswap {
 
@@ -23,8 +24,10 @@ void* SystemAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
   const size_t padding = std::max(alignment, kLeastPadding);
   const size_t whole = num_bytes + padding;
   if (whole < num_bytes) return nullptr;
-  char* block = static_cast<char*>(whole >= kPageBlockBytes ? AllocatePageBlock(whole)
-                                                            : small_->AllocateRaw(padding, whole));
+  char* block = static_cast<char*>(
+      whole >= kPageBlockBytes
+          ? AllocatePageBlock(whole)
+          : tsl::port::AlignedMalloc(whole, static_cast<std::align_val_t>(padding)));
   if (block == nullptr) return nullptr;
   char* ptr = block + padding;
   *(reinterpret_cast<Header*>(ptr) - 1) = {num_bytes, padding};
@@ -39,7 +42,7 @@ void SystemAllocator::DeallocateRaw(void* ptr) {
   if (whole >= kPageBlockBytes) {
     FreePageBlock(block, whole);
   } else {
-    small_->DeallocateRaw(block);
+    tsl::port::AlignedFree(block);
   }
 }
 

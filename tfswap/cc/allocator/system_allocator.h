@@ -8,26 +8,27 @@
 
 namespace tfswap {
 
-// Host memory: large blocks in pages of their own (page_blocks.h), small ones from TensorFlow's CPU
-// allocator. The last of a chain. Knows the size of each block by a header in front of it:
+// Host memory: large blocks in pages of their own (page_blocks.h), small ones from malloc. The last
+// of a chain. TensorFlow's own CPU allocator is no base for it: on processors with VNNI it is
+// oneDNN's, a pool that keeps what is freed. Knows the size of each block by a header in front:
 //
 //   | padding | header | bytes asked for ... |
 //                      ^ aligned as asked
 class SystemAllocator : public tensorflow::Allocator {
  public:
-  SystemAllocator(std::string name, tensorflow::Allocator* small)
-      : name_(std::move(name)), small_(small) {}
+  explicit SystemAllocator(std::string name) : name_(std::move(name)) {}
 
   std::string Name() override { return name_; }
   void* AllocateRaw(size_t alignment, size_t num_bytes) override;
   void DeallocateRaw(void* ptr) override;
   bool TracksAllocationSizes() const override { return true; }
   size_t RequestedSize(const void* ptr) const override;
-  tensorflow::AllocatorMemoryType GetMemoryType() const override { return small_->GetMemoryType(); }
+  tensorflow::AllocatorMemoryType GetMemoryType() const override {
+    return tensorflow::AllocatorMemoryType::kHostPageable;
+  }
 
  private:
   const std::string name_;
-  tensorflow::Allocator* const small_;
 };
 
 }  // namespace tfswap

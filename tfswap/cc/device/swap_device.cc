@@ -76,8 +76,7 @@ DeviceAllocator* CpuAllocator(int ordinal) {
   static auto* allocators = new std::deque<std::unique_ptr<DeviceAllocator>>();
   std::lock_guard<std::mutex> lock(mu);
   while (static_cast<int>(allocators->size()) <= ordinal) {
-    allocators->push_back(
-        std::make_unique<DeviceAllocator>("tfswap_cpu", tensorflow::cpu_allocator_base()));
+    allocators->push_back(std::make_unique<DeviceAllocator>("tfswap_cpu"));
   }
   return (*allocators)[ordinal].get();
 }
