@@ -304,18 +304,26 @@ def _absences_of_tensor(
     step: _Step, graph: StepGraph, name: str, port: int, producer: int, buffer: int
 ) -> list[Absence]:
     context = graph.nodes[name].context
-    readers: list[int] = []
+    names: dict[int, list[str]] = {}  # of the readers, by op
     racing: set[int] = set()
+    together: list[tuple[int, int]] = []
     for reader_name in graph.readers_through_aliases(name, port):
         node = graph.nodes[reader_name]
         place = step.op_of_node.get(reader_name)
+        twin = graph.twins.get(reader_name)
+        if twin is not None:
+            twins_place = step.op_of_node.get(twin)
+            if place is None:
+                place = twins_place  # one op ran for both
+            elif twins_place is not None:
+                together.append((place, twins_place))
         # A reader that was fused away, hangs on a branch or hands the tensor on keeps it here.
         if place is None or not node.rewirable or node.context != context:
             return []
-        readers.append(place)
+        names.setdefault(place, []).append(reader_name)
         if node.racing:
             racing.add(place)
-    readers.sort()
+    readers = sorted(names)
     users = sorted(set(step.users[buffer]))
     absences: list[Absence] = []
     last = producer
@@ -324,6 +332,7 @@ def _absences_of_tensor(
         # Whoever else uses the buffer (in place, or a slice of it) would find it gone.
         if (
             not {last, reader} <= racing
+            and not any(a < reader <= b for a, b in together)
             and step.start_ns[reader] >= step.end_ns[last]
             and reader > last
             and not any(step.end_ns[u] > step.end_ns[last] for u in between)
@@ -338,7 +347,7 @@ def _absences_of_tensor(
                     producer_op=producer,
                     after_op=last,
                     before_op=reader,
-                    consumers=tuple(step.names[r] for r in readers[i:]),
+                    consumers=tuple(n for r in readers[i:] for n in names[r]),
                     context=context,
                 )
             )

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Iterable
 
 import keras
 import numpy as np
@@ -16,6 +18,7 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, images, trained
 
 import tfswap
+from tfswap.trace import StepTrace
 
 
 @pytest.fixture(autouse=True)
@@ -300,20 +303,70 @@ def test_adam():
     same_numbers(lambda: compiled(convolutions(), optimizer=keras.optimizers.Adam()), epochs=2)
 
 
-def test_mixed_precision():
-    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+class Kernels(keras.callbacks.Callback):
+    """Which kinds of kernels ran how often, in some of the steps."""
+
+    def __init__(self, lib, steps: Iterable[int]) -> None:
+        super().__init__()
+        self.lib = lib
+        self.steps = set(steps)
+        self.step = 0
+        self.counts: dict[int, Counter[str]] = {}
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.step += 1
+        if self.step in self.steps:
+            self.lib.start_recording(0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.step in self.steps:
+            trace = StepTrace.from_bytes(self.lib.stop_recording(0))
+            types = (trace.names[kind] for kind in trace.ops["type"])
+            # Copies, and clones of what only gives a buffer another shape, are ours.
+            ours = ("_Copy", "Reshape", "Squeeze", "Identity", "_Arg", "_Retval")
+            self.counts[self.step] = Counter(t for t in types if not t.startswith(ours))
+
+
+def test_no_op_is_fused_otherwise(lib):
+    """oneDNN's layout pass runs after ours, and what it makes one op of rounds otherwise."""
+
+    def build():
+        x = inputs = keras.Input((48, 48, 3))
+        for _ in range(5):
+            x = keras.layers.ZeroPadding2D(1)(x)
+            x = keras.layers.Conv2D(24, 3, activation="relu")(x)
+            x = keras.layers.BatchNormalization()(x)
+        x = keras.layers.Dense(4)(keras.layers.GlobalAveragePooling2D()(x))
+        return compiled(keras.Model(inputs, x))
+
+    kernels = Kernels(lib, [2])
+    plain = trained(build, [kernels], epochs=2)
+    swap = tfswap.AutoSwap(budget=budget_of(plain, 0.7), verbose=0)
+    under_swaps = Kernels(lib, [2, 14])  # lazy ones, then planned ones
+    swapped = trained(build, [swap, under_swaps], epochs=2)
+    assert under_swaps.counts[2] == kernels.counts[2]
+    assert under_swaps.counts[14] == kernels.counts[2]
+    assert swapped.losses == plain.losses
+    assert swap.report["outcome"] == "swapped"
+
+
+def mixed(policy: str, **options) -> keras.Model:
+    """A model of that policy; clearing the session, as `trained` does, would end it."""
+    keras.mixed_precision.set_global_policy(policy)
     try:
-        same_numbers(lambda: compiled(convolutions(filters=32)), epochs=2)
+        model = compiled(convolutions(**options))
+        assert model.layers[1].compute_dtype == policy.removeprefix("mixed_")
+        return model
     finally:
         keras.mixed_precision.set_global_policy("float32")
+
+
+def test_mixed_precision():
+    same_numbers(lambda: mixed("mixed_bfloat16", filters=32), epochs=2)
 
 
 def test_loss_scaling():
-    keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
-        same_numbers(lambda: compiled(convolutions(filters=32, depth=4)), epochs=2, part=0.8)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
+    same_numbers(lambda: mixed("mixed_float16", filters=32, depth=4), epochs=2, part=0.8)
 
 
 def test_eager_training_is_warned_of_and_left_alone():

@@ -51,6 +51,7 @@ class StepGraph:
             early; they are among the controls.
         delays: (before, after): work on variables that would otherwise be done too early.
         keep_ups: (before, after): updates of variables that would otherwise be late.
+        twins: Pairs of nodes, both ways, that oneDNN may run as one: nothing may come between them.
     """
 
     nodes: dict[str, Node]
@@ -58,12 +59,18 @@ class StepGraph:
     delays: tuple[tuple[str, str], ...] = ()
     keep_ups: tuple[tuple[str, str], ...] = ()
     readers: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
+    twins: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def parse(text: str) -> StepGraph:
         """Reads a description."""
         nodes: dict[str, Node] = {}
-        edges: dict[str, list[tuple[str, str]]] = {"#broadcast": [], "#delay": [], "#keepup": []}
+        edges: dict[str, list[tuple[str, str]]] = {
+            "#broadcast": [],
+            "#delay": [],
+            "#keepup": [],
+            "#twin": [],
+        }
         readers: dict[tuple[str, int], list[str]] = {}
         for line in text.splitlines():
             name, *rest = line.split("\t")
@@ -95,6 +102,7 @@ class StepGraph:
             tuple(edges["#delay"]),
             tuple(edges["#keepup"]),
             {tensor: tuple(dict.fromkeys(names)) for tensor, names in readers.items()},
+            dict(edges["#twin"]),
         )
 
     def readers_through_aliases(self, node: str, port: int) -> Iterator[str]:

@@ -146,7 +146,8 @@ const PlannedOp* SlabLayouts::Find(const tensorflow::OpKernel& kernel) {
   } else {
     const auto& attributes = kernel.def().attr();
     const auto graph = attributes.find(kGraphAttribute);
-    place = graph == attributes.end() ? 0 : LookUp(graph->second.s(), kernel.name());
+    place = graph == attributes.end() ? LookUpUnmarked(kernel.name())
+                                      : LookUp(graph->second.s(), kernel.name());
     word.store(tag | place, std::memory_order_release);
   }
   return place == 0 ? nullptr : At(place);
@@ -161,8 +162,20 @@ uint32_t SlabLayouts::LookUp(const std::string& graph, const std::string& op) {
   std::lock_guard<std::mutex> lock(mu_);
   const auto layout = layouts_.find(graph);
   if (layout == layouts_.end()) return 0;
+  last_graph_ = graph;
   const auto found = layout->second.ops.find(op);
   return found == layout->second.ops.end() ? 0 : found->second;
+}
+
+uint32_t SlabLayouts::LookUpUnmarked(const std::string& op) {
+  std::lock_guard<std::mutex> lock(mu_);
+  uint32_t place = 0;
+  for (const auto& [graph, layout] : layouts_) {
+    const auto found = layout.ops.find(op);
+    // Of several graphs with such an op, the one that runs: its other ops were looked up just now.
+    if (found != layout.ops.end() && (place == 0 || graph == last_graph_)) place = found->second;
+  }
+  return place;
 }
 
 }  // namespace tfswap

@@ -74,12 +74,15 @@ class SlabLayouts {
   }
   void Retire(const std::string& graph);
   uint32_t LookUp(const std::string& graph, const std::string& op);
+  // Of an op without a mark: oneDNN's layout pass gives some convolutions' gradients none.
+  uint32_t LookUpUnmarked(const std::string& op);
   void Changed();
 
   std::atomic<bool> active_{false};
   std::atomic<int64_t> height_{0};
   std::mutex mu_;
   std::map<std::string, Layout> layouts_;
+  std::string last_graph_;  // that an op was looked up in
   // Of layouts that were replaced: ops may still point to them.
   std::vector<std::unique_ptr<PlannedGraph>> former_;
   // By place, in blocks. Places are never used again, so that what a thread has just looked up

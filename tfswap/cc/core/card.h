@@ -10,8 +10,8 @@ namespace tfswap {
 enum class Queue : int { kCompute = 0, kOut = 1, kIn = 2 };
 inline constexpr int kQueues = 3;
 
-// Orders and copies on a card, without waiting on the host: CUDA's streams and events, or a model of
-// them. Thread-safe.
+// Orders and copies on a card, without waiting on the host: CUDA's streams and events, or a model
+// of them. Thread-safe.
 class Card {
  public:
   using Event = void*;

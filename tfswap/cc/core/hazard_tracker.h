@@ -83,8 +83,8 @@ class HazardTracker {
     Clock clock;  // what the queue itself waited for before it
   };
   struct Line {
-    int64_t now = 0;       // the last point
-    int64_t happened = 0;  // all up to it are known to have ended
+    int64_t now = 0;        // the last point
+    int64_t happened = 0;   // all up to it are known to have ended
     int64_t forgotten = 0;  // touches up to it are no longer written down one by one
     std::deque<Recorded> events;
     std::deque<Touch> touches;  // by point

@@ -15,6 +15,7 @@ struct Access {
   int node;
   int depth;
   int position;
+  bool own;  // whether these are its own, or its twin's
 };
 
 // All readers of a tensor and of its aliases, in order; empty if one of them must keep it.
@@ -30,13 +31,18 @@ std::vector<Access> Readers(const GraphIndex& index, TensorId root) {
       if (consumer.input == 0 && index.IsAlias(consumer.node)) {
         reached.push_back({consumer.node, 0});
       } else {
+        // Twins read at one time: when the later one can.
+        int last = consumer.node;
+        const int twin = index.Twin(last);
+        if (twin >= 0 && index.position(twin) > index.position(last)) last = twin;
         readers.push_back(
-            {consumer.node, index.depth(consumer.node), index.position(consumer.node)});
+            {consumer.node, index.depth(last), index.position(last), last == consumer.node});
       }
     }
   }
-  std::sort(readers.begin(), readers.end(),
-            [](const Access& a, const Access& b) { return a.position < b.position; });
+  std::sort(readers.begin(), readers.end(), [](const Access& a, const Access& b) {
+    return a.position != b.position ? a.position < b.position : a.own && !b.own;
+  });
   readers.erase(std::unique(readers.begin(), readers.end(),
                             [](const Access& a, const Access& b) { return a.node == b.node; }),
                 readers.end());
@@ -53,7 +59,9 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
     const Access& reader = readers[i];
     const int absence = reader.depth - last_depth;
     int trigger = -1;
-    if (absence >= kLeastAbsence) {
+    if (i > 0 && index.Twin(reader.node) == readers[i - 1].node) {
+      // Reads what the one before reads.
+    } else if (absence >= kLeastAbsence) {
       trigger = index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence);
     } else if (!index.IsRacing(reader.node)) {
       trigger = index.NearTriggerBefore(reader.node, last_position);

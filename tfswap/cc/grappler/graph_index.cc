@@ -155,6 +155,7 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   if (!order.ok()) return order.status();
   index.MeasureDepth(*order);
   index.FindContexts(*order);
+  index.FindFusions();
   index.racing_ = AccumulationRaces(index);
   return index;
 }
@@ -287,6 +288,39 @@ int GraphIndex::NearTriggerBefore(int n, int above) const {
   return -1;
 }
 
+void GraphIndex::FindFusions() {
+  constexpr int kOutBackprop = 2;  // of a convolution's gradient of the weights
+  twin_.assign(size(), -1);
+  for (int n = 0; n < size(); ++n) {
+    if (node(n).op() != "BiasAddGrad" || inputs_[n].empty()) continue;
+    const TensorId gradient = inputs_[n][0];
+    for (const Consumer& consumer : consumers_[gradient.node]) {
+      const std::string& op = node(consumer.node).op();
+      if (consumer.port != gradient.port || consumer.input != kOutBackprop ||
+          twin_[consumer.node] >= 0 ||
+          (op != "Conv2DBackpropFilter" && op != "Conv3DBackpropFilterV2")) {
+        continue;
+      }
+      twin_[n] = consumer.node;
+      twin_[consumer.node] = n;
+      break;
+    }
+  }
+  may_fuse_.assign(size(), false);
+  for (int n = 0; n < size(); ++n) {
+    may_fuse_[n] = twin_[n] >= 0 || NotOrderable().count(node(n).op()) > 0;
+    if (may_fuse_[n] || !IsMilestone(n) || !absl::StrContains(node(n).op(), "onv")) continue;
+    // A convolution takes padding and transposes in.
+    for (const TensorId& input : inputs_[n]) {
+      const std::string& op = node(input.node).op();
+      if (op == "Pad" || op == "PadV2" || op == "Transpose") may_fuse_[n] = true;
+    }
+    for (const Consumer& consumer : consumers_[n]) {
+      if (node(consumer.node).op() == "Transpose") may_fuse_[n] = true;
+    }
+  }
+}
+
 absl::Status GraphIndex::FindFrames() {
   tensorflow::grappler::FrameView frames;
   if (absl::Status status = frames.InferFromGraph(*graph_); !status.ok()) return status;
@@ -388,7 +422,7 @@ DataType GraphIndex::OutputType(TensorId tensor) const {
 bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsGateable(int n) const {
-  return !IsRacing(n) && (IsMilestone(n) || OtherGateable().count(node(n).op()) > 0);
+  return !IsRacing(n) && !MayFuse(n) && (IsMilestone(n) || OtherGateable().count(node(n).op()) > 0);
 }
 
 bool GraphIndex::IsUpdate(int n) const {
@@ -397,9 +431,7 @@ bool GraphIndex::IsUpdate(int n) const {
          (absl::StartsWith(op, "Assign") && absl::EndsWith(op, "VariableOp"));
 }
 
-bool GraphIndex::IsOrderable(int n) const {
-  return !IsRacing(n) && IsRewirable(n) && NotOrderable().count(node(n).op()) == 0;
-}
+bool GraphIndex::IsOrderable(int n) const { return !IsRacing(n) && !MayFuse(n) && IsRewirable(n); }
 
 bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
 
@@ -408,6 +440,11 @@ bool GraphIndex::IsSwappableProducer(int n) const {
 }
 
 bool GraphIndex::IsRewirable(int n) const { return NotRewirable().count(node(n).op()) == 0; }
+
+bool GraphIndex::Reads(int n, TensorId root) const {
+  return std::any_of(inputs_[n].begin(), inputs_[n].end(),
+                     [&](const TensorId& input) { return input == root || Root(input) == root; });
+}
 
 TensorId GraphIndex::Root(TensorId tensor) const {
   while (tensor.port == 0 && IsAlias(tensor.node) && !inputs_[tensor.node].empty()) {
@@ -500,6 +537,9 @@ std::string Describe(const GraphIndex& index) {
       absl::StrAppend(&text, "\t^", index.node(input).name());
     }
     text += '\n';
+    if (index.Twin(n) >= 0) {
+      absl::StrAppend(&text, "#twin\t", node.name(), "\t", index.node(index.Twin(n)).name(), "\n");
+    }
   }
   return text;
 }

@@ -79,6 +79,13 @@ class GraphIndex {
   bool IsAlias(int n) const;
   // Is it on a way that must stay as fast as others (accumulation_races.h)?
   bool IsRacing(int n) const { return racing_[n]; }
+  // The op that oneDNN's layout pass makes one of with this one, as long as both read the same
+  // tensor: a convolution's gradient of the weights with that of the bias. -1 if there is none. Two
+  // ops instead of one round otherwise, so no swap may come between the two.
+  int Twin(int n) const { return twin_[n]; }
+  // May oneDNN's layout pass make one op of this one and a neighbour? With a control edge into it,
+  // it would not.
+  bool MayFuse(int n) const { return may_fuse_[n]; }
   // Whether it gives a variable a new value.
   bool IsUpdate(int n) const;
   // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them,
@@ -87,6 +94,8 @@ class GraphIndex {
   // May an input of this op be replaced by a swapped-in tensor?
   bool IsRewirable(int n) const;
 
+  // Does an input of `n` have that root?
+  bool Reads(int n, TensorId root) const;
   // The tensor that `tensor` is an alias of, itself if it is none.
   TensorId Root(TensorId tensor) const;
 
@@ -102,6 +111,8 @@ class GraphIndex {
   std::vector<int> critical_;  // the input on the longest way, -1 at its start
   std::vector<int> position_;
   std::vector<bool> racing_;
+  std::vector<int> twin_;
+  std::vector<bool> may_fuse_;
   std::vector<int> frame_;
   std::vector<int> frame_depth_;           // how many loops are around it
   std::vector<std::vector<int>> entries_;  // by frame: the Enter nodes that lead into it
@@ -111,6 +122,7 @@ class GraphIndex {
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
   absl::StatusOr<std::vector<int>> TopologicalOrder() const;
   void MeasureDepth(const std::vector<int>& order);
+  void FindFusions();
   void FindContexts(const std::vector<int>& order);
   absl::Status FindFrames();
   bool IsExit(int n) const;
@@ -126,7 +138,8 @@ std::string Fingerprint(const tensorflow::GraphDef& graph);
 //   name  op  context  flags  plain  input...
 // flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update.
 // plain: a 0 or 1 an output, 1 where the type is plain bytes. An input is "node:port" or "^node".
-// The pass adds the order edges that bootstrap.h makes as lines "#delay  before  after" and
+// A line "#twin  a  b" for each of two twins. The pass adds the order edges that bootstrap.h makes
+// as lines "#delay  before  after" and
 // "#keepup  before  after".
 std::string Describe(const GraphIndex& index);
 

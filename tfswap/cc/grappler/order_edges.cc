@@ -52,7 +52,8 @@ Edges KeepUps(const GraphIndex& index) {
   }
   for (int n = 0; n < index.size(); ++n) {
     if (!index.IsUpdate(n) || index.depth(n) == 0) continue;
-    const size_t depth = index.depth(n) + kSlack;
+    size_t depth = index.depth(n) + kSlack;
+    while (depth < spine.size() && spine[depth] >= 0 && index.MayFuse(spine[depth])) ++depth;
     if (depth >= spine.size() || spine[depth] < 0 || !index.AliveWith(n, spine[depth])) continue;
     edges.emplace_back(index.node(n).name(), index.node(spine[depth]).name());
   }

@@ -1,5 +1,6 @@
 #include "grappler/rewriter.h"
 
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
@@ -115,6 +116,13 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
           (trigger >= 0 && !index_.AliveWith(trigger, *found))) {
         return absl::InvalidArgumentError(absl::StrCat(
             "'", consumer, "' may run when the swap-in of '", swap.tensor, "' does not"));
+      }
+      const int twin = index_.Twin(*found);
+      if (twin >= 0 && index_.Reads(twin, root) &&
+          std::count(back.consumers.begin(), back.consumers.end(), index_.node(twin).name()) == 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the swap of '", swap.tensor, "' comes between '", consumer, "' and '",
+                         index_.node(twin).name(), "', which oneDNN may run as one op"));
       }
       absl::Status status = Rewire(swap, root, consumer, in.name(), ordinal);
       if (!status.ok()) return status;
