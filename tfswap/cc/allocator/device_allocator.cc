@@ -9,7 +9,8 @@ DeviceAllocator::Parts::Parts(const std::string& name)
       bfc(&system),
       budget(&bfc),
       slab(&budget, &budget, [this] { budget.NotifyFreed(); }),
-      recording(&slab) {
+      recording(&slab),
+      stand_in(&recording) {
   budget.SetSpareMemory(&slab);
   budget.SetHolders(&recording);
   budget.SetUncounted(RecordingAllocator::kHeaderBytes);
@@ -19,7 +20,7 @@ DeviceAllocator::DeviceAllocator(const std::string& name)
     : DeviceAllocator(std::make_unique<Parts>(name)) {}
 
 DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
-    : StatisticsAllocator(&parts->recording), owned_(std::move(parts)), parts_(*owned_) {}
+    : StatisticsAllocator(&parts->stand_in), owned_(std::move(parts)), parts_(*owned_) {}
 
 void DeviceAllocator::StartRecording() {
   parts_.recording.StartRecording(GetStats()->bytes_in_use);

@@ -8,6 +8,7 @@
 #include "allocator/budget_allocator.h"
 #include "allocator/recording_allocator.h"
 #include "allocator/slab_allocator.h"
+#include "allocator/stand_in_allocator.h"
 #include "allocator/statistics_allocator.h"
 #include "allocator/system_allocator.h"
 
@@ -33,6 +34,7 @@ class DeviceAllocator : public StatisticsAllocator {
     BudgetAllocator budget;
     SlabAllocator slab;
     RecordingAllocator recording;
+    StandInAllocator stand_in;
   };
   // Made before the base that is put over them.
   explicit DeviceAllocator(std::unique_ptr<Parts> parts);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "allocator/slab_layouts.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -33,6 +34,10 @@ struct KernelScope {
   // allocation fails and `gave_way` says why.
   std::function<bool()> give_way;
   bool gave_way = false;
+  // It goes on, and crashes, where it gets no memory: what to give it, and what to say of it, is in
+  // stand_in_allocator.h.
+  bool crashes = false;
+  std::string failure;
   KernelScope* const outer;
 
   static thread_local KernelScope* current;

@@ -74,13 +74,10 @@ void HazardTracker::Released(const void* block, int64_t bytes) {
 bool HazardTracker::CopyOut(void* host, const void* block, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   Activate();
-  // Whoever made the tensor has been given to compute: it is somewhere up to now.
-  auto fill = fills_.find(Address(block));
-  if (fill != fills_.end()) {
-    WaitForPoint(Queue::kOut, Queue::kIn, fill->second);
-  } else {
-    Line& compute = line(Queue::kCompute);
-    WaitForPoint(Queue::kOut, Queue::kCompute, ++compute.now);
+  // Whoever made the tensor has been given to compute: it is somewhere up to now. What a copy in
+  // made, and nobody has used since, is among the touches.
+  if (fills_.count(Address(block)) == 0) {
+    WaitForPoint(Queue::kOut, Queue::kCompute, ++line(Queue::kCompute).now);
   }
   WaitForOthers(Queue::kOut, Address(block), Address(block) + bytes, /*writes=*/false);
   WaitForOthers(Queue::kOut, Address(host), Address(host) + bytes, /*writes=*/true);

@@ -4,6 +4,8 @@
 #include <deque>
 #include <mutex>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
 #include "tensorflow/core/framework/device_factory.h"
 #include "tensorflow/core/public/session_options.h"
@@ -41,10 +43,14 @@ void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   }
   KernelScope scope(KernelScope::Role::kKernel, context);
   if (planned) scope.planned = allocator_->slab()->Find(*kernel);
-  if (counted) allocator_->budget()->KernelBegins(context->step_id());
+  if (counted) {
+    scope.crashes = absl::StartsWith(kernel->type_string_view(), "_Mkl");
+    allocator_->budget()->KernelBegins(context->step_id());
+  }
   StepRecorder::Op op;
   if (recorder->on()) op = recorder->OpBegins(*kernel, context);
   ThreadPoolDevice::Compute(kernel, context);
+  if (!scope.failure.empty()) context->SetStatus(absl::ResourceExhaustedError(scope.failure));
   if (op) recorder->OpEnds(op, context, scope.wait_ns);
   if (counted) allocator_->budget()->KernelEnds();
 }
