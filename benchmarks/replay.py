@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tfswap.ops.chain import Chain
 from tfswap.packing import Buffers, pack
-from tfswap.slots import GRANULE_BYTES, HEADER_BYTES
+from tfswap.slots import GRANULE_BYTES
 from tfswap.timeline import OUTLIVES_STEP_NS, Timeline
 from tfswap.traces.read import read_trace
 
@@ -34,7 +34,7 @@ _ROUNDS = 5
 def events_of(timeline: Timeline) -> tuple[NDArray[np.int64], int]:
     """Rows (bytes or -1, block, offset) of what a step allocates and frees, and the height."""
     inside = (timeline.buffer_alloc_ns >= 0) & (timeline.buffer_free_ns != OUTLIVES_STEP_NS)
-    kept = np.flatnonzero(inside & (timeline.buffer_bytes >= _LEAST_BYTES + HEADER_BYTES))
+    kept = np.flatnonzero(inside & (timeline.buffer_bytes >= _LEAST_BYTES))
     sizes = timeline.buffer_bytes[kept]
     begin, end = timeline.buffer_alloc_ns[kept], timeline.buffer_free_ns[kept]
     blocks = np.arange(len(kept))
@@ -43,7 +43,7 @@ def events_of(timeline: Timeline) -> tuple[NDArray[np.int64], int]:
     # On the clock of the events, in which the packed step is replayed.
     place = np.empty(len(times), dtype=np.int64)
     place[order] = np.arange(len(times))
-    granules = -(-(sizes + HEADER_BYTES) // GRANULE_BYTES)
+    granules = -(-sizes // GRANULE_BYTES)
     packing = pack(Buffers(granules, place[: len(kept)], place[len(kept) :]), seconds=2.0)
     rows = np.empty((len(times), 3), dtype=np.int64)
     rows[: len(kept), 0] = sizes

@@ -18,7 +18,7 @@ from tfswap.layout import plan_layout
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.report.address_map import AddressMap, Box
-from tfswap.slots import HEADER_BYTES, OUTSIDE, Slot
+from tfswap.slots import OUTSIDE, Slot
 from tfswap.trace import StepTrace
 
 _LAYOUT_TIME_S = 1.0
@@ -191,7 +191,7 @@ def _sizes_recorded(trace: StepTrace) -> dict[str, int]:
 
 def _sizes_planned(layout: Iterable[Slot]) -> dict[str, int]:
     return {
-        slot.op: slot.size_bytes - HEADER_BYTES
+        slot.op: slot.size_bytes
         for slot in layout
         if slot.kind == 0 and slot.ordinal == 0 and slot.offset_bytes != OUTSIDE
     }

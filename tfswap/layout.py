@@ -20,7 +20,7 @@ from tfswap.grappler.graph import StepGraph
 from tfswap.packing import FIXED_NOWHERE, Buffers, pack
 from tfswap.plan import FunctionPlan
 from tfswap.recorded_step import Lived, RecordedStep
-from tfswap.slots import GRANULE_BYTES, HEADER_BYTES, OUTSIDE, Key, Slot
+from tfswap.slots import GRANULE_BYTES, OUTSIDE, Key, Slot
 from tfswap.step_order import StepOrder
 from tfswap.trace import StepTrace
 
@@ -77,10 +77,10 @@ def plan_layout(
     packing = pack(buffers, seconds=seconds)
     places = [int(offset) for offset in packing.offsets]
     slots = [
-        Slot(*lived.key, place * GRANULE_BYTES, lived.bytes + HEADER_BYTES)
+        Slot(*lived.key, place * GRANULE_BYTES, lived.bytes)
         for lived, place in zip(lowest.lived, places, strict=True)
     ]
-    slots += [Slot(*key, OUTSIDE, size + HEADER_BYTES) for key, size in sorted(lasting.items())]
+    slots += [Slot(*key, OUTSIDE, size) for key, size in sorted(lasting.items())]
     for before, after in _neighbours(buffers, packing.offsets):
         first, then = lowest.lived[before], lowest.lived[after]
         if then.gate is not None:
@@ -109,7 +109,7 @@ def _fixed(
             lived.begin_ns
             for lived in step.lived
             for slots in known
-            if _tells(lived.bytes + HEADER_BYTES, slots.get(lived.key))
+            if _tells(lived.bytes, slots.get(lived.key))
         ),
         default=0,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from tfswap.grappler.graph import StepGraph
 from tfswap.packing import Buffers
 from tfswap.plan import SWAP_IN_PREFIX
-from tfswap.slots import GRANULE_BYTES, HEADER_BYTES, Key
+from tfswap.slots import GRANULE_BYTES, Key
 from tfswap.step_order import StepOrder
 from tfswap.trace import StepTrace
 
@@ -126,7 +126,7 @@ class RecordedStep:
 
     def buffers_to_pack(self) -> Buffers:
         """All that lived, in granules."""
-        sizes = np.array([lived.bytes + HEADER_BYTES for lived in self.lived], dtype=np.int64)
+        sizes = np.array([lived.bytes for lived in self.lived], dtype=np.int64)
         return Buffers(
             size=-(-sizes // GRANULE_BYTES),
             lower=np.array([lived.begin_ns for lived in self.lived], dtype=np.int64),

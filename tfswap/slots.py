@@ -8,9 +8,6 @@ from typing import NamedTuple
 GRANULE_BYTES = 1024
 """Slots begin and end at its multiples (``Slab::kGranuleBytes``)."""
 
-HEADER_BYTES = 64
-"""That each block has in front (``RecordingAllocator::kHeaderBytes``)."""
-
 OUTSIDE = -2
 """The offset of what has no place of its own (``kOutside``)."""
 
@@ -36,7 +33,7 @@ class Slot(NamedTuple):
         op, kind, ordinal: As in `Key`.
         offset_bytes: From the slab's begin; -2 for what outlives its step (a variable's new value):
             it is put wherever there is room behind the planned places.
-        size_bytes: Of the block, with its header.
+        size_bytes: That the op asks for.
     """
 
     op: str

@@ -71,7 +71,7 @@ def holds(address: int, size: int, value: int) -> bool:
 def test_blocks_are_aligned_and_nobody_elses(chain: Chain, alignment: int) -> None:
     sizes = [1, 63, 64, 4095, 4096, 65_537, 3 * MIB]
     if "bfc" in chain.names:
-        alignment = min(alignment, 64)  # with headers in front, more than its own 256 is not kept
+        alignment = min(alignment, 64)  # with a header in front, more than its own 256 is not kept
     blocks = [(chain.allocate(size, alignment), size, i + 1) for i, size in enumerate(sizes)]
     for address, size, value in blocks:
         assert address and address % alignment == 0
@@ -91,12 +91,12 @@ def test_no_bytes_are_a_block_or_none(chain: Chain) -> None:
 
 
 def test_planned_blocks_never_share_an_address(chain: Chain) -> None:
-    blocks = [chain.allocate(MIB - chain.headers, op=(GRAPH, OP, i % 3)) for i in range(9)]
+    blocks = [chain.allocate(MIB, op=(GRAPH, OP, i % 3)) for i in range(9)]
     assert all(blocks)
     for i, address in enumerate(blocks):
-        fill(address, MIB - chain.headers, i + 1)
+        fill(address, MIB, i + 1)
     for i, address in enumerate(blocks):
-        assert holds(address, MIB - chain.headers, i + 1)
+        assert holds(address, MIB, i + 1)
         chain.free(address)
 
 
@@ -128,7 +128,7 @@ def test_freed_in_any_order_by_any_thread(chain: Chain) -> None:
                 chain.free(address)
                 continue
             op = (GRAPH, OP, dice.randrange(4)) if dice.random() < 0.6 else None
-            size = MIB - chain.headers if op else dice.choice((8, 5000, 100_000, MIB))
+            size = MIB if op else dice.choice((8, 5000, 100_000, MIB))
             address = chain.allocate(size, op=op)
             if not address:
                 failures.append(f"{size} bytes were refused")

@@ -10,7 +10,7 @@ import pytest
 from tfswap.grappler.graph import StepGraph
 from tfswap.layout import Layout, plan_layout
 from tfswap.plan import FunctionPlan, Return, SwapPlan, TensorSwap
-from tfswap.slots import GRANULE_BYTES, HEADER_BYTES, OUTSIDE, Slot, slots_to_text
+from tfswap.slots import GRANULE_BYTES, OUTSIDE, Slot, slots_to_text
 from tfswap.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
 
 KIB = 1024
@@ -125,15 +125,15 @@ def test_what_lives_together_is_apart_and_the_rest_shares() -> None:
     assert not overlap(a, b) and not overlap(b, c)
     assert overlap(a, c)
     for slot in slots.values():
-        assert slot.size_bytes == 8 * KIB + HEADER_BYTES
+        assert slot.size_bytes == 8 * KIB
         assert slot.offset_bytes % GRANULE_BYTES == 0
 
 
 def test_the_height_is_that_of_the_highest_slot_and_no_less_than_the_load() -> None:
-    trace = recorded(("a", 8 * KIB, 0, 50), ("b", 2 * KIB, 40, 90), ("c", 4 * KIB, 60, 99))
+    trace = recorded(("a", 8 * KIB, 0, 50), ("b", 2 * KIB - 100, 40, 90), ("c", 4 * KIB, 60, 99))
     layout = laid_out(trace, LETTERS)
-    # Headers and granules count: 9 KiB and 3 KiB.
-    assert layout.height_bytes == layout.max_live_bytes == 12 * KIB
+    # In whole granules.
+    assert layout.height_bytes == layout.max_live_bytes == 10 * KIB
     assert max(slot.offset_bytes + slot.size_bytes for slot in layout.slots) <= layout.height_bytes
 
 
@@ -162,7 +162,7 @@ def test_a_step_that_brought_back_what_the_plan_keeps_is_packed_only_if_there_is
 
 def test_allocations_of_an_op_are_told_apart_by_kind() -> None:
     slots = planned(recorded(("a", 8 * KIB, 2, 9), ("a", 9 * KIB, 3, 9, 1), ("a", 7 * KIB, 4, 9)))
-    assert {key: slot.size_bytes - HEADER_BYTES for key, slot in slots.items()} == {
+    assert {key: slot.size_bytes for key, slot in slots.items()} == {
         ("a", 0, 0): 8 * KIB,
         ("a", 1, 0): 9 * KIB,
         ("a", 0, 1): 7 * KIB,
@@ -179,7 +179,7 @@ def test_allocations_of_an_op_are_told_apart_by_their_order_in_a_run() -> None:
             runs=(("a", 1, 4), ("a", 51, 54)),
         )
     )
-    assert {key: slot.size_bytes - HEADER_BYTES for key, slot in slots.items()} == {
+    assert {key: slot.size_bytes for key, slot in slots.items()} == {
         ("a", 0, 0): 8 * KIB,
         ("a", 0, 1): 9 * KIB,
     }
@@ -198,7 +198,7 @@ def test_a_slot_in_a_loop_covers_all_runs_and_nobody_waits_for_it() -> None:
     assert len(layout.slots) == 4
     assert not overlap(slots_of(layout)["b"], slots_of(layout)["c"])
     # The large ones share with both.
-    assert layout.height_bytes == 18 * KIB
+    assert layout.height_bytes == 17 * KIB
     assert sorted(layout.order) == [("a", "c"), ("c", "d")]
 
 
@@ -216,7 +216,7 @@ def test_what_outlives_any_recorded_step_is_put_outside() -> None:
     goes = recorded(("a", 8 * KIB, 10, 30), ("b", 4 * KIB, 0, 20))  # the one that is packed
     slots = planned(stays, goes)
     assert slots["a", 0, 0].offset_bytes == OUTSIDE
-    assert slots["b", 0, 0].size_bytes == 4 * KIB + HEADER_BYTES
+    assert slots["b", 0, 0].size_bytes == 4 * KIB
 
 
 def test_copies_of_variables_are_put_outside_though_no_step_made_any() -> None:
@@ -261,7 +261,7 @@ def test_before_the_shape_is_known_every_shape_has_the_same_places() -> None:
     second = laid_out(last, LETTERS, function)
     assert slots_of(first)["a"].offset_bytes == slots_of(second)["a"].offset_bytes > 0
     assert second.height_bytes < first.height_bytes
-    assert second.height_bytes >= slots_of(first)["a"].offset_bytes + 9 * KIB
+    assert second.height_bytes >= slots_of(first)["a"].offset_bytes + 8 * KIB
 
 
 def test_slots_travel_in_the_plan() -> None:

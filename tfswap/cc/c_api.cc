@@ -131,8 +131,7 @@ void tfswap_restart_window(int device) {
   CpuAllocator(device)->budget()->RestartWindow();
 }
 
-// What a slot has to hold beside the bytes asked for, and what slots are multiples of.
-int64_t tfswap_block_header_bytes() { return tfswap::RecordingAllocator::kHeaderBytes; }
+// What slots are multiples of.
 int64_t tfswap_granule_bytes() { return tfswap::Slab::kGranuleBytes; }
 
 // Planned addresses of a graph's buffers (allocator/slab_layouts.h). Answers "" or why not.

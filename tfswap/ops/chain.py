@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from tfswap.ops import library
 
-_HEADER_BYTES = 64  # that "recording" puts in front of each block
-
 
 class Chain:
     """Allocators by name, such as "statistics recording slab budget system", outermost first.
@@ -52,13 +50,6 @@ class Chain:
         if self._chain:
             self._dll.tfswap_chain_destroy(self._chain)
             self._chain = None
-
-    @property
-    def headers(self) -> int:
-        """Bytes that a slot has to hold beside those asked for."""
-        place = {name: i for i, name in enumerate(self.names)}
-        above = place.get("recording", 99) < place.get("slab", -1)
-        return _HEADER_BYTES if above else 0
 
     def install(self, graph: str, text: str) -> None:
         """A layout (see `tfswap.layout.Layout.to_text`); "" takes the graph's away.
@@ -128,7 +119,6 @@ class Chain:
             self._chain,
             rows.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
             len(rows),
-            self.headers,
             height,
             threads,
             repeats,

@@ -48,7 +48,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_clear_layouts": (None, [ctypes.c_int]),
     "tfswap_check_slab": (None, [ctypes.c_int, ctypes.c_int]),
     "tfswap_open_bfc": (None, [ctypes.c_int, ctypes.c_int64]),
-    "tfswap_block_header_bytes": (ctypes.c_int64, []),
     "tfswap_granule_bytes": (ctypes.c_int64, []),
     "tfswap_chain_make": (
         ctypes.c_void_p,
@@ -78,7 +77,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [
             ctypes.c_void_p,
             ctypes.POINTER(ctypes.c_int64),
-            ctypes.c_int64,
             ctypes.c_int64,
             ctypes.c_int64,
             ctypes.c_int,
@@ -195,10 +193,6 @@ class Library:
         What is there already stays where it is. For comparisons.
         """
         self._dll.tfswap_open_bfc(device, arena_bytes or 0)
-
-    def block_header_bytes(self) -> int:
-        """What each block has in front of the bytes asked for."""
-        return int(self._dll.tfswap_block_header_bytes())
 
     def granule_bytes(self) -> int:
         """What slots begin at multiples of."""

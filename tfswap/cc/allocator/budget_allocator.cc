@@ -59,7 +59,7 @@ std::string BudgetAllocator::Name() {
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
-  const Request request{alignment, num_bytes, Counted(num_bytes), attributes};
+  const Request request{alignment, num_bytes, attributes};
   Refusal refusal = Refusal::kNone;
   void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
   if (ptr == nullptr && attributes.retry_on_failure) ptr = ObtainOrWait(request, &refusal);
@@ -67,13 +67,13 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
     return ptr;
   }
   failures_.fetch_add(1, std::memory_order_relaxed);
-  last_failure = WhyNot(request.counted, refusal);
+  last_failure = WhyNot(request.counted(), refusal);
   return nullptr;
 }
 
 void BudgetAllocator::DeallocateRaw(void* ptr) {
   if (ptr == nullptr) return;
-  const int64_t bytes = Counted(next()->RequestedSize(ptr));
+  const auto bytes = static_cast<int64_t>(next()->RequestedSize(ptr));
   next()->DeallocateRaw(ptr);
   Release(bytes);
 }
@@ -154,19 +154,19 @@ void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   if (spare_ != nullptr) {
     if (void* ptr = spare_->Instead(request.alignment, request.bytes)) return ptr;
   }
-  if (TryReserve(request.counted)) {
+  if (TryReserve(request.counted())) {
     if (void* ptr = FromNext(request, refusal)) return ptr;
   }
   if (spare_ == nullptr) return nullptr;
-  const int64_t missing = in_use_.load() + request.counted - budget_.load();
-  if (spare_->GiveBack(missing) == 0 || !TryReserve(request.counted)) return nullptr;
+  const int64_t missing = in_use_.load() + request.counted() - budget_.load();
+  if (spare_->GiveBack(missing) == 0 || !TryReserve(request.counted())) return nullptr;
   return FromNext(request, refusal);
 }
 
 void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
   void* ptr = next()->AllocateRaw(request.alignment, request.bytes, request.attributes);
   if (ptr == nullptr) {
-    in_use_.fetch_sub(request.counted);  // nothing became free that others could wait for
+    in_use_.fetch_sub(request.counted());  // nothing became free that others could wait for
     *refusal = Refusal::kFragments;
   }
   return ptr;
@@ -206,8 +206,8 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
     // Where there is room, but in pieces, whatever leaves may join them.
     const int64_t missing = *refusal == Refusal::kFragments
-                                ? request.counted
-                                : in_use_.load() + request.counted - budget_.load();
+                                ? request.counted()
+                                : in_use_.load() + request.counted() - budget_.load();
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
     int64_t reclaimed = 0;
     if (reclaimer_ != nullptr && missing > leaving) {

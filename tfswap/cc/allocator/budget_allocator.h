@@ -88,9 +88,6 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   bool HasBudget() const { return budget_.load(std::memory_order_relaxed) > 0; }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   void SetSpareMemory(SpareMemory* spare) { spare_ = spare; }
-  // Of each block, so many bytes are not counted: headers of allocators above, which nobody asked
-  // for.
-  void SetUncounted(int64_t bytes) { uncounted_ = bytes; }
   // Who is asked for the holders when an allocation fails.
   void SetHolders(RecordingAllocator* holders) { holders_ = holders; }
   BudgetStats Stats() const;
@@ -112,7 +109,7 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   struct Request {
     size_t alignment;
     size_t bytes;
-    int64_t counted;  // against the budget
+    int64_t counted() const { return static_cast<int64_t>(bytes); }
     const tensorflow::AllocationAttributes& attributes;
   };
   enum class Refusal { kNone, kBudget, kFragments };
@@ -124,15 +121,11 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   void* ObtainOrWait(const Request& request, Refusal* refusal);
   // For what is reserved.
   void* FromNext(const Request& request, Refusal* refusal);
-  int64_t Counted(size_t block_bytes) const {
-    return std::max(static_cast<int64_t>(block_bytes) - uncounted_, int64_t{0});
-  }
   std::string WhyNot(int64_t bytes, Refusal refusal);
 
   Reclaimer* reclaimer_ = nullptr;
   SpareMemory* spare_ = nullptr;
   RecordingAllocator* holders_ = nullptr;
-  int64_t uncounted_ = 0;
 
   std::atomic<int64_t> budget_{0};
   std::atomic<int64_t> in_use_{0};

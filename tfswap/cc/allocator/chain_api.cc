@@ -102,14 +102,14 @@ char* tfswap_chain_stats(void* chain) {
 }
 
 // Replays a step (allocator/replay.h): `events` are rows of bytes, block, offset. Answers ns.
-int64_t tfswap_chain_replay(void* chain, const int64_t* events, int64_t count, int64_t header,
-                            int64_t height, int threads, int repeats, int64_t* failures) {
+int64_t tfswap_chain_replay(void* chain, const int64_t* events, int64_t count, int64_t height,
+                            int threads, int repeats, int64_t* failures) {
   std::vector<ReplayEvent> steps;
   for (int64_t i = 0; i < count; ++i) {
     steps.push_back({events[3 * i], events[3 * i + 1], events[3 * i + 2]});
   }
-  const ReplayResult result = ::tfswap::Replay(static_cast<Chain*>(chain)->outermost(), steps,
-                                               header, height, threads, repeats);
+  const ReplayResult result =
+      ::tfswap::Replay(static_cast<Chain*>(chain)->outermost(), steps, height, threads, repeats);
   *failures = result.failures;
   return result.ns;
 }

@@ -13,7 +13,6 @@ DeviceAllocator::Parts::Parts(const std::string& name)
       stand_in(&recording) {
   budget.SetSpareMemory(&slab);
   budget.SetHolders(&recording);
-  budget.SetUncounted(RecordingAllocator::kHeaderBytes);
 }
 
 DeviceAllocator::DeviceAllocator(const std::string& name)

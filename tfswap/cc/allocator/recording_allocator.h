@@ -1,6 +1,7 @@
 #ifndef TFSWAP_ALLOCATOR_RECORDING_ALLOCATOR_H_
 #define TFSWAP_ALLOCATOR_RECORDING_ALLOCATOR_H_
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -8,6 +9,7 @@
 
 #include "allocator/adaptor.h"
 #include "allocator/step_recorder.h"
+#include "core/address_table.h"
 
 namespace tfswap {
 
@@ -21,18 +23,16 @@ struct Holder {
 
 // Knows who holds what, and writes a trace while its recorder is on. Blocks below kListedBytes are
 // neither listed nor traced.
-class RecordingAllocator : public SizedAdaptor {
+class RecordingAllocator : public Adaptor {
  public:
   static constexpr int64_t kListedBytes = 4096;
-  static constexpr int64_t kHeaderBytes = 64;  // that each block has in front
 
-  explicit RecordingAllocator(tensorflow::Allocator* next) : SizedAdaptor(next) {}
+  explicit RecordingAllocator(tensorflow::Allocator* next);
 
-  using SizedAdaptor::AllocateRaw;
+  using Adaptor::AllocateRaw;
   void* AllocateRaw(size_t alignment, size_t num_bytes,
                     const tensorflow::AllocationAttributes& attributes) override;
   void DeallocateRaw(void* ptr) override;
-  size_t RequestedSize(const void* ptr) const override;
   int64_t AllocationId(const void* ptr) const override;
 
   std::vector<Holder> Holders();
@@ -42,12 +42,19 @@ class RecordingAllocator : public SizedAdaptor {
   StepTrace StopRecording() { return recorder_.Stop(); }
 
  private:
-  struct Header;
-  static Header* HeaderOf(const void* ptr);
+  struct Block {
+    const std::string* op = nullptr;
+    int64_t bytes = 0;
+    int64_t step_id = 0;
+    int64_t id = 0;
+    BufferKind kind = BufferKind::kOther;
+  };
+  const std::string* NameOf(absl::string_view op);
 
-  std::mutex mu_;  // guards all but the recorder
-  Header* blocks_ = nullptr;
-  int64_t next_id_ = 1;
+  const int64_t number_;  // no other one of the process has it
+  AddressTable<Block> blocks_;
+  std::atomic<int64_t> next_id_{1};
+  std::mutex names_mu_;
   std::unordered_set<std::string> names_;
   StepRecorder recorder_;
 };

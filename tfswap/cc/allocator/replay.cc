@@ -11,7 +11,7 @@
 namespace tfswap {
 
 ReplayResult Replay(tensorflow::Allocator* allocator, const std::vector<ReplayEvent>& events,
-                    int64_t header, int64_t height, int threads, int repeats) {
+                    int64_t height, int threads, int repeats) {
   int64_t blocks = 0;
   for (const ReplayEvent& event : events) blocks = std::max(blocks, event.block + 1);
   std::atomic<int> ready{0};
@@ -21,7 +21,7 @@ ReplayResult Replay(tensorflow::Allocator* allocator, const std::vector<ReplayEv
     std::vector<PlannedOp> planned(events.size());
     for (size_t i = 0; i < events.size(); ++i) {
       if (events[i].bytes < 0 || events[i].offset < 0) continue;
-      planned[i].slots[0] = {{events[i].offset + thread * height, events[i].bytes + header}};
+      planned[i].slots[0] = {{events[i].offset + thread * height, events[i].bytes}};
     }
     std::vector<void*> at(blocks, nullptr);
     KernelScope scope(KernelScope::Role::kKernel, nullptr);

@@ -20,11 +20,10 @@ struct ReplayResult {
   int64_t failures = 0;  // allocations that were refused
 };
 
-// Replays a step whose slots hold `header` bytes beside those asked for, `repeats` times on each of
-// `threads` threads at once, each with slots of its own, a `height` above those of the thread
-// before.
+// Replays a step `repeats` times on each of `threads` threads at once, each with slots of its own,
+// a `height` above those of the thread before.
 ReplayResult Replay(tensorflow::Allocator* allocator, const std::vector<ReplayEvent>& events,
-                    int64_t header, int64_t height, int threads, int repeats);
+                    int64_t height, int threads, int repeats);
 
 }  // namespace tfswap
 

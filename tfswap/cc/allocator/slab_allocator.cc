@@ -13,7 +13,7 @@ namespace tfswap {
 namespace {
 
 // Smaller ones are not worth a slot: those that are not recorded either.
-constexpr size_t kLeastBytes = RecordingAllocator::kListedBytes + RecordingAllocator::kHeaderBytes;
+constexpr size_t kLeastBytes = RecordingAllocator::kListedBytes;
 
 constexpr auto kMostAlignment = static_cast<size_t>(Slab::kGranuleBytes);
 
