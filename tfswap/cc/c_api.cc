@@ -9,7 +9,7 @@
 #include "device/swap_device.h"
 #include "grappler/op_costs.h"
 #include "grappler/pass_log.h"
-#include "kernels/copy_engine.h"
+#include "kernels/thread_copy_engine.h"
 
 namespace {
 
@@ -23,6 +23,7 @@ using ::tfswap::DeviceAllocator;
 using ::tfswap::HostPoolStats;
 using ::tfswap::Numbers;
 using ::tfswap::SlabAllocatorStats;
+using ::tfswap::ThreadCopyEngine;
 
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
@@ -47,9 +48,9 @@ void tfswap_set_budget(int device, int64_t bytes) {
   CpuAllocator(device)->budget()->SetBudget(bytes);
 }
 
-void tfswap_set_host_limit(int64_t bytes) { CopyEngine::host_pool()->SetLimit(bytes); }
+void tfswap_set_host_limit(int64_t bytes) { ThreadCopyEngine::host_pool()->SetLimit(bytes); }
 
-void tfswap_trim_host() { CopyEngine::host_pool()->Trim(); }
+void tfswap_trim_host() { ThreadCopyEngine::host_pool()->Trim(); }
 
 void tfswap_emulate_link(int device, double bytes_per_s, int64_t latency_ns) {
   CopyEngine::For(CpuAllocator(device))->EmulateLink(bytes_per_s, latency_ns);
@@ -70,7 +71,7 @@ char* tfswap_memory_stats(int device) {
   const SlabAllocatorStats slab = allocator->slab()->Stats();
   const BfcStats bfc = allocator->bfc()->Stats();
   const CopyStats copies = CopyEngine::For(allocator)->Stats();
-  const HostPoolStats host = CopyEngine::host_pool()->Stats();
+  const HostPoolStats host = ThreadCopyEngine::host_pool()->Stats();
   return Copied(Numbers()
                     .Add("budget_bytes", budget.budget_bytes)
                     .Add("bytes_in_use", budget.bytes_in_use)
@@ -123,7 +124,7 @@ void tfswap_reset_memory_stats(int device) {
   CpuAllocator(device)->ClearStats();
   CpuAllocator(device)->slab()->ResetCounts();
   CopyEngine::For(CpuAllocator(device))->ClearStats();
-  CopyEngine::host_pool()->ResetPeak();
+  ThreadCopyEngine::host_pool()->ResetPeak();
 }
 
 void tfswap_restart_window(int device) {

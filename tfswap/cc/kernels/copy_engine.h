@@ -2,7 +2,6 @@
 #define TFSWAP_KERNELS_COPY_ENGINE_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,6 +18,8 @@
 namespace tfswap {
 
 class CopyEngine;
+class StreamCopyEngine;
+class ThreadCopyEngine;
 
 // A tensor between its swap-out and its last swap-in.
 //
@@ -43,6 +44,8 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
 
  private:
   friend class CopyEngine;
+  friend class StreamCopyEngine;
+  friend class ThreadCopyEngine;
   using Continuation = std::function<void(const absl::Status&, const tensorflow::Tensor&)>;
 
   CopyEngine* const engine_;
@@ -70,32 +73,31 @@ struct CopyStats {
   int64_t busy_in_ns = 0;
 };
 
-// Moves buffers between a device and far memory on threads of its own, one a direction. What a plan
-// moves goes first come first served, and before lazy swap-ins, which go by the place of their
-// readers in the step. Never holds an executor thread.
+// Moves buffers between a device and far memory: what is parked and who leaves first, counts, and
+// faults for tests. How bytes are moved is the device's: thread_copy_engine.h for host memory,
+// gpu/stream_copy_engine.h for a card. Never holds an executor thread.
 class CopyEngine : public Reclaimer {
  public:
-  // The engine of the device that `allocator` serves; made at the first call, never destroyed.
+  // The engine of the device that `allocator` serves, never destroyed. A device without one of its
+  // own gets a ThreadCopyEngine at the first call.
   static CopyEngine* For(DeviceAllocator* allocator);
 
   using Done = std::function<void(const absl::Status&)>;
 
   // Copies the buffer out at once; `done` runs when the device's copy has been given up.
-  void Leave(const FarBufferPtr& buffer, Done done);
+  virtual void Leave(const FarBufferPtr& buffer, Done done) = 0;
   // Keeps the buffer on the device as long as nobody needs the room.
   void Park(const FarBufferPtr& buffer);
   // Brings the buffer back as output 0 of `context`, then runs `done`.
-  void Return(const FarBufferPtr& buffer, int64_t next_use, tensorflow::OpKernelContext* context,
-              std::function<void()> done);
+  virtual void Return(const FarBufferPtr& buffer, int64_t next_use,
+                      tensorflow::OpKernelContext* context, std::function<void()> done) = 0;
 
-  int64_t Reclaim(int64_t bytes) override;
-  int64_t BytesLeaving() const override { return bytes_leaving_.load(); }
-  bool IsCopyingIn() const override { return copying_in_.load() > 0; }
-  bool InForce() const override { return Stats().buffers_alive > 0; }
-  std::string Hindrance() const override;
+  int64_t Reclaim(int64_t bytes) final;
+  bool InForce() const final { return Stats().buffers_alive > 0; }
+  std::string Hindrance() const final;
 
-  // Makes each copy take as long as on a link of this speed; 0 lifts that.
-  void EmulateLink(double bytes_per_s, int64_t latency_ns);
+  // Makes each copy take as long as on a link of this speed; 0 lifts that. Only where threads copy.
+  virtual void EmulateLink(double bytes_per_s, int64_t latency_ns) {}
   void SetVerify(bool verify) { verify_.store(verify); }
   // The next copies fail, for tests: "out", "in", "corrupt" or "" for none.
   void InjectFault(std::string kind);
@@ -103,56 +105,37 @@ class CopyEngine : public Reclaimer {
   CopyStats Stats() const;
   void ClearStats();
 
-  // Far memory is one for all devices.
-  static HostPool* host_pool();
+  // The memory behind this device.
+  virtual HostPool* far_memory() = 0;
+
+ protected:
+  // Of the device that `allocator` serves; not one of several.
+  explicit CopyEngine(DeviceAllocator* allocator);
+
+  // Has a buffer leave for whose memory somebody waits. With mu_ held; what is put into `given_up`
+  // is released without it.
+  virtual void EvictLocked(const FarBufferPtr& buffer,
+                           std::vector<tensorflow::Tensor>* given_up) = 0;
+  bool TakeFault(const char* kind);
+  void UnparkLocked(FarBuffer* buffer);
+  void ParkLocked(FarBuffer* buffer);
+  absl::Status Failed(const char* doing, const FarBuffer& buffer, const std::string& why) const;
+  absl::Status Changed(const FarBuffer& buffer) const;
+  static bool IsCancelled(tensorflow::OpKernelContext* context);
+  static absl::Status Cancelled(const FarBuffer& buffer);
+
+  DeviceAllocator* const allocator_;
+  mutable std::mutex mu_;
+  CopyStats stats_;
+  std::atomic<bool> far_memory_full_{false};
+  std::atomic<bool> verify_{false};
 
  private:
   friend class FarBuffer;
 
-  // A thread and its queue: smaller places first, equal ones in the order of their coming.
-  class Worker {
-   public:
-    explicit Worker(const char* name);
-    void Schedule(int64_t place, std::function<void()> job);
-    // Is there a job that goes before `place`?
-    bool HasBefore(int64_t place);
-
-   private:
-    std::mutex mu_;
-    std::condition_variable wake_;
-    std::multimap<int64_t, std::function<void()>> jobs_;
-  };
-
-  explicit CopyEngine(DeviceAllocator* allocator);
-
-  void StartLeaving(const FarBufferPtr& buffer, Done done);
-  void CopyOut(const FarBufferPtr& buffer, const Done& done);
-  void StartReturning(const FarBufferPtr& buffer, int64_t place,
-                      tensorflow::OpKernelContext* context, std::function<void()> done);
-  // Whether it happened: a job that has no memory gives way to one that is needed sooner.
-  bool CopyIn(const FarBufferPtr& buffer, int64_t place, tensorflow::OpKernelContext* context);
-  absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer);
-  bool TakeFault(const char* kind);
-  void UnparkLocked(FarBuffer* buffer);
-  void ParkLocked(FarBuffer* buffer);
-  void HoldForLink(int64_t start_ns, int64_t bytes) const;
-
-  DeviceAllocator* const allocator_;
-  Worker out_;
-  Worker in_;
-
-  mutable std::mutex mu_;
   // Parked buffers by next use; the last is the first to go.
   std::set<std::pair<int64_t, FarBuffer*>> parked_;
-  CopyStats stats_;
   std::string fault_;
-
-  std::atomic<int64_t> bytes_leaving_{0};
-  std::atomic<int> copying_in_{0};
-  std::atomic<bool> far_memory_full_{false};
-  std::atomic<bool> verify_{false};
-  std::atomic<double> link_ns_per_byte_{0};
-  std::atomic<int64_t> link_latency_ns_{0};
 };
 
 }  // namespace tfswap

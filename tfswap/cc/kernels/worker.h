@@ -1,0 +1,29 @@
+#ifndef TFSWAP_KERNELS_WORKER_H_
+#define TFSWAP_KERNELS_WORKER_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+namespace tfswap {
+
+// A thread and its queue: smaller places first, equal ones in the order of their coming. It lives
+// as long as the process.
+class Worker {
+ public:
+  explicit Worker(const char* name);
+  void Schedule(int64_t place, std::function<void()> job);
+  // Is there a job that goes before `place`?
+  bool HasBefore(int64_t place);
+
+ private:
+  std::mutex mu_;
+  std::condition_variable wake_;
+  std::multimap<int64_t, std::function<void()>> jobs_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_KERNELS_WORKER_H_
