@@ -143,6 +143,7 @@ class SwapRun:
         self._measured_to_simulated = 1.0
         self._attempts: list[_Attempt] = []
         self._measured: list[_Step] = []
+        self._is_stock = False  # the graph is as TensorFlow made it: the model fits
         self._addresses: AddressRun | None = None
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
@@ -348,6 +349,10 @@ class SwapRun:
             if len(self._measured) >= _MEASURED_STEPS:
                 self._check()
         elif self._phase is _Phase.STEADY:
+            if self._is_stock and after["slab_limit_bytes"] == 0:
+                # What the profile foretold can now be measured.
+                known = max((s.peak_bytes for s in self._measured), default=0)
+                self.report.unswapped_peak_bytes = max(known, step.peak_bytes)
             self._measured.append(step)
             if len(self._measured) > 64:
                 del self._measured[:32]
@@ -439,6 +444,7 @@ class SwapRun:
                 # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
                 self._plan = self._plan.with_function(FunctionPlan(self._fingerprint))
                 self._push()
+                self._is_stock = True
             self._measured = []
             self._settled()
             self._print_summary()

@@ -6,19 +6,19 @@
 
 #include "absl/strings/str_split.h"
 #include "core/c_text.h"
-#include "device/swap_device.h"
+#include "device/device_table.h"
 #include "grappler/op_costs.h"
 #include "grappler/pass_log.h"
 #include "kernels/thread_copy_engine.h"
 
 namespace {
 
+using ::tfswap::AllocatorOf;
 using ::tfswap::BfcStats;
 using ::tfswap::BudgetStats;
 using ::tfswap::Copied;
 using ::tfswap::CopyEngine;
 using ::tfswap::CopyStats;
-using ::tfswap::CpuAllocator;
 using ::tfswap::DeviceAllocator;
 using ::tfswap::HostPoolStats;
 using ::tfswap::Numbers;
@@ -40,12 +40,14 @@ extern "C" {
 
 void tfswap_free(void* text) { std::free(text); }
 
-// CPU devices of ours that TensorFlow has made so far, and the highest number of them at once.
-int tfswap_devices_made() { return tfswap::CpuDevicesMade(); }
-int tfswap_device_count() { return tfswap::CpuDeviceCount(); }
+// Devices of ours that TensorFlow has made so far, and the highest numbers of CPUs and of GPUs at
+// once. Elsewhere `device` is n for CPU:n, and 1000 + n for GPU:n, which must be there.
+int tfswap_devices_made() { return tfswap::DevicesMade(); }
+int tfswap_device_count() { return tfswap::CpuCount(); }
+int tfswap_gpu_count() { return tfswap::GpuCount(); }
 
 void tfswap_set_budget(int device, int64_t bytes) {
-  CpuAllocator(device)->budget()->SetBudget(bytes);
+  AllocatorOf(device)->budget()->SetBudget(bytes);
 }
 
 void tfswap_set_host_limit(int64_t bytes) { ThreadCopyEngine::host_pool()->SetLimit(bytes); }
@@ -53,25 +55,25 @@ void tfswap_set_host_limit(int64_t bytes) { ThreadCopyEngine::host_pool()->SetLi
 void tfswap_trim_host() { ThreadCopyEngine::host_pool()->Trim(); }
 
 void tfswap_emulate_link(int device, double bytes_per_s, int64_t latency_ns) {
-  CopyEngine::For(CpuAllocator(device))->EmulateLink(bytes_per_s, latency_ns);
+  CopyEngine::For(AllocatorOf(device))->EmulateLink(bytes_per_s, latency_ns);
 }
 
 void tfswap_set_verify(int device, int verify) {
-  CopyEngine::For(CpuAllocator(device))->SetVerify(verify != 0);
+  CopyEngine::For(AllocatorOf(device))->SetVerify(verify != 0);
 }
 
 void tfswap_inject_fault(int device, const char* kind) {
-  CopyEngine::For(CpuAllocator(device))->InjectFault(kind);
+  CopyEngine::For(AllocatorOf(device))->InjectFault(kind);
 }
 
 char* tfswap_memory_stats(int device) {
-  DeviceAllocator* allocator = CpuAllocator(device);
+  DeviceAllocator* allocator = AllocatorOf(device);
   const BudgetStats budget = allocator->budget()->Stats();
   const tensorflow::AllocatorStats load = *allocator->GetStats();
   const SlabAllocatorStats slab = allocator->slab()->Stats();
-  const BfcStats bfc = allocator->bfc()->Stats();
+  const BfcStats bfc = allocator->bfc() == nullptr ? BfcStats() : allocator->bfc()->Stats();
   const CopyStats copies = CopyEngine::For(allocator)->Stats();
-  const HostPoolStats host = ThreadCopyEngine::host_pool()->Stats();
+  const HostPoolStats host = CopyEngine::For(allocator)->far_memory()->Stats();
   return Copied(Numbers()
                     .Add("budget_bytes", budget.budget_bytes)
                     .Add("bytes_in_use", budget.bytes_in_use)
@@ -121,15 +123,15 @@ char* tfswap_memory_stats(int device) {
 }
 
 void tfswap_reset_memory_stats(int device) {
-  CpuAllocator(device)->ClearStats();
-  CpuAllocator(device)->slab()->ResetCounts();
-  CopyEngine::For(CpuAllocator(device))->ClearStats();
-  ThreadCopyEngine::host_pool()->ResetPeak();
+  AllocatorOf(device)->ClearStats();
+  AllocatorOf(device)->slab()->ResetCounts();
+  CopyEngine::For(AllocatorOf(device))->ClearStats();
+  CopyEngine::For(AllocatorOf(device))->far_memory()->ResetPeak();
 }
 
 void tfswap_restart_window(int device) {
-  CpuAllocator(device)->RestartWindow();
-  CpuAllocator(device)->budget()->RestartWindow();
+  AllocatorOf(device)->RestartWindow();
+  AllocatorOf(device)->budget()->RestartWindow();
 }
 
 // What slots are multiples of.
@@ -137,27 +139,25 @@ int64_t tfswap_granule_bytes() { return tfswap::Slab::kGranuleBytes; }
 
 // Planned addresses of a graph's buffers (allocator/slab_layouts.h). Answers "" or why not.
 char* tfswap_install_layout(int device, const char* graph, const char* text) {
-  const absl::Status status = CpuAllocator(device)->slab()->Install(graph, text);
+  const absl::Status status = AllocatorOf(device)->slab()->Install(graph, text);
   return Copied(status.ok() ? "" : std::string(status.message()));
 }
 
 void tfswap_remove_layout(int device, const char* graph) {
-  CpuAllocator(device)->slab()->Remove(graph);
+  AllocatorOf(device)->slab()->Remove(graph);
 }
 
-void tfswap_clear_layouts(int device) { CpuAllocator(device)->slab()->Clear(); }
+void tfswap_clear_layouts(int device) { AllocatorOf(device)->slab()->Clear(); }
 
-void tfswap_check_slab(int device, int check) {
-  CpuAllocator(device)->slab()->SetCheck(check != 0);
-}
+void tfswap_check_slab(int device, int check) { AllocatorOf(device)->slab()->SetCheck(check != 0); }
 
-void tfswap_open_bfc(int device, int64_t bytes) { CpuAllocator(device)->bfc()->Open(bytes); }
+void tfswap_open_bfc(int device, int64_t bytes) { AllocatorOf(device)->bfc()->Open(bytes); }
 
-void tfswap_start_recording(int device) { CpuAllocator(device)->StartRecording(); }
+void tfswap_start_recording(int device) { AllocatorOf(device)->StartRecording(); }
 
 // The recorded trace (core/trace.h) in a buffer of `*bytes` bytes.
 char* tfswap_stop_recording(int device, int64_t* bytes) {
-  const std::string trace = CpuAllocator(device)->recording()->StopRecording().Serialize();
+  const std::string trace = AllocatorOf(device)->recording()->StopRecording().Serialize();
   *bytes = static_cast<int64_t>(trace.size());
   return Copied(trace);
 }

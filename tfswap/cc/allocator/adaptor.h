@@ -20,6 +20,10 @@ class Adaptor : public tensorflow::AllocatorWrapper {
                     const tensorflow::AllocationAttributes& attributes) override = 0;
   std::optional<tensorflow::AllocatorStats> GetStats() override { return next()->GetStats(); }
   bool ClearStats() override { return next()->ClearStats(); }
+  void SetSafeFrontier(uint64_t count) override { next()->SetSafeFrontier(count); }
+  void SetStreamAndPreallocateMemory(void* stream) override {
+    next()->SetStreamAndPreallocateMemory(stream);
+  }
 
  protected:
   tensorflow::Allocator* next() const { return wrapped(); }

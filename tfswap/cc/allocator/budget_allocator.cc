@@ -62,7 +62,15 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   const Request request{alignment, num_bytes, attributes};
   Refusal refusal = Refusal::kNone;
   void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
-  if (ptr == nullptr && attributes.retry_on_failure) ptr = ObtainOrWait(request, &refusal);
+  if (ptr == nullptr && attributes.retry_on_failure) {
+    KernelScope* scope = KernelScope::current;
+    if (scope != nullptr && scope->now_or_never) {
+      ptr = ObtainNow(request, &refusal);
+      scope->gave_way = ptr == nullptr;
+    } else {
+      ptr = ObtainOrWait(request, &refusal);
+    }
+  }
   if (ptr != nullptr || (KernelScope::current != nullptr && KernelScope::current->gave_way)) {
     return ptr;
   }
@@ -172,10 +180,21 @@ void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
   return ptr;
 }
 
+int64_t BudgetAllocator::Missing(const Request& request, Refusal refusal) const {
+  // Where there is room, but in pieces, whatever leaves may join them.
+  if (refusal == Refusal::kFragments) return request.counted();
+  return in_use_.load() + request.counted() - budget_.load();
+}
+
 bool BudgetAllocator::MustDefer() const {
   const KernelScope* scope = KernelScope::current;
   return scope != nullptr && scope->role == KernelScope::Role::kSwapIn &&
          waiting_kernels_.load() > 0;
+}
+
+void* BudgetAllocator::ObtainNow(const Request& request, Refusal* refusal) {
+  if (reclaimer_ == nullptr || reclaimer_->Reclaim(Missing(request, *refusal)) == 0) return nullptr;
+  return Obtain(request, refusal);
 }
 
 void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
@@ -204,17 +223,15 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     }
     // Read first: what has left by the time that `missing` is read is then in neither.
     const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
-    // Where there is room, but in pieces, whatever leaves may join them.
-    const int64_t missing = *refusal == Refusal::kFragments
-                                ? request.counted()
-                                : in_use_.load() + request.counted() - budget_.load();
+    const int64_t missing = Missing(request, *refusal);
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
     int64_t reclaimed = 0;
     if (reclaimer_ != nullptr && missing > leaving) {
       reclaimed = reclaimer_->Reclaim(missing - leaving);
     }
     const auto now = std::chrono::steady_clock::now();
-    if (releases_.load() != seen_releases) {
+    const bool released = releases_.load() != seen_releases;
+    if (released) {
       seen_releases = releases_.load();
       last_release = last_sign_of_life = now;
     }
@@ -223,6 +240,7 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
       last_sign_of_life = now;
     }
     if (now - last_sign_of_life > kPatience || now - last_release > kPatienceWhileBusy) break;
+    if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
     if (releases_.load() == seen_releases) freed_.wait_for(lock, kNap);
   }

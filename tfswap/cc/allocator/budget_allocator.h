@@ -119,6 +119,10 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   void* Obtain(const Request& request, Refusal* refusal);
   // The same, however long it takes.
   void* ObtainOrWait(const Request& request, Refusal* refusal);
+  // The same, after parked tensors were moved away, and without waiting for anything.
+  void* ObtainNow(const Request& request, Refusal* refusal);
+  // What has to leave before it fits.
+  int64_t Missing(const Request& request, Refusal refusal) const;
   // For what is reserved.
   void* FromNext(const Request& request, Refusal* refusal);
   std::string WhyNot(int64_t bytes, Refusal refusal);

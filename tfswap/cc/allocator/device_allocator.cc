@@ -1,22 +1,40 @@
 #include "allocator/device_allocator.h"
 
 #include <memory>
+#include <utility>
 
 namespace tfswap {
 
 DeviceAllocator::Parts::Parts(const std::string& name)
-    : system(name),
-      bfc(&system),
-      budget(&bfc),
+    : system(std::make_unique<SystemAllocator>(name)),
+      bfc(std::make_unique<BfcArenas>(system.get())),
+      budget(bfc.get()),
       slab(&budget, &budget, [this] { budget.NotifyFreed(); }),
       recording(&slab),
       stand_in(&recording) {
+  Connect();
+}
+
+DeviceAllocator::Parts::Parts(tensorflow::Allocator* memory, const Watch& make_watch)
+    : budget(memory),
+      slab(&budget, &budget, [this] { budget.NotifyFreed(); }),
+      watch(make_watch(&slab)),
+      recording(watch.get()),
+      stand_in(&recording) {
+  Connect();
+  slab.Forbid("planned addresses are for host memory so far, and this is a card's");
+}
+
+void DeviceAllocator::Parts::Connect() {
   budget.SetSpareMemory(&slab);
   budget.SetHolders(&recording);
 }
 
 DeviceAllocator::DeviceAllocator(const std::string& name)
     : DeviceAllocator(std::make_unique<Parts>(name)) {}
+
+DeviceAllocator::DeviceAllocator(tensorflow::Allocator* memory, const Watch& watch)
+    : DeviceAllocator(std::make_unique<Parts>(memory, watch)) {}
 
 DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
     : StatisticsAllocator(&parts->stand_in), owned_(std::move(parts)), parts_(*owned_) {}

@@ -1,6 +1,7 @@
 #ifndef TFSWAP_ALLOCATOR_DEVICE_ALLOCATOR_H_
 #define TFSWAP_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,22 +18,31 @@ namespace tfswap {
 // The allocator of one device: what is counted, who holds what, planned addresses, the cap, memory.
 class DeviceAllocator : public StatisticsAllocator {
  public:
+  // Of host memory.
   explicit DeviceAllocator(const std::string& name);
+  // Of a card's memory, which `memory` has. `watch` may put something between who holds what and
+  // where it is, which sees every address.
+  using Watch = std::function<std::unique_ptr<tensorflow::Allocator>(tensorflow::Allocator* next)>;
+  DeviceAllocator(tensorflow::Allocator* memory, const Watch& watch);
 
   BudgetAllocator* budget() { return &parts_.budget; }
   SlabAllocator* slab() { return &parts_.slab; }
   RecordingAllocator* recording() { return &parts_.recording; }
-  BfcArenas* bfc() { return &parts_.bfc; }
+  // Null where the memory is a card's.
+  BfcArenas* bfc() { return parts_.bfc.get(); }
   StepRecorder* recorder() { return parts_.recording.recorder(); }
   void StartRecording();
 
  private:
   struct Parts {
     explicit Parts(const std::string& name);
-    SystemAllocator system;
-    BfcArenas bfc;
+    Parts(tensorflow::Allocator* memory, const Watch& watch);
+    void Connect();
+    std::unique_ptr<SystemAllocator> system;
+    std::unique_ptr<BfcArenas> bfc;
     BudgetAllocator budget;
     SlabAllocator slab;
+    std::unique_ptr<tensorflow::Allocator> watch;
     RecordingAllocator recording;
     StandInAllocator stand_in;
   };

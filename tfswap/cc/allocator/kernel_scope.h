@@ -34,6 +34,8 @@ struct KernelScope {
   // allocation fails and `gave_way` says why.
   std::function<bool()> give_way;
   bool gave_way = false;
+  // Rather fail (`gave_way`) than wait: this thread is the one that would free what it waits for.
+  bool now_or_never = false;
   // It goes on, and crashes, where it gets no memory: what to give it, and what to say of it, is in
   // stand_in_allocator.h.
   bool crashes = false;

@@ -151,6 +151,7 @@ std::string SlabAllocator::Picture() const {
 }
 
 absl::Status SlabAllocator::Install(const std::string& graph, const std::string& text) {
+  if (!forbidden_.empty()) return absl::UnimplementedError(forbidden_);
   std::lock_guard<std::mutex> lock(mu_);
   if (slab() == nullptr) {
     try {

@@ -59,6 +59,8 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   void* Instead(size_t alignment, size_t bytes) override;
   std::string Picture() const override;
 
+  // From now on no layout is taken, and this is said: a slab's memory is the host's.
+  void Forbid(std::string why) { forbidden_ = std::move(why); }
   // Layouts of graphs (slab_layouts.h). The slab is as high as the highest.
   absl::Status Install(const std::string& graph, const std::string& text);
   void Remove(const std::string& graph);
@@ -86,6 +88,7 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   MemoryAccount* const account_;
   const std::function<void()> freed_;
   SlabLayouts layouts_;
+  std::string forbidden_;
   std::mutex mu_;  // whoever makes the slab
   std::unique_ptr<Slab> owned_;
   std::atomic<Slab*> slab_{nullptr};

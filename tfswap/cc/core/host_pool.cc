@@ -24,8 +24,8 @@ void* HostPool::Allocate(int64_t bytes) {
   void* block = nullptr;
   auto it = kept_.find(rounded);
   if (it != kept_.end() && !it->second.empty()) {
-    block = it->second.back();
-    it->second.pop_back();
+    block = it->second.front();
+    it->second.pop_front();
     stats_.bytes_cached -= rounded;
   } else {
     if (stats_.limit_bytes > 0) {
@@ -37,6 +37,10 @@ void* HostPool::Allocate(int64_t bytes) {
     if (block == MAP_FAILED) return nullptr;
     // Fewer page faults the first time that the block is written; advice only.
     madvise(block, rounded, MADV_HUGEPAGE);
+    if (hooks_.taken && !hooks_.taken(block, rounded)) {
+      munmap(block, rounded);
+      return nullptr;
+    }
   }
   stats_.bytes_in_use += rounded;
   stats_.peak_bytes_in_use = std::max(stats_.peak_bytes_in_use, stats_.bytes_in_use);
@@ -70,6 +74,7 @@ void HostPool::TrimLocked(int64_t at_least_bytes) {
       kept_.erase(largest);
       continue;
     }
+    if (hooks_.released) hooks_.released(largest->second.back(), largest->first);
     munmap(largest->second.back(), largest->first);
     largest->second.pop_back();
     stats_.bytes_cached -= largest->first;

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
-#include <vector>
+#include <utility>
 
 namespace tfswap {
 
@@ -22,7 +24,15 @@ struct HostPoolStats {
 // Thread-safe.
 class HostPool {
  public:
+  // What a device wants done with memory that it copies from and to: called once for each block
+  // that comes from the system (answers whether it may be used), and before it goes back.
+  struct Hooks {
+    std::function<bool(void* block, int64_t bytes)> taken;
+    std::function<void(void* block, int64_t bytes)> released;
+  };
+
   HostPool() = default;
+  explicit HostPool(Hooks hooks) : hooks_(std::move(hooks)) {}
   ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
@@ -38,8 +48,10 @@ class HostPool {
  private:
   void TrimLocked(int64_t at_least_bytes);
 
+  const Hooks hooks_;
   mutable std::mutex mu_;
-  std::map<int64_t, std::vector<void*>> kept_;  // by rounded size
+  // By rounded size; what was given back first is used first, so that copies from it have ended.
+  std::map<int64_t, std::deque<void*>> kept_;
   HostPoolStats stats_;
 };
 

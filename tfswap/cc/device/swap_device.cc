@@ -1,12 +1,9 @@
 #include "device/swap_device.h"
 
-#include <atomic>
-#include <deque>
-#include <mutex>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
+#include "device/device_table.h"
 #include "tensorflow/core/framework/device_factory.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -20,13 +17,6 @@ using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::SessionOptions;
 using ::tensorflow::ThreadPoolDevice;
-
-namespace {
-
-std::atomic<int> devices_made{0};
-std::atomic<int> device_count{0};
-
-}  // namespace
 
 SwapDevice::SwapDevice(const SessionOptions& options, const std::string& name,
                        DeviceAllocator* allocator)
@@ -77,19 +67,6 @@ void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
   if (counted) allocator_->budget()->KernelEnds();
 }
 
-DeviceAllocator* CpuAllocator(int ordinal) {
-  static std::mutex mu;
-  static auto* allocators = new std::deque<std::unique_ptr<DeviceAllocator>>();
-  std::lock_guard<std::mutex> lock(mu);
-  while (static_cast<int>(allocators->size()) <= ordinal) {
-    allocators->push_back(std::make_unique<DeviceAllocator>("tfswap_cpu"));
-  }
-  return (*allocators)[ordinal].get();
-}
-
-int CpuDevicesMade() { return devices_made.load(); }
-int CpuDeviceCount() { return device_count.load(); }
-
 namespace {
 
 class SwapDeviceFactory : public tensorflow::DeviceFactory {
@@ -106,11 +83,8 @@ class SwapDeviceFactory : public tensorflow::DeviceFactory {
     if (it != options.config.device_count().end()) count = it->second;
     for (int i = 0; i < count; ++i) {
       devices->push_back(std::make_unique<SwapDevice>(
-          options, absl::StrCat(name_prefix, "/device:CPU:", i), CpuAllocator(i)));
-    }
-    devices_made.fetch_add(count);
-    int known = device_count.load();
-    while (count > known && !device_count.compare_exchange_weak(known, count)) {
+          options, absl::StrCat(name_prefix, "/device:CPU:", i), AllocatorOf(i)));
+      NoteDevice(i, nullptr);
     }
     return absl::OkStatus();
   }

@@ -25,14 +25,6 @@ class SwapDevice : public tensorflow::ThreadPoolDevice {
   DeviceAllocator* const allocator_;
 };
 
-// The allocator of CPU device number `ordinal`, shared by all devices of that number in the process
-// (each session and the eager runtime make their own device) and never destroyed.
-DeviceAllocator* CpuAllocator(int ordinal);
-
-// How many CPU devices of ours TensorFlow has made in this process, and the highest number + 1.
-int CpuDevicesMade();
-int CpuDeviceCount();
-
 }  // namespace tfswap
 
 #endif  // TFSWAP_DEVICE_SWAP_DEVICE_H_

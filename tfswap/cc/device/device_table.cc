@@ -1,0 +1,61 @@
+#include "device/device_table.h"
+
+#include <map>
+#include <mutex>
+
+namespace tfswap {
+
+namespace {
+
+struct Table {
+  std::mutex mu;
+  std::map<int, DeviceAllocator*> allocators;
+  int made = 0;
+  int cpus = 0;
+  int gpus = 0;
+};
+
+Table& TheTable() {
+  static auto* table = new Table();
+  return *table;
+}
+
+}  // namespace
+
+DeviceAllocator* AllocatorOf(int device) {
+  Table& table = TheTable();
+  std::lock_guard<std::mutex> lock(table.mu);
+  const auto known = table.allocators.find(device);
+  if (known != table.allocators.end()) return known->second;
+  if (device >= kFirstGpu) return nullptr;
+  return table.allocators[device] = new DeviceAllocator("tfswap_cpu");
+}
+
+void NoteDevice(int device, DeviceAllocator* allocator) {
+  Table& table = TheTable();
+  std::lock_guard<std::mutex> lock(table.mu);
+  ++table.made;
+  int& count = device >= kFirstGpu ? table.gpus : table.cpus;
+  count = std::max(count, device % kFirstGpu + 1);
+  if (allocator != nullptr) table.allocators[device] = allocator;
+}
+
+int DevicesMade() {
+  Table& table = TheTable();
+  std::lock_guard<std::mutex> lock(table.mu);
+  return table.made;
+}
+
+int CpuCount() {
+  Table& table = TheTable();
+  std::lock_guard<std::mutex> lock(table.mu);
+  return table.cpus;
+}
+
+int GpuCount() {
+  Table& table = TheTable();
+  std::lock_guard<std::mutex> lock(table.mu);
+  return table.gpus;
+}
+
+}  // namespace tfswap

@@ -1,0 +1,70 @@
+#ifndef TFSWAP_GPU_CUDA_DRIVER_H_
+#define TFSWAP_GPU_CUDA_DRIVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tfswap {
+
+// The few functions of NVIDIA's driver that TensorFlow's own interface does not give: streams with
+// priorities, events with times, copies and pinned memory without its locks. Taken from
+// libcuda.so.1 at run time, so that neither CUDA's headers nor a card is needed to build and load
+// the library. Names, arguments and numbers are those of cuda.h, whose interface is stable.
+struct CudaDriver {
+  using Context = struct CUctx_st*;
+  using Stream = struct CUstream_st*;
+  using Event = struct CUevent_st*;
+  using Result = int;
+  using DevicePointer = unsigned long long;  // NOLINT: CUdeviceptr
+
+  static constexpr Result kSuccess = 0;
+  static constexpr Result kNotReady = 600;
+  static constexpr unsigned kStreamNonBlocking = 1;
+  static constexpr unsigned kEventDisableTiming = 2;
+  static constexpr unsigned kHostRegisterPortable = 1;
+
+  Result (*StreamGetCtx)(Stream stream, Context* context);
+  Result (*CtxPushCurrent)(Context context);
+  Result (*CtxPopCurrent)(Context* context);
+  Result (*CtxGetStreamPriorityRange)(int* least, int* greatest);
+  Result (*StreamCreateWithPriority)(Stream* stream, unsigned flags, int priority);
+  Result (*StreamSynchronize)(Stream stream);
+  Result (*StreamWaitEvent)(Stream stream, Event event, unsigned flags);
+  Result (*EventCreate)(Event* event, unsigned flags);
+  Result (*EventRecord)(Event event, Stream stream);
+  Result (*EventQuery)(Event event);
+  Result (*EventSynchronize)(Event event);
+  Result (*EventElapsedTime)(float* milliseconds, Event begin, Event end);
+  Result (*MemcpyDtoHAsync)(void* to, DevicePointer from, size_t bytes, Stream stream);
+  Result (*MemcpyHtoDAsync)(DevicePointer to, const void* from, size_t bytes, Stream stream);
+  Result (*MemHostRegister)(void* begin, size_t bytes, unsigned flags);
+  Result (*MemHostUnregister)(void* begin);
+  Result (*GetErrorString)(Result result, const char** text);
+
+  // Null where there is no driver; `why` says what is missing.
+  static const CudaDriver* Get(std::string* why = nullptr);
+
+  std::string Text(Result result) const;
+};
+
+// Makes a context the thread's current one for a while.
+class CudaContext {
+ public:
+  CudaContext(const CudaDriver* driver, CudaDriver::Context context) : driver_(driver) {
+    driver_->CtxPushCurrent(context);
+  }
+  ~CudaContext() {
+    CudaDriver::Context context;
+    driver_->CtxPopCurrent(&context);
+  }
+  CudaContext(const CudaContext&) = delete;
+  CudaContext& operator=(const CudaContext&) = delete;
+
+ private:
+  const CudaDriver* const driver_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GPU_CUDA_DRIVER_H_
