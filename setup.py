@@ -1,7 +1,8 @@
-"""Builds tfswap's two shared libraries with the system's C++ compiler.
+"""Builds tfswap's shared libraries with the system's C++ compiler.
 
 ``tfswap/_core.<abi>.so``  the core and its Python bindings; knows nothing of TensorFlow
 ``tfswap/libtfswap.so``    core, device, kernels and Grappler pass, against the installed TensorFlow
+``tfswap/libtfswap_gpu.so``  GPU devices, if that TensorFlow has any; CUDA itself is not needed
 
 Objects stay in ``build/native`` between builds. One is compiled again when a file that it includes,
 its command, the compiler or TensorFlow has changed. The rest of the packaging is in pyproject.toml.
@@ -33,6 +34,8 @@ CC = PACKAGE / "cc"
 OBJECTS = TREE / "build" / "native"
 
 SUPPORTED_TENSORFLOW = ("2.21",)
+LIBRARY = "libtfswap.so"
+GPU_LIBRARY = "libtfswap_gpu.so"
 MINIMUM_GCC = 12
 MINIMUM_PYTHON = (3, 10)
 COMPILER_BYTES = 1_500_000_000  # what one compiler needs for a file with TensorFlow's headers
@@ -76,6 +79,7 @@ class TensorFlow:
     path: str
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
+    cuda: bool
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -156,7 +160,8 @@ def find_tensorflow() -> TensorFlow:
     record = OBJECTS / "tensorflow.json"
     if record.exists():
         known = json.loads(record.read_text())
-        if [known["version"], known["path"]] == [found["version"], found["path"]]:
+        same = [known["version"], known["path"]] == [found["version"], found["path"]]
+        if same and "cuda" in known:
             return TensorFlow(
                 **{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
             )
@@ -169,7 +174,11 @@ def find_tensorflow() -> TensorFlow:
             "Check `python -c 'import tensorflow'`, then install tfswap again."
         ) from None
     tensorflow = TensorFlow(
-        found["version"], found["path"], tuple(flags["compile"]), tuple(flags["link"])
+        found["version"],
+        found["path"],
+        tuple(flags["compile"]),
+        tuple(flags["link"]),
+        flags["cuda"],
     )
     _write(record, json.dumps(asdict(tensorflow), indent=2))
     return tensorflow
@@ -191,7 +200,11 @@ print(json.dumps({"version": version if path else None, "path": path}))
 
 _TENSORFLOW_FLAGS = """
 import json, tensorflow as tf
-flags = {"compile": tf.sysconfig.get_compile_flags(), "link": tf.sysconfig.get_link_flags()}
+flags = {
+    "compile": tf.sysconfig.get_compile_flags(),
+    "link": tf.sysconfig.get_link_flags(),
+    "cuda": bool(tf.sysconfig.get_build_info()["is_cuda_build"]),
+}
 print(json.dumps(flags))
 """
 
@@ -443,6 +456,7 @@ def build_info(tensorflow: TensorFlow, compiler: Compiler) -> str:
         f'TENSORFLOW_VERSION = "{tensorflow.version}"\n'
         f'COMPILER = "{compiler.version}"\n'
         f'ABI_FLAGS = "{" ".join(tensorflow.abi_flags)}"\n'
+        f"CUDA = {tensorflow.cuda}\n"
     )
 
 
@@ -479,8 +493,14 @@ def build_libraries() -> dict[str, Path]:
         (*common, "-O2", *headers),
         tensorflow.version,
     )
+    gpu = compile_steps(
+        sources("gpu") if tensorflow.cuda else [],
+        compiler,
+        (*common, "-O2", "-DGOOGLE_CUDA=1", *headers),
+        tensorflow.version,
+    )
     # TensorFlow's headers take longest, so those files go first.
-    pending = [step for step in [*runtime, *bindings, *core] if not is_current(step)]
+    pending = [step for step in [*gpu, *runtime, *bindings, *core] if not is_current(step)]
     with ThreadPoolExecutor(build_jobs()) as pool:
         results = [pool.submit(compile_object, step) for step in pending]
         try:
@@ -493,14 +513,20 @@ def build_libraries() -> dict[str, Path]:
     folder = objects_folder()
     module = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
     threads = ("-pthread",)
-    for name, steps, flags in (
-        (module, [*core, *bindings], threads),
-        ("libtfswap.so", [*core, *runtime], (*threads, *tensorflow.libraries)),
-    ):
+    beside = (f"-L{folder}", "-l:libtfswap.so", "-Wl,-rpath,$ORIGIN")
+    libraries: dict[str, tuple[list[CompileStep], tuple[str, ...]]] = {
+        module: ([*core, *bindings], threads),
+        LIBRARY: ([*core, *runtime], (*threads, *tensorflow.libraries)),
+    }
+    if tensorflow.cuda:
+        # What is missing in it would only be noticed on a machine with a GPU.
+        complete = (*beside, *tensorflow.libraries, "-Wl,--no-undefined")
+        libraries[GPU_LIBRARY] = (gpu, (*threads, *complete))
+    for name, (steps, flags) in libraries.items():
         link(folder / name, [step.object for step in steps], compiler, flags)
     info = folder / "_build_info.py"
     _write(info, build_info(tensorflow, compiler))
-    return {path.name: path for path in (folder / module, folder / "libtfswap.so", info)}
+    return {path.name: path for path in (*(folder / name for name in libraries), info)}
 
 
 def place(built: Path, target: Path) -> None:
@@ -524,12 +550,16 @@ class BuildNative(build_ext):
         for folder in folders:
             for name, path in built.items():
                 place(path, folder / name)
+            if GPU_LIBRARY not in built:  # of a build against another TensorFlow
+                (folder / GPU_LIBRARY).unlink(missing_ok=True)
 
     def get_outputs(self) -> list[str]:
-        names = (f"_core{sysconfig.get_config_var('EXT_SUFFIX')}", "libtfswap.so", "_build_info.py")
+        names = [f"_core{sysconfig.get_config_var('EXT_SUFFIX')}", LIBRARY, "_build_info.py"]
         if self.inplace or self.editable_mode:
             return []
-        return [str(Path(self.build_lib) / "tfswap" / name) for name in names]
+        folder = Path(self.build_lib) / "tfswap"
+        names += [GPU_LIBRARY] if (folder / GPU_LIBRARY).exists() else []
+        return [str(folder / name) for name in names]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

@@ -145,7 +145,15 @@ def test_an_object_is_current_until_a_file_or_the_command_changes(
 
 def test_every_cc_file_is_in_a_library(build: ModuleType) -> None:
     known = build.sources(
-        "core", "packing", "bindings", "allocator", "device", "kernels", "grappler", "."
+        "core",
+        "packing",
+        "bindings",
+        "allocator",
+        "device",
+        "kernels",
+        "grappler",
+        "gpu",
+        ".",
     )
     assert sorted(known) == sorted(build.CC.rglob("*.cc"))
 

@@ -40,6 +40,12 @@ extern "C" {
 
 void tfswap_free(void* text) { std::free(text); }
 
+// Whether there is such a device, and it has run something.
+int tfswap_has_device(int device) {
+  DeviceAllocator* allocator = AllocatorOf(device);
+  return allocator != nullptr && CopyEngine::For(allocator) != nullptr;
+}
+
 // Devices of ours that TensorFlow has made so far, and the highest numbers of CPUs and of GPUs at
 // once. Elsewhere `device` is n for CPU:n, and 1000 + n for GPU:n, which must be there.
 int tfswap_devices_made() { return tfswap::DevicesMade(); }

@@ -14,6 +14,8 @@ SUPPORTED_TENSORFLOW = ("2.21",)
 """TensorFlow releases, as ``major.minor``, whose C++ interface this tfswap was written for."""
 
 LIBRARY_PATH = Path(__file__).resolve().parent.parent / "libtfswap.so"
+GPU_LIBRARY_PATH = LIBRARY_PATH.with_name("libtfswap_gpu.so")
+"""There only where tfswap was built against a TensorFlow with GPU devices."""
 
 
 class LibraryError(RuntimeError):
@@ -326,6 +328,8 @@ def load() -> Library:
         if _context_is_initialized():
             raise LibraryError(_TOO_LATE)
         tf.load_library(str(LIBRARY_PATH))
+        if GPU_LIBRARY_PATH.exists():
+            tf.load_library(str(GPU_LIBRARY_PATH))
         _library = Library(LIBRARY_PATH)
     except LibraryError as error:
         _problem = str(error)

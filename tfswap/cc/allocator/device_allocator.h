@@ -28,6 +28,8 @@ class DeviceAllocator : public StatisticsAllocator {
   BudgetAllocator* budget() { return &parts_.budget; }
   SlabAllocator* slab() { return &parts_.slab; }
   RecordingAllocator* recording() { return &parts_.recording; }
+  // What `watch` made.
+  tensorflow::Allocator* watch() { return parts_.watch.get(); }
   // Null where the memory is a card's.
   BfcArenas* bfc() { return parts_.bfc.get(); }
   StepRecorder* recorder() { return parts_.recording.recorder(); }

@@ -66,7 +66,7 @@ CopyEngine* CopyEngine::For(DeviceAllocator* allocator) {
     const auto known = engines.by_device.find(allocator);
     if (known != engines.by_device.end()) return known->second;
   }
-  return new ThreadCopyEngine(allocator);
+  return allocator->bfc() == nullptr ? nullptr : new ThreadCopyEngine(allocator);
 }
 
 void CopyEngine::Park(const FarBufferPtr& buffer) {

@@ -78,8 +78,8 @@ struct CopyStats {
 // gpu/stream_copy_engine.h for a card. Never holds an executor thread.
 class CopyEngine : public Reclaimer {
  public:
-  // The engine of the device that `allocator` serves, never destroyed. A device without one of its
-  // own gets a ThreadCopyEngine at the first call.
+  // The engine of the device that `allocator` serves, never destroyed. A CPU gets its own at the
+  // first call; null for a card that has run nothing yet.
   static CopyEngine* For(DeviceAllocator* allocator);
 
   using Done = std::function<void(const absl::Status&)>;
@@ -117,6 +117,7 @@ class CopyEngine : public Reclaimer {
   virtual void EvictLocked(const FarBufferPtr& buffer,
                            std::vector<tensorflow::Tensor>* given_up) = 0;
   bool TakeFault(const char* kind);
+  bool TakeFaultLocked(const char* kind) const { return fault_ == kind; }
   void UnparkLocked(FarBuffer* buffer);
   void ParkLocked(FarBuffer* buffer);
   absl::Status Failed(const char* doing, const FarBuffer& buffer, const std::string& why) const;

@@ -17,6 +17,7 @@ namespace tfswap {
 namespace {
 
 using ::tensorflow::AsyncOpKernel;
+using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
@@ -77,47 +78,83 @@ CopyEngine* EngineOf(OpKernelContext* context) {
                      "TensorFlow operation")));
     return nullptr;
   }
-  return CopyEngine::For(allocator);
+  CopyEngine* engine = CopyEngine::For(allocator);
+  if (engine == nullptr) {
+    context->SetStatus(absl::FailedPreconditionError(
+        absl::StrCat("tfswap: device ", context->device()->name(), " has no stream yet")));
+  }
+  return engine;
 }
 
-class CopyToHostOp : public AsyncOpKernel {
- public:
-  explicit CopyToHostOp(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("lazy", &lazy_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("returns", &returns_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("next_use", &next_use_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("min_bytes", &min_bytes_));
+struct SwapOut {
+  explicit SwapOut(OpKernelConstruction* construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("lazy", &lazy));
+    OP_REQUIRES_OK(construction, construction->GetAttr("returns", &returns));
+    OP_REQUIRES_OK(construction, construction->GetAttr("next_use", &next_use));
+    OP_REQUIRES_OK(construction, construction->GetAttr("min_bytes", &min_bytes));
   }
 
-  // Inexpensive ops run at once where they become ready: the copy must start early to help.
-  bool IsExpensive() override { return false; }
-
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+  // `done` may be called on another thread, or before this returns.
+  void Run(OpKernelContext* context, absl::string_view label,
+           const std::function<void()>& done) const {
     CopyEngine* engine = EngineOf(context);
     if (engine == nullptr) return done();
     Tensor* handle = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, TensorShape({}), &handle), done);
     const Tensor& tensor = context->input(0);
     auto buffer =
-        std::make_shared<FarBuffer>(engine, std::string(name_view()), tensor, returns_, next_use_);
+        std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns, next_use);
     handle->scalar<Variant>()() = FarHandle{buffer};
-    if (buffer->bytes == 0 || buffer->bytes < min_bytes_ || !DataTypeCanUseMemcpy(tensor.dtype()))
+    if (buffer->bytes == 0 || buffer->bytes < min_bytes || !DataTypeCanUseMemcpy(tensor.dtype())) {
       return done();
-    if (lazy_) {
+    }
+    if (lazy) {
       engine->Park(buffer);
       return done();
     }
-    engine->Leave(buffer, [context, done = std::move(done)](const absl::Status& status) {
+    engine->Leave(buffer, [context, done](const absl::Status& status) {
       if (!status.ok()) context->SetStatus(status);
       done();
     });
   }
 
+  bool lazy;
+  int returns;
+  int64_t next_use;
+  int64_t min_bytes;
+};
+
+// Inexpensive ops run at once where they become ready: the copy must start early to help.
+class CopyToHostOp : public AsyncOpKernel {
+ public:
+  explicit CopyToHostOp(OpKernelConstruction* construction)
+      : AsyncOpKernel(construction), swap_(construction) {}
+
+  bool IsExpensive() override { return false; }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    swap_.Run(context, name_view(), done);
+  }
+
  private:
-  bool lazy_;
-  int returns_;
-  int64_t next_use_;
-  int64_t min_bytes_;
+  const SwapOut swap_;
+};
+
+// On a card, a copy is done with when it has been given to it. What an asynchronous op makes ready
+// runs on another thread, and ops should keep their order.
+class CopyToHostGpuOp : public OpKernel {
+ public:
+  explicit CopyToHostGpuOp(OpKernelConstruction* construction)
+      : OpKernel(construction), swap_(construction) {}
+
+  bool IsExpensive() override { return false; }
+
+  void Compute(OpKernelContext* context) override {
+    swap_.Run(context, name_view(), [] {});
+  }
+
+ private:
+  const SwapOut swap_;
 };
 
 class CopyFromHostOp : public AsyncOpKernel {
@@ -153,6 +190,11 @@ class CopyFromHostOp : public AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("_CopyToHost").Device(tensorflow::DEVICE_CPU), CopyToHostOp);
 REGISTER_KERNEL_BUILDER(Name("_CopyFromHost").Device(tensorflow::DEVICE_CPU), CopyFromHostOp);
+// For GPU devices of ours, which libtfswap_gpu makes.
+REGISTER_KERNEL_BUILDER(Name("_CopyToHost").Device(tensorflow::DEVICE_GPU).HostMemory("handle"),
+                        CopyToHostGpuOp);
+REGISTER_KERNEL_BUILDER(Name("_CopyFromHost").Device(tensorflow::DEVICE_GPU).HostMemory("handle"),
+                        CopyFromHostOp);
 
 }  // namespace
 }  // namespace tfswap

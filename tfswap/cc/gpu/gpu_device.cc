@@ -1,0 +1,179 @@
+// TensorFlow's GPU device with a budget, a recorder and hazards. TensorFlow makes its allocator,
+// streams and contexts as ever, by its own options; ours are put around them.
+
+#ifndef GOOGLE_CUDA
+#define GOOGLE_CUDA 1
+#endif
+#include "tensorflow/core/common_runtime/gpu/gpu_device.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "allocator/device_allocator.h"
+#include "allocator/kernel_scope.h"
+#include "core/hazard_tracker.h"
+#include "device/device_table.h"
+#include "gpu/cuda_card.h"
+#include "gpu/hazard_allocator.h"
+#include "gpu/stream_copy_engine.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/gpu/gpu_process_state.h"
+#include "tensorflow/core/framework/device_factory.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace tfswap {
+
+using ::tensorflow::Allocator;
+using ::tensorflow::AllocatorAttributes;
+using ::tensorflow::AsyncOpKernel;
+using ::tensorflow::BaseGPUDevice;
+using ::tensorflow::BaseGPUDeviceFactory;
+using ::tensorflow::Bytes;
+using ::tensorflow::DeviceLocality;
+using ::tensorflow::GPUProcessState;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::SessionOptions;
+
+namespace {
+
+// What all devices of a GPU's number share, for the life of the process: TensorFlow's allocator and
+// streams are shared in the same way.
+struct Gpu {
+  std::unique_ptr<DeviceAllocator> allocator;
+  HazardAllocator* hazards = nullptr;  // among the allocator's parts
+  HazardTracker::Memory memory = HazardTracker::Memory::kInOrder;
+  std::mutex mu;
+  std::atomic<HazardTracker*> tracker{nullptr};  // once there is a stream
+};
+
+Gpu* GpuOf(int number, Allocator* memory) {
+  static std::mutex mu;
+  static auto* gpus = new std::map<int, Gpu*>();
+  std::lock_guard<std::mutex> lock(mu);
+  Gpu*& gpu = (*gpus)[number];
+  if (gpu != nullptr) return gpu;
+  gpu = new Gpu();
+  // cudaMallocAsync's memory comes and goes with the compute stream.
+  if (absl::StrContains(memory->Name(), "async")) {
+    gpu->memory = HazardTracker::Memory::kStreamOrdered;
+  }
+  gpu->allocator = std::make_unique<DeviceAllocator>(
+      memory, [](Allocator* next) { return std::make_unique<HazardAllocator>(next); });
+  gpu->hazards = static_cast<HazardAllocator*>(gpu->allocator->watch());
+  return gpu;
+}
+
+const void* RootOf(const tensorflow::Tensor& tensor) {
+  const auto* buffer = tensorflow::DMAHelper::buffer(&tensor);
+  if (buffer == nullptr) return nullptr;
+  return const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->data();
+}
+
+class SwapGpuDevice : public BaseGPUDevice {
+ public:
+  SwapGpuDevice(const SessionOptions& options, const std::string& name, Bytes memory_limit,
+                const DeviceLocality& locality, tsl::TfDeviceId id, const std::string& description,
+                Gpu* gpu, Allocator* cpu_allocator)
+      : BaseGPUDevice(options, name, memory_limit, locality, id, description, gpu->allocator.get(),
+                      cpu_allocator, /*sync_every_op=*/false),
+        gpu_(gpu),
+        force_gpu_compatible_(options.config.gpu_options().force_gpu_compatible()) {}
+
+  Allocator* GetAllocator(AllocatorAttributes attributes) override {
+    if (!attributes.on_host()) return gpu_->allocator.get();
+    if (attributes.gpu_compatible() || force_gpu_compatible_) {
+      return GPUProcessState::singleton()->GetGpuHostAllocator({}, 0);
+    }
+    return cpu_allocator_;
+  }
+
+  void Compute(OpKernel* kernel, OpKernelContext* context) override {
+    HazardTracker* tracker = TrackerOf();
+    DeviceAllocator* allocator = gpu_->allocator.get();
+    StepRecorder* recorder = allocator->recorder();
+    const bool counted = allocator->budget()->HasBudget();
+    const bool tracked = tracker != nullptr && tracker->active();
+    if (!counted && !tracked && !recorder->on()) {
+      BaseGPUDevice::Compute(kernel, context);
+      return;
+    }
+    KernelScope scope(KernelScope::Role::kKernel, context);
+    if (tracked) BeforeOp(tracker, context);
+    if (counted) allocator->budget()->KernelBegins(context->step_id());
+    StepRecorder::Op op;
+    if (recorder->on()) op = recorder->OpBegins(*kernel, context);
+    BaseGPUDevice::Compute(kernel, context);
+    if (op) recorder->OpEnds(op, context, scope.wait_ns);
+    if (counted) allocator->budget()->KernelEnds();
+  }
+
+  void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
+                    AsyncOpKernel::DoneCallback done) override {
+    HazardTracker* tracker = TrackerOf();
+    if (tracker != nullptr && tracker->active()) BeforeOp(tracker, context);
+    const bool counted = gpu_->allocator->budget()->HasBudget();
+    if (counted) gpu_->allocator->budget()->KernelBegins(context->step_id());
+    {
+      KernelScope scope(KernelScope::Role::kKernel, context);
+      BaseGPUDevice::ComputeAsync(kernel, context, std::move(done));
+    }
+    if (counted) gpu_->allocator->budget()->KernelEnds();
+  }
+
+ private:
+  // Made when the first kernel runs: TensorFlow makes its streams after the device.
+  HazardTracker* TrackerOf() {
+    HazardTracker* tracker = gpu_->tracker.load(std::memory_order_acquire);
+    if (tracker != nullptr || compute_stream() == nullptr) return tracker;
+    std::lock_guard<std::mutex> lock(gpu_->mu);
+    tracker = gpu_->tracker.load(std::memory_order_relaxed);
+    if (tracker != nullptr) return tracker;
+    absl::StatusOr<CudaCard*> card =
+        CudaCard::Make(compute_stream()->platform_specific_handle().stream);
+    if (!card.ok()) {
+      LOG(WARNING) << card.status().message();
+      return nullptr;
+    }
+    tracker = new HazardTracker(*card, gpu_->memory);
+    new StreamCopyEngine(gpu_->allocator.get(), *card, tracker);
+    gpu_->hazards->SetTracker(tracker);
+    gpu_->tracker.store(tracker, std::memory_order_release);
+    return tracker;
+  }
+
+  static void BeforeOp(HazardTracker* tracker, OpKernelContext* context) {
+    tracker->OpBegins();
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      if (!context->has_input(i) || context->input_is_ref(i)) continue;
+      tracker->BeforeUse(RootOf(context->input(i)));
+    }
+  }
+
+  Gpu* const gpu_;
+  const bool force_gpu_compatible_;
+};
+
+class SwapGpuDeviceFactory : public BaseGPUDeviceFactory {
+  std::unique_ptr<BaseGPUDevice> CreateGPUDevice(const SessionOptions& options,
+                                                 const std::string& name, Bytes memory_limit,
+                                                 const DeviceLocality& locality, tsl::TfDeviceId id,
+                                                 const std::string& description,
+                                                 Allocator* gpu_allocator,
+                                                 Allocator* cpu_allocator) override {
+    Gpu* gpu = GpuOf(id.value(), gpu_allocator);
+    NoteDevice(kFirstGpu + id.value(), gpu->allocator.get());
+    return std::make_unique<SwapGpuDevice>(options, name, memory_limit, locality, id, description,
+                                           gpu, cpu_allocator);
+  }
+};
+
+// Above TensorFlow's own (210).
+tensorflow::dfactory::Registrar<SwapGpuDeviceFactory> registrar("GPU", 300);
+
+}  // namespace
+}  // namespace tfswap

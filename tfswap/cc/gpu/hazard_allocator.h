@@ -1,0 +1,46 @@
+#ifndef TFSWAP_GPU_HAZARD_ALLOCATOR_H_
+#define TFSWAP_GPU_HAZARD_ALLOCATOR_H_
+
+#include "allocator/adaptor.h"
+#include "allocator/kernel_scope.h"
+#include "core/hazard_tracker.h"
+
+namespace tfswap {
+
+// Tells a tracker who has which addresses: compute for all but what swap-ins ask for.
+class HazardAllocator : public Adaptor {
+ public:
+  // Without a tracker (until the device's streams are there) it only passes on.
+  explicit HazardAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
+
+  void SetTracker(HazardTracker* tracker) { tracker_.store(tracker, std::memory_order_release); }
+
+  using Adaptor::AllocateRaw;
+  void* AllocateRaw(size_t alignment, size_t num_bytes,
+                    const tensorflow::AllocationAttributes& attributes) override {
+    void* ptr = next()->AllocateRaw(alignment, num_bytes, attributes);
+    HazardTracker* tracker = this->tracker();
+    if (ptr == nullptr || tracker == nullptr || !tracker->active()) return ptr;
+    const KernelScope* scope = KernelScope::current;
+    if (scope == nullptr || scope->role != KernelScope::Role::kSwapIn) {
+      tracker->Acquired(ptr, static_cast<int64_t>(num_bytes));
+    }
+    return ptr;
+  }
+  void DeallocateRaw(void* ptr) override {
+    HazardTracker* tracker = this->tracker();
+    if (ptr != nullptr && tracker != nullptr && tracker->active()) {
+      tracker->Released(ptr, static_cast<int64_t>(next()->RequestedSize(ptr)));
+    }
+    next()->DeallocateRaw(ptr);
+  }
+
+ private:
+  HazardTracker* tracker() const { return tracker_.load(std::memory_order_acquire); }
+
+  std::atomic<HazardTracker*> tracker_{nullptr};
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GPU_HAZARD_ALLOCATOR_H_
