@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.tfswap-installed
 BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 
-.PHONY: build test test-all lint format demo clean
+.PHONY: build test test-all test-gpu lint format demo clean
 
 build: $(BUILT)
 
@@ -45,6 +45,10 @@ test: build
 
 test-all: build
 	$(BIN)/python -m pytest -q tests/unit tests/integration
+
+# Against the TensorFlow with GPU devices, on a card that is not there: needs no GPU.
+test-gpu: build
+	$(BIN)/python tests/gpu
 
 lint: $(LINTERS)
 	$(BIN)/ruff check .

@@ -55,20 +55,37 @@ def status() -> dict[str, Any]:
     }
 
 
-def _number(device: str | int) -> int:
+FIRST_GPU = 1000
+"""The library's number of "GPU:0"."""
+
+
+def number_of(device: str | int) -> int:
+    """What the library calls a device: n for "CPU:n" (and for n itself), 1000 + n for "GPU:n".
+
+    Raises:
+        ValueError: It is no device's name, or a GPU that is not there or has run nothing yet.
+    """
     if isinstance(device, int):
         return device
     kind, _, number = device.rpartition("/")[2].replace("device:", "").partition(":")
-    if kind.upper() != "CPU" or not (number or "0").isdigit():
-        raise ValueError(f"unknown device {device!r}: tfswap manages 'CPU:0', 'CPU:1', ...")
-    return int(number or 0)
+    first = {"CPU": 0, "GPU": FIRST_GPU}.get(kind.upper())
+    if first is None or not (number or "0").isdigit():
+        raise ValueError(f"unknown device {device!r}: tfswap manages 'CPU:0', 'GPU:0', ...")
+    known = first + int(number or 0)
+    if known >= FIRST_GPU and not library.load().has_device(known):
+        raise ValueError(
+            f"there is no {device!r} of tfswap's: it manages those that TensorFlow sees "
+            "(`tf.config.list_logical_devices('GPU')`) from their first operation on, if it was "
+            "built for a TensorFlow with GPU devices (`pip install tensorflow`, then tfswap again)"
+        )
+    return known
 
 
 def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
     """Memory of one device and its copies, since the process began or `reset_memory_stats`.
 
     Args:
-        device: "CPU:0" or its number. Defaults to "CPU:0".
+        device: "CPU:0", "GPU:0", or its number. Defaults to "CPU:0".
 
     Returns:
         In bytes: `budget_bytes` (None: no limit), `bytes_in_use` and `peak_bytes` (what the budget
@@ -91,17 +108,17 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
         LibraryError: The library is not loaded.
         ValueError: There is no such device.
     """
-    stats: dict[str, Any] = dict(library.load().memory_stats(_number(device)))
+    stats: dict[str, Any] = dict(library.load().memory_stats(number_of(device)))
     for key in ("budget_bytes", "host_limit_bytes"):
         stats[key] = stats[key] or None
     stats["footprint_ratio"] = stats["peak_bytes"] / max(stats["peak_load_bytes"], 1)
-    del stats["window_peak_bytes"], stats["window_peak_load_bytes"]
+    del stats["memory_bytes"], stats["window_peak_bytes"], stats["window_peak_load_bytes"]
     return stats
 
 
 def reset_memory_stats(device: str | int = "CPU:0") -> None:
     """Sets counts to 0 and peaks to what is in use now."""
-    library.load().reset_memory_stats(_number(device))
+    library.load().reset_memory_stats(number_of(device))
 
 
 def set_budget(budget: int | float | str | None, device: str | int = "CPU:0") -> None:
@@ -109,7 +126,11 @@ def set_budget(budget: int | float | str | None, device: str | int = "CPU:0") ->
 
     Args:
         budget: As for `AutoSwap`; None takes the cap away.
-        device: "CPU:0" or its number. Defaults to "CPU:0".
+        device: "CPU:0", "GPU:0", or its number. Defaults to "CPU:0".
     """
-    number = _number(device)
-    library.load().set_budget(number, None if budget is None else budgets.resolve(budget))
+    number = number_of(device)
+    lib = library.load()
+    limit = lib.memory_stats(number)["memory_bytes"] if number >= FIRST_GPU else None
+    lib.set_budget(
+        number, None if budget is None else budgets.resolve(budget, device_limit_bytes=limit)
+    )

@@ -35,7 +35,7 @@ from tfswap.profile import Profile, profile_step
 from tfswap.report.summary import Report, summary_lines
 from tfswap.session import PlanSession
 from tfswap.slots import slots_to_text
-from tfswap.state import run_ended, run_started
+from tfswap.state import FIRST_GPU, run_ended, run_started
 from tfswap.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
 
@@ -53,7 +53,6 @@ _TOLERANCE = 0.03
 # Where even the worst order of ops stays below this share of the budget, a model is left alone;
 # otherwise the lazy swaps stay, which cost nothing as long as nothing has to move.
 _CLEARLY_FITS = 0.97
-_RECORDED_DEVICE = 0
 
 
 class _Forgotten(Exception):
@@ -143,6 +142,7 @@ class SwapRun:
         self._measured_to_simulated = 1.0
         self._attempts: list[_Attempt] = []
         self._measured: list[_Step] = []
+        self._devices = [0]  # the first one is recorded, and planned for
         self._is_stock = False  # the graph is as TensorFlow made it: the model fits
         self._addresses: AddressRun | None = None
         self._step_start_s = 0.0
@@ -156,7 +156,6 @@ class SwapRun:
     def begin(self) -> None:
         """Takes hold of device and session; the first steps run under lazy swaps."""
         import keras
-        import tensorflow as tf
 
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
@@ -176,14 +175,10 @@ class SwapRun:
                 "TensorFlow's CPU device is not tfswap's although its library is loaded: another "
                 "library has replaced the device factory. Run `tfswap doctor`."
             )
-        if tf.config.list_logical_devices("GPU"):
-            self._warn(
-                "a GPU is visible, and this version of tfswap manages CPU devices only: memory on "
-                "the GPU is not limited."
-            )
+        self._devices = self._managed_devices()
         run_started(self)
         options = self._options
-        self._budget_bytes = budgets.resolve(options.budget)
+        self._budget_bytes = self._resolved_budget()
         host_limit_bytes = budgets.resolve_host_limit(options.host_limit, self._budget_bytes)
         self._steps_a_call = max(int(self._model.steps_per_execution), 1)
         self.report.budget_bytes = self._budget_bytes
@@ -191,7 +186,7 @@ class SwapRun:
         self._library.set_host_limit(host_limit_bytes)
         self._serial = self._begun_serial = self._last_serial()
         self._label = _labels.setdefault(self._model, f"model {next(_label_count)}")
-        for device in range(self._library.device_count()):
+        for device in self._devices:
             self._library.set_budget(device, self._budget_bytes)
             self._library.emulate_link(device, options.link_bandwidth)
             self._library.set_verify(device, options.verify)
@@ -214,6 +209,37 @@ class SwapRun:
         self._guard_train_function()
         self._phase = _Phase.FIRST
 
+    def _managed_devices(self) -> list[int]:
+        """The GPUs, if TensorFlow has any, else the CPUs."""
+        import tensorflow as tf
+
+        assert self._library is not None
+        gpus = tf.config.list_logical_devices("GPU")
+        if not gpus:
+            return list(range(self._library.device_count()))
+        for gpu in gpus:
+            with tf.device(gpu.name):  # has streams from its first operation on
+                tf.identity(tf.constant(0.0)).numpy()
+        devices = [FIRST_GPU + i for i in range(len(gpus))]
+        if all(map(self._library.has_device, devices)):
+            return devices
+        self._warn(
+            "a GPU is visible, and it is TensorFlow's own: memory on it is not limited. tfswap was "
+            "built for a TensorFlow without GPU devices; build it again beside this one."
+        )
+        return list(range(self._library.device_count()))
+
+    def _resolved_budget(self) -> int:
+        assert self._library is not None
+        if self._devices[0] < FIRST_GPU:
+            return budgets.resolve(self._options.budget)
+        gpu = self._library.memory_stats(self._devices[0])
+        return budgets.resolve(
+            self._options.budget,
+            device_limit_bytes=gpu["memory_bytes"],
+            in_use_bytes=gpu["bytes_in_use"],
+        )
+
     def finish(self) -> None:
         """The normal end of training."""
         if self._phase in (_Phase.IDLE,):
@@ -228,7 +254,7 @@ class SwapRun:
         if self._phase is _Phase.IDLE and self._session is None:
             return
         if self._phase is _Phase.PROFILE and self._library is not None:
-            self._library.stop_recording(_RECORDED_DEVICE)
+            self._library.stop_recording(self._devices[0])
         self._phase = _Phase.IDLE
         if self._addresses is not None:
             self._addresses.stop()
@@ -237,7 +263,7 @@ class SwapRun:
             self._session.withdraw()
             self._session = None
         if self._library is not None:
-            for device in range(self._library.device_count()):
+            for device in self._devices:
                 self._library.set_budget(device, None)
                 self._library.emulate_link(device, None)
                 self._library.set_verify(device, False)
@@ -305,11 +331,11 @@ class SwapRun:
         if self._session.ensure():
             self._note("the session's options had changed meanwhile; the plan is back in force")
         if self._phase is _Phase.PROFILE:
-            self._library.start_recording(_RECORDED_DEVICE)
+            self._library.start_recording(self._devices[0])
         if self._addresses is not None:
             self._addresses.call_begins(_TRAIN)
-        self._library.restart_window(_RECORDED_DEVICE)
-        self._before = self._library.memory_stats(_RECORDED_DEVICE)
+        self._library.restart_window(self._devices[0])
+        self._before = self._library.memory_stats(self._devices[0])
         self._step_start_s = time.perf_counter()
 
     def step_ended(self) -> None:
@@ -318,8 +344,8 @@ class SwapRun:
         seconds = time.perf_counter() - self._step_start_s
         recording = b""
         if self._phase is _Phase.PROFILE:
-            recording = self._library.stop_recording(_RECORDED_DEVICE)
-        after = self._library.memory_stats(_RECORDED_DEVICE)
+            recording = self._library.stop_recording(self._devices[0])
+        after = self._library.memory_stats(self._devices[0])
         step = _Step(
             seconds / self._steps_a_call,
             after["window_peak_bytes"],
@@ -333,6 +359,8 @@ class SwapRun:
         )
         if self._phase is _Phase.FIRST:
             self._first_ended()
+        elif self._phase is _Phase.WARM and self._devices[0] >= FIRST_GPU:
+            self._stay_with_bootstrap("Plans for GPUs are not made yet.")
         elif self._phase is _Phase.WARM:
             self._phase = _Phase.PROFILE
         elif self._phase is _Phase.PROFILE:
@@ -549,7 +577,7 @@ class SwapRun:
         assert self._library is not None
         self._phase = _Phase.STEADY
         if self._options.slab:
-            self._addresses = AddressRun(self._library, _RECORDED_DEVICE)
+            self._addresses = AddressRun(self._library, self._devices[0])
             if not self._has_layout():
                 self._phase = _Phase.LAYOUT
 
@@ -581,7 +609,7 @@ class SwapRun:
                 continue
             try:
                 self._library.install_layout(
-                    _RECORDED_DEVICE, function.fingerprint, slots_to_text(function.layouts)
+                    self._devices[0], function.fingerprint, slots_to_text(function.layouts)
                 )
             except ValueError as error:
                 self._warn(f"addresses are not planned: {error}")

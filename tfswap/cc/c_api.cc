@@ -20,6 +20,7 @@ using ::tfswap::Copied;
 using ::tfswap::CopyEngine;
 using ::tfswap::CopyStats;
 using ::tfswap::DeviceAllocator;
+using ::tfswap::HostPool;
 using ::tfswap::HostPoolStats;
 using ::tfswap::Numbers;
 using ::tfswap::SlabAllocatorStats;
@@ -32,6 +33,17 @@ std::string Quoted(const std::string& text) {
     quoted += c == '\n' || c == '\t' ? ' ' : c;
   }
   return quoted + '"';
+}
+
+// Far memory of the CPUs, which share theirs, and of each GPU. The limit holds for each.
+std::vector<HostPool*> FarMemories() {
+  std::vector<HostPool*> pools = {ThreadCopyEngine::host_pool()};
+  for (int i = 0; i < tfswap::GpuCount(); ++i) {
+    DeviceAllocator* allocator = AllocatorOf(tfswap::kFirstGpu + i);
+    CopyEngine* engine = allocator == nullptr ? nullptr : CopyEngine::For(allocator);
+    if (engine != nullptr) pools.push_back(engine->far_memory());
+  }
+  return pools;
 }
 
 }  // namespace
@@ -56,9 +68,13 @@ void tfswap_set_budget(int device, int64_t bytes) {
   AllocatorOf(device)->budget()->SetBudget(bytes);
 }
 
-void tfswap_set_host_limit(int64_t bytes) { ThreadCopyEngine::host_pool()->SetLimit(bytes); }
+void tfswap_set_host_limit(int64_t bytes) {
+  for (HostPool* pool : FarMemories()) pool->SetLimit(bytes);
+}
 
-void tfswap_trim_host() { ThreadCopyEngine::host_pool()->Trim(); }
+void tfswap_trim_host() {
+  for (HostPool* pool : FarMemories()) pool->Trim();
+}
 
 void tfswap_emulate_link(int device, double bytes_per_s, int64_t latency_ns) {
   CopyEngine::For(AllocatorOf(device))->EmulateLink(bytes_per_s, latency_ns);
@@ -82,6 +98,7 @@ char* tfswap_memory_stats(int device) {
   const HostPoolStats host = CopyEngine::For(allocator)->far_memory()->Stats();
   return Copied(Numbers()
                     .Add("budget_bytes", budget.budget_bytes)
+                    .Add("memory_bytes", allocator->memory_bytes())
                     .Add("bytes_in_use", budget.bytes_in_use)
                     .Add("peak_bytes", budget.peak_bytes)
                     .Add("window_peak_bytes", budget.window_peak_bytes)

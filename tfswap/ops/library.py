@@ -32,6 +32,8 @@ _TOO_LATE = (
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_free": (None, [ctypes.c_void_p]),
     "tfswap_devices_made": (ctypes.c_int, []),
+    "tfswap_gpu_count": (ctypes.c_int, []),
+    "tfswap_has_device": (ctypes.c_int, [ctypes.c_int]),
     "tfswap_device_count": (ctypes.c_int, []),
     "tfswap_set_budget": (None, [ctypes.c_int, ctypes.c_int64]),
     "tfswap_set_host_limit": (None, [ctypes.c_int64]),
@@ -111,7 +113,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 class Library:
     """The loaded library. Make it with `load`.
 
-    Devices are numbered as TensorFlow numbers its CPUs. All sizes are bytes, all times ns.
+    Devices are numbered as TensorFlow numbers its CPUs, GPUs from 1000 on. All sizes are bytes, all
+    times ns.
     """
 
     def __init__(self, path: Path) -> None:
@@ -134,6 +137,14 @@ class Library:
     def device_count(self) -> int:
         """How many (logical) CPU devices there are."""
         return int(self._dll.tfswap_device_count())
+
+    def gpu_count(self) -> int:
+        """How many (logical) GPU devices of tfswap's there are."""
+        return int(self._dll.tfswap_gpu_count())
+
+    def has_device(self, device: int) -> bool:
+        """Whether there is one of that number; GPUs from their first operation on."""
+        return bool(self._dll.tfswap_has_device(device))
 
     def set_budget(self, device: int, budget_bytes: int | None) -> None:
         self._dll.tfswap_set_budget(device, budget_bytes or 0)

@@ -39,6 +39,11 @@ DeviceAllocator::DeviceAllocator(tensorflow::Allocator* memory, const Watch& wat
 DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
     : StatisticsAllocator(&parts->stand_in), owned_(std::move(parts)), parts_(*owned_) {}
 
+int64_t DeviceAllocator::memory_bytes() {
+  const auto stats = parts_.budget.wrapped()->GetStats();
+  return stats.has_value() ? stats->bytes_limit.value_or(0) : 0;
+}
+
 void DeviceAllocator::StartRecording() {
   parts_.recording.StartRecording(GetStats()->bytes_in_use);
 }

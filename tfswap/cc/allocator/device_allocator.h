@@ -34,6 +34,8 @@ class DeviceAllocator : public StatisticsAllocator {
   BfcArenas* bfc() { return parts_.bfc.get(); }
   StepRecorder* recorder() { return parts_.recording.recorder(); }
   void StartRecording();
+  // All the memory there is, whatever the budget; 0 where nobody knows.
+  int64_t memory_bytes();
 
  private:
   struct Parts {

@@ -95,6 +95,7 @@ std::vector<SwapSpec> Bootstrap(const GraphIndex& index) {
     if (!index.IsSwappableProducer(n) || index.IsAlias(n)) continue;
     for (int port = 0; port < index.outputs(n); ++port) {
       const TensorId root{n, port};
+      if (!index.InDeviceMemory(root)) continue;
       if (!tensorflow::DataTypeCanUseMemcpy(index.OutputType(root))) continue;
       SwapSpec swap = SwapsOf(index, root, Readers(index, root));
       if (!swap.returns.empty()) swaps.push_back(std::move(swap));

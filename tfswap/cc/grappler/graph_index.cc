@@ -9,11 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "core/copy.h"
 #include "grappler/accumulation_races.h"
+#include "tensorflow/core/framework/memory_types.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/utils/frame.h"
+#include "tensorflow/core/util/device_name_utils.h"
 
 namespace tfswap {
 
@@ -155,6 +157,7 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   if (!order.ok()) return order.status();
   index.MeasureDepth(*order);
   index.FindContexts(*order);
+  index.FindDevices();
   index.FindFusions();
   index.racing_ = AccumulationRaces(index);
   return index;
@@ -272,7 +275,7 @@ int GraphIndex::MilestoneBefore(int n, int count) const {
 int GraphIndex::TriggerBefore(int n, int count, int above_depth) const {
   int trigger = -1;
   for (int at = critical_[n]; at >= 0 && depth_[at] > above_depth; at = critical_[at]) {
-    if (AliveWith(at, n) && IsRewirable(at)) trigger = at;
+    if (AliveWith(at, n) && IsRewirable(at) && IsManaged(at)) trigger = at;
     if (IsMilestone(at) && --count <= 0 && trigger >= 0) break;
   }
   return trigger;
@@ -286,6 +289,41 @@ int GraphIndex::NearTriggerBefore(int n, int above) const {
     trigger = at;
   }
   return -1;
+}
+
+void GraphIndex::FindDevices() {
+  const auto on_gpu = [this](int n) {
+    tensorflow::DeviceNameUtils::ParsedName device;
+    return (tensorflow::DeviceNameUtils::ParseFullName(node(n).device(), &device) ||
+            tensorflow::DeviceNameUtils::ParseLocalName(node(n).device(), &device)) &&
+           device.has_type && device.type == tensorflow::DEVICE_GPU;
+  };
+  managed_.resize(size());
+  for (int n = 0; n < size(); ++n) managed_[n] = on_gpu(n);
+  in_host_memory_.resize(size());
+  if (std::count(managed_.begin(), managed_.end(), true) == 0) {
+    managed_.assign(size(), true);
+    return;
+  }
+  for (int n = 0; n < size(); ++n) {
+    if (!managed_[n]) continue;
+    tensorflow::MemoryTypeVector inputs, outputs;
+    in_host_memory_[n].assign(types_[n].size(), true);
+    if (!tensorflow::MemoryTypesForNode(tensorflow::OpRegistry::Global(), tensorflow::DEVICE_GPU,
+                                        node(n), &inputs, &outputs)
+             .ok()) {
+      continue;
+    }
+    for (size_t port = 0; port < outputs.size() && port < types_[n].size(); ++port) {
+      in_host_memory_[n][port] = outputs[port] == tensorflow::HOST_MEMORY;
+    }
+  }
+}
+
+bool GraphIndex::InDeviceMemory(TensorId tensor) const {
+  const std::vector<bool>& in_host_memory = in_host_memory_[tensor.node];
+  return managed_[tensor.node] &&
+         (tensor.port >= static_cast<int>(in_host_memory.size()) || !in_host_memory[tensor.port]);
 }
 
 void GraphIndex::FindFusions() {
@@ -422,7 +460,8 @@ DataType GraphIndex::OutputType(TensorId tensor) const {
 bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsGateable(int n) const {
-  return !IsRacing(n) && !MayFuse(n) && (IsMilestone(n) || OtherGateable().count(node(n).op()) > 0);
+  return IsManaged(n) && !IsRacing(n) && !MayFuse(n) &&
+         (IsMilestone(n) || OtherGateable().count(node(n).op()) > 0);
 }
 
 bool GraphIndex::IsUpdate(int n) const {
@@ -431,12 +470,14 @@ bool GraphIndex::IsUpdate(int n) const {
          (absl::StartsWith(op, "Assign") && absl::EndsWith(op, "VariableOp"));
 }
 
-bool GraphIndex::IsOrderable(int n) const { return !IsRacing(n) && !MayFuse(n) && IsRewirable(n); }
+bool GraphIndex::IsOrderable(int n) const {
+  return IsManaged(n) && !IsRacing(n) && !MayFuse(n) && IsRewirable(n);
+}
 
 bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsSwappableProducer(int n) const {
-  return HeldElsewhere().count(node(n).op()) == 0 && !IsRacing(n);
+  return IsManaged(n) && HeldElsewhere().count(node(n).op()) == 0 && !IsRacing(n);
 }
 
 bool GraphIndex::IsRewirable(int n) const { return NotRewirable().count(node(n).op()) == 0; }
@@ -528,7 +569,8 @@ std::string Describe(const GraphIndex& index) {
                     index.IsRacing(n) ? "s" : "", index.IsOrderable(n) ? "o" : "",
                     index.IsUpdate(n) ? "u" : "", "\t");
     for (int port = 0; port < index.outputs(n); ++port) {
-      text += tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port})) ? '1' : '0';
+      const bool plain = tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port}));
+      text += plain && index.InDeviceMemory({n, port}) ? '1' : '0';
     }
     for (const TensorId& input : index.inputs(n)) {
       absl::StrAppend(&text, "\t", index.node(input.node).name(), ":", input.port);

@@ -68,6 +68,10 @@ class GraphIndex {
   tensorflow::DataType OutputType(TensorId tensor) const;
   int outputs(int n) const { return static_cast<int>(types_[n].size()); }
 
+  // Is it on the device that is managed: a GPU if any op is on one, else the CPU?
+  bool IsManaged(int n) const { return managed_[n]; }
+  // Is this output in that device's memory? (On a GPU, shapes and the like are in the host's.)
+  bool InDeviceMemory(TensorId tensor) const;
   bool IsMilestone(int n) const;
   // May this op be made to wait for a swap-out, or start a swap-in? Later passes fuse some ops with
   // their neighbours, and would not with a control edge there: those must stay as they are.
@@ -111,6 +115,8 @@ class GraphIndex {
   std::vector<int> critical_;  // the input on the longest way, -1 at its start
   std::vector<int> position_;
   std::vector<bool> racing_;
+  std::vector<bool> managed_;
+  std::vector<std::vector<bool>> in_host_memory_;  // by node and output; empty: none is
   std::vector<int> twin_;
   std::vector<bool> may_fuse_;
   std::vector<int> frame_;
@@ -122,6 +128,7 @@ class GraphIndex {
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
   absl::StatusOr<std::vector<int>> TopologicalOrder() const;
   void MeasureDepth(const std::vector<int>& order);
+  void FindDevices();
   void FindFusions();
   void FindContexts(const std::vector<int>& order);
   absl::Status FindFrames();

@@ -72,7 +72,7 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", swap.tensor, "' is no output of plain bytes: it cannot be swapped"));
   }
-  if (!index_.IsSwappableProducer(root.node)) {
+  if (!index_.IsSwappableProducer(root.node) || !index_.InDeviceMemory(root)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", swap.tensor, "' belongs to somebody outside of the step (",
                      index_.node(root.node).op(), "): swapping it would free nothing"));

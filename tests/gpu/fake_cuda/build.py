@@ -1,0 +1,78 @@
+"""Builds the fake card's libraries, for a TensorFlow with GPU devices.
+
+TensorFlow opens CUDA's libraries by name when it first needs them, and has a stub for each of their
+functions. All of those get a function here: those that ``fake_cuda.cc`` has, and for the rest one
+that says "success".
+
+    python build.py FOLDER     writes the libraries; put FOLDER into LD_LIBRARY_PATH
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+LIBRARIES = (
+    "libcuda.so.1",
+    "libcudart.so.12",
+    "libcublas.so.12",
+    "libcublasLt.so.12",
+    "libcudnn.so.9",
+    "libcufft.so.11",
+    "libcusolver.so.11",
+    "libcusparse.so.12",
+    "libcupti.so.12",
+    "libnccl.so.2",
+    "libnvidia-ml.so.1",
+)
+_NAME = re.compile(r"^(_*cu[A-Z]|_*cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|nccl|cupti|nvml)")
+
+
+def stubs_of(library: Path) -> set[str]:
+    """Names of CUDA's functions that a library of TensorFlow's has stubs for."""
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
+    ).stdout
+    symbols = (line.split() for line in listing.splitlines())
+    return {s[-1] for s in symbols if len(s) == 3 and s[1] == "T" and _NAME.match(s[-1])}
+
+
+def build(folder: Path) -> Path:
+    """Writes the libraries into `folder`, and answers it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = importlib.util.find_spec("tensorflow")
+    assert spec is not None and spec.origin is not None
+    home = Path(spec.origin).parent
+    names = set().union(
+        *(stubs_of(home / f"libtensorflow_{part}.so.2") for part in ("framework", "cc"))
+    )
+    here = Path(__file__).parent
+    fake = (here / "fake_cuda.cc").read_text()
+    ours = set(re.findall(r"^\S.*?\b(\w+)\(", fake, re.MULTILINE))
+    rest = "".join(
+        f'int {name}(void) {{ return fake_cuda_called("{name}"); }}\n'
+        for name in sorted(names - ours)
+    )
+    source = folder / "stubs.c"
+    source.write_text("int fake_cuda_called(const char* name);\n" + rest)
+    stubs = folder / "stubs.o"
+    quiet = ["-w", "-fPIC", "-O1"]
+    subprocess.run(["gcc", *quiet, "-c", str(source), "-o", str(stubs)], check=True)
+    library = folder / "libfake_cuda.so"
+    subprocess.run(
+        ["g++", "-std=c++17", *quiet, "-shared", "-pthread", str(here / "fake_cuda.cc"), str(stubs)]
+        + ["-o", str(library)],
+        check=True,
+    )
+    for name in LIBRARIES:
+        link = folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(library.name)
+    return folder
+
+
+if __name__ == "__main__":
+    print(build(Path(sys.argv[1])))
