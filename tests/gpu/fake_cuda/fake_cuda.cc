@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -269,6 +271,7 @@ int64_t AttributeOf(int attribute) {
 
 int context_object;
 thread_local std::deque<void*> contexts;
+thread_local std::deque<void*> launch_streams;  // of kernels that are being launched
 
 }  // namespace
 
@@ -440,7 +443,9 @@ int cuModuleLoadData(void** module, const void*) { return *module = &context_obj
 int cuModuleLoadDataEx(void** module, const void*, unsigned, void*, void*) {
   return *module = &context_object, kSuccess;
 }
-int cuModuleLoadFatBinary(void** module, const void*) { return *module = &context_object, kSuccess; }
+int cuModuleLoadFatBinary(void** module, const void*) {
+  return *module = &context_object, kSuccess;
+}
 int cuModuleGetFunction(void** function, void*, const char*) {
   return *function = &context_object, kSuccess;
 }
@@ -453,7 +458,9 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* count, void*, int,
   return *count = 8, kSuccess;
 }
 int cuGetErrorName(int, const char** text) { return *text = "FAKE", kSuccess; }
-int cuGetErrorString(int, const char** text) { return *text = "an error of the fake card", kSuccess; }
+int cuGetErrorString(int, const char** text) {
+  return *text = "an error of the fake card", kSuccess;
+}
 int cuDeviceCanAccessPeer(int* can, int, int) { return *can = 0, kSuccess; }
 int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = &context_object, kSuccess; }
 int cuMemPoolCreate(void** pool, const void*) { return *pool = &context_object, kSuccess; }
@@ -464,8 +471,41 @@ int cudaRuntimeGetVersion(int* version) { return *version = 12050, kSuccess; }
 int cudaDriverGetVersion(int* version) { return *version = 12050, kSuccess; }
 int cudaGetDeviceCount(int* count) { return *count = device_count, kSuccess; }
 int cudaGetDevice(int* device) { return *device = 0, kSuccess; }
+// cudaDeviceProp of CUDA 12: what TensorFlow reads, by offset.
 int cudaGetDeviceProperties_v2(char* properties, int) {
-  return std::memset(properties, 0, 1032), kSuccess;
+  std::memset(properties, 0, 1032);
+  const auto set = [&](size_t offset, auto value) {
+    std::memcpy(properties + offset, &value, sizeof(value));
+  };
+  set(288, static_cast<size_t>(total_bytes));  // totalGlobalMem
+  set(296, size_t{49152});                     // sharedMemPerBlock
+  set(304, 65536);                             // regsPerBlock
+  set(308, 32);                                // warpSize
+  set(320, 1024);                              // maxThreadsPerBlock
+  set(324, std::array<int, 3>{1024, 1024, 64});
+  set(336, std::array<int, 3>{2147483647, 65535, 65535});
+  set(360, 9);               // major
+  set(388, 132);             // multiProcessorCount
+  set(624, 2048);            // maxThreadsPerMultiProcessor
+  set(640, size_t{233472});  // sharedMemPerMultiprocessor
+  set(648, 65536);           // regsPerMultiprocessor
+  set(696, size_t{232448});  // sharedMemPerBlockOptin
+  set(712, 32);              // maxBlocksPerMultiProcessor
+  return kSuccess;
+}
+// cudaFuncAttributes: three sizes, then threads a block and registers.
+int cudaFuncGetAttributes(char* attributes, const void*) {
+  std::memset(attributes, 0, 64);
+  const int values[] = {1024, 32, 90, 90};
+  std::memcpy(attributes + 24, values, sizeof(values));
+  return kSuccess;
+}
+int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* count, const void*, int, size_t) {
+  return *count = 8, kSuccess;
+}
+int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* count, const void*, int, size_t,
+                                                           unsigned) {
+  return *count = 8, kSuccess;
 }
 int cudaDeviceGetAttribute(int* value, int attribute, int) {
   return *value = static_cast<int>(AttributeOf(attribute)), kSuccess;
@@ -492,14 +532,25 @@ void** __cudaRegisterFatBinary(void*) {
   static void* handle = nullptr;
   return &handle;
 }
-unsigned __cudaPushCallConfiguration(uint64_t, uint32_t, uint64_t, uint32_t, size_t, void*) {
+unsigned __cudaPushCallConfiguration(uint64_t, uint32_t, uint64_t, uint32_t, size_t, void* stream) {
+  launch_streams.push_back(stream);
   return 0;
+}
+int __cudaPopCallConfiguration(uint32_t* grid, uint32_t* block, size_t* shared, void** stream) {
+  std::fill_n(grid, 3, 1);
+  std::fill_n(block, 3, 1);
+  *shared = 0;
+  *stream = launch_streams.back();
+  launch_streams.pop_back();
+  return kSuccess;
 }
 
 // Libraries: enough to be believed.
 
 size_t cudnnGetVersion() { return 91000; }
-int cudnnGetProperty(int type, int* value) { return *value = type == 0 ? 9 : type == 1 ? 10 : 0, 0; }
+int cudnnGetProperty(int type, int* value) {
+  return *value = type == 0 ? 9 : type == 1 ? 10 : 0, 0;
+}
 size_t cudnnGetCudartVersion() { return 12050; }
 const char* cudnnGetErrorString(int) { return "an error of the fake card"; }
 int cudnnCreate(void** handle) { return *handle = &context_object, kSuccess; }
