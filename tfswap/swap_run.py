@@ -179,7 +179,10 @@ class SwapRun:
         run_started(self)
         options = self._options
         self._budget_bytes = self._resolved_budget()
-        host_limit_bytes = budgets.resolve_host_limit(options.host_limit, self._budget_bytes)
+        on_cpu = self._devices[0] < FIRST_GPU  # far memory is the device's own memory then
+        host_limit_bytes = budgets.resolve_host_limit(
+            options.host_limit, self._budget_bytes if on_cpu else None
+        )
         self._steps_a_call = max(int(self._model.steps_per_execution), 1)
         self.report.budget_bytes = self._budget_bytes
         self._turn_xla_off()
