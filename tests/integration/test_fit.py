@@ -97,8 +97,8 @@ def test_nothing_moves_if_it_fits(unswapped, slab):
     else:
         assert swap.report["plan"] is None
     assert tfswap.memory_stats()["copies_out"] == 0
-    # Stock TensorFlow ran these steps, and their peak is measured. By which ops run at once it varies
-    # by an activation, 5 %, and another one: 88.6, 93.2 or 98.1 MB unswapped.
+    # Stock TensorFlow ran these steps, and their peak is measured. It varies with which ops run at
+    # once, by an activation or two of 5 % each: 88.6, 93.2 or 98.1 MB unswapped.
     assert swap.report["unswapped_peak_bytes"] == pytest.approx(max(unswapped.peaks), rel=0.12)
 
 
