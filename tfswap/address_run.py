@@ -166,8 +166,7 @@ class AddressRun:
     ) -> FunctionPlan:
         graph = StepGraph.parse(self._library.describe(fingerprint))
         if function is None:  # it keeps its lazy swaps
-            order = (*graph.delays, *graph.keep_ups)
-            function = FunctionPlan(fingerprint, order=order, reserve=True)
+            function = FunctionPlan(fingerprint, order=graph.order, reserve=True)
         layout = plan_layout(traces, graph, function, seconds=_LAYOUT_TIME_S)
         boxes = tuple(
             Box(slot, lived.begin_ns, lived.end_ns)

@@ -49,6 +49,10 @@ class AutoSwap(keras.callbacks.Callback):
             forms as `budget`. Defaults to "auto".
         link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
             "12GB/s"): copies take as long as they would there. None for the machine's own speed.
+        workspace_limit: Largest workspace for an op on a GPU that can do without one, as an int or
+            text of bytes: 0 leaves convolutions to the algorithms that need none, which are slower
+            and round otherwise (vDNN's "m", for memory). None leaves the choice to TensorFlow (its
+            "p", for performance). Defaults to None.
         slab: Whether addresses are planned too: what a step allocates is recorded and packed into
             one slab of memory, which then stays, and the step's ops keep the recorded order where
             that needs it. Defaults to True.
@@ -81,6 +85,7 @@ class AutoSwap(keras.callbacks.Callback):
         save_profile: str | os.PathLike[str] | None = None,
         planning_time_s: float = PLANNING_TIME_S,
         slab: bool = True,
+        workspace_limit: int | str | None = None,
     ) -> None:
         super().__init__()
         if policy != "auto" and policy not in POLICIES:
@@ -103,6 +108,9 @@ class AutoSwap(keras.callbacks.Callback):
         self.host_limit = host_limit
         self.link_bandwidth = (
             None if link_bandwidth is None else budgets.parse_bandwidth(link_bandwidth)
+        )
+        self.workspace_limit = (
+            None if workspace_limit is None else budgets.parse_limit(workspace_limit)
         )
         self.slab = slab
         self.verify = verify

@@ -78,6 +78,15 @@ def parse_bytes(amount: Budget) -> int:
     return size_bytes
 
 
+def parse_limit(amount: int | str) -> int:
+    """As `parse_bytes`, and 0.
+
+    Raises:
+        ValueError: Not such an amount, or below zero.
+    """
+    return 0 if amount == 0 and not isinstance(amount, bool) else parse_bytes(amount)
+
+
 def _not_bytes(amount: object) -> ValueError:
     return ValueError(
         f"{amount!r} is not an amount of memory. Allowed: bytes as an integer, or a text with a "

@@ -63,11 +63,10 @@ def profile_step(
     step = _Step(trace, graph)
     absences = _absences(step, graph, min_bytes)
     timeline = step.timeline(graph, absences)
-    order = (*graph.delays, *graph.keep_ups)
     return Profile(
         timeline,
         fingerprint,
-        order,
+        graph.order,
         _peak_without_delays(step, timeline, graph, late_updates=False),
         _peak_without_delays(step, timeline, graph, late_updates=True),
     )

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfswap import budget as budgets
 from tfswap.address_run import AddressRun
+from tfswap.card_link import measured_link
 from tfswap.grappler.graph import StepGraph
 from tfswap.machine import Machine
 from tfswap.ops import library
@@ -179,7 +180,8 @@ class SwapRun:
         run_started(self)
         options = self._options
         self._budget_bytes = self._resolved_budget()
-        on_cpu = self._devices[0] < FIRST_GPU  # far memory is the device's own memory then
+        on_cpu = self._devices[0] < FIRST_GPU
+        # Far memory is the device's own memory then.
         host_limit_bytes = budgets.resolve_host_limit(
             options.host_limit, self._budget_bytes if on_cpu else None
         )
@@ -191,13 +193,10 @@ class SwapRun:
         self._label = _labels.setdefault(self._model, f"model {next(_label_count)}")
         for device in self._devices:
             self._library.set_budget(device, self._budget_bytes)
+            self._library.set_workspace_limit(device, options.workspace_limit)
             self._library.emulate_link(device, options.link_bandwidth)
             self._library.set_verify(device, options.verify)
-        self._machine = (
-            Machine.measure()
-            if options.link_bandwidth is None
-            else Machine.emulated(options.link_bandwidth)
-        )
+        self._machine = self._measured_machine()  # within the budget
         self._session = PlanSession()
         plan = options.plan or SwapPlan()
         self._plan = SwapPlan(
@@ -231,6 +230,15 @@ class SwapRun:
             "built for a TensorFlow without GPU devices; build it again beside this one."
         )
         return list(range(self._library.device_count()))
+
+    def _measured_machine(self) -> Machine:
+        assert self._library is not None
+        link_bandwidth = self._options.link_bandwidth
+        if self._devices[0] < FIRST_GPU:
+            return Machine.measure() if link_bandwidth is None else Machine.emulated(link_bandwidth)
+        if link_bandwidth is not None:
+            self._warn("link_bandwidth has no effect on a GPU: its copies are its own")
+        return measured_link(self._library, self._devices[0])
 
     def _resolved_budget(self) -> int:
         assert self._library is not None
@@ -268,6 +276,7 @@ class SwapRun:
         if self._library is not None:
             for device in self._devices:
                 self._library.set_budget(device, None)
+                self._library.set_workspace_limit(device, None)
                 self._library.emulate_link(device, None)
                 self._library.set_verify(device, False)
                 self._library.clear_layouts(device)
@@ -362,8 +371,6 @@ class SwapRun:
         )
         if self._phase is _Phase.FIRST:
             self._first_ended()
-        elif self._phase is _Phase.WARM and self._devices[0] >= FIRST_GPU:
-            self._stay_with_bootstrap("Plans for GPUs are not made yet.")
         elif self._phase is _Phase.WARM:
             self._phase = _Phase.PROFILE
         elif self._phase is _Phase.PROFILE:
@@ -579,10 +586,13 @@ class SwapRun:
         """The plan stays as it is; addresses are planned for it."""
         assert self._library is not None
         self._phase = _Phase.STEADY
-        if self._options.slab:
+        if self._plans_addresses():
             self._addresses = AddressRun(self._library, self._devices[0])
             if not self._has_layout():
                 self._phase = _Phase.LAYOUT
+
+    def _plans_addresses(self) -> bool:
+        return self._options.slab and self._devices[0] < FIRST_GPU
 
     def _has_layout(self) -> bool:
         function = self._plan.function(self._fingerprint)
@@ -608,7 +618,7 @@ class SwapRun:
     def _install_layouts(self) -> None:
         assert self._library is not None
         for function in self._plan.functions:
-            if not any(function.layouts) or not self._options.slab:
+            if not any(function.layouts) or not self._plans_addresses():
                 continue
             try:
                 self._library.install_layout(

@@ -97,9 +97,11 @@ def test_nothing_moves_if_it_fits(unswapped, slab):
     else:
         assert swap.report["plan"] is None
     assert tfswap.memory_stats()["copies_out"] == 0
-    # Stock TensorFlow ran these steps, and their peak is measured. It varies with which ops run at
-    # once, by an activation or two of 5 % each: 88.6, 93.2 or 98.1 MB unswapped.
-    assert swap.report["unswapped_peak_bytes"] == pytest.approx(max(unswapped.peaks), rel=0.12)
+    # Stock TensorFlow ran the last steps, and their peak is measured. It varies with which ops run
+    # at once, by an activation or two of 5 % each: 88.6, 93.2 or 98.1 MB from run to run.
+    measured = swap.report["unswapped_peak_bytes"]
+    assert measured <= max(swapped.peaks)
+    assert measured == pytest.approx(max(unswapped.peaks), rel=0.12)
 
 
 def test_everything_is_as_before_afterwards(unswapped):

@@ -68,6 +68,11 @@ void tfswap_set_budget(int device, int64_t bytes) {
   AllocatorOf(device)->budget()->SetBudget(bytes);
 }
 
+// Below 0: no limit.
+void tfswap_set_workspace_limit(int device, int64_t bytes) {
+  AllocatorOf(device)->budget()->SetWorkspaceLimit(bytes);
+}
+
 void tfswap_set_host_limit(int64_t bytes) {
   for (HostPool* pool : FarMemories()) pool->SetLimit(bytes);
 }
@@ -78,6 +83,18 @@ void tfswap_trim_host() {
 
 void tfswap_emulate_link(int device, double bytes_per_s, int64_t latency_ns) {
   CopyEngine::For(AllocatorOf(device))->EmulateLink(bytes_per_s, latency_ns);
+}
+
+// "" or what went wrong; `times`: as LinkTimes.
+char* tfswap_measure_link(int device, int64_t block_bytes, int copies, int64_t* times) {
+  const absl::StatusOr<tfswap::LinkTimes> link =
+      CopyEngine::For(AllocatorOf(device))->MeasureLink(block_bytes, copies);
+  if (!link.ok()) return Copied(std::string(link.status().message()));
+  for (const int64_t each :
+       {link->bytes, link->out_ns, link->in_ns, link->both_out_ns, link->both_in_ns}) {
+    *times++ = each;
+  }
+  return Copied("");
 }
 
 void tfswap_set_verify(int device, int verify) {

@@ -51,6 +51,7 @@ class StepGraph:
             early; they are among the controls.
         delays: (before, after): work on variables that would otherwise be done too early.
         keep_ups: (before, after): updates of variables that would otherwise be late.
+        chain: (before, after): a GPU's large ops, one after the other.
         twins: Pairs of nodes, both ways, that oneDNN may run as one: nothing may come between them.
     """
 
@@ -58,6 +59,7 @@ class StepGraph:
     broadcasts: tuple[tuple[str, str], ...] = ()
     delays: tuple[tuple[str, str], ...] = ()
     keep_ups: tuple[tuple[str, str], ...] = ()
+    chain: tuple[tuple[str, str], ...] = ()
     readers: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
 
@@ -69,6 +71,7 @@ class StepGraph:
             "#broadcast": [],
             "#delay": [],
             "#keepup": [],
+            "#chain": [],
             "#twin": [],
         }
         readers: dict[tuple[str, int], list[str]] = {}
@@ -101,9 +104,15 @@ class StepGraph:
             tuple(edges["#broadcast"]),
             tuple(edges["#delay"]),
             tuple(edges["#keepup"]),
+            tuple(edges["#chain"]),
             {tensor: tuple(dict.fromkeys(names)) for tensor, names in readers.items()},
             dict(edges["#twin"]),
         )
+
+    @property
+    def order(self) -> tuple[tuple[str, str], ...]:
+        """The order edges that a rewritten graph needs beside those that are in it."""
+        return (*self.delays, *self.keep_ups, *self.chain)
 
     def readers_through_aliases(self, node: str, port: int) -> Iterator[str]:
         """Nodes that read a tensor, or an alias of it, without the aliases themselves."""

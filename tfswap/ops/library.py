@@ -36,9 +36,14 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_has_device": (ctypes.c_int, [ctypes.c_int]),
     "tfswap_device_count": (ctypes.c_int, []),
     "tfswap_set_budget": (None, [ctypes.c_int, ctypes.c_int64]),
+    "tfswap_set_workspace_limit": (None, [ctypes.c_int, ctypes.c_int64]),
     "tfswap_set_host_limit": (None, [ctypes.c_int64]),
     "tfswap_trim_host": (None, []),
     "tfswap_emulate_link": (None, [ctypes.c_int, ctypes.c_double, ctypes.c_int64]),
+    "tfswap_measure_link": (
+        ctypes.c_void_p,
+        [ctypes.c_int, ctypes.c_int64, ctypes.c_int, ctypes.POINTER(ctypes.c_int64)],
+    ),
     "tfswap_set_verify": (None, [ctypes.c_int, ctypes.c_int]),
     "tfswap_inject_fault": (None, [ctypes.c_int, ctypes.c_char_p]),
     "tfswap_memory_stats": (ctypes.c_void_p, [ctypes.c_int]),
@@ -149,6 +154,9 @@ class Library:
     def set_budget(self, device: int, budget_bytes: int | None) -> None:
         self._dll.tfswap_set_budget(device, budget_bytes or 0)
 
+    def set_workspace_limit(self, device: int, limit_bytes: int | None) -> None:
+        self._dll.tfswap_set_workspace_limit(device, -1 if limit_bytes is None else limit_bytes)
+
     def set_host_limit(self, limit_bytes: int | None) -> None:
         self._dll.tfswap_set_host_limit(limit_bytes or 0)
 
@@ -158,6 +166,32 @@ class Library:
 
     def emulate_link(self, device: int, bytes_per_s: float | None, latency_ns: int = 0) -> None:
         self._dll.tfswap_emulate_link(device, bytes_per_s or 0.0, latency_ns)
+
+    def measure_link(self, device: int, block_bytes: int, blocks: int) -> dict[str, float]:
+        """The speed of a GPU's copies to pinned memory and back while nothing else runs.
+
+        Args:
+            device: A GPU's number.
+            block_bytes: Of each copy; two such blocks are needed on the device.
+            blocks: Copies each way.
+
+        Returns:
+            In bytes per second: `out_bytes_per_s`, `in_bytes_per_s`, and of both ways at once
+            `both_out_bytes_per_s`, `both_in_bytes_per_s`.
+
+        Raises:
+            LibraryError: It could not be measured, and why.
+        """
+        times = (ctypes.c_int64 * 5)()
+        problem = self._text(self._dll.tfswap_measure_link(device, block_bytes, blocks, times))
+        if problem:
+            raise LibraryError(problem)
+        moved, *ns = times
+        keys = ("out", "in", "both_out", "both_in")
+        return {
+            f"{key}_bytes_per_s": moved * 1e9 / max(each, 1)
+            for key, each in zip(keys, ns, strict=True)
+        }
 
     def set_verify(self, device: int, verify: bool) -> None:
         self._dll.tfswap_set_verify(device, int(verify))

@@ -172,11 +172,9 @@ int DestroyStream(void* stream) {
 
 int RecordEvent(void* event, void* stream) {
   auto* recorded = static_cast<FakeEvent*>(event);
-  int64_t number;
-  {
-    std::lock_guard<std::mutex> lock(recorded->mu);
-    number = ++recorded->recorded;
-  }
+  // At once, as far as other threads see: one that waits for it must find it on its stream.
+  std::lock_guard<std::mutex> at_once(recorded->mu);
+  const int64_t number = ++recorded->recorded;
   StreamOf(stream)->Push([recorded, number] {
     std::lock_guard<std::mutex> lock(recorded->mu);
     recorded->happened = number;
@@ -188,14 +186,17 @@ int RecordEvent(void* event, void* stream) {
 
 int WaitEvent(void* stream, void* event) {
   auto* awaited = static_cast<FakeEvent*>(event);
-  int64_t number;
-  {
-    std::lock_guard<std::mutex> lock(awaited->mu);
-    number = awaited->recorded;
-  }
+  std::lock_guard<std::mutex> at_once(awaited->mu);
+  const int64_t number = awaited->recorded;
   StreamOf(stream)->Push([awaited, number] {
     std::unique_lock<std::mutex> lock(awaited->mu);
-    awaited->changed.wait(lock, [&] { return awaited->happened >= number; });
+    const auto happened = [&] { return awaited->happened >= number; };
+    if (awaited->changed.wait_for(lock, std::chrono::seconds(60), happened)) return;
+    std::fprintf(
+        stderr, "fake_cuda: a stream waits for event %p, recording %lld of %lld; %lld happened\n",
+        static_cast<void*>(awaited), static_cast<long long>(number),
+        static_cast<long long>(awaited->recorded), static_cast<long long>(awaited->happened));
+    std::abort();
   });
   return kSuccess;
 }
@@ -378,6 +379,7 @@ int cuStreamGetCtx(void*, void** context) { return *context = &context_object, k
 int cuStreamWaitEvent(void* stream, void* event, unsigned) { return WaitEvent(stream, event); }
 int cuStreamIsCapturing(void*, int* status) { return *status = 0, kSuccess; }
 int cuEventCreate(void** event, unsigned) { return *event = new FakeEvent(), kSuccess; }
+int cuEventDestroy_v2(void* event) { return kSuccess; }  // what is under way may name it
 int cuEventRecord(void* event, void* stream) { return RecordEvent(event, stream); }
 int cuEventQuery(void* event) { return QueryEvent(event); }
 int cuEventSynchronize(void* event) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "allocator/kernel_scope.h"
 #include "core/atomic_max.h"
@@ -56,13 +57,16 @@ std::string BudgetAllocator::Name() {
   return text;
 }
 
+std::string BudgetAllocator::TakeUntold() { return std::exchange(last_failure, std::string()); }
+
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
   const Request request{alignment, num_bytes, attributes};
+  if (IsDeclined(request)) return nullptr;
   Refusal refusal = Refusal::kNone;
   void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
-  if (ptr == nullptr && attributes.retry_on_failure) {
+  if (ptr == nullptr) {
     KernelScope* scope = KernelScope::current;
     if (scope != nullptr && scope->now_or_never) {
       ptr = ObtainNow(request, &refusal);
@@ -71,9 +75,8 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
       ptr = ObtainOrWait(request, &refusal);
     }
   }
-  if (ptr != nullptr || (KernelScope::current != nullptr && KernelScope::current->gave_way)) {
-    return ptr;
-  }
+  const bool gave_way = KernelScope::current != nullptr && KernelScope::current->gave_way;
+  if (ptr != nullptr || gave_way || !attributes.retry_on_failure) return ptr;
   failures_.fetch_add(1, std::memory_order_relaxed);
   last_failure = WhyNot(request.counted(), refusal);
   return nullptr;
@@ -171,8 +174,19 @@ void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   return FromNext(request, refusal);
 }
 
+bool BudgetAllocator::IsDeclined(const Request& request) const {
+  if (request.attributes.retry_on_failure) return false;
+  const int64_t limit = workspace_limit_.load(std::memory_order_relaxed);
+  return (limit >= 0 && request.counted() > limit) ||
+         (HasBudget() && request.counted() > budget_.load());
+}
+
 void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
-  void* ptr = next()->AllocateRaw(request.alignment, request.bytes, request.attributes);
+  // TensorFlow's own allocator would wait, though we can make room.
+  AllocationAttributes at_once(/*retry_on_failure=*/false,
+                               request.attributes.allocation_will_be_logged,
+                               request.attributes.freed_by_func);
+  void* ptr = next()->AllocateRaw(request.alignment, request.bytes, at_once);
   if (ptr == nullptr) {
     in_use_.fetch_sub(request.counted());  // nothing became free that others could wait for
     *refusal = Refusal::kFragments;

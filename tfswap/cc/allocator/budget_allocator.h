@@ -59,7 +59,9 @@ struct BudgetStats {
 // allocation that does not fit is given idle memory (SpareMemory) or has idle buffers moved away
 // (Reclaimer), then waits for copies in flight and for other kernels to end, and only then fails,
 // with a text that names the op, its bytes, the largest holders and the smallest budget that could
-// work. Thread-safe.
+// work. A kernel may be able to do without (the workspaces of cuDNN's convolutions): it is given
+// what it asks for all the same, however much has to be moved, since with less it would compute
+// otherwise; but where it cannot have it, nothing is said. Thread-safe.
 class BudgetAllocator : public Adaptor, public MemoryAccount {
  public:
   explicit BudgetAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
@@ -67,6 +69,8 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   // While an allocation of this thread has just failed, the name carries the reason: it is the one
   // part of TensorFlow's own out-of-memory error that an allocator can write.
   std::string Name() override;
+  // The reason that no error of TensorFlow's has told so far; "" if there is none. Of this thread.
+  static std::string TakeUntold();
   using Adaptor::AllocateRaw;
   void* AllocateRaw(size_t alignment, size_t num_bytes,
                     const tensorflow::AllocationAttributes& attributes) override;
@@ -85,6 +89,8 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
 
   // 0 takes the limit away. A budget below what is in use holds from the next allocation on.
   void SetBudget(int64_t budget_bytes);
+  // Workspaces that a kernel can do without are at most this large; below 0, without a limit.
+  void SetWorkspaceLimit(int64_t bytes) { workspace_limit_.store(bytes); }
   bool HasBudget() const { return budget_.load(std::memory_order_relaxed) > 0; }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   void SetSpareMemory(SpareMemory* spare) { spare_ = spare; }
@@ -123,6 +129,8 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   void* ObtainNow(const Request& request, Refusal* refusal);
   // What has to leave before it fits.
   int64_t Missing(const Request& request, Refusal refusal) const;
+  // Whether it is a workspace, and is not to be had.
+  bool IsDeclined(const Request& request) const;
   // For what is reserved.
   void* FromNext(const Request& request, Refusal* refusal);
   std::string WhyNot(int64_t bytes, Refusal refusal);
@@ -132,6 +140,7 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   RecordingAllocator* holders_ = nullptr;
 
   std::atomic<int64_t> budget_{0};
+  std::atomic<int64_t> workspace_limit_{-1};
   std::atomic<int64_t> in_use_{0};
   std::atomic<int64_t> peak_{0};
   std::atomic<int64_t> window_peak_{0};

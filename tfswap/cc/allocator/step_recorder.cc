@@ -4,8 +4,10 @@
 #include <chrono>
 #include <numeric>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 
+#include "core/card_step.h"
 #include "core/graph_mark.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -33,6 +35,8 @@ struct RawOp {
   Text name;
   Text type;
   Text graph;
+  int32_t begin_mark = -1;
+  int32_t end_mark = -1;
 };
 
 struct RawBuffer {
@@ -118,6 +122,7 @@ StepRecorder::Shard* StepRecorder::ThisThreads() {
 void StepRecorder::Start(int64_t resident_bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   ++recording_;
+  if (CardClock* clock = clock_.load()) clock->Start();
   for (const auto& shard : shards_) {
     std::lock_guard<std::mutex> shard_lock(shard->mu);
     shard->Clear(recording_);
@@ -172,14 +177,19 @@ StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext*
   const auto& attributes = kernel.def().attr();
   const auto mark = attributes.find(kGraphAttribute);
   const Text graph = mark == attributes.end() ? Text{} : shard->Add(mark->second.s());
-  shard->ops.push_back({record, name, type, graph});
+  CardClock* clock = clock_.load();
+  shard->ops.push_back({record, name, type, graph, clock == nullptr ? -1 : clock->Mark()});
   return {shard, op, shard->recording};
 }
 
 void StepRecorder::OpEnds(const Op& op, OpKernelContext* context, int64_t wait_ns) {
   const int64_t now = NowNs();
+  CardClock* clock = clock_.load();
+  const bool marked = clock != nullptr && op.shard->thread == std::this_thread::get_id();
+  const int32_t end_mark = marked ? clock->Mark() : -1;
   std::lock_guard<std::mutex> lock(op.shard->mu);
   if (!on() || op.recording != op.shard->recording) return;
+  op.shard->ops[op.index].end_mark = end_mark;
   OpRecord& record = op.shard->ops[op.index].record;
   record.end_ns = now;
   record.wait_ns = wait_ns;
@@ -196,10 +206,12 @@ namespace {
 class Residents {
  public:
   void Allocated(const void* ptr, int32_t buffer) { at_[ptr].buffers.push_back(buffer); }
-  void Freed(const void* ptr, int64_t ns) { at_[ptr].frees.push_back(ns); }
+  void Freed(const void* ptr, int64_t ns, int32_t thread) {
+    at_[ptr].frees.push_back({ns, thread});
+  }
 
-  // Sets `free_ns` of all buffers: the first free behind their allocation.
-  void Settle(std::vector<BufferRecord>* buffers) {
+  // Finds out when each buffer was freed, and by whom: the first free behind its allocation.
+  void Settle(std::vector<BufferRecord>* buffers, std::vector<HostSide::Buffer>* threads) {
     for (auto& [ptr, place] : at_) {
       std::sort(place.frees.begin(), place.frees.end());
       // Two threads may take and give back the same address within one tick of the clock.
@@ -209,8 +221,9 @@ class Residents {
       size_t next = 0;
       for (const int32_t b : place.buffers) {
         BufferRecord& buffer = (*buffers)[b];
-        while (next < place.frees.size() && place.frees[next] < buffer.alloc_ns) ++next;
-        if (next < place.frees.size()) buffer.free_ns = place.frees[next++];
+        while (next < place.frees.size() && place.frees[next].first < buffer.alloc_ns) ++next;
+        if (next >= place.frees.size()) continue;
+        std::tie(buffer.free_ns, (*threads)[b].free_thread) = place.frees[next++];
       }
     }
   }
@@ -231,7 +244,7 @@ class Residents {
  private:
   struct Place {
     std::vector<int32_t> buffers;
-    std::vector<int64_t> frees;
+    std::vector<std::pair<int64_t, int32_t>> frees;  // when, and by which thread
   };
   std::unordered_map<const void*, Place> at_;
 };
@@ -241,6 +254,9 @@ class Residents {
 StepTrace StepRecorder::Stop() {
   std::lock_guard<std::mutex> lock(mu_);
   on_.store(false);
+  CardClock* clock = clock_.load();
+  const CardTimes card = clock == nullptr ? CardTimes() : clock->Stop();
+  HostSide host;
   StepTrace trace;
   trace.start_ns = start_ns_;
   trace.end_ns = NowNs();
@@ -249,19 +265,25 @@ StepTrace StepRecorder::Stop() {
 
   Residents residents;
   std::vector<std::pair<int64_t, std::pair<const Shard*, size_t>>> order;  // ops by start
+  std::unordered_map<const Shard*, int32_t> threads;
   for (const auto& shard : shards_) {
     std::lock_guard<std::mutex> shard_lock(shard->mu);
+    const auto thread = static_cast<int32_t>(threads.size());
+    threads[shard.get()] = thread;
     for (const RawBuffer& raw : shard->buffers) {
       residents.Allocated(raw.ptr, static_cast<int32_t>(trace.buffers.size()));
+      host.buffers.push_back({thread, -1});
       trace.buffers.push_back(raw.record);
       trace.buffers.back().name = names.Intern(shard->At(raw.name));
     }
-    for (const RawFree& freed : shard->frees) residents.Freed(freed.ptr, freed.ns);
+    for (const RawFree& freed : shard->frees) {
+      residents.Freed(freed.ptr, freed.ns, thread);
+    }
     for (size_t op = 0; op < shard->ops.size(); ++op) {
       order.push_back({shard->ops[op].record.start_ns, {shard.get(), op}});
     }
   }
-  residents.Settle(&trace.buffers);
+  residents.Settle(&trace.buffers, &host.buffers);
 
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -271,6 +293,8 @@ StepTrace StepRecorder::Stop() {
     const auto& [shard, op] = at;
     places[shard][op] = static_cast<int32_t>(trace.ops.size());
     const RawOp& raw = shard->ops[op];
+    const bool marked = raw.begin_mark >= 0 && raw.end_mark >= 0;
+    host.ops.push_back({threads[shard], raw.begin_mark, marked ? raw.end_mark : -1});
     trace.ops.push_back(raw.record);
     trace.ops.back().name = names.Intern(shard->At(raw.name));
     trace.ops.back().type = names.Intern(shard->At(raw.type));
@@ -287,6 +311,7 @@ StepTrace StepRecorder::Stop() {
   }
   std::stable_sort(trace.accesses.begin(), trace.accesses.end(),
                    [](const AccessRecord& a, const AccessRecord& b) { return a.op < b.op; });
+  if (!card.marks_ns.empty()) MoveToCard(card, host, &trace);
   for (const auto& shard : shards_) {
     std::lock_guard<std::mutex> shard_lock(shard->mu);
     shard->Clear(0);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/card_clock.h"
 #include "core/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -27,6 +28,9 @@ class StepRecorder {
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
+  // Of a card, whose times recordings have from now on: those of the host say when it was told.
+  void SetCardClock(CardClock* clock) { clock_.store(clock); }
+
   void Start(int64_t resident_bytes);
   StepTrace Stop();
 
@@ -46,7 +50,7 @@ class StepRecorder {
   };
 
   // The device's side: OpBegins() before the kernel (its inputs may be gone after it), OpEnds()
-  // after, before its outputs are passed on.
+  // after, before its outputs are passed on. `wait_ns`: of the host, for memory.
   Op OpBegins(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
   void OpEnds(const Op& op, tensorflow::OpKernelContext* context, int64_t wait_ns);
 
@@ -56,6 +60,7 @@ class StepRecorder {
                  const void* ptr);
 
   std::atomic<bool> on_{false};
+  std::atomic<CardClock*> clock_{nullptr};
   std::mutex mu_;  // guards all below; a shard has a lock of its own
   int64_t recording_ = 0;
   int64_t start_ns_ = 0;

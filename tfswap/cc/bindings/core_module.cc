@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/hazard_bindings.h"
+#include "bindings/card_bindings.h"
 #include "bindings/packing_bindings.h"
 #include "core/copy.h"
 #include "core/local_search.h"
@@ -260,7 +260,7 @@ PYBIND11_MODULE(_core, module) {
   tfswap::BindRepetition(module);
   tfswap::BindMaxTree(module);
   tfswap::BindPacking(module);
-  tfswap::BindHazards(module);
+  tfswap::BindCard(module);
   module.def("measure_copy_speed", &tfswap::MeasureCopySpeed, py::arg("bytes"), py::arg("repeats"),
              py::call_guard<py::gil_scoped_release>());
 }

@@ -26,22 +26,12 @@ void* HostPool::Allocate(int64_t bytes) {
   if (it != kept_.end() && !it->second.empty()) {
     block = it->second.front();
     it->second.pop_front();
-    stats_.bytes_cached -= rounded;
   } else {
-    if (stats_.limit_bytes > 0) {
-      const int64_t over = stats_.bytes_in_use + stats_.bytes_cached + rounded - stats_.limit_bytes;
-      if (over > 0) TrimLocked(over);
-      if (stats_.bytes_in_use + stats_.bytes_cached + rounded > stats_.limit_bytes) return nullptr;
-    }
-    block = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED) return nullptr;
-    // Fewer page faults the first time that the block is written; advice only.
-    madvise(block, rounded, MADV_HUGEPAGE);
-    if (hooks_.taken && !hooks_.taken(block, rounded)) {
-      munmap(block, rounded);
-      return nullptr;
-    }
+    block = IsSmall(rounded) ? Carve(rounded) : Take(rounded);
+    if (block == nullptr) return nullptr;
   }
+  if (IsSmall(rounded)) ArenaOf(block)->used_bytes += rounded;
+  stats_.bytes_cached -= rounded;
   stats_.bytes_in_use += rounded;
   stats_.peak_bytes_in_use = std::max(stats_.peak_bytes_in_use, stats_.bytes_in_use);
   return block;
@@ -54,6 +44,67 @@ void HostPool::Free(void* block, int64_t bytes) {
   stats_.bytes_in_use -= rounded;
   stats_.bytes_cached += rounded;
   kept_[rounded].push_back(block);
+  if (IsSmall(rounded)) ArenaOf(block)->used_bytes -= rounded;
+}
+
+void* HostPool::Take(int64_t bytes) {
+  if (stats_.limit_bytes > 0) {
+    const int64_t over = stats_.bytes_in_use + stats_.bytes_cached + bytes - stats_.limit_bytes;
+    if (over > 0) TrimLocked(over);
+    if (stats_.bytes_in_use + stats_.bytes_cached + bytes > stats_.limit_bytes) return nullptr;
+  }
+  void* begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (begin == MAP_FAILED) return nullptr;
+  // Fewer page faults the first time that it is written; advice only.
+  madvise(begin, bytes, MADV_HUGEPAGE);
+  if (hooks_.taken && !hooks_.taken(begin, bytes)) {
+    munmap(begin, bytes);
+    return nullptr;
+  }
+  stats_.bytes_cached += bytes;
+  return begin;
+}
+
+void HostPool::GiveBack(void* begin, int64_t bytes) {
+  if (hooks_.released) hooks_.released(begin, bytes);
+  munmap(begin, bytes);
+  stats_.bytes_cached -= bytes;
+}
+
+void* HostPool::Carve(int64_t rounded) {
+  auto arena = std::find_if(arenas_.begin(), arenas_.end(), [&](const auto& each) {
+    return each.second.bytes - each.second.carved_bytes >= rounded;
+  });
+  if (arena == arenas_.end()) {
+    // Near the limit, one that is just large enough.
+    for (const int64_t bytes : {hooks_.arena_bytes, rounded}) {
+      void* begin = Take(bytes);
+      if (begin == nullptr) continue;
+      arena = arenas_.emplace(static_cast<char*>(begin), Arena{bytes}).first;
+      break;
+    }
+    if (arena == arenas_.end()) return nullptr;
+  }
+  char* block = arena->first + arena->second.carved_bytes;
+  arena->second.carved_bytes += rounded;
+  return block;
+}
+
+HostPool::Arena* HostPool::ArenaOf(const void* block) {
+  return &std::prev(arenas_.upper_bound(static_cast<char*>(const_cast<void*>(block))))->second;
+}
+
+void HostPool::DropIdleArena(const std::map<char*, Arena>::iterator& arena) {
+  char* begin = arena->first;
+  const int64_t bytes = arena->second.bytes;
+  for (auto& [size, blocks] : kept_) {
+    blocks.erase(
+        std::remove_if(blocks.begin(), blocks.end(),
+                       [&](void* block) { return block >= begin && block < begin + bytes; }),
+        blocks.end());
+  }
+  arenas_.erase(arena);
+  GiveBack(begin, bytes);
 }
 
 void HostPool::SetLimit(int64_t limit_bytes) {
@@ -68,17 +119,17 @@ void HostPool::Trim() {
 }
 
 void HostPool::TrimLocked(int64_t at_least_bytes) {
-  while (at_least_bytes > 0 && !kept_.empty()) {
-    auto largest = std::prev(kept_.end());
-    if (largest->second.empty()) {
-      kept_.erase(largest);
-      continue;
+  const int64_t until = stats_.bytes_cached - at_least_bytes;
+  for (auto size = kept_.rbegin(); size != kept_.rend() && !IsSmall(size->first); ++size) {
+    while (stats_.bytes_cached > until && !size->second.empty()) {
+      GiveBack(size->second.back(), size->first);
+      size->second.pop_back();
     }
-    if (hooks_.released) hooks_.released(largest->second.back(), largest->first);
-    munmap(largest->second.back(), largest->first);
-    largest->second.pop_back();
-    stats_.bytes_cached -= largest->first;
-    at_least_bytes -= largest->first;
+  }
+  for (auto arena = arenas_.begin(); arena != arenas_.end() && stats_.bytes_cached > until;) {
+    const auto next = std::next(arena);
+    if (arena->second.used_bytes == 0) DropIdleArena(arena);
+    arena = next;
   }
 }
 

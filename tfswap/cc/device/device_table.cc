@@ -1,5 +1,6 @@
 #include "device/device_table.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -13,6 +14,8 @@ struct Table {
   int made = 0;
   int cpus = 0;
   int gpus = 0;
+  std::atomic<bool> has_gpu{false};
+  std::atomic<PinnedMemory> pinned{nullptr};
 };
 
 Table& TheTable() {
@@ -37,7 +40,16 @@ void NoteDevice(int device, DeviceAllocator* allocator) {
   ++table.made;
   int& count = device >= kFirstGpu ? table.gpus : table.cpus;
   count = std::max(count, device % kFirstGpu + 1);
+  if (device >= kFirstGpu) table.has_gpu.store(true);
   if (allocator != nullptr) table.allocators[device] = allocator;
+}
+
+void SetPinnedMemory(PinnedMemory memory) { TheTable().pinned.store(memory); }
+
+tensorflow::Allocator* PinnedMemoryIfAny() {
+  const Table& table = TheTable();
+  const PinnedMemory memory = table.pinned.load();
+  return memory == nullptr || !table.has_gpu.load() ? nullptr : memory();
 }
 
 int DevicesMade() {

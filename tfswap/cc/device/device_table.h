@@ -15,6 +15,12 @@ DeviceAllocator* AllocatorOf(int device);
 // A device was made; `allocator` is null for a CPU's.
 void NoteDevice(int device, DeviceAllocator* allocator);
 
+// Host memory that GPUs copy from and to without a detour, which libtfswap_gpu knows; null where
+// TensorFlow has made no GPU.
+using PinnedMemory = tensorflow::Allocator* (*)();
+void SetPinnedMemory(PinnedMemory memory);
+tensorflow::Allocator* PinnedMemoryIfAny();
+
 // How many devices of ours TensorFlow has made in this process, and the highest number of CPUs, and
 // of GPUs, at once.
 int DevicesMade();

@@ -21,7 +21,15 @@ using ::tensorflow::ThreadPoolDevice;
 SwapDevice::SwapDevice(const SessionOptions& options, const std::string& name,
                        DeviceAllocator* allocator)
     : ThreadPoolDevice(options, name, Bytes(256 << 20), DeviceLocality(), allocator),
-      allocator_(allocator) {}
+      allocator_(allocator),
+      force_gpu_compatible_(options.config.gpu_options().force_gpu_compatible()) {}
+
+tensorflow::Allocator* SwapDevice::GetAllocator(tensorflow::AllocatorAttributes attributes) {
+  if (attributes.gpu_compatible() || force_gpu_compatible_) {
+    if (tensorflow::Allocator* pinned = PinnedMemoryIfAny()) return pinned;
+  }
+  return ThreadPoolDevice::GetAllocator(attributes);
+}
 
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   StepRecorder* recorder = allocator_->recorder();

@@ -17,12 +17,14 @@ class SwapDevice : public tensorflow::ThreadPoolDevice {
   SwapDevice(const tensorflow::SessionOptions& options, const std::string& name,
              DeviceAllocator* allocator);
 
+  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
   void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
   void ComputeAsync(tensorflow::AsyncOpKernel* kernel, tensorflow::OpKernelContext* context,
                     tensorflow::AsyncOpKernel::DoneCallback done) override;
 
  private:
   DeviceAllocator* const allocator_;
+  const bool force_gpu_compatible_;
 };
 
 }  // namespace tfswap

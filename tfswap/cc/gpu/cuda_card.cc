@@ -1,5 +1,6 @@
 #include "gpu/cuda_card.h"
 
+#include <cmath>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -51,8 +52,15 @@ Card::Event CudaCard::Record(Queue queue) {
 
 void CudaCard::Wait(Queue queue, Event event) {
   CudaContext current(driver_, context_);
-  Check("waiting for an event",
-        driver_->StreamWaitEvent(stream(queue), static_cast<CudaDriver::Event>(event), 0));
+  const auto wait = [&] {
+    Check("waiting for an event",
+          driver_->StreamWaitEvent(stream(queue), static_cast<CudaDriver::Event>(event), 0));
+  };
+  if (queue == Queue::kCompute) {
+    clock_.Wait(wait);
+  } else {
+    wait();
+  }
 }
 
 bool CudaCard::HasHappened(Event event) {
@@ -82,6 +90,38 @@ bool CudaCard::Copy(Queue queue, void* to, const void* from, int64_t bytes) {
 void CudaCard::Finish(Queue queue) {
   CudaContext current(driver_, context_);
   Check("waiting for a stream", driver_->StreamSynchronize(stream(queue)));
+}
+
+absl::Status CudaCard::Time(std::vector<Transfer>* transfers, int64_t bytes, int copies) {
+  CudaContext current(driver_, context_);
+  std::vector<CudaDriver::Event> events(2 * transfers->size(), nullptr);
+  bool ok = true;
+  for (CudaDriver::Event& event : events) {
+    ok = ok && Check("making an event", driver_->EventCreate(&event, CudaDriver::kEventDefault));
+  }
+  for (size_t i = 0; ok && i < transfers->size(); ++i) {
+    ok = Check("recording an event",
+               driver_->EventRecord(events[2 * i], stream((*transfers)[i].queue)));
+  }
+  for (int copy = 0; copy < copies; ++copy) {
+    for (const Transfer& each : *transfers) {
+      ok = ok && Copy(each.queue, each.to, each.from, bytes);
+    }
+  }
+  for (size_t i = 0; ok && i < transfers->size(); ++i) {
+    ok = Check("recording an event",
+               driver_->EventRecord(events[2 * i + 1], stream((*transfers)[i].queue)));
+  }
+  for (size_t i = 0; ok && i < transfers->size(); ++i) {
+    float ms = 0;
+    ok = Check("waiting for an event", driver_->EventSynchronize(events[2 * i + 1])) &&
+         Check("reading a time", driver_->EventElapsedTime(&ms, events[2 * i], events[2 * i + 1]));
+    (*transfers)[i].ns = std::llround(static_cast<double>(ms) * 1e6);
+  }
+  for (const CudaDriver::Event event : events) {
+    if (event != nullptr) driver_->EventDestroy(event);
+  }
+  return status();
 }
 
 absl::Status CudaCard::Pin(void* begin, int64_t bytes) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/card.h"
+#include "gpu/cuda_clock.h"
 #include "gpu/cuda_driver.h"
 
 namespace tfswap {
@@ -29,6 +30,16 @@ class CudaCard : public Card {
 
   // The host waits until all that the queue was given has ended. For checks, never in a step.
   void Finish(Queue queue);
+  // How long a queue takes for `copies` copies, each of `bytes`; of several at once, each one's.
+  struct Transfer {
+    Queue queue;
+    void* to;
+    const void* from;
+    int64_t ns = 0;
+  };
+  absl::Status Time(std::vector<Transfer>* transfers, int64_t bytes, int copies);
+  // Of the compute stream.
+  CudaClock* clock() { return &clock_; }
   // Host memory that copies read and write without a detour; at most once a block.
   absl::Status Pin(void* begin, int64_t bytes);
   void Unpin(void* begin);
@@ -38,7 +49,10 @@ class CudaCard : public Card {
 
  private:
   CudaCard(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
-      : driver_(driver), context_(context), streams_{compute, nullptr, nullptr} {}
+      : driver_(driver),
+        context_(context),
+        streams_{compute, nullptr, nullptr},
+        clock_(driver, context, compute) {}
 
   // Keeps the first error; whether there was none.
   bool Check(const char* doing, CudaDriver::Result result);
@@ -47,6 +61,7 @@ class CudaCard : public Card {
   const CudaDriver* const driver_;
   const CudaDriver::Context context_;
   std::array<CudaDriver::Stream, kQueues> streams_;
+  CudaClock clock_;
   mutable std::mutex mu_;  // of all below
   std::vector<CudaDriver::Event> idle_events_;
   std::string error_;

@@ -34,6 +34,7 @@ Loaded Load() {
   take("cuStreamSynchronize", &driver.StreamSynchronize);
   take("cuStreamWaitEvent", &driver.StreamWaitEvent);
   take("cuEventCreate", &driver.EventCreate);
+  take("cuEventDestroy_v2", &driver.EventDestroy);
   take("cuEventRecord", &driver.EventRecord);
   take("cuEventQuery", &driver.EventQuery);
   take("cuEventSynchronize", &driver.EventSynchronize);

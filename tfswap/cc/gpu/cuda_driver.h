@@ -21,6 +21,7 @@ struct CudaDriver {
   static constexpr Result kSuccess = 0;
   static constexpr Result kNotReady = 600;
   static constexpr unsigned kStreamNonBlocking = 1;
+  static constexpr unsigned kEventDefault = 0;  // with times
   static constexpr unsigned kEventDisableTiming = 2;
   static constexpr unsigned kHostRegisterPortable = 1;
 
@@ -32,6 +33,7 @@ struct CudaDriver {
   Result (*StreamSynchronize)(Stream stream);
   Result (*StreamWaitEvent)(Stream stream, Event event, unsigned flags);
   Result (*EventCreate)(Event* event, unsigned flags);
+  Result (*EventDestroy)(Event event);
   Result (*EventRecord)(Event event, Stream stream);
   Result (*EventQuery)(Event event);
   Result (*EventSynchronize)(Event event);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "allocator/device_allocator.h"
 #include "allocator/kernel_scope.h"
 #include "core/hazard_tracker.h"
@@ -74,6 +75,17 @@ const void* RootOf(const tensorflow::Tensor& tensor) {
   return const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->data();
 }
 
+// Some errors for want of memory do not name the allocator, and so have not told why: those of
+// kernels that a compiler made, and of copies from other devices.
+void Explain(OpKernelContext* context) {
+  if (context->status().ok()) return;
+  const std::string why = BudgetAllocator::TakeUntold();
+  if (why.empty()) return;
+  // A context keeps its first error.
+  auto& status = const_cast<absl::Status&>(context->status());
+  status = absl::ResourceExhaustedError(absl::StrCat(status.message(), ". ", why));
+}
+
 class SwapGpuDevice : public BaseGPUDevice {
  public:
   SwapGpuDevice(const SessionOptions& options, const std::string& name, Bytes memory_limit,
@@ -108,6 +120,7 @@ class SwapGpuDevice : public BaseGPUDevice {
     StepRecorder::Op op;
     if (recorder->on()) op = recorder->OpBegins(*kernel, context);
     BaseGPUDevice::Compute(kernel, context);
+    Explain(context);
     if (op) recorder->OpEnds(op, context, scope.wait_ns);
     if (counted) allocator->budget()->KernelEnds();
   }
@@ -116,8 +129,24 @@ class SwapGpuDevice : public BaseGPUDevice {
                     AsyncOpKernel::DoneCallback done) override {
     HazardTracker* tracker = TrackerOf();
     if (tracker != nullptr && tracker->active()) BeforeOp(tracker, context);
+    StepRecorder* recorder = gpu_->allocator->recorder();
+    if (recorder->on()) {
+      const StepRecorder::Op op = recorder->OpBegins(*kernel, context);
+      if (op) {
+        done = [recorder, op, context, done = std::move(done)] {
+          recorder->OpEnds(op, context, 0);
+          done();
+        };
+      }
+    }
     const bool counted = gpu_->allocator->budget()->HasBudget();
-    if (counted) gpu_->allocator->budget()->KernelBegins(context->step_id());
+    if (counted) {
+      gpu_->allocator->budget()->KernelBegins(context->step_id());
+      done = [context, done = std::move(done)] {
+        Explain(context);
+        done();
+      };
+    }
     {
       KernelScope scope(KernelScope::Role::kKernel, context);
       BaseGPUDevice::ComputeAsync(kernel, context, std::move(done));
@@ -141,6 +170,7 @@ class SwapGpuDevice : public BaseGPUDevice {
     }
     tracker = new HazardTracker(*card, gpu_->memory);
     new StreamCopyEngine(gpu_->allocator.get(), *card, tracker);
+    gpu_->allocator->recorder()->SetCardClock((*card)->clock());
     gpu_->hazards->SetTracker(tracker);
     gpu_->tracker.store(tracker, std::memory_order_release);
     return tracker;
@@ -171,6 +201,12 @@ class SwapGpuDeviceFactory : public BaseGPUDeviceFactory {
                                            gpu, cpu_allocator);
   }
 };
+
+// Pinned host memory for what the CPU makes for a GPU, as TensorFlow's own CPU device has it.
+[[maybe_unused]] const bool pinned = [] {
+  SetPinnedMemory([] { return GPUProcessState::singleton()->GetGpuHostAllocator({}, 0); });
+  return true;
+}();
 
 // Above TensorFlow's own (210).
 tensorflow::dfactory::Registrar<SwapGpuDeviceFactory> registrar("GPU", 300);

@@ -4,17 +4,17 @@
 #include <thread>
 #include <utility>
 
-#include "allocator/kernel_scope.h"
 #include "core/copy.h"
 
 namespace tfswap {
 
-using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 
 namespace {
 
 constexpr auto kNap = std::chrono::milliseconds(1);
+// Pinning takes the driver's locks, however small a block is.
+constexpr int64_t kArenaBytes = int64_t{64} << 20;
 
 }  // namespace
 
@@ -30,8 +30,8 @@ StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* card,
                        std::this_thread::sleep_for(kNap);
                      }
                      card->Unpin(block);
-                   }}),
-      late_("tfswap_late") {}
+                   },
+                   kArenaBytes}) {}
 
 void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
   std::vector<Tensor> given_up;
@@ -82,65 +82,41 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer,
   return absl::OkStatus();
 }
 
-void StreamCopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use,
-                              OpKernelContext* context, std::function<void()> done) {
-  Tensor tensor;
-  {
-    std::unique_lock<std::mutex> lock(mu_);
-    const bool was_parked = buffer->parked_;
-    UnparkLocked(buffer.get());
-    const int64_t place = std::exchange(buffer->next_use_, next_use);
-    if (buffer->state_ == FarBuffer::State::kFar) {
-      lock.unlock();
-      if (Fetch(buffer, place, /*patient=*/false, context)) {
-        done();
-      } else {
-        FetchLater(buffer, place, context, std::move(done));
-      }
-      return;
-    }
-    tensor = buffer->tensor_;
-    if (--buffer->returns_left_ <= 0) {
-      buffer->tensor_ = Tensor();
-    } else if (was_parked) {
-      ParkLocked(buffer.get());
+absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int copies) {
+  struct Block {
+    void* device;
+    void* host;
+  };
+  std::vector<Block> blocks;
+  absl::Status status;
+  for (int i = 0; i < 2; ++i) {
+    tensorflow::AllocationAttributes optional;
+    optional.retry_on_failure = false;
+    blocks.push_back({allocator_->AllocateRaw(tensorflow::Allocator::kAllocatorAlignment,
+                                              static_cast<size_t>(block_bytes), optional),
+                      far_memory_.Allocate(block_bytes)});
+    if (blocks.back().device == nullptr || blocks.back().host == nullptr) {
+      status = absl::ResourceExhaustedError("tfswap: no memory to measure the link with");
     }
   }
-  context->set_output(0, tensor);
-  tensor = Tensor();
-  done();
-}
-
-void StreamCopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place,
-                                  OpKernelContext* context, std::function<void()> done) {
-  late_.Schedule(place, [this, buffer, place, context, done = std::move(done)]() mutable {
-    if (Fetch(buffer, place, /*patient=*/true, context)) {
-      done();
-    } else {
-      FetchLater(buffer, place, context, std::move(done));
+  // Whoever had the addresses before has ended.
+  for (const Queue queue : {Queue::kCompute, Queue::kOut, Queue::kIn}) card_->Finish(queue);
+  using Transfer = CudaCard::Transfer;
+  const Transfer out{Queue::kOut, blocks[0].host, blocks[0].device};
+  const Transfer in{Queue::kIn, blocks[1].device, blocks[1].host};
+  std::vector<Transfer> first = {out}, second = {in}, both = {out, in};
+  for (auto* transfers : {&first, &second, &both}) {
+    for (const int count : {1, copies}) {  // the first one wakes the link up
+      if (status.ok()) status = card_->Time(transfers, block_bytes, count);
     }
-  });
-}
-
-bool StreamCopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
-                             OpKernelContext* context) {
-  if (IsCancelled(context)) {
-    context->SetStatus(Cancelled(*buffer));
-    return true;
   }
-  if (TakeFault("in")) {
-    context->SetStatus(Failed("swapping in", *buffer, "injected fault"));
-    return true;
+  for (const Block& block : blocks) {
+    if (block.device != nullptr) allocator_->DeallocateRaw(block.device);
+    far_memory_.Free(block.host, block_bytes);
   }
-  KernelScope scope(KernelScope::Role::kSwapIn, context);
-  scope.now_or_never = !patient;
-  if (patient) scope.give_way = [this, place] { return late_.HasBefore(place); };
-  Tensor* output = nullptr;
-  absl::Status status = context->allocate_output(0, buffer->shape, &output);
-  if (scope.gave_way) return false;
-  if (status.ok()) status = Fill(output, buffer);
-  if (!status.ok()) context->SetStatus(status);
-  return true;
+  far_memory_.ResetPeak();  // it is to tell what was swapped
+  if (!status.ok()) return status;
+  return LinkTimes{block_bytes * copies, first[0].ns, second[0].ns, both[0].ns, both[1].ns};
 }
 
 absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
@@ -155,15 +131,8 @@ absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) 
     card_->Finish(Queue::kIn);
     if (Checksum(buffer->far_copy_, buffer->bytes) != buffer->checksum_) return Changed(*buffer);
   }
-  void* dead_copy = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    ++stats_.copies_in;
-    stats_.bytes_in += buffer->bytes;
-    if (--buffer->returns_left_ <= 0) std::swap(dead_copy, buffer->far_copy_);
-  }
   // At once, though it is still being read: whoever copies into it next waits on the card.
-  if (dead_copy != nullptr) far_memory_.Free(dead_copy, buffer->bytes);
+  far_memory_.Free(Filled(buffer.get(), /*busy_ns=*/0), buffer->bytes);
   return absl::OkStatus();
 }
 

@@ -1,14 +1,11 @@
 #ifndef TFSWAP_GPU_STREAM_COPY_ENGINE_H_
 #define TFSWAP_GPU_STREAM_COPY_ENGINE_H_
 
-#include <functional>
-#include <memory>
 #include <vector>
 
 #include "core/hazard_tracker.h"
 #include "gpu/cuda_card.h"
 #include "kernels/copy_engine.h"
-#include "kernels/worker.h"
 
 namespace tfswap {
 
@@ -21,8 +18,7 @@ class StreamCopyEngine : public CopyEngine {
   StreamCopyEngine(DeviceAllocator* allocator, CudaCard* card, HazardTracker* tracker);
 
   void Leave(const FarBufferPtr& buffer, Done done) override;
-  void Return(const FarBufferPtr& buffer, int64_t next_use, tensorflow::OpKernelContext* context,
-              std::function<void()> done) override;
+  absl::StatusOr<LinkTimes> MeasureLink(int64_t block_bytes, int copies) override;
   int64_t BytesLeaving() const override { return 0; }
   bool IsCopyingIn() const override { return false; }
   HostPool* far_memory() override { return &far_memory_; }
@@ -32,18 +28,12 @@ class StreamCopyEngine : public CopyEngine {
   // Gives the copy out to the card, and the tensor to `given_up`; both not, and the buffer stays,
   // if there is no far memory. With mu_ held.
   absl::Status SendLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up);
-  // Whether it is done with: if not, there was no memory, and `patient` was false or another buffer
-  // is needed sooner.
-  bool Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
-             tensorflow::OpKernelContext* context);
-  void FetchLater(const FarBufferPtr& buffer, int64_t place, tensorflow::OpKernelContext* context,
-                  std::function<void()> done);
-  absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer);
+  absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) override;
+  bool FillsAtOnce() const override { return true; }
 
   CudaCard* const card_;
   HazardTracker* const tracker_;
   HostPool far_memory_;
-  Worker late_;
 };
 
 }  // namespace tfswap

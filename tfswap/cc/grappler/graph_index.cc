@@ -83,7 +83,7 @@ const OpNames& OtherGateable() {
 
 // Ops that a later pass may fuse with a neighbour (oneDNN's layout pass), or that do nothing at a
 // time of their own.
-const OpNames& NotOrderable() {
+const OpNames& MayBeFused() {
   static const auto* ops =
       new OpNames{"BiasAdd",     "BiasAddGrad", "Const",       "HostConst", "Pad",       "PadV2",
                   "Placeholder", "Transpose",   "VarHandleOp", "_Arg",      "_DeviceArg"};
@@ -301,7 +301,8 @@ void GraphIndex::FindDevices() {
   managed_.resize(size());
   for (int n = 0; n < size(); ++n) managed_[n] = on_gpu(n);
   in_host_memory_.resize(size());
-  if (std::count(managed_.begin(), managed_.end(), true) == 0) {
+  manages_card_ = std::count(managed_.begin(), managed_.end(), true) > 0;
+  if (!manages_card_) {
     managed_.assign(size(), true);
     return;
   }
@@ -346,7 +347,7 @@ void GraphIndex::FindFusions() {
   }
   may_fuse_.assign(size(), false);
   for (int n = 0; n < size(); ++n) {
-    may_fuse_[n] = twin_[n] >= 0 || NotOrderable().count(node(n).op()) > 0;
+    may_fuse_[n] = twin_[n] >= 0 || MayBeFused().count(node(n).op()) > 0;
     if (may_fuse_[n] || !IsMilestone(n) || !absl::StrContains(node(n).op(), "onv")) continue;
     // A convolution takes padding and transposes in.
     for (const TensorId& input : inputs_[n]) {

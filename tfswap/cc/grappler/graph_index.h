@@ -70,6 +70,8 @@ class GraphIndex {
 
   // Is it on the device that is managed: a GPU if any op is on one, else the CPU?
   bool IsManaged(int n) const { return managed_[n]; }
+  // Is that a GPU?
+  bool ManagesCard() const { return manages_card_; }
   // Is this output in that device's memory? (On a GPU, shapes and the like are in the host's.)
   bool InDeviceMemory(TensorId tensor) const;
   bool IsMilestone(int n) const;
@@ -113,6 +115,7 @@ class GraphIndex {
   std::vector<int> depth_;
   std::vector<int> level_;     // ops on the longest way: among equal depths, the longer way counts
   std::vector<int> critical_;  // the input on the longest way, -1 at its start
+  bool manages_card_ = false;
   std::vector<int> position_;
   std::vector<bool> racing_;
   std::vector<bool> managed_;

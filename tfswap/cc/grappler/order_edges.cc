@@ -1,6 +1,7 @@
 #include "grappler/order_edges.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
@@ -101,6 +102,28 @@ Edges LateBroadcasts(const GraphIndex& index) {
         index.IsRewirable(last)) {
       edges.emplace_back(index.node(last).name(), index.node(n).name());
     }
+  }
+  return edges;
+}
+
+Edges Chain(const GraphIndex& index, const Edges& delays) {
+  Edges edges;
+  if (!index.ManagesCard()) return edges;
+  std::unordered_set<std::string> delayed;
+  for (const auto& [before, after] : delays) delayed.insert(after);
+  std::vector<int> order;
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.IsGateable(n) && delayed.count(index.node(n).name()) == 0) order.push_back(n);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return index.position(a) < index.position(b); });
+  std::map<std::pair<std::string, int>, int> last;  // by device, and where it is alive
+  for (const int n : order) {
+    const auto [before, first] =
+        last.emplace(std::make_pair(index.node(n).device(), index.context(n)), n);
+    if (first) continue;
+    edges.emplace_back(index.node(before->second).name(), index.node(n).name());
+    before->second = n;
   }
   return edges;
 }

@@ -115,11 +115,13 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (!index.ok()) return index.status();
     const Edges delays = Delays(*index);
     const Edges keep_ups = KeepUps(*index);
+    const Edges chain = Chain(*index, delays);
     if (plan_->describe) {
       record->description = Describe(*index);
       AddEdges("#broadcast", late_broadcasts, &record->description);
       AddEdges("#delay", delays, &record->description);
       AddEdges("#keepup", keep_ups, &record->description);
+      AddEdges("#chain", chain, &record->description);
     }
     for (const FunctionSpec& function : plan_->functions) {
       if (function.fingerprint != record->fingerprint) continue;
@@ -142,6 +144,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record->swaps = swaps.size();
     Edges order = delays;
     order.insert(order.end(), keep_ups.begin(), keep_ups.end());
+    order.insert(order.end(), chain.begin(), chain.end());
     return Rewrite(ordered, *index, swaps, order, plan_->min_bytes);
   }
 

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "allocator/kernel_scope.h"
 #include "kernels/thread_copy_engine.h"
 #include "tensorflow/core/framework/cancellation.h"
 
@@ -101,11 +102,103 @@ int64_t CopyEngine::Reclaim(int64_t bytes) {
   return started;
 }
 
+void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
+                        std::function<void()> done) {
+  Tensor tensor;
+  {
+    std::unique_lock<std::mutex> lock(mu_);
+    const bool was_parked = buffer->parked_;
+    UnparkLocked(buffer.get());
+    const int64_t place = std::exchange(buffer->next_use_, next_use);
+    switch (buffer->state_) {
+      case FarBuffer::State::kFar:
+        lock.unlock();
+        if (FillsAtOnce() && Fetch(buffer, place, /*patient=*/false, context)) {
+          done();
+        } else {
+          FetchLater(buffer, place, context, std::move(done));
+        }
+        return;
+      case FarBuffer::State::kLeaving:
+        --buffer->returns_left_;
+        buffer->wanted_back_.push_back(
+            [context, done = std::move(done)](const absl::Status& status, const Tensor& kept) {
+              if (status.ok()) {
+                context->set_output(0, kept);
+              } else {
+                context->SetStatus(status);
+              }
+              done();
+            });
+        return;
+      case FarBuffer::State::kHeld:
+        tensor = buffer->tensor_;
+        if (--buffer->returns_left_ <= 0) {
+          buffer->tensor_ = Tensor();
+        } else if (was_parked) {
+          ParkLocked(buffer.get());
+        }
+        break;
+    }
+  }
+  context->set_output(0, tensor);
+  tensor = Tensor();
+  done();
+}
+
+void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, OpKernelContext* context,
+                            std::function<void()> done) {
+  in_.Schedule(place, [this, buffer, place, context, done = std::move(done)]() mutable {
+    if (Fetch(buffer, place, /*patient=*/true, context)) {
+      done();
+    } else {
+      FetchLater(buffer, place, context, std::move(done));
+    }
+  });
+}
+
+bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
+                       OpKernelContext* context) {
+  if (context->cancellation_manager() != nullptr &&
+      context->cancellation_manager()->IsCancelled()) {
+    context->SetStatus(absl::CancelledError(absl::StrCat("tfswap: the step was cancelled before '",
+                                                         buffer->label, "' was swapped in")));
+    return true;
+  }
+  if (TakeFault("in")) {
+    context->SetStatus(Failed("swapping in", *buffer, "injected fault"));
+    return true;
+  }
+  KernelScope scope(KernelScope::Role::kSwapIn, context);
+  SlabAllocator* slab = allocator_->slab();
+  if (slab->active()) scope.planned = slab->Find(context->op_kernel());
+  scope.now_or_never = !patient;
+  if (patient) scope.give_way = [this, place] { return in_.HasBefore(place); };
+  Tensor* output = nullptr;
+  absl::Status status = context->allocate_output(0, buffer->shape, &output);
+  if (scope.gave_way) return false;
+  if (status.ok()) status = Fill(output, buffer);
+  if (!status.ok()) context->SetStatus(status);
+  return true;
+}
+
+void* CopyEngine::Filled(FarBuffer* buffer, int64_t busy_ns) {
+  std::lock_guard<std::mutex> lock(mu_);
+  ++stats_.copies_in;
+  stats_.bytes_in += buffer->bytes;
+  stats_.busy_in_ns += busy_ns;
+  return --buffer->returns_left_ <= 0 ? std::exchange(buffer->far_copy_, nullptr) : nullptr;
+}
+
 std::string CopyEngine::Hindrance() const {
   if (!far_memory_full_.load()) return "";
   const HostPoolStats far = const_cast<CopyEngine*>(this)->far_memory()->Stats();
   return "Far memory is full (" + ReadableBytes(far.bytes_in_use) + " of host_limit " +
          ReadableBytes(far.limit_bytes) + "), so nothing more could be moved: raise host_limit.";
+}
+
+absl::StatusOr<LinkTimes> CopyEngine::MeasureLink(int64_t, int) {
+  return absl::UnimplementedError("tfswap: only a card's link is measured by its copies");
 }
 
 void CopyEngine::InjectFault(std::string kind) {
@@ -129,16 +222,6 @@ absl::Status CopyEngine::Changed(const FarBuffer& buffer) const {
       "tfswap: '", buffer.label, "' (", ReadableBytes(buffer.bytes),
       ") came back from far memory changed: its checksum differs from the one taken when it left. "
       "Suspect the host's memory."));
-}
-
-bool CopyEngine::IsCancelled(OpKernelContext* context) {
-  return context->cancellation_manager() != nullptr &&
-         context->cancellation_manager()->IsCancelled();
-}
-
-absl::Status CopyEngine::Cancelled(const FarBuffer& buffer) {
-  return absl::CancelledError(
-      absl::StrCat("tfswap: the step was cancelled before '", buffer.label, "' was swapped in"));
 }
 
 CopyStats CopyEngine::Stats() const {

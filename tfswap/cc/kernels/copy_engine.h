@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "allocator/device_allocator.h"
 #include "core/host_pool.h"
+#include "kernels/worker.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -62,6 +64,16 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
 
 using FarBufferPtr = std::shared_ptr<FarBuffer>;
 
+// How fast copies are when nothing else runs, in ns for the same bytes each way: 0 where the device
+// cannot say.
+struct LinkTimes {
+  int64_t bytes = 0;
+  int64_t out_ns = 0;
+  int64_t in_ns = 0;
+  int64_t both_out_ns = 0;  // the two directions at once
+  int64_t both_in_ns = 0;
+};
+
 struct CopyStats {
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
@@ -89,8 +101,8 @@ class CopyEngine : public Reclaimer {
   // Keeps the buffer on the device as long as nobody needs the room.
   void Park(const FarBufferPtr& buffer);
   // Brings the buffer back as output 0 of `context`, then runs `done`.
-  virtual void Return(const FarBufferPtr& buffer, int64_t next_use,
-                      tensorflow::OpKernelContext* context, std::function<void()> done) = 0;
+  void Return(const FarBufferPtr& buffer, int64_t next_use, tensorflow::OpKernelContext* context,
+              std::function<void()> done);
 
   int64_t Reclaim(int64_t bytes) final;
   bool InForce() const final { return Stats().buffers_alive > 0; }
@@ -98,6 +110,8 @@ class CopyEngine : public Reclaimer {
 
   // Makes each copy take as long as on a link of this speed; 0 lifts that. Only where threads copy.
   virtual void EmulateLink(double bytes_per_s, int64_t latency_ns) {}
+  // Measures with copies of `block_bytes`, `copies` each way. Needs two blocks on the device.
+  virtual absl::StatusOr<LinkTimes> MeasureLink(int64_t block_bytes, int copies);
   void SetVerify(bool verify) { verify_.store(verify); }
   // The next copies fail, for tests: "out", "in", "corrupt" or "" for none.
   void InjectFault(std::string kind);
@@ -116,14 +130,19 @@ class CopyEngine : public Reclaimer {
   // is released without it.
   virtual void EvictLocked(const FarBufferPtr& buffer,
                            std::vector<tensorflow::Tensor>* given_up) = 0;
+  // Copies a far buffer into the tensor that was made for it.
+  virtual absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) = 0;
+  // Whether Fill() only gives commands: then it is called where the swap-in runs, and a thread is
+  // taken only to wait for memory.
+  virtual bool FillsAtOnce() const { return false; }
+  // Counts a copy in. Answers the far copy if nobody will want it again: it is to be freed.
+  void* Filled(FarBuffer* buffer, int64_t busy_ns);
   bool TakeFault(const char* kind);
   bool TakeFaultLocked(const char* kind) const { return fault_ == kind; }
   void UnparkLocked(FarBuffer* buffer);
   void ParkLocked(FarBuffer* buffer);
   absl::Status Failed(const char* doing, const FarBuffer& buffer, const std::string& why) const;
   absl::Status Changed(const FarBuffer& buffer) const;
-  static bool IsCancelled(tensorflow::OpKernelContext* context);
-  static absl::Status Cancelled(const FarBuffer& buffer);
 
   DeviceAllocator* const allocator_;
   mutable std::mutex mu_;
@@ -134,6 +153,14 @@ class CopyEngine : public Reclaimer {
  private:
   friend class FarBuffer;
 
+  // Allocates and fills the swap-in's output. Whether it is done with: if not, there was no memory,
+  // and either `patient` is false or another buffer is needed sooner.
+  bool Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
+             tensorflow::OpKernelContext* context);
+  void FetchLater(const FarBufferPtr& buffer, int64_t place, tensorflow::OpKernelContext* context,
+                  std::function<void()> done);
+
+  Worker in_{"tfswap_in"};
   // Parked buffers by next use; the last is the first to go.
   std::set<std::pair<int64_t, FarBuffer*>> parked_;
   std::string fault_;

@@ -5,12 +5,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "allocator/kernel_scope.h"
 #include "core/copy.h"
 
 namespace tfswap {
 
-using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 
 namespace {
@@ -104,82 +102,14 @@ void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
   buffer->tensor_ = Tensor();
 }
 
-void ThreadCopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use,
-                              OpKernelContext* context, std::function<void()> done) {
-  Tensor tensor;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const bool was_parked = buffer->parked_;
-    UnparkLocked(buffer.get());
-    const int64_t place = std::exchange(buffer->next_use_, next_use);
-    switch (buffer->state_) {
-      case FarBuffer::State::kFar:
-        StartReturning(buffer, place, context, std::move(done));
-        return;
-      case FarBuffer::State::kLeaving:
-        --buffer->returns_left_;
-        buffer->wanted_back_.push_back(
-            [context, done = std::move(done)](const absl::Status& status, const Tensor& kept) {
-              if (status.ok()) {
-                context->set_output(0, kept);
-              } else {
-                context->SetStatus(status);
-              }
-              done();
-            });
-        return;
-      case FarBuffer::State::kHeld:
-        tensor = buffer->tensor_;
-        if (--buffer->returns_left_ <= 0) {
-          buffer->tensor_ = Tensor();
-        } else if (was_parked) {
-          ParkLocked(buffer.get());
-        }
-        break;
-    }
-  }
-  context->set_output(0, tensor);
-  tensor = Tensor();
-  done();
-}
-
-void ThreadCopyEngine::StartReturning(const FarBufferPtr& buffer, int64_t place,
-                                      OpKernelContext* context, std::function<void()> done) {
-  in_.Schedule(place, [this, buffer, place, context, done = std::move(done)]() mutable {
-    if (CopyIn(buffer, place, context)) {
-      done();
-    } else {
-      StartReturning(buffer, place, context, std::move(done));
-    }
-  });
-}
-
-bool ThreadCopyEngine::CopyIn(const FarBufferPtr& buffer, int64_t place, OpKernelContext* context) {
-  if (IsCancelled(context)) {
-    context->SetStatus(Cancelled(*buffer));
-    return true;
-  }
-  if (TakeFault("in")) {
-    context->SetStatus(Failed("swapping in", *buffer, "injected fault"));
-    return true;
-  }
-  KernelScope scope(KernelScope::Role::kSwapIn, context);
-  SlabAllocator* slab = allocator_->slab();
-  if (slab->active()) scope.planned = slab->Find(context->op_kernel());
-  scope.give_way = [this, place] { return in_.HasBefore(place); };
-  Tensor* output = nullptr;
-  absl::Status status = context->allocate_output(0, buffer->shape, &output);
-  if (scope.gave_way) return false;
-  if (status.ok()) {
-    copying_in_.fetch_add(1);
-    status = Fill(output, buffer);
-    copying_in_.fetch_sub(1);
-  }
-  if (!status.ok()) context->SetStatus(status);
-  return true;
-}
-
 absl::Status ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
+  copying_in_.fetch_add(1);
+  const absl::Status status = CopyIn(output, buffer);
+  copying_in_.fetch_sub(1);
+  return status;
+}
+
+absl::Status ThreadCopyEngine::CopyIn(Tensor* output, const FarBufferPtr& buffer) {
   const int64_t start_ns = NowNs();
   CopyPastCache(output->data(), buffer->far_copy_, buffer->bytes);
   if (TakeFault("corrupt")) static_cast<char*>(output->data())[0] ^= 1;
@@ -187,15 +117,7 @@ absl::Status ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) 
     return Changed(*buffer);
   }
   HoldForLink(start_ns, buffer->bytes);
-  void* dead_copy = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    ++stats_.copies_in;
-    stats_.bytes_in += buffer->bytes;
-    stats_.busy_in_ns += NowNs() - start_ns;
-    if (--buffer->returns_left_ <= 0) std::swap(dead_copy, buffer->far_copy_);
-  }
-  if (dead_copy != nullptr) host_pool()->Free(dead_copy, buffer->bytes);
+  host_pool()->Free(Filled(buffer.get(), NowNs() - start_ns), buffer->bytes);
   return absl::OkStatus();
 }
 

@@ -14,11 +14,9 @@ namespace tfswap {
 class ThreadCopyEngine : public CopyEngine {
  public:
   explicit ThreadCopyEngine(DeviceAllocator* allocator)
-      : CopyEngine(allocator), out_("tfswap_out"), in_("tfswap_in") {}
+      : CopyEngine(allocator), out_("tfswap_out") {}
 
   void Leave(const FarBufferPtr& buffer, Done done) override;
-  void Return(const FarBufferPtr& buffer, int64_t next_use, tensorflow::OpKernelContext* context,
-              std::function<void()> done) override;
   int64_t BytesLeaving() const override { return bytes_leaving_.load(); }
   bool IsCopyingIn() const override { return copying_in_.load() > 0; }
   void EmulateLink(double bytes_per_s, int64_t latency_ns) override;
@@ -31,15 +29,11 @@ class ThreadCopyEngine : public CopyEngine {
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
   void StartLeaving(const FarBufferPtr& buffer, Done done);
   void CopyOut(const FarBufferPtr& buffer, const Done& done);
-  void StartReturning(const FarBufferPtr& buffer, int64_t place,
-                      tensorflow::OpKernelContext* context, std::function<void()> done);
-  // Whether it happened: a job that has no memory gives way to one that is needed sooner.
-  bool CopyIn(const FarBufferPtr& buffer, int64_t place, tensorflow::OpKernelContext* context);
-  absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer);
+  absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) override;
+  absl::Status CopyIn(tensorflow::Tensor* output, const FarBufferPtr& buffer);
   void HoldForLink(int64_t start_ns, int64_t bytes) const;
 
   Worker out_;
-  Worker in_;
   std::atomic<int64_t> bytes_leaving_{0};
   std::atomic<int> copying_in_{0};
   std::atomic<double> link_ns_per_byte_{0};

@@ -1,9 +1,15 @@
-#include "bindings/hazard_bindings.h"
+#include "bindings/card_bindings.h"
 
 #include <pybind11/stl.h>
 
+#include <array>
+#include <utility>
+#include <vector>
+
 #include "core/card.h"
+#include "core/card_step.h"
 #include "core/hazard_tracker.h"
+#include "core/host_pool.h"
 
 namespace py = pybind11;
 
@@ -37,9 +43,46 @@ class PythonCard : public Card {
   }
 };
 
+// start_ns, end_ns, thread, begin_mark, end_mark
+using HostOp = std::array<int64_t, 5>;
+// alloc_ns, free_ns, alloc_thread, free_thread
+using HostBuffer = std::array<int64_t, 4>;
+using Pair = std::pair<int64_t, int64_t>;
+
+// MoveToCard() of so much of a recording. Answers (start_ns, end_ns, wait_ns) by op and (alloc_ns,
+// free_ns) by buffer.
+std::pair<std::vector<std::array<int64_t, 3>>, std::vector<Pair>> Moved(
+    const std::vector<int64_t>& marks_ns, const std::vector<Pair>& waits,
+    const std::vector<HostOp>& ops, const std::vector<HostBuffer>& buffers,
+    const std::vector<std::pair<int32_t, int32_t>>& accesses) {
+  StepTrace trace;
+  HostSide host;
+  for (const auto& [start_ns, end_ns, thread, begin_mark, end_mark] : ops) {
+    trace.ops.emplace_back();
+    trace.ops.back().start_ns = start_ns;
+    trace.ops.back().end_ns = end_ns;
+    host.ops.push_back({static_cast<int32_t>(thread), static_cast<int32_t>(begin_mark),
+                        static_cast<int32_t>(end_mark)});
+  }
+  for (const auto& [alloc_ns, free_ns, alloc_thread, free_thread] : buffers) {
+    trace.buffers.push_back({1, alloc_ns, free_ns, 0, 0});
+    host.buffers.push_back({static_cast<int32_t>(alloc_thread), static_cast<int32_t>(free_thread)});
+  }
+  for (const auto& [op, buffer] : accesses) trace.accesses.push_back({op, 0, buffer, 0});
+  MoveToCard({marks_ns, waits}, host, &trace);
+  std::pair<std::vector<std::array<int64_t, 3>>, std::vector<Pair>> moved;
+  for (const OpRecord& op : trace.ops) {
+    moved.first.push_back({op.start_ns, op.end_ns, op.wait_ns});
+  }
+  for (const BufferRecord& buffer : trace.buffers) {
+    moved.second.emplace_back(buffer.alloc_ns, buffer.free_ns);
+  }
+  return moved;
+}
+
 }  // namespace
 
-void BindHazards(py::module_& module) {
+void BindCard(py::module_& module) {
   py::enum_<Queue>(module, "Queue")
       .value("COMPUTE", Queue::kCompute)
       .value("OUT", Queue::kOut)
@@ -73,6 +116,28 @@ void BindHazards(py::module_& module) {
       .def_property_readonly("active", &HazardTracker::active)
       .def_property_readonly("waits", &HazardTracker::waits)
       .def_property_readonly("remembered", &HazardTracker::remembered);
+
+  module.def("move_to_card", &Moved);
+
+  py::class_<HostPool>(module, "HostPool")
+      .def(py::init([](py::function taken, py::function released, int64_t arena_bytes) {
+             return std::make_unique<HostPool>(HostPool::Hooks{
+                 [taken](void* begin, int64_t bytes) {
+                   return taken(Number(begin), bytes).cast<bool>();
+                 },
+                 [released](void* begin, int64_t bytes) { released(Number(begin), bytes); },
+                 arena_bytes});
+           }),
+           py::arg("taken"), py::arg("released"), py::arg("arena_bytes"))
+      .def("allocate", [](HostPool& self, int64_t bytes) { return Number(self.Allocate(bytes)); })
+      .def("free", [](HostPool& self, uintptr_t block,
+                      int64_t bytes) { self.Free(const_cast<void*>(Pointer(block)), bytes); })
+      .def("set_limit", &HostPool::SetLimit)
+      .def("trim", &HostPool::Trim)
+      .def_property_readonly("bytes_in_use",
+                             [](const HostPool& self) { return self.Stats().bytes_in_use; })
+      .def_property_readonly("bytes_cached",
+                             [](const HostPool& self) { return self.Stats().bytes_cached; });
 }
 
 }  // namespace tfswap

@@ -1,0 +1,127 @@
+"""Far memory on the host: blocks, arenas, limits."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tfswap._core import HostPool
+
+MIB = 1 << 20
+
+
+class Taken:
+    """What the pool has taken from the system, as its hooks see it."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, int] = {}
+        self.times = 0
+
+    def taken(self, begin: int, size: int) -> bool:
+        self.blocks[begin] = size
+        self.times += 1
+        return True
+
+    def released(self, begin: int, size: int) -> None:
+        assert self.blocks.pop(begin) == size
+
+    @property
+    def size(self) -> int:
+        return sum(self.blocks.values())
+
+
+def pool_of(arena_bytes: int = 0) -> tuple[HostPool, Taken]:
+    taken = Taken()
+    return HostPool(taken.taken, taken.released, arena_bytes), taken
+
+
+def test_a_block_is_of_exact_size_and_kept() -> None:
+    pool, taken = pool_of()
+    block = pool.allocate(5 * MIB + 1)
+    assert taken.size == 5 * MIB + 4096
+    pool.free(block, 5 * MIB + 1)
+    assert (pool.bytes_in_use, pool.bytes_cached) == (0, 5 * MIB + 4096)
+    assert pool.allocate(5 * MIB + 1) == block
+    assert taken.times == 1
+
+
+def test_small_blocks_share_what_is_taken() -> None:
+    pool, taken = pool_of(arena_bytes=64 * MIB)
+    blocks = [pool.allocate(MIB) for _ in range(64)]
+    assert len(set(blocks)) == 64 and taken.times == 1
+    assert max(blocks) - min(blocks) == 63 * MIB
+    large = pool.allocate(20 * MIB)  # more than a quarter of an arena
+    assert taken.times == 2 and taken.size == 84 * MIB
+    for block in blocks:
+        pool.free(block, MIB)
+    pool.trim()
+    assert taken.size == 20 * MIB
+    pool.free(large, 20 * MIB)
+    pool.trim()
+    assert not taken.blocks and pool.bytes_cached == 0
+
+
+def test_an_arena_stays_as_long_as_a_block_of_it_is_used() -> None:
+    pool, taken = pool_of(arena_bytes=16 * MIB)
+    kept, other = pool.allocate(MIB), pool.allocate(2 * MIB)
+    pool.free(other, 2 * MIB)
+    pool.trim()
+    assert taken.size == 16 * MIB
+    assert pool.allocate(2 * MIB) == other
+    pool.free(other, 2 * MIB)
+    pool.free(kept, MIB)
+    pool.trim()
+    assert not taken.blocks
+
+
+def test_the_limit_counts_what_is_taken() -> None:
+    pool, taken = pool_of(arena_bytes=16 * MIB)
+    pool.set_limit(20 * MIB)
+    small = pool.allocate(MIB)
+    assert pool.allocate(5 * MIB) == 0  # 16 are taken
+    assert pool.allocate(4 * MIB) != 0
+    pool.free(small, MIB)
+    assert taken.size <= 20 * MIB
+
+
+def test_near_the_limit_an_arena_is_only_as_large_as_it_must_be() -> None:
+    pool, taken = pool_of(arena_bytes=16 * MIB)
+    pool.set_limit(10 * MIB)
+    blocks = [pool.allocate(MIB) for _ in range(10)]
+    assert all(blocks) and pool.allocate(MIB) == 0
+    assert taken.size == 10 * MIB
+
+
+def test_what_the_device_does_not_take_is_not_used() -> None:
+    pool = HostPool(lambda begin, size: False, lambda begin, size: None, 0)
+    assert pool.allocate(MIB) == 0
+    assert (pool.bytes_in_use, pool.bytes_cached) == (0, 0)
+
+
+@pytest.mark.parametrize("arena_bytes", [0, 8 * MIB])
+def test_random_use_never_overlaps_nor_passes_the_limit(arena_bytes: int) -> None:
+    dice = random.Random(arena_bytes)
+    pool, taken = pool_of(arena_bytes)
+    limit = 48 * MIB
+    pool.set_limit(limit)
+    held: dict[int, int] = {}
+    for _ in range(3000):
+        if held and dice.random() < 0.48:
+            block = dice.choice(list(held))
+            pool.free(block, held.pop(block))
+        else:
+            size = dice.choice([4096, 5000, 300_000, MIB, 3 * MIB, 7 * MIB])
+            block = pool.allocate(size)
+            if block:
+                assert not any(a < block + size and block < a + b for a, b in held.items())
+                assert any(a <= block and block + size <= a + b for a, b in taken.blocks.items())
+                held[block] = size
+        if dice.random() < 0.01:
+            pool.trim()
+        assert taken.size <= limit
+        assert pool.bytes_in_use + pool.bytes_cached == taken.size
+    for block, size in held.items():
+        pool.free(block, size)
+    pool.trim()
+    assert not taken.blocks and pool.bytes_cached == 0

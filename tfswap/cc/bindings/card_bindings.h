@@ -1,0 +1,13 @@
+#ifndef TFSWAP_BINDINGS_CARD_BINDINGS_H_
+#define TFSWAP_BINDINGS_CARD_BINDINGS_H_
+
+#include <pybind11/pybind11.h>
+
+namespace tfswap {
+
+// Card and HazardTracker, so that tests can run the tracker over a card of their own.
+void BindCard(pybind11::module_& module);
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_BINDINGS_CARD_BINDINGS_H_

@@ -1,0 +1,89 @@
+#include "gpu/cuda_clock.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace tfswap {
+
+namespace {
+
+// An elapsed time is a float of ms: in sections of this length it is good to some ns.
+constexpr double kSectionMs = 50;
+
+int64_t NowNs() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+}  // namespace
+
+void CudaClock::Start() {
+  std::lock_guard<std::mutex> lock(mu_);
+  CudaContext current(driver_, context_);
+  marks_ = 0;
+  waits_.clear();
+  if (MarkLocked() < 0 || driver_->EventSynchronize(events_[0]) != CudaDriver::kSuccess) return;
+  start_ns_ = NowNs();
+  running_.store(true);
+}
+
+int32_t CudaClock::Mark() {
+  if (!running_.load(std::memory_order_relaxed)) return -1;
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!running_.load()) return -1;
+  CudaContext current(driver_, context_);
+  return MarkLocked();
+}
+
+int32_t CudaClock::MarkLocked() {
+  if (static_cast<size_t>(marks_) == events_.size()) {
+    CudaDriver::Event event = nullptr;
+    if (driver_->EventCreate(&event, CudaDriver::kEventDefault) != CudaDriver::kSuccess) return -1;
+    events_.push_back(event);
+  }
+  if (driver_->EventRecord(events_[marks_], compute_) != CudaDriver::kSuccess) return -1;
+  return marks_++;
+}
+
+void CudaClock::Wait(const std::function<void()>& wait) {
+  if (!running_.load(std::memory_order_relaxed)) {
+    wait();
+    return;
+  }
+  // What other threads give to compute meanwhile would be taken for waiting: nothing, nearly
+  // always.
+  std::lock_guard<std::mutex> lock(mu_);
+  CudaContext current(driver_, context_);
+  const int32_t begin = running_.load() ? MarkLocked() : -1;
+  wait();
+  if (begin < 0) return;
+  const int32_t end = MarkLocked();
+  if (end >= 0) waits_.emplace_back(begin, end);
+}
+
+CardTimes CudaClock::Stop() {
+  std::lock_guard<std::mutex> lock(mu_);
+  CardTimes times;
+  if (!running_.exchange(false)) return times;
+  CudaContext current(driver_, context_);
+  if (driver_->EventSynchronize(events_[marks_ - 1]) != CudaDriver::kSuccess) return times;
+  times.marks_ns.reserve(marks_);
+  times.marks_ns.push_back(start_ns_);
+  int32_t section = 0;  // the mark with which it begins
+  for (int32_t mark = 1; mark < marks_; ++mark) {
+    float ms = 0;
+    if (driver_->EventElapsedTime(&ms, events_[section], events_[mark]) != CudaDriver::kSuccess) {
+      return CardTimes();
+    }
+    const int64_t ns = times.marks_ns[section] + std::llround(static_cast<double>(ms) * 1e6);
+    times.marks_ns.push_back(std::max(ns, times.marks_ns.back()));
+    if (ms > kSectionMs) section = mark;
+  }
+  times.waits.reserve(waits_.size());
+  for (const auto& [begin, end] : waits_) {
+    times.waits.emplace_back(times.marks_ns[begin], times.marks_ns[end]);
+  }
+  return times;
+}
+
+}  // namespace tfswap

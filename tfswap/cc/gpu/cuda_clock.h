@@ -1,0 +1,47 @@
+#ifndef TFSWAP_GPU_CUDA_CLOCK_H_
+#define TFSWAP_GPU_CUDA_CLOCK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/card_clock.h"
+#include "gpu/cuda_driver.h"
+
+namespace tfswap {
+
+// Marks are events with times on the compute stream. They cost a microsecond or two each, in
+// recorded steps only.
+class CudaClock : public CardClock {
+ public:
+  CudaClock(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
+      : driver_(driver), context_(context), compute_(compute) {}
+
+  void Start() override;
+  int32_t Mark() override;
+  CardTimes Stop() override;
+
+  // Has compute wait by `wait`, and remembers when and how long it did.
+  void Wait(const std::function<void()>& wait);
+
+ private:
+  // With mu_ held, in a current context.
+  int32_t MarkLocked();
+
+  const CudaDriver* const driver_;
+  const CudaDriver::Context context_;
+  const CudaDriver::Stream compute_;
+  std::atomic<bool> running_{false};
+  std::mutex mu_;
+  int64_t start_ns_ = 0;                   // of the host, when the first mark happened
+  std::vector<CudaDriver::Event> events_;  // by mark; kept for the next recording
+  int32_t marks_ = 0;
+  std::vector<std::pair<int32_t, int32_t>> waits_;  // marks before and behind each
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GPU_CUDA_CLOCK_H_
