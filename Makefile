@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.tfswap-installed
 BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 
-.PHONY: build test test-all test-gpu lint format demo clean
+.PHONY: build test test-all test-gpu gpu-check lint format demo clean
 
 build: $(BUILT)
 
@@ -49,6 +49,11 @@ test-all: build
 # Against the TensorFlow with GPU devices, on a card that is not there: needs no GPU.
 test-gpu: build
 	$(BIN)/python tests/gpu
+
+# On a card: needs tfswap built against the TensorFlow with GPU devices, and installs nothing.
+# Options: make gpu-check GPU_CHECK="--minutes 4 --stages copies,sweep"
+gpu-check:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu_check $(GPU_CHECK)
 
 lint: $(LINTERS)
 	$(BIN)/ruff check .

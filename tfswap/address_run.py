@@ -75,7 +75,7 @@ class AddressRun:
     def call_begins(self, kind: str) -> None:
         """A call of this kind (any text) begins."""
         if self.wants(kind):
-            self._library.start_recording(self._device)
+            self._library.start_recording(self._device, host_times=True)
             self._recording = True
         self._before = self._library.memory_stats(self._device)
 

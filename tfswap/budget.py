@@ -125,8 +125,9 @@ def resolve(
         budget: Bytes as an integer or a text ("900MiB"); "80%" or a float in (0, 1]: that part of
             the device's memory; "auto": 0.9 of what is available on it now, what the device holds
             already included.
-        device_limit_bytes: The device's memory. Default: the CPU's, which is the machine's memory
-            or this cgroup's limit, whichever is less.
+        device_limit_bytes: The device's memory; 0: nobody knows, and only bytes are a budget.
+            Default: the CPU's, which is the machine's memory or this cgroup's limit, whichever is
+            less.
         cgroup_limit_bytes: A limit that counts too, for a device whose memory is the host's.
         available_bytes: What is free on the device now. Default: measured, for the CPU; for another
             device all of its memory but `in_use_bytes`.
@@ -137,6 +138,11 @@ def resolve(
         ValueError: Not a budget; the text lists what is allowed.
     """
     check(budget, "budget")
+    if device_limit_bytes == 0 and (_is_auto(budget) or _part(budget) is not None):
+        raise ValueError(
+            f"budget={budget!r} is relative to the device's memory, and its allocator does not say "
+            'how much that is: give bytes, such as "8GiB"'
+        )
     if _is_auto(budget):
         if available_bytes is None:
             if device_limit_bytes is None:

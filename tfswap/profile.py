@@ -21,7 +21,9 @@ from tfswap.trace import StepTrace
 _LONGEST_GAP_NS = 20_000
 
 # Ops that wait for something outside of the step.
-_WAITING_TYPES = frozenset({"IteratorGetNext", "IteratorGetNextAsOptional", "_CopyFromHost"})
+_WAITING_TYPES = frozenset(
+    {"IteratorGetNext", "IteratorGetNextAsOptional", "_CopyFromHost", "_HostRecv", "_Recv"}
+)
 
 
 @dataclass(frozen=True)

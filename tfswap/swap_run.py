@@ -143,7 +143,9 @@ class SwapRun:
         self._measured_to_simulated = 1.0
         self._attempts: list[_Attempt] = []
         self._measured: list[_Step] = []
-        self._devices = [0]  # the first one is recorded, and planned for
+        self._devices = [0]
+        self._device = 0  # of those, the one that is recorded, and planned for
+        self._first: dict[int, dict[str, int]] = {}  # statistics when the first step began
         self._is_stock = False  # the graph is as TensorFlow made it: the model fits
         self._addresses: AddressRun | None = None
         self._step_start_s = 0.0
@@ -179,7 +181,8 @@ class SwapRun:
         self._devices = self._managed_devices()
         run_started(self)
         options = self._options
-        self._budget_bytes = self._resolved_budget()
+        self._device = self._devices[0]
+        self._budget_bytes = self._resolved_budget(self._device)
         on_cpu = self._devices[0] < FIRST_GPU
         # Far memory is the device's own memory then.
         host_limit_bytes = budgets.resolve_host_limit(
@@ -192,7 +195,8 @@ class SwapRun:
         self._serial = self._begun_serial = self._last_serial()
         self._label = _labels.setdefault(self._model, f"model {next(_label_count)}")
         for device in self._devices:
-            self._library.set_budget(device, self._budget_bytes)
+            budget_bytes = self._budget_bytes if on_cpu else self._resolved_budget(device)
+            self._library.set_budget(device, budget_bytes)
             self._library.set_workspace_limit(device, options.workspace_limit)
             self._library.emulate_link(device, options.link_bandwidth)
             self._library.set_verify(device, options.verify)
@@ -234,17 +238,18 @@ class SwapRun:
     def _measured_machine(self) -> Machine:
         assert self._library is not None
         link_bandwidth = self._options.link_bandwidth
-        if self._devices[0] < FIRST_GPU:
+        if self._device < FIRST_GPU:
             return Machine.measure() if link_bandwidth is None else Machine.emulated(link_bandwidth)
         if link_bandwidth is not None:
             self._warn("link_bandwidth has no effect on a GPU: its copies are its own")
-        return measured_link(self._library, self._devices[0])
+        return measured_link(self._library, self._device)
 
-    def _resolved_budget(self) -> int:
+    def _resolved_budget(self, device: int) -> int:
+        """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
         assert self._library is not None
-        if self._devices[0] < FIRST_GPU:
+        if device < FIRST_GPU:
             return budgets.resolve(self._options.budget)
-        gpu = self._library.memory_stats(self._devices[0])
+        gpu = self._library.memory_stats(device)
         return budgets.resolve(
             self._options.budget,
             device_limit_bytes=gpu["memory_bytes"],
@@ -265,7 +270,7 @@ class SwapRun:
         if self._phase is _Phase.IDLE and self._session is None:
             return
         if self._phase is _Phase.PROFILE and self._library is not None:
-            self._library.stop_recording(self._devices[0])
+            self._library.stop_recording(self._device)
         self._phase = _Phase.IDLE
         if self._addresses is not None:
             self._addresses.stop()
@@ -343,11 +348,15 @@ class SwapRun:
         if self._session.ensure():
             self._note("the session's options had changed meanwhile; the plan is back in force")
         if self._phase is _Phase.PROFILE:
-            self._library.start_recording(self._devices[0])
+            self._library.start_recording(self._device)
         if self._addresses is not None:
             self._addresses.call_begins(_TRAIN)
-        self._library.restart_window(self._devices[0])
-        self._before = self._library.memory_stats(self._devices[0])
+        if self._phase is _Phase.FIRST:
+            for device in self._devices:
+                self._library.restart_window(device)
+                self._first[device] = self._library.memory_stats(device)
+        self._library.restart_window(self._device)
+        self._before = self._library.memory_stats(self._device)
         self._step_start_s = time.perf_counter()
 
     def step_ended(self) -> None:
@@ -356,8 +365,10 @@ class SwapRun:
         seconds = time.perf_counter() - self._step_start_s
         recording = b""
         if self._phase is _Phase.PROFILE:
-            recording = self._library.stop_recording(self._devices[0])
-        after = self._library.memory_stats(self._devices[0])
+            recording = self._library.stop_recording(self._device)
+        elif self._phase is _Phase.FIRST:
+            self._find_busiest_device()
+        after = self._library.memory_stats(self._device)
         step = _Step(
             seconds / self._steps_a_call,
             after["window_peak_bytes"],
@@ -421,6 +432,25 @@ class SwapRun:
     def _records(self) -> list[dict[str, Any]]:
         assert self._library is not None
         return [r for r in self._library.pass_records() if r["serial"] > self._serial]
+
+    def _find_busiest_device(self) -> None:
+        """Of several GPUs, the one that needed most memory is planned for."""
+        assert self._library is not None
+        if len(self._devices) == 1:
+            return
+        after = {device: self._library.memory_stats(device) for device in self._devices}
+        needed = {
+            device: after[device]["window_peak_bytes"] - self._first[device]["bytes_in_use"]
+            for device in self._devices
+        }
+        busiest = max(self._devices, key=lambda device: needed[device])
+        if busiest == self._device:
+            return
+        self._device = busiest
+        self._before = self._first[busiest]
+        self._budget_bytes = self.report.budget_bytes = after[busiest]["budget_bytes"]
+        self._plan = dataclasses.replace(self._plan, budget_bytes=self._budget_bytes)
+        self._machine = self._measured_machine()
 
     def _first_ended(self) -> None:
         records = self._records()
@@ -586,13 +616,10 @@ class SwapRun:
         """The plan stays as it is; addresses are planned for it."""
         assert self._library is not None
         self._phase = _Phase.STEADY
-        if self._plans_addresses():
-            self._addresses = AddressRun(self._library, self._devices[0])
+        if self._options.slab:
+            self._addresses = AddressRun(self._library, self._device)
             if not self._has_layout():
                 self._phase = _Phase.LAYOUT
-
-    def _plans_addresses(self) -> bool:
-        return self._options.slab and self._devices[0] < FIRST_GPU
 
     def _has_layout(self) -> bool:
         function = self._plan.function(self._fingerprint)
@@ -618,11 +645,11 @@ class SwapRun:
     def _install_layouts(self) -> None:
         assert self._library is not None
         for function in self._plan.functions:
-            if not any(function.layouts) or not self._plans_addresses():
+            if not any(function.layouts) or not self._options.slab:
                 continue
             try:
                 self._library.install_layout(
-                    self._devices[0], function.fingerprint, slots_to_text(function.layouts)
+                    self._device, function.fingerprint, slots_to_text(function.layouts)
                 )
             except ValueError as error:
                 self._warn(f"addresses are not planned: {error}")

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tfswap
 from tfswap.ops import library
 from tfswap.ops.copy import copy_from_host, copy_to_host
+from tfswap.trace import StepTrace
 
 MIB = 1 << 20
 
@@ -57,7 +58,8 @@ def swapped_and_compared(count: int, lazy: bool):
             with tf.device("CPU:0"):
                 same.append(tf.reduce_all(tf.equal(tf.identity(back), host)))
             last = [same[-1]]
-        return tf.reduce_all(tf.stack(same))
+        with tf.device("CPU:0"):
+            return tf.reduce_all(tf.stack(same))
 
     return step
 
@@ -99,6 +101,44 @@ def test_lazy_swaps_keep_a_hard_budget_without_waiting() -> None:
     assert stats["peak_bytes"] <= budget
     assert 0 < stats["copies_out"] == stats["copies_in"] < 6 * 12  # no more than had to
     assert stats["wait_ns"] < 2e9
+
+
+def test_the_link_is_measured_by_its_own_copies() -> None:
+    lib = library.load()
+    number = tfswap.state.number_of("GPU:0")
+    before = tfswap.memory_stats("GPU:0")["bytes_in_use"]
+    link = lib.measure_link(number, 16 * MIB, 5)
+    assert set(link) == {f"{way}_bytes_per_s" for way in ("out", "in", "both_out", "both_in")}
+    assert all(1e8 < speed < 1e13 for speed in link.values())
+    assert tfswap.memory_stats("GPU:0")["bytes_in_use"] == before
+    lib.set_budget(number, before + 16 * MIB)
+    with pytest.raises(tfswap.LibraryError, match="no memory"):
+        lib.measure_link(number, 16 * MIB, 1)
+    assert tfswap.memory_stats("GPU:0")["bytes_in_use"] == before
+
+
+def test_a_recording_has_the_cards_times() -> None:
+    lib = library.load()
+    number = tfswap.state.number_of("GPU:0")
+    x = host_values(4)
+    step = swapped_and_compared(6, lazy=False)
+    assert step(x, tf.constant(0.0))
+    lib.start_recording(number)
+    assert step(x, tf.constant(1.0))
+    trace = StepTrace.from_bytes(lib.stop_recording(number))
+    ops = trace.ops
+    on_card = ~np.isin(
+        [trace.names[i] for i in ops["type"]], ["_CopyFromHost", "_Recv", "_HostRecv"]
+    )
+    assert on_card.sum() > 6 and (ops["end_ns"] >= ops["start_ns"]).all()
+    # A card does one thing after the other, whatever the host's threads do.
+    order = np.argsort(ops["end_ns"][on_card], kind="stable")
+    start_ns, end_ns = ops["start_ns"][on_card][order], ops["end_ns"][on_card][order]
+    assert (start_ns[1:] >= end_ns[:-1]).all()
+    assert trace.start_ns <= start_ns[0] and end_ns[-1] <= trace.end_ns
+    buffers = trace.buffers
+    freed = (buffers["alloc_ns"] >= 0) & (buffers["free_ns"] >= 0)
+    assert (buffers["free_ns"][freed] >= buffers["alloc_ns"][freed]).all()
 
 
 def test_out_of_memory_says_which_budget() -> None:

@@ -21,7 +21,7 @@ CHAINS = [
     " ".join((*order, "system"))
     for count in range(len(ADAPTORS) + 1)
     for order in permutations(ADAPTORS, count)
-] + ["bfc", "statistics recording slab bfc"]
+] + ["bfc", "statistics recording slab bfc", "statistics workspace slab budget system"]
 BUDGET = 64 * MIB
 GRAPH, OP = "graph", "op"
 
@@ -145,6 +145,21 @@ def test_freed_in_any_order_by_any_thread(chain: Chain) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("chain", [CHAINS[-1]], ids=shown, indirect=True)
+def test_workspaces_have_a_limit_of_their_own(chain: Chain) -> None:
+    chain.set_workspace_limit(4 * MIB)
+    assert chain.allocate(5 * MIB, retry=False) == 0
+    for address in (chain.allocate(4 * MIB, retry=False), chain.allocate(5 * MIB)):
+        assert address
+        chain.free(address)
+    chain.set_workspace_limit(0)
+    assert chain.allocate(8, retry=False) == 0
+    chain.set_workspace_limit(None)
+    workspace = chain.allocate(5 * MIB, retry=False)
+    assert workspace
+    chain.free(workspace)
 
 
 @pytest.mark.parametrize("chain", [c for c in CHAINS if "budget" in c], ids=shown, indirect=True)

@@ -33,7 +33,7 @@ class KnownGraphs:
             "slab_missed_bytes": 0,
         }
 
-    def start_recording(self, device: int) -> None:
+    def start_recording(self, device: int, *, host_times: bool = False) -> None:
         self.recordings += 1
 
     def stop_recording(self, device: int) -> bytes:

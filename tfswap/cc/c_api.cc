@@ -35,7 +35,7 @@ std::string Quoted(const std::string& text) {
   return quoted + '"';
 }
 
-// Far memory of the CPUs, which share theirs, and of each GPU. The limit holds for each.
+// Far memory of the CPUs, which share theirs, and of each GPU.
 std::vector<HostPool*> FarMemories() {
   std::vector<HostPool*> pools = {ThreadCopyEngine::host_pool()};
   for (int i = 0; i < tfswap::GpuCount(); ++i) {
@@ -68,13 +68,17 @@ void tfswap_set_budget(int device, int64_t bytes) {
   AllocatorOf(device)->budget()->SetBudget(bytes);
 }
 
-// Below 0: no limit.
+// Below 0: no limit. Of no effect on a CPU.
 void tfswap_set_workspace_limit(int device, int64_t bytes) {
-  AllocatorOf(device)->budget()->SetWorkspaceLimit(bytes);
+  if (auto* workspaces = AllocatorOf(device)->workspaces()) workspaces->SetLimit(bytes);
 }
 
+// Of the CPUs, which share their far memory, or of all GPUs, each of which gets an equal part.
 void tfswap_set_host_limit(int64_t bytes) {
-  for (HostPool* pool : FarMemories()) pool->SetLimit(bytes);
+  const std::vector<HostPool*> pools = FarMemories();
+  const auto gpus = static_cast<int64_t>(pools.size()) - 1;
+  pools[0]->SetLimit(bytes);
+  for (size_t i = 1; i < pools.size(); ++i) pools[i]->SetLimit(bytes / gpus);
 }
 
 void tfswap_trim_host() {
@@ -193,7 +197,9 @@ void tfswap_check_slab(int device, int check) { AllocatorOf(device)->slab()->Set
 
 void tfswap_open_bfc(int device, int64_t bytes) { AllocatorOf(device)->bfc()->Open(bytes); }
 
-void tfswap_start_recording(int device) { AllocatorOf(device)->StartRecording(); }
+void tfswap_start_recording(int device, int host_times) {
+  AllocatorOf(device)->StartRecording(host_times != 0);
+}
 
 // The recorded trace (core/trace.h) in a buffer of `*bytes` bytes.
 char* tfswap_stop_recording(int device, int64_t* bytes) {

@@ -71,7 +71,14 @@ class Chain:
         op: tuple[str, str, int] | None = None,
         retry: bool = True,
     ) -> int:
-        """The address of a new block, 0 if it was refused; `op`: graph, name, ordinal."""
+        """The address of a new block, 0 if it was refused.
+
+        Args:
+            size_bytes: Of the block.
+            alignment: Of its address.
+            op: (graph, name, ordinal) of a planned output.
+            retry: False for a workspace that a kernel can do without.
+        """
         graph, name, ordinal = op or ("", "", 0)
         address = self._dll.tfswap_chain_allocate(
             self._chain, graph.encode(), name.encode(), ordinal, alignment, size_bytes, int(retry)
@@ -89,6 +96,11 @@ class Chain:
     def set_budget(self, budget_bytes: int) -> None:
         """Of the chain's "budget", if it has one."""
         self._dll.tfswap_chain_set_budget(self._chain, budget_bytes)
+
+    def set_workspace_limit(self, limit_bytes: int | None) -> None:
+        """Of allocations with `retry=False`; None takes the limit away."""
+        limit = -1 if limit_bytes is None else limit_bytes
+        self._dll.tfswap_chain_set_workspace_limit(self._chain, limit)
 
     def check(self, check: bool) -> None:
         """As `Library.check_slab`."""

@@ -79,6 +79,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "tfswap_chain_free": (None, [ctypes.c_void_p, ctypes.c_void_p]),
     "tfswap_chain_requested": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_void_p]),
+    "tfswap_chain_set_workspace_limit": (None, [ctypes.c_void_p, ctypes.c_int64]),
     "tfswap_chain_set_budget": (None, [ctypes.c_void_p, ctypes.c_int64]),
     "tfswap_chain_stats": (ctypes.c_void_p, [ctypes.c_void_p]),
     "tfswap_chain_replay": (
@@ -93,7 +94,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
             ctypes.POINTER(ctypes.c_int64),
         ],
     ),
-    "tfswap_start_recording": (None, [ctypes.c_int]),
+    "tfswap_start_recording": (None, [ctypes.c_int, ctypes.c_int]),
     "tfswap_stop_recording": (
         ctypes.c_void_p,
         [ctypes.c_int, ctypes.POINTER(ctypes.c_int64)],
@@ -245,8 +246,15 @@ class Library:
         """What slots begin at multiples of."""
         return int(self._dll.tfswap_granule_bytes())
 
-    def start_recording(self, device: int) -> None:
-        self._dll.tfswap_start_recording(device)
+    def start_recording(self, device: int, *, host_times: bool = False) -> None:
+        """Has what runs on a device written down.
+
+        Args:
+            device: Its number.
+            host_times: Whether a GPU's recording is to have the times at which the host gave it
+                work, in whose order memory is handed out, and not those at which it did it.
+        """
+        self._dll.tfswap_start_recording(device, int(host_times))
 
     def stop_recording(self, device: int) -> bytes:
         """Answers the recorded trace (see `tfswap.trace`)."""

@@ -5,7 +5,11 @@
 // (allocator, hazards, copies) really runs: only the numbers that kernels would make are missing.
 // Streams fall behind and overtake one another at random (FAKE_CUDA_DELAY_US at most a command), so
 // that a wait that is missing shows as wrong bytes. Everything that is not here answers "success"
-// (stubs.py), and is named if FAKE_CUDA_VERBOSE is set.
+// (build.py), and is named if FAKE_CUDA_VERBOSE is set.
+//
+// FAKE_CUDA_DEVICES cards, each with memory, streams and a context of its own; FAKE_CUDA_MEMORY_MIB
+// their memory, one number for all, or several: "4096,1024". What the driver refuses is refused: an
+// event on another card's stream, a copy of card memory that nobody has.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,11 +32,16 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <vector>
 
 namespace {
 
 constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
+constexpr int kInvalidContext = 201;
+constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
 
 int64_t Setting(const char* name, int64_t otherwise) {
@@ -40,13 +49,20 @@ int64_t Setting(const char* name, int64_t otherwise) {
   return text == nullptr ? otherwise : std::atoll(text);
 }
 
-const int64_t total_bytes = Setting("FAKE_CUDA_MEMORY_MIB", 4096) << 20;
 const int64_t most_delay_us = Setting("FAKE_CUDA_DELAY_US", 200);
 const int device_count = static_cast<int>(Setting("FAKE_CUDA_DEVICES", 1));
 
+const int64_t kernel_us = Setting("FAKE_CUDA_KERNEL_US", 20);
+
+std::atomic<void*> blas_stream{nullptr};
+
+struct Card;
+
 class FakeStream {
  public:
-  FakeStream() : thread_([this] { Run(); }) { thread_.detach(); }
+  explicit FakeStream(Card* of) : card(of), thread_([this] { Run(); }) { thread_.detach(); }
+
+  Card* const card;
 
   void Push(std::function<void()> command) {
     std::lock_guard<std::mutex> lock(mu_);
@@ -93,8 +109,59 @@ class FakeStream {
   std::thread thread_;
 };
 
+// A context, and a memory pool, of CUDA's is the card that it is of.
+struct Card {
+  int number;
+  int64_t total_bytes;
+  int64_t in_use = 0;  // with the_memory's lock
+  std::mutex mu;
+  std::set<FakeStream*> streams;
+};
+
+struct Block {
+  int64_t bytes;
+  Card* card;
+  // With memory in a stream's order: between its allocation and its free, for the card.
+  std::shared_ptr<std::atomic<bool>> there = std::make_shared<std::atomic<bool>>(true);
+};
+
+// Of all cards, in one address space.
+struct Memory {
+  std::mutex mu;
+  std::map<const char*, Block> blocks;
+  // What was freed in a stream's order: the same stream may have it again at once, before it has
+  // got there. Others only when the driver has taken it back.
+  std::map<std::tuple<FakeStream*, int64_t>, std::vector<void*>> idle;
+  std::map<void*, int64_t> pinned;
+  int64_t pinned_bytes = 0;
+  int64_t peer_copies = 0;
+};
+Memory& the_memory = *new Memory();
+
+std::vector<Card*> MakeCards() {
+  std::vector<Card*> cards;
+  const char* sizes = std::getenv("FAKE_CUDA_MEMORY_MIB");
+  int64_t mib = 4096;
+  for (int i = 0; i < std::max(device_count, 1); ++i) {
+    if (sizes != nullptr && *sizes != 0) {
+      char* end;
+      mib = std::strtoll(sizes, &end, 10);
+      sizes = *end == ',' ? end + 1 : end;
+    }
+    cards.push_back(new Card{i, mib << 20});
+  }
+  return cards;
+}
+const std::vector<Card*>& cards = *new std::vector<Card*>(MakeCards());
+
+thread_local std::deque<Card*> contexts;
+
+// The one that this thread speaks to.
+Card& CurrentCard() { return contexts.empty() ? *cards[0] : *contexts.back(); }
+
 // Recorded so often; happened up to which time.
 struct FakeEvent {
+  Card* card;
   std::mutex mu;
   std::condition_variable changed;
   int64_t recorded = 0;
@@ -103,59 +170,125 @@ struct FakeEvent {
 };
 
 FakeStream* StreamOf(void* handle) {
-  static auto* legacy = new FakeStream();
+  static const auto* legacy = [] {
+    auto* made = new std::vector<FakeStream*>();
+    for (Card* card : cards) {
+      made->push_back(new FakeStream(card));
+      std::lock_guard<std::mutex> lock(card->mu);
+      card->streams.insert(made->back());
+    }
+    return made;
+  }();
   return handle == nullptr || reinterpret_cast<uintptr_t>(handle) <= 2
-             ? legacy
+             ? (*legacy)[CurrentCard().number]
              : static_cast<FakeStream*>(handle);
 }
 
-struct Card {
-  std::mutex mu;
-  std::map<void*, size_t> blocks;
-  int64_t in_use = 0;
-  std::set<FakeStream*> streams;
-};
-Card& TheCard() {
-  static auto* card = new Card();
-  return *card;
-}
-
-void* AllocateOnCard(size_t bytes) {
-  Card& card = TheCard();
-  std::lock_guard<std::mutex> lock(card.mu);
-  if (card.in_use + static_cast<int64_t>(bytes) > total_bytes) return nullptr;
+void* AllocateLocked(Card* card, int64_t bytes) {
+  if (card->in_use + bytes > card->total_bytes) return nullptr;
   void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (block == MAP_FAILED) return nullptr;
-  card.blocks[block] = bytes;
-  card.in_use += static_cast<int64_t>(bytes);
+  the_memory.blocks[static_cast<char*>(block)] = {bytes, card};
+  card->in_use += bytes;
   return block;
 }
 
-void FreeOnCard(void* block) {
-  Card& card = TheCard();
-  std::lock_guard<std::mutex> lock(card.mu);
-  auto it = card.blocks.find(block);
-  if (it == card.blocks.end()) return;
-  munmap(block, it->second);
-  card.in_use -= static_cast<int64_t>(it->second);
-  card.blocks.erase(it);
+void FreeLocked(void* block) {
+  const auto it = the_memory.blocks.find(static_cast<char*>(block));
+  if (it == the_memory.blocks.end()) return;
+  munmap(block, it->second.bytes);
+  it->second.card->in_use -= it->second.bytes;
+  the_memory.blocks.erase(it);
 }
 
-void FinishAll() {
+// With the_memory's lock; null if it is no card's memory, from `address` to its end.
+const Block* FindLocked(const void* address, int64_t bytes = 1) {
+  const auto* begin = static_cast<const char*>(address);
+  auto it = the_memory.blocks.upper_bound(begin);
+  if (it == the_memory.blocks.begin()) return nullptr;
+  --it;
+  return begin + bytes <= it->first + it->second.bytes ? &it->second : nullptr;
+}
+
+Card* OwnerOf(const void* address, int64_t bytes = 1) {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  const Block* block = FindLocked(address, bytes);
+  return block == nullptr ? nullptr : block->card;
+}
+
+// For a stream that touches it now. The host's always is.
+bool IsThere(const void* address) {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  const Block* block = FindLocked(address);
+  return block == nullptr || *block->there;
+}
+
+// The card has `block`, or has it no more, from this point of the stream on.
+void PushThere(void* block, FakeStream* stream, bool there) {
+  const auto it = the_memory.blocks.find(static_cast<char*>(block));
+  stream->Push([flag = it->second.there, there] { *flag = there; });
+}
+
+int AllocateInOrder(void** block, int64_t bytes, Card* card, FakeStream* stream) {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  std::vector<void*>& again = the_memory.idle[{stream, bytes}];
+  if (!again.empty()) {
+    *block = again.back();
+    again.pop_back();
+    PushThere(*block, stream, true);
+    return kSuccess;
+  }
+  *block = AllocateLocked(card, bytes);
+  for (auto& [key, idle] : the_memory.idle) {
+    FakeStream* const freed_by = std::get<0>(key);
+    if (*block != nullptr) break;
+    if (freed_by->card != card || !freed_by->Idle()) continue;
+    for (void* freed : idle) FreeLocked(freed);
+    idle.clear();
+    *block = AllocateLocked(card, bytes);
+  }
+  if (*block == nullptr) return kOutOfMemory;
+  *the_memory.blocks[static_cast<char*>(*block)].there = false;
+  PushThere(*block, stream, true);
+  return kSuccess;
+}
+
+int FreeInOrder(void* block, FakeStream* stream) {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  const auto it = the_memory.blocks.find(static_cast<char*>(block));
+  if (it == the_memory.blocks.end()) return kInvalidValue;
+  PushThere(block, stream, false);
+  the_memory.idle[{stream, it->second.bytes}].push_back(block);
+  return kSuccess;
+}
+
+void CountPinned(void* block, int64_t bytes) {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  the_memory.pinned[block] = bytes;
+  the_memory.pinned_bytes += bytes;
+}
+
+void CountUnpinned(void* block) {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  const auto it = the_memory.pinned.find(block);
+  if (it == the_memory.pinned.end()) return;
+  the_memory.pinned_bytes -= it->second;
+  the_memory.pinned.erase(it);
+}
+
+void FinishAll(Card* card) {
   std::set<FakeStream*> streams;
   {
-    Card& card = TheCard();
-    std::lock_guard<std::mutex> lock(card.mu);
-    streams = card.streams;
+    std::lock_guard<std::mutex> lock(card->mu);
+    streams = card->streams;
   }
-  StreamOf(nullptr)->Finish();
   for (FakeStream* stream : streams) stream->Finish();
 }
 
 int MakeStream(void** stream) {
-  auto* made = new FakeStream();
-  Card& card = TheCard();
+  Card& card = CurrentCard();
+  auto* made = new FakeStream(&card);
   std::lock_guard<std::mutex> lock(card.mu);
   card.streams.insert(made);
   *stream = made;
@@ -163,15 +296,16 @@ int MakeStream(void** stream) {
 }
 
 int DestroyStream(void* stream) {
-  StreamOf(stream)->Finish();
-  Card& card = TheCard();
-  std::lock_guard<std::mutex> lock(card.mu);
-  card.streams.erase(static_cast<FakeStream*>(stream));  // its thread stays, and sleeps
+  FakeStream* const ended = StreamOf(stream);
+  ended->Finish();
+  std::lock_guard<std::mutex> lock(ended->card->mu);
+  ended->card->streams.erase(ended);  // its thread stays, and sleeps
   return kSuccess;
 }
 
 int RecordEvent(void* event, void* stream) {
   auto* recorded = static_cast<FakeEvent*>(event);
+  if (recorded->card != StreamOf(stream)->card) return kInvalidHandle;
   // At once, as far as other threads see: one that waits for it must find it on its stream.
   std::lock_guard<std::mutex> at_once(recorded->mu);
   const int64_t number = ++recorded->recorded;
@@ -207,8 +341,14 @@ int QueryEvent(void* event) {
   return asked->happened >= asked->recorded ? kSuccess : kNotReady;
 }
 
+int RunKernel(void* stream) {
+  StreamOf(stream)->Push([] { std::this_thread::sleep_for(std::chrono::microseconds(kernel_us)); });
+  return kSuccess;
+}
+
 int CopyOnStream(void* to, const void* from, size_t bytes, void* stream) {
   StreamOf(stream)->Push([to, from, bytes] {
+    if (!IsThere(to) || !IsThere(from)) return;  // what a card would do is not known: wrong bytes
     // In two halves: whoever touches it meanwhile is seen.
     const size_t half = bytes / 2;
     std::memcpy(to, from, half);
@@ -265,13 +405,14 @@ int64_t AttributeOf(int attribute) {
       return 65536;
     case 106:
       return 32;
+    case 115:  // memory pools
+      return 1;
     default:
       return 0;
   }
 }
 
 int context_object;
-thread_local std::deque<void*> contexts;
 thread_local std::deque<void*> launch_streams;  // of kernels that are being launched
 
 }  // namespace
@@ -289,6 +430,20 @@ int fake_cuda_called(const char* name) {
   return kSuccess;
 }
 
+// For tests: what a card has given out, what is pinned, how often one card copied to another.
+int64_t fake_cuda_bytes_in_use(int card) {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  return cards[card]->in_use;
+}
+int64_t fake_cuda_pinned_bytes() {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  return the_memory.pinned_bytes;
+}
+int64_t fake_cuda_peer_copies() {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  return the_memory.peer_copies;
+}
+
 // The driver.
 
 int cuInit(unsigned) { return kSuccess; }
@@ -299,7 +454,9 @@ int cuDeviceGetName(char* name, int size, int) {
   std::snprintf(name, size, "NVIDIA FAKE");
   return kSuccess;
 }
-int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = total_bytes, kSuccess; }
+int cuDeviceTotalMem_v2(size_t* bytes, int device) {
+  return *bytes = cards[device]->total_bytes, kSuccess;
+}
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   return *value = static_cast<int>(AttributeOf(attribute)), kSuccess;
 }
@@ -312,7 +469,9 @@ int cuDeviceGetUuid(char* uuid, int device) {
   return kSuccess;
 }
 int cuDeviceGetUuid_v2(char* uuid, int device) { return cuDeviceGetUuid(uuid, device); }
-int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &context_object, kSuccess; }
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  return *context = cards[device], kSuccess;
+}
 int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
   return *flags = 0, *active = 1, kSuccess;
 }
@@ -321,53 +480,65 @@ int cuCtxGetCurrent(void** context) {
 }
 int cuCtxSetCurrent(void* context) {
   if (!contexts.empty()) contexts.pop_back();
-  if (context != nullptr) contexts.push_back(context);
+  if (context != nullptr) contexts.push_back(static_cast<Card*>(context));
   return kSuccess;
 }
-int cuCtxPushCurrent_v2(void* context) { return contexts.push_back(context), kSuccess; }
+int cuCtxPushCurrent_v2(void* context) {
+  return contexts.push_back(static_cast<Card*>(context)), kSuccess;
+}
 int cuCtxPopCurrent_v2(void** context) {
-  if (contexts.empty()) return 201;
+  if (contexts.empty()) return kInvalidContext;
   *context = contexts.back();
   contexts.pop_back();
   return kSuccess;
 }
-int cuCtxGetDevice(int* device) { return *device = 0, kSuccess; }
+int cuCtxGetDevice(int* device) { return *device = CurrentCard().number, kSuccess; }
 int cuCtxGetApiVersion(void*, unsigned* version) { return *version = 12050, kSuccess; }
-int cuCtxSynchronize() { return FinishAll(), kSuccess; }
+int cuCtxSynchronize() { return FinishAll(&CurrentCard()), kSuccess; }
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = -5, kSuccess;
 }
 int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
-  Card& card = TheCard();
-  std::lock_guard<std::mutex> lock(card.mu);
-  *free_bytes = total_bytes - card.in_use;
-  *total = total_bytes;
+  const Card& card = CurrentCard();
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  *free_bytes = card.total_bytes - card.in_use;
+  *total = card.total_bytes;
   return kSuccess;
 }
 int cuMemAlloc_v2(void** block, size_t bytes) {
-  *block = AllocateOnCard(bytes);
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  *block = AllocateLocked(&CurrentCard(), bytes);
   return *block == nullptr ? kOutOfMemory : kSuccess;
 }
-int cuMemFree_v2(void* block) { return FinishAll(), FreeOnCard(block), kSuccess; }
-int cuMemAllocAsync(void** block, size_t bytes, void*) { return cuMemAlloc_v2(block, bytes); }
-int cuMemAllocFromPoolAsync(void** block, size_t bytes, void*, void*) {
-  return cuMemAlloc_v2(block, bytes);
+int cuMemFree_v2(void* block) {
+  Card* card = OwnerOf(block);
+  if (card == nullptr) return kInvalidValue;
+  FinishAll(card);
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  return FreeLocked(block), kSuccess;
 }
-// The memory is gone when the stream gets there: whoever still reads it is seen.
-int cuMemFreeAsync(void* block, void* stream) {
-  StreamOf(stream)->Push([block] { FreeOnCard(block); });
-  return kSuccess;
+int cuMemAllocAsync(void** block, size_t bytes, void* stream) {
+  return AllocateInOrder(block, bytes, StreamOf(stream)->card, StreamOf(stream));
 }
+int cuMemAllocFromPoolAsync(void** block, size_t bytes, void* pool, void* stream) {
+  return AllocateInOrder(block, bytes, static_cast<Card*>(pool), StreamOf(stream));
+}
+int cuMemFreeAsync(void* block, void* stream) { return FreeInOrder(block, StreamOf(stream)); }
 int cuMemHostAlloc(void** block, size_t bytes, unsigned) {
-  return posix_memalign(block, 4096, bytes) == 0 ? kSuccess : kOutOfMemory;
+  if (posix_memalign(block, 4096, bytes) != 0) return kOutOfMemory;
+  return CountPinned(*block, bytes), kSuccess;
 }
-int cuMemFreeHost(void* block) { return std::free(block), kSuccess; }
-int cuMemHostRegister_v2(void*, size_t, unsigned) { return kSuccess; }
-int cuMemHostUnregister(void*) { return kSuccess; }
+int cuMemFreeHost(void* block) { return CountUnpinned(block), std::free(block), kSuccess; }
+int cuMemHostRegister_v2(void* block, size_t bytes, unsigned) {
+  return CountPinned(block, bytes), kSuccess;
+}
+int cuMemHostUnregister(void* block) { return CountUnpinned(block), kSuccess; }
 int cuPointerGetAttribute(void* value, int attribute, void* pointer) {
-  if (attribute == 1) *static_cast<void**>(value) = &context_object;
+  Card* card = OwnerOf(pointer);
+  if (card == nullptr) return kInvalidValue;
+  if (attribute == 1) *static_cast<void**>(value) = card;
   if (attribute == 2) *static_cast<unsigned*>(value) = 2;  // device
-  if (attribute == 9) *static_cast<int*>(value) = 0;
+  if (attribute == 9) *static_cast<int*>(value) = card->number;
   return kSuccess;
 }
 int cuStreamCreate(void** stream, unsigned) { return MakeStream(stream); }
@@ -375,11 +546,15 @@ int cuStreamCreateWithPriority(void** stream, unsigned, int) { return MakeStream
 int cuStreamDestroy_v2(void* stream) { return DestroyStream(stream); }
 int cuStreamSynchronize(void* stream) { return StreamOf(stream)->Finish(), kSuccess; }
 int cuStreamQuery(void* stream) { return StreamOf(stream)->Idle() ? kSuccess : kNotReady; }
-int cuStreamGetCtx(void*, void** context) { return *context = &context_object, kSuccess; }
+int cuStreamGetCtx(void* stream, void** context) {
+  return *context = StreamOf(stream)->card, kSuccess;
+}
 int cuStreamWaitEvent(void* stream, void* event, unsigned) { return WaitEvent(stream, event); }
 int cuStreamIsCapturing(void*, int* status) { return *status = 0, kSuccess; }
-int cuEventCreate(void** event, unsigned) { return *event = new FakeEvent(), kSuccess; }
-int cuEventDestroy_v2(void* event) { return kSuccess; }  // what is under way may name it
+int cuEventCreate(void** event, unsigned) {
+  return *event = new FakeEvent{&CurrentCard()}, kSuccess;
+}
+int cuEventDestroy_v2(void*) { return kSuccess; }  // what is under way may name it
 int cuEventRecord(void* event, void* stream) { return RecordEvent(event, stream); }
 int cuEventQuery(void* event) { return QueryEvent(event); }
 int cuEventSynchronize(void* event) {
@@ -395,12 +570,26 @@ int cuEventElapsedTime(float* ms, void* begin, void* end) {
   return kSuccess;
 }
 int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+  if (OwnerOf(to, bytes) == nullptr) return kInvalidValue;
   return CopyOnStream(to, from, bytes, stream);
 }
 int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+  if (OwnerOf(from, bytes) == nullptr) return kInvalidValue;
   return CopyOnStream(to, from, bytes, stream);
 }
 int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+  if (OwnerOf(to, bytes) == nullptr || OwnerOf(from, bytes) == nullptr) return kInvalidValue;
+  return CopyOnStream(to, from, bytes, stream);
+}
+int cuMemcpyPeerAsync(void* to, void* to_context, const void* from, void* from_context,
+                      size_t bytes, void* stream) {
+  if (OwnerOf(to, bytes) != to_context || OwnerOf(from, bytes) != from_context) {
+    return kInvalidValue;
+  }
+  {
+    std::lock_guard<std::mutex> lock(the_memory.mu);
+    ++the_memory.peer_copies;
+  }
   return CopyOnStream(to, from, bytes, stream);
 }
 int cuMemcpyAsync(void* to, const void* from, size_t bytes, void* stream) {
@@ -434,13 +623,14 @@ int cuStreamAddCallback(void* stream, void (*function)(void*, int, void*), void*
   StreamOf(stream)->Push([=] { function(stream, 0, data); });
   return kSuccess;
 }
-// Kernels take their place in the stream and do nothing.
+// Kernels take their place in the stream and some time, and do nothing.
 int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                    void* stream, void**, void**) {
-  StreamOf(stream)->Push([] {});
-  return kSuccess;
+  return RunKernel(stream);
 }
 int cuLaunchKernelEx(const void*, void*, void**, void**) { return kSuccess; }
+int cublasSetStream_v2(void*, void* stream) { return blas_stream.store(stream), kSuccess; }
+int cublasSgemm_v2() { return RunKernel(blas_stream.load()); }
 int cuModuleLoadData(void** module, const void*) { return *module = &context_object, kSuccess; }
 int cuModuleLoadDataEx(void** module, const void*, unsigned, void*, void*) {
   return *module = &context_object, kSuccess;
@@ -463,27 +653,28 @@ int cuGetErrorName(int, const char** text) { return *text = "FAKE", kSuccess; }
 int cuGetErrorString(int, const char** text) {
   return *text = "an error of the fake card", kSuccess;
 }
-int cuDeviceCanAccessPeer(int* can, int, int) { return *can = 0, kSuccess; }
-int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = &context_object, kSuccess; }
-int cuMemPoolCreate(void** pool, const void*) { return *pool = &context_object, kSuccess; }
+int cuDeviceCanAccessPeer(int* can, int from, int to) { return *can = from != to, kSuccess; }
+int cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = cards[device], kSuccess; }
+int cuMemPoolCreate(void** pool, const void*) { return *pool = &CurrentCard(), kSuccess; }
 
 // The runtime.
 
 int cudaRuntimeGetVersion(int* version) { return *version = 12050, kSuccess; }
 int cudaDriverGetVersion(int* version) { return *version = 12050, kSuccess; }
 int cudaGetDeviceCount(int* count) { return *count = device_count, kSuccess; }
-int cudaGetDevice(int* device) { return *device = 0, kSuccess; }
+int cudaGetDevice(int* device) { return *device = CurrentCard().number, kSuccess; }
+int cudaSetDevice(int device) { return cuCtxSetCurrent(cards[device]); }
 // cudaDeviceProp of CUDA 12: what TensorFlow reads, by offset.
-int cudaGetDeviceProperties_v2(char* properties, int) {
+int cudaGetDeviceProperties_v2(char* properties, int device) {
   std::memset(properties, 0, 1032);
   const auto set = [&](size_t offset, auto value) {
     std::memcpy(properties + offset, &value, sizeof(value));
   };
-  set(288, static_cast<size_t>(total_bytes));  // totalGlobalMem
-  set(296, size_t{49152});                     // sharedMemPerBlock
-  set(304, 65536);                             // regsPerBlock
-  set(308, 32);                                // warpSize
-  set(320, 1024);                              // maxThreadsPerBlock
+  set(288, static_cast<size_t>(cards[device]->total_bytes));
+  set(296, size_t{49152});  // sharedMemPerBlock
+  set(304, 65536);          // regsPerBlock
+  set(308, 32);             // warpSize
+  set(320, 1024);           // maxThreadsPerBlock
   set(324, std::array<int, 3>{1024, 1024, 64});
   set(336, std::array<int, 3>{2147483647, 65535, 65535});
   set(360, 9);               // major
@@ -516,8 +707,7 @@ const char* cudaGetErrorString(int) { return "an error of the fake card"; }
 const char* cudaGetErrorName(int) { return "FAKE"; }
 int cudaLaunchKernel(const void*, uint64_t, uint32_t, uint64_t, uint32_t, void**, size_t,
                      void* stream) {
-  StreamOf(stream)->Push([] {});
-  return kSuccess;
+  return RunKernel(stream);
 }
 int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void* stream) {
   return CopyOnStream(to, from, bytes, stream);

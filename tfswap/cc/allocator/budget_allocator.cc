@@ -63,7 +63,8 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
   const Request request{alignment, num_bytes, attributes};
-  if (IsDeclined(request)) return nullptr;
+  const bool is_workspace = !attributes.retry_on_failure;
+  if (is_workspace && HasBudget() && request.counted() > budget_.load()) return nullptr;
   Refusal refusal = Refusal::kNone;
   void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
   if (ptr == nullptr) {
@@ -76,7 +77,7 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
     }
   }
   const bool gave_way = KernelScope::current != nullptr && KernelScope::current->gave_way;
-  if (ptr != nullptr || gave_way || !attributes.retry_on_failure) return ptr;
+  if (ptr != nullptr || gave_way || is_workspace) return ptr;
   failures_.fetch_add(1, std::memory_order_relaxed);
   last_failure = WhyNot(request.counted(), refusal);
   return nullptr;
@@ -162,31 +163,27 @@ bool BudgetAllocator::TryReserve(int64_t bytes) {
 
 void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   *refusal = Refusal::kBudget;
-  if (spare_ != nullptr) {
-    if (void* ptr = spare_->Instead(request.alignment, request.bytes)) return ptr;
+  const auto instead = [&] { return spare_->Instead(request.alignment, request.bytes); };
+  if (spare_ != nullptr && spare_->Grows()) {
+    if (void* ptr = instead()) return ptr;
   }
   if (TryReserve(request.counted())) {
     if (void* ptr = FromNext(request, refusal)) return ptr;
   }
   if (spare_ == nullptr) return nullptr;
+  if (!spare_->Grows()) return instead();
   const int64_t missing = in_use_.load() + request.counted() - budget_.load();
   if (spare_->GiveBack(missing) == 0 || !TryReserve(request.counted())) return nullptr;
   return FromNext(request, refusal);
 }
 
-bool BudgetAllocator::IsDeclined(const Request& request) const {
-  if (request.attributes.retry_on_failure) return false;
-  const int64_t limit = workspace_limit_.load(std::memory_order_relaxed);
-  return (limit >= 0 && request.counted() > limit) ||
-         (HasBudget() && request.counted() > budget_.load());
-}
-
 void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
-  // TensorFlow's own allocator would wait, though we can make room.
-  AllocationAttributes at_once(/*retry_on_failure=*/false,
-                               request.attributes.allocation_will_be_logged,
-                               request.attributes.freed_by_func);
-  void* ptr = next()->AllocateRaw(request.alignment, request.bytes, at_once);
+  // A card's BFC allocator would wait by itself, for 10 s, for what a swap can free at once.
+  const bool ours = HasBudget() || (reclaimer_ != nullptr && reclaimer_->InForce());
+  const AllocationAttributes attributes(request.attributes.retry_on_failure && !ours,
+                                        request.attributes.allocation_will_be_logged,
+                                        request.attributes.freed_by_func);
+  void* ptr = next()->AllocateRaw(request.alignment, request.bytes, attributes);
   if (ptr == nullptr) {
     in_use_.fetch_sub(request.counted());  // nothing became free that others could wait for
     *refusal = Refusal::kFragments;
@@ -310,10 +307,12 @@ std::string BudgetAllocator::WhyNot(int64_t bytes, Refusal refusal) {
                     [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
   holders.resize(std::min<size_t>(5, holders.size()));
 
+  const int64_t budget = budget_.load();
   std::string text =
-      "tfswap: the memory budget of " + ReadableBytes(budget_.load()) + " is exceeded: op '" + op +
-      "' asks for " + ReadableBytes(bytes) + " while " + ReadableBytes(in_use_.load()) +
-      " are in use" +
+      (budget > 0 ? "tfswap: the memory budget of " + ReadableBytes(budget) + " is exceeded"
+                  : std::string("tfswap: the device has no memory left")) +
+      ": op '" + op + "' asks for " + ReadableBytes(bytes) + " while " +
+      ReadableBytes(in_use_.load()) + " are in use" +
       (refusal == Refusal::kFragments ? " and what is free is in smaller pieces" : "") +
       ". Largest holders:";
   for (size_t i = 0; i < holders.size(); ++i) {
@@ -329,7 +328,7 @@ std::string BudgetAllocator::WhyNot(int64_t bytes, Refusal refusal) {
   } else {
     text += ReadableBytes(staying) + " that stay (weights, optimiser state, batch) and " +
             ReadableBytes(own) + " that this op needs at once.";
-    if (smallest <= budget_.load()) {
+    if (smallest <= budget) {
       text += " Train with tfswap.AutoSwap(budget=...) to have the rest moved out of the way.";
     }
   }

@@ -38,6 +38,9 @@ class SpareMemory {
   virtual ~SpareMemory() = default;
   // Gives idle memory back to whoever paid for it; answers how many bytes.
   virtual int64_t GiveBack(int64_t bytes) = 0;
+  // Whether more can be put behind it; if not, what is idle is somebody's place, and others take it
+  // only where there is nothing else.
+  virtual bool Grows() const = 0;
   // A block out of it for what its owner has just passed on for lack of memory; the owner frees it.
   // Null if there is still no place.
   virtual void* Instead(size_t alignment, size_t bytes) = 0;
@@ -59,9 +62,8 @@ struct BudgetStats {
 // allocation that does not fit is given idle memory (SpareMemory) or has idle buffers moved away
 // (Reclaimer), then waits for copies in flight and for other kernels to end, and only then fails,
 // with a text that names the op, its bytes, the largest holders and the smallest budget that could
-// work. A kernel may be able to do without (the workspaces of cuDNN's convolutions): it is given
-// what it asks for all the same, however much has to be moved, since with less it would compute
-// otherwise; but where it cannot have it, nothing is said. Thread-safe.
+// work. A workspace (workspace_allocator.h) is made room for like everything else, since without it
+// the kernel would compute otherwise; but where it cannot be had, nothing is said. Thread-safe.
 class BudgetAllocator : public Adaptor, public MemoryAccount {
  public:
   explicit BudgetAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
@@ -89,8 +91,6 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
 
   // 0 takes the limit away. A budget below what is in use holds from the next allocation on.
   void SetBudget(int64_t budget_bytes);
-  // Workspaces that a kernel can do without are at most this large; below 0, without a limit.
-  void SetWorkspaceLimit(int64_t bytes) { workspace_limit_.store(bytes); }
   bool HasBudget() const { return budget_.load(std::memory_order_relaxed) > 0; }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   void SetSpareMemory(SpareMemory* spare) { spare_ = spare; }
@@ -129,8 +129,6 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   void* ObtainNow(const Request& request, Refusal* refusal);
   // What has to leave before it fits.
   int64_t Missing(const Request& request, Refusal refusal) const;
-  // Whether it is a workspace, and is not to be had.
-  bool IsDeclined(const Request& request) const;
   // For what is reserved.
   void* FromNext(const Request& request, Refusal* refusal);
   std::string WhyNot(int64_t bytes, Refusal refusal);
@@ -140,7 +138,6 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   RecordingAllocator* holders_ = nullptr;
 
   std::atomic<int64_t> budget_{0};
-  std::atomic<int64_t> workspace_limit_{-1};
   std::atomic<int64_t> in_use_{0};
   std::atomic<int64_t> peak_{0};
   std::atomic<int64_t> window_peak_{0};

@@ -43,12 +43,16 @@ absl::StatusOr<std::unique_ptr<Chain>> Chain::Make(const std::string& names, int
       auto statistics = std::make_unique<StatisticsAllocator>(next);
       chain->statistics_ = statistics.get();
       part = std::move(statistics);
+    } else if (name == "workspace" && chain->workspaces_ == nullptr) {
+      auto workspaces = std::make_unique<WorkspaceAllocator>(next);
+      chain->workspaces_ = workspaces.get();
+      part = std::move(workspaces);
     } else if (name == "recording") {
       part = std::make_unique<RecordingAllocator>(next);
     } else {
       return absl::InvalidArgumentError(absl::StrCat(
-          "'", names, "': '", name, "' is none of statistics, recording, slab, budget, system, bfc",
-          ", or there twice"));
+          "'", names, "': '", name, "' is none of statistics, workspace, recording, slab, budget, ",
+          "system, bfc, or there twice"));
     }
     chain->parts_.push_back(std::move(part));
   }

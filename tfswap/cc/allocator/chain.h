@@ -9,6 +9,7 @@
 #include "allocator/slab_allocator.h"
 #include "allocator/statistics_allocator.h"
 #include "allocator/system_allocator.h"
+#include "allocator/workspace_allocator.h"
 
 namespace tfswap {
 
@@ -25,6 +26,7 @@ class Chain {
   SlabAllocator* slab() const { return slab_; }
   BudgetAllocator* budget() const { return budget_; }
   StatisticsAllocator* statistics() const { return statistics_; }
+  WorkspaceAllocator* workspaces() const { return workspaces_; }
 
  private:
   Chain() = default;
@@ -34,6 +36,7 @@ class Chain {
   SlabAllocator* slab_ = nullptr;
   BudgetAllocator* budget_ = nullptr;
   StatisticsAllocator* statistics_ = nullptr;
+  WorkspaceAllocator* workspaces_ = nullptr;
   char* bfc_begin_ = nullptr;
 
  public:

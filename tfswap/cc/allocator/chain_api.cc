@@ -71,6 +71,10 @@ void tfswap_chain_set_budget(void* chain, int64_t bytes) {
   if (budget != nullptr) budget->SetBudget(bytes);
 }
 
+void tfswap_chain_set_workspace_limit(void* chain, int64_t bytes) {
+  if (auto* workspaces = static_cast<Chain*>(chain)->workspaces()) workspaces->SetLimit(bytes);
+}
+
 char* tfswap_chain_stats(void* chain) {
   auto* own = static_cast<Chain*>(chain);
   const auto load = own->outermost()->GetStats().value_or(tensorflow::AllocatorStats());

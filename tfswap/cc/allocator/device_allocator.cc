@@ -15,14 +15,19 @@ DeviceAllocator::Parts::Parts(const std::string& name)
   Connect();
 }
 
+tensorflow::Allocator* DeviceAllocator::Parts::outermost() {
+  if (workspaces != nullptr) return workspaces.get();
+  return &stand_in;
+}
+
 DeviceAllocator::Parts::Parts(tensorflow::Allocator* memory, const Watch& make_watch)
     : budget(memory),
-      slab(&budget, &budget, [this] { budget.NotifyFreed(); }),
+      slab(&budget, [this] { budget.NotifyFreed(); }),
       watch(make_watch(&slab)),
       recording(watch.get()),
-      stand_in(&recording) {
+      stand_in(&recording),
+      workspaces(std::make_unique<WorkspaceAllocator>(&stand_in)) {
   Connect();
-  slab.Forbid("planned addresses are for host memory so far, and this is a card's");
 }
 
 void DeviceAllocator::Parts::Connect() {
@@ -37,15 +42,15 @@ DeviceAllocator::DeviceAllocator(tensorflow::Allocator* memory, const Watch& wat
     : DeviceAllocator(std::make_unique<Parts>(memory, watch)) {}
 
 DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
-    : StatisticsAllocator(&parts->stand_in), owned_(std::move(parts)), parts_(*owned_) {}
+    : StatisticsAllocator(parts->outermost()), owned_(std::move(parts)), parts_(*owned_) {}
 
 int64_t DeviceAllocator::memory_bytes() {
   const auto stats = parts_.budget.wrapped()->GetStats();
   return stats.has_value() ? stats->bytes_limit.value_or(0) : 0;
 }
 
-void DeviceAllocator::StartRecording() {
-  parts_.recording.StartRecording(GetStats()->bytes_in_use);
+void DeviceAllocator::StartRecording(bool host_times) {
+  parts_.recording.StartRecording(GetStats()->bytes_in_use, host_times);
 }
 
 }  // namespace tfswap

@@ -12,6 +12,7 @@
 #include "allocator/stand_in_allocator.h"
 #include "allocator/statistics_allocator.h"
 #include "allocator/system_allocator.h"
+#include "allocator/workspace_allocator.h"
 
 namespace tfswap {
 
@@ -28,12 +29,14 @@ class DeviceAllocator : public StatisticsAllocator {
   BudgetAllocator* budget() { return &parts_.budget; }
   SlabAllocator* slab() { return &parts_.slab; }
   RecordingAllocator* recording() { return &parts_.recording; }
+  // Null where the memory is the host's: kernels there ask for no workspaces.
+  WorkspaceAllocator* workspaces() { return parts_.workspaces.get(); }
   // What `watch` made.
   tensorflow::Allocator* watch() { return parts_.watch.get(); }
   // Null where the memory is a card's.
   BfcArenas* bfc() { return parts_.bfc.get(); }
   StepRecorder* recorder() { return parts_.recording.recorder(); }
-  void StartRecording();
+  void StartRecording(bool host_times);
   // All the memory there is, whatever the budget; 0 where nobody knows.
   int64_t memory_bytes();
 
@@ -42,6 +45,7 @@ class DeviceAllocator : public StatisticsAllocator {
     explicit Parts(const std::string& name);
     Parts(tensorflow::Allocator* memory, const Watch& watch);
     void Connect();
+    tensorflow::Allocator* outermost();
     std::unique_ptr<SystemAllocator> system;
     std::unique_ptr<BfcArenas> bfc;
     BudgetAllocator budget;
@@ -49,6 +53,7 @@ class DeviceAllocator : public StatisticsAllocator {
     std::unique_ptr<tensorflow::Allocator> watch;
     RecordingAllocator recording;
     StandInAllocator stand_in;
+    std::unique_ptr<WorkspaceAllocator> workspaces;
   };
   // Made before the base that is put over them.
   explicit DeviceAllocator(std::unique_ptr<Parts> parts);

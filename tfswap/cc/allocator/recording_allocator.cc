@@ -75,11 +75,11 @@ std::vector<Holder> RecordingAllocator::Holders() {
   return holders;
 }
 
-void RecordingAllocator::StartRecording(int64_t load_bytes) {
+void RecordingAllocator::StartRecording(int64_t load_bytes, bool host_times) {
   blocks_.Hold([&](auto all) {
     int64_t listed = 0;
     all([&](const void*, const Block& block) { listed += block.bytes; });
-    recorder_.Start(load_bytes - listed);
+    recorder_.Start(load_bytes - listed, host_times);
     all([&](const void* ptr, const Block& block) {
       recorder_.Present(block.bytes, *block.op, block.kind, ptr);
     });

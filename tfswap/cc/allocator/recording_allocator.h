@@ -38,7 +38,7 @@ class RecordingAllocator : public Adaptor {
   std::vector<Holder> Holders();
   StepRecorder* recorder() { return &recorder_; }
   // `load_bytes`: of all blocks there are, the small ones included.
-  void StartRecording(int64_t load_bytes);
+  void StartRecording(int64_t load_bytes, bool host_times);
   StepTrace StopRecording() { return recorder_.Stop(); }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "allocator/kernel_scope.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -25,6 +26,11 @@ struct PassedOn {
 };
 thread_local PassedOn passed_on;
 
+// Addresses cost nothing.
+constexpr int64_t kMostCardBytes = int64_t{256} << 30;
+
+int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
 int64_t PhysicalBytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
@@ -33,7 +39,10 @@ int64_t PhysicalBytes() {
 
 SlabAllocator::SlabAllocator(tensorflow::Allocator* next, MemoryAccount* account,
                              std::function<void()> freed)
-    : SizedAdaptor(next), account_(account), freed_(std::move(freed)) {}
+    : SizedAdaptor(next), account_(account), freed_(std::move(freed)), on_card_(false) {}
+
+SlabAllocator::SlabAllocator(tensorflow::Allocator* next, std::function<void()> freed)
+    : SizedAdaptor(next), account_(nullptr), freed_(std::move(freed)), on_card_(true) {}
 
 void* SlabAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                  const tensorflow::AllocationAttributes& attributes) {
@@ -107,6 +116,10 @@ void SlabAllocator::DeallocateRaw(void* ptr) {
   }
   slab()->Release(own->OffsetOf(ptr));
   if (account_ != nullptr && account_->Overdrawn() > 0) slab()->Decommit(account_->Overdrawn());
+  if (on_card_ && !layouts_.active()) {  // it had outlived its training
+    std::lock_guard<std::mutex> lock(mu_);
+    if (!layouts_.active()) DropBlock();
+  }
   if (freed_) freed_();
 }
 
@@ -151,20 +164,52 @@ std::string SlabAllocator::Picture() const {
 }
 
 absl::Status SlabAllocator::Install(const std::string& graph, const std::string& text) {
-  if (!forbidden_.empty()) return absl::UnimplementedError(forbidden_);
   std::lock_guard<std::mutex> lock(mu_);
   if (slab() == nullptr) {
     try {
-      owned_ = std::make_unique<Slab>(PhysicalBytes(), account_);
+      owned_ = on_card_ ? Slab::OfBlocks(kMostCardBytes)
+                        : std::make_unique<Slab>(PhysicalBytes(), account_);
     } catch (const std::bad_alloc&) {
       return absl::ResourceExhaustedError(
           "no addresses for a slab: is vm.overcommit_memory 2, or the address space limited?");
     }
     slab_.store(owned_.get(), std::memory_order_release);
   }
-  const absl::Status status = layouts_.Install(graph, text, Slab::kGranuleBytes);
+  absl::Status status = layouts_.Install(graph, text, Slab::kGranuleBytes);
+  if (status.ok() && on_card_) {
+    status = FitBlock();
+    if (!status.ok()) layouts_.Remove(graph);
+  }
   slab()->SetLimit(layouts_.height());
   return status;
+}
+
+absl::Status SlabAllocator::FitBlock() {
+  const int64_t height = RoundUp(layouts_.height(), Slab::kChunkBytes);
+  if (slab()->Stats().committed_bytes >= height) return absl::OkStatus();
+  if (block_ != nullptr && !DropBlock()) {
+    return absl::FailedPreconditionError(
+        "the slab is too low for it, and cannot be replaced while it is in use");
+  }
+  // The card's allocators align to less than a granule.
+  const auto bytes = static_cast<size_t>(height + Slab::kGranuleBytes);
+  tensorflow::AllocationAttributes attributes;
+  attributes.retry_on_failure = false;
+  block_ = next()->AllocateRaw(kMostAlignment, bytes, attributes);
+  if (block_ == nullptr) {
+    return absl::ResourceExhaustedError("beside what stays there is no room for a slab of " +
+                                        ReadableBytes(height));
+  }
+  auto* begin = reinterpret_cast<char*>(
+      RoundUp(static_cast<int64_t>(reinterpret_cast<intptr_t>(block_)), Slab::kGranuleBytes));
+  slab()->Attach(begin, height);
+  return absl::OkStatus();
+}
+
+bool SlabAllocator::DropBlock() {
+  if (slab()->Detach() == nullptr) return false;
+  next()->DeallocateRaw(std::exchange(block_, nullptr));
+  return true;
 }
 
 void SlabAllocator::Remove(const std::string& graph) {
@@ -179,6 +224,7 @@ void SlabAllocator::Clear() {
   if (slab() == nullptr) return;
   slab()->SetLimit(0);
   slab()->Decommit(std::numeric_limits<int64_t>::max());
+  if (on_card_) DropBlock();
 }
 
 void SlabAllocator::SetCheck(bool check) {

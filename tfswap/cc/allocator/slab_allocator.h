@@ -47,6 +47,8 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   // release.
   SlabAllocator(tensorflow::Allocator* next, MemoryAccount* account,
                 std::function<void()> freed = nullptr);
+  // On a card: the slab is one block of the next allocator's, there while there are layouts.
+  SlabAllocator(tensorflow::Allocator* next, std::function<void()> freed);
 
   using SizedAdaptor::AllocateRaw;
   void* AllocateRaw(size_t alignment, size_t num_bytes,
@@ -56,11 +58,10 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   int64_t AllocationId(const void* ptr) const override;
 
   int64_t GiveBack(int64_t bytes) override;
+  bool Grows() const override { return !on_card_; }
   void* Instead(size_t alignment, size_t bytes) override;
   std::string Picture() const override;
 
-  // From now on no layout is taken, and this is said: a slab's memory is the host's.
-  void Forbid(std::string why) { forbidden_ = std::move(why); }
   // Layouts of graphs (slab_layouts.h). The slab is as high as the highest.
   absl::Status Install(const std::string& graph, const std::string& text);
   void Remove(const std::string& graph);
@@ -83,15 +84,20 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   Slab::Claimed Take(const Slot* slot, size_t alignment, int64_t bytes);
   // Among the unplanned places; null if nobody pays.
   void* Elsewhere(bool lasts, int64_t bytes);
+  // All below: with mu_ held. On a card: sees to it that a block as high as the layouts is there.
+  absl::Status FitBlock();
+  // Gives the card's block back, if nobody is in it.
+  bool DropBlock();
   Slab* slab() const { return slab_.load(std::memory_order_acquire); }
 
   MemoryAccount* const account_;
   const std::function<void()> freed_;
+  const bool on_card_;
   SlabLayouts layouts_;
-  std::string forbidden_;
   std::mutex mu_;  // whoever makes the slab
   std::unique_ptr<Slab> owned_;
   std::atomic<Slab*> slab_{nullptr};
+  void* block_ = nullptr;  // the card's, with what precedes the slab's first address
 
   enum Counted {
     kHits,

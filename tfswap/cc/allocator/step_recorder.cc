@@ -119,10 +119,11 @@ StepRecorder::Shard* StepRecorder::ThisThreads() {
   return shard = it->get();
 }
 
-void StepRecorder::Start(int64_t resident_bytes) {
+void StepRecorder::Start(int64_t resident_bytes, bool host_times) {
   std::lock_guard<std::mutex> lock(mu_);
   ++recording_;
-  if (CardClock* clock = clock_.load()) clock->Start();
+  CardClock* clock = clock_.load();
+  if (clock != nullptr && !host_times) clock->Start();
   for (const auto& shard : shards_) {
     std::lock_guard<std::mutex> shard_lock(shard->mu);
     shard->Clear(recording_);

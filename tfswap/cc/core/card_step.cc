@@ -135,7 +135,7 @@ void MoveToCard(const CardTimes& card, const HostSide& host, StepTrace* trace) {
   for (const AccessRecord& access : trace->accesses) {
     const OpRecord& op = trace->ops[access.op];
     BufferRecord& buffer = trace->buffers[access.buffer];
-    if (op.end_ns < 0) continue;
+    if (host.ops[access.op].end_mark < 0) continue;  // it may have waited for what it made
     if (buffer.alloc_ns >= 0) buffer.alloc_ns = std::min(buffer.alloc_ns, op.start_ns);
     if (buffer.free_ns >= 0) buffer.free_ns = std::max(buffer.free_ns, op.end_ns);
   }

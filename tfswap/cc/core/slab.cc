@@ -47,17 +47,28 @@ bool AreClear(const std::atomic<uint64_t>* word, const std::atomic<uint64_t>* en
 }  // namespace
 
 Slab::Slab(int64_t capacity_bytes, MemoryAccount* account)
-    : account_(account), capacity_bytes_(RoundUp(capacity_bytes, int64_t{1} << 30)) {
-  const int64_t whole = 2 * capacity_bytes_;
-  const int64_t granules = whole / kGranuleBytes;
-  begin_ = static_cast<char*>(Reserve(whole + kHugePageBytes));
+    : Slab(RoundUp(capacity_bytes, int64_t{1} << 30), 2 * RoundUp(capacity_bytes, int64_t{1} << 30),
+           account) {
+  char* begin = static_cast<char*>(Reserve(whole_bytes_ + kHugePageBytes));
   // Huge pages begin at their own multiples.
   char* aligned = reinterpret_cast<char*>(
-      RoundUp(static_cast<int64_t>(reinterpret_cast<intptr_t>(begin_)), kHugePageBytes));
-  if (aligned > begin_) munmap(begin_, static_cast<size_t>(aligned - begin_));
-  const int64_t tail = kHugePageBytes - (aligned - begin_);
-  if (tail > 0) munmap(aligned + whole, static_cast<size_t>(tail));
-  begin_ = aligned;
+      RoundUp(static_cast<int64_t>(reinterpret_cast<intptr_t>(begin)), kHugePageBytes));
+  if (aligned > begin) munmap(begin, static_cast<size_t>(aligned - begin));
+  const int64_t tail = kHugePageBytes - (aligned - begin);
+  if (tail > 0) munmap(aligned + whole_bytes_, static_cast<size_t>(tail));
+  begin_.store(aligned);
+  end_.store(whole_bytes_);
+}
+
+std::unique_ptr<Slab> Slab::OfBlocks(int64_t capacity_bytes) {
+  const int64_t capacity = RoundUp(capacity_bytes, int64_t{1} << 30);
+  return std::unique_ptr<Slab>(new Slab(capacity, capacity, nullptr));
+}
+
+Slab::Slab(int64_t capacity_bytes, int64_t whole_bytes, MemoryAccount* account)
+    : account_(account), capacity_bytes_(capacity_bytes), whole_bytes_(whole_bytes) {
+  const int64_t whole = whole_bytes_;
+  const int64_t granules = whole / kGranuleBytes;
   taken_ = static_cast<std::atomic<uint64_t>*>(Reserve(granules / 8));
   words_ = static_cast<std::atomic<uint64_t>*>(Reserve(granules / 8 / kWordGranules));
   claims_ = static_cast<int64_t*>(Reserve(granules * 8));
@@ -67,22 +78,51 @@ Slab::Slab(int64_t capacity_bytes, MemoryAccount* account)
 }
 
 Slab::~Slab() {
-  const int64_t whole = 2 * capacity_bytes_;
+  const int64_t whole = whole_bytes_;
   const int64_t granules = whole / kGranuleBytes;
   if (account_ != nullptr) account_->Release(committed_.load());
-  munmap(begin_, static_cast<size_t>(whole));
+  if (!IsOfBlocks()) munmap(begin_.load(), static_cast<size_t>(whole));
   munmap(taken_, static_cast<size_t>(granules / 8));
   munmap(words_, static_cast<size_t>(granules / 8 / kWordGranules));
   munmap(claims_, static_cast<size_t>(granules * 8));
   munmap(backed_, static_cast<size_t>(whole / kChunkBytes / 8));
 }
 
+void Slab::Attach(char* block, int64_t bytes) {
+  std::lock_guard<std::mutex> lock(commit_mu_);
+  const int64_t chunks = std::min(bytes, capacity_bytes_) / kChunkBytes;
+  begin_.store(block);
+  end_.store(chunks * kChunkBytes);
+  committed_.store(chunks * kChunkBytes);
+  backed_end_[0].store(chunks);
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    backed_[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64), std::memory_order_release);
+  }
+}
+
+char* Slab::Detach() {
+  std::lock_guard<std::mutex> lock(commit_mu_);
+  const int64_t chunks = backed_end_[0].load();
+  if (chunks == 0 || !ClaimGranules(0, chunks * kGranulesAChunk)) return nullptr;
+  // Whoever claims a part of it from now on finds it taken, or not backed.
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    backed_[chunk / 64].fetch_and(~(uint64_t{1} << (chunk % 64)));
+  }
+  backed_end_[0].store(0);
+  committed_.store(0);
+  end_.store(0);
+  char* block = begin_.exchange(nullptr);
+  ReleaseGranules(0, chunks * kGranulesAChunk);
+  return block;
+}
+
 void Slab::SetLimit(int64_t bytes) {
   limit_.store(std::min(RoundUp(bytes, kChunkBytes), capacity_bytes_));
+  if (IsOfBlocks()) return;
   // Advice only. None across the limit: nobody pays for what is above it.
   const int64_t huge = limit_.load() / kHugePageBytes * kHugePageBytes;
-  madvise(begin_, static_cast<size_t>(huge), MADV_HUGEPAGE);
-  madvise(begin_ + huge, static_cast<size_t>(capacity_bytes_ - huge), MADV_NOHUGEPAGE);
+  madvise(At(0), static_cast<size_t>(huge), MADV_HUGEPAGE);
+  madvise(At(huge), static_cast<size_t>(capacity_bytes_ - huge), MADV_NOHUGEPAGE);
   std::lock_guard<std::mutex> lock(commit_mu_);
   for (int64_t chunk = limit_.load() / kChunkBytes; chunk < backed_end_[0].load(); ++chunk) {
     if (IsBacked(chunk)) DecommitChunk(chunk);
@@ -115,7 +155,7 @@ Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes) {
 
 int64_t Slab::ClaimUnplanned(int64_t bytes) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
-  const int64_t end = 2 * capacity_bytes_ / kGranuleBytes;
+  const int64_t end = whole_bytes_ / kGranuleBytes;
   int64_t run = 0;
   // Upwards; `granule` is the begin of what has not been looked at.
   for (int64_t granule = capacity_bytes_ / kGranuleBytes; granule < end;) {
@@ -126,7 +166,7 @@ int64_t Slab::ClaimUnplanned(int64_t bytes) {
     granule += clear;
     if (run >= wanted) {
       const int64_t offset = (granule - run) * kGranuleBytes;
-      const Claimed claimed = ClaimIn(2 * capacity_bytes_, offset, bytes);
+      const Claimed claimed = ClaimIn(whole_bytes_, offset, bytes);
       if (claimed == Claimed::kYes) return offset;
       if (claimed != Claimed::kTaken) return -1;
       run = 0;  // somebody was faster
@@ -256,7 +296,7 @@ bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {
     const uint64_t mask = Mask(i, first_chunk, last_chunk);
     backed = (backed_[i].load(std::memory_order_acquire) & mask) == mask;
   }
-  if (backed) return true;
+  if (backed || IsOfBlocks()) return backed;
   std::lock_guard<std::mutex> lock(commit_mu_);
   int64_t missing = 0;
   for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
@@ -278,6 +318,7 @@ bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {
 }
 
 int64_t Slab::Decommit(int64_t bytes) {
+  if (IsOfBlocks()) return 0;
   std::lock_guard<std::mutex> lock(commit_mu_);
   return DecommitIdle(bytes);
 }
@@ -309,6 +350,7 @@ bool Slab::DecommitChunk(int64_t chunk) {
 }
 
 void Slab::SetCheck(bool check) {
+  if (IsOfBlocks()) return;
   std::lock_guard<std::mutex> lock(commit_mu_);
   check_.store(check);
   if (!check) return;

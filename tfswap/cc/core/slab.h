@@ -9,6 +9,9 @@
 // a step that runs in another order than the planned one, costs a second place for a buffer, never
 // a wrong address. What finds its place taken, or has none, goes to the second half, where it is in
 // nobody's way.
+//
+// On a card there is one block of memory, and no second half: what has no place there is somebody
+// else's to place.
 
 #ifndef TFSWAP_CC_CORE_SLAB_H_
 #define TFSWAP_CC_CORE_SLAB_H_
@@ -16,6 +19,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -49,9 +53,16 @@ class Slab {
   // `capacity_bytes` of addresses in each half, without memory; `account` may be null. Throws
   // std::bad_alloc if there are none.
   Slab(int64_t capacity_bytes, MemoryAccount* account);
+  // Of memory that comes and goes as one block, and is never looked at from here.
+  static std::unique_ptr<Slab> OfBlocks(int64_t capacity_bytes);
   ~Slab();
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
+
+  // Of blocks: from now on this one is behind it, at most the capacity. None was.
+  void Attach(char* block, int64_t bytes);
+  // The block that is behind it, which is no more; null if there is none, or somebody is in it.
+  char* Detach();
 
   // Planned places lie below it; it may grow and shrink at any time. Idle memory above it goes
   // back.
@@ -68,9 +79,12 @@ class Slab {
   // What was asked for in the claim that begins there.
   int64_t BytesOf(int64_t offset) const { return claims_[offset / kGranuleBytes]; }
 
-  char* At(int64_t offset) const { return begin_ + offset; }
-  bool Owns(const void* ptr) const { return ptr >= begin_ && ptr < begin_ + 2 * capacity_bytes_; }
-  int64_t OffsetOf(const void* ptr) const { return static_cast<const char*>(ptr) - begin_; }
+  char* At(int64_t offset) const { return begin_.load(std::memory_order_relaxed) + offset; }
+  bool Owns(const void* ptr) const {
+    const int64_t offset = OffsetOf(ptr);
+    return offset >= 0 && offset < end_.load(std::memory_order_relaxed);
+  }
+  int64_t OffsetOf(const void* ptr) const { return static_cast<const char*>(ptr) - At(0); }
 
   // Gives back up to `bytes` bytes that back nothing; answers how many.
   int64_t Decommit(int64_t bytes);
@@ -87,6 +101,9 @@ class Slab {
   std::string Picture(int64_t width) const;
 
  private:
+  Slab(int64_t capacity_bytes, int64_t whole_bytes, MemoryAccount* account);
+  bool IsOfBlocks() const { return whole_bytes_ == capacity_bytes_; }
+
   bool ClaimGranules(int64_t first, int64_t last);
   void ReleaseGranules(int64_t first, int64_t last);
   bool ClaimBits(int64_t word, uint64_t bits);
@@ -108,7 +125,9 @@ class Slab {
 
   MemoryAccount* const account_;
   const int64_t capacity_bytes_;
-  char* begin_ = nullptr;
+  const int64_t whole_bytes_;  // both halves
+  std::atomic<char*> begin_{nullptr};
+  std::atomic<int64_t> end_{0};  // of its addresses
   // By granule, a bit: taken. A claim that has all 64 granules of a word has a bit in words_
   // instead, so that a large one changes few words. Whoever sets a bit of one kind looks at the
   // other afterwards: of two who want the same, one sees it at least.

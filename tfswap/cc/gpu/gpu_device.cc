@@ -24,6 +24,7 @@
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/common_runtime/gpu/gpu_process_state.h"
 #include "tensorflow/core/framework/device_factory.h"
+#include "tensorflow/core/framework/tracking_allocator.h"
 #include "tensorflow/core/public/session_options.h"
 
 namespace tfswap {
@@ -59,6 +60,10 @@ Gpu* GpuOf(int number, Allocator* memory) {
   Gpu*& gpu = (*gpus)[number];
   if (gpu != nullptr) return gpu;
   gpu = new Gpu();
+  // TF_GPU_ALLOCATOR=cuda_malloc does not; ours all go by sizes.
+  if (!memory->TracksAllocationSizes()) {
+    memory = new tensorflow::TrackingAllocator(memory, /*track_ids=*/true);
+  }
   // cudaMallocAsync's memory comes and goes with the compute stream.
   if (absl::StrContains(memory->Name(), "async")) {
     gpu->memory = HazardTracker::Memory::kStreamOrdered;
@@ -110,11 +115,14 @@ class SwapGpuDevice : public BaseGPUDevice {
     StepRecorder* recorder = allocator->recorder();
     const bool counted = allocator->budget()->HasBudget();
     const bool tracked = tracker != nullptr && tracker->active();
-    if (!counted && !tracked && !recorder->on()) {
+    SlabAllocator* slab = allocator->slab();
+    const bool planned = slab->active();
+    if (!counted && !tracked && !planned && !recorder->on()) {
       BaseGPUDevice::Compute(kernel, context);
       return;
     }
     KernelScope scope(KernelScope::Role::kKernel, context);
+    if (planned) scope.planned = slab->Find(*kernel);
     if (tracked) BeforeOp(tracker, context);
     if (counted) allocator->budget()->KernelBegins(context->step_id());
     StepRecorder::Op op;
@@ -149,6 +157,8 @@ class SwapGpuDevice : public BaseGPUDevice {
     }
     {
       KernelScope scope(KernelScope::Role::kKernel, context);
+      SlabAllocator* slab = gpu_->allocator->slab();
+      if (slab->active()) scope.planned = slab->Find(*kernel);
       BaseGPUDevice::ComputeAsync(kernel, context, std::move(done));
     }
     if (counted) gpu_->allocator->budget()->KernelEnds();

@@ -1,0 +1,10 @@
+"""The GPU path proved on a machine with an NVIDIA card: `make gpu-check`.
+
+::
+
+    __main__ ─▶ schedule ─▶ stage_process ─▶ one process a stage ─▶ machine, card_tests, copies, ...
+                   │                              (stages: which, in which order, how long)
+                   └──▶ record: a JSON file after each stage, a line each, a table, the verdict
+
+Stages know nothing of one another. `context` is what each of them is given.
+"""

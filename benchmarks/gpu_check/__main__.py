@@ -1,0 +1,70 @@
+r"""Proves the GPU path on this machine's card, in at most eight minutes and without a network.
+
+    python -m benchmarks.gpu_check [--minutes 8] [--out build/gpu-check.json] [--quick]
+        [--stages copies,sweep]
+
+One JSON line a stage goes to stdout, progress to stderr, everything into one JSON file, and a table
+comes last. The exit status is 0 if all that must hold does (tests pass, peaks keep their budgets,
+losses have the same bits where unswapped ones do), 1 if not, 2 where there is no GPU to check.
+Figures that miss their target do not fail: they are shown beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu_check import stages
+from benchmarks.gpu_check.record import Record
+from benchmarks.gpu_check.schedule import run_stages
+from benchmarks.gpu_check.stage_process import serve
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--minutes", type=float, default=8.0, help="for all of it (8)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("build/gpu-check.json"),
+        help="where the figures go (build/gpu-check.json)",
+    )
+    parser.add_argument("--quick", action="store_true", help="small shapes, few steps")
+    parser.add_argument(
+        "--stages",
+        type=lambda text: [name for name in text.split(",") if name],
+        default=[],
+        help="only these, separated by commas (all)",
+    )
+    parser.add_argument("--stage", help=argparse.SUPPRESS)
+    parser.add_argument("--stage-result", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the check, or the one stage that it asks a new process for."""
+    options = parse(arguments)
+    if options.stage:
+        (stage,) = (s for s in stages.all_stages() if s.name == options.stage)
+        return serve(stage, options.stage_result, options.quick)
+    try:
+        chosen = stages.chosen(options.stages)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    record = Record(options.out, options.minutes, options.quick)
+    run_stages(chosen, 60 * options.minutes, options.quick, record)
+    record.finish()
+    if record.missing is not None:
+        print(f"There is no GPU to check. {record.missing}", file=sys.stderr)
+    else:
+        print(f"\n{record.table()}\n\nAll figures: {options.out}")
+    return record.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Stage: the tests in ``tests/gpu``, on this card."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.gpu_check.context import Context
+
+TREE = Path(__file__).resolve().parents[2]
+FOLDER = Path("tests") / "gpu"
+
+# Ours: it runs this check.
+_NOT_THESE = ("test_gpu_check.py",)
+# They count on the fake card's memory, or on its computing nothing.
+_FOR_THE_FAKE_CARD = ("test_training.py::test_a_budget_may_be_a_part_of_the_card",)
+# Below that, tests that run at once would only take turns.
+_CORES_FOR_ALL_AT_ONCE = 8
+
+
+def run(context: Context) -> None:
+    """Runs each file in a process of its own: some of them start trainings, which need the card."""
+    names = sorted(path.name for path in (TREE / FOLDER).glob("test_*.py"))
+    names = [name for name in names if name not in _NOT_THESE]
+    if context.quick:
+        names = names[:1]
+    at_once = len(os.sched_getaffinity(0)) >= _CORES_FOR_ALL_AT_ONCE
+    running = []
+    for name in names:
+        process = _started(name, context.fake)
+        running.append((name, process))
+        if not at_once:
+            _ended(context, name, process)
+    if at_once:
+        for name, process in running:
+            _ended(context, name, process)
+
+
+def _started(name: str, fake: bool) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--color=no"]
+    for test in () if fake else _FOR_THE_FAKE_CARD:
+        command += ["--deselect", f"{FOLDER}/{test}"]
+    environment = {
+        **os.environ,
+        "TFSWAP_CARD": "fake" if fake else "real",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # several processes share the card
+    }
+    return subprocess.Popen(
+        [*command, str(FOLDER / name)],
+        cwd=TREE,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def _ended(context: Context, name: str, process: subprocess.Popen[str]) -> None:
+    try:
+        output, _ = process.communicate(timeout=max(context.seconds_left(), 0.0))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        output += "\nnot through in time"
+    print(output)
+    lines = output.strip().splitlines() or ["nothing was said"]
+    passed = process.returncode == 0
+    summary = lines[-1].strip("= ")
+    context.figures[name] = {"passed": passed, "summary": summary}
+    if not passed:
+        context.figures[name]["output"] = "\n".join(lines[-60:])
+        context.broken.append(f"{name}: {summary}")
+    context.line(f"tests, {name}", summary, "all pass")
+    context.save()

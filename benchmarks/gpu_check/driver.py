@@ -1,0 +1,111 @@
+"""NVIDIA's driver without TensorFlow: what is there, and plain copies of pinned memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_PCIE_GENERATION, _PCIE_WIDTH = (
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+)
+
+
+class DriverError(RuntimeError):
+    """The driver is not there, or refused a call."""
+
+
+class Driver:
+    """The few functions of ``libcuda.so.1`` that a plain copy needs, in device 0's context."""
+
+    def __init__(self) -> None:
+        try:
+            self._cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise DriverError(f"There is no NVIDIA driver here: {error}") from None
+        self.call("cuInit", 0)
+        count = ctypes.c_int()
+        self.call("cuDeviceGetCount", ctypes.byref(count))
+        if count.value == 0:
+            raise DriverError("The NVIDIA driver sees no card")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls one of the driver's functions.
+
+        Raises:
+            DriverError: It did not succeed.
+        """
+        result = getattr(self._cuda, name)(*arguments)
+        if result != 0:
+            text = ctypes.c_char_p()
+            self._cuda.cuGetErrorString(result, ctypes.byref(text))
+            said = (text.value or b"no text").decode(errors="replace")
+            raise DriverError(f"{name} failed: {said} (CUDA error {result})")
+
+    def cuda_version(self) -> str:
+        """The newest CUDA that the driver can serve."""
+        version = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
+        return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+    def enter_context(self) -> None:
+        """Makes device 0's primary context, which is TensorFlow's too, this thread's."""
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuDeviceGet", ctypes.byref(device), 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("cuCtxSetCurrent", context)
+
+    def device_memory(self, size_bytes: int) -> ctypes.c_void_p:
+        """Memory of the card."""
+        block = ctypes.c_void_p()
+        self.call("cuMemAlloc_v2", ctypes.byref(block), ctypes.c_size_t(size_bytes))
+        return block
+
+    def pinned_memory(self, size_bytes: int) -> ctypes.c_void_p:
+        """Pinned memory of the host."""
+        block = ctypes.c_void_p()
+        self.call("cuMemHostAlloc", ctypes.byref(block), ctypes.c_size_t(size_bytes), _PORTABLE)
+        return block
+
+    def stream(self) -> ctypes.c_void_p:
+        """A stream of its own."""
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
+        return stream
+
+    def event(self) -> ctypes.c_void_p:
+        """An event with a time."""
+        event = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(event), 0)
+        return event
+
+    def seconds_between(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+        """Between two recorded events; waits for the second one."""
+        self.call("cuEventSynchronize", end)
+        milliseconds = ctypes.c_float()
+        self.call("cuEventElapsedTime", ctypes.byref(milliseconds), begin, end)
+        return max(milliseconds.value / 1e3, 1e-9)
+
+
+def management() -> dict[str, Any]:
+    """The driver's release and the card's link, as far as NVIDIA's management library tells."""
+    found: dict[str, Any] = {"driver": None, "pcie_generation": None, "pcie_lanes": None}
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() != 0:
+            return found
+        text = ctypes.create_string_buffer(96)
+        if nvml.nvmlSystemGetDriverVersion(text, 96) == 0:
+            found["driver"] = text.value.decode() or None
+        card = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card)) != 0 or not card.value:
+            return found
+        number = ctypes.c_uint()
+        for key, name in (("pcie_generation", _PCIE_GENERATION), ("pcie_lanes", _PCIE_WIDTH)):
+            if getattr(nvml, name)(card, ctypes.byref(number)) == 0:
+                found[key] = number.value or None
+    except (OSError, AttributeError):
+        pass
+    return found

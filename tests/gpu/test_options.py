@@ -1,0 +1,474 @@
+"""TensorFlow's own options for GPUs, with tfswap's device: they do what they did, and swaps work.
+
+Run by ``make test-gpu``. Options are a process's: each function here that is named ``in_...`` runs
+in one of its own, for several tests, which look at what it answers. See `test_device` for the card.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfswap
+from tfswap.ops import library
+from tfswap.ops.copy import copy_from_host, copy_to_host
+
+MIB = 1 << 20
+
+pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
+
+
+@functools.cache
+def ran(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, __file__, program, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def seen(program: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    """What a function of this file answers in a process with that environment."""
+    process = ran(program, *arguments, **environment)
+    assert process.returncode == 0, process.stderr[-4000:]
+    answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return answer
+
+
+# In a process of its own.
+
+
+def card(what: str, *number: int) -> int:
+    """What the fake card itself counts."""
+    count = getattr(ctypes.CDLL("libcuda.so.1"), f"fake_cuda_{what}")
+    count.restype = ctypes.c_int64
+    return int(count(*number))
+
+
+def names() -> list[str]:
+    return [
+        device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")
+    ]
+
+
+def limit(device: str) -> int:
+    return library.load().memory_stats(tfswap.state.number_of(device))["memory_bytes"]
+
+
+def started(devices: Iterable[str]) -> list[str]:
+    """The devices, each with an operation behind it."""
+    devices = list(devices)
+    for device in devices:
+        with tf.device(device):
+            tf.identity(tf.constant(1.0)).numpy()
+    return devices
+
+
+def host_values(mib: int) -> tf.Tensor:
+    with tf.device("CPU:0"):
+        return tf.constant(np.random.default_rng(0).random(mib * MIB // 4, dtype=np.float32))
+
+
+def swapped_and_compared(devices: list[str], count: int, lazy: bool, then: str = "") -> Any:
+    """A step that sends tensors to each of the devices and to far memory, then gets them all back.
+
+    `then` is a device that those that came back are copied to, and swapped on, before they are
+    compared.
+    """
+
+    def there_and_back(device: str, values: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            return copy_from_host(copy_to_host(tf.identity(values)), tf.float32)
+
+    @tf.function
+    def step(x: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+        same = []
+        for device in devices:
+            sent, last = [], []
+            for i in range(count):
+                with tf.device("CPU:0"), tf.control_dependencies(last):
+                    host = x + (k + float(i))
+                with tf.device(device):
+                    handle = copy_to_host(tf.identity(host), lazy=lazy, next_use=count - i)
+                sent.append((host, handle))
+                last = [handle]
+            for host, handle in reversed(sent):
+                with tf.device(device):
+                    with tf.control_dependencies(last):
+                        back = copy_from_host(tf.identity(handle), tf.float32)
+                    back = tf.identity(back)
+                if then:
+                    back = there_and_back(then, back)
+                with tf.device("CPU:0"):
+                    same.append(tf.reduce_all(tf.equal(tf.identity(back), host)))
+                last = [same[-1]]
+        with tf.device("CPU:0"):
+            return tf.reduce_all(tf.stack(same))
+
+    return step
+
+
+def all_come_back(step: Any, mib: int = 4, steps: int = 4) -> bool:
+    x = host_values(mib)
+    return all(bool(step(x, tf.constant(float(k)))) for k in range(steps))
+
+
+def squeezed(devices: list[str], count: int = 12) -> dict[str, dict[str, Any]]:
+    """Lazy swaps of 4 MiB each, where a device has room for 18 MiB more than it holds."""
+    step = swapped_and_compared(devices, count, lazy=True)
+    assert all_come_back(step, steps=1)
+    for device in devices:
+        tfswap.set_budget(tfswap.memory_stats(device)["bytes_in_use"] + 18 * MIB, device)
+        tfswap.reset_memory_stats(device)
+    same = all_come_back(step)
+    answer = {device: {**tfswap.memory_stats(device), "same": same} for device in devices}
+    for device in devices:
+        tfswap.set_budget(None, device)
+    return answer
+
+
+def runs_out(device: str, mib: int) -> str:
+    """What is said when a device is asked for so much; "" if it has it."""
+    try:
+        with tf.device(device):
+            tf.zeros([mib * MIB // 4]) + 1.0
+    except tf.errors.ResourceExhaustedError as error:
+        return str(error)
+    return ""
+
+
+def pinned_for_host_output() -> int:
+    """How much memory a GPU's op pins for 32 MiB of output on the host."""
+    before = card("pinned_bytes")
+    with tf.device("GPU:0"):
+        tf.range(tf.constant(8 * MIB))
+    return card("pinned_bytes") - before
+
+
+def trained(budget: str, places: list[str]) -> dict[str, Any]:
+    """Trains a dense network of 10 layers, of which each of the devices has a part.
+
+    Answers for each device its budget within the training and its memory afterwards, and the
+    budget of AutoSwap's report.
+    """
+    import keras
+
+    class Placed(keras.layers.Dense):
+        place = ""
+
+        def build(self, input_shape: Any) -> None:
+            with tf.device(self.place):
+                super().build(input_shape)
+
+        def call(self, inputs: Any, training: Any = None) -> Any:
+            with tf.device(self.place):
+                return super().call(inputs)
+
+    layer = inputs = keras.Input((256,))
+    for i in range(10):
+        dense = Placed(256, activation="relu")
+        dense.place = places[i * len(places) // 10]
+        layer = dense(layer)
+    model = keras.Model(inputs, keras.layers.Dense(4)(layer))
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", jit_compile=False)
+    budgets: dict[str, int] = {}
+
+    def note_budgets(batch: int, logs: Any) -> None:
+        budgets.update({d: tfswap.memory_stats(d)["budget_bytes"] for d in places})
+
+    x = np.random.default_rng(0).random((16384, 256), dtype=np.float32)
+    swap = tfswap.AutoSwap(budget=budget, verbose=0)
+    noting = keras.callbacks.LambdaCallback(on_train_batch_end=note_budgets)
+    model.fit(x, x[:, :4], batch_size=8192, epochs=3, verbose=0, callbacks=[swap, noting])
+    return {
+        "budgets": budgets,
+        "stats": {device: tfswap.memory_stats(device) for device in places},
+        "budget_bytes": swap.report.budget_bytes,
+    }
+
+
+def limit_memory(*limits: list[int]) -> list[str]:
+    """Makes logical devices of each card, of so many MiB."""
+    for physical, sizes in zip(tf.config.list_physical_devices("GPU"), limits, strict=True):
+        tf.config.set_logical_device_configuration(
+            physical, [tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in sizes]
+        )
+    return started(names())
+
+
+def in_two_cards() -> dict[str, Any]:
+    devices = started(names())
+    limits = {device: limit(device) for device in devices}
+    tfswap.set_budget("50%", "GPU:1")
+    budgets = {device: tfswap.memory_stats(device)["budget_bytes"] for device in devices}
+    tfswap.set_budget(tfswap.memory_stats("GPU:1")["bytes_in_use"] + 4 * MIB, "GPU:1")
+    said = {device: runs_out(device, 8) for device in devices}
+    tfswap.set_budget(None, "GPU:1")
+
+    with tf.device("GPU:1"):
+        held = tf.identity(host_values(16))
+    for device in devices:
+        tfswap.reset_memory_stats(device)
+    in_use = {device: tfswap.memory_stats(device)["bytes_in_use"] for device in devices}
+    told = {d: tf.config.experimental.get_memory_info(d)["current"] for d in devices}
+    peers = card("peer_copies")
+    with tf.device("GPU:0"):
+        moved = tf.identity(held)
+    peer = {
+        "copies": card("peer_copies") - peers,
+        "device": moved.device[-5:],
+        "same": bool(np.array_equal(moved.numpy(), host_values(16).numpy())),
+    }
+    del held, moved
+
+    before = {device: tfswap.memory_stats(device)["copies_out"] for device in devices}
+    same = all_come_back(swapped_and_compared(["GPU:0"], 3, lazy=False, then="GPU:1"))
+    swaps = {d: tfswap.memory_stats(d)["copies_out"] - before[d] for d in devices}
+    return {
+        "names": devices,
+        "limits": limits,
+        "budgets": budgets,
+        "said": said,
+        "in_use": in_use,
+        "told": told,
+        "peer": peer,
+        "swapped_on_both": {"same": same, "swaps": swaps},
+        "squeezed": squeezed(devices),
+        "pinned": pinned_for_host_output(),
+    }
+
+
+def in_a_growing_card() -> dict[str, Any]:
+    """The second of two cards is the only visible one."""
+    cards = tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(cards[1], "GPU")
+    tf.config.experimental.set_memory_growth(cards[1], True)
+    devices = started(names())
+    first = [card("bytes_in_use", number) for number in range(2)]
+    with tf.device("GPU:0"):
+        held = tf.identity(host_values(64))
+    grown = [card("bytes_in_use", number) for number in range(2)]
+    del held
+    return {
+        "names": devices,
+        "limit": limit("GPU:0"),
+        "first": first,
+        "grown": grown,
+        "squeezed": squeezed(devices),
+    }
+
+
+def in_logical_devices() -> dict[str, Any]:
+    """The first of two cards is two devices, the second one."""
+    devices = limit_memory([256, 384], [48])
+    halves = {}
+    for device in devices:
+        tfswap.set_budget("50%", device)
+        halves[device] = tfswap.memory_stats(device)["budget_bytes"]
+        tfswap.set_budget(None, device)
+    full = {}
+    for budget in ("100%", None):
+        tfswap.set_budget(budget, "GPU:2")
+        tfswap.reset_memory_stats("GPU:2")
+        step = swapped_and_compared(["GPU:2"], 24, lazy=True)
+        begun = time.monotonic()
+        same = all_come_back(step, steps=1)
+        full[str(budget)] = {
+            "same": same,
+            "seconds": time.monotonic() - begun,
+            "copies_out": tfswap.memory_stats("GPU:2")["copies_out"],
+        }
+    return {
+        "names": devices,
+        "limits": {device: limit(device) for device in devices},
+        "taken": [card("bytes_in_use", number) for number in range(2)],
+        "halves": halves,
+        "full": full,
+        "squeezed": squeezed(devices),
+    }
+
+
+def in_a_part_of_the_card() -> dict[str, Any]:
+    # TensorFlow 2 takes these options only where it was another version for a moment.
+    options = tf.compat.v1.GPUOptions(
+        per_process_gpu_memory_fraction=0.25, force_gpu_compatible=True
+    )
+    tf.compat.v1.disable_eager_execution()
+    tf.compat.v1.enable_eager_execution(config=tf.compat.v1.ConfigProto(gpu_options=options))
+    devices = started(names())
+    tfswap.set_budget("50%", "GPU:0")
+    half = tfswap.memory_stats("GPU:0")["budget_bytes"]
+    return {
+        "limit": limit("GPU:0"),
+        "taken": card("bytes_in_use", 0),
+        "half": half,
+        "pinned": pinned_for_host_output(),
+        "squeezed": squeezed(devices),
+    }
+
+
+def in_another_allocator() -> dict[str, Any]:
+    devices = started(names())
+    taken = card("bytes_in_use", 0)
+    same = all_come_back(swapped_and_compared(devices, 6, lazy=False))
+    tfswap.set_budget(tfswap.memory_stats("GPU:1")["bytes_in_use"] + 4 * MIB, "GPU:1")
+    said = {device: runs_out(device, 8) for device in devices}
+    tfswap.set_budget(None, "GPU:1")
+    return {"taken": taken, "same": same, "said": said, "squeezed": squeezed(devices)}
+
+
+def in_a_small_slice() -> dict[str, Any]:
+    return {"trained": trained("10%", started(names())), "limit": limit("GPU:0")}
+
+
+def in_a_training_on_two_cards() -> dict[str, Any]:
+    return trained("50%", limit_memory([160], [80]))
+
+
+# The tests.
+
+CARDS = {"FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_MEMORY_MIB": "4096,2560"}
+
+
+def keep_every_byte(squeezed: dict[str, dict[str, Any]]) -> bool:
+    """Whether each device kept its budget with swaps of its own, and all came back."""
+    return all(
+        stats["same"]
+        and stats["peak_bytes"] <= stats["budget_bytes"]
+        and 0 < stats["copies_out"] == stats["copies_in"]
+        and stats["far_buffers"] == 0
+        for stats in squeezed.values()
+    )
+
+
+def test_each_card_is_a_device() -> None:
+    shown = seen("in_two_cards", **CARDS)
+    assert shown["names"] == ["GPU:0", "GPU:1"]
+    # TensorFlow leaves a part of each card to the system.
+    assert 2 << 30 < shown["limits"]["GPU:0"] < 4 << 30
+    assert 0 < shown["limits"]["GPU:1"] < 1 << 30
+
+
+def test_a_budget_is_of_one_device() -> None:
+    shown = seen("in_two_cards", **CARDS)
+    assert shown["budgets"] == {"GPU:0": None, "GPU:1": shown["limits"]["GPU:1"] // 2}
+    assert shown["said"]["GPU:0"] == ""
+    assert "the memory budget of 4.0 MiB is exceeded" in shown["said"]["GPU:1"]
+
+
+def test_memory_is_counted_by_device() -> None:
+    shown = seen("in_two_cards", **CARDS)
+    assert shown["in_use"]["GPU:0"] < MIB
+    assert 16 * MIB <= shown["in_use"]["GPU:1"] < 17 * MIB
+    assert shown["told"] == shown["in_use"]  # TensorFlow's own numbers
+
+
+def test_copies_between_cards_are_peer_copies() -> None:
+    assert seen("in_two_cards", **CARDS)["peer"] == {"copies": 1, "device": "GPU:0", "same": True}
+
+
+def test_a_tensor_may_leave_both_cards_in_a_step() -> None:
+    shown = seen("in_two_cards", **CARDS)["swapped_on_both"]
+    assert shown == {"same": True, "swaps": {"GPU:0": 4 * 3, "GPU:1": 4 * 3}}
+
+
+def test_each_card_keeps_its_budget() -> None:
+    assert keep_every_byte(seen("in_two_cards", **CARDS)["squeezed"])
+
+
+def test_only_visible_cards_are_devices() -> None:
+    shown = seen("in_a_growing_card", **CARDS)
+    assert shown["names"] == ["GPU:0"]
+    assert shown["limit"] == seen("in_two_cards", **CARDS)["limits"]["GPU:1"]
+    assert shown["first"][0] == shown["grown"][0] == 0  # nothing on the other one
+
+
+def test_memory_grows() -> None:
+    shown = seen("in_a_growing_card", **CARDS)
+    assert 0 < shown["first"][1] < 16 * MIB
+    assert 64 * MIB <= shown["grown"][1] < 256 * MIB
+    assert keep_every_byte(shown["squeezed"])
+
+
+def test_logical_devices_have_their_limits() -> None:
+    shown = seen("in_logical_devices", **CARDS)
+    assert shown["names"] == ["GPU:0", "GPU:1", "GPU:2"]
+    assert shown["limits"] == {"GPU:0": 256 * MIB, "GPU:1": 384 * MIB, "GPU:2": 48 * MIB}
+    assert shown["taken"] == [(256 + 384) * MIB, 48 * MIB]
+    assert shown["halves"] == {"GPU:0": 128 * MIB, "GPU:1": 192 * MIB, "GPU:2": 24 * MIB}
+
+
+def test_logical_devices_keep_their_budgets() -> None:
+    assert keep_every_byte(seen("in_logical_devices", **CARDS)["squeezed"])
+
+
+@pytest.mark.parametrize("budget", ["100%", "None"])
+def test_a_full_device_swaps_at_once(budget: str) -> None:
+    """TensorFlow's own allocator would wait for 10 s first, at each allocation."""
+    shown = seen("in_logical_devices", **CARDS)["full"][budget]
+    assert shown["same"]
+    assert shown["copies_out"] > 0
+    assert shown["seconds"] < 8
+
+
+def test_a_process_may_take_a_part_of_a_card() -> None:
+    shown = seen("in_a_part_of_the_card")
+    assert shown["limit"] == shown["taken"] == 1 << 30  # of 4 GiB
+    assert shown["half"] == 512 * MIB
+    assert keep_every_byte(shown["squeezed"])
+
+
+def test_host_memory_is_pinned_where_it_is_asked_for() -> None:
+    assert seen("in_a_part_of_the_card")["pinned"] >= 32 * MIB
+    assert seen("in_two_cards", **CARDS)["pinned"] == 0
+
+
+@pytest.mark.parametrize(
+    ("allocator", "name"), [("cuda_malloc_async", "gpu_async_1"), ("cuda_malloc", "gpu_debug")]
+)
+def test_other_allocators_are_kept(allocator: str, name: str) -> None:
+    shown = seen("in_another_allocator", TF_GPU_ALLOCATOR=allocator, **CARDS)
+    assert shown["taken"] < MIB  # BFC takes all of the card
+    assert shown["same"]
+    assert shown["said"]["GPU:0"] == ""
+    assert name in shown["said"]["GPU:1"]
+    assert "the memory budget of 4.0 MiB is exceeded" in shown["said"]["GPU:1"]
+    assert keep_every_byte(shown["squeezed"])
+
+
+def test_a_small_slice_trains_in_a_part_of_it() -> None:
+    shown = seen("in_a_small_slice", FAKE_CUDA_MEMORY_MIB="1024")
+    assert 600 * MIB < shown["limit"] < 1 << 30
+    stats = shown["trained"]["stats"]["GPU:0"]
+    assert shown["trained"]["budget_bytes"] == shown["limit"] // 10
+    assert 0 < stats["peak_bytes"] <= shown["limit"] // 10
+    assert stats["copies_out"] > 0
+
+
+def test_a_training_on_two_cards_keeps_each_ones_budget() -> None:
+    """Of each card, a part is a logical device; of that, the training has a part."""
+    shown = seen("in_a_training_on_two_cards", **CARDS)
+    budgets = {"GPU:0": 80 * MIB, "GPU:1": 40 * MIB}
+    assert shown["budgets"] == budgets
+    assert shown["budget_bytes"] == budgets["GPU:0"]
+    for device, stats in shown["stats"].items():
+        assert stats["peak_bytes"] <= budgets[device]
+        assert 0 < stats["copies_out"] == stats["copies_in"]
+        assert stats["budget_bytes"] is None and stats["far_buffers"] == 0
+
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
