@@ -18,6 +18,7 @@ from tfswap.layout import plan_layout
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.report.address_map import AddressMap, Box
+from tfswap.report.summary import readable_bytes
 from tfswap.slots import OUTSIDE, Slot
 from tfswap.trace import StepTrace
 
@@ -57,14 +58,19 @@ class AddressRun:
     Args:
         lib: The library.
         device: Whose addresses.
+        limit_bytes: What a slab and all beside it may take, where it is one block that stays as it
+            is. Defaults to None: a slab gives back what is idle.
 
     Attributes:
         maps: Of the layouts that were made.
+        problem: Why there are no more; "" if nothing is in the way.
     """
 
-    def __init__(self, lib: Library, device: int) -> None:
+    def __init__(self, lib: Library, device: int, limit_bytes: int | None = None) -> None:
         self._library = lib
         self._device = device
+        self._limit_bytes = limit_bytes
+        self.problem = ""
         self._recording = False
         self._before: dict[str, int] = {}
         self._shapes: dict[str, list[_Shape]] = defaultdict(list)
@@ -118,7 +124,7 @@ class AddressRun:
 
     def wants(self, kind: str) -> bool:
         """Whether the next call of this kind should be recorded."""
-        return self._patience[kind] > 0
+        return self._patience[kind] > 0 and not self.problem
 
     def ran(self, kind: str, trace: StepTrace, bytes_out: int, plan: SwapPlan) -> SwapPlan | None:
         """Takes a recording.
@@ -154,7 +160,8 @@ class AddressRun:
             return None
         shapes.clear()  # what others did was without the order of ops that follows
         self._patience.clear()
-        return plan.with_function(self._laid_out(fingerprint, function, shape.traces))
+        laid_out = self._laid_out(fingerprint, function, shape.traces)
+        return None if laid_out is None else plan.with_function(laid_out)
 
     def _was_in_vain(self, kind: str) -> None:
         self._in_vain[kind] += 1
@@ -163,11 +170,18 @@ class AddressRun:
 
     def _laid_out(
         self, fingerprint: str, function: FunctionPlan | None, traces: list[StepTrace]
-    ) -> FunctionPlan:
+    ) -> FunctionPlan | None:
         graph = StepGraph.parse(self._library.describe(fingerprint))
         if function is None:  # it keeps its lazy swaps
             function = FunctionPlan(fingerprint, order=graph.order, reserve=True)
         layout = plan_layout(traces, graph, function, seconds=_LAYOUT_TIME_S)
+        needed_bytes = layout.height_bytes + layout.beside_bytes
+        if self._limit_bytes is not None and needed_bytes > self._limit_bytes:
+            self.problem = (
+                f"addresses are not planned: a slab of {readable_bytes(layout.height_bytes)} and "
+                f"{readable_bytes(layout.beside_bytes)} beside it are more than the budget"
+            )
+            return None
         boxes = tuple(
             Box(slot, lived.begin_ns, lived.end_ns)
             for slot, lived in zip(layout.slots, layout.lived, strict=False)

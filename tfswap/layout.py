@@ -36,6 +36,7 @@ class Layout:
         height_bytes: The end of the highest slot.
         max_live_bytes: The largest load of the slots: no layout is lower.
         lived: Of the first slots, when they are in use.
+        beside_bytes: The largest load of what has no slot: weights, batches, what outlives a step.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -43,6 +44,7 @@ class Layout:
     height_bytes: int = 0
     max_live_bytes: int = 0
     lived: tuple[Lived, ...] = ()
+    beside_bytes: int = 0
 
 
 def plan_layout(
@@ -93,6 +95,7 @@ def plan_layout(
         packing.height * GRANULE_BYTES,
         buffers.max_live * GRANULE_BYTES,
         tuple(lowest.lived),
+        lowest.load_beside(),
     )
 
 

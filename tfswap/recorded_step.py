@@ -133,6 +133,19 @@ class RecordedStep:
             upper=np.array([lived.end_ns for lived in self.lived], dtype=np.int64),
         )
 
+    def load_beside(self) -> int:
+        """Largest load, in bytes, of all that is not in `lived`, from before the step or beyond."""
+        buffers = self._trace.buffers
+        of_step = {id(lived) for lived in self.lived}
+        beside = np.array(
+            [id(self._by_buffer.get(b)) not in of_step for b in range(len(buffers))], dtype=bool
+        )
+        size, free_ns = buffers["bytes"][beside], buffers["free_ns"][beside]
+        events = np.concatenate([buffers["alloc_ns"][beside], free_ns[free_ns >= 0]])
+        changes = np.concatenate([size, -size[free_ns >= 0]])
+        load = np.cumsum(changes[np.argsort(events, kind="stable")])
+        return int(self._trace.resident_bytes + max(load, default=0))
+
     def can_be_waited_for(self, lived: Lived) -> bool:
         """Whether its place is known to be its own, by edges, from its op's start on."""
         op = lived.key.op

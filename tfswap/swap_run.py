@@ -617,7 +617,8 @@ class SwapRun:
         assert self._library is not None
         self._phase = _Phase.STEADY
         if self._options.slab:
-            self._addresses = AddressRun(self._library, self._device)
+            limit_bytes = self._budget_bytes if self._device >= FIRST_GPU else None
+            self._addresses = AddressRun(self._library, self._device, limit_bytes)
             if not self._has_layout():
                 self._phase = _Phase.LAYOUT
 
@@ -631,6 +632,9 @@ class SwapRun:
             return
         plan = self._addresses.call_ended(kind, self._plan, self._steps_a_call)
         if plan is None:
+            if self._addresses.problem and self._phase is _Phase.LAYOUT:
+                self._note(self._addresses.problem)
+                self._phase = _Phase.STEADY
             return
         self._plan = self.report.plan = plan
         self.report.addresses = tuple(self._addresses.maps)

@@ -68,14 +68,16 @@ def test_a_plan_keeps_a_hard_budget_and_foretells_the_peak(unswapped: int, part:
     assert report["predicted_peak_bytes"] <= budget and report["corrections"] <= 1
     assert stats["copies_out"] > 0 and stats["copies_in"] > 0
     assert stats["budget_bytes"] is None and stats["far_buffers"] == 0
-    # Addresses are planned too; the block behind them goes back at the end.
-    assert stats["slab_hits"] > 4 * stats["slab_taken"] and stats["slab_bytes"] == 0
+    # Addresses are planned too, if they fit; the block behind them goes back at the end.
+    without = [note for note in report["notes"] if note.startswith("addresses are not planned")]
+    assert stats["slab_hits"] > 4 * stats["slab_taken"] or without
+    assert stats["slab_bytes"] == 0
     assert not said.strip() or "Warning" not in said
 
 
 def test_lazy_swaps_keep_a_budget_that_no_plan_knows(unswapped: int) -> None:
     stats, _ = trained(str(int(0.5 * unswapped)), "1")  # one epoch: too short for a plan
-    assert stats["report"]["outcome"] == "bootstrap"
+    assert "training ended before the plan was settled" in stats["report"]["notes"]
     assert 0 < stats["copies_out"] and stats["peak_bytes"] <= 0.5 * unswapped
 
 

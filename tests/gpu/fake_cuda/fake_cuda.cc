@@ -53,6 +53,8 @@ const int64_t most_delay_us = Setting("FAKE_CUDA_DELAY_US", 200);
 const int device_count = static_cast<int>(Setting("FAKE_CUDA_DEVICES", 1));
 
 const int64_t kernel_us = Setting("FAKE_CUDA_KERNEL_US", 20);
+// Whether plain products of matrices are worked out: the one thing that it can.
+const bool gemm = Setting("FAKE_CUDA_GEMM", 0) != 0;
 
 std::atomic<void*> blas_stream{nullptr};
 
@@ -630,7 +632,25 @@ int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsi
 }
 int cuLaunchKernelEx(const void*, void*, void**, void**) { return kSuccess; }
 int cublasSetStream_v2(void*, void* stream) { return blas_stream.store(stream), kSuccess; }
-int cublasSgemm_v2() { return RunKernel(blas_stream.load()); }
+int cublasSgemm_v2(void*, int transpose_a, int transpose_b, int m, int n, int k, const float* alpha,
+                   const float* a, int lda, const float* b, int ldb, const float* beta, float* c,
+                   int ldc) {
+  if (!gemm || transpose_a != 0 || transpose_b != 0 || *alpha != 1 || *beta != 0) {
+    return RunKernel(blas_stream.load());
+  }
+  StreamOf(blas_stream.load())->Push([=] {
+    for (int column = 0; column < n; ++column) {
+      float* to = c + static_cast<int64_t>(column) * ldc;
+      std::fill_n(to, m, 0.0f);
+      for (int p = 0; p < k; ++p) {
+        const float factor = b[static_cast<int64_t>(column) * ldb + p];
+        const float* from = a + static_cast<int64_t>(p) * lda;
+        for (int row = 0; row < m; ++row) to[row] += from[row] * factor;
+      }
+    }
+  });
+  return kSuccess;
+}
 int cuModuleLoadData(void** module, const void*) { return *module = &context_object, kSuccess; }
 int cuModuleLoadDataEx(void** module, const void*, unsigned, void*, void*) {
   return *module = &context_object, kSuccess;
