@@ -1,6 +1,8 @@
 # One command each, from a fresh clone on a machine with python3 (with venv), g++ and make.
 #   make build   a virtual environment with TensorFlow, and tfswap built in it, run in place
 #   make test    the tests that take seconds         make test-all   those that take minutes too
+#   make test-gpu   builds and tests what is for GPUs, on a card that is not there
+#   make gpu-check  proves it on this machine's card, in eight minutes, without a network
 #   make lint    ruff, mypy, clang-format            make demo       train a model over its budget
 #   make clean   takes away what the above made
 # Another environment than .venv: make VENV=/path/to/it ...   Another Python: make PYTHON=python3.12
@@ -45,10 +47,11 @@ test: build
 
 test-all: build
 	$(BIN)/python -m pytest -q tests/unit tests/integration
+	$(BIN)/python tests/gpu
 
 # Against the TensorFlow with GPU devices, on a card that is not there: needs no GPU.
 test-gpu: build
-	$(BIN)/python tests/gpu
+	$(BIN)/python tests/gpu -m "not slow"
 
 # On a card: needs tfswap built against the TensorFlow with GPU devices, and installs nothing.
 # Options: make gpu-check GPU_CHECK="--minutes 4 --stages copies,sweep"

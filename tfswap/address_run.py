@@ -83,7 +83,7 @@ class AddressRun:
         if self.wants(kind):
             self._library.start_recording(self._device, host_times=True)
             self._recording = True
-        self._before = self._library.memory_stats(self._device)
+        self._before = self._library.step_counts(self._device)
 
     def call_ended(self, kind: str, plan: SwapPlan, steps: int = 1) -> SwapPlan | None:
         """It has ended.
@@ -99,7 +99,7 @@ class AddressRun:
         if not self._before:
             return None
         recording = self.stop()
-        after = self._library.memory_stats(self._device)
+        after = self._library.step_counts(self._device)
         since = {key: after[key] - self._before[key] for key in _COUNTED}
         self._before = {}
         if recording:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tfswap import budget as budgets
+from tfswap.gpus import FIRST_GPU
 from tfswap.ops import library
 
 
@@ -53,10 +54,6 @@ def status() -> dict[str, Any]:
         "trainings": trainings,
         "functions": [] if loaded is None else loaded.pass_records(),
     }
-
-
-FIRST_GPU = 1000
-"""The library's number of "GPU:0"."""
 
 
 def number_of(device: str | int) -> int:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from tfswap import budget as budgets
 from tfswap.address_run import AddressRun
 from tfswap.card_link import measured_link
+from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
 from tfswap.grappler.graph import StepGraph
 from tfswap.machine import Machine
 from tfswap.ops import library
@@ -36,7 +37,7 @@ from tfswap.profile import Profile, profile_step
 from tfswap.report.summary import Report, summary_lines
 from tfswap.session import PlanSession
 from tfswap.slots import slots_to_text
-from tfswap.state import FIRST_GPU, run_ended, run_started
+from tfswap.state import run_ended, run_started
 from tfswap.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
 
@@ -217,22 +218,12 @@ class SwapRun:
 
     def _managed_devices(self) -> list[int]:
         """The GPUs, if TensorFlow has any, else the CPUs."""
-        import tensorflow as tf
-
         assert self._library is not None
-        gpus = tf.config.list_logical_devices("GPU")
-        if not gpus:
-            return list(range(self._library.device_count()))
-        for gpu in gpus:
-            with tf.device(gpu.name):  # has streams from its first operation on
-                tf.identity(tf.constant(0.0)).numpy()
-        devices = [FIRST_GPU + i for i in range(len(gpus))]
-        if all(map(self._library.has_device, devices)):
-            return devices
-        self._warn(
-            "a GPU is visible, and it is TensorFlow's own: memory on it is not limited. tfswap was "
-            "built for a TensorFlow without GPU devices; build it again beside this one."
-        )
+        gpus = visible_gpus(self._library)
+        if gpus and all(gpu.is_ours for gpu in gpus):
+            return [gpu.number for gpu in gpus]
+        if gpus:
+            self._warn(NOT_OURS)
         return list(range(self._library.device_count()))
 
     def _measured_machine(self) -> Machine:
@@ -354,9 +345,9 @@ class SwapRun:
         if self._phase is _Phase.FIRST:
             for device in self._devices:
                 self._library.restart_window(device)
-                self._first[device] = self._library.memory_stats(device)
+                self._first[device] = self._library.step_counts(device)
         self._library.restart_window(self._device)
-        self._before = self._library.memory_stats(self._device)
+        self._before = self._library.step_counts(self._device)
         self._step_start_s = time.perf_counter()
 
     def step_ended(self) -> None:
@@ -368,7 +359,7 @@ class SwapRun:
             recording = self._library.stop_recording(self._device)
         elif self._phase is _Phase.FIRST:
             self._find_busiest_device()
-        after = self._library.memory_stats(self._device)
+        after = self._library.step_counts(self._device)
         step = _Step(
             seconds / self._steps_a_call,
             after["window_peak_bytes"],
@@ -438,7 +429,7 @@ class SwapRun:
         assert self._library is not None
         if len(self._devices) == 1:
             return
-        after = {device: self._library.memory_stats(device) for device in self._devices}
+        after = {device: self._library.step_counts(device) for device in self._devices}
         needed = {
             device: after[device]["window_peak_bytes"] - self._first[device]["bytes_in_use"]
             for device in self._devices

@@ -14,8 +14,6 @@ FOLDER = Path("tests") / "gpu"
 
 # Ours: it runs this check.
 _NOT_THESE = ("test_gpu_check.py",)
-# They count on the fake card's memory, or on its computing nothing.
-_FOR_THE_FAKE_CARD = ("test_training.py::test_a_budget_may_be_a_part_of_the_card",)
 # Below that, tests that run at once would only take turns.
 _CORES_FOR_ALL_AT_ONCE = 8
 
@@ -40,8 +38,6 @@ def run(context: Context) -> None:
 
 def _started(name: str, fake: bool) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--color=no"]
-    for test in () if fake else _FOR_THE_FAKE_CARD:
-        command += ["--deselect", f"{FOLDER}/{test}"]
     environment = {
         **os.environ,
         "TFSWAP_CARD": "fake" if fake else "real",

@@ -39,7 +39,7 @@ def copy_sources(tree: Path) -> None:
     tree.mkdir(parents=True, exist_ok=True)
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy2(TREE / name, tree / name)
-    for name in ("tfswap", "tests"):
+    for name in ("tfswap", "tests", "benchmarks"):
         built = shutil.ignore_patterns("*.so", "_build_info.py", "__pycache__")
         shutil.copytree(TREE / name, tree / name, ignore=built, dirs_exist_ok=True)
         for old in list((tree / name).rglob("*")):

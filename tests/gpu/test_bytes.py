@@ -23,6 +23,7 @@ import json, sys
 import keras, numpy as np, tensorflow as tf, tfswap
 
 TENSORS = 12
+tf.config.experimental.enable_tensor_float_32_execution(False)  # which would round
 
 class Bytes(keras.Model):
     def train_step(self, data):

@@ -26,7 +26,11 @@ from tfswap.ops.copy import copy_from_host, copy_to_host
 
 MIB = 1 << 20
 
-pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
+    pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="counts on the fake card"),
+]
 
 
 @functools.cache

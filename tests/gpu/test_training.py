@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -81,6 +82,7 @@ def test_lazy_swaps_keep_a_budget_that_no_plan_knows(unswapped: int) -> None:
     assert 0 < stats["copies_out"] and stats["peak_bytes"] <= 0.5 * unswapped
 
 
+@pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="knows the fake card's memory")
 def test_a_budget_may_be_a_part_of_the_card(unswapped: int) -> None:
     stats, _ = trained("50%")
     # TensorFlow leaves a part of the card's 4 GiB to the system.

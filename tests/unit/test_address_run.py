@@ -25,7 +25,7 @@ class KnownGraphs:
     planned: int = 0  # bytes that were at their places, and others
     elsewhere: int = 0
 
-    def memory_stats(self, device: int) -> dict[str, int]:
+    def step_counts(self, device: int) -> dict[str, int]:
         return {
             "bytes_out": 0,
             "slab_hit_bytes": self.planned,

@@ -166,6 +166,21 @@ char* tfswap_memory_stats(int device) {
                     .Text());
 }
 
+// What is asked for at the begin and the end of each step; the order is library.py's.
+void tfswap_step_counts(int device, int64_t* counts) {
+  DeviceAllocator* allocator = AllocatorOf(device);
+  const BudgetStats budget = allocator->budget()->Stats();
+  const SlabAllocatorStats slab = allocator->slab()->Counts();
+  CopyEngine* engine = CopyEngine::For(allocator);
+  const CopyStats copies = engine->Stats();
+  for (const int64_t count :
+       {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes, budget.waits,
+        copies.bytes_out, copies.bytes_in, engine->far_memory()->Stats().peak_bytes_in_use,
+        slab.slab.limit_bytes, slab.hit_bytes, slab.moved_bytes, slab.missed_bytes}) {
+    *counts++ = count;
+  }
+}
+
 void tfswap_reset_memory_stats(int device) {
   AllocatorOf(device)->ClearStats();
   AllocatorOf(device)->slab()->ResetCounts();

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
 from tfswap import budget as budgets
+from tfswap.card_link import measured_link
+from tfswap.gpus import NOT_OURS, visible_gpus
 from tfswap.machine import Machine, cores
+from tfswap.ops import library
 from tfswap.report.summary import readable_bytes
 from tfswap.state import memory_stats, status
 
 # Less than this left, and the next large allocation may end the process.
 _SCARCE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What the doctor found about a GPU.
+
+    Attributes:
+        name: "GPU:0", ...
+        is_ours: whether it has a budget and swaps.
+        memory_bytes: all that TensorFlow's allocator may take of it; None: not known.
+        link: to pinned host memory; None: not measured.
+    """
+
+    name: str
+    is_ours: bool
+    memory_bytes: int | None
+    link: Machine | None
 
 
 @dataclass(frozen=True)
@@ -29,6 +50,7 @@ class Diagnosis:
         host: the machine's memory and what is available of it.
         cgroup: the limit of this process's cgroup and what is available under it.
         link: the machine's copy speeds.
+        gpus: those that TensorFlow sees.
         cores: how many this process may use.
         auto_budget_bytes: what budget="auto" would be now.
         auto_host_limit_bytes: what host_limit="auto" would be beside that.
@@ -42,6 +64,7 @@ class Diagnosis:
     host: budgets.HostMemory
     cgroup: budgets.CgroupMemory
     link: Machine
+    gpus: tuple[GpuFacts, ...]
     cores: int
     auto_budget_bytes: int
     auto_host_limit_bytes: int
@@ -69,6 +92,7 @@ def diagnose() -> Diagnosis:
     build = _build_info()
     memory = memory_stats() if state["loaded"] else None
     host, cgroup = budgets.host_memory(), budgets.cgroup_memory()
+    gpus = tuple(_gpus()) if state["loaded"] else ()
     in_use_bytes = memory["bytes_in_use"] if memory else 0
     auto_budget_bytes = budgets.resolve("auto", in_use_bytes=in_use_bytes)
     return Diagnosis(
@@ -79,17 +103,35 @@ def diagnose() -> Diagnosis:
         host=host,
         cgroup=cgroup,
         link=Machine.measure(),
+        gpus=gpus,
         cores=cores(),
         auto_budget_bytes=auto_budget_bytes,
         auto_host_limit_bytes=budgets.resolve_host_limit(
             "auto", auto_budget_bytes, in_use_bytes=in_use_bytes
         ),
-        problems=tuple(problems(state, host, cgroup)),
+        problems=tuple(problems(state, host, cgroup, gpus)),
     )
 
 
+def _gpus() -> Iterator[GpuFacts]:
+    lib = library.load()
+    for gpu in visible_gpus(lib):
+        if not gpu.is_ours:
+            yield GpuFacts(gpu.name, False, None, None)
+            continue
+        try:
+            link = measured_link(lib, gpu.number)
+        except library.LibraryError:  # it is full
+            link = None
+        memory_bytes = lib.memory_stats(gpu.number)["memory_bytes"] or None
+        yield GpuFacts(gpu.name, True, memory_bytes, link)
+
+
 def problems(
-    state: dict[str, Any], host: budgets.HostMemory, cgroup: budgets.CgroupMemory
+    state: dict[str, Any],
+    host: budgets.HostMemory,
+    cgroup: budgets.CgroupMemory,
+    gpus: Sequence[GpuFacts] = (),
 ) -> list[str]:
     """What is wrong, each with what to do; empty when all is well."""
     found = []
@@ -100,6 +142,8 @@ def problems(
             "libtfswap is loaded, but TensorFlow's CPU device is not tfswap's: another library has "
             "replaced the device factory. Import tfswap before that library, or without it."
         )
+    if not all(gpu.is_ours for gpu in gpus):
+        found.append(NOT_OURS)
     if any(not training["in_force"] for training in state["trainings"]):
         found.append(
             "A training is under way whose plan is not in force. Do not change "
@@ -145,6 +189,8 @@ def lines(diagnosis: Diagnosis) -> list[str]:
         "host limit": _limit(memory["host_limit_bytes"] if memory else None, None)
         + f'; "auto" is {readable_bytes(diagnosis.auto_host_limit_bytes)} now',
     }
+    for gpu in diagnosis.gpus:
+        facts[gpu.name] = _gpu(gpu)
     if memory:
         facts["in use"] = (
             f"{readable_bytes(memory['bytes_in_use'])} on the device, "
@@ -156,6 +202,20 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     if not diagnosis.problems:
         return [*report, "All is well."]
     return [*report, *(f"PROBLEM: {problem}" for problem in diagnosis.problems)]
+
+
+def _gpu(gpu: GpuFacts) -> str:
+    if not gpu.is_ours:
+        return "TensorFlow's own"
+    known = ["tfswap's"]
+    if gpu.memory_bytes is not None:
+        known.append(readable_bytes(gpu.memory_bytes))
+    if gpu.link is not None:
+        known.append(
+            f"{gpu.link.name}: out {gpu.link.out_bytes_per_s / 1e9:.1f} GB/s, "
+            f"in {gpu.link.in_bytes_per_s / 1e9:.1f} GB/s"
+        )
+    return ", ".join(known)
 
 
 def _built(diagnosis: Diagnosis) -> str:

@@ -47,6 +47,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_set_verify": (None, [ctypes.c_int, ctypes.c_int]),
     "tfswap_inject_fault": (None, [ctypes.c_int, ctypes.c_char_p]),
     "tfswap_memory_stats": (ctypes.c_void_p, [ctypes.c_int]),
+    "tfswap_step_counts": (None, [ctypes.c_int, ctypes.POINTER(ctypes.c_int64)]),
     "tfswap_reset_memory_stats": (None, [ctypes.c_int]),
     "tfswap_restart_window": (None, [ctypes.c_int]),
     "tfswap_install_layout": (
@@ -114,6 +115,21 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
 }
+
+
+_STEP_COUNTS = (
+    "budget_bytes",
+    "bytes_in_use",
+    "window_peak_bytes",
+    "waits",
+    "bytes_out",
+    "bytes_in",
+    "host_peak_bytes",
+    "slab_limit_bytes",
+    "slab_hit_bytes",
+    "slab_moved_bytes",
+    "slab_missed_bytes",
+)
 
 
 class Library:
@@ -204,6 +220,12 @@ class Library:
     def memory_stats(self, device: int) -> dict[str, int]:
         stats: dict[str, int] = json.loads(self._text(self._dll.tfswap_memory_stats(device)))
         return stats
+
+    def step_counts(self, device: int) -> dict[str, int]:
+        """Those of `memory_stats` that change from step to step, for whoever asks in each."""
+        counts = (ctypes.c_int64 * len(_STEP_COUNTS))()
+        self._dll.tfswap_step_counts(device, counts)
+        return dict(zip(_STEP_COUNTS, counts, strict=True))
 
     def reset_memory_stats(self, device: int) -> None:
         self._dll.tfswap_reset_memory_stats(device)
@@ -381,7 +403,7 @@ def load() -> Library:
         if _context_is_initialized():
             raise LibraryError(_TOO_LATE)
         tf.load_library(str(LIBRARY_PATH))
-        if GPU_LIBRARY_PATH.exists():
+        if GPU_LIBRARY_PATH.exists() and tf.test.is_built_with_cuda():
             tf.load_library(str(GPU_LIBRARY_PATH))
         _library = Library(LIBRARY_PATH)
     except LibraryError as error:

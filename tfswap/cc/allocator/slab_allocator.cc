@@ -233,11 +233,17 @@ void SlabAllocator::SetCheck(bool check) {
 }
 
 SlabAllocatorStats SlabAllocator::Stats() const {
-  SlabAllocatorStats stats;
+  SlabAllocatorStats stats = Counts();
   if (slab() != nullptr) {
     stats.slab = slab()->Stats();
     stats.faults = slab()->faults();
   }
+  return stats;
+}
+
+SlabAllocatorStats SlabAllocator::Counts() const {
+  SlabAllocatorStats stats;
+  if (slab() != nullptr) stats.slab.limit_bytes = slab()->limit_bytes();
   const auto sums = counters_.Sums();
   stats.hits = sums[kHits];
   stats.hit_bytes = sums[kHitBytes];

@@ -75,6 +75,8 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
 
   void SetCheck(bool check);
   SlabAllocatorStats Stats() const;
+  // The same without looking at the slab itself: only its limit is there.
+  SlabAllocatorStats Counts() const;
   void ResetCounts();
 
  private:

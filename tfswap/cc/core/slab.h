@@ -95,6 +95,8 @@ class Slab {
   // Claims that found the pattern damaged: somebody wrote to what was not theirs.
   int64_t faults() const { return faults_.load(); }
 
+  int64_t limit_bytes() const { return limit_.load(); }
+  // Looks at all of it.
   SlabStats Stats() const;
   // Each half as a line of at most `width` signs, one for an equal part of its addresses: '#'
   // taken, '+' in part, '.' idle, ' ' nothing behind it.
