@@ -36,7 +36,8 @@ class Layout:
         height_bytes: The end of the highest slot.
         max_live_bytes: The largest load of the slots: no layout is lower.
         lived: Of the first slots, when they are in use.
-        beside_bytes: The largest load of what has no slot: weights, batches, what outlives a step.
+        beside_bytes: The largest load of what has no slot (weights, batches, what outlives a step),
+            with one more new value of a variable: their updates have no order.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -95,7 +96,7 @@ def plan_layout(
         packing.height * GRANULE_BYTES,
         buffers.max_live * GRANULE_BYTES,
         tuple(lowest.lived),
-        lowest.load_beside(),
+        lowest.load_beside() + max(lasting.values(), default=0),
     )
 
 
