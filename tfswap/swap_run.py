@@ -148,6 +148,7 @@ class SwapRun:
         self._device = 0  # of those, the one that is recorded, and planned for
         self._first: dict[int, dict[str, int]] = {}  # statistics when the first step began
         self._is_stock = False  # the graph is as TensorFlow made it: the model fits
+        self._stock_peak_bytes = 0  # measured then
         self._addresses: AddressRun | None = None
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
@@ -391,8 +392,8 @@ class SwapRun:
         elif self._phase is _Phase.STEADY:
             if self._is_stock and after["slab_limit_bytes"] == 0:
                 # What the profile foretold can now be measured.
-                known = max((s.peak_bytes for s in self._measured), default=0)
-                self.report.unswapped_peak_bytes = max(known, step.peak_bytes)
+                self._stock_peak_bytes = max(self._stock_peak_bytes, step.peak_bytes)
+                self.report.unswapped_peak_bytes = self._stock_peak_bytes
             self._measured.append(step)
             if len(self._measured) > 64:
                 del self._measured[:32]
