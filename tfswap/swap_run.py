@@ -203,6 +203,8 @@ class SwapRun:
             self._library.emulate_link(device, options.link_bandwidth)
             self._library.set_verify(device, options.verify)
         self._machine = self._measured_machine()  # within the budget
+        if on_cpu and options.workspace_limit is not None:
+            self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
         self._session = PlanSession()
         plan = options.plan or SwapPlan()
         self._plan = SwapPlan(

@@ -36,6 +36,21 @@ def test_parse_bytes(amount: str | int, size_bytes: int) -> None:
     assert budgets.parse_bytes(amount) == size_bytes
 
 
+def test_a_limit_may_be_zero() -> None:
+    assert budgets.parse_limit(0) == 0
+    assert budgets.parse_limit("3MiB") == 3 << 20
+    for wrong in (-1, False, "nothing", 0.5):
+        with pytest.raises(ValueError, match="memory"):
+            budgets.parse_limit(wrong)
+
+
+def test_a_part_of_a_device_whose_memory_nobody_knows_is_refused() -> None:
+    assert budgets.resolve("2GiB", device_limit_bytes=0) == 2 << 30
+    for relative in ("50%", 0.5, "auto"):
+        with pytest.raises(ValueError, match="give bytes"):
+            budgets.resolve(relative, device_limit_bytes=0)
+
+
 @given(st.integers(1, 1 << 50), st.sampled_from([("MiB", 1 << 20), ("GB", 10**9), ("B", 1)]))
 def test_parse_bytes_is_exact(count: int, unit: tuple[str, int]) -> None:
     assert budgets.parse_bytes(f"{count}{unit[0]}") == count * unit[1]

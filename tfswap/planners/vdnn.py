@@ -5,8 +5,9 @@ Scalable, Memory-Efficient Neural Network Design", MICRO 2016, sections III.B an
 layer's input feature map.
 
 * ``vdnn_all``: X of every convolution and pooling layer leaves; ``vdnn_conv``: of convolutions.
-* ``vdnn_dyn``: none, then conv, then all: the first that fits. (On a GPU the paper tries the
-  convolution algorithms as well; a CPU has no choice of them.)
+* ``vdnn_dyn``: none, then conv, then all: the first that fits. (The paper tries its algorithms of
+  convolution as well. On a GPU those are chosen for the whole training, since they round otherwise:
+  ``AutoSwap(workspace_limit=0)`` is its (m), no limit its (p). A CPU has no choice.)
 * Forward: the next op waits until the copy-out is over (both streams synchronise).
 * Backward, before layer m: the next layer down that was offloaded and is not prefetched yet is
   prefetched; the search ends at the next convolution. The layer below waits for it.

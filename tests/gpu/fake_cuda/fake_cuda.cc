@@ -57,6 +57,7 @@ const int64_t kernel_us = Setting("FAKE_CUDA_KERNEL_US", 20);
 const bool gemm = Setting("FAKE_CUDA_GEMM", 0) != 0;
 
 std::atomic<void*> blas_stream{nullptr};
+std::atomic<int64_t> synchronizations{0};
 
 struct Card;
 
@@ -432,7 +433,9 @@ int fake_cuda_called(const char* name) {
   return kSuccess;
 }
 
-// For tests: what a card has given out, what is pinned, how often one card copied to another.
+// For tests: how often the host waited for the card, what a card has given out, what is pinned, how
+// often one card copied to another.
+int64_t fake_cuda_synchronizations() { return synchronizations.load(); }
 int64_t fake_cuda_bytes_in_use(int card) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
   return cards[card]->in_use;
@@ -496,7 +499,7 @@ int cuCtxPopCurrent_v2(void** context) {
 }
 int cuCtxGetDevice(int* device) { return *device = CurrentCard().number, kSuccess; }
 int cuCtxGetApiVersion(void*, unsigned* version) { return *version = 12050, kSuccess; }
-int cuCtxSynchronize() { return FinishAll(&CurrentCard()), kSuccess; }
+int cuCtxSynchronize() { return ++synchronizations, FinishAll(&CurrentCard()), kSuccess; }
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = -5, kSuccess;
 }
@@ -546,7 +549,9 @@ int cuPointerGetAttribute(void* value, int attribute, void* pointer) {
 int cuStreamCreate(void** stream, unsigned) { return MakeStream(stream); }
 int cuStreamCreateWithPriority(void** stream, unsigned, int) { return MakeStream(stream); }
 int cuStreamDestroy_v2(void* stream) { return DestroyStream(stream); }
-int cuStreamSynchronize(void* stream) { return StreamOf(stream)->Finish(), kSuccess; }
+int cuStreamSynchronize(void* stream) {
+  return ++synchronizations, StreamOf(stream)->Finish(), kSuccess;
+}
 int cuStreamQuery(void* stream) { return StreamOf(stream)->Idle() ? kSuccess : kNotReady; }
 int cuStreamGetCtx(void* stream, void** context) {
   return *context = StreamOf(stream)->card, kSuccess;
@@ -560,6 +565,7 @@ int cuEventDestroy_v2(void*) { return kSuccess; }  // what is under way may name
 int cuEventRecord(void* event, void* stream) { return RecordEvent(event, stream); }
 int cuEventQuery(void* event) { return QueryEvent(event); }
 int cuEventSynchronize(void* event) {
+  ++synchronizations;
   auto* awaited = static_cast<FakeEvent*>(event);
   std::unique_lock<std::mutex> lock(awaited->mu);
   awaited->changed.wait(lock, [&] { return awaited->happened >= awaited->recorded; });
@@ -736,7 +742,7 @@ int cudaMemsetAsync(void* to, int value, size_t bytes, void* stream) {
   StreamOf(stream)->Push([=] { std::memset(to, value, bytes); });
   return kSuccess;
 }
-int cudaStreamSynchronize(void* stream) { return StreamOf(stream)->Finish(), kSuccess; }
+int cudaStreamSynchronize(void* stream) { return cuStreamSynchronize(stream); }
 int cudaGetFuncBySymbol(void** function, const void*) {
   return *function = &context_object, kSuccess;
 }

@@ -67,6 +67,7 @@ const std::string* RecordingAllocator::NameOf(absl::string_view op) {
 
 std::vector<Holder> RecordingAllocator::Holders() {
   std::vector<Holder> holders;
+  if (!host_times) recorder_.StartClock();
   blocks_.Hold([&](auto all) {
     all([&](const void*, const Block& block) {
       holders.push_back({*block.op, KindName(block.kind), block.bytes, block.step_id});
@@ -79,7 +80,7 @@ void RecordingAllocator::StartRecording(int64_t load_bytes, bool host_times) {
   blocks_.Hold([&](auto all) {
     int64_t listed = 0;
     all([&](const void*, const Block& block) { listed += block.bytes; });
-    recorder_.Start(load_bytes - listed, host_times);
+    recorder_.Start(load_bytes - listed);
     all([&](const void* ptr, const Block& block) {
       recorder_.Present(block.bytes, *block.op, block.kind, ptr);
     });

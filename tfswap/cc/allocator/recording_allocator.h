@@ -37,7 +37,7 @@ class RecordingAllocator : public Adaptor {
 
   std::vector<Holder> Holders();
   StepRecorder* recorder() { return &recorder_; }
-  // `load_bytes`: of all blocks there are, the small ones included.
+  // `load_bytes`: of all blocks there are, the small ones included. `host_times`: even of a card.
   void StartRecording(int64_t load_bytes, bool host_times);
   StepTrace StopRecording() { return recorder_.Stop(); }
 

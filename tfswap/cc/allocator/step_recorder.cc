@@ -119,11 +119,13 @@ StepRecorder::Shard* StepRecorder::ThisThreads() {
   return shard = it->get();
 }
 
-void StepRecorder::Start(int64_t resident_bytes, bool host_times) {
+void StepRecorder::StartClock() {
+  if (CardClock* clock = clock_.load()) clock->Start();
+}
+
+void StepRecorder::Start(int64_t resident_bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   ++recording_;
-  CardClock* clock = clock_.load();
-  if (clock != nullptr && !host_times) clock->Start();
   for (const auto& shard : shards_) {
     std::lock_guard<std::mutex> shard_lock(shard->mu);
     shard->Clear(recording_);
@@ -253,10 +255,10 @@ class Residents {
 }  // namespace
 
 StepTrace StepRecorder::Stop() {
-  std::lock_guard<std::mutex> lock(mu_);
   on_.store(false);
   CardClock* clock = clock_.load();
   const CardTimes card = clock == nullptr ? CardTimes() : clock->Stop();
+  std::lock_guard<std::mutex> lock(mu_);
   HostSide host;
   StepTrace trace;
   trace.start_ns = start_ns_;

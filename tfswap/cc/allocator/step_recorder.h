@@ -31,9 +31,10 @@ class StepRecorder {
   // Of a card, whose times recordings have from now on: those of the host say when it was told.
   void SetCardClock(CardClock* clock) { clock_.store(clock); }
 
-  // `host_times`: whether they are to be those of the host, where a card has others. Memory is
-  // handed out in the order of the host.
-  void Start(int64_t resident_bytes, bool host_times = false);
+  // Before Start(), and without any lock: has a card's clock run, if there is one. Without it a
+  // recording has the times of the host, in whose order memory is handed out.
+  void StartClock();
+  void Start(int64_t resident_bytes);
   StepTrace Stop();
 
   // The allocator's side: Present() before anything else runs, Allocated() before the block is

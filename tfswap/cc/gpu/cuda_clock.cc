@@ -18,13 +18,17 @@ int64_t NowNs() {
 }  // namespace
 
 void CudaClock::Start() {
-  std::lock_guard<std::mutex> lock(mu_);
   CudaContext current(driver_, context_);
-  marks_ = 0;
-  waits_.clear();
-  if (MarkLocked() < 0 || driver_->EventSynchronize(events_[0]) != CudaDriver::kSuccess) return;
+  if (!Restart() || driver_->EventSynchronize(events_[0]) != CudaDriver::kSuccess) return;
   start_ns_ = NowNs();
   running_.store(true);
+}
+
+bool CudaClock::Restart() {
+  std::lock_guard<std::mutex> lock(mu_);
+  marks_ = 0;
+  waits_.clear();
+  return MarkLocked() == 0;
 }
 
 int32_t CudaClock::Mark() {
@@ -62,11 +66,16 @@ void CudaClock::Wait(const std::function<void()>& wait) {
 }
 
 CardTimes CudaClock::Stop() {
-  std::lock_guard<std::mutex> lock(mu_);
   CardTimes times;
   if (!running_.exchange(false)) return times;
   CudaContext current(driver_, context_);
-  if (driver_->EventSynchronize(events_[marks_ - 1]) != CudaDriver::kSuccess) return times;
+  CudaDriver::Event last;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    last = events_[marks_ - 1];
+  }
+  if (driver_->EventSynchronize(last) != CudaDriver::kSuccess) return times;
+  std::lock_guard<std::mutex> lock(mu_);
   times.marks_ns.reserve(marks_);
   times.marks_ns.push_back(start_ns_);
   int32_t section = 0;  // the mark with which it begins

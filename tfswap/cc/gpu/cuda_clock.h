@@ -14,7 +14,8 @@
 namespace tfswap {
 
 // Marks are events with times on the compute stream. They cost a microsecond or two each, in
-// recorded steps only.
+// recorded steps only. While the host waits for the card no lock is held: the card may be waiting
+// for a function of the host's.
 class CudaClock : public CardClock {
  public:
   CudaClock(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
@@ -28,6 +29,8 @@ class CudaClock : public CardClock {
   void Wait(const std::function<void()>& wait);
 
  private:
+  // Forgets all marks, and makes the first one.
+  bool Restart();
   // With mu_ held, in a current context.
   int32_t MarkLocked();
 
