@@ -67,7 +67,6 @@ const std::string* RecordingAllocator::NameOf(absl::string_view op) {
 
 std::vector<Holder> RecordingAllocator::Holders() {
   std::vector<Holder> holders;
-  if (!host_times) recorder_.StartClock();
   blocks_.Hold([&](auto all) {
     all([&](const void*, const Block& block) {
       holders.push_back({*block.op, KindName(block.kind), block.bytes, block.step_id});
@@ -77,6 +76,7 @@ std::vector<Holder> RecordingAllocator::Holders() {
 }
 
 void RecordingAllocator::StartRecording(int64_t load_bytes, bool host_times) {
+  if (!host_times) recorder_.StartClock();
   blocks_.Hold([&](auto all) {
     int64_t listed = 0;
     all([&](const void*, const Block& block) { listed += block.bytes; });
