@@ -25,6 +25,8 @@ from tfswap.trace import StepTrace
 _LAYOUT_TIME_S = 1.0
 # A call that finds less of its bytes at planned addresses ran something that has none.
 _PLANNED = 0.95
+# So much less at planned addresses than usual, and something else ran.
+_UNUSUAL = 0.01
 _COUNTED = ("bytes_out", "slab_hit_bytes", "slab_moved_bytes", "slab_missed_bytes")
 # How often a graph is recorded: until so many runs moved no more than planned, but at most so many.
 _AS_PLANNED, _MOST_RUNS = 3, 12
@@ -76,6 +78,9 @@ class AddressRun:
         self._shapes: dict[str, list[_Shape]] = defaultdict(list)
         self._patience: Counter[str] = Counter()  # by kind of call
         self._in_vain: Counter[str] = Counter()
+        # The planned part of a call in which nothing new was found: what comes from elsewhere (the
+        # batches of a GPU) has no places, and there is no use in looking for it again.
+        self._usual: dict[str, float] = {}
         self.maps: list[AddressMap] = []
 
     def call_begins(self, kind: str) -> None:
@@ -102,11 +107,19 @@ class AddressRun:
         after = self._library.step_counts(self._device)
         since = {key: after[key] - self._before[key] for key in _COUNTED}
         self._before = {}
-        if recording:
-            trace = StepTrace.from_bytes(recording)
-            return self.ran(kind, trace, since["bytes_out"] // steps, plan)
         hit, moved, missed = (since[f"slab_{name}_bytes"] for name in ("hit", "moved", "missed"))
-        if hit <= _PLANNED * (hit + moved + missed):
+        planned = hit / max(hit + moved + missed, 1)
+        unusual = planned <= min(_PLANNED, self._usual.get(kind, 1.0) - _UNUSUAL)
+        if recording:
+            in_vain = self._in_vain[kind]
+            trace = StepTrace.from_bytes(recording)
+            with_addresses = self.ran(kind, trace, since["bytes_out"] // steps, plan)
+            nothing_new = self._in_vain[kind] > in_vain and trace.main_graph() is not None
+            if nothing_new and unusual:
+                self._usual[kind] = planned
+                self._patience[kind] = 0
+            return with_addresses
+        if unusual:
             self.expect(kind)
         return None
 

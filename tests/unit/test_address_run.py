@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from tfswap.address_run import AddressRun
 from tfswap.ops.library import Library
@@ -102,6 +103,24 @@ def test_calls_are_recorded_after_one_that_was_elsewhere() -> None:
     # A call that never ends leaves no recording behind.
     run.call_begins("train")
     assert run.stop() and not run.stop()
+
+
+def test_what_never_has_places_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, library = new_run()
+    plan = feed(run, "train", SwapPlan((FunctionPlan(STEP),)), *[(STEP, 32)] * 3)
+    monkeypatch.setattr("tfswap.address_run.StepTrace.from_bytes", lambda data: recording(STEP, 32))
+
+    def call(planned: int, elsewhere: int) -> int:
+        run.call_begins("train")
+        library.planned += planned
+        library.elsewhere += elsewhere
+        assert run.call_ended("train", plan) is None
+        return library.recordings
+
+    # A tenth of each call has no place: looked for once.
+    assert [call(90, 10) for _ in range(5)] == [0, 1, 1, 1, 1]
+    # Half of it, and something else ran, which may be long in coming again.
+    assert [call(50, 50), call(90, 10), call(90, 10)] == [1, 2, 3]
 
 
 def test_each_shape_gets_a_layout_of_its_own() -> None:
