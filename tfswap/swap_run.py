@@ -48,6 +48,8 @@ _MAX_CORRECTIONS = 3
 _MEASURED_STEPS = 2
 # The fastest of them is planned with: what disturbs a step only ever makes it slower.
 _PROFILED_STEPS = 2
+# Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
+_ASSUMED_LINK = 12e9
 # Steps that allocate less than this share of what another one does are for a smaller batch.
 _FULL = 0.95
 # A prediction further off than this is corrected.
@@ -236,7 +238,14 @@ class SwapRun:
             return Machine.measure() if link_bandwidth is None else Machine.emulated(link_bandwidth)
         if link_bandwidth is not None:
             self._warn("link_bandwidth has no effect on a GPU: its copies are its own")
-        return measured_link(self._library, self._device)
+        try:
+            return measured_link(self._library, self._device)
+        except library.LibraryError:
+            self._note(
+                f"the budget has no room to measure the link in: plans take it for "
+                f"{_ASSUMED_LINK / 1e9:g} GB/s"
+            )
+            return Machine("pinned host memory", _ASSUMED_LINK, _ASSUMED_LINK)
 
     def _resolved_budget(self, device: int) -> int:
         """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
@@ -348,7 +357,7 @@ class SwapRun:
         if self._phase is _Phase.FIRST:
             for device in self._devices:
                 self._library.restart_window(device)
-                self._first[device] = self._library.step_counts(device)
+            self._first = {device: self._library.step_counts(device) for device in self._devices}
         self._library.restart_window(self._device)
         self._before = self._library.step_counts(self._device)
         self._step_start_s = time.perf_counter()
@@ -442,6 +451,9 @@ class SwapRun:
             return
         self._device = busiest
         self._before = self._first[busiest]
+        for device in self._devices:
+            self._library.clear_layouts(device)
+        self._install_layouts()
         self._budget_bytes = self.report.budget_bytes = after[busiest]["budget_bytes"]
         self._plan = dataclasses.replace(self._plan, budget_bytes=self._budget_bytes)
         self._machine = self._measured_machine()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from swaps import host_values, swapped_and_compared
 
 import tfswap
 from tfswap.ops import library
-from tfswap.ops.copy import copy_from_host, copy_to_host
 from tfswap.trace import StepTrace
 
 MIB = 1 << 20
@@ -31,39 +31,6 @@ def device():
     tfswap.reset_memory_stats("GPU:0")
 
 
-def host_values(mib: int) -> tf.Tensor:
-    with tf.device("CPU:0"):
-        return tf.constant(np.random.default_rng(0).random(mib * MIB // 4, dtype=np.float32))
-
-
-def swapped_and_compared(count: int, lazy: bool):
-    """A step that sends `count` tensors to the card and to far memory, then gets them all back."""
-
-    @tf.function
-    def step(x: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-        sent, last = [], []
-        for i in range(count):
-            with tf.device("CPU:0"), tf.control_dependencies(last):
-                host = x + (k + float(i))
-            with tf.device("GPU:0"):
-                handle = copy_to_host(tf.identity(host), lazy=lazy, next_use=count - i)
-            sent.append((host, handle))
-            last = [handle]
-        same = []
-        for host, handle in reversed(sent):
-            with tf.device("GPU:0"):
-                with tf.control_dependencies(last):
-                    back = copy_from_host(tf.identity(handle), tf.float32)
-                back = tf.identity(back)
-            with tf.device("CPU:0"):
-                same.append(tf.reduce_all(tf.equal(tf.identity(back), host)))
-            last = [same[-1]]
-        with tf.device("CPU:0"):
-            return tf.reduce_all(tf.stack(same))
-
-    return step
-
-
 def test_the_device_is_ours_and_keeps_bytes() -> None:
     values = np.arange(MIB, dtype=np.float32)
     with tf.device("GPU:0"):
@@ -76,7 +43,7 @@ def test_the_device_is_ours_and_keeps_bytes() -> None:
 @pytest.mark.parametrize("count", [2, 12])
 def test_planned_swaps_bring_back_every_byte(count: int) -> None:
     x = host_values(4)
-    step = swapped_and_compared(count, lazy=False)
+    step = swapped_and_compared(["GPU:0"], count, lazy=False)
     for k in range(6):
         assert step(x, tf.constant(float(k)))
     stats = tfswap.memory_stats("GPU:0")
@@ -88,7 +55,7 @@ def test_planned_swaps_bring_back_every_byte(count: int) -> None:
 
 def test_lazy_swaps_keep_a_hard_budget_without_waiting() -> None:
     x = host_values(4)
-    step = swapped_and_compared(12, lazy=True)
+    step = swapped_and_compared(["GPU:0"], 12, lazy=True)
     assert step(x, tf.constant(0.0))
     assert tfswap.memory_stats("GPU:0")["copies_out"] == 0  # everything fitted
     base = tfswap.memory_stats("GPU:0")["bytes_in_use"]
@@ -121,7 +88,7 @@ def test_a_recording_has_the_cards_times() -> None:
     lib = library.load()
     number = tfswap.state.number_of("GPU:0")
     x = host_values(4)
-    step = swapped_and_compared(6, lazy=False)
+    step = swapped_and_compared(["GPU:0"], 6, lazy=False)
     assert step(x, tf.constant(0.0))
     lib.start_recording(number)
     assert step(x, tf.constant(1.0))
@@ -153,7 +120,7 @@ def test_out_of_memory_says_which_budget() -> None:
 def test_a_copy_that_fails_is_an_error(kind: str, error: str) -> None:
     lib = library.load()
     x = host_values(4)
-    step = swapped_and_compared(2, lazy=False)
+    step = swapped_and_compared(["GPU:0"], 2, lazy=False)
     assert step(x, tf.constant(0.0))
     lib.inject_fault(tfswap.state.number_of("GPU:0"), kind)
     with pytest.raises(getattr(tf.errors, error), match="injected fault"):
@@ -166,7 +133,7 @@ def test_a_changed_byte_in_far_memory_is_noticed() -> None:
     lib = library.load()
     number = tfswap.state.number_of("GPU:0")
     x = host_values(4)
-    step = swapped_and_compared(2, lazy=False)
+    step = swapped_and_compared(["GPU:0"], 2, lazy=False)
     assert step(x, tf.constant(0.0))
     lib.set_verify(number, True)
     assert step(x, tf.constant(1.0))

@@ -114,7 +114,8 @@ def test_batches_for_the_card_are_made_in_pinned_memory(stock: dict) -> None:
     assert pinned > 0
 
 
-def test_a_budget_that_cannot_be_met_says_so() -> None:
-    _, said = trained("40MiB")
-    assert "the memory budget of 40.0 MiB is exceeded" in said
+@pytest.mark.parametrize("budget", ["40.0 MiB", "1.0 MiB"])
+def test_a_budget_that_cannot_be_met_says_so(budget: str) -> None:
+    _, said = trained(budget)
+    assert f"the memory budget of {budget} is exceeded" in said
     assert "The smallest budget that could work is" in said

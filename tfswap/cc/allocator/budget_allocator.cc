@@ -7,6 +7,7 @@
 
 #include "allocator/kernel_scope.h"
 #include "core/atomic_max.h"
+#include "core/now.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -27,10 +28,6 @@ constexpr auto kDeference = std::chrono::milliseconds(20);
 constexpr auto kNap = std::chrono::milliseconds(2);
 
 thread_local std::string last_failure;
-
-int64_t NowNs() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
 
 }  // namespace
 

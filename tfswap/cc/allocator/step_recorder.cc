@@ -1,7 +1,6 @@
 #include "allocator/step_recorder.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <thread>
 #include <tuple>
@@ -9,6 +8,7 @@
 
 #include "core/card_step.h"
 #include "core/graph_mark.h"
+#include "core/now.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
@@ -19,10 +19,6 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 
 namespace {
-
-int64_t NowNs() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
 
 // A piece of a shard's text.
 struct Text {
@@ -201,6 +197,16 @@ void StepRecorder::OpEnds(const Op& op, OpKernelContext* context, int64_t wait_n
     const void* root = output == nullptr ? nullptr : RootOf(*output);
     if (root != nullptr) op.shard->accesses.push_back({op.index, -1 - i, root});
   }
+}
+
+std::function<void()> StepRecorder::OpBeginsAsync(const OpKernel& kernel, OpKernelContext* context,
+                                                  std::function<void()> done) {
+  const Op op = OpBegins(kernel, context);
+  if (!op) return done;
+  return [this, op, context, done = std::move(done)] {
+    OpEnds(op, context, 0);
+    done();
+  };
 }
 
 namespace {

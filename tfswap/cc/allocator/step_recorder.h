@@ -2,6 +2,7 @@
 #define TFSWAP_ALLOCATOR_STEP_RECORDER_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,6 +57,11 @@ class StepRecorder {
   // after, before its outputs are passed on. `wait_ns`: of the host, for memory.
   Op OpBegins(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
   void OpEnds(const Op& op, tensorflow::OpKernelContext* context, int64_t wait_ns);
+
+  // Of an op that ends when `done` is called: the `done` to call instead.
+  std::function<void()> OpBeginsAsync(const tensorflow::OpKernel& kernel,
+                                      tensorflow::OpKernelContext* context,
+                                      std::function<void()> done);
 
  private:
   Shard* ThisThreads();

@@ -56,15 +56,7 @@ void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
   StepRecorder* recorder = allocator_->recorder();
-  if (recorder->on()) {
-    const StepRecorder::Op op = recorder->OpBegins(*kernel, context);
-    if (op) {
-      done = [recorder, op, context, done = std::move(done)] {
-        recorder->OpEnds(op, context, 0);
-        done();
-      };
-    }
-  }
+  if (recorder->on()) done = recorder->OpBeginsAsync(*kernel, context, std::move(done));
   const bool counted = allocator_->budget()->HasBudget();
   if (counted) allocator_->budget()->KernelBegins(context->step_id());
   {

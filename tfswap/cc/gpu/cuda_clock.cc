@@ -1,8 +1,9 @@
 #include "gpu/cuda_clock.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+
+#include "core/now.h"
 
 namespace tfswap {
 
@@ -10,10 +11,6 @@ namespace {
 
 // An elapsed time is a float of ms: in sections of this length it is good to some ns.
 constexpr double kSectionMs = 50;
-
-int64_t NowNs() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
 
 }  // namespace
 

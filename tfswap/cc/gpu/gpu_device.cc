@@ -138,15 +138,7 @@ class SwapGpuDevice : public BaseGPUDevice {
     HazardTracker* tracker = TrackerOf();
     if (tracker != nullptr && tracker->active()) BeforeOp(tracker, context);
     StepRecorder* recorder = gpu_->allocator->recorder();
-    if (recorder->on()) {
-      const StepRecorder::Op op = recorder->OpBegins(*kernel, context);
-      if (op) {
-        done = [recorder, op, context, done = std::move(done)] {
-          recorder->OpEnds(op, context, 0);
-          done();
-        };
-      }
-    }
+    if (recorder->on()) done = recorder->OpBeginsAsync(*kernel, context, std::move(done));
     const bool counted = gpu_->allocator->budget()->HasBudget();
     if (counted) {
       gpu_->allocator->budget()->KernelBegins(context->step_id());

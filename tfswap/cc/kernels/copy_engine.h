@@ -64,8 +64,7 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
 
 using FarBufferPtr = std::shared_ptr<FarBuffer>;
 
-// How fast copies are when nothing else runs, in ns for the same bytes each way: 0 where the device
-// cannot say.
+// How fast copies are when nothing else runs: ns for the same bytes each way.
 struct LinkTimes {
   int64_t bytes = 0;
   int64_t out_ns = 0;

@@ -6,18 +6,11 @@
 
 #include "absl/status/status.h"
 #include "core/copy.h"
+#include "core/now.h"
 
 namespace tfswap {
 
 using ::tensorflow::Tensor;
-
-namespace {
-
-int64_t NowNs() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
-}  // namespace
 
 HostPool* ThreadCopyEngine::host_pool() {
   static auto* pool = new HostPool();
