@@ -1,0 +1,135 @@
+"""The devices of one training: capped, and set up as the callback's options say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tfswap import budget as budgets
+from tfswap.card_link import measured_link
+from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
+from tfswap.machine import Machine
+from tfswap.ops.library import Library, LibraryError
+
+if TYPE_CHECKING:
+    from tfswap.auto_swap import AutoSwap
+
+# Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
+_ASSUMED_LINK = 12e9
+
+
+class ManagedDevices:
+    """The GPUs, if TensorFlow has any, else the CPUs.
+
+    Of several, one is recorded and planned for: ``device``, at first the first one.
+    """
+
+    def __init__(
+        self,
+        lib: Library,
+        options: AutoSwap,
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._library = lib
+        self._options = options
+        self._note = note
+        self._warn = warn
+        gpus = visible_gpus(lib)
+        if gpus and all(gpu.is_ours for gpu in gpus):
+            self.numbers = [gpu.number for gpu in gpus]
+        else:
+            if gpus:
+                warn(NOT_OURS)
+            self.numbers = list(range(lib.device_count()))
+        self.device = self.numbers[0]
+        self.budget_bytes = self._resolved_budget(self.device)
+        self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether far memory is the devices' own memory, and copies are the cores' work."""
+        return self.device < FIRST_GPU
+
+    def take(self) -> None:
+        """Puts budgets and options in force."""
+        options = self._options
+        self._library.set_host_limit(
+            budgets.resolve_host_limit(
+                options.host_limit, self.budget_bytes if self.on_cpu else None
+            )
+        )
+        for device in self.numbers:
+            budget_bytes = self.budget_bytes if self.on_cpu else self._resolved_budget(device)
+            self._library.set_budget(device, budget_bytes)
+            self._library.set_workspace_limit(device, options.workspace_limit)
+            self._library.emulate_link(device, options.link_bandwidth)
+            self._library.set_verify(device, options.verify)
+        if self.on_cpu and options.workspace_limit is not None:
+            self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
+
+    def give_back(self) -> None:
+        """Leaves the devices as if there had been no training; harmless when called again."""
+        for device in self.numbers:
+            self._library.set_budget(device, None)
+            self._library.set_workspace_limit(device, None)
+            self._library.emulate_link(device, None)
+            self._library.set_verify(device, False)
+            self._library.clear_layouts(device)
+        self._library.set_host_limit(None)
+        self._library.trim_host()
+
+    def machine(self) -> Machine:
+        """The planned device's link, measured within its budget."""
+        link_bandwidth = self._options.link_bandwidth
+        if self.on_cpu:
+            return Machine.measure() if link_bandwidth is None else Machine.emulated(link_bandwidth)
+        if link_bandwidth is not None:
+            self._warn("link_bandwidth has no effect on a GPU: its copies are its own")
+        try:
+            return measured_link(self._library, self.device)
+        except LibraryError:
+            self._note(
+                f"the budget has no room to measure the link in: plans take it for "
+                f"{_ASSUMED_LINK / 1e9:g} GB/s"
+            )
+            return Machine("pinned host memory", _ASSUMED_LINK, _ASSUMED_LINK)
+
+    def first_step_begins(self) -> None:
+        """Remembers what each device holds before it."""
+        for device in self.numbers:
+            self._library.restart_window(device)
+        self._first = {device: self._library.step_counts(device) for device in self.numbers}
+
+    def find_busiest(self) -> dict[str, int] | None:
+        """Goes over to the device that needed most memory in the first step.
+
+        Returns:
+            That device's counts before the step; None if it is the planned one already.
+        """
+        if len(self.numbers) == 1:
+            return None
+        after = {device: self._library.step_counts(device) for device in self.numbers}
+        needed = {
+            device: after[device]["window_peak_bytes"] - self._first[device]["bytes_in_use"]
+            for device in self.numbers
+        }
+        busiest = max(self.numbers, key=lambda device: needed[device])
+        if busiest == self.device:
+            return None
+        self.device = busiest
+        self.budget_bytes = after[busiest]["budget_bytes"]
+        for device in self.numbers:
+            self._library.clear_layouts(device)
+        return self._first[busiest]
+
+    def _resolved_budget(self, device: int) -> int:
+        """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
+        if device < FIRST_GPU:
+            return budgets.resolve(self._options.budget)
+        gpu = self._library.memory_stats(device)
+        return budgets.resolve(
+            self._options.budget,
+            device_limit_bytes=gpu["memory_bytes"],
+            in_use_bytes=gpu["bytes_in_use"],
+        )

@@ -1,0 +1,67 @@
+"""A plan in the session, and what the pass said of the graphs that it met under it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import weakref
+from typing import Any
+
+from tfswap.ops.library import Library
+from tfswap.plan import SwapPlan
+from tfswap.session import PlanSession
+
+# Texts of different models differ, so that what the pass said of one is not taken for another's.
+_labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_label_count = itertools.count()
+# The pass's last record when each text was pushed for the first time in this process.
+_first_pushed: dict[str, int] = {}
+
+
+class PassSession:
+    """The session of one training of a model.
+
+    TensorFlow keeps what it has optimised: under a text that it knows, from an earlier `fit` of
+    this model, the pass does not run again, and what it said then holds.
+    """
+
+    def __init__(self, lib: Library, model: Any) -> None:
+        self._library = lib
+        self._model = model
+        self._label = _labels.setdefault(model, f"model {next(_label_count)}")
+        self._serial = self._begun_serial = self._last_serial()  # records behind it hold
+        self._session = PlanSession()
+
+    def push(self, plan: SwapPlan) -> None:
+        """Puts the plan in force."""
+        text = self._session.push(plan, describe=True, label=self._label)
+        key = hashlib.sha256(text.encode()).hexdigest()
+        self._serial = min(self._serial, _first_pushed.setdefault(key, self._last_serial()))
+
+    def push_anew(self, plan: SwapPlan) -> None:
+        """Likewise, under a text that nobody knows: the pass sees its graphs again."""
+        _labels[self._model] = self._label = f"model {next(_label_count)}"
+        self.push(plan)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the pass said of this training's graphs, oldest first."""
+        return [r for r in self._library.pass_records() if r["serial"] > self._serial]
+
+    def is_new(self, record: dict[str, Any]) -> bool:
+        """Whether the pass said so in this training, not in an earlier one of this model."""
+        return bool(record["serial"] > self._begun_serial)
+
+    def ensure(self) -> bool:
+        """Pushes the plan again if something has dropped it; says whether it had to."""
+        return self._session.ensure()
+
+    def in_force(self) -> bool:
+        """Whether the session still holds the plan."""
+        return self._session.in_force()
+
+    def withdraw(self) -> None:
+        """Takes the plan out of the session."""
+        self._session.withdraw()
+
+    def _last_serial(self) -> int:
+        return max((r["serial"] for r in self._library.pass_records()), default=0)
