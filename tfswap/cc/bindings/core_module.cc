@@ -15,6 +15,7 @@
 
 #include "bindings/card_bindings.h"
 #include "bindings/packing_bindings.h"
+#include "bindings/spill_bindings.h"
 #include "core/copy.h"
 #include "core/local_search.h"
 #include "core/max_tree.h"
@@ -261,6 +262,7 @@ PYBIND11_MODULE(_core, module) {
   tfswap::BindMaxTree(module);
   tfswap::BindPacking(module);
   tfswap::BindCard(module);
+  tfswap::BindSpill(module);
   module.def("measure_copy_speed", &tfswap::MeasureCopySpeed, py::arg("bytes"), py::arg("repeats"),
              py::call_guard<py::gil_scoped_release>());
 }

@@ -1,0 +1,142 @@
+#include "bindings/spill_bindings.h"
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/copy.h"
+#include "core/extents.h"
+#include "core/spill_file.h"
+#include "core/spill_speed.h"
+
+namespace py = pybind11;
+
+namespace tfswap {
+namespace {
+
+[[noreturn]] void ThrowOsError(const std::string& text) {
+  PyErr_SetString(PyExc_OSError, text.c_str());
+  throw py::error_already_set();
+}
+
+std::unique_ptr<SpillFile> MakeSpillFile(const std::string& folder, int64_t limit_bytes,
+                                         bool checksums, bool io_uring) {
+  std::string problem;
+  std::unique_ptr<SpillFile> file;
+  {
+    py::gil_scoped_release without_gil;
+    file = SpillFile::Create(folder, limit_bytes, &problem, {checksums, io_uring});
+  }
+  if (file == nullptr) ThrowOsError(problem);
+  return file;
+}
+
+// The memory of a contiguous array; it stays where it is as long as `info` lives.
+int64_t BytesOf(const py::buffer_info& info) {
+  py::ssize_t stride = info.itemsize;
+  for (py::ssize_t i = info.ndim; i-- > 0; stride *= info.shape[i]) {
+    if (info.shape[i] > 1 && info.strides[i] != stride) {
+      throw std::invalid_argument("a contiguous array is needed");
+    }
+  }
+  return info.size * info.itemsize;
+}
+
+void Write(SpillFile* file, int64_t offset, const py::buffer& data) {
+  const py::buffer_info info = data.request();
+  const int64_t bytes = BytesOf(info);
+  std::string error;
+  {
+    py::gil_scoped_release without_gil;
+    error = file->Write(offset, info.ptr, bytes);
+  }
+  if (!error.empty()) ThrowOsError(error);
+}
+
+void Read(SpillFile* file, int64_t offset, const py::buffer& data) {
+  const py::buffer_info info = data.request(/*writable=*/true);
+  const int64_t bytes = BytesOf(info);
+  std::string error;
+  {
+    py::gil_scoped_release without_gil;
+    error = file->Read(offset, info.ptr, bytes);
+  }
+  if (!error.empty()) ThrowOsError(error);
+}
+
+void InjectFault(SpillFile* file, const std::string& kind) {
+  if (!file->InjectFault(kind)) throw std::invalid_argument("there is no fault '" + kind + "'");
+}
+
+SpillSpeed Measure(const std::string& folder, int64_t bytes, double seconds, bool checksums,
+                   bool io_uring) {
+  SpillSpeed speed;
+  std::string problem;
+  {
+    py::gil_scoped_release without_gil;
+    problem = MeasureSpill(folder, bytes, seconds, &speed, {checksums, io_uring});
+  }
+  if (!problem.empty()) ThrowOsError(problem);
+  return speed;
+}
+
+}  // namespace
+
+void BindSpill(py::module_& module) {
+  py::class_<Extents>(module, "Extents")
+      .def(py::init<>())
+      .def("take", &Extents::Take, py::arg("bytes"))
+      .def("give_back", &Extents::GiveBack, py::arg("offset"), py::arg("bytes"))
+      .def("grow", &Extents::Grow, py::arg("bytes"))
+      .def_property_readonly("end", &Extents::end)
+      .def_property_readonly("free_bytes", &Extents::free_bytes)
+      .def_property_readonly("free_bytes_at_end", &Extents::free_bytes_at_end)
+      .def_property_readonly("largest_free_bytes", &Extents::largest_free_bytes);
+
+  py::class_<SpillStats>(module, "SpillStats")
+      .def_readonly("bytes_in_use", &SpillStats::bytes_in_use)
+      .def_readonly("peak_bytes_in_use", &SpillStats::peak_bytes_in_use)
+      .def_readonly("file_bytes", &SpillStats::file_bytes)
+      .def_readonly("limit_bytes", &SpillStats::limit_bytes)
+      .def_readonly("bytes_written", &SpillStats::bytes_written)
+      .def_readonly("bytes_read", &SpillStats::bytes_read)
+      .def_readonly("write_ns", &SpillStats::write_ns)
+      .def_readonly("read_ns", &SpillStats::read_ns);
+
+  py::class_<SpillFile>(module, "SpillFile")
+      .def(py::init(&MakeSpillFile), py::arg("folder"), py::arg("limit_bytes") = 0, py::kw_only(),
+           py::arg("checksums") = true, py::arg("io_uring") = true)
+      .def("allocate", &SpillFile::Allocate, py::arg("bytes"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("free", &SpillFile::Free, py::arg("offset"), py::arg("bytes"))
+      .def("write", &Write, py::arg("offset"), py::arg("data"))
+      .def("read", &Read, py::arg("offset"), py::arg("data"))
+      .def("inject_fault", &InjectFault, py::arg("kind"))
+      .def("stats", &SpillFile::Stats)
+      .def("reset_peak", &SpillFile::ResetPeak)
+      .def_property_readonly("problem", &SpillFile::problem)
+      .def_property_readonly("engine", &SpillFile::engine)
+      .def_property_readonly("folder", &SpillFile::folder);
+
+  py::class_<SpillSpeed>(module, "SpillSpeed")
+      .def_readonly("write_bytes_per_s", &SpillSpeed::write_bytes_per_s)
+      .def_readonly("read_bytes_per_s", &SpillSpeed::read_bytes_per_s)
+      .def_readonly("both_write_bytes_per_s", &SpillSpeed::both_write_bytes_per_s)
+      .def_readonly("both_read_bytes_per_s", &SpillSpeed::both_read_bytes_per_s);
+
+  module.def("measure_spill", &Measure, py::arg("folder"), py::arg("bytes"),
+             py::arg("seconds") = 0.5, py::kw_only(), py::arg("checksums") = true,
+             py::arg("io_uring") = true);
+  module.def(
+      "buffer_checksum",
+      [](const py::buffer& data, bool portable) {
+        const py::buffer_info info = data.request();
+        return BufferChecksum(info.ptr, static_cast<size_t>(BytesOf(info)), portable);
+      },
+      py::arg("data"), py::arg("portable") = false);
+}
+
+}  // namespace tfswap

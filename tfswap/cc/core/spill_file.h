@@ -1,0 +1,153 @@
+// Far memory in a file.
+//
+//   caller's memory   |  piece 0  |  piece 1  |  piece 2  | rest |      1 MiB each
+//                         |           |           |          |
+//   in flight             v           v           v          v          several at once, no cache
+//   the file     ...|     extent, whole blocks                    |...
+//
+// Reads and writes go past the page cache, straight from and into the caller's memory where the
+// file can take it; a rest that is not a whole block, and memory that begins anywhere, go through
+// blocks of our own. Each piece has a checksum in memory, worked out while it is being written and
+// looked at while later ones are being read, so that a disk that gives back something else is an
+// error, never a wrong tensor.
+//
+// The file has no name from its birth: however the process ends, nothing stays on the disk.
+
+#ifndef TFSWAP_CORE_SPILL_FILE_H_
+#define TFSWAP_CORE_SPILL_FILE_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/extents.h"
+#include "core/io_queue.h"
+
+namespace tfswap {
+
+struct SpillOptions {
+  bool checksums = true;
+  bool io_uring = true;  // where it is allowed; else, and where it is not, threads
+};
+
+struct SpillStats {
+  int64_t bytes_in_use = 0;  // whole blocks
+  int64_t peak_bytes_in_use = 0;
+  int64_t file_bytes = 0;   // what the disk gives; counted against the limit
+  int64_t limit_bytes = 0;  // 0: none
+  int64_t bytes_written = 0;
+  int64_t bytes_read = 0;
+  int64_t write_ns = 0;  // spent in Write(), by all callers together
+  int64_t read_ns = 0;
+};
+
+// Thread-safe; several may write and read at once, each its own extents. Not for forked processes:
+// there everything answers with an error, and the file stays the parent's.
+class SpillFile {
+ public:
+  static constexpr int64_t kPieceBytes = int64_t{1} << 20;
+
+  // A file of mode 0600 in `folder`; 0 is no limit. Null where there can be none, or none past the
+  // page cache; `*problem` then says why and what to do.
+  static std::unique_ptr<SpillFile> Create(const std::string& folder, int64_t limit_bytes,
+                                           std::string* problem, const SpillOptions& options = {});
+  ~SpillFile();
+  SpillFile(const SpillFile&) = delete;
+  SpillFile& operator=(const SpillFile&) = delete;
+
+  // The offset of an extent of `bytes` bytes, for which the disk has room from now on; -1 if the
+  // limit is reached or the disk is full, and problem() says so.
+  int64_t Allocate(int64_t bytes);
+  void Free(int64_t offset, int64_t bytes);
+
+  // Return when all is done, and nothing is in flight whatever has gone wrong; the error's text, or
+  // none. `offset` is an extent's, or whole pieces into it; reads are of what was written there,
+  // whole pieces or up to its end.
+  std::string Write(int64_t offset, const void* data, int64_t bytes);
+  std::string Read(int64_t offset, void* data, int64_t bytes);
+
+  SpillStats Stats() const;
+  void ResetPeak();
+  std::string problem() const;  // of the last Allocate() that answered -1
+  const char* engine() const { return uses_io_uring_ ? "io_uring" : "threads"; }
+  const std::string& folder() const { return folder_; }
+
+  // For tests; from now on, until "": "write-error", "read-error" (EIO), "write-full" (ENOSPC),
+  // "short-write", "short-read" (half of what was asked for, each time), "end-of-file" (a read
+  // finds nothing), "bit-flip" (a read gets one bit wrong), "slow" (20 ms a request) or "disk-full"
+  // (the file cannot grow). False if it is none of these.
+  bool InjectFault(const std::string& kind);
+
+ private:
+  enum class Fault {
+    kNone,
+    kWriteError,
+    kReadError,
+    kWriteFull,
+    kShortWrite,
+    kShortRead,
+    kEndOfFile,
+    kBitFlip,
+    kSlow,
+    kDiskFull,
+  };
+
+  struct Piece {
+    int64_t bytes = 0;  // 0: not written
+    uint64_t checksum = 0;
+  };
+  struct Extent {
+    int64_t bytes = 0;  // whole blocks
+    std::vector<Piece> pieces;
+  };
+  // What one call needs for itself, kept for the next one.
+  struct Lane {
+    ~Lane();
+    std::unique_ptr<IoQueue> queue;
+    char* bounce = nullptr;  // a piece for each slot; touched only where needed
+  };
+  class Transfer;
+
+  SpillFile(std::string folder, int file, int64_t limit_bytes, const SpillOptions& options);
+
+  std::string TryOut();
+  std::string Grow(int64_t bytes);
+  int ResizeFile(int64_t bytes);
+  std::string Move(bool write, int64_t offset, char* data, int64_t bytes);
+  std::unique_ptr<Lane> MakeLane(bool io_uring);
+  std::unique_ptr<Lane> TakeLane();
+  void GiveBackLane(std::unique_ptr<Lane> lane);
+  std::shared_ptr<Extent> Find(int64_t offset, int64_t bytes, size_t* first_piece) const;
+  std::string InForkedProcess() const;
+
+  const std::string folder_;
+  const int file_;
+  const SpillOptions options_;
+  const pid_t process_;
+  int64_t block_bytes_ = 4096;       // of the file
+  int64_t memory_alignment_ = 4096;  // of memory that needs no block of ours
+  bool uses_io_uring_ = false;
+  std::atomic<Fault> fault_{Fault::kNone};
+
+  mutable std::mutex mu_;
+  Extents free_;
+  std::map<int64_t, std::shared_ptr<Extent>> extents_;  // by offset
+  SpillStats stats_;
+  std::string problem_;
+
+  std::mutex lanes_mu_;
+  std::condition_variable lane_is_idle_;
+  std::vector<std::unique_ptr<Lane>> idle_lanes_;
+  int num_lanes_ = 0;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_CORE_SPILL_FILE_H_
