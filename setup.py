@@ -93,6 +93,18 @@ class TensorFlow:
 
 
 @dataclass(frozen=True)
+class Blosc:
+    """The installed c-blosc2, for the codecs that are its."""
+
+    version: str
+    include: str
+
+    @property
+    def compile_flags(self) -> tuple[str, ...]:
+        return ("-DTFSWAP_WITH_BLOSC", f"-isystem{self.include}")
+
+
+@dataclass(frozen=True)
 class CompileStep:
     """One source file, its object, and the whole command between them."""
 
@@ -242,6 +254,30 @@ def check_platform() -> None:
     if sys.version_info < MINIMUM_PYTHON:
         minimum = ".".join(map(str, MINIMUM_PYTHON))
         raise BuildError(f"Python {minimum} or newer is needed; this is {sys.version.split()[0]}.")
+
+
+def find_blosc() -> Blosc | None:
+    """c-blosc2's headers in the environment that tfswap is being installed into, if it has them.
+
+    The wheel of blosc2 brings them. Nothing is linked: its library is looked for at run time.
+    """
+    found = json.loads(_ask_target_python(_FIND_BLOSC))
+    return Blosc(found["version"], found["include"]) if found["include"] else None
+
+
+_FIND_BLOSC = """
+import importlib.metadata as metadata, importlib.util as util, json, os
+spec = util.find_spec("blosc2")
+version = include = None
+try:
+    version = metadata.version("blosc2")
+except metadata.PackageNotFoundError:
+    spec = None
+for folder in (spec.submodule_search_locations or [] if spec else []):
+    if os.path.exists(os.path.join(folder, "include", "blosc2.h")):
+        include = os.path.join(folder, "include")
+print(json.dumps({"version": version, "include": include}))
+"""
 
 
 def target_environment(environment: dict[str, str]) -> dict[str, str]:
@@ -480,7 +516,16 @@ def build_libraries() -> dict[str, Path]:
         if "std=" not in flag
     )
     pybind11 = pybind11_include()
+    blosc = find_blosc()
+    if blosc is None:
+        print("without blosc2: the codecs lz4, zstd and zfp are left out (pip install blosc2)")
     core = compile_steps(sources("core", "packing"), compiler, (*common, "-O3"), "")
+    core += compile_steps(
+        sources("codecs"),
+        compiler,
+        (*common, "-O3", *(blosc.compile_flags if blosc else ())),
+        blosc.version if blosc else "",
+    )
     bindings = compile_steps(
         sources("bindings"),
         compiler,
@@ -512,16 +557,16 @@ def build_libraries() -> dict[str, Path]:
 
     folder = objects_folder()
     module = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
-    threads = ("-pthread",)
+    system = ("-pthread", "-ldl")
     beside = (f"-L{folder}", "-l:libtfswap.so", "-Wl,-rpath,$ORIGIN")
     libraries: dict[str, tuple[list[CompileStep], tuple[str, ...]]] = {
-        module: ([*core, *bindings], threads),
-        LIBRARY: ([*core, *runtime], (*threads, *tensorflow.libraries)),
+        module: ([*core, *bindings], system),
+        LIBRARY: ([*core, *runtime], (*system, *tensorflow.libraries)),
     }
     if tensorflow.cuda:
         # What is missing in it would only be noticed on a machine with a GPU.
         complete = (*beside, *tensorflow.libraries, "-Wl,--no-undefined")
-        libraries[GPU_LIBRARY] = (gpu, (*threads, *complete))
+        libraries[GPU_LIBRARY] = (gpu, (*system, *complete))
     for name, (steps, flags) in libraries.items():
         link(folder / name, [step.object for step in steps], compiler, flags)
     info = folder / "_build_info.py"

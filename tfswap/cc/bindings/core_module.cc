@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/card_bindings.h"
+#include "bindings/codec_bindings.h"
 #include "bindings/packing_bindings.h"
 #include "bindings/spill_bindings.h"
 #include "core/copy.h"
@@ -263,6 +264,7 @@ PYBIND11_MODULE(_core, module) {
   tfswap::BindPacking(module);
   tfswap::BindCard(module);
   tfswap::BindSpill(module);
+  tfswap::BindCodecs(module);
   module.def("measure_copy_speed", &tfswap::MeasureCopySpeed, py::arg("bytes"), py::arg("repeats"),
              py::call_guard<py::gil_scoped_release>());
 }

@@ -1,0 +1,193 @@
+#include "codecs/codec_stream.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "core/copy.h"
+#include "core/thread_team.h"
+
+namespace tfswap {
+namespace {
+
+// Below it another thread is woken in vain.
+constexpr size_t kLeastBytesPerThread = 512 << 10;
+// From it on, what is decoded goes past the caches: most of it would not be there when it is read.
+constexpr size_t kPastCacheBytes = 1 << 20;
+constexpr size_t kSectionsAtOnce = 4;
+
+// A section that is not in one piece, encoded: one a thread.
+char* Scratch() {
+  thread_local const std::unique_ptr<char[]> scratch(new char[MostEncodedBytes(kSectionBytes)]);
+  return scratch.get();
+}
+
+int UsefulThreads(size_t bytes, int threads) {
+  const size_t useful = std::max(bytes / kLeastBytesPerThread, size_t{1});
+  return static_cast<int>(std::min(useful, static_cast<size_t>(std::max(threads, 1))));
+}
+
+size_t SectionsOf(size_t bytes) { return (bytes + kSectionBytes - 1) / kSectionBytes; }
+
+// Gives `work` the sections of a buffer, some at a time, to whoever asks.
+class SectionQueue {
+ public:
+  explicit SectionQueue(size_t sections) : sections_(sections) {}
+
+  // Calls work(section) until it answers false or there are none.
+  template <typename Work>
+  void Take(const Work& work) {
+    while (true) {
+      const size_t begin = next_.fetch_add(kSectionsAtOnce, std::memory_order_relaxed);
+      const size_t end = std::min(begin + kSectionsAtOnce, sections_);
+      if (begin >= sections_) return;
+      for (size_t section = begin; section < end; ++section) {
+        if (work(section)) continue;
+        next_.store(sections_, std::memory_order_relaxed);
+        return;
+      }
+    }
+  }
+
+ private:
+  const size_t sections_;
+  std::atomic<size_t> next_{0};
+};
+
+// What the threads that encode one buffer share.
+struct Encoding {
+  const CodecSpec& spec;
+  const char* data;
+  ChunkSource* source;
+  EncodedBuffer* out;
+  std::mutex mu;  // of source and out->chunks
+};
+
+// Writes sections one behind the other into chunks of its own.
+class ChunkWriter {
+ public:
+  explicit ChunkWriter(Encoding* encoding) : encoding_(encoding) {}
+
+  // False: there is no chunk for it.
+  bool Write(size_t index) {
+    EncodedBuffer& out = *encoding_->out;
+    const char* const from = encoding_->data + index * kSectionBytes;
+    const size_t bytes = std::min(kSectionBytes, out.bytes - index * kSectionBytes);
+    if (left_ < kSectionHeaderBytes && !NextChunk(&chunk_)) return false;
+    EncodedBuffer::Section& section = out.sections[index];
+    section.chunk = chunk_;
+    section.offset = static_cast<uint32_t>(out.chunk_bytes - left_);
+    const bool fits = left_ >= MostEncodedBytes(bytes);
+    char* const to = fits ? cursor_ : Scratch();
+    const size_t encoded_bytes = EncodeUnlessStored(encoding_->spec, from, bytes, to);
+    if (encoded_bytes == 0) {
+      section.encoded_bytes = static_cast<uint32_t>(MostEncodedBytes(bytes));
+      return Copy(to, kSectionHeaderBytes, &section) && Copy(from, bytes, &section);
+    }
+    section.encoded_bytes = static_cast<uint32_t>(encoded_bytes);
+    if (!fits) return Copy(to, encoded_bytes, &section);
+    Advance(encoded_bytes);
+    return true;
+  }
+
+ private:
+  bool Copy(const char* from, size_t bytes, EncodedBuffer::Section* section) {
+    const size_t first = std::min(bytes, left_);
+    if (from != cursor_) CopyPastCache(cursor_, from, first);
+    Advance(first);
+    if (first == bytes) return true;
+    if (!NextChunk(&section->rest)) return false;
+    CopyPastCache(cursor_, from + first, bytes - first);
+    Advance(bytes - first);
+    return true;
+  }
+
+  void Advance(size_t bytes) {
+    cursor_ += bytes;
+    left_ -= bytes;
+  }
+
+  bool NextChunk(uint32_t* index) {
+    std::lock_guard<std::mutex> lock(encoding_->mu);
+    std::vector<char*>& chunks = encoding_->out->chunks;
+    char* const chunk = encoding_->source->Take();
+    if (chunk == nullptr) return false;
+    chunk_ = *index = static_cast<uint32_t>(chunks.size());
+    chunks.push_back(chunk);
+    cursor_ = chunk;
+    left_ = encoding_->out->chunk_bytes;
+    return true;
+  }
+
+  Encoding* const encoding_;
+  uint32_t chunk_ = 0;
+  char* cursor_ = nullptr;
+  size_t left_ = 0;
+};
+
+bool DecodeOne(const EncodedBuffer& encoded, size_t index, char* data, bool past_cache) {
+  const EncodedBuffer::Section& section = encoded.sections[index];
+  const size_t bytes = std::min(kSectionBytes, encoded.bytes - index * kSectionBytes);
+  const char* from = encoded.chunks[section.chunk] + section.offset;
+  const size_t first = encoded.chunk_bytes - section.offset;
+  if (section.encoded_bytes > first) {
+    char* const whole = Scratch();
+    std::memcpy(whole, from, first);
+    std::memcpy(whole + first, encoded.chunks[section.rest], section.encoded_bytes - first);
+    from = whole;
+  }
+  return DecodeSection(from, section.encoded_bytes, data + index * kSectionBytes, bytes,
+                       past_cache);
+}
+
+}  // namespace
+
+bool Encode(const CodecSpec& spec, const void* data, size_t bytes, int threads, ChunkSource* source,
+            EncodedBuffer* out) {
+  *out = EncodedBuffer();
+  out->bytes = bytes;
+  out->chunk_bytes = source->chunk_bytes();
+  out->sections.resize(SectionsOf(bytes));
+  Encoding encoding = {spec, static_cast<const char*>(data), source, out, {}};
+  SectionQueue queue(out->sections.size());
+  std::atomic<bool> complete{out->chunk_bytes >= MostEncodedBytes(kSectionBytes)};
+  if (complete) {
+    ThreadTeam::Shared().Together(UsefulThreads(bytes, threads), [&] {
+      ChunkWriter writer(&encoding);
+      queue.Take([&](size_t section) {
+        if (!writer.Write(section)) complete = false;
+        return complete.load(std::memory_order_relaxed);
+      });
+    });
+  }
+  if (!complete) {
+    Release(out, source);
+    return false;
+  }
+  for (const EncodedBuffer::Section& section : out->sections) {
+    out->encoded_bytes += section.encoded_bytes;
+  }
+  return true;
+}
+
+bool Decode(const EncodedBuffer& encoded, void* data, int threads) {
+  SectionQueue queue(encoded.sections.size());
+  std::atomic<bool> well_formed{true};
+  const bool past_cache = encoded.bytes >= kPastCacheBytes;
+  ThreadTeam::Shared().Together(UsefulThreads(encoded.bytes, threads), [&] {
+    queue.Take([&](size_t section) {
+      if (!DecodeOne(encoded, section, static_cast<char*>(data), past_cache)) well_formed = false;
+      return well_formed.load(std::memory_order_relaxed);
+    });
+  });
+  return well_formed;
+}
+
+void Release(EncodedBuffer* encoded, ChunkSource* source) {
+  for (char* chunk : encoded->chunks) source->Give(chunk);
+  *encoded = EncodedBuffer();
+}
+
+}  // namespace tfswap

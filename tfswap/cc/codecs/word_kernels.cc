@@ -1,0 +1,53 @@
+#include "codecs/word_kernels.h"
+
+#include <atomic>
+
+namespace tfswap {
+namespace {
+
+struct Path {
+  const char* name;
+  const WordKernels* (*kernels)(int element_bytes);
+};
+
+constexpr Path kPaths[] = {
+    {"avx512", &Avx512Kernels}, {"avx2", &Avx2Kernels}, {"portable", &PortableKernels}};
+
+// Words of 4 bytes decide: some machines have AVX-512 for them and not for those of 2.
+const Path* BestPath() {
+  static const Path* const best = [] {
+    const Path* path = kPaths;
+    while (path->kernels(4) == nullptr) ++path;
+    return path;
+  }();
+  return best;
+}
+
+std::atomic<const Path*>& ChosenPath() {
+  static std::atomic<const Path*> chosen(BestPath());
+  return chosen;
+}
+
+}  // namespace
+
+const WordKernels& KernelsFor(int element_bytes) {
+  const Path* path = ChosenPath().load(std::memory_order_relaxed);
+  const int word_bytes = element_bytes == 2 ? 2 : 4;
+  while (path->kernels(word_bytes) == nullptr) ++path;
+  return *path->kernels(word_bytes);
+}
+
+const char* CodecPath() { return ChosenPath().load()->name; }
+
+const char* BestCodecPath() { return BestPath()->name; }
+
+bool SetCodecPath(std::string_view name) {
+  for (const Path& path : kPaths) {
+    if (name != path.name || path.kernels(4) == nullptr) continue;
+    ChosenPath() = &path;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace tfswap
