@@ -1,7 +1,12 @@
 """Types of the native core; what it computes is described in ``cc/core/simulator.h``."""
 
+import builtins
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview | NDArray[Any]
 
 class Tier:
     def __init__(
@@ -228,3 +233,60 @@ def measure_spill(
     """What a spill file of at most so many bytes in the folder reaches; leaves nothing there."""
 
 def buffer_checksum(data: NDArray[np.generic], portable: bool = False) -> int: ...
+SECTION_BYTES: int
+
+class Encoded:
+    """A buffer, encoded in sections that lie in chunks; see ``cc/codecs/codec_stream.h``."""
+
+    @property
+    def encoded_bytes(self) -> int: ...
+    @property
+    def chunks(self) -> int: ...
+    def decode(self, threads: int = 1) -> bytes: ...
+
+def encode(
+    data: Buffer,
+    codec: str,
+    element_bytes: int = 4,
+    rate_percent: int = 100,
+    threads: int = 1,
+    chunk_bytes: int = ...,
+    most_chunks: int = ...,
+) -> Encoded | None:
+    """Encodes a whole buffer; None: it needs more chunks than there may be.
+
+    Raises ValueError for a codec that is unknown, not loaded, or not for such elements.
+    """
+
+def encode_section(
+    data: Buffer, codec: str, element_bytes: int = 4, rate_percent: int = 100
+) -> bytes: ...
+def decode_section(data: Buffer, bytes: int, past_cache: bool = False) -> builtins.bytes | None:
+    """The source of so many bytes; None: what is given is malformed."""
+
+def measure_codec(
+    data: Buffer,
+    codec: str,
+    element_bytes: int = 4,
+    rate_percent: int = 100,
+    threads: int = 1,
+    repeats: int = 5,
+) -> tuple[int, float, float, float]:
+    """(encoded bytes, seconds to encode, to decode, to copy by memcpy), medians of `repeats`."""
+
+def why_not_codec(codec: str, element_bytes: int = 4) -> str:
+    """Why a codec cannot be used in this process; empty: it can be."""
+
+def sparsity(data: Buffer, element_bytes: int = 4, every: int = 1) -> float:
+    """The part of words that are zero in all their bits, of every so-manieth 4 KiB."""
+
+def count_zero_words(data: Buffer, element_bytes: int = 4) -> int: ...
+def load_blosc(path: str) -> str:
+    """Loads c-blosc2's library, once; empty, or why it cannot be used."""
+
+def codec_path() -> str:
+    """The instructions in use: "avx512", "avx2" or "portable"."""
+
+def best_codec_path() -> str: ...
+def set_codec_path(name: str) -> bool:
+    """For tests; false: there is no such path on this machine."""

@@ -75,7 +75,7 @@ size_t ZfpBytes(const CodecSpec& spec, size_t coded_bytes) {
   return (coded_bytes / 64 * cell_bits + 63) / 64 * 8;
 }
 
-// Contexts of one thread for one spec; for ZFP, of one size too.
+// Contexts of one thread for one spec and size.
 class Contexts {
  public:
   Contexts(const Library& library, const CodecSpec& spec, size_t coded_bytes) : library_(library) {
@@ -83,14 +83,13 @@ class Contexts {
     std::fill(std::begin(cparams.filters), std::end(cparams.filters), 0);
     cparams.typesize = spec.element_bytes;
     cparams.nthreads = 1;  // sections are what runs in parallel
-    cparams.blocksize = static_cast<int32_t>(kSectionBytes);
+    cparams.blocksize = static_cast<int32_t>(coded_bytes);
     cparams.splitmode = BLOSC_NEVER_SPLIT;
     blosc2_dparams dparams = library.default_dparams();
     dparams.nthreads = 1;
     if (spec.codec == Codec::kZfp) {
       cparams.compcode = BLOSC_CODEC_ZFP_FIXED_RATE;
       cparams.compcode_meta = static_cast<uint8_t>(spec.rate_percent);
-      cparams.blocksize = static_cast<int32_t>(coded_bytes);
       shape_ = MakeShape(cparams, dparams, coded_bytes);
       if (shape_ == nullptr) return;
       cparams.schunk = shape_;
@@ -144,16 +143,19 @@ class Contexts {
   blosc2_context* decoder_ = nullptr;
 };
 
-// This thread's; null if c-blosc2 could make none.
+// This thread's; null if c-blosc2 could make none. They are made for one size each: a context that
+// has met a smaller one cuts all that follows into blocks of that size.
 Contexts* ContextsFor(const CodecSpec& spec, size_t coded_bytes) {
   using Key = std::tuple<Codec, int, int, size_t>;
-  constexpr size_t kMostKept = 16;  // sections of other sizes than a whole one's are few
-  thread_local std::map<Key, std::unique_ptr<Contexts>> kept;
-  const Key key = {spec.codec, spec.element_bytes, spec.rate_percent,
-                   spec.codec == Codec::kZfp ? coded_bytes : 0};
+  using Kept = std::map<Key, std::unique_ptr<Contexts>>;
+  constexpr size_t kMostShorter = 8;
+  thread_local Kept whole_sections, shorter;
+  const bool is_whole = coded_bytes == kSectionBytes;
+  Kept& kept = is_whole ? whole_sections : shorter;
+  const Key key = {spec.codec, spec.element_bytes, spec.rate_percent, coded_bytes};
   auto found = kept.find(key);
   if (found == kept.end()) {
-    if (kept.size() >= kMostKept) kept.clear();
+    if (!is_whole && kept.size() >= kMostShorter) kept.clear();
     found = kept.emplace(key, std::make_unique<Contexts>(*loaded.load(), spec, coded_bytes)).first;
   }
   return found->second->complete() ? found->second.get() : nullptr;

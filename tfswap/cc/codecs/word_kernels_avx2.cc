@@ -98,24 +98,26 @@ TFSWAP_AVX2 inline uint32_t NonZero2(const char* from) {
   return ~static_cast<uint32_t>(_mm256_movemask_epi8(in_order));
 }
 
-TFSWAP_AVX2 inline void PackGroup4(const char* from, uint32_t bitmap, char** to) {
+TFSWAP_AVX2 inline char* PackGroup4(const char* from, uint32_t bitmap, char* to) {
   for (int i = 0; i < 4; ++i) {
     const uint32_t bits = bitmap >> 8 * i & 0xFF;
     const __m256i packed =
         _mm256_permutevar8x32_epi32(Load256(from + 32 * i), Lanes32(kPackLanes[bits]));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(*to), packed);
-    *to += 4 * __builtin_popcount(bits);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), packed);
+    to += 4 * __builtin_popcount(bits);
   }
+  return to;
 }
 
-TFSWAP_AVX2 inline void PackGroup2(const char* from, uint32_t bitmap, char** to) {
+TFSWAP_AVX2 inline char* PackGroup2(const char* from, uint32_t bitmap, char* to) {
   for (int i = 0; i < 4; ++i) {
     const uint32_t bits = bitmap >> 8 * i & 0xFF;
     const __m128i packed =
         _mm_shuffle_epi8(Load128(from + 16 * i), Load128(kPackBytes[bits].data()));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(*to), packed);
-    *to += 2 * __builtin_popcount(bits);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
+    to += 2 * __builtin_popcount(bits);
   }
+  return to;
 }
 
 template <int kWordBytes>
@@ -128,11 +130,11 @@ TFSWAP_AVX2 inline uint32_t NonZero(const char* from) {
 }
 
 template <int kWordBytes>
-TFSWAP_AVX2 inline void PackGroup(const char* from, uint32_t bitmap, char** to) {
+TFSWAP_AVX2 inline char* PackGroup(const char* from, uint32_t bitmap, char* to) {
   if constexpr (kWordBytes == 4) {
-    PackGroup4(from, bitmap, to);
+    return PackGroup4(from, bitmap, to);
   } else {
-    PackGroup2(from, bitmap, to);
+    return PackGroup2(from, bitmap, to);
   }
 }
 
@@ -153,15 +155,17 @@ TFSWAP_AVX2 size_t MarkAndPack(const char* from, size_t groups, char* bits, char
                                const char* to_end) {
   constexpr size_t kGroupBytes = kGroupWords * kWordBytes;
   size_t group = 0;
-  for (; group < groups && Fits(*to, to_end, kGroupBytes);
+  char* out = *to;
+  for (; group < groups && Fits(out, to_end, kGroupBytes);
        ++group, from += kGroupBytes, bits += kBitmapBytes) {
     for (size_t line = 0; line < kGroupBytes; line += 64) {
       _mm_prefetch(from + kAheadBytes + line, _MM_HINT_T0);
     }
     const uint32_t bitmap = NonZero<kWordBytes>(from);
     std::memcpy(bits, &bitmap, kBitmapBytes);
-    PackGroup<kWordBytes>(from, bitmap, to);
+    out = PackGroup<kWordBytes>(from, bitmap, out);
   }
+  *to = out;
   return group;
 }
 
@@ -170,10 +174,12 @@ TFSWAP_AVX2 size_t Pack(const char* from, size_t groups, const char* bits, char*
                         const char* to_end) {
   constexpr size_t kGroupBytes = kGroupWords * kWordBytes;
   size_t group = 0;
-  for (; group < groups && Fits(*to, to_end, kGroupBytes);
+  char* out = *to;
+  for (; group < groups && Fits(out, to_end, kGroupBytes);
        ++group, from += kGroupBytes, bits += kBitmapBytes) {
-    PackGroup<kWordBytes>(from, LoadBitmap(bits), to);
+    out = PackGroup<kWordBytes>(from, LoadBitmap(bits), out);
   }
+  *to = out;
   return group;
 }
 
@@ -239,16 +245,18 @@ TFSWAP_AVX2 size_t Positions(const char* bits, size_t groups, uint16_t first, ch
   __m128i places = _mm_add_epi16(_mm_set1_epi16(static_cast<int16_t>(first)),
                                  _mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7));
   size_t group = 0;
-  for (; group < groups && Fits(*to, to_end, 2 * kGroupWords); ++group, bits += kBitmapBytes) {
+  char* out = *to;
+  for (; group < groups && Fits(out, to_end, 2 * kGroupWords); ++group, bits += kBitmapBytes) {
     const uint32_t bitmap = LoadBitmap(bits);
     for (int i = 0; i < 4; ++i) {
       const uint32_t eight = bitmap >> 8 * i & 0xFF;
       const __m128i packed = _mm_shuffle_epi8(places, Load128(kPackBytes[eight].data()));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(*to), packed);
-      *to += 2 * __builtin_popcount(eight);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), packed);
+      out += 2 * __builtin_popcount(eight);
       places = _mm_add_epi16(places, _mm_set1_epi16(8));
     }
   }
+  *to = out;
   return group;
 }
 

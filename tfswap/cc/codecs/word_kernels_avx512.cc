@@ -32,11 +32,11 @@ TFSWAP_AVX512 inline uint32_t NonZero4(__m512i low, __m512i high) {
   return bitmap | static_cast<uint32_t>(_mm512_test_epi32_mask(high, high)) << 16;
 }
 
-TFSWAP_AVX512 inline void Pack4(__m512i low, __m512i high, uint32_t bitmap, char** to) {
-  _mm512_storeu_si512(*to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(bitmap), low));
-  *to += 4 * __builtin_popcount(bitmap & 0xFFFF);
-  _mm512_storeu_si512(*to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(bitmap >> 16), high));
-  *to += 4 * __builtin_popcount(bitmap >> 16);
+TFSWAP_AVX512 inline char* Pack4(__m512i low, __m512i high, uint32_t bitmap, char* to) {
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(bitmap), low));
+  to += 4 * __builtin_popcount(bitmap & 0xFFFF);
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(bitmap >> 16), high));
+  return to + 4 * __builtin_popcount(bitmap >> 16);
 }
 
 TFSWAP_AVX512 size_t MarkWords4(const char* from, size_t groups, char* bits) {
@@ -52,24 +52,28 @@ TFSWAP_AVX512 size_t MarkWords4(const char* from, size_t groups, char* bits) {
 TFSWAP_AVX512 size_t MarkAndPackWords4(const char* from, size_t groups, char* bits, char** to,
                                        const char* to_end) {
   size_t group = 0;
-  for (; group < groups && Fits(*to, to_end, 128); ++group, from += 128, bits += kBitmapBytes) {
+  char* out = *to;
+  for (; group < groups && Fits(out, to_end, 128); ++group, from += 128, bits += kBitmapBytes) {
     _mm_prefetch(from + kAheadBytes, _MM_HINT_T0);
     _mm_prefetch(from + kAheadBytes + 64, _MM_HINT_T0);
     const __m512i low = _mm512_loadu_si512(from);
     const __m512i high = _mm512_loadu_si512(from + 64);
     const uint32_t bitmap = NonZero4(low, high);
     std::memcpy(bits, &bitmap, kBitmapBytes);
-    Pack4(low, high, bitmap, to);
+    out = Pack4(low, high, bitmap, out);
   }
+  *to = out;
   return group;
 }
 
 TFSWAP_AVX512 size_t PackWords4(const char* from, size_t groups, const char* bits, char** to,
                                 const char* to_end) {
   size_t group = 0;
-  for (; group < groups && Fits(*to, to_end, 128); ++group, from += 128, bits += kBitmapBytes) {
-    Pack4(_mm512_loadu_si512(from), _mm512_loadu_si512(from + 64), LoadBitmap(bits), to);
+  char* out = *to;
+  for (; group < groups && Fits(out, to_end, 128); ++group, from += 128, bits += kBitmapBytes) {
+    out = Pack4(_mm512_loadu_si512(from), _mm512_loadu_si512(from + 64), LoadBitmap(bits), out);
   }
+  *to = out;
   return group;
 }
 
@@ -114,25 +118,29 @@ TFSWAP_AVX512_VBMI2 size_t MarkWords2(const char* from, size_t groups, char* bit
 TFSWAP_AVX512_VBMI2 size_t MarkAndPackWords2(const char* from, size_t groups, char* bits, char** to,
                                              const char* to_end) {
   size_t group = 0;
-  for (; group < groups && Fits(*to, to_end, 64); ++group, from += 64, bits += kBitmapBytes) {
+  char* out = *to;
+  for (; group < groups && Fits(out, to_end, 64); ++group, from += 64, bits += kBitmapBytes) {
     _mm_prefetch(from + kAheadBytes, _MM_HINT_T0);
     const __m512i words = _mm512_loadu_si512(from);
     const uint32_t bitmap = _mm512_test_epi16_mask(words, words);
     std::memcpy(bits, &bitmap, kBitmapBytes);
-    _mm512_storeu_si512(*to, _mm512_maskz_compress_epi16(bitmap, words));
-    *to += 2 * __builtin_popcount(bitmap);
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi16(bitmap, words));
+    out += 2 * __builtin_popcount(bitmap);
   }
+  *to = out;
   return group;
 }
 
 TFSWAP_AVX512_VBMI2 size_t PackWords2(const char* from, size_t groups, const char* bits, char** to,
                                       const char* to_end) {
   size_t group = 0;
-  for (; group < groups && Fits(*to, to_end, 64); ++group, from += 64, bits += kBitmapBytes) {
+  char* out = *to;
+  for (; group < groups && Fits(out, to_end, 64); ++group, from += 64, bits += kBitmapBytes) {
     const uint32_t bitmap = LoadBitmap(bits);
-    _mm512_storeu_si512(*to, _mm512_maskz_compress_epi16(bitmap, _mm512_loadu_si512(from)));
-    *to += 2 * __builtin_popcount(bitmap);
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi16(bitmap, _mm512_loadu_si512(from)));
+    out += 2 * __builtin_popcount(bitmap);
   }
+  *to = out;
   return group;
 }
 
@@ -170,12 +178,14 @@ TFSWAP_AVX512_VBMI2 size_t Positions(const char* bits, size_t groups, uint16_t f
   for (size_t i = 0; i < kGroupWords; ++i) counting[i] = static_cast<uint16_t>(first + i);
   __m512i places = _mm512_load_si512(counting);
   size_t group = 0;
-  for (; group < groups && Fits(*to, to_end, 64); ++group, bits += kBitmapBytes) {
+  char* out = *to;
+  for (; group < groups && Fits(out, to_end, 64); ++group, bits += kBitmapBytes) {
     const uint32_t bitmap = LoadBitmap(bits);
-    _mm512_storeu_si512(*to, _mm512_maskz_compress_epi16(bitmap, places));
-    *to += 2 * __builtin_popcount(bitmap);
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi16(bitmap, places));
+    out += 2 * __builtin_popcount(bitmap);
     places = _mm512_add_epi16(places, _mm512_set1_epi16(kGroupWords));
   }
+  *to = out;
   return group;
 }
 

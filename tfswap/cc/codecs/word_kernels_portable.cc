@@ -14,8 +14,8 @@ T Load(const char* from) {
   return value;
 }
 
-// 1, or 0 for zero: by arithmetic, as compilers make a jump of a comparison here, and what cannot be
-// foreseen makes that dear.
+// 1, or 0 for zero: by arithmetic, as compilers make a jump of a comparison here, and what cannot
+// be foreseen makes that dear.
 template <typename Word>
 uint32_t IsKept(Word word) {
   const auto wide = static_cast<uint32_t>(word);

@@ -1,0 +1,63 @@
+"""Codecs of far memory: which there are, which can be used here, and why the others cannot.
+
+``zvc``, ``rle`` and ``csr`` are tfswap's own, for tensors with many zeros; they, ``lz4`` and
+``zstd`` give back every bit. ``zfp`` is lossy: float32 at a fixed part of its size. The last three
+are c-blosc2's (``pip install "tfswap[codecs]"``), which need not be there.
+
+The encodings: ``cc/codecs``. They are those of CSWAP+ (Chen et al. 2023), section 5 of
+``docs/papers.md``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+
+from tfswap import _core
+
+LOSSLESS = ("zvc", "rle", "csr", "lz4", "zstd")
+LOSSY = ("zfp",)
+NAMES = (*LOSSLESS, *LOSSY)
+
+_LIBRARIES = ("libblosc2.so", "libblosc2.so.*")
+
+
+def find_blosc() -> Path | None:
+    """The library of c-blosc2 in the installed package ``blosc2``, which is not imported."""
+    spec = importlib.util.find_spec("blosc2")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for pattern in _LIBRARIES:
+            for path in sorted(Path(folder, "lib").glob(pattern)):
+                return path
+    return None
+
+
+@functools.cache
+def load_blosc() -> str:
+    """Load c-blosc2, once.
+
+    Returns:
+        An empty text, or why ``lz4``, ``zstd`` and ``zfp`` cannot be used.
+    """
+    path = find_blosc()
+    if path is None:
+        return 'blosc2 is not installed: pip install "tfswap[codecs]", then install tfswap again'
+    return _core.load_blosc(str(path))
+
+
+def why_not(codec: str, element_bytes: int = 4) -> str:
+    """Why a codec cannot be used here for elements of so many bytes; empty: it can be.
+
+    Raises:
+        ValueError: There is no such codec.
+    """
+    if codec not in NAMES:
+        raise ValueError(f"unknown codec {codec!r}: allowed are {', '.join(NAMES)}")
+    fault = load_blosc() if codec in ("lz4", "zstd", "zfp") else ""
+    return fault or _core.why_not_codec(codec, element_bytes)
+
+
+def available(element_bytes: int = 4) -> tuple[str, ...]:
+    """The codecs that can be used here for elements of so many bytes."""
+    return tuple(codec for codec in NAMES if not why_not(codec, element_bytes))
