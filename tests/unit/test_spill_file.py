@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -656,36 +658,78 @@ def test_a_forked_process_has_no_part_in_it(own_folder: str, engine: str) -> Non
     )
 
 
-def test_where_io_uring_is_refused_threads_do_it(own_folder: str) -> None:
-    # As containers do it: the call that makes a ring answers EPERM.
-    script = """
-        class Filter(ctypes.Structure):
-            _fields_ = [("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8),
-                        ("k", ctypes.c_uint32)]
-        class Program(ctypes.Structure):
-            _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.POINTER(Filter))]
-        io_uring_setup = 425
-        filters = (Filter * 4)((0x20, 0, 0, 0), (0x15, 0, 1, io_uring_setup),
-                               (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000))
-        libc = ctypes.CDLL(None)
-        zero = ctypes.c_ulong(0)
-        program = Program(4, filters)
+# Answers calls as containers and other kernels do: (number, bits of the third argument, errno).
+REFUSALS = """
+    class Filter(ctypes.Structure):
+        _fields_ = [("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8),
+                    ("k", ctypes.c_uint32)]
+    class Program(ctypes.Structure):
+        _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.POINTER(Filter))]
+    def refuse(number, bits, error):
+        filters = [Filter(0x20, 0, 0, 0), Filter(0x15, 0, 3, number),
+                   Filter(0x20, 0, 0, 32), Filter(0x45, 0, 1, bits) if bits else Filter(0x05),
+                   Filter(0x06, 0, 0, 0x00050000 + error), Filter(0x06, 0, 0, 0x7fff0000)]
+        program = Program(len(filters), (Filter * len(filters))(*filters))
+        libc, zero = ctypes.CDLL(None), ctypes.c_ulong(0)
         assert libc.prctl(38, ctypes.c_ulong(1), zero, zero, zero) == 0  # no new privileges
         if libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(program)) != 0:
             print("no seccomp")
             sys.exit(0)
-        file = core.SpillFile(sys.argv[1])
-        data, back = np.full(9 << 20, 5, np.uint8), np.zeros(9 << 20, np.uint8)
-        offset = file.allocate(data.size)
-        file.write(offset, data)
-        file.read(offset, back)
-        assert (back == 5).all()
-        print(file.engine)
-    """
-    text = output_of(script, own_folder)
+"""
+OPENAT = {"x86_64": 257, "aarch64": 56}
+IO_URING_SETUP, IO_URING_ENTER = 425, 426
+O_TMPFILE, O_DIRECT = 0o20000000, getattr(os, "O_DIRECT", 0)
+
+
+def engine_where_refused(folder: str, number: int, bits: int, error: int) -> str:
+    text = output_of(
+        textwrap.dedent(REFUSALS)
+        + textwrap.dedent("""
+            refuse(*map(int, sys.argv[2:]))
+            try:
+                file = core.SpillFile(sys.argv[1])
+            except OSError as error:
+                print(error)
+                sys.exit(0)
+            data, back = np.full(9 << 20, 5, np.uint8), np.zeros(9 << 20, np.uint8)
+            offset = file.allocate(data.size)
+            file.write(offset, data)
+            file.read(offset, back)
+            assert (back == 5).all() and os.listdir(sys.argv[1]) == []
+            print(file.engine)
+        """),
+        folder,
+        *map(str, (number, bits, error)),
+    )
     if text == "no seccomp\n":
         pytest.skip("this kernel has no seccomp")
-    assert text == "threads\n"
+    return text.strip()
+
+
+def test_where_io_uring_is_refused_threads_do_it(own_folder: str) -> None:
+    assert engine_where_refused(own_folder, IO_URING_SETUP, 0, errno.EPERM) == "threads"
+
+
+def test_where_a_ring_takes_nothing_each_request_is_made_at_once(own_folder: str) -> None:
+    engine = SpillFile(own_folder).engine
+    assert engine_where_refused(own_folder, IO_URING_ENTER, 0, errno.EBUSY) == engine
+
+
+@pytest.mark.skipif(platform.machine() not in OPENAT, reason="another number of the call")
+def test_where_no_file_is_born_nameless_its_name_goes_at_once(own_folder: str) -> None:
+    openat = OPENAT[platform.machine()]
+    engine = SpillFile(own_folder).engine
+    assert engine_where_refused(own_folder, openat, O_TMPFILE, errno.EOPNOTSUPP) == engine
+
+
+@pytest.mark.skipif(platform.machine() not in OPENAT, reason="another number of the call")
+def test_where_the_cache_cannot_be_passed_there_is_no_file(own_folder: str) -> None:
+    openat = OPENAT[platform.machine()]
+    assert engine_where_refused(own_folder, openat, O_DIRECT, errno.EINVAL) == (
+        f"no spill file in {own_folder}: its file system refuses O_DIRECT, so what is swapped out "
+        "would stay in memory. Give another spill_dir, on a disk with a file system that has "
+        "O_DIRECT (ext4 and XFS do)"
+    )
 
 
 def test_a_limit_on_file_sizes_is_a_full_disk(own_folder: str) -> None:

@@ -216,13 +216,13 @@ class SpillFile::Transfer {
     request.write = write_;
     request.offset = offset_ + now.piece * kPieceBytes + now.done_bytes;
     auto add = [&](char* begin, int64_t from, int64_t to) {
-      from = std::max(from, now.done_bytes);
-      to = std::min(to, end);
-      if (from >= to) return;
-      request.parts[request.num_parts++] = {begin + from, static_cast<size_t>(to - from)};
+      const int64_t skipped = std::max<int64_t>(now.done_bytes - from, 0);
+      const int64_t bytes = std::min(to, end) - from - skipped;
+      if (bytes <= 0) return;
+      request.parts[request.num_parts++] = {begin + skipped, static_cast<size_t>(bytes)};
     };
     add(DataOf(now.piece), 0, direct);
-    add(BounceOf(slot) - direct, direct, whole);
+    add(BounceOf(slot), direct, whole);
     lane_->queue->Submit(slot, request);
   }
 
@@ -334,10 +334,10 @@ SpillFile::SpillFile(std::string folder, int file, int64_t limit_bytes, const Sp
 
 SpillFile::~SpillFile() {
   if (getpid() != process_) {
-    // Neither their threads nor their rings are here.
-    for (std::unique_ptr<Lane>& lane : idle_lanes_) static_cast<void>(lane.release());
+    // Neither their threads nor their rings are here, nor who may be waiting for one.
+    static_cast<void>(lanes_.release());
   }
-  idle_lanes_.clear();
+  lanes_.reset();
   close(file_);
 }
 
@@ -401,8 +401,8 @@ std::string SpillFile::TryOut() {
     return "no spill file in " + folder_ + ": emptying it failed: " + ErrorText(errno) +
            ". Give another spill_dir";
   }
-  num_lanes_ = 1;
-  idle_lanes_.push_back(std::move(lane));
+  lanes_->count = 1;
+  lanes_->idle.push_back(std::move(lane));
   return "";
 }
 
@@ -547,28 +547,28 @@ std::unique_ptr<SpillFile::Lane> SpillFile::MakeLane(bool io_uring) {
 }
 
 std::unique_ptr<SpillFile::Lane> SpillFile::TakeLane() {
-  std::unique_lock<std::mutex> lock(lanes_mu_);
-  if (idle_lanes_.empty() && num_lanes_ < kMaxLanes) {
-    ++num_lanes_;
+  std::unique_lock<std::mutex> lock(lanes_->mu);
+  if (lanes_->idle.empty() && lanes_->count < kMaxLanes) {
+    ++lanes_->count;
     lock.unlock();
     std::unique_ptr<Lane> lane = MakeLane(uses_io_uring_);
     if (lane == nullptr && uses_io_uring_) lane = MakeLane(false);
     if (lane != nullptr) return lane;
     lock.lock();
-    --num_lanes_;  // those that there are, then
+    --lanes_->count;  // those that there are, then
   }
-  lane_is_idle_.wait(lock, [this] { return !idle_lanes_.empty(); });
-  std::unique_ptr<Lane> lane = std::move(idle_lanes_.back());
-  idle_lanes_.pop_back();
+  lanes_->one_is_idle.wait(lock, [this] { return !lanes_->idle.empty(); });
+  std::unique_ptr<Lane> lane = std::move(lanes_->idle.back());
+  lanes_->idle.pop_back();
   return lane;
 }
 
 void SpillFile::GiveBackLane(std::unique_ptr<Lane> lane) {
   {
-    std::lock_guard<std::mutex> lock(lanes_mu_);
-    idle_lanes_.push_back(std::move(lane));
+    std::lock_guard<std::mutex> lock(lanes_->mu);
+    lanes_->idle.push_back(std::move(lane));
   }
-  lane_is_idle_.notify_one();
+  lanes_->one_is_idle.notify_one();
 }
 
 SpillStats SpillFile::Stats() const {

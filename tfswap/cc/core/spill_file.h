@@ -113,6 +113,12 @@ class SpillFile {
     std::unique_ptr<IoQueue> queue;
     char* bounce = nullptr;  // a piece for each slot; touched only where needed
   };
+  struct Lanes {
+    std::mutex mu;
+    std::condition_variable one_is_idle;
+    std::vector<std::unique_ptr<Lane>> idle;
+    int count = 0;
+  };
   class Transfer;
 
   SpillFile(std::string folder, int file, int64_t limit_bytes, const SpillOptions& options);
@@ -142,10 +148,7 @@ class SpillFile {
   SpillStats stats_;
   std::string problem_;
 
-  std::mutex lanes_mu_;
-  std::condition_variable lane_is_idle_;
-  std::vector<std::unique_ptr<Lane>> idle_lanes_;
-  int num_lanes_ = 0;
+  std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();
 };
 
 }  // namespace tfswap
