@@ -34,9 +34,10 @@ std::string WhyNot(const CodecSpec& spec);
 //
 //   | codec | element_bytes | rate_percent | 0 | body |
 //
-// A section that its codec does not make smaller is stored: its body is the source. That of kZfp
-// with a NaN or an infinity in it is encoded as kZvc. By measurement 64 KiB are as fast as any
-// more, and faster than fewer (docs: benchmarks.codecs); places in a section then fit 16 bits.
+// A section that its codec does not make smaller is stored: its body is the source; of kZvc, kRle
+// and kCsr, also one that has no zero in some spots that are looked at. A section of kZfp with a
+// NaN or an infinity in it is encoded as kZvc. 64 KiB are measured to be as fast as more, and
+// faster than fewer; places of words in a section fit 16 bits then.
 constexpr size_t kSectionBytes = 64 << 10;
 constexpr size_t kSectionHeaderBytes = 4;
 
