@@ -42,11 +42,10 @@ struct EncodedBuffer {
 
 // Encodes straight from `data` into chunks, with up to `threads` threads, this one among them.
 // False: there were too few chunks; all that were taken have been given back, and `out` is empty.
-// What is written does not stay in the caches where the buffer is large.
 bool Encode(const CodecSpec& spec, const void* data, size_t bytes, int threads, ChunkSource* source,
             EncodedBuffer* out);
 
-// False: a section is malformed.
+// False: a section is malformed. Large buffers are written past the caches.
 bool Decode(const EncodedBuffer& encoded, void* data, int threads);
 
 // Gives the chunks back.
