@@ -47,14 +47,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="these only")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="(1 2)")
     parser.add_argument("--rate", type=int, default=50, help="of zfp, in percent (50)")
-    parser.add_argument("--mib", type=float, help="the buffer's size as float32 (96; quick: 32)")
+    parser.add_argument("--mib", type=float, help="the buffer's size as float32 (96; quick: 24)")
     parser.add_argument("--steps", type=int, help="of training before outputs are taken (8; 2)")
     options = parser.parse_args(arguments)
     quick = options.quick
     options.codec = options.codec or list(codecs.NAMES)
     options.data = options.data or [*MODELS, *(["zeros50"] if quick else ZEROS)]
     options.dtype = options.dtype or (["float32", "bfloat16"] if quick else list(DTYPES))
-    options.mib = options.mib or (32 if quick else 96)
+    options.mib = options.mib or (24 if quick else 96)
     options.steps = options.steps or (2 if quick else 8)
     return options
 
