@@ -519,7 +519,7 @@ def build_libraries() -> dict[str, Path]:
     blosc = find_blosc()
     if blosc is None:
         print("without blosc2: the codecs lz4, zstd and zfp are left out (pip install blosc2)")
-    core = compile_steps(sources("core", "packing"), compiler, (*common, "-O3"), "")
+    core = compile_steps(sources("core", "packing", "far"), compiler, (*common, "-O3"), "")
     core += compile_steps(
         sources("codecs"),
         compiler,

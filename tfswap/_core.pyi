@@ -233,6 +233,7 @@ def measure_spill(
     """What a spill file of at most so many bytes in the folder reaches; leaves nothing there."""
 
 def buffer_checksum(data: NDArray[np.generic], portable: bool = False) -> int: ...
+
 SECTION_BYTES: int
 
 class Encoded:

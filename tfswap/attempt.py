@@ -29,7 +29,7 @@ class MeasuredStep:
         """From the library's counts around a call of so many steps."""
         return MeasuredStep(
             seconds / steps,
-            after["window_peak_bytes"],
+            after["window_peak_load_bytes"],
             (after["bytes_out"] - before["bytes_out"]) // steps,
             (after["bytes_in"] - before["bytes_in"]) // steps,
             after["waits"] - before["waits"],

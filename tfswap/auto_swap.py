@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from tfswap import budget as budgets
+from tfswap import codecs
 from tfswap.plan import SwapPlan
 from tfswap.planners.portfolio import PLANNING_TIME_S, POLICIES
 from tfswap.report.summary import Report
@@ -45,8 +46,17 @@ class AutoSwap(keras.callbacks.Callback):
             Defaults to None.
         planning_time_s: How long the "auto" policy may search for a plan, in seconds; more is never
             worse. Defaults to 1.
-        host_limit: Cap on far memory (host memory that holds what left the device), in the same
-            forms as `budget`. Defaults to "auto".
+        host_limit: Cap on far memory in host memory (as it is, and encoded), in the same forms as
+            `budget`. Defaults to "auto".
+        spill_dir: Folder on a disk for a file that holds what host memory has no room for. It has
+            no name there, is readable by nobody else, does not go through the page cache, and is
+            gone when training ends, however it ends. Only where devices are CPUs. None for no file.
+            Defaults to None.
+        spill_limit: Cap on that file, as an int or text of bytes. None for all of the disk.
+        codec: What far memory may be encoded by: "auto" encodes a tensor where that shortens the
+            step in the simulator, "cswap" where the inequality of CSWAP says so, a name of
+            `tfswap.codecs.available()` everything that it makes smaller, None nothing. All of them
+            are lossless. Defaults to "auto".
         link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
             "12GB/s"): copies take as long as they would there. None for the machine's own speed.
         workspace_limit: Largest workspace for an op on a GPU that can do without one, as an int or
@@ -86,6 +96,9 @@ class AutoSwap(keras.callbacks.Callback):
         planning_time_s: float = PLANNING_TIME_S,
         slab: bool = True,
         workspace_limit: int | str | None = None,
+        spill_dir: str | os.PathLike[str] | None = None,
+        spill_limit: int | str | None = None,
+        codec: str | None = "auto",
     ) -> None:
         super().__init__()
         if policy != "auto" and policy not in POLICIES:
@@ -112,6 +125,9 @@ class AutoSwap(keras.callbacks.Callback):
         self.workspace_limit = (
             None if workspace_limit is None else budgets.parse_limit(workspace_limit)
         )
+        self.spill_dir = spill_dir
+        self.spill_limit = None if spill_limit is None else budgets.parse_bytes(spill_limit)
+        self.codec = codecs.check(codec)
         self.slab = slab
         self.verify = verify
         self.verbose = verbose

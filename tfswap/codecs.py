@@ -58,6 +58,23 @@ def why_not(codec: str, element_bytes: int = 4) -> str:
     return fault or _core.why_not_codec(codec, element_bytes)
 
 
+def check(codec: str | None) -> str | None:
+    """Refuse what is no `codec` of `AutoSwap`.
+
+    Raises:
+        ValueError: It is none, is lossy, or cannot be used here; the text says what can.
+    """
+    if codec in (None, "auto", "cswap"):
+        return codec
+    if codec not in LOSSLESS:
+        allowed = ", ".join(repr(name) for name in ("auto", "cswap", *LOSSLESS))
+        raise ValueError(f"unknown codec {codec!r}: allowed are {allowed} and None")
+    fault = why_not(codec)
+    if fault:
+        raise ValueError(f"codec={codec!r}: {fault}")
+    return codec
+
+
 def available(element_bytes: int = 4) -> tuple[str, ...]:
     """The codecs that can be used here for elements of so many bytes."""
     return tuple(codec for codec in NAMES if not why_not(codec, element_bytes))

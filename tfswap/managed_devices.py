@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tfswap import budget as budgets
 from tfswap.card_link import measured_link
+from tfswap.far_tier import FarTier
+from tfswap.file_link import measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
 from tfswap.machine import Machine
 from tfswap.ops.library import Library, LibraryError
+from tfswap.planners.assignment import FarMemory
 
 if TYPE_CHECKING:
     from tfswap.auto_swap import AutoSwap
@@ -44,6 +48,7 @@ class ManagedDevices:
             self.numbers = list(range(lib.device_count()))
         self.device = self.numbers[0]
         self.budget_bytes = self._resolved_budget(self.device)
+        self._host_limit_bytes = 0
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
 
     @property
@@ -54,17 +59,23 @@ class ManagedDevices:
     def take(self) -> None:
         """Puts budgets and options in force."""
         options = self._options
-        self._library.set_host_limit(
-            budgets.resolve_host_limit(
-                options.host_limit, self.budget_bytes if self.on_cpu else None
-            )
+        self._host_limit_bytes = budgets.resolve_host_limit(
+            options.host_limit, self.budget_bytes if self.on_cpu else None
         )
+        self._library.set_host_limit(self._host_limit_bytes)
+        if options.spill_dir is not None and self.on_cpu:
+            self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
+        elif options.spill_dir is not None:
+            self._warn("spill_dir has no effect on a GPU: what leaves it stays in host memory")
         for device in self.numbers:
             budget_bytes = self.budget_bytes if self.on_cpu else self._resolved_budget(device)
             self._library.set_budget(device, budget_bytes)
             self._library.set_workspace_limit(device, options.workspace_limit)
             self._library.emulate_link(device, options.link_bandwidth)
             self._library.set_verify(device, options.verify)
+            if options.slab:
+                self._library.always_slab(device, True)
+        self._library.trim_malloc()
         if self.on_cpu and options.workspace_limit is not None:
             self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
 
@@ -75,7 +86,9 @@ class ManagedDevices:
             self._library.set_workspace_limit(device, None)
             self._library.emulate_link(device, None)
             self._library.set_verify(device, False)
+            self._library.always_slab(device, False)
             self._library.clear_layouts(device)
+        self._library.open_file(None)
         self._library.set_host_limit(None)
         self._library.trim_host()
 
@@ -94,6 +107,23 @@ class ManagedDevices:
                 f"{_ASSUMED_LINK / 1e9:g} GB/s"
             )
             return Machine("pinned host memory", _ASSUMED_LINK, _ASSUMED_LINK)
+
+    def far_memory(self, machine: Machine) -> FarMemory:
+        """The tiers behind the planned device, whose link is the machine's."""
+        host = FarTier(
+            "host",
+            machine.out_bytes_per_s,
+            machine.in_bytes_per_s,
+            machine.out_latency_ns,
+            machine.in_latency_ns,
+            self._host_limit_bytes,
+            machine.copy_bytes_per_s,
+        )
+        if self._options.spill_dir is None or not self.on_cpu:
+            return FarMemory(host)
+        return FarMemory(
+            host, measured_file(os.fspath(self._options.spill_dir), self._options.spill_limit)
+        )
 
     def first_step_begins(self) -> None:
         """Remembers what each device holds before it."""

@@ -23,6 +23,9 @@ VERSION = 1
 SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
 """Of the names of the nodes that the pass inserts."""
 
+TIERS = ("host", "compressed", "file")
+"""Of far memory, nearest first."""
+
 UNMATCHED = ("leave", "bootstrap")
 """What may happen to graphs without an entry."""
 
@@ -52,6 +55,9 @@ class TensorSwap:
         gates: Nodes that do not start before the copy-out has ended.
         returns: Its swap-ins in the order of the step.
         lazy: Leaves only when an allocation needs the room.
+        tier: Of far memory, one of `TIERS`. What finds no room there goes to another.
+        codec: By which it is kept in the compressed tier.
+        rate_percent: Size of what a lossy codec makes, in percent of the tensor's.
     """
 
     tensor: str
@@ -59,6 +65,13 @@ class TensorSwap:
     gates: tuple[str, ...]
     returns: tuple[Return, ...]
     lazy: bool = False
+    tier: str = "host"
+    codec: str = ""
+    rate_percent: int = 100
+
+    def __post_init__(self) -> None:
+        if self.tier not in TIERS:
+            raise ValueError(f"{self.tensor!r}: tier is {self.tier!r}; allowed: {', '.join(TIERS)}")
 
 
 @dataclass(frozen=True)

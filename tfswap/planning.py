@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tfswap.far_tier import FILE, FarTier
 from tfswap.machine import Machine
 from tfswap.plan import FunctionPlan, Return, TensorSwap
 from tfswap.planners import portfolio
+from tfswap.planners.assignment import AUTO, Assignment, FarMemory, Place, Ratios, assign
 from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
 from tfswap.profile import Profile
-from tfswap.simulator import Swap
-from tfswap.timeline import Absence
+from tfswap.simulator import Link, Swap
+from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,14 @@ class Planned:
 
     Attributes:
         function: The plan.
-        decision: What the planner said.
+        decision: What the planner said, under one link.
+        assignment: Where in far memory each tensor goes; simulated with that.
         least_wait_ns: What no plan of swaps waits less than, in this budget and on this link.
     """
 
     function: FunctionPlan
     decision: Decision
+    assignment: Assignment
     least_wait_ns: int
 
 
@@ -38,6 +43,10 @@ def plan_function(
     budget_bytes: int,
     planning_time_s: float = portfolio.PLANNING_TIME_S,
     say: Callable[[str], None] | None = None,
+    *,
+    far: FarMemory | None = None,
+    ratios: Ratios | None = None,
+    codec: str | None = AUTO,
 ) -> Planned:
     """Plans one graph.
 
@@ -48,31 +57,78 @@ def plan_function(
         budget_bytes: What the load may reach.
         planning_time_s: How long "auto" may search, in seconds.
         say: Called with lines of progress where planning takes over a second.
+        far: The tiers of far memory. None: one without bounds behind the machine's link.
+        ratios: What codecs make of the tensors.
+        codec: Who decides about encoding, see `tfswap.planners.assignment`.
 
     Raises:
         BudgetTooSmall: No plan of this policy fits the budget.
+        FarMemoryTooSmall: What is to leave has room nowhere.
         ValueError: There is no such policy.
     """
     timeline = profile.timeline
-    decision = portfolio.plan(
-        policy, timeline, machine, budget_bytes, planning_time_s=planning_time_s, say=say
+    if far is None:
+        far = FarMemory(_boundless(machine))
+    decision, assignment = _decide(
+        timeline, policy, machine, budget_bytes, planning_time_s, say, far, ratios or {}, codec
     )
-    copied_ns = machine.copy_ns(decision.result.bytes_out, decision.result.bytes_in)
     function = FunctionPlan(
         fingerprint=profile.fingerprint,
-        swaps=tensor_swaps(profile, decision.swaps),
+        swaps=tensor_swaps(profile, decision.swaps, assignment.places),
         order=profile.order,
         reserve=True,
-        predicted_peak_bytes=int(decision.result.peak_bytes),
-        predicted_step_ns=int(decision.result.step_ns + copied_ns),
+        predicted_peak_bytes=int(assignment.result.peak_bytes),
+        predicted_step_ns=int(assignment.cost_ns),
         unswapped_peak_bytes=profile.unswapped_peak_bytes,
         unswapped_step_ns=timeline.step_ns,
     )
-    least = min(least_wait_ns(timeline, machine, budget_bytes), decision.result.stall_ns)
-    return Planned(function, decision, least)
+    least = min(least_wait_ns(timeline, machine, budget_bytes), assignment.result.stall_ns)
+    return Planned(function, decision, assignment, least)
 
 
-def tensor_swaps(profile: Profile, swaps: tuple[Swap, ...]) -> tuple[TensorSwap, ...]:
+def _boundless(machine: Machine) -> FarTier:
+    return FarTier(
+        "host",
+        machine.out_bytes_per_s,
+        machine.in_bytes_per_s,
+        machine.out_latency_ns,
+        machine.in_latency_ns,
+        OUTLIVES_STEP_NS,
+        machine.copy_bytes_per_s,
+    )
+
+
+def _decide(
+    timeline: Timeline,
+    policy: str,
+    machine: Machine,
+    budget_bytes: int,
+    planning_time_s: float,
+    say: Callable[[str], None] | None,
+    far: FarMemory,
+    ratios: Ratios,
+    codec: str | None,
+) -> tuple[Decision, Assignment]:
+    """What leaves, and where to: chosen under the host's link, or (it is too small) the file's."""
+
+    def under(link: Link) -> tuple[Decision, Assignment]:
+        decision = portfolio.plan(
+            policy, timeline, link, budget_bytes, planning_time_s=planning_time_s, say=say
+        )
+        deadline_s = time.monotonic() + planning_time_s
+        placed = assign(timeline, decision.swaps, far, ratios, codec=codec, deadline_s=deadline_s)
+        return decision, placed
+
+    chosen = under(machine)
+    in_file = any(place.tier == FILE for place in chosen[1].places.values())
+    if far.file is None or not in_file:
+        return chosen
+    return min(chosen, under(far.file), key=lambda each: each[1].cost_ns)
+
+
+def tensor_swaps(
+    profile: Profile, swaps: tuple[Swap, ...], places: Mapping[str, Place]
+) -> tuple[TensorSwap, ...]:
     """The pass's view of a planner's choices: by tensor, with names instead of numbers."""
     timeline = profile.timeline
     chosen: dict[str, list[tuple[Absence, Swap]]] = defaultdict(list)
@@ -80,11 +136,14 @@ def tensor_swaps(profile: Profile, swaps: tuple[Swap, ...]) -> tuple[TensorSwap,
         absence = timeline.absences[swap.absence]
         chosen[absence.tensor].append((absence, swap))
     return tuple(
-        _tensor_swap(profile, tensor, absences) for tensor, absences in sorted(chosen.items())
+        _tensor_swap(profile, tensor, absences, places[tensor])
+        for tensor, absences in sorted(chosen.items())
     )
 
 
-def _tensor_swap(profile: Profile, tensor: str, chosen: list[tuple[Absence, Swap]]) -> TensorSwap:
+def _tensor_swap(
+    profile: Profile, tensor: str, chosen: list[tuple[Absence, Swap]], place: Place
+) -> TensorSwap:
     timeline = profile.timeline
     returns = []
     for i, (absence, swap) in enumerate(chosen):
@@ -97,4 +156,4 @@ def _tensor_swap(profile: Profile, tensor: str, chosen: list[tuple[Absence, Swap
         )
     gates = tuple(timeline.op_names[swap.gate_op] for _, swap in chosen if swap.gate_op >= 0)
     size_bytes = int(timeline.buffer_bytes[chosen[0][0].buffer])
-    return TensorSwap(tensor, size_bytes, gates, tuple(returns))
+    return TensorSwap(tensor, size_bytes, gates, tuple(returns), tier=place.tier, codec=place.codec)

@@ -26,6 +26,7 @@ from tfswap.managed_devices import ManagedDevices
 from tfswap.ops import library
 from tfswap.pass_session import PassSession
 from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import plan_function
 from tfswap.profile import Profile, profile_step
@@ -214,7 +215,9 @@ class SwapRun:
             self._turn_to_busiest_device()
         after = self._library.step_counts(self._devices.device)
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
-        self.report.measured_peak_bytes = max(self.report.measured_peak_bytes or 0, step.peak_bytes)
+        self.report.measured_peak_bytes = max(
+            self.report.measured_peak_bytes or 0, after["window_peak_bytes"]
+        )
         self.report.host_peak_bytes = max(
             self.report.host_peak_bytes or 0, after["host_peak_bytes"]
         )
@@ -352,13 +355,16 @@ class SwapRun:
                 int(self._devices.budget_bytes / self._measured_to_simulated),
                 self._options.planning_time_s,
                 self._say,
+                far=self._devices.far_memory(self._machine),
+                ratios={},
+                codec=self._options.codec,
             )
-        except BudgetTooSmall as error:
+        except (BudgetTooSmall, FarMemoryTooSmall) as error:
             self._stay_with_bootstrap(str(error))
             return False
         peak_bytes = planned.function.predicted_peak_bytes * self._measured_to_simulated
         self._adopt(dataclasses.replace(planned.function, predicted_peak_bytes=int(peak_bytes)))
-        self.report.predicted_wait_s = planned.decision.result.stall_ns / 1e9
+        self.report.predicted_wait_s = planned.assignment.result.stall_ns / 1e9
         self.report.least_wait_s = planned.least_wait_ns / 1e9
         self.report.notes += planned.decision.notes
         self._phase = _Phase.SETTLE

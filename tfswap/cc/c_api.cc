@@ -1,10 +1,13 @@
 // The face of libtfswap to Python (tfswap/ops/library.py, by ctypes). Strings that are returned
 // belong to the caller and go back through tfswap_free; everything is plain data.
 
+#include <malloc.h>
+
 #include <cstdlib>
 #include <string>
 
 #include "absl/strings/str_split.h"
+#include "codecs/blosc.h"
 #include "core/c_text.h"
 #include "device/device_table.h"
 #include "grappler/op_costs.h"
@@ -20,6 +23,9 @@ using ::tfswap::Copied;
 using ::tfswap::CopyEngine;
 using ::tfswap::CopyStats;
 using ::tfswap::DeviceAllocator;
+using ::tfswap::FarMemory;
+using ::tfswap::FarStats;
+using ::tfswap::FarTierStats;
 using ::tfswap::HostPool;
 using ::tfswap::HostPoolStats;
 using ::tfswap::Numbers;
@@ -35,15 +41,36 @@ std::string Quoted(const std::string& text) {
   return quoted + '"';
 }
 
-// Far memory of the CPUs, which share theirs, and of each GPU.
-std::vector<HostPool*> FarMemories() {
-  std::vector<HostPool*> pools = {ThreadCopyEngine::host_pool()};
+// Host memory behind the CPUs, which share theirs, and of each GPU.
+std::vector<HostPool*> HostMemories() {
+  std::vector<HostPool*> pools = {ThreadCopyEngine::far()->host()};
   for (int i = 0; i < tfswap::GpuCount(); ++i) {
     DeviceAllocator* allocator = AllocatorOf(tfswap::kFirstGpu + i);
     CopyEngine* engine = allocator == nullptr ? nullptr : CopyEngine::For(allocator);
-    if (engine != nullptr) pools.push_back(engine->far_memory());
+    if (engine != nullptr) pools.push_back(engine->host_memory());
   }
   return pools;
+}
+
+void AddFarStats(const FarMemory& far, Numbers* numbers) {
+  const FarStats stats = far.Stats();
+  for (int i = 0; i < tfswap::kFarTiers; ++i) {
+    const FarTierStats& tier = stats.tiers[i];
+    const std::string name = std::string("far_") + FarTierName(static_cast<tfswap::FarTier>(i));
+    numbers->Add(name + "_bytes_out", tier.bytes_out)
+        .Add(name + "_kept_bytes_out", tier.far_bytes_out)
+        .Add(name + "_copies_out", tier.copies_out)
+        .Add(name + "_bytes_in", tier.bytes_in)
+        .Add(name + "_busy_out_ns", tier.busy_out_ns)
+        .Add(name + "_busy_in_ns", tier.busy_in_ns)
+        .Add(name + "_bytes_in_use", tier.bytes_in_use)
+        .Add(name + "_peak_bytes", tier.peak_bytes);
+  }
+  const tfswap::SpillStats file = far.FileStats();
+  numbers->Add("file_bytes", file.file_bytes)
+      .Add("file_limit_bytes", file.limit_bytes)
+      .Add("far_moved_on", stats.moved_on)
+      .Add("file_errors", stats.io_errors);
 }
 
 }  // namespace
@@ -75,15 +102,34 @@ void tfswap_set_workspace_limit(int device, int64_t bytes) {
 
 // Of the CPUs, which share their far memory, or of all GPUs, each of which gets an equal part.
 void tfswap_set_host_limit(int64_t bytes) {
-  const std::vector<HostPool*> pools = FarMemories();
+  const std::vector<HostPool*> pools = HostMemories();
   const auto gpus = static_cast<int64_t>(pools.size()) - 1;
   pools[0]->SetLimit(bytes);
   for (size_t i = 1; i < pools.size(); ++i) pools[i]->SetLimit(bytes / gpus);
 }
 
+// Codecs of c-blosc2, from its library. Answers "" or why not.
+char* tfswap_load_blosc(const char* path) { return Copied(tfswap::LoadBlosc(path)); }
+
+// What malloc keeps for later goes back to the system.
+void tfswap_trim_malloc() { malloc_trim(0); }
+
 void tfswap_trim_host() {
-  for (HostPool* pool : FarMemories()) pool->Trim();
+  for (HostPool* pool : HostMemories()) pool->Trim();
 }
+
+// The file tier of the CPUs' far memory, in `folder`; "" takes it away. Answers "" or what is
+// wrong.
+char* tfswap_open_file(const char* folder, int64_t limit_bytes) {
+  if (*folder != '\0') return Copied(ThreadCopyEngine::far()->OpenFile(folder, limit_bytes));
+  ThreadCopyEngine::far()->CloseFile();
+  return Copied("");
+}
+
+// What the file said when it failed last, or "".
+char* tfswap_file_problem() { return Copied(ThreadCopyEngine::far()->FileProblem()); }
+
+void tfswap_inject_file_fault(const char* kind) { ThreadCopyEngine::far()->InjectFileFault(kind); }
 
 void tfswap_emulate_link(int device, double bytes_per_s, int64_t latency_ns) {
   CopyEngine::For(AllocatorOf(device))->EmulateLink(bytes_per_s, latency_ns);
@@ -116,9 +162,10 @@ char* tfswap_memory_stats(int device) {
   const SlabAllocatorStats slab = allocator->slab()->Stats();
   const BfcStats bfc = allocator->bfc() == nullptr ? BfcStats() : allocator->bfc()->Stats();
   const CopyStats copies = CopyEngine::For(allocator)->Stats();
-  const HostPoolStats host = CopyEngine::For(allocator)->far_memory()->Stats();
-  return Copied(Numbers()
-                    .Add("budget_bytes", budget.budget_bytes)
+  const HostPoolStats host = CopyEngine::For(allocator)->host_memory()->Stats();
+  Numbers numbers;
+  if (FarMemory* far = CopyEngine::For(allocator)->far_memory()) AddFarStats(*far, &numbers);
+  return Copied(numbers.Add("budget_bytes", budget.budget_bytes)
                     .Add("memory_bytes", allocator->memory_bytes())
                     .Add("bytes_in_use", budget.bytes_in_use)
                     .Add("peak_bytes", budget.peak_bytes)
@@ -174,9 +221,10 @@ void tfswap_step_counts(int device, int64_t* counts) {
   CopyEngine* engine = CopyEngine::For(allocator);
   const CopyStats copies = engine->Stats();
   for (const int64_t count :
-       {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes, budget.waits,
-        copies.bytes_out, copies.bytes_in, engine->far_memory()->Stats().peak_bytes_in_use,
-        slab.slab.limit_bytes, slab.hit_bytes, slab.moved_bytes, slab.missed_bytes}) {
+       {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes,
+        allocator->window_peak_bytes(), budget.waits, copies.bytes_out, copies.bytes_in,
+        engine->host_memory()->Stats().peak_bytes_in_use, slab.slab.limit_bytes, slab.hit_bytes,
+        slab.moved_bytes, slab.missed_bytes}) {
     *counts++ = count;
   }
 }
@@ -185,7 +233,8 @@ void tfswap_reset_memory_stats(int device) {
   AllocatorOf(device)->ClearStats();
   AllocatorOf(device)->slab()->ResetCounts();
   CopyEngine::For(AllocatorOf(device))->ClearStats();
-  CopyEngine::For(AllocatorOf(device))->far_memory()->ResetPeak();
+  CopyEngine::For(AllocatorOf(device))->host_memory()->ResetPeak();
+  if (FarMemory* far = CopyEngine::For(AllocatorOf(device))->far_memory()) far->ResetStats();
 }
 
 void tfswap_restart_window(int device) {
@@ -207,6 +256,12 @@ void tfswap_remove_layout(int device, const char* graph) {
 }
 
 void tfswap_clear_layouts(int device) { AllocatorOf(device)->slab()->Clear(); }
+
+// Answers "" or why not.
+char* tfswap_always_slab(int device, int always) {
+  const absl::Status status = AllocatorOf(device)->slab()->SetAlways(always != 0);
+  return Copied(status.ok() ? "" : std::string(status.message()));
+}
 
 void tfswap_check_slab(int device, int check) { AllocatorOf(device)->slab()->SetCheck(check != 0); }
 

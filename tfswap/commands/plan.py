@@ -58,7 +58,7 @@ def _machine(link_bandwidth: str | None) -> Machine:
 
 def lines(planned: Planned, budget_bytes: int, path: Path) -> list[str]:
     """The plan for a person."""
-    function, result = planned.function, planned.decision.result
+    function, result = planned.function, planned.assignment.result
     unswapped = readable_bytes(function.unswapped_peak_bytes)
     step = f"{function.unswapped_step_ns / 1e6:.1f} ms"
     if not function.swaps:

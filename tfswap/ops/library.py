@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
@@ -39,6 +40,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_set_workspace_limit": (None, [ctypes.c_int, ctypes.c_int64]),
     "tfswap_set_host_limit": (None, [ctypes.c_int64]),
     "tfswap_trim_host": (None, []),
+    "tfswap_open_file": (ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_int64]),
+    "tfswap_file_problem": (ctypes.c_void_p, []),
+    "tfswap_inject_file_fault": (None, [ctypes.c_char_p]),
     "tfswap_emulate_link": (None, [ctypes.c_int, ctypes.c_double, ctypes.c_int64]),
     "tfswap_measure_link": (
         ctypes.c_void_p,
@@ -56,6 +60,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "tfswap_remove_layout": (None, [ctypes.c_int, ctypes.c_char_p]),
     "tfswap_clear_layouts": (None, [ctypes.c_int]),
+    "tfswap_always_slab": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_load_blosc": (ctypes.c_void_p, [ctypes.c_char_p]),
+    "tfswap_trim_malloc": (None, []),
     "tfswap_check_slab": (None, [ctypes.c_int, ctypes.c_int]),
     "tfswap_open_bfc": (None, [ctypes.c_int, ctypes.c_int64]),
     "tfswap_granule_bytes": (ctypes.c_int64, []),
@@ -121,6 +128,7 @@ _STEP_COUNTS = (
     "budget_bytes",
     "bytes_in_use",
     "window_peak_bytes",
+    "window_peak_load_bytes",
     "waits",
     "bytes_out",
     "bytes_in",
@@ -180,6 +188,30 @@ class Library:
     def trim_host(self) -> None:
         """Gives far memory that is kept for the next step back to the system."""
         self._dll.tfswap_trim_host()
+
+    def open_file(self, folder: str | None, limit_bytes: int | None = None) -> None:
+        """Has the CPUs' far memory go on in a file; None takes that away.
+
+        Args:
+            folder: Where it is made; it has no name there.
+            limit_bytes: What it may grow to; None: no limit.
+
+        Raises:
+            LibraryError: There can be no such file, and why.
+        """
+        problem = self._text(
+            self._dll.tfswap_open_file(os.fsencode(folder or ""), limit_bytes or 0)
+        )
+        if problem:
+            raise LibraryError(problem)
+
+    def file_problem(self) -> str:
+        """What was wrong when the file tier failed last; "" if it never did."""
+        return self._text(self._dll.tfswap_file_problem())
+
+    def inject_file_fault(self, kind: str) -> None:
+        """Has the file tier's next requests fail, as `SpillFile` says; "" ends that. For tests."""
+        self._dll.tfswap_inject_file_fault(kind.encode())
 
     def emulate_link(self, device: int, bytes_per_s: float | None, latency_ns: int = 0) -> None:
         self._dll.tfswap_emulate_link(device, bytes_per_s or 0.0, latency_ns)
@@ -252,6 +284,24 @@ class Library:
     def clear_layouts(self, device: int) -> None:
         """Takes all layouts back; the slab's idle memory goes with them."""
         self._dll.tfswap_clear_layouts(device)
+
+    def always_slab(self, device: int, always: bool) -> None:
+        """Has a CPU's slab serve everything, also what has no planned address.
+
+        Raises:
+            LibraryError: There are no addresses for a slab.
+        """
+        problem = self._text(self._dll.tfswap_always_slab(device, int(always)))
+        if problem:
+            raise LibraryError(problem)
+
+    def load_blosc(self, path: str) -> str:
+        """Loads the codecs of c-blosc2; answers "" or why they cannot be used."""
+        return self._text(self._dll.tfswap_load_blosc(os.fsencode(path)))
+
+    def trim_malloc(self) -> None:
+        """Gives the memory that the system allocator keeps for later back to the system."""
+        self._dll.tfswap_trim_malloc()
 
     def check_slab(self, device: int, check: bool) -> None:
         """Fills free addresses with a pattern, and counts claims that find it damaged. Slow."""

@@ -46,7 +46,7 @@ SlabAllocator::SlabAllocator(tensorflow::Allocator* next, std::function<void()> 
 
 void* SlabAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                  const tensorflow::AllocationAttributes& attributes) {
-  if (layouts_.active() && num_bytes >= kLeastBytes) {
+  if (num_bytes >= kLeastBytes && Serves()) {
     const auto bytes = static_cast<int64_t>(num_bytes);
     const Slot* slot = NextSlot(bytes);
     const bool lasts = slot != nullptr && slot->offset == kOutside;
@@ -159,29 +159,46 @@ void* SlabAllocator::Instead(size_t alignment, size_t bytes) {
 
 std::string SlabAllocator::Picture() const {
   constexpr int64_t kWidth = 48;
-  if (slab() == nullptr || !layouts_.active()) return "";
+  if (slab() == nullptr || !Serves()) return "";
   return "Addresses, low to high (# taken, + in part, . idle): " + slab()->Picture(kWidth) + ".";
 }
 
 absl::Status SlabAllocator::Install(const std::string& graph, const std::string& text) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (slab() == nullptr) {
-    try {
-      owned_ = on_card_ ? Slab::OfBlocks(kMostCardBytes)
-                        : std::make_unique<Slab>(PhysicalBytes(), account_);
-    } catch (const std::bad_alloc&) {
-      return absl::ResourceExhaustedError(
-          "no addresses for a slab: is vm.overcommit_memory 2, or the address space limited?");
-    }
-    slab_.store(owned_.get(), std::memory_order_release);
-  }
-  absl::Status status = layouts_.Install(graph, text, Slab::kGranuleBytes);
+  absl::Status status = MakeSlab();
+  if (!status.ok()) return status;
+  status = layouts_.Install(graph, text, Slab::kGranuleBytes);
   if (status.ok() && on_card_) {
     status = FitBlock();
     if (!status.ok()) layouts_.Remove(graph);
   }
   slab()->SetLimit(layouts_.height());
   return status;
+}
+
+absl::Status SlabAllocator::MakeSlab() {
+  if (slab() != nullptr) return absl::OkStatus();
+  try {
+    owned_ = on_card_ ? Slab::OfBlocks(kMostCardBytes)
+                      : std::make_unique<Slab>(PhysicalBytes(), account_);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        "no addresses for a slab: is vm.overcommit_memory 2, or the address space limited?");
+  }
+  slab_.store(owned_.get(), std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status SlabAllocator::SetAlways(bool always) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (on_card_) return absl::OkStatus();
+  if (always) {
+    const absl::Status status = MakeSlab();
+    if (!status.ok()) return status;
+  }
+  always_.store(always);
+  if (!always && slab() != nullptr) slab()->Decommit(std::numeric_limits<int64_t>::max());
+  return absl::OkStatus();
 }
 
 absl::Status SlabAllocator::FitBlock() {

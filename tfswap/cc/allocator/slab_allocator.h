@@ -66,6 +66,10 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   absl::Status Install(const std::string& graph, const std::string& text);
   void Remove(const std::string& graph);
   void Clear();
+  // Not on a card: from now on everything goes to the slab, without a layout to unplanned places.
+  // So memory that is free is the budget's to give, never the system allocator's to keep.
+  absl::Status SetAlways(bool always);
+  // Whether ops may have planned places.
   bool active() const { return layouts_.active(); }
   const PlannedOp* Find(const tensorflow::OpKernel& kernel) { return layouts_.Find(kernel); }
 
@@ -82,6 +86,8 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
  private:
   // What is planned for the allocation that this thread is about to make.
   static const Slot* NextSlot(int64_t bytes);
+  bool Serves() const { return layouts_.active() || always_.load(std::memory_order_relaxed); }
+  absl::Status MakeSlab();
   // At its planned place, which counts as a hit or by cause.
   Slab::Claimed Take(const Slot* slot, size_t alignment, int64_t bytes);
   // Among the unplanned places; null if nobody pays.
@@ -96,6 +102,7 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   const std::function<void()> freed_;
   const bool on_card_;
   SlabLayouts layouts_;
+  std::atomic<bool> always_{false};
   std::mutex mu_;  // whoever makes the slab
   std::unique_ptr<Slab> owned_;
   std::atomic<Slab*> slab_{nullptr};

@@ -19,7 +19,7 @@ inline char* Copied(const std::string& text) {
 // A flat JSON object of numbers.
 class Numbers {
  public:
-  Numbers& Add(const char* key, int64_t value) {
+  Numbers& Add(const std::string& key, int64_t value) {
     text_ << (first_ ? "{\"" : ", \"") << key << "\": " << value;
     first_ = false;
     return *this;

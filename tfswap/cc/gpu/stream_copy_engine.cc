@@ -23,15 +23,15 @@ StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* card,
     : CopyEngine(allocator),
       card_(card),
       tracker_(tracker),
-      far_memory_({[card](void* block, int64_t bytes) { return card->Pin(block, bytes).ok(); },
-                   [card, tracker](void* block, int64_t bytes) {
-                     // Only here the host waits: far memory goes back to the system.
-                     while (!tracker->IsIdle(block, bytes) && card->status().ok()) {
-                       std::this_thread::sleep_for(kNap);
-                     }
-                     card->Unpin(block);
-                   },
-                   kArenaBytes}) {}
+      host_memory_({[card](void* block, int64_t bytes) { return card->Pin(block, bytes).ok(); },
+                    [card, tracker](void* block, int64_t bytes) {
+                      // Only here the host waits: far memory goes back to the system.
+                      while (!tracker->IsIdle(block, bytes) && card->status().ok()) {
+                        std::this_thread::sleep_for(kNap);
+                      }
+                      card->Unpin(block);
+                    },
+                    kArenaBytes}) {}
 
 void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
   std::vector<Tensor> given_up;
@@ -46,7 +46,7 @@ void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
 
 void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>* given_up) {
   UnparkLocked(buffer.get());
-  if (buffer->far_copy_ != nullptr) {
+  if (buffer->far_copy_.held()) {
     buffer->state_ = FarBuffer::State::kFar;
     given_up->push_back(std::move(buffer->tensor_));
     buffer->tensor_ = Tensor();
@@ -59,14 +59,14 @@ void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
 absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer,
                                           std::vector<Tensor>* given_up) {
   if (TakeFaultLocked("out")) return Failed("swapping out", *buffer, "injected fault");
-  void* far_copy = far_memory_.Allocate(buffer->bytes);
+  void* far_copy = host_memory_.Allocate(buffer->bytes);
   far_memory_full_.store(far_copy == nullptr);
   if (far_copy == nullptr) {
     ++stats_.copies_declined;
     return absl::OkStatus();
   }
   if (!tracker_->CopyOut(far_copy, buffer->tensor_.data(), buffer->bytes)) {
-    far_memory_.Free(far_copy, buffer->bytes);
+    host_memory_.Free(far_copy, buffer->bytes);
     return Failed("swapping out", *buffer, std::string(card_->status().message()));
   }
   if (verify_.load()) {
@@ -75,7 +75,8 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer,
   }
   ++stats_.copies_out;
   stats_.bytes_out += buffer->bytes;
-  buffer->far_copy_ = far_copy;
+  buffer->far_copy_.bytes = buffer->far_copy_.far_bytes = buffer->bytes;
+  buffer->far_copy_.block = far_copy;
   buffer->state_ = FarBuffer::State::kFar;
   given_up->push_back(std::move(buffer->tensor_));
   buffer->tensor_ = Tensor();
@@ -94,7 +95,7 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
     optional.retry_on_failure = false;
     blocks.push_back({allocator_->AllocateRaw(tensorflow::Allocator::kAllocatorAlignment,
                                               static_cast<size_t>(block_bytes), optional),
-                      far_memory_.Allocate(block_bytes)});
+                      host_memory_.Allocate(block_bytes)});
     if (blocks.back().device == nullptr || blocks.back().host == nullptr) {
       status = absl::ResourceExhaustedError("tfswap: no memory to measure the link with");
     }
@@ -112,28 +113,41 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
   }
   for (const Block& block : blocks) {
     if (block.device != nullptr) allocator_->DeallocateRaw(block.device);
-    far_memory_.Free(block.host, block_bytes);
+    host_memory_.Free(block.host, block_bytes);
   }
-  far_memory_.ResetPeak();  // it is to tell what was swapped
+  host_memory_.ResetPeak();  // it is to tell what was swapped
   if (!status.ok()) return status;
   return LinkTimes{block_bytes * copies, first[0].ns, second[0].ns, both[0].ns, both[1].ns};
 }
 
 absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
-  if (verify_.load() && Checksum(buffer->far_copy_, buffer->bytes) != buffer->checksum_) {
+  if (verify_.load() && Checksum(buffer->far_copy_.block, buffer->bytes) != buffer->checksum_) {
     return Changed(*buffer);
   }
-  if (TakeFault("corrupt")) static_cast<char*>(buffer->far_copy_)[0] ^= 1;
-  if (!tracker_->CopyIn(output->data(), buffer->far_copy_, buffer->bytes)) {
+  if (TakeFault("corrupt")) static_cast<char*>(buffer->far_copy_.block)[0] ^= 1;
+  if (!tracker_->CopyIn(output->data(), buffer->far_copy_.block, buffer->bytes)) {
     return Failed("swapping in", *buffer, std::string(card_->status().message()));
   }
   if (verify_.load()) {
     card_->Finish(Queue::kIn);
-    if (Checksum(buffer->far_copy_, buffer->bytes) != buffer->checksum_) return Changed(*buffer);
+    if (Checksum(buffer->far_copy_.block, buffer->bytes) != buffer->checksum_)
+      return Changed(*buffer);
   }
   // At once, though it is still being read: whoever copies into it next waits on the card.
-  far_memory_.Free(Filled(buffer.get(), /*busy_ns=*/0), buffer->bytes);
+  Filled(buffer.get(), /*busy_ns=*/0);
   return absl::OkStatus();
+}
+
+void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
+  if (copy->held()) host_memory_.Free(copy->block, copy->bytes);
+  *copy = FarCopy();
+}
+
+std::string StreamCopyEngine::Hindrance() const {
+  if (!far_memory_full_.load()) return "";
+  const HostPoolStats far = host_memory_.Stats();
+  return "Far memory is full (" + ReadableBytes(far.bytes_in_use) + " of host_limit " +
+         ReadableBytes(far.limit_bytes) + "), so nothing more could be moved: raise host_limit.";
 }
 
 }  // namespace tfswap

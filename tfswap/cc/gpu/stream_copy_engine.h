@@ -21,7 +21,8 @@ class StreamCopyEngine : public CopyEngine {
   absl::StatusOr<LinkTimes> MeasureLink(int64_t block_bytes, int copies) override;
   int64_t BytesLeaving() const override { return 0; }
   bool IsCopyingIn() const override { return false; }
-  HostPool* far_memory() override { return &far_memory_; }
+  std::string Hindrance() const override;
+  HostPool* host_memory() override { return &host_memory_; }
 
  private:
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
@@ -30,10 +31,12 @@ class StreamCopyEngine : public CopyEngine {
   absl::Status SendLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up);
   absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) override;
   bool FillsAtOnce() const override { return true; }
+  void DropFarCopy(FarCopy* copy) override;
 
   CudaCard* const card_;
   HazardTracker* const tracker_;
-  HostPool far_memory_;
+  HostPool host_memory_;
+  std::atomic<bool> far_memory_full_{false};
 };
 
 }  // namespace tfswap

@@ -92,6 +92,9 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
   out_attributes["returns"].set_i(swap.returns.size());
   out_attributes["next_use"].set_i(swap.next_use);
   out_attributes["min_bytes"].set_i(min_bytes_);
+  out_attributes["tier"].set_s(swap.tier);
+  out_attributes["codec"].set_s(swap.codec);
+  out_attributes["rate"].set_i(swap.rate_percent);
 
   int ordinal = 0;
   for (const ReturnSpec& back : swap.returns) {

@@ -50,6 +50,9 @@ SwapSpec ReadSwap(const Struct& object) {
   swap.tensor = Text(object, "tensor");
   swap.lazy = Truth(object, "lazy");
   swap.next_use = Number(object, "next_use", 0);
+  if (const std::string tier = Text(object, "tier"); !tier.empty()) swap.tier = tier;
+  swap.codec = Text(object, "codec");
+  swap.rate_percent = Number(object, "rate_percent", 100);
   swap.gates = Texts(object, "gates");
   for (const Value& value : List(object, "returns").values()) {
     const Struct& from = value.struct_value();

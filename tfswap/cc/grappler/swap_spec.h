@@ -26,6 +26,9 @@ struct SwapSpec {
   std::string tensor;  // "node:port"
   bool lazy = false;   // only when somebody needs the room
   int64_t next_use = 0;
+  std::string tier = "host";       // of far memory: host, compressed or file
+  std::string codec;               // by which it is kept in the compressed tier
+  int64_t rate_percent = 100;      // size of what a lossy codec makes
   std::vector<std::string> gates;  // ops that wait for the swap-out
   std::vector<ReturnSpec> returns;
 };

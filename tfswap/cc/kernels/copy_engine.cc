@@ -29,11 +29,12 @@ Engines& AllEngines() {
 }  // namespace
 
 FarBuffer::FarBuffer(CopyEngine* engine, std::string label, const Tensor& tensor, int returns,
-                     int64_t next_use)
+                     int64_t next_use, FarWish wish)
     : label(std::move(label)),
       dtype(tensor.dtype()),
       shape(tensor.shape()),
       bytes(tensor.TotalBytes()),
+      wish(wish),
       engine_(engine),
       tensor_(tensor),
       returns_left_(returns),
@@ -48,7 +49,7 @@ FarBuffer::~FarBuffer() {
     --engine_->stats_.buffers_alive;
     engine_->UnparkLocked(this);
   }
-  if (far_copy_ != nullptr) engine_->far_memory()->Free(far_copy_, bytes);
+  engine_->DropFarCopy(&far_copy_);
 }
 
 CopyEngine::CopyEngine(DeviceAllocator* allocator) : allocator_(allocator) {
@@ -148,13 +149,14 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
 
 void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, OpKernelContext* context,
                             std::function<void()> done) {
-  in_.Schedule(place, [this, buffer, place, context, done = std::move(done)]() mutable {
-    if (Fetch(buffer, place, /*patient=*/true, context)) {
-      done();
-    } else {
-      FetchLater(buffer, place, context, std::move(done));
-    }
-  });
+  FillerOf(*buffer, place)
+      ->Schedule(place, [this, buffer, place, context, done = std::move(done)]() mutable {
+        if (Fetch(buffer, place, /*patient=*/true, context)) {
+          done();
+        } else {
+          FetchLater(buffer, place, context, std::move(done));
+        }
+      });
 }
 
 bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
@@ -173,7 +175,11 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
   SlabAllocator* slab = allocator_->slab();
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
   scope.now_or_never = !patient;
-  if (patient) scope.give_way = [this, place] { return in_.HasBefore(place); };
+  if (patient) {
+    scope.give_way = [filler = FillerOf(*buffer, place), place] {
+      return filler->HasBefore(place);
+    };
+  }
   Tensor* output = nullptr;
   absl::Status status = context->allocate_output(0, buffer->shape, &output);
   if (scope.gave_way) return false;
@@ -182,19 +188,16 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
   return true;
 }
 
-void* CopyEngine::Filled(FarBuffer* buffer, int64_t busy_ns) {
-  std::lock_guard<std::mutex> lock(mu_);
-  ++stats_.copies_in;
-  stats_.bytes_in += buffer->bytes;
-  stats_.busy_in_ns += busy_ns;
-  return --buffer->returns_left_ <= 0 ? std::exchange(buffer->far_copy_, nullptr) : nullptr;
-}
-
-std::string CopyEngine::Hindrance() const {
-  if (!far_memory_full_.load()) return "";
-  const HostPoolStats far = const_cast<CopyEngine*>(this)->far_memory()->Stats();
-  return "Far memory is full (" + ReadableBytes(far.bytes_in_use) + " of host_limit " +
-         ReadableBytes(far.limit_bytes) + "), so nothing more could be moved: raise host_limit.";
+void CopyEngine::Filled(FarBuffer* buffer, int64_t busy_ns) {
+  FarCopy unwanted;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    ++stats_.copies_in;
+    stats_.bytes_in += buffer->bytes;
+    stats_.busy_in_ns += busy_ns;
+    if (--buffer->returns_left_ <= 0) std::swap(unwanted, buffer->far_copy_);
+  }
+  DropFarCopy(&unwanted);
 }
 
 absl::StatusOr<LinkTimes> CopyEngine::MeasureLink(int64_t, int) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "allocator/device_allocator.h"
 #include "core/host_pool.h"
+#include "far/far_memory.h"
 #include "kernels/worker.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -36,13 +37,14 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   enum class State { kHeld, kLeaving, kFar };
 
   FarBuffer(CopyEngine* engine, std::string label, const tensorflow::Tensor& tensor, int returns,
-            int64_t next_use);
+            int64_t next_use, FarWish wish);
   ~FarBuffer();
 
   const std::string label;
   const tensorflow::DataType dtype;
   const tensorflow::TensorShape shape;
   const int64_t bytes;
+  const FarWish wish;
 
  private:
   friend class CopyEngine;
@@ -55,7 +57,7 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   State state_ = State::kHeld;
   bool parked_ = false;
   tensorflow::Tensor tensor_;  // the device's copy while held or leaving
-  void* far_copy_ = nullptr;   // valid as long as it is there: tensors do not change
+  FarCopy far_copy_;           // valid as long as it is there: tensors do not change
   uint64_t checksum_ = 0;
   int returns_left_;
   int64_t next_use_;  // place of the next access in the step: what is needed last leaves first
@@ -105,7 +107,6 @@ class CopyEngine : public Reclaimer {
 
   int64_t Reclaim(int64_t bytes) final;
   bool InForce() const final { return Stats().buffers_alive > 0; }
-  std::string Hindrance() const final;
 
   // Makes each copy take as long as on a link of this speed; 0 lifts that. Only where threads copy.
   virtual void EmulateLink(double bytes_per_s, int64_t latency_ns) {}
@@ -118,8 +119,10 @@ class CopyEngine : public Reclaimer {
   CopyStats Stats() const;
   void ClearStats();
 
-  // The memory behind this device.
-  virtual HostPool* far_memory() = 0;
+  // The host memory behind this device.
+  virtual HostPool* host_memory() = 0;
+  // All tiers of far memory; null where there is host memory only.
+  virtual FarMemory* far_memory() { return nullptr; }
 
  protected:
   // Of the device that `allocator` serves; not one of several.
@@ -134,8 +137,11 @@ class CopyEngine : public Reclaimer {
   // Whether Fill() only gives commands: then it is called where the swap-in runs, and a thread is
   // taken only to wait for memory.
   virtual bool FillsAtOnce() const { return false; }
-  // Counts a copy in. Answers the far copy if nobody will want it again: it is to be freed.
-  void* Filled(FarBuffer* buffer, int64_t busy_ns);
+  // Counts a copy in, and gives up the far copy if nobody will want it again.
+  void Filled(FarBuffer* buffer, int64_t busy_ns);
+  virtual void DropFarCopy(FarCopy* copy) = 0;
+  // The thread that is to fill a buffer which comes back, for a reader at `place`.
+  virtual Worker* FillerOf(const FarBuffer& buffer, int64_t place) { return &in_; }
   bool TakeFault(const char* kind);
   bool TakeFaultLocked(const char* kind) const { return fault_ == kind; }
   void UnparkLocked(FarBuffer* buffer);
@@ -144,9 +150,9 @@ class CopyEngine : public Reclaimer {
   absl::Status Changed(const FarBuffer& buffer) const;
 
   DeviceAllocator* const allocator_;
+  Worker in_{"tfswap_in"};
   mutable std::mutex mu_;
   CopyStats stats_;
-  std::atomic<bool> far_memory_full_{false};
   std::atomic<bool> verify_{false};
 
  private:
@@ -159,7 +165,6 @@ class CopyEngine : public Reclaimer {
   void FetchLater(const FarBufferPtr& buffer, int64_t place, tensorflow::OpKernelContext* context,
                   std::function<void()> done);
 
-  Worker in_{"tfswap_in"};
   // Parked buffers by next use; the last is the first to go.
   std::set<std::pair<int64_t, FarBuffer*>> parked_;
   std::string fault_;

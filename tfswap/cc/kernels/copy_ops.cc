@@ -34,6 +34,9 @@ REGISTER_OP("_CopyToHost")
     .Attr("returns: int = 1")
     .Attr("next_use: int = 0")
     .Attr("min_bytes: int = 0")
+    .Attr("tier: string = 'host'")
+    .Attr("codec: string = ''")
+    .Attr("rate: int = 100")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -43,6 +46,9 @@ lazy: keep the tensor on the device until somebody needs its room.
 returns: how many _CopyFromHost ops will ask for it.
 next_use: place in the step of the next access; lazy tensors that are needed last leave first.
 min_bytes: smaller tensors pass by reference.
+tier: of far memory: host, compressed or file.
+codec: by which it is kept in the compressed tier.
+rate: size of what a lossy codec makes, in percent.
 )doc");
 
 REGISTER_OP("_CopyFromHost")
@@ -92,6 +98,27 @@ struct SwapOut {
     OP_REQUIRES_OK(construction, construction->GetAttr("returns", &returns));
     OP_REQUIRES_OK(construction, construction->GetAttr("next_use", &next_use));
     OP_REQUIRES_OK(construction, construction->GetAttr("min_bytes", &min_bytes));
+    int rate;
+    std::string tier, codec;
+    tensorflow::DataType dtype;
+    OP_REQUIRES_OK(construction, construction->GetAttr("tier", &tier));
+    OP_REQUIRES_OK(construction, construction->GetAttr("codec", &codec));
+    OP_REQUIRES_OK(construction, construction->GetAttr("rate", &rate));
+    OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype));
+    wish.codec.rate_percent = rate;
+    wish.codec.element_bytes = DataTypeSize(dtype);
+    OP_REQUIRES(construction, ParseFarTier(tier, &wish.tier),
+                absl::InvalidArgumentError(
+                    absl::StrCat("tfswap: there is no tier '", tier, "': host, compressed, file")));
+    if (codec.empty()) return;
+    const std::optional<Codec> parsed = ParseCodec(codec);
+    OP_REQUIRES(construction, parsed.has_value(),
+                absl::InvalidArgumentError(
+                    absl::StrCat("tfswap: there is no codec '", codec, "' (see tfswap.codecs)")));
+    wish.codec.codec = *parsed;
+    const std::string why_not = WhyNot(wish.codec);
+    OP_REQUIRES(construction, why_not.empty(),
+                absl::InvalidArgumentError(absl::StrCat("tfswap: ", why_not)));
   }
 
   // `done` may be called on another thread, or before this returns.
@@ -103,7 +130,7 @@ struct SwapOut {
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, TensorShape({}), &handle), done);
     const Tensor& tensor = context->input(0);
     auto buffer =
-        std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns, next_use);
+        std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns, next_use, wish);
     handle->scalar<Variant>()() = FarHandle{buffer};
     if (buffer->bytes == 0 || buffer->bytes < min_bytes || !DataTypeCanUseMemcpy(tensor.dtype())) {
       return done();
@@ -122,6 +149,7 @@ struct SwapOut {
   int returns;
   int64_t next_use;
   int64_t min_bytes;
+  FarWish wish;
 };
 
 // Inexpensive ops run at once where they become ready: the copy must start early to help.

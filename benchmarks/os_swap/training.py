@@ -1,0 +1,71 @@
+"""One training, in a process that `benchmarks.os_swap` starts: prints a JSON object.
+
+python -m benchmarks.os_swap.training plain|tfswap MODEL BATCH IMAGE STEPS FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+# Before those that are timed: tracing, profiling, planning, checking, addresses.
+_WARM_STEPS = {"plain": 3, "tfswap": 16}
+
+
+def main(mode: str, model: str, batch: str, image: str, steps: str, folder: str) -> None:
+    """Trains and prints the durations of the last steps."""
+    swap: Any = None
+    if mode == "tfswap":
+        import tfswap
+
+        swap = tfswap.AutoSwap(budget="auto", spill_dir=folder, verbose=1)
+    import keras
+
+    from benchmarks.models import workload
+
+    work = workload(model, int(batch), int(image))
+
+    class Clock(keras.callbacks.Callback):
+        step_s: list[float] = []
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self._begin_s = time.perf_counter()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.step_s.append(time.perf_counter() - self._begin_s)
+
+    clock = Clock()
+    warm = _WARM_STEPS[mode]
+    work.model.fit(
+        work.x,
+        work.y,
+        batch_size=int(batch),
+        epochs=warm + int(steps),
+        shuffle=False,
+        verbose=0,
+        callbacks=[clock] if swap is None else [swap, clock],
+    )
+    result: dict[str, Any] = {"step_s": [round(s, 4) for s in clock.step_s[warm:]]}
+    if swap is not None:
+        import tfswap
+
+        stats = tfswap.memory_stats()
+        report = swap.report
+        result |= {
+            "budget_bytes": report.budget_bytes,
+            "measured_peak_bytes": report.measured_peak_bytes,
+            "unswapped_peak_bytes": report.unswapped_peak_bytes,
+            "bytes_out_per_step": report.bytes_out_per_step,
+            "predicted_step_s": report.predicted_step_s,
+            "file_bytes": stats["far_file_peak_bytes"],
+            "host_peak_bytes": report.host_peak_bytes,
+        }
+    result["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import MIB, FakeMachine, make_timeline, training_step
+
+from tfswap.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, CodecTime, FarTier
+from tfswap.planners import plan
+from tfswap.planners.assignment import (
+    Assignment,
+    FarMemory,
+    FarMemoryTooSmall,
+    Place,
+    Ratios,
+    assign,
+)
+from tfswap.simulator import Swap
+from tfswap.timeline import Absence, Timeline, peak_load
+
+NO_LIMIT = 1 << 62
+# ns for a byte read and for a byte kept, in both directions.
+FAST_CODEC = CodecSpeed("zvc", 1, CodecTime(0, 0.05, 0.05), CodecTime(0, 0.05, 0.05))
+SLOW_CODEC = CodecSpeed("zstd", 1, CodecTime(0, 5, 0), CodecTime(0, 5, 0))
+
+
+def tier(name: str, gb_s: float, capacity_bytes: int = NO_LIMIT) -> FarTier:
+    return FarTier(name, gb_s * 1e9, gb_s * 1e9, 0, 0, capacity_bytes)
+
+
+# One buffer of 1,000 bytes; three ops of 600 ns between its uses.
+OPS = [(0, 600), (600, 1200), (1200, 1800), (1800, 2400), (2400, 3000)]
+ABSENCE = Absence(0, "x:0", 0, 0, 4)
+ONE = make_timeline(OPS, [(1000, 0, 3000)], (ABSENCE,))
+SWAP = Swap(0, gate_op=2, trigger_op=2)
+HALF: Ratios = {"x:0": {"zvc": 0.5, "zstd": 0.2}}
+
+
+def of_one(far: FarMemory, codec: str | None = "auto", ratios: Ratios = HALF) -> Assignment:
+    return assign(ONE, [SWAP], far, ratios, codec=codec)
+
+
+def test_what_the_link_hides_is_left_as_it_is() -> None:
+    found = of_one(FarMemory(tier(HOST, 10), codecs=(FAST_CODEC,)))
+    assert found.places == {"x:0": Place(HOST)}
+    assert found.result.stall_ns == 0
+
+
+def test_a_codec_that_shortens_the_step_is_taken() -> None:
+    # 1,000 ns each way, with 600 ns to hide them in: encoded, nothing waits.
+    far = FarMemory(tier(HOST, 1), codecs=(FAST_CODEC,))
+    assert of_one(far, codec=None).result.stall_ns == 800
+    found = of_one(far)
+    assert found.places == {"x:0": Place(COMPRESSED, "zvc", 0.5)}
+    assert found.result.stall_ns == 0
+    assert found.swaps[0].far_bytes == 500
+
+
+def test_a_codec_that_is_slower_than_the_link_is_not_taken() -> None:
+    far = FarMemory(tier(HOST, 1), codecs=(SLOW_CODEC,))
+    assert of_one(far).places == {"x:0": Place(HOST)}
+    forced = of_one(far, codec="zstd")
+    assert forced.places == {"x:0": Place(COMPRESSED, "zstd", 0.2)}
+    assert forced.result.step_ns > of_one(far).result.step_ns
+
+
+def test_what_cannot_be_made_smaller_is_not_encoded() -> None:
+    far = FarMemory(tier(HOST, 1), codecs=(FAST_CODEC,))
+    for codec in ("auto", "cswap", "zvc"):
+        assert of_one(far, codec, {"x:0": {"zvc": 1.0}}).places == {"x:0": Place(HOST)}
+        assert of_one(far, codec, {}).places == {"x:0": Place(HOST)}
+
+
+def test_cswap_charges_the_codec_in_full() -> None:
+    """T' = 2 * 400; T = 4 * 75 with the fast codec, and 2 * 5,000 with the slow one."""
+    far = FarMemory(tier(HOST, 1), codecs=(FAST_CODEC, SLOW_CODEC))
+    assert of_one(far, "cswap").places == {"x:0": Place(COMPRESSED, "zvc", 0.5)}
+    # It saves 200 ns each way, and takes 250.
+    late = CodecSpeed("zvc", 1, CodecTime(450, 0, 0), CodecTime(450, 0, 0))
+    assert of_one(FarMemory(tier(HOST, 1), codecs=(late,)), "cswap").places["x:0"].tier == HOST
+    # In the simulator it is in the transfer's shadow.
+    assert of_one(FarMemory(tier(HOST, 1), codecs=(late,))).places["x:0"].tier == COMPRESSED
+
+
+def test_the_file_takes_what_host_memory_has_no_room_for() -> None:
+    far = FarMemory(tier(HOST, 10, 999), file=tier(FILE, 1))
+    assert of_one(far).places == {"x:0": Place(FILE)}
+    assert of_one(FarMemory(tier(HOST, 10, 1000), file=tier(FILE, 1))).places["x:0"].tier == HOST
+
+
+def test_without_a_file_it_is_encoded_to_fit() -> None:
+    far = FarMemory(tier(HOST, 10, 600), codecs=(FAST_CODEC,))
+    assert of_one(far).places == {"x:0": Place(COMPRESSED, "zvc", 0.5)}
+
+
+def test_no_room_anywhere_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(FarMemoryTooSmall) as error:
+        of_one(FarMemory(tier(HOST, 10, 600)))
+    assert str(error.value) == (
+        "far memory is too small: 1 MiB must be away from the device at once, and host_limit is 0 "
+        "MiB. Raise host_limit to 1 MiB, or give a spill_dir on a disk for the rest."
+    )
+    assert (error.value.needed_bytes, error.value.capacity_bytes) == (1000, 600)
+
+
+def test_two_absences_of_one_tensor_share_a_place() -> None:
+    again = Absence(0, "x:0", 0, 4, 6)
+    timeline = make_timeline(
+        [*OPS, (3000, 3600), (3600, 4200)], [(1000, 0, 4200)], (ABSENCE, again)
+    )
+    swaps = [SWAP, Swap(1, trigger_op=5)]
+    far = FarMemory(tier(HOST, 0.4), codecs=(FAST_CODEC,))
+    found = assign(timeline, swaps, far, HALF)
+    assert {(swap.tier, swap.far_bytes) for swap in found.swaps} == {(0, 500)}
+
+
+def step_and_swaps() -> tuple[Timeline, tuple[Swap, ...]]:
+    timeline = training_step(blocks=4)
+    decision = plan("greedy", timeline, FakeMachine(2e9, 2e9), int(0.6 * peak_load(timeline)))
+    return timeline, decision.swaps
+
+
+STEP, SWAPS = step_and_swaps()
+TENSORS = sorted({STEP.absences[swap.absence].tensor for swap in SWAPS})
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(TENSORS), st.floats(0.05, 1.0).map(lambda r: {"zvc": r}), max_size=20
+    ),
+    st.sampled_from([2.0, 6.0, 12.0]),
+    st.integers(0, 600),
+    st.booleans(),
+)
+def test_auto_is_never_slower_than_the_others(
+    ratios: dict[str, dict[str, float]], gb_s: float, capacity_mib: int, with_file: bool
+) -> None:
+    file = tier(FILE, 1) if with_file else None
+    far = FarMemory(tier(HOST, gb_s, capacity_mib * MIB), file, (FAST_CODEC,))
+    try:
+        auto = assign(STEP, SWAPS, far, ratios)
+    except FarMemoryTooSmall:
+        assert not with_file
+        return
+    assert auto.result.far_peak_bytes[0] <= capacity_mib * MIB
+    for codec in (None, "cswap", "zvc"):
+        try:
+            other = assign(STEP, SWAPS, far, ratios, codec=codec)
+        except FarMemoryTooSmall:
+            continue
+        assert auto.cost_ns <= other.cost_ns

@@ -1,0 +1,123 @@
+#ifndef TFSWAP_FAR_FAR_MEMORY_H_
+#define TFSWAP_FAR_FAR_MEMORY_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "codecs/codec_stream.h"
+#include "core/host_pool.h"
+#include "core/spill_file.h"
+
+namespace tfswap {
+
+// The tiers of far memory, nearest first.
+enum class FarTier : uint8_t { kHost, kCompressed, kFile };
+constexpr int kFarTiers = 3;
+
+const char* FarTierName(FarTier tier);
+bool ParseFarTier(const std::string& name, FarTier* tier);
+
+// Where a buffer is to go, and how. What finds no room there goes to another tier that has some.
+struct FarWish {
+  FarTier tier = FarTier::kHost;
+  CodecSpec codec;  // of kCompressed
+  int threads = 1;  // that encode and decode
+};
+
+// One buffer's bytes in far memory.
+struct FarCopy {
+  FarTier tier = FarTier::kHost;
+  int64_t bytes = 0;                // as on the device; 0: nothing is held
+  int64_t far_bytes = 0;            // as kept
+  void* block = nullptr;            // of kHost
+  EncodedBuffer encoded;            // of kCompressed
+  int threads = 1;                  // that decode it
+  std::shared_ptr<SpillFile> file;  // of kFile
+  int64_t offset = -1;
+
+  bool held() const { return bytes > 0; }
+};
+
+// Bytes since the last reset, and buffers that are there now.
+struct FarTierStats {
+  int64_t bytes_out = 0;      // as on the device
+  int64_t far_bytes_out = 0;  // as kept
+  int64_t copies_out = 0;
+  int64_t busy_out_ns = 0;
+  int64_t bytes_in = 0;
+  int64_t busy_in_ns = 0;
+  int64_t bytes_in_use = 0;  // as kept
+  int64_t peak_bytes = 0;    // of those
+};
+
+struct FarStats {
+  std::array<FarTierStats, kFarTiers> tiers;
+  int64_t moved_on = 0;   // buffers that found no room in the tier that they were meant for
+  int64_t io_errors = 0;  // writes that failed; what was to be written stayed in memory
+};
+
+// What is behind the devices' memory: host memory, encoded host memory, a file. Blocks its caller
+// while it copies; several may at once.
+class FarMemory {
+ public:
+  FarMemory();
+
+  HostPool* host() { return &host_; }
+
+  // Opens a file in `folder` as the last tier, instead of the one before (which stays as long as it
+  // holds something). Answers "" or what is wrong. `limit_bytes` 0: none.
+  std::string OpenFile(const std::string& folder, int64_t limit_bytes);
+  void CloseFile();
+  bool HasFile() const { return file() != nullptr; }
+
+  // Copies out. Whether there was room.
+  bool Put(const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy);
+  // Copies in. Answers "" or what went wrong; `data` is not to be used then.
+  std::string Get(const FarCopy& copy, void* data);
+  void Drop(FarCopy* copy);
+
+  // Why there is no room, as a sentence; "" while there was some.
+  std::string Hindrance() const;
+  // What the file tier said when it failed last; "" if it never did since it was opened.
+  std::string FileProblem() const;
+
+  FarStats Stats() const;
+  SpillStats FileStats() const;
+  void ResetStats();
+
+  // Of the next copies, for tests; see SpillFile.
+  void InjectFileFault(const std::string& kind);
+
+ private:
+  // Encoded buffers are made of the host pool's smallest blocks.
+  class Chunks : public ChunkSource {
+   public:
+    explicit Chunks(HostPool* pool) : pool_(pool) {}
+    char* Take() override { return static_cast<char*>(pool_->Allocate(kChunkBytes)); }
+    void Give(char* chunk) override { pool_->Free(chunk, kChunkBytes); }
+    size_t chunk_bytes() const override { return kChunkBytes; }
+
+   private:
+    static constexpr int64_t kChunkBytes = 256 << 10;
+    HostPool* const pool_;
+  };
+
+  std::shared_ptr<SpillFile> file() const;
+  bool PutIn(FarTier tier, const void* data, const FarWish& wish, FarCopy* copy);
+  bool PutInFile(const void* data, FarCopy* copy);
+
+  HostPool host_;
+  Chunks chunks_;
+  mutable std::mutex mu_;
+  std::shared_ptr<SpillFile> file_;
+  std::string file_problem_;
+  bool full_ = false;
+  FarStats stats_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_FAR_FAR_MEMORY_H_

@@ -1,0 +1,322 @@
+"""Which tier of far memory each swapped buffer goes to, and whether it is encoded there.
+
+A planner chooses what leaves, under one link. Then each far copy gets a *place*: as it is in host
+memory, encoded there, or in the file. Three ways to decide about encoding:
+
+``auto``
+    What shortens the step in the simulator, with the work of cores that copies and codecs take from
+    its ops: by local search over all far copies, so a codec that frees the link for others counts.
+``cswap``
+    The inequality of CSWAP (Chen et al., CLUSTER 2021, section IV-B; CSWAP+, TPDS 2022), for each
+    buffer by itself: the codec's time in full against the part of the transfer that the ops beside
+    it do not hide.
+a codec's name
+    All are encoded by it.
+
+The file takes what host memory has no room for; there also by search, from what the planner chose
+under the file's link.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tfswap.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, FarTier
+from tfswap.simulator import Link, SimResult, Swap, simulate
+from tfswap.timeline import Timeline
+
+AUTO, CSWAP = "auto", "cswap"
+
+Ratios = Mapping[str, Mapping[str, float]]
+"""Of tensors, by codec: encoded bytes / bytes."""
+
+# A far copy that is encoded is to save at least this part of its bytes.
+_WORTHWHILE = 0.97
+# Each further pass of the search finds less.
+_MAX_PASSES = 4
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a far copy is kept.
+
+    Attributes:
+        tier: "host", "compressed" or "file".
+        codec: of the compressed tier.
+        ratio: what is kept of its bytes.
+    """
+
+    tier: str
+    codec: str = ""
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class FarMemory:
+    """The tiers that there are.
+
+    Attributes:
+        host: as it is; encoded buffers cross the same link, and share its capacity.
+        file: None: there is none.
+        codecs: that may be used.
+    """
+
+    host: FarTier
+    file: FarTier | None = None
+    codecs: tuple[CodecSpeed, ...] = ()
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """What the simulator is given, by its number of the tier."""
+        return (self.host,) if self.file is None else (self.host, self.file)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Swaps with their places.
+
+    Attributes:
+        swaps: by absence, as the simulator takes them.
+        places: of each far copy, by tensor.
+        result: simulated without a budget.
+        cost_ns: the step's time, and what its ops lose to copies and codecs.
+    """
+
+    swaps: tuple[Swap, ...]
+    places: dict[str, Place]
+    result: SimResult
+    cost_ns: int
+
+
+class FarMemoryTooSmall(ValueError):
+    """What is to leave the device has room nowhere.
+
+    Attributes:
+        needed_bytes: what far memory must hold at once.
+        capacity_bytes: what it can hold.
+    """
+
+    def __init__(self, message: str, needed_bytes: int, capacity_bytes: int) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.capacity_bytes = capacity_bytes
+
+
+def assign(
+    timeline: Timeline,
+    swaps: Iterable[Swap],
+    far: FarMemory,
+    ratios: Ratios,
+    *,
+    codec: str | None = AUTO,
+    deadline_s: float | None = None,
+) -> Assignment:
+    """Give each far copy its place.
+
+    Args:
+        timeline: one unswapped step.
+        swaps: what a planner chose; tiers and codecs in them are ignored.
+        far: the tiers.
+        ratios: what codecs make of the tensors; one that is not in it is not encoded.
+        codec: "auto", "cswap", a codec's name, or None: nothing is encoded.
+        deadline_s: when the search is to end, on `time.monotonic`'s clock.
+
+    Raises:
+        FarMemoryTooSmall: the tiers together cannot hold what leaves.
+    """
+    search = _Search(timeline, tuple(sorted(swaps)), far, ratios)
+    if codec != AUTO:
+        search.begin(codec)
+        search.fit()
+        if far.file is not None:
+            search.improve(encode=False, deadline_s=deadline_s)
+        return search.best
+    # From the best of what others would do.
+    begun = []
+    failure: FarMemoryTooSmall | None = None
+    for other in (None, CSWAP, *(speed.name for speed in far.codecs)):
+        search.begin(other)
+        try:
+            search.fit()
+            begun.append(search.best)
+        except FarMemoryTooSmall as error:
+            failure = failure or error
+    if failure is not None and not begun:
+        raise failure
+    search.best = min(begun, key=lambda each: each.cost_ns)
+    search.improve(encode=True, deadline_s=deadline_s)
+    return search.best
+
+
+class _Search:
+    """Places of all far copies, changed one at a time."""
+
+    def __init__(
+        self, timeline: Timeline, swaps: tuple[Swap, ...], far: FarMemory, ratios: Ratios
+    ) -> None:
+        self._timeline = timeline
+        self._swaps = swaps
+        self._far = far
+        self._ratios = ratios
+        self._speeds = {speed.name: speed for speed in far.codecs}
+        self._of_tensor: dict[str, list[Swap]] = defaultdict(list)
+        for swap in swaps:
+            self._of_tensor[timeline.absences[swap.absence].tensor].append(swap)
+        self.best = self._tried(dict.fromkeys(self._of_tensor, Place(HOST)))
+
+    def begin(self, codec: str | None) -> None:
+        """Places before any search."""
+        places = {}
+        for tensor in self._of_tensor:
+            places[tensor] = Place(HOST)
+            for place in self._encoded(tensor) if codec is not None else ():
+                if codec == CSWAP:
+                    if self._pays(tensor, place):
+                        places[tensor] = place
+                        break
+                elif place.codec == codec:
+                    places[tensor] = place
+        self.best = self._tried(places)
+
+    def fit(self) -> None:
+        """Moves what host memory has no room for: into the file, or encodes it."""
+        file = self._far.file
+        needed_bytes = self._host_bytes(self.best)
+        for tensor in self._by_size():
+            if self._host_bytes(self.best) <= self._far.host.capacity_bytes:
+                return
+            for place in self._encoded(tensor)[:1] if file is None else (Place(FILE),):
+                self.best = self._tried({**self.best.places, tensor: place})
+        if self._host_bytes(self.best) <= self._far.host.capacity_bytes:
+            return
+        capacity_bytes = self._far.host.capacity_bytes
+        mib = 1 << 20
+        raise FarMemoryTooSmall(
+            f"far memory is too small: {-(-needed_bytes // mib)} MiB must be away from the device "
+            f"at once, and host_limit is {capacity_bytes // mib} MiB. Raise host_limit to "
+            f"{-(-needed_bytes // mib)} MiB, or give a spill_dir on a disk for the rest.",
+            needed_bytes,
+            capacity_bytes,
+        )
+
+    def improve(self, *, encode: bool, deadline_s: float | None) -> None:
+        """Changes places as long as that shortens the step."""
+        for _ in range(_MAX_PASSES):
+            before_ns = self.best.cost_ns
+            for tensor in self._by_size():
+                for place in self._choices(tensor, encode):
+                    if deadline_s is not None and time.monotonic() > deadline_s:
+                        return
+                    if place == self.best.places[tensor]:
+                        continue
+                    tried = self._tried({**self.best.places, tensor: place})
+                    if self._fits(tried) and tried.cost_ns < self.best.cost_ns:
+                        self.best = tried
+            if self.best.cost_ns >= before_ns:
+                return
+
+    def _choices(self, tensor: str, encode: bool) -> list[Place]:
+        now = self.best.places[tensor]
+        choices = [Place(HOST)] if encode or now.tier == FILE else []
+        if encode:
+            choices += self._encoded(tensor)
+        if self._far.file is not None:
+            choices.append(Place(FILE))
+        return choices
+
+    def _encoded(self, tensor: str) -> list[Place]:
+        """The ways to encode a tensor, smallest first."""
+        ratios = self._ratios.get(tensor, {})
+        places = [
+            Place(COMPRESSED, name, ratio)
+            for name, ratio in ratios.items()
+            if name in self._speeds and ratio <= _WORTHWHILE
+        ]
+        return sorted(places, key=lambda place: place.ratio)
+
+    def _by_size(self) -> list[str]:
+        def size_bytes(tensor: str) -> int:
+            absence = self._timeline.absences[self._of_tensor[tensor][0].absence]
+            return int(self._timeline.buffer_bytes[absence.buffer])
+
+        return sorted(self._of_tensor, key=lambda tensor: (-size_bytes(tensor), tensor))
+
+    def _host_bytes(self, assignment: Assignment) -> int:
+        return assignment.result.far_peak_bytes[0] if self._swaps else 0
+
+    def _fits(self, assignment: Assignment) -> bool:
+        held = assignment.result.far_peak_bytes
+        return all(
+            bytes_ <= link.capacity_bytes
+            for bytes_, link in zip(held, (self._far.host, self._far.file), strict=False)
+            if link is not None
+        )
+
+    def _tried(self, places: dict[str, Place]) -> Assignment:
+        swaps = []
+        working_ns = 0
+        for tensor, own in self._of_tensor.items():
+            for swap in own:
+                placed, cores_ns = self._placed(swap, places[tensor])
+                swaps.append(placed)
+                working_ns += cores_ns
+        swaps.sort()
+        result = simulate(self._timeline, swaps, self._far.links)
+        return Assignment(tuple(swaps), places, result, result.step_ns + working_ns)
+
+    def _placed(self, swap: Swap, place: Place) -> tuple[Swap, int]:
+        """The swap at its place, and what ops lose to its copies."""
+        size_bytes = int(self._timeline.buffer_bytes[self._timeline.absences[swap.absence].buffer])
+        plain = replace(swap, far_bytes=-1, encode_ns=0, decode_ns=0)
+        if place.tier == FILE:
+            assert self._far.file is not None
+            return replace(plain, tier=1), self._far.file.copy_ns(size_bytes, size_bytes)
+        host = self._far.host
+        if place.tier == HOST:
+            return replace(plain, tier=0), host.copy_ns(size_bytes, size_bytes)
+        speed = self._speeds[place.codec]
+        far_bytes = int(size_bytes * place.ratio)
+        encode_ns = speed.encode.ns(size_bytes, place.ratio)
+        decode_ns = speed.decode.ns(size_bytes, place.ratio)
+        # The link carries what is encoded already: the slower of both decides.
+        placed = replace(
+            plain,
+            tier=0,
+            far_bytes=far_bytes,
+            encode_ns=max(0, encode_ns - round(far_bytes * 1e9 / host.out_bytes_per_s)),
+            decode_ns=max(0, decode_ns - round(far_bytes * 1e9 / host.in_bytes_per_s)),
+        )
+        return placed, self._cores_ns(speed, encode_ns + decode_ns)
+
+    @staticmethod
+    def _cores_ns(speed: CodecSpeed, ns: int) -> int:
+        from tfswap.machine import cores
+
+        return round(ns * speed.threads / cores())
+
+    def _pays(self, tensor: str, place: Place) -> bool:
+        """CSWAP's inequality: T < T'."""
+        timeline, host = self._timeline, self._far.host
+        speed = self._speeds[place.codec]
+        t_with = t_without = 0.0
+        for number, swap in enumerate(self._of_tensor[tensor]):
+            absence = timeline.absences[swap.absence]
+            size_bytes = int(timeline.buffer_bytes[absence.buffer])
+            made_ns = timeline.op_end_ns[absence.producer_op] if absence.producer_op >= 0 else 0
+            gate_ns = timeline.op_start_ns[swap.gate_op] if swap.gate_op >= 0 else made_ns
+            needed_ns = timeline.op_start_ns[absence.before_op]
+            begun_ns = timeline.op_end_ns[swap.trigger_op] if swap.trigger_op >= 0 else made_ns
+            directions = [
+                (host.in_bytes_per_s, int(needed_ns - begun_ns), speed.decode),
+            ]
+            if number == 0:
+                directions.append((host.out_bytes_per_s, int(gate_ns - made_ns), speed.encode))
+            for bytes_per_s, hidden_ns, codec in directions:
+                transfer_ns = size_bytes * 1e9 / bytes_per_s
+                t_without += max(transfer_ns - hidden_ns, 0.0)
+                t_with += max(transfer_ns * place.ratio - hidden_ns, 0.0)
+                t_with += codec.ns(size_bytes, place.ratio)
+        return t_with < t_without
