@@ -141,9 +141,10 @@ class AutoSwap(keras.callbacks.Callback):
         `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes` (highest of all
         steps), `unswapped_step_s`, `predicted_step_s`, `predicted_wait_s` (of it, for copies),
         `least_wait_s` (no plan waits less), `step_s`, `bytes_out_per_step`, `bytes_in_per_step`,
-        `swapped_buffers`, `host_peak_bytes`, `corrections`, `plan`, `addresses` (an `AddressMap`
-        for each layout), `out_of_memory` (what the error said) and `notes` (everything that was
-        said). What is not known is None. `to_html(path)` writes it as a page.
+        `swapped_buffers`, `host_peak_bytes`, `tiers` (a `TierUse` each), `corrections`, `plan`,
+        `addresses` (an `AddressMap` for each layout), `out_of_memory` (what the error said) and
+        `notes` (everything that was said). What is not known is None. `to_html(path)` writes it as
+        a page.
         """
         report = Report() if self._run is None else self._run.report
         return dataclasses.replace(report, notes=list(report.notes))

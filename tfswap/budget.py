@@ -14,6 +14,10 @@ Budget = str | int | float | SupportsIndex
 AUTO_BUDGET = Fraction(9, 10)
 """The part of the memory available now that "auto" gives to the device."""
 
+GROWTH_BYTES = 384 << 20
+"""What a process still takes for itself when training begins (graphs, their optimisation): left
+alone by "auto" where device and host share their memory, but never more than a quarter of it."""
+
 AUTO_HOST_LIMIT = Fraction(8, 10)
 """The part of what the budget leaves that "auto" gives to far memory."""
 
@@ -105,7 +109,7 @@ def check(amount: Budget, name: str) -> None:
         ValueError: Not such an amount; the text lists what is allowed.
     """
     try:
-        if not _is_auto(amount) and _part(amount) is None:
+        if not is_auto(amount) and _part(amount) is None:
             parse_bytes(amount)
     except ValueError as error:
         raise ValueError(f"{name}: {error}. {_ALLOWED_TOO}") from None
@@ -138,15 +142,15 @@ def resolve(
         ValueError: Not a budget; the text lists what is allowed.
     """
     check(budget, "budget")
-    if device_limit_bytes == 0 and (_is_auto(budget) or _part(budget) is not None):
+    if device_limit_bytes == 0 and (is_auto(budget) or _part(budget) is not None):
         raise ValueError(
             f"budget={budget!r} is relative to the device's memory, and its allocator does not say "
             'how much that is: give bytes, such as "8GiB"'
         )
-    if _is_auto(budget):
+    if is_auto(budget):
         if available_bytes is None:
             if device_limit_bytes is None:
-                available_bytes = available_host_bytes()
+                available_bytes = without_growth(available_host_bytes())
             else:
                 limits = [device_limit_bytes, cgroup_limit_bytes or device_limit_bytes]
                 available_bytes = min(limits) - in_use_bytes
@@ -182,12 +186,22 @@ def resolve_host_limit(
         ValueError: Not such a limit; the text lists what is allowed.
     """
     check(host_limit, "host_limit")
-    if not _is_auto(host_limit):
+    if not is_auto(host_limit):
         return resolve(host_limit)
     if available_bytes is None:
-        available_bytes = available_host_bytes()
+        available_bytes = without_growth(available_host_bytes())
     still_to_come = max(0, (budget_bytes or 0) - in_use_bytes)
     return max(1, int(AUTO_HOST_LIMIT * max(0, available_bytes - still_to_come)))
+
+
+def without_growth(available_bytes: int) -> int:
+    """What of so many bytes is left when the process has grown for a training; see GROWTH_BYTES."""
+    return available_bytes - min(GROWTH_BYTES, available_bytes // 4)
+
+
+def is_auto(amount: Budget) -> bool:
+    """Whether it says "auto"."""
+    return isinstance(amount, str) and amount.strip().lower() == "auto"
 
 
 def parse_bandwidth(bandwidth: str | float | None) -> float | None:
@@ -222,10 +236,6 @@ def parse_bandwidth(bandwidth: str | float | None) -> float | None:
 _ALLOWED_TOO = (
     'Allowed too: a part of the device\'s memory, "80%" or a float above 0 and up to 1.0, or "auto"'
 )
-
-
-def _is_auto(amount: Budget) -> bool:
-    return isinstance(amount, str) and amount.strip().lower() == "auto"
 
 
 def _part(amount: Budget) -> Fraction | None:

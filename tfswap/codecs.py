@@ -19,6 +19,7 @@ from tfswap import _core
 LOSSLESS = ("zvc", "rle", "csr", "lz4", "zstd")
 LOSSY = ("zfp",)
 NAMES = (*LOSSLESS, *LOSSY)
+NEED_BLOSC = ("lz4", "zstd", "zfp")
 
 _LIBRARIES = ("libblosc2.so", "libblosc2.so.*")
 
@@ -54,7 +55,7 @@ def why_not(codec: str, element_bytes: int = 4) -> str:
     """
     if codec not in NAMES:
         raise ValueError(f"unknown codec {codec!r}: allowed are {', '.join(NAMES)}")
-    fault = load_blosc() if codec in ("lz4", "zstd", "zfp") else ""
+    fault = load_blosc() if codec in NEED_BLOSC else ""
     return fault or _core.why_not_codec(codec, element_bytes)
 
 

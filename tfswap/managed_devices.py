@@ -8,16 +8,24 @@ from typing import TYPE_CHECKING
 
 from tfswap import budget as budgets
 from tfswap.card_link import measured_link
+from tfswap.codec_speed import codec_speeds
+from tfswap.codecs import NEED_BLOSC, find_blosc
 from tfswap.far_tier import FarTier
 from tfswap.file_link import measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
 from tfswap.machine import Machine
 from tfswap.ops.library import Library, LibraryError
-from tfswap.planners.assignment import FarMemory
+from tfswap.plan import TIERS
+from tfswap.planners.assignment import AUTO, CSWAP, FarMemory
+from tfswap.report.summary import TierUse
 
 if TYPE_CHECKING:
     from tfswap.auto_swap import AutoSwap
 
+# Of what is there for device and far memory, "auto" leaves so much for what comes and goes.
+_MARGIN, _MARGIN_BYTES = 0.03, 48 << 20
+# Others are slower than any link that memory is swapped over.
+_CONSIDERED = ("zvc", "rle", "csr")
 # Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
 _ASSUMED_LINK = 12e9
 
@@ -49,6 +57,7 @@ class ManagedDevices:
         self.device = self.numbers[0]
         self.budget_bytes = self._resolved_budget(self.device)
         self._host_limit_bytes = 0
+        self._before: dict[str, int] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
 
     @property
@@ -59,10 +68,13 @@ class ManagedDevices:
     def take(self) -> None:
         """Puts budgets and options in force."""
         options = self._options
+        self._before = self._library.memory_stats(self.device)
         self._host_limit_bytes = budgets.resolve_host_limit(
             options.host_limit, self.budget_bytes if self.on_cpu else None
         )
         self._library.set_host_limit(self._host_limit_bytes)
+        if any(codec in NEED_BLOSC for codec in self.codecs):
+            self._library.load_blosc(str(find_blosc()))
         if options.spill_dir is not None and self.on_cpu:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
         elif options.spill_dir is not None:
@@ -108,6 +120,27 @@ class ManagedDevices:
             )
             return Machine("pinned host memory", _ASSUMED_LINK, _ASSUMED_LINK)
 
+    def look_again(self) -> bool:
+        """Where "auto" shares the host's memory: gives out what the process has not grown into.
+
+        To be called when graphs have been made and run. Says whether the budget is another one.
+        """
+        if not self.on_cpu or not budgets.is_auto(self._options.budget):
+            return False
+        self._library.trim_malloc()
+        held = self._library.memory_stats(self.device)
+        ours_bytes = held["bytes_in_use"] + held["host_bytes_in_use"] + held["host_bytes_cached"]
+        whole_bytes = ours_bytes + budgets.available_host_bytes()
+        whole_bytes -= max(_MARGIN_BYTES, int(_MARGIN * whole_bytes))
+        self.budget_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
+        for device in self.numbers:
+            self._library.set_budget(device, self.budget_bytes)
+        if budgets.is_auto(self._options.host_limit):
+            left_bytes = whole_bytes - self.budget_bytes
+            self._host_limit_bytes = int(budgets.AUTO_HOST_LIMIT * left_bytes)
+            self._library.set_host_limit(self._host_limit_bytes)
+        return True
+
     def far_memory(self, machine: Machine) -> FarMemory:
         """The tiers behind the planned device, whose link is the machine's."""
         host = FarTier(
@@ -119,10 +152,33 @@ class ManagedDevices:
             self._host_limit_bytes,
             machine.copy_bytes_per_s,
         )
+        speeds = codec_speeds(self.codecs)
         if self._options.spill_dir is None or not self.on_cpu:
-            return FarMemory(host)
-        return FarMemory(
-            host, measured_file(os.fspath(self._options.spill_dir), self._options.spill_limit)
+            return FarMemory(host, codecs=speeds)
+        file = measured_file(os.fspath(self._options.spill_dir), self._options.spill_limit)
+        return FarMemory(host, file, speeds)
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Those that far memory may be encoded by, as the options say."""
+        codec = self._options.codec
+        if codec is None or not self.on_cpu:
+            return ()
+        return _CONSIDERED if codec in (AUTO, CSWAP) else (codec,)
+
+    def tiers(self) -> tuple[TierUse, ...]:
+        """What went through far memory since `take`; nothing is known of a GPU's."""
+        if not self.on_cpu:
+            return ()
+        stats = self._library.memory_stats(self.device)
+        return tuple(
+            TierUse(
+                name,
+                stats[f"far_{name}_peak_bytes"],
+                stats[f"far_{name}_bytes_out"] - self._before[f"far_{name}_bytes_out"],
+                stats[f"far_{name}_kept_bytes_out"] - self._before[f"far_{name}_kept_bytes_out"],
+            )
+            for name in TIERS
         )
 
     def first_step_begins(self) -> None:
@@ -156,7 +212,8 @@ class ManagedDevices:
     def _resolved_budget(self, device: int) -> int:
         """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
         if device < FIRST_GPU:
-            return budgets.resolve(self._options.budget)
+            in_use_bytes = self._library.memory_stats(device)["bytes_in_use"]
+            return budgets.resolve(self._options.budget, in_use_bytes=in_use_bytes)
         gpu = self._library.memory_stats(device)
         return budgets.resolve(
             self._options.budget,

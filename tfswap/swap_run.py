@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfswap.address_run import AddressRun
 from tfswap.attempt import TOLERANCE, Attempt, MeasuredStep, best
+from tfswap.far_ratios import RatioSamples
 from tfswap.grappler.graph import StepGraph
 from tfswap.machine import Machine
 from tfswap.managed_devices import ManagedDevices
@@ -85,6 +86,7 @@ class SwapRun:
     _devices: ManagedDevices
     _machine: Machine
     _session: PassSession
+    _ratios: RatioSamples
 
     def __init__(self, options: AutoSwap, model: Any) -> None:
         self._options = options
@@ -134,6 +136,7 @@ class SwapRun:
             )
         self._devices = ManagedDevices(self._library, self._options, self._note, self._warn)
         self._session = PassSession(self._library, self._model)
+        self._ratios = RatioSamples(self._library, self._devices.codecs)
         run_started(self)
         self._taken.callback(run_ended, self)
         self._taken.callback(self._training_function.restore)
@@ -196,6 +199,8 @@ class SwapRun:
             self._note("the session's options had changed meanwhile; the plan is back in force")
         if self._phase is _Phase.PROFILE:
             self._library.start_recording(self._devices.device)
+        elif self._phase is _Phase.WARM:
+            self._ratios.start()
         if self._addresses is not None:
             self._addresses.call_begins(_TRAIN)
         if self._phase is _Phase.FIRST:
@@ -224,6 +229,7 @@ class SwapRun:
         if self._phase is _Phase.FIRST:
             self._first_ended()
         elif self._phase is _Phase.WARM:
+            self._ratios.stop()
             self._phase = _Phase.PROFILE
         elif self._phase is _Phase.PROFILE:
             self._profiled.append((step.seconds, StepTrace.from_bytes(recording)))
@@ -316,6 +322,9 @@ class SwapRun:
             self._stay_with_bootstrap(str(error))
             return
         assert self._profile is not None
+        if self._devices.look_again():
+            self.report.budget_bytes = self._devices.budget_bytes
+            self._plan = dataclasses.replace(self._plan, budget_bytes=self._devices.budget_bytes)
         self.report.unswapped_peak_bytes = self._profile.unswapped_peak_bytes
         self.report.unswapped_step_s = self._profile.timeline.step_ns / 1e9
         if self._profile.unswapped_peak_bytes <= self._devices.budget_bytes:
@@ -356,7 +365,10 @@ class SwapRun:
                 self._options.planning_time_s,
                 self._say,
                 far=self._devices.far_memory(self._machine),
-                ratios={},
+                ratios={
+                    absence.tensor: self._ratios.of(absence.tensor)
+                    for absence in self._profile.timeline.absences
+                },
                 codec=self._options.codec,
             )
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
@@ -465,6 +477,7 @@ class SwapRun:
                 self._warn(f"addresses are not planned: {error}")
 
     def _update_measured(self, attempt: Attempt | None = None) -> None:
+        self.report.tiers = self._devices.tiers()
         if attempt is not None:
             self.report.step_s = attempt.step_s
             self.report.bytes_out_per_step = attempt.bytes_out

@@ -153,6 +153,7 @@ def test_every_cc_file_is_in_a_library(build: ModuleType) -> None:
         "device",
         "kernels",
         "grappler",
+        "far",
         "gpu",
         ".",
     )

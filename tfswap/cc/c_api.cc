@@ -111,6 +111,19 @@ void tfswap_set_host_limit(int64_t bytes) {
 // Codecs of c-blosc2, from its library. Answers "" or why not.
 char* tfswap_load_blosc(const char* path) { return Copied(tfswap::LoadBlosc(path)); }
 
+// Has what is swapped out on CPUs sampled, by codecs with commas between them; "" ends that.
+void tfswap_sample_codecs(const char* codecs) {
+  std::vector<tfswap::Codec> parsed;
+  for (const absl::string_view name : absl::StrSplit(codecs, ',', absl::SkipEmpty())) {
+    const std::optional<tfswap::Codec> codec = tfswap::ParseCodec(std::string(name));
+    if (codec) parsed.push_back(*codec);
+  }
+  ThreadCopyEngine::shared_sampler()->SetCodecs(std::move(parsed));
+}
+
+// What was found (far/ratio_sampler.h).
+char* tfswap_codec_samples() { return Copied(ThreadCopyEngine::shared_sampler()->Text()); }
+
 // What malloc keeps for later goes back to the system.
 void tfswap_trim_malloc() { malloc_trim(0); }
 

@@ -10,7 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from tfswap import budget as budgets
+from tfswap import codecs
 from tfswap.card_link import measured_link
+from tfswap.codec_speed import codec_speeds
+from tfswap.far_tier import CodecSpeed, FarTier
+from tfswap.file_link import measured_file
 from tfswap.gpus import NOT_OURS, visible_gpus
 from tfswap.machine import Machine, cores
 from tfswap.ops import library
@@ -52,6 +56,10 @@ class Diagnosis:
         link: the machine's copy speeds.
         gpus: those that TensorFlow sees.
         cores: how many this process may use.
+        codecs: speeds of those that are there, out and in, for a tensor that they halve.
+        missing_codecs: why others are not there, by name.
+        file: the file tier in the folder that was given, or why there can be none; None: no
+            folder was.
         auto_budget_bytes: what budget="auto" would be now.
         auto_host_limit_bytes: what host_limit="auto" would be beside that.
         problems: what is wrong, each with what to do.
@@ -66,6 +74,9 @@ class Diagnosis:
     link: Machine
     gpus: tuple[GpuFacts, ...]
     cores: int
+    codecs: dict[str, tuple[float, float]]
+    missing_codecs: dict[str, str]
+    file: FarTier | str | None
     auto_budget_bytes: int
     auto_host_limit_bytes: int
     problems: tuple[str, ...]
@@ -74,11 +85,12 @@ class Diagnosis:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--spill-dir", help="measure a file tier in this folder too")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the diagnosis; answers 0 when all is well, 1 when not."""
-    diagnosis = diagnose()
+    diagnosis = diagnose(options.spill_dir)
     if options.json:
         print(json.dumps(asdict(diagnosis), indent=2, default=str))
     else:
@@ -86,8 +98,8 @@ def run(options: argparse.Namespace) -> int:
     return 1 if diagnosis.problems else 0
 
 
-def diagnose() -> Diagnosis:
-    """Looks at this process, its libraries and its limits."""
+def diagnose(spill_dir: str | None = None) -> Diagnosis:
+    """Looks at this process, its libraries, its limits and the folder."""
     state = status()
     build = _build_info()
     memory = memory_stats() if state["loaded"] else None
@@ -105,12 +117,32 @@ def diagnose() -> Diagnosis:
         link=Machine.measure(),
         gpus=gpus,
         cores=cores(),
+        codecs={speed.name: _gb_s(speed) for speed in codec_speeds()},
+        missing_codecs={name: why for name in codecs.NAMES if (why := codecs.why_not(name))},
+        file=None if spill_dir is None else _file(spill_dir),
         auto_budget_bytes=auto_budget_bytes,
         auto_host_limit_bytes=budgets.resolve_host_limit(
             "auto", auto_budget_bytes, in_use_bytes=in_use_bytes
         ),
         problems=tuple(problems(state, host, cgroup, gpus)),
     )
+
+
+# A tensor of this size, of which half is kept, is what codecs are compared by.
+_CODED_BYTES = 32 << 20
+
+
+def _gb_s(speed: CodecSpeed) -> tuple[float, float]:
+    times_ns = (each.ns(_CODED_BYTES, 0.5) for each in (speed.encode, speed.decode))
+    out, back = (_CODED_BYTES * 1e9 / ns for ns in times_ns)
+    return out, back
+
+
+def _file(folder: str) -> FarTier | str:
+    try:
+        return measured_file(folder, None)
+    except OSError as error:
+        return str(error)
 
 
 def _gpus() -> Iterator[GpuFacts]:
@@ -191,6 +223,20 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     }
     for gpu in diagnosis.gpus:
         facts[gpu.name] = _gpu(gpu)
+    facts["codecs"] = "out / in, GB/s: " + ", ".join(
+        f"{name} {out / 1e9:.1f} / {back / 1e9:.1f}"
+        for name, (out, back) in diagnosis.codecs.items()
+    )
+    for why in sorted(set(diagnosis.missing_codecs.values())):
+        missing = [name for name, each in diagnosis.missing_codecs.items() if each == why]
+        facts["without"] = f"{', '.join(missing)}: {why}"
+    if isinstance(diagnosis.file, FarTier):
+        facts["file"] = (
+            f"out {diagnosis.file.out_bytes_per_s / 1e9:.1f} GB/s, "
+            f"in {diagnosis.file.in_bytes_per_s / 1e9:.1f} GB/s, both at once"
+        )
+    elif diagnosis.file is not None:
+        facts["file"] = diagnosis.file
     if memory:
         facts["in use"] = (
             f"{readable_bytes(memory['bytes_in_use'])} on the device, "

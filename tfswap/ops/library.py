@@ -61,6 +61,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_remove_layout": (None, [ctypes.c_int, ctypes.c_char_p]),
     "tfswap_clear_layouts": (None, [ctypes.c_int]),
     "tfswap_always_slab": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_sample_codecs": (None, [ctypes.c_char_p]),
+    "tfswap_codec_samples": (ctypes.c_void_p, []),
     "tfswap_load_blosc": (ctypes.c_void_p, [ctypes.c_char_p]),
     "tfswap_trim_malloc": (None, []),
     "tfswap_check_slab": (None, [ctypes.c_int, ctypes.c_int]),
@@ -298,6 +300,14 @@ class Library:
     def load_blosc(self, path: str) -> str:
         """Loads the codecs of c-blosc2; answers "" or why they cannot be used."""
         return self._text(self._dll.tfswap_load_blosc(os.fsencode(path)))
+
+    def sample_codecs(self, codecs: Sequence[str]) -> None:
+        """Has what is swapped out on CPUs sampled by these codecs from now on; none: no more."""
+        self._dll.tfswap_sample_codecs(",".join(codecs).encode())
+
+    def codec_samples(self) -> str:
+        """What was found since: see `tfswap.far_ratios`."""
+        return self._text(self._dll.tfswap_codec_samples())
 
     def trim_malloc(self) -> None:
         """Gives the memory that the system allocator keeps for later back to the system."""

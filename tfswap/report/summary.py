@@ -8,9 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfswap.far_tier import COMPRESSED
 from tfswap.plan import SwapPlan
 from tfswap.report.address_map import AddressMap
 from tfswap.report.page import page
+
+
+@dataclass(frozen=True)
+class TierUse:
+    """What went through a tier of far memory.
+
+    Attributes:
+        name: "host", "compressed" or "file".
+        peak_bytes: The most that it held, as kept.
+        bytes_out: What left the device for it.
+        kept_bytes_out: What became of that: less where it is encoded.
+    """
+
+    name: str
+    peak_bytes: int
+    bytes_out: int
+    kept_bytes_out: int
 
 
 @dataclass(eq=False)
@@ -31,6 +49,7 @@ class Report(Mapping[str, Any]):
     bytes_in_per_step: int | None = None
     swapped_buffers: int = 0
     host_peak_bytes: int | None = None
+    tiers: tuple[TierUse, ...] = ()
     corrections: int = 0
     plan: SwapPlan | None = None
     addresses: tuple[AddressMap, ...] = ()
@@ -75,6 +94,19 @@ def _seconds(seconds: float | None) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
+def _far(report: Report) -> str:
+    """What was held where at most, and what became of it by encoding."""
+    used = [tier for tier in report.tiers if tier.bytes_out]
+    if not used:
+        return f"{readable_bytes(report.host_peak_bytes)} in use (host)"
+    parts = []
+    for tier in used:
+        kept = tier.kept_bytes_out / tier.bytes_out
+        encoded = f", {kept:.0%} of what left" if tier.name == COMPRESSED else ""
+        parts.append(f"{readable_bytes(tier.peak_bytes)} in use ({tier.name}{encoded})")
+    return ", ".join(parts)
+
+
 def _waits(report: Report) -> list[str]:
     """How long copies are foretold to hold ops up, and how much of it any plan would."""
     if not report.predicted_wait_s or report.least_wait_s is None:
@@ -102,7 +134,7 @@ def summary_lines(report: Report) -> list[str]:
             f"tfswap: step {_seconds(report.step_s)}; "
             f"{readable_bytes(report.bytes_out_per_step)} out and "
             f"{readable_bytes(report.bytes_in_per_step)} in per step, "
-            f"far memory {readable_bytes(report.host_peak_bytes)} (host)",
+            f"far memory {_far(report)}",
         ]
     return [
         f"tfswap: peak   {readable_bytes(report.unswapped_peak_bytes)} -> "
@@ -114,5 +146,5 @@ def summary_lines(report: Report) -> list[str]:
         f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "
         f"{report.swapped_buffers} buffers",
-        f"tfswap: far    {readable_bytes(report.host_peak_bytes)} in use (host)",
+        f"tfswap: far    {_far(report)}",
     ]

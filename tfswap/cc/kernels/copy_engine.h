@@ -14,6 +14,7 @@
 #include "allocator/device_allocator.h"
 #include "core/host_pool.h"
 #include "far/far_memory.h"
+#include "far/ratio_sampler.h"
 #include "kernels/worker.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -123,6 +124,8 @@ class CopyEngine : public Reclaimer {
   virtual HostPool* host_memory() = 0;
   // All tiers of far memory; null where there is host memory only.
   virtual FarMemory* far_memory() { return nullptr; }
+  // Is shown what passes; null where the host cannot look at it.
+  virtual RatioSampler* sampler() { return nullptr; }
 
  protected:
   // Of the device that `allocator` serves; not one of several.

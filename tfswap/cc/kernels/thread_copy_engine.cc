@@ -17,6 +17,11 @@ FarMemory* ThreadCopyEngine::far() {
   return memory;
 }
 
+RatioSampler* ThreadCopyEngine::shared_sampler() {
+  static auto* sampler = new RatioSampler();
+  return sampler;
+}
+
 Worker* ThreadCopyEngine::FillerOf(const FarBuffer& buffer, int64_t place) {
   const bool planned = place == 0;
   return planned && buffer.far_copy_.tier == FarTier::kFile ? &file_in_ : &in_;

@@ -25,8 +25,11 @@ class ThreadCopyEngine : public CopyEngine {
   HostPool* host_memory() override { return far()->host(); }
   FarMemory* far_memory() override { return far(); }
 
-  // Far memory is one for all CPUs.
+  RatioSampler* sampler() override { return shared_sampler(); }
+
+  // These are one for all CPUs.
   static FarMemory* far();
+  static RatioSampler* shared_sampler();
 
  private:
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;

@@ -1,0 +1,152 @@
+"""What the codecs cost on this machine: measured once, remembered in the user's cache."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfswap import _core, codecs
+from tfswap.far_tier import CodecSpeed, CodecTime
+from tfswap.machine import cores
+
+# CSWAP trains its regression on 20 to 80 % of zeros.
+_ZEROS = (0.2, 0.5, 0.8)
+# Codecs that keep up with memory are measured where caches have ended.
+_MIB = {"lz4": (2, 4, 8), "zstd": (2, 4, 8)}
+_LARGE_MIB = (8, 32, 64)
+_REPEATS = 3
+_VERSION = 2
+
+
+def codec_speeds(names: Iterable[str] | None = None, threads: int = 1) -> tuple[CodecSpeed, ...]:
+    """How long codecs take, by regression on size and ratio.
+
+    The first call on a machine measures for about two seconds and writes what it found to
+    ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); others read it.
+
+    Args:
+        names: Of lossless codecs. Default: all that are available here.
+        threads: That work at a buffer.
+
+    Source: CSWAP (Chen et al., CLUSTER 2021), section IV-C.
+    """
+    wanted = tuple(names) if names is not None else _lossless()
+    found = tuple(_speed(name, threads) for name in wanted)
+    _sparse.cache_clear()
+    return found
+
+
+def _lossless() -> tuple[str, ...]:
+    return tuple(name for name in codecs.available() if name in codecs.LOSSLESS)
+
+
+@cache
+def _speed(name: str, threads: int) -> CodecSpeed:
+    path = _cache_folder() / f"{name}-{threads}.json"
+    known = _read(path)
+    if known is None:
+        known = measured(name, threads)
+        _write(path, known)
+    return known
+
+
+@cache
+def _sparse(mib: int, zeros: float) -> NDArray[np.float32]:
+    rng = np.random.default_rng(0)
+    data = rng.random(mib << 18, dtype=np.float32)
+    data[rng.random(len(data), dtype=np.float32) < zeros] = 0
+    return data
+
+
+def measured(name: str, threads: int, mib: Sequence[int] | None = None) -> CodecSpeed:
+    """The same, measured now; `mib` are the sizes that the regression sees."""
+    sizes = mib or _MIB.get(name, _LARGE_MIB)
+    amounts, encode_ns, decode_ns = [], [], []
+    for zeros, size in itertools.product(_ZEROS, sizes):
+        data = _sparse(max(sizes), zeros)[: size << 18]
+        kept, encode_s, decode_s, _ = _core.measure_codec(
+            data, name, 4, 100, threads=threads, repeats=_REPEATS
+        )
+        amounts.append((1.0, float(data.nbytes), float(kept)))
+        encode_ns.append(encode_s * 1e9)
+        decode_ns.append(decode_s * 1e9)
+    table = np.array(amounts)
+    return CodecSpeed(name, threads, fitted(table, encode_ns), fitted(table, decode_ns))
+
+
+def fitted(amounts: NDArray[np.float64], ns: Sequence[float]) -> CodecTime:
+    """Least squares of relative errors, with no factor below 0.
+
+    Args:
+        amounts: Rows of (1, bytes, kept bytes).
+        ns: The time of each.
+    """
+    took = np.asarray(ns, dtype=np.float64)
+    rows = amounts / took[:, None]
+    best, least = np.zeros(3), np.inf
+    # Of so few factors, all subsets can be tried.
+    for used in itertools.product((False, True), repeat=3):
+        columns = np.flatnonzero(used)
+        if not len(columns):
+            continue
+        found, *_ = np.linalg.lstsq(rows[:, columns], np.ones(len(took)), rcond=None)
+        off = float(np.sum((rows[:, columns] @ found - 1) ** 2))
+        if (found >= 0).all() and off < least:
+            least = off
+            best = np.zeros(3)
+            best[columns] = found
+    return CodecTime(*best.tolist())
+
+
+def _cache_folder() -> Path:
+    """For this machine: what decides how fast codecs are is in the name."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    machine = "-".join([_processor(), str(cores()), _core.codec_path(), f"v{_VERSION}"])
+    name = "".join(c if c.isalnum() or c in "-." else "_" for c in machine)
+    return base / "tfswap" / "codecs" / name
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def _read(path: Path) -> CodecSpeed | None:
+    """What an earlier process wrote; None for what is not there or not like that."""
+    try:
+        data: Any = json.loads(path.read_text())
+        times = [CodecTime(*(float(data[way][i]) for i in range(3))) for way in ("out", "in")]
+        return CodecSpeed(str(data["name"]), int(data["threads"]), *times)
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return None
+
+
+def _write(path: Path, speed: CodecSpeed) -> None:
+    """Written for the next process; without a place to write to it measures again."""
+    data = {
+        "name": speed.name,
+        "threads": speed.threads,
+        "out": [speed.encode.begin_ns, speed.encode.byte_ns, speed.encode.kept_byte_ns],
+        "in": [speed.decode.begin_ns, speed.decode.byte_ns, speed.decode.kept_byte_ns],
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(data))
+        os.replace(partial, path)
+    except OSError:
+        return
