@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-SOURCES := setup.py $(shell find tfswap/cc -name '*.cc' -o -name '*.h')
+SOURCES := setup.py $(shell find tfswap/cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
 # What decides which packages are installed; TensorFlow itself is the extra named cpu.
 ENVIRONMENT := $(VENV)/.tfswap-environment
 INSTALLED := $(VENV)/.tfswap-installed
@@ -62,17 +62,17 @@ lint: $(LINTERS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	find tfswap/cc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+	find tfswap/cc tests/gpu/simt -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 
 format: $(LINTERS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	find tfswap/cc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format -i
+	find tfswap/cc tests/gpu/simt -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format -i
 
 demo: build
 	$(BIN)/python examples/train_over_budget.py
 
 clean:
-	rm -rf build .venv *.egg-info tfswap/*.so tfswap/_build_info.py
+	rm -rf build .venv *.egg-info tfswap/*.so tfswap/codec_kernels.* tfswap/_build_info.py
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

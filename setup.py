@@ -3,6 +3,7 @@
 ``tfswap/_core.<abi>.so``  the core and its Python bindings; knows nothing of TensorFlow
 ``tfswap/libtfswap.so``    core, device, kernels and Grappler pass, against the installed TensorFlow
 ``tfswap/libtfswap_gpu.so``  GPU devices, if that TensorFlow has any; CUDA itself is not needed
+``tfswap/codec_kernels.*``  what encodes on a GPU, if there is CUDA's nvcc besides
 
 Objects stay in ``build/native`` between builds. One is compiled again when a file that it includes,
 its command, the compiler or TensorFlow has changed. The rest of the packaging is in pyproject.toml.
@@ -36,6 +37,12 @@ OBJECTS = TREE / "build" / "native"
 SUPPORTED_TENSORFLOW = ("2.21",)
 LIBRARY = "libtfswap.so"
 GPU_LIBRARY = "libtfswap_gpu.so"
+# Machine code, and the PTX that an older driver than nvcc compiles by itself.
+GPU_KERNELS = ("codec_kernels.fatbin", "codec_kernels.ptx")
+GPU_ARCHITECTURES = ("80", "90")
+# nvcc writes its own release's, which drivers of older releases refuse. This one is the first with
+# those architectures, so each driver of theirs knows it; the assembler checks that it is enough.
+PTX_VERSION = "7.0"
 MINIMUM_GCC = 12
 MINIMUM_PYTHON = (3, 10)
 COMPILER_BYTES = 1_500_000_000  # what one compiler needs for a file with TensorFlow's headers
@@ -137,6 +144,28 @@ def find_compiler() -> Compiler:
         ) from None
     check_compiler_version(shlex.join(command), version, number)
     return Compiler(command, version)
+
+
+def find_nvcc() -> Compiler | None:
+    """The CUDA compiler named by NVCC, else ``nvcc``, else the one in CUDA's usual folder.
+
+    Raises:
+        BuildError: The one named by NVCC is not there.
+    """
+    named = tuple(shlex.split(os.environ.get("NVCC", "")))
+    usual = ("nvcc", "/usr/local/cuda/bin/nvcc")
+    command = named or next(((name,) for name in usual if shutil.which(name)), ())
+    if not command:
+        return None
+    try:
+        return Compiler(command, _output([*command, "--version"]).strip().splitlines()[-1])
+    except (OSError, IndexError, subprocess.CalledProcessError) as error:
+        if not named:
+            return None
+        raise BuildError(
+            f"the CUDA compiler named by NVCC ({shlex.join(command)}) does not run: {error}. "
+            "Name another one, or none: without it only codecs on the GPU are left out."
+        ) from None
 
 
 def check_compiler_version(command: str, version: str, number: str) -> None:
@@ -466,23 +495,73 @@ def link(library: Path, objects: Sequence[Path], compiler: Compiler, flags: Sequ
         BuildError: The linker refused; its output is printed above.
     """
     command = [*compiler.command, "-shared", "-o", str(library), *map(str, objects), *flags]
-    stamp = library.with_suffix(".stamp")
-    newest = max(path.stat().st_mtime_ns for path in objects)
+    return make("linking", library, objects, command)
+
+
+def make(doing: str, target: Path, inputs: Sequence[Path], command: Sequence[str]) -> bool:
+    """Runs the command that makes `target` of `inputs` unless it is current; whether it did.
+
+    Raises:
+        BuildError: It failed; its output is printed above.
+    """
+    stamp = target.with_suffix(".stamp")
+    newest = max(path.stat().st_mtime_ns for path in inputs)
     if (
-        library.exists()
+        target.exists()
         and stamp.exists()
         and stamp.read_text() == shlex.join(command)
-        and library.stat().st_mtime_ns > newest
+        and target.stat().st_mtime_ns > newest
     ):
         return False
     stamp.unlink(missing_ok=True)
-    print(f"linking {library.name}", flush=True)
+    print(f"{doing} {target.name}", flush=True)
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         print(result.stdout + result.stderr, file=sys.stderr, flush=True)
-        raise BuildError(_failure("linking", library.name, result.returncode))
+        raise BuildError(_failure(doing, target.name, result.returncode))
     stamp.write_text(shlex.join(command))
     return True
+
+
+def build_kernels(nvcc: Compiler | None, compiler: Compiler) -> dict[str, Path]:
+    """The GPU's kernels, by file name; none, and a line that says why, where there is no nvcc."""
+    left_out = "GPU codecs are left out: "
+    if nvcc is None:
+        print(
+            f"{left_out}nvcc was not found. To have them, install CUDA's nvcc or name it "
+            "(NVCC=/path/to/nvcc), then install tfswap again.",
+            flush=True,
+        )
+        return {}
+    source = CC / "cuda" / "codec_kernels.cu"
+    made = objects_folder() / "cuda" / "codec_kernels.ptx"
+    fatbin, ptx = (objects_folder() / name for name in GPU_KERNELS)
+    oldest = f"compute_{GPU_ARCHITECTURES[0]}"
+    # The compiler for the host only reads ahead here, so any release of it will do.
+    host = ("-ccbin", compiler.command[0], "-allow-unsupported-compiler")
+    compiled = (
+        *(*nvcc.command, "-ptx", f"-arch={oldest}", "-std=c++17", *host, f"-I{CC}"),
+        *("-MMD", "-MF", str(made.with_suffix(".d")), str(source), "-o", str(made)),
+    )
+    step = CompileStep(source, made, compiled, "\n".join([shlex.join(compiled), nvcc.version]))
+    # A driver need not know how this release compresses.
+    assembled = [*nvcc.command, "-fatbin", "--no-compress", str(ptx), "-o", str(fatbin)]
+    for code in (*(f"sm_{name}" for name in GPU_ARCHITECTURES), oldest):
+        assembled += ["-gencode", f"arch={oldest},code={code}"]
+    try:
+        if not is_current(step):
+            compile_object(step)
+        _write(ptx, lowered(made.read_text()))
+        make("assembling", fatbin, [ptx], assembled)
+    except BuildError:
+        print(f"{left_out}{shlex.join(nvcc.command)} failed; what it said is above.", flush=True)
+        return {}
+    return {path.name: path for path in (fatbin, ptx)}
+
+
+def lowered(ptx: str) -> str:
+    """The same PTX, said to be of the oldest version that has all that is in it."""
+    return re.sub(r"^\.version .*$", f".version {PTX_VERSION}", ptx, count=1, flags=re.MULTILINE)
 
 
 def build_info(tensorflow: TensorFlow, compiler: Compiler) -> str:
@@ -571,7 +650,8 @@ def build_libraries() -> dict[str, Path]:
         link(folder / name, [step.object for step in steps], compiler, flags)
     info = folder / "_build_info.py"
     _write(info, build_info(tensorflow, compiler))
-    return {path.name: path for path in (*(folder / name for name in libraries), info)}
+    built = {path.name: path for path in (*(folder / name for name in libraries), info)}
+    return built | (build_kernels(find_nvcc(), compiler) if tensorflow.cuda else {})
 
 
 def place(built: Path, target: Path) -> None:
@@ -595,15 +675,16 @@ class BuildNative(build_ext):
         for folder in folders:
             for name, path in built.items():
                 place(path, folder / name)
-            if GPU_LIBRARY not in built:  # of a build against another TensorFlow
-                (folder / GPU_LIBRARY).unlink(missing_ok=True)
+            for name in (GPU_LIBRARY, *GPU_KERNELS):
+                if name not in built:  # of a build against another TensorFlow, or with an nvcc
+                    (folder / name).unlink(missing_ok=True)
 
     def get_outputs(self) -> list[str]:
         names = [f"_core{sysconfig.get_config_var('EXT_SUFFIX')}", LIBRARY, "_build_info.py"]
         if self.inplace or self.editable_mode:
             return []
         folder = Path(self.build_lib) / "tfswap"
-        names += [GPU_LIBRARY] if (folder / GPU_LIBRARY).exists() else []
+        names += [name for name in (GPU_LIBRARY, *GPU_KERNELS) if (folder / name).exists()]
         return [str(folder / name) for name in names]
 
     def get_output_mapping(self) -> dict[str, str]:

@@ -40,11 +40,13 @@ def copy_sources(tree: Path) -> None:
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy2(TREE / name, tree / name)
     for name in ("tfswap", "tests", "benchmarks"):
-        built = shutil.ignore_patterns("*.so", "_build_info.py", "__pycache__")
+        built = shutil.ignore_patterns(
+            "*.so", "codec_kernels.[fp]*", "_build_info.py", "__pycache__"
+        )
         shutil.copytree(TREE / name, tree / name, ignore=built, dirs_exist_ok=True)
         for old in list((tree / name).rglob("*")):
             there = TREE / old.relative_to(tree)
-            if old.suffix in (".cc", ".h", ".py") and not there.exists():
+            if old.suffix in (".cc", ".cu", ".h", ".py") and not there.exists():
                 if old.name != "_build_info.py":
                     old.unlink()
 

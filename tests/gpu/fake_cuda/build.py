@@ -15,6 +15,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from simt.build import HERE as SIMT
+from simt.build import objects as kernels_on_cpu
+
 LIBRARIES = (
     "libcuda.so.1",
     "libcudart.so.12",
@@ -62,8 +67,9 @@ def build(folder: Path) -> Path:
     quiet = ["-w", "-fPIC", "-O3"]
     subprocess.run(["gcc", *quiet, "-c", str(source), "-o", str(stubs)], check=True)
     library = folder / "libfake_cuda.so"
+    parts = [here / "fake_cuda.cc", stubs, *kernels_on_cpu(folder)]
     subprocess.run(
-        ["g++", "-std=c++17", *quiet, "-shared", "-pthread", str(here / "fake_cuda.cc"), str(stubs)]
+        ["g++", "-std=c++17", *quiet, "-shared", "-pthread", f"-I{SIMT}", *map(str, parts)]
         + ["-o", str(library)],
         check=True,
     )

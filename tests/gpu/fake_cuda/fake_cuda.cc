@@ -1,5 +1,6 @@
 // A card that is none: NVIDIA's driver and runtime as far as TensorFlow's GPU device calls them, on
-// the host. Memory is host memory, streams are threads, copies copy, and kernels compute nothing.
+// the host. Memory is host memory, streams are threads, copies copy, and kernels compute nothing,
+// but for tfswap's own, which run on the CPU (tests/gpu/simt).
 //
 // So TensorFlow makes its GPU devices on a machine without a GPU, and what tfswap puts around them
 // (allocator, hazards, copies) really runs: only the numbers that kernels would make are missing.
@@ -35,12 +36,16 @@
 #include <tuple>
 #include <vector>
 
+#include "simt.h"
+
 namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidContext = 201;
+constexpr int kNoBinaryForGpu = 209;
+constexpr int kUnsupportedPtxVersion = 222;
 constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
 
@@ -55,6 +60,12 @@ const int device_count = static_cast<int>(Setting("FAKE_CUDA_DEVICES", 1));
 const int64_t kernel_us = Setting("FAKE_CUDA_KERNEL_US", 20);
 // Whether plain products of matrices are worked out: the one thing that it can.
 const bool gemm = Setting("FAKE_CUDA_GEMM", 0) != 0;
+
+// What a driver that is older than nvcc would refuse: "code", or "code,ptx".
+const std::string refused = [] {
+  const char* text = std::getenv("FAKE_CUDA_REFUSES");
+  return std::string(text == nullptr ? "" : text);
+}();
 
 std::atomic<void*> blas_stream{nullptr};
 std::atomic<int64_t> synchronizations{0};
@@ -349,6 +360,34 @@ int RunKernel(void* stream) {
   return kSuccess;
 }
 
+// One of tfswap's, which does what it does on a card, at its turn.
+int RunKernel(const simt::Kernel& kernel, unsigned blocks, unsigned threads, void** arguments,
+              void* stream) {
+  if (blocks == 0 || threads == 0 || threads > 1024) return kInvalidValue;
+  static std::atomic<uint32_t> seed{1};
+  StreamOf(stream)->Push([body = kernel.bind(arguments), blocks, threads, at = seed++] {
+    std::this_thread::sleep_for(std::chrono::microseconds(kernel_us));
+    simt::Launch(body, blocks, threads, at);
+  });
+  return kSuccess;
+}
+
+// Loaded kernels' variables, zero at first, by name.
+struct Module {
+  std::mutex mu;
+  std::map<std::string, std::vector<int64_t>> variables;
+};
+
+int LoadModule(void** module, const void* image) {
+  constexpr uint32_t kFatbin = 0xba55ed50;
+  uint32_t head;
+  std::memcpy(&head, image, sizeof(head));
+  const bool code = head == kFatbin;
+  if (code && refused.find("code") != std::string::npos) return kNoBinaryForGpu;
+  if (!code && refused.find("ptx") != std::string::npos) return kUnsupportedPtxVersion;
+  return *module = new Module(), kSuccess;
+}
+
 int CopyOnStream(void* to, const void* from, size_t bytes, void* stream) {
   StreamOf(stream)->Push([to, from, bytes] {
     if (!IsThere(to) || !IsThere(from)) return;  // what a card would do is not known: wrong bytes
@@ -396,6 +435,8 @@ int64_t AttributeOf(int attribute) {
     case 40:  // copy engines
       return 3;
     case 41:  // unified addressing
+      return 1;
+    case 91:  // kernels use the host's addresses
       return 1;
     case 75:  // compute capability
       return 9;
@@ -631,10 +672,12 @@ int cuStreamAddCallback(void* stream, void (*function)(void*, int, void*), void*
   StreamOf(stream)->Push([=] { function(stream, 0, data); });
   return kSuccess;
 }
-// Kernels take their place in the stream and some time, and do nothing.
-int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   void* stream, void**, void**) {
-  return RunKernel(stream);
+// Kernels that are not ours take their place in the stream and some time, and do nothing.
+int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
+                   unsigned, unsigned, void* stream, void** arguments, void**) {
+  const simt::Kernel* kernel = simt::IfKernel(function);
+  if (kernel == nullptr) return RunKernel(stream);
+  return RunKernel(*kernel, blocks, threads, arguments, stream);
 }
 int cuLaunchKernelEx(const void*, void*, void**, void**) { return kSuccess; }
 int cublasSetStream_v2(void*, void* stream) { return blas_stream.store(stream), kSuccess; }
@@ -657,15 +700,28 @@ int cublasSgemm_v2(void*, int transpose_a, int transpose_b, int m, int n, int k,
   });
   return kSuccess;
 }
-int cuModuleLoadData(void** module, const void*) { return *module = &context_object, kSuccess; }
+int cuModuleLoadData(void** module, const void* image) { return LoadModule(module, image); }
+int cuModuleUnload(void*) { return kSuccess; }  // what is under way may name it
+int cuModuleGetGlobal_v2(void** begin, size_t* bytes, void* module, const char* name) {
+  auto* own = static_cast<Module*>(module);
+  std::lock_guard<std::mutex> lock(own->mu);
+  *bytes = simt::VariableBytes(name);
+  if (*bytes == 0) return kInvalidValue;
+  std::vector<int64_t>& variable = own->variables[name];
+  variable.resize((*bytes + sizeof(int64_t) - 1) / sizeof(int64_t));
+  return *begin = variable.data(), kSuccess;
+}
 int cuModuleLoadDataEx(void** module, const void*, unsigned, void*, void*) {
   return *module = &context_object, kSuccess;
 }
 int cuModuleLoadFatBinary(void** module, const void*) {
   return *module = &context_object, kSuccess;
 }
-int cuModuleGetFunction(void** function, void*, const char*) {
-  return *function = &context_object, kSuccess;
+int cuModuleGetFunction(void** function, void*, const char* name) {
+  const simt::Kernel* kernel = simt::Find(name);
+  *function = kernel == nullptr ? static_cast<void*>(&context_object)
+                                : const_cast<simt::Kernel*>(kernel);
+  return kSuccess;
 }
 int cuFuncGetAttribute(int* value, int, void*) { return *value = 32, kSuccess; }
 int cuFuncGetModule(void** module, void*) { return *module = &context_object, kSuccess; }

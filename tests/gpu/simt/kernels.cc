@@ -39,4 +39,15 @@ const Kernel* Find(const char* name) {
   return nullptr;
 }
 
+const Kernel* IfKernel(const void* address) {
+  for (const Kernel& kernel : kKernels) {
+    if (&kernel == address) return &kernel;
+  }
+  return nullptr;
+}
+
+size_t VariableBytes(const char* name) {
+  return std::strcmp(name, "tfswap_codec_tallies") == 0 ? sizeof(tfswap_codec_tallies) : 0;
+}
+
 }  // namespace simt

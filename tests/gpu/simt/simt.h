@@ -3,6 +3,7 @@
 #ifndef TFSWAP_TESTS_GPU_SIMT_SIMT_H_
 #define TFSWAP_TESTS_GPU_SIMT_SIMT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -17,6 +18,10 @@ struct Kernel {
 
 // Null if there is none of that name.
 const Kernel* Find(const char* name);
+// Null if it is the address of something else.
+const Kernel* IfKernel(const void* address);
+// Of a variable of the kernels'; 0 if there is none.
+size_t VariableBytes(const char* name);
 
 // Runs `body` in each of `threads` threads of each of `blocks` blocks, which are spread over so
 // many threads of the host. The seed decides who goes when.

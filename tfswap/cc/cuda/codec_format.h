@@ -27,7 +27,7 @@
 //
 // A section that would not shrink is stored as it is, and its table entry has the size that it had;
 // one of zeros has no bytes at all. So an encoded tensor is never longer than MostFarBytes().
-namespace tfswap {
+namespace tfswap::card_codec {
 
 // Of the card's memory; so are a section's words numbered by 16 bits.
 constexpr uint32_t kSectionBytes = 16384;
@@ -39,7 +39,7 @@ constexpr uint32_t kFarMagic = 0x43574654;  // "TFWC"
 // What is looked at, or left out, at once when zeros are counted.
 constexpr uint32_t kSampleBytes = 4096;
 
-enum CardCodecNumber : int { kZvcNumber = 0, kRleNumber = 1, kCsrNumber = 2 };
+constexpr int kZvc = 0, kRle = 1, kCsr = 2;
 
 // Written last.
 struct FarHeader {
@@ -62,8 +62,10 @@ struct ZeroCount {
   uint64_t words;  // that were looked at
 };
 
-// What blocks of one launch share, on the card. All zero between launches.
-struct CodecTally {
+// What blocks of one launch share, on the card. All zero between launches; launches that may run at
+// once have one each, of these.
+constexpr int kTallies = 16;
+struct Tally {
   unsigned long long units;  // NOLINT: CUDA's atomic functions have no other 64-bit type
   unsigned long long words;  // NOLINT
   unsigned int finished;
@@ -90,6 +92,6 @@ TFSWAP_HOST_DEVICE constexpr uint64_t MostFarBytes(uint64_t bytes) {
   return SectionsBegin(bytes) + RoundUp<uint64_t>(bytes, kFarUnitBytes);
 }
 
-}  // namespace tfswap
+}  // namespace tfswap::card_codec
 
 #endif  // TFSWAP_CUDA_CODEC_FORMAT_H_

@@ -17,7 +17,7 @@
 
 #include "cuda/codec_format.h"
 
-namespace tfswap {
+namespace tfswap::card_codec {
 namespace {
 
 constexpr uint32_t kWarp = 32;
@@ -90,11 +90,11 @@ template <int kCodec, typename Word>
 __device__ Packed PackedOf(uint32_t words, uint32_t values, uint32_t edges) {
   const uint32_t value_bytes = values * sizeof(Word);
   if (values == 0) return {0, 0, 0};
-  if (kCodec == kZvcNumber) {
+  if (kCodec == kZvc) {
     const uint32_t bitmap_bytes = GroupsOf(words) * sizeof(uint32_t);
     return {bitmap_bytes, 0, bitmap_bytes + value_bytes};
   }
-  if (kCodec == kRleNumber) {
+  if (kCodec == kRle) {
     const uint32_t edge_bytes = RoundUp<uint32_t>((1 + edges) * sizeof(uint16_t), sizeof(Word));
     return {edge_bytes, 0, edge_bytes + value_bytes};
   }
@@ -155,7 +155,7 @@ __device__ void StoreLines(unsigned char* to, const uint4* from, uint32_t units)
 
 // Adds up what blocks found, and answers true to one thread: of the last block, once all have
 // added theirs. Leaves the tally as it was, for the next launch.
-__device__ bool IsLast(CodecTally* tally, unsigned long long words, CodecTally* found) {
+__device__ bool IsLast(Tally* tally, unsigned long long words, Tally* found) {
   if (threadIdx.x != 0) return false;
   atomicAdd(&tally->words, words);
   __threadfence();
@@ -169,7 +169,7 @@ __device__ bool IsLast(CodecTally* tally, unsigned long long words, CodecTally* 
 
 template <int kCodec, typename Word>
 __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned char* far_block,
-                       CodecTally* tally) {
+                       Tally* tally) {
   constexpr uint32_t kGroups = kSectionBytes / sizeof(Word) / kWarp;
   __shared__ uint4 source_units[kSectionUnits];
   __shared__ uint4 packed_units[kSectionUnits];
@@ -207,7 +207,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
     const Groups groups(GroupsOf(section_words));
     uint32_t own_values = 0, own_edges = 0;
     const uint32_t before_first =
-        kCodec == kRleNumber && groups.first > 0 && words[groups.first * kWarp - 1] != 0;
+        kCodec == kRle && groups.first > 0 && words[groups.first * kWarp - 1] != 0;
     uint32_t before = before_first;
     for (uint32_t batch = groups.first; batch < groups.end; batch += kBatch) {
       Word held[kBatch];  // so that one load need not wait for the other's ballot
@@ -221,7 +221,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
         const uint32_t mask = __ballot_sync(kAllLanes, held[i] != 0);
         if (Lane() == 0) masks[batch + i] = mask;
         own_values += __popc(mask);
-        if (kCodec == kRleNumber) {
+        if (kCodec == kRle) {
           own_edges += __popc(EdgesOf(mask, before));
           before = mask >> (kWarp - 1);
         }
@@ -251,11 +251,11 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
         if (mask >> Lane() & 1) {
           const uint32_t rank = value + __popc(mask & LanesBelow());
           to_values[rank] = words[number];
-          if (kCodec == kCsrNumber) to_numbers[rank] = static_cast<uint16_t>(number);
+          if (kCodec == kCsr) to_numbers[rank] = static_cast<uint16_t>(number);
         }
         value += __popc(mask);
-        if (kCodec == kZvcNumber && Lane() == 0) reinterpret_cast<uint32_t*>(packed)[group] = mask;
-        if (kCodec == kRleNumber) {
+        if (kCodec == kZvc && Lane() == 0) reinterpret_cast<uint32_t*>(packed)[group] = mask;
+        if (kCodec == kRle) {
           const uint32_t begins = EdgesOf(mask, before);
           if (begins >> Lane() & 1) {
             to_edges[edge + __popc(begins & LanesBelow())] = static_cast<uint16_t>(number);
@@ -264,7 +264,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
           before = mask >> (kWarp - 1);
         }
       }
-      if (kCodec == kRleNumber && threadIdx.x == 0) {
+      if (kCodec == kRle && threadIdx.x == 0) {
         *reinterpret_cast<uint16_t*>(packed) = static_cast<uint16_t>(edges);
       }
     }
@@ -283,7 +283,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
     }
   }
 
-  CodecTally found;
+  Tally found;
   if (IsLast(tally, zeros, &found)) {
     auto* header = reinterpret_cast<FarHeader*>(far_block);
     header->magic = kFarMagic;
@@ -367,7 +367,7 @@ __device__ void Decode(const unsigned char* far_block, uint64_t bytes, unsigned 
   constexpr uint32_t kEntries = 3;
   __shared__ uint4 packed_units[2][kSectionUnits];
   __shared__ FarSection entries[kEntries];
-  __shared__ uint32_t masks[kCodec == kRleNumber ? kGroups : 1];
+  __shared__ uint32_t masks[kCodec == kRle ? kGroups : 1];
   __shared__ uint32_t totals[kMostWarps];
 
   const auto* table = reinterpret_cast<const FarSection*>(far_block + sizeof(FarHeader));
@@ -424,9 +424,9 @@ __device__ void Decode(const unsigned char* far_block, uint64_t bytes, unsigned 
       Store(to, packed_units[turn % 2], section_bytes);
     } else if (packed_bytes == 0) {
       Fill(to, 0, section_bytes);
-    } else if (sound && kCodec == kCsrNumber) {
+    } else if (sound && kCodec == kCsr) {
       sound = Scatter(reinterpret_cast<Word*>(to), words, packed, packed_bytes);
-    } else if (sound && kCodec == kRleNumber) {
+    } else if (sound && kCodec == kRle) {
       uint32_t edges;
       sound = MasksOfEdges(packed, packed_bytes, GroupsOf(words), &edges, masks);
       __syncthreads();
@@ -450,7 +450,7 @@ __device__ uint32_t ZerosOf(uint32_t four_bytes) {
 // Of every `every`th sample; each warp takes samples in turn.
 template <typename Word>
 __device__ void CountZeros(const unsigned char* source, uint64_t bytes, uint32_t every,
-                           ZeroCount* count, CodecTally* tally) {
+                           ZeroCount* count, Tally* tally) {
   __shared__ uint32_t totals[kMostWarps];
   const uint64_t whole = bytes / sizeof(Word) * sizeof(Word);
   const uint64_t samples = (whole + kSampleBytes - 1) / kSampleBytes;
@@ -479,36 +479,42 @@ __device__ void CountZeros(const unsigned char* source, uint64_t bytes, uint32_t
   const Scanned zeros_of_block = ScanWarps(SumOfWarp(zeros), totals);
   if (Lane() == 0) atomicAdd(&tally->units, words);
   __syncthreads();
-  CodecTally found;
+  Tally found;
   if (IsLast(tally, zeros_of_block.all, &found)) *count = {found.words, found.units};
 }
 
 }  // namespace
-}  // namespace tfswap
+}  // namespace tfswap::card_codec
 
-#define TFSWAP_CODEC_KERNELS(name, codec, bits)                                            \
-  extern "C" __global__ void __launch_bounds__(1024)                                       \
-      tfswap_encode_##name##_##bits(const unsigned char* source, uint64_t bytes,           \
-                                    unsigned char* far_block, tfswap::CodecTally* tally) { \
-    tfswap::Encode<tfswap::codec, uint##bits##_t>(source, bytes, far_block, tally);        \
-  }                                                                                        \
-  extern "C" __global__ void __launch_bounds__(1024) tfswap_decode_##name##_##bits(        \
-      const unsigned char* far_block, uint64_t bytes, unsigned char* target) {             \
-    tfswap::Decode<tfswap::codec, uint##bits##_t>(far_block, bytes, target);               \
+extern "C" {
+__device__ tfswap::card_codec::Tally tfswap_codec_tallies[tfswap::card_codec::kTallies];
+}
+
+#define TFSWAP_CODEC_KERNELS(name, codec, bits)                                                   \
+  extern "C" __global__ void __launch_bounds__(1024)                                              \
+      tfswap_encode_##name##_##bits(const unsigned char* source, uint64_t bytes,                  \
+                                    unsigned char* far_block, tfswap::card_codec::Tally* tally) { \
+    tfswap::card_codec::Encode<tfswap::card_codec::codec, uint##bits##_t>(source, bytes,          \
+                                                                          far_block, tally);      \
+  }                                                                                               \
+  extern "C" __global__ void __launch_bounds__(1024) tfswap_decode_##name##_##bits(               \
+      const unsigned char* far_block, uint64_t bytes, unsigned char* target) {                    \
+    tfswap::card_codec::Decode<tfswap::card_codec::codec, uint##bits##_t>(far_block, bytes,       \
+                                                                          target);                \
   }
 
-#define TFSWAP_COUNT_KERNEL(bits)                                                            \
-  extern "C" __global__ void __launch_bounds__(1024)                                         \
-      tfswap_count_zeros_##bits(const unsigned char* source, uint64_t bytes, uint32_t every, \
-                                tfswap::ZeroCount* count, tfswap::CodecTally* tally) {       \
-    tfswap::CountZeros<uint##bits##_t>(source, bytes, every, count, tally);                  \
+#define TFSWAP_COUNT_KERNEL(bits)                                                       \
+  extern "C" __global__ void __launch_bounds__(1024) tfswap_count_zeros_##bits(         \
+      const unsigned char* source, uint64_t bytes, uint32_t every,                      \
+      tfswap::card_codec::ZeroCount* count, tfswap::card_codec::Tally* tally) {         \
+    tfswap::card_codec::CountZeros<uint##bits##_t>(source, bytes, every, count, tally); \
   }
 
-TFSWAP_CODEC_KERNELS(zvc, kZvcNumber, 32)
-TFSWAP_CODEC_KERNELS(zvc, kZvcNumber, 16)
-TFSWAP_CODEC_KERNELS(rle, kRleNumber, 32)
-TFSWAP_CODEC_KERNELS(rle, kRleNumber, 16)
-TFSWAP_CODEC_KERNELS(csr, kCsrNumber, 32)
-TFSWAP_CODEC_KERNELS(csr, kCsrNumber, 16)
+TFSWAP_CODEC_KERNELS(zvc, kZvc, 32)
+TFSWAP_CODEC_KERNELS(zvc, kZvc, 16)
+TFSWAP_CODEC_KERNELS(rle, kRle, 32)
+TFSWAP_CODEC_KERNELS(rle, kRle, 16)
+TFSWAP_CODEC_KERNELS(csr, kCsr, 32)
+TFSWAP_CODEC_KERNELS(csr, kCsr, 16)
 TFSWAP_COUNT_KERNEL(32)
 TFSWAP_COUNT_KERNEL(16)

@@ -44,6 +44,17 @@ Loaded Load() {
   take("cuMemHostRegister_v2", &driver.MemHostRegister);
   take("cuMemHostUnregister", &driver.MemHostUnregister);
   take("cuGetErrorString", &driver.GetErrorString);
+  const auto may_take = [&](const char* name, auto* function) {
+    *reinterpret_cast<void**>(function) = dlsym(library, name);
+  };
+  may_take("cuDriverGetVersion", &driver.DriverGetVersion);
+  may_take("cuCtxGetDevice", &driver.CtxGetDevice);
+  may_take("cuDeviceGetAttribute", &driver.DeviceGetAttribute);
+  may_take("cuModuleLoadData", &driver.ModuleLoadData);
+  may_take("cuModuleUnload", &driver.ModuleUnload);
+  may_take("cuModuleGetFunction", &driver.ModuleGetFunction);
+  may_take("cuModuleGetGlobal_v2", &driver.ModuleGetGlobal);
+  may_take("cuLaunchKernel", &driver.LaunchKernel);
   return loaded;
 }
 

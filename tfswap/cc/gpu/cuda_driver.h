@@ -15,6 +15,8 @@ struct CudaDriver {
   using Context = struct CUctx_st*;
   using Stream = struct CUstream_st*;
   using Event = struct CUevent_st*;
+  using Module = struct CUmod_st*;
+  using Function = struct CUfunc_st*;
   using Result = int;
   using DevicePointer = unsigned long long;  // NOLINT: CUdeviceptr
 
@@ -24,6 +26,7 @@ struct CudaDriver {
   static constexpr unsigned kEventDefault = 0;  // with times
   static constexpr unsigned kEventDisableTiming = 2;
   static constexpr unsigned kHostRegisterPortable = 1;
+  static constexpr int kAttributeKernelsUseHostPointers = 91;
 
   Result (*StreamGetCtx)(Stream stream, Context* context);
   Result (*CtxPushCurrent)(Context context);
@@ -43,6 +46,18 @@ struct CudaDriver {
   Result (*MemHostRegister)(void* begin, size_t bytes, unsigned flags);
   Result (*MemHostUnregister)(void* begin);
   Result (*GetErrorString)(Result result, const char** text);
+
+  // Of kernels of ours, which not all that is done with a card needs: null if the driver has none.
+  Result (*DriverGetVersion)(int* version);
+  Result (*CtxGetDevice)(int* device);
+  Result (*DeviceGetAttribute)(int* value, int attribute, int device);
+  Result (*ModuleLoadData)(Module* module, const void* image);
+  Result (*ModuleUnload)(Module module);
+  Result (*ModuleGetFunction)(Function* function, Module module, const char* name);
+  Result (*ModuleGetGlobal)(DevicePointer* begin, size_t* bytes, Module module, const char* name);
+  Result (*LaunchKernel)(Function function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
+                         unsigned threads_x, unsigned threads_y, unsigned threads_z,
+                         unsigned shared_bytes, Stream stream, void** arguments, void** extra);
 
   // Null where there is no driver; `why` says what is missing.
   static const CudaDriver* Get(std::string* why = nullptr);

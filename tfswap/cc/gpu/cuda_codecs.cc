@@ -1,0 +1,220 @@
+#include "gpu/cuda_codecs.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+
+namespace tfswap {
+
+namespace {
+
+constexpr const char* kNames[kCardCodecs] = {"zvc", "rle", "csr"};
+constexpr const char* kMachineCode = "codec_kernels.fatbin";
+constexpr const char* kPtx = "codec_kernels.ptx";
+// What a thread moves at once, and where far blocks begin.
+constexpr uintptr_t kUnitBytes = 16;
+
+absl::Status Without(const std::string& why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("tfswap: codecs on the GPU are not available: ", why));
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// The CUDA that a PTX's head names, which made the machine code too.
+std::string ToolkitOf(const std::string& ptx) {
+  constexpr std::string_view kRelease = "release ";
+  const size_t at = ptx.substr(0, 1000).find(kRelease);
+  if (at == std::string::npos) return "an unknown CUDA";
+  const size_t begin = at + kRelease.size();
+  return absl::StrCat("CUDA ", ptx.substr(begin, ptx.find_first_of(",\n", begin) - begin));
+}
+
+absl::Status Checked(int element_bytes, const void* card, int64_t bytes, const void* far_block) {
+  if (element_bytes != 4 && element_bytes != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tfswap: codecs know elements of 4 and 2 bytes, not of ", element_bytes));
+  }
+  if (bytes < 0) return absl::InvalidArgumentError("tfswap: a tensor has no negative size");
+  if (reinterpret_cast<uintptr_t>(card) % kUnitBytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tfswap: codecs need a tensor that begins at a multiple of ", kUnitBytes));
+  }
+  if (reinterpret_cast<uintptr_t>(far_block) % card_codec::kFarLineBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tfswap: codecs need far memory at a multiple of ", card_codec::kFarLineBytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* CardCodecName(CardCodec codec) { return kNames[static_cast<int>(codec)]; }
+
+absl::StatusOr<CardCodec> ParseCardCodec(std::string_view name) {
+  for (int i = 0; i < kCardCodecs; ++i) {
+    if (name == kNames[i]) return static_cast<CardCodec>(i);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("tfswap: there is no codec '", name,
+                                                 "' on the GPU; there are zvc, rle and csr"));
+}
+
+absl::StatusOr<std::unique_ptr<CudaCodecs>> CudaCodecs::Make(const CudaDriver* driver,
+                                                             CudaDriver::Context context,
+                                                             const std::string& folder) {
+  std::unique_ptr<CudaCodecs> codecs(new CudaCodecs(driver, context));
+  const absl::Status status = codecs->Load(folder);
+  if (!status.ok()) return status;
+  return codecs;
+}
+
+absl::Status CudaCodecs::Load(const std::string& folder) {
+  for (const bool there :
+       {driver_->DriverGetVersion != nullptr, driver_->CtxGetDevice != nullptr,
+        driver_->DeviceGetAttribute != nullptr, driver_->ModuleLoadData != nullptr,
+        driver_->ModuleUnload != nullptr, driver_->ModuleGetFunction != nullptr,
+        driver_->ModuleGetGlobal != nullptr, driver_->LaunchKernel != nullptr}) {
+    if (!there) return Without("the NVIDIA driver has no functions for kernels; it is too old");
+  }
+  CudaContext current(driver_, context_);
+  int device = 0, same_pointers = 0;
+  if (driver_->CtxGetDevice(&device) != CudaDriver::kSuccess ||
+      driver_->DeviceGetAttribute(&same_pointers, CudaDriver::kAttributeKernelsUseHostPointers,
+                                  device) != CudaDriver::kSuccess ||
+      same_pointers == 0) {
+    return Without("this card's kernels cannot use the host's addresses of pinned memory");
+  }
+  const std::string code = Contents(absl::StrCat(folder, "/", kMachineCode));
+  const std::string ptx = Contents(absl::StrCat(folder, "/", kPtx));
+  if (code.empty() || ptx.empty()) {
+    return Without(absl::StrCat(
+        code.empty() ? kMachineCode : kPtx, " is not in ", folder,
+        ": tfswap was built where there was no nvcc. Install CUDA's nvcc, or name it (",
+        "NVCC=/path/to/nvcc), and build tfswap again."));
+  }
+  // A driver takes no machine code of a newer CUDA than its own; the PTX is of a version that each
+  // driver for these cards knows, and compiled by it.
+  const CudaDriver::Result by_code = driver_->ModuleLoadData(&module_, code.data());
+  if (by_code != CudaDriver::kSuccess) {
+    const CudaDriver::Result by_ptx = driver_->ModuleLoadData(&module_, ptx.c_str());
+    if (by_ptx != CudaDriver::kSuccess) {
+      module_ = nullptr;
+      int version = 0;
+      driver_->DriverGetVersion(&version);
+      return Without(absl::StrCat(
+          "the driver, which is for CUDA ", version / 1000, ".", version % 1000 / 10,
+          ", takes neither the kernels' machine code, "
+          "made by ",
+          ToolkitOf(ptx), " (", driver_->Text(by_code), "), nor their PTX (", driver_->Text(by_ptx),
+          "). They need compute capability 8.0 or more. Update the driver, "
+          "or build tfswap again with an older nvcc "
+          "(NVCC=/path/to/nvcc)."));
+    }
+  }
+  const auto take = [&](const std::string& name, Function* function) {
+    return driver_->ModuleGetFunction(function, module_, name.c_str()) == CudaDriver::kSuccess;
+  };
+  bool complete = true;
+  for (const int bits : {32, 16}) {
+    Kernels& kernels = kernels_[bits == 16];
+    for (int i = 0; i < kCardCodecs; ++i) {
+      complete &= take(absl::StrCat("tfswap_encode_", kNames[i], "_", bits), &kernels.encode[i]);
+      complete &= take(absl::StrCat("tfswap_decode_", kNames[i], "_", bits), &kernels.decode[i]);
+    }
+    complete &= take(absl::StrCat("tfswap_count_zeros_", bits), &kernels.count_zeros);
+  }
+  size_t bytes = 0;
+  complete &= driver_->ModuleGetGlobal(&tallies_, &bytes, module_, "tfswap_codec_tallies") ==
+                  CudaDriver::kSuccess &&
+              bytes == sizeof(card_codec::Tally) * card_codec::kTallies;
+  if (complete) return absl::OkStatus();
+  return Without(absl::StrCat(folder, "/", kMachineCode,
+                              " is of another tfswap than the library. Build tfswap again."));
+}
+
+CudaCodecs::~CudaCodecs() {
+  if (module_ == nullptr) return;
+  CudaContext current(driver_, context_);
+  driver_->ModuleUnload(module_);
+}
+
+int64_t CudaCodecs::MostBytes(int64_t bytes) {
+  return static_cast<int64_t>(card_codec::MostFarBytes(static_cast<uint64_t>(bytes)));
+}
+
+int64_t CudaCodecs::EncodedBytes(const void* far_block) {
+  return static_cast<int64_t>(static_cast<const card_codec::FarHeader*>(far_block)->far_bytes);
+}
+
+int64_t CudaCodecs::ZeroElements(const void* far_block) {
+  return static_cast<int64_t>(static_cast<const card_codec::FarHeader*>(far_block)->zero_words);
+}
+
+absl::Status CudaCodecs::Encode(CardCodec codec, int element_bytes, const void* source,
+                                int64_t bytes, void* far_block, Stream stream,
+                                const CodecLaunch& launch) {
+  const absl::Status status = Checked(element_bytes, source, bytes, far_block);
+  if (!status.ok()) return status;
+  absl::StatusOr<CudaDriver::DevicePointer> tally = TallyOf(stream);
+  if (!tally.ok()) return tally.status();
+  auto size = static_cast<uint64_t>(bytes);
+  void* arguments[] = {&source, &size, &far_block, &*tally};
+  return Start("encoding", KernelsOf(element_bytes).encode[static_cast<int>(codec)], stream, launch,
+               arguments);
+}
+
+absl::Status CudaCodecs::Decode(CardCodec codec, int element_bytes, void* target, int64_t bytes,
+                                const void* far_block, Stream stream, const CodecLaunch& launch) {
+  const absl::Status status = Checked(element_bytes, target, bytes, far_block);
+  if (!status.ok()) return status;
+  auto size = static_cast<uint64_t>(bytes);
+  void* arguments[] = {&far_block, &size, &target};
+  return Start("decoding", KernelsOf(element_bytes).decode[static_cast<int>(codec)], stream, launch,
+               arguments);
+}
+
+absl::Status CudaCodecs::CountZeros(int element_bytes, const void* source, int64_t bytes, int every,
+                                    ZeroCount* count, Stream stream, const CodecLaunch& launch) {
+  const absl::Status status = Checked(element_bytes, source, bytes, nullptr);
+  if (!status.ok()) return status;
+  absl::StatusOr<CudaDriver::DevicePointer> tally = TallyOf(stream);
+  if (!tally.ok()) return tally.status();
+  if (every < 1) return absl::InvalidArgumentError("tfswap: every 4 KiB at most can be looked at");
+  auto size = static_cast<uint64_t>(bytes);
+  auto step = static_cast<uint32_t>(every);
+  void* arguments[] = {&source, &size, &step, &count, &*tally};
+  return Start("counting zeros", KernelsOf(element_bytes).count_zeros, stream, launch, arguments);
+}
+
+absl::StatusOr<CudaDriver::DevicePointer> CudaCodecs::TallyOf(Stream stream) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto [it, is_new] = tally_of_.emplace(stream, static_cast<int>(tally_of_.size()));
+  if (is_new && it->second >= card_codec::kTallies) {
+    tally_of_.erase(it);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("tfswap: at most ", card_codec::kTallies, " streams of a card may encode"));
+  }
+  return tallies_ + static_cast<unsigned>(it->second) * sizeof(card_codec::Tally);
+}
+
+absl::Status CudaCodecs::Start(const char* doing, Function function, Stream stream,
+                               const CodecLaunch& launch, void** arguments) {
+  if (launch.blocks < 1 || launch.threads < 32 || launch.threads > 1024 ||
+      launch.threads % 32 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tfswap: a codec runs in 1 block or more, of 32, 64, 96 to 1024 threads; not in ",
+        launch.blocks, " of ", launch.threads));
+  }
+  CudaContext current(driver_, context_);
+  const CudaDriver::Result result = driver_->LaunchKernel(
+      function, static_cast<unsigned>(launch.blocks), 1, 1, static_cast<unsigned>(launch.threads),
+      1, 1, 0, stream, arguments, nullptr);
+  if (result == CudaDriver::kSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("tfswap: ", doing, ": ", driver_->Text(result)));
+}
+
+}  // namespace tfswap

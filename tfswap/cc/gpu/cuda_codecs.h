@@ -1,0 +1,106 @@
+#ifndef TFSWAP_GPU_CUDA_CODECS_H_
+#define TFSWAP_GPU_CUDA_CODECS_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/codec_format.h"
+#include "gpu/cuda_driver.h"
+
+namespace tfswap {
+
+enum class CardCodec : int {
+  kZvc = card_codec::kZvc,
+  kRle = card_codec::kRle,
+  kCsr = card_codec::kCsr
+};
+inline constexpr int kCardCodecs = 3;
+
+// "zvc", "rle", "csr".
+const char* CardCodecName(CardCodec codec);
+// What there is not is refused with a list of what there is.
+absl::StatusOr<CardCodec> ParseCardCodec(std::string_view name);
+
+// Of a kernel: few blocks, so that the rest of the card goes on computing.
+struct CodecLaunch {
+  int blocks = 16;
+  int threads = 512;  // a block's: whole warps, 32 to 1024
+};
+
+// Encodes on a card, straight into far memory, and decodes from there: only what is encoded crosses
+// the link (cuda/codec_format.h says how it lies). Everything is given to a stream, and the host
+// waits for nothing; what has to wait for what is the caller's business, as for any copy.
+//
+// Addresses on the card are multiples of 16 bytes, far blocks begin at 128 bytes, have MostBytes(),
+// and are pinned. Zero is what has no bit set, and each bit comes back. Thread-safe.
+class CudaCodecs {
+ public:
+  using Stream = CudaDriver::Stream;
+
+  // `folder`: where the kernels are, beside the library. An error says why there are no codecs
+  // here: tfswap was built without nvcc, or the driver is too old for the nvcc that it was built
+  // with.
+  static absl::StatusOr<std::unique_ptr<CudaCodecs>> Make(const CudaDriver* driver,
+                                                          CudaDriver::Context context,
+                                                          const std::string& folder);
+  // When the card has done all that it was given.
+  ~CudaCodecs();
+  CudaCodecs(const CudaCodecs&) = delete;
+  CudaCodecs& operator=(const CudaCodecs&) = delete;
+
+  // How long the far block of a tensor can become, whatever is in it.
+  static int64_t MostBytes(int64_t bytes);
+
+  // `element_bytes`: 4, or 2. An odd rest is stored as it is.
+  absl::Status Encode(CardCodec codec, int element_bytes, const void* source, int64_t bytes,
+                      void* far_block, Stream stream, const CodecLaunch& launch = {});
+  // The same codec, size of elements and bytes; any launch.
+  absl::Status Decode(CardCodec codec, int element_bytes, void* target, int64_t bytes,
+                      const void* far_block, Stream stream, const CodecLaunch& launch = {});
+
+  // Of a far block whose encoding has ended: all its bytes, and how many elements were zero.
+  static int64_t EncodedBytes(const void* far_block);
+  static int64_t ZeroElements(const void* far_block);
+
+  // Looks at every `every`th 4 KiB; into pinned memory.
+  using ZeroCount = card_codec::ZeroCount;
+  absl::Status CountZeros(int element_bytes, const void* source, int64_t bytes, int every,
+                          ZeroCount* count, Stream stream, const CodecLaunch& launch = {});
+
+ private:
+  using Function = CudaDriver::Function;
+  struct Kernels {  // of one size of elements
+    std::array<Function, kCardCodecs> encode;
+    std::array<Function, kCardCodecs> decode;
+    Function count_zeros;
+  };
+
+  CudaCodecs(const CudaDriver* driver, CudaDriver::Context context)
+      : driver_(driver), context_(context) {}
+
+  absl::Status Load(const std::string& folder);
+  // Of a stream's own: what runs on several may run at once.
+  absl::StatusOr<CudaDriver::DevicePointer> TallyOf(Stream stream);
+  const Kernels& KernelsOf(int element_bytes) const { return kernels_[element_bytes == 2]; }
+  absl::Status Start(const char* doing, Function function, Stream stream, const CodecLaunch& launch,
+                     void** arguments);
+
+  const CudaDriver* const driver_;
+  const CudaDriver::Context context_;
+  CudaDriver::Module module_ = nullptr;
+  std::array<Kernels, 2> kernels_ = {};
+  CudaDriver::DevicePointer tallies_ = 0;
+  std::mutex mu_;
+  std::map<Stream, int> tally_of_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GPU_CUDA_CODECS_H_
