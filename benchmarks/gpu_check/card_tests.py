@@ -12,8 +12,8 @@ from benchmarks.gpu_check.context import Context
 TREE = Path(__file__).resolve().parents[2]
 FOLDER = Path("tests") / "gpu"
 
-# Ours: it runs this check.
-_NOT_THESE = ("test_gpu_check.py",)
+# Ours, which runs this check, and what runs on the CPU.
+_NOT_THESE = ("test_gpu_check.py", "test_codec_kernels.py")
 # Below that, tests that run at once would only take turns.
 _CORES_FOR_ALL_AT_ONCE = 8
 

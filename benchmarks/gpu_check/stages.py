@@ -36,6 +36,7 @@ def all_stages() -> list[Stage]:
     """All stages, in their order."""
     from benchmarks.gpu_check import (
         card_tests,
+        codecs,
         copies,
         largest_batch,
         machine,
@@ -51,6 +52,7 @@ def all_stages() -> list[Stage]:
         Stage(MACHINE, machine.run, 12, trains=False),
         Stage("tests", card_tests.run, 50, trains=False),
         Stage("copies", copies.run, 15, quiet=True),
+        Stage("codecs", codecs.run, 20, quiet=True),
         Stage("nothing_to_swap", nothing_to_swap.run, 30, quiet=True),
         budget_sweep("ResNet50", "float32", 45),
         Stage("vgg16_12gb", vgg16.run, 35),

@@ -1,4 +1,7 @@
-"""Reads what a card's codecs write, slowly and by the book (`tfswap/cc/cuda/codec_format.h`)."""
+"""Tensors to encode, and a reader of far blocks, slow and by the book.
+
+The book is `tfswap/cc/cuda/codec_format.h`.
+"""
 
 from __future__ import annotations
 
@@ -102,3 +105,23 @@ def _section(stored: Bytes, size_bytes: int, header: Header) -> Bytes:
     values_there = stored[index_bytes:].view(type_)
     words[there] = values_there
     return words.view(np.uint8)
+
+
+def values(elements: int, element_bytes: int, zeros: float, seed: int = 0) -> Bytes:
+    """Elements of which so many are zero, each by itself; all other bits are random."""
+    dice = np.random.default_rng(seed)
+    made = dice.integers(1, 1 << 8 * element_bytes, elements, dtype=f"u{element_bytes}")
+    made[dice.random(elements) < zeros] = 0
+    return made.view(np.uint8)
+
+
+def runs(elements: int, element_bytes: int, seed: int = 0) -> Bytes:
+    """Zeros and others in turn, each so many in a row."""
+    dice = np.random.default_rng(seed)
+    made = dice.integers(1, 1 << 8 * element_bytes, elements, dtype=f"u{element_bytes}")
+    at = 0
+    while at < elements:
+        zeros, others = dice.geometric(1 / 40, 2)
+        made[at : at + zeros] = 0
+        at += zeros + others
+    return made.view(np.uint8)

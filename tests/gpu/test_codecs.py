@@ -1,12 +1,12 @@
-"""The GPU's codecs: their kernels on the CPU, watched, and all of them from end to end on a card.
+"""The GPU's codecs from end to end, on whatever card there is, or on the fake one.
 
-The source of the kernels is compiled for the CPU (`simt`). Those tests need neither a card nor
-TensorFlow's GPU devices; the last ones run on whatever card there is, or on the fake one.
+What their kernels do is tested thread by thread in `test_codec_kernels`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import re
 import struct
@@ -19,10 +19,7 @@ import far_blocks
 import numpy as np
 import pytest
 import tensorflow as tf
-from far_blocks import SECTION_BYTES, Bytes
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from simt import build
+from far_blocks import Bytes, values
 
 from tfswap.ops import library
 from tfswap.ops.card_codecs import NAMES, CardCodecs, Launch
@@ -31,320 +28,14 @@ pytest.importorskip("benchmarks.gpu_check")
 
 from benchmarks.gpu_check.driver import Driver
 
+TREE = Path(__file__).resolve().parents[2]
 KIB, MIB = 1 << 10, 1 << 20
-GUARD_BYTES = 256
-GUARD = 0xA5
-ENCODING, DECODING = Launch(3, 128), Launch(2, 64)
+DEFAULT = Launch()
+PORTABLE_AND_MAPPED = 3  # CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
 
 codecs_and_sizes = pytest.mark.parametrize(
     ("codec", "element_bytes"), [(codec, size) for codec in NAMES for size in (4, 2)]
 )
-
-
-def aligned(size_bytes: int, fill: int) -> Bytes:
-    """Memory of the emulated card or host, at a line's begin."""
-    room = np.full(size_bytes + far_blocks.LINE_BYTES, fill, np.uint8)
-    begin = -room.ctypes.data % far_blocks.LINE_BYTES
-    return room[begin : begin + size_bytes]
-
-
-class KernelsOnCpu:
-    """The kernels, in a library that runs them on the CPU.
-
-    Nothing outside of what a kernel may write has changed when it has run, or the test fails.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._launch = ctypes.CDLL(str(path)).simt_launch
-        self._tally = aligned(24, 0)
-
-    def run(
-        self, name: str, launch: Launch, seed: int, *arguments: Bytes | int, threads: int = 1
-    ) -> None:
-        values = [
-            ctypes.c_uint64(each if isinstance(each, int) else each.ctypes.data)
-            for each in arguments
-        ]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
-        found = self._launch(name.encode(), launch.blocks, launch.threads, seed, threads, pointers)
-        assert found == 0, f"no kernel {name}"
-
-    def encode(
-        self,
-        codec: str,
-        element_bytes: int,
-        source: Bytes,
-        launch: Launch = ENCODING,
-        seed: int = 1,
-        threads: int = 1,
-    ) -> Bytes:
-        """The far block, with what is left of its room."""
-        room = far_blocks.most_bytes(source.size)
-        block = aligned(room + GUARD_BYTES, GUARD)
-        tensor = aligned(source.size, 0)
-        tensor[:] = source
-        kernel = f"tfswap_encode_{codec}_{8 * element_bytes}"
-        arguments = (tensor, source.size, block, self._tally)
-        self.run(kernel, launch, seed, *arguments, threads=threads)
-        assert (block[room:] == GUARD).all()
-        np.testing.assert_array_equal(tensor, source)
-        assert not self._tally.any()  # as the next launch needs it
-        return block[:room]
-
-    def decode(
-        self,
-        codec: str,
-        element_bytes: int,
-        block: Bytes,
-        size_bytes: int,
-        launch: Launch = DECODING,
-        seed: int = 1,
-    ) -> Bytes:
-        tensor = aligned(size_bytes + GUARD_BYTES, GUARD)
-        kernel = f"tfswap_decode_{codec}_{8 * element_bytes}"
-        self.run(kernel, launch, seed, block, size_bytes, tensor)
-        assert (tensor[size_bytes:] == GUARD).all()
-        return tensor[:size_bytes]
-
-    def count_zeros(
-        self, element_bytes: int, source: Bytes, every: int, launch: Launch
-    ) -> tuple[int, int]:
-        tensor, count = aligned(source.size, 0), aligned(16, GUARD)
-        tensor[:] = source
-        kernel = f"tfswap_count_zeros_{8 * element_bytes}"
-        self.run(kernel, launch, 1, tensor, source.size, every, count, self._tally)
-        zeros, elements = count.view(np.uint64)
-        return int(zeros), int(elements)
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> KernelsOnCpu:
-    return KernelsOnCpu(build.library(tmp_path_factory.mktemp("simt")))
-
-
-def values(elements: int, element_bytes: int, zeros: float, seed: int = 0) -> Bytes:
-    """Elements of which so many are zero, each by itself; all other bits are random."""
-    dice = np.random.default_rng(seed)
-    made = dice.integers(1, 1 << 8 * element_bytes, elements, dtype=f"u{element_bytes}")
-    made[dice.random(elements) < zeros] = 0
-    return made.view(np.uint8)
-
-
-def runs(elements: int, element_bytes: int, seed: int = 0) -> Bytes:
-    """Zeros and others in turn, each so many in a row."""
-    dice = np.random.default_rng(seed)
-    made = dice.integers(1, 1 << 8 * element_bytes, elements, dtype=f"u{element_bytes}")
-    at = 0
-    while at < elements:
-        zeros, others = dice.geometric(1 / 40, 2)
-        made[at : at + zeros] = 0
-        at += zeros + others
-    return made.view(np.uint8)
-
-
-# What every codec does, for 0 to some sections: whole ones, and rests of each kind.
-SIZES = (0, 1, 2, 31, 32, 33, 1000, 4095, 4096, 4097, 8191, 8192, 8193, 20_001)
-
-
-@codecs_and_sizes
-@pytest.mark.parametrize("elements", SIZES)
-def test_every_bit_comes_back(
-    kernels: KernelsOnCpu, codec: str, element_bytes: int, elements: int
-) -> None:
-    for zeros in (0.0, 0.2, 0.5, 0.8, 0.99, 1.0):
-        source = values(elements, element_bytes, zeros, seed=elements)
-        block = kernels.encode(codec, element_bytes, source)
-        np.testing.assert_array_equal(far_blocks.decoded(block), source)
-        back = kernels.decode(codec, element_bytes, block, source.size)
-        np.testing.assert_array_equal(back, source)
-        header = far_blocks.header_of(block)
-        assert (header.codec, header.word_bytes) == (codec, element_bytes)
-        assert header.zero_words == (source.view(f"u{element_bytes}") == 0).sum()
-
-
-@codecs_and_sizes
-def test_megabytes_come_back_from_any_launch(
-    kernels: KernelsOnCpu, codec: str, element_bytes: int
-) -> None:
-    launches = [Launch(1, 1024), Launch(16, 256), Launch(5, 96), Launch(300, 32)]
-    source = np.concatenate(
-        [values(MIB // 2, element_bytes, 0.6), runs(123_457, element_bytes), np.zeros(MIB, "u1")]
-    )
-    blocks = [
-        kernels.encode(codec, element_bytes, source, launch, seed)
-        for seed, launch in enumerate(launches, 1)
-    ]
-    for block, launch in zip(blocks, reversed(launches), strict=True):
-        back = kernels.decode(codec, element_bytes, block, source.size, launch)
-        np.testing.assert_array_equal(back, source)
-    np.testing.assert_array_equal(far_blocks.decoded(blocks[-1]), source)
-    # The order of sections is free, their bytes are not.
-    assert len({far_blocks.header_of(block).far_bytes for block in blocks}) == 1
-    # Blocks that really run at once.
-    block = kernels.encode(codec, element_bytes, source, Launch(8, 64), threads=4)
-    np.testing.assert_array_equal(far_blocks.decoded(block), source)
-
-
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_any_bytes_any_launch(kernels: KernelsOnCpu, data: st.DataObject) -> None:
-    codec = data.draw(st.sampled_from(NAMES))
-    element_bytes = data.draw(st.sampled_from((4, 2)))
-    size_bytes = data.draw(st.integers(0, 3 * SECTION_BYTES + 100))
-    elements = size_bytes // element_bytes + 1
-    seed = data.draw(st.integers(0, 1000))
-    make = data.draw(st.sampled_from(("values", "runs")))
-    made = (
-        values(elements, element_bytes, data.draw(st.floats(0, 1)), seed)
-        if make == "values"
-        else runs(elements, element_bytes, seed)
-    )
-    source = made[:size_bytes]  # the last element may be half there
-    launches = [
-        Launch(data.draw(st.integers(1, 5)), 32 * data.draw(st.integers(1, 9))) for _ in range(2)
-    ]
-    block = kernels.encode(codec, element_bytes, source, launches[0], seed + 1)
-    np.testing.assert_array_equal(far_blocks.decoded(block), source)
-    back = kernels.decode(codec, element_bytes, block, size_bytes, launches[1], seed + 2)
-    np.testing.assert_array_equal(back, source)
-
-
-@codecs_and_sizes
-def test_zero_is_what_has_no_bit_set(kernels: KernelsOnCpu, codec: str, element_bytes: int) -> None:
-    type_ = np.float32 if element_bytes == 4 else np.float16
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, np.finfo(type_).tiny / 2], type_)
-    source = np.tile(np.concatenate([special, np.zeros(9, type_)]), 600)
-    bits = source.view(f"u{element_bytes}")
-    # NaNs of all kinds: quiet, signalling, of either sign, each with bits of its own.
-    nan_bits = {4: (0x7F800001, 0x7FC01234, 0xFF812345), 2: (0x7C01, 0x7E12, 0xFD23)}[element_bytes]
-    bits[3::16] = np.resize(nan_bits, bits[3::16].size)
-    block = kernels.encode(codec, element_bytes, source.view(np.uint8))
-    back = kernels.decode(codec, element_bytes, block, source.nbytes)
-    np.testing.assert_array_equal(back.view(bits.dtype), bits)
-    zeros = far_blocks.header_of(block).zero_words
-    assert zeros == (bits == 0).sum() < (source == 0).sum()
-
-
-@codecs_and_sizes
-def test_what_does_not_shrink_is_stored(
-    kernels: KernelsOnCpu, codec: str, element_bytes: int
-) -> None:
-    source = values(5 * SECTION_BYTES // element_bytes, element_bytes, 0.0)
-    source[SECTION_BYTES : 2 * SECTION_BYTES] = 0
-    block = kernels.encode(codec, element_bytes, source)
-    places = far_blocks.places_of(block, source.size)
-    sizes = [stored for _, stored in places]
-    # rle needs no more than where the only run begins, which is more than nothing.
-    assert sizes == [SECTION_BYTES, 0] + [SECTION_BYTES] * 3
-    used = far_blocks.header_of(block).far_bytes
-    assert used == far_blocks.sections_begin(source.size) + 4 * SECTION_BYTES
-    assert used <= far_blocks.most_bytes(source.size)
-    worst = kernels.encode(codec, element_bytes, np.full(source.size, 255, np.uint8))
-    assert far_blocks.header_of(worst).far_bytes == far_blocks.most_bytes(source.size)
-
-
-def test_encoded_sizes(kernels: KernelsOnCpu) -> None:
-    """As the formats have it: an index of a bit an element, of 2 bytes a run, of 2 a value."""
-    size_bytes = 64 * SECTION_BYTES
-    for element_bytes in (4, 2):
-        elements = size_bytes // element_bytes
-        source = values(elements, element_bytes, 0.7)
-        bits = source.view(f"u{element_bytes}")
-        share = (bits != 0).mean()
-        expected = {
-            "zvc": share + 1 / 8 / element_bytes,
-            "csr": share * (1 + 2 / element_bytes),
-            "rle": share + 2 / element_bytes * 2 * share * (1 - share),
-        }
-        for codec in NAMES:
-            block = kernels.encode(codec, element_bytes, source)
-            part = far_blocks.header_of(block).far_bytes / size_bytes
-            assert part == pytest.approx(min(expected[codec], 1.0), abs=0.005), codec
-
-
-@codecs_and_sizes
-def test_far_memory_that_was_changed_is_no_number(
-    kernels: KernelsOnCpu, codec: str, element_bytes: int
-) -> None:
-    """Whatever it says, nothing else is written, and what contradicts itself is noticed."""
-    source = values(3 * SECTION_BYTES // element_bytes, element_bytes, 0.6)
-    block = kernels.encode(codec, element_bytes, source)
-    table = far_blocks.HEADER_BYTES
-    for changed, word in ((table, 0xFFFFFFFF), (table, 0), (table + 4, 0x7FFFFFFF)):
-        damaged = aligned(block.size, 0)
-        damaged[:] = block
-        damaged[changed : changed + 4].view(np.uint32)[0] = word
-        back = kernels.decode(codec, element_bytes, damaged, source.size)
-        assert (back[:SECTION_BYTES] == 255).all()
-        np.testing.assert_array_equal(back[SECTION_BYTES:], source[SECTION_BYTES:])
-    dice = np.random.default_rng(0)
-    for _ in range(20):
-        damaged = aligned(block.size, 0)
-        damaged[:] = block
-        damaged[table:] = np.where(
-            dice.random(block.size - table) < 0.02,
-            dice.integers(0, 256, block.size - table, dtype=np.uint8),
-            block[table:],
-        )
-        kernels.decode(codec, element_bytes, damaged, source.size)  # checks what it must not touch
-
-
-@pytest.mark.parametrize("element_bytes", [4, 2])
-@pytest.mark.parametrize("launch", [Launch(1, 32), Launch(4, 96), Launch(40, 1024)])
-def test_zeros_are_counted(kernels: KernelsOnCpu, element_bytes: int, launch: Launch) -> None:
-    for size_bytes in (0, 2, 4, 30, 4096, 4098, 100_000, 1_000_003):
-        source = values(size_bytes // element_bytes + 1, element_bytes, 0.4)[:size_bytes]
-        elements = source[: size_bytes // element_bytes * element_bytes].view(f"u{element_bytes}")
-        for every in (1, 3, 50):
-            looked_at = np.arange(elements.size) // (4096 // element_bytes) % every == 0
-            expected = (elements[looked_at] == 0).sum(), looked_at.sum()
-            assert kernels.count_zeros(element_bytes, source, every, launch) == expected
-
-
-# Threads that nothing puts into an order are seen by a sanitizer, and each barrier is needed.
-
-
-def made_race_check(folder: Path, cc: Path = build.CC) -> Path:
-    probe = ["g++", "-fsanitize=thread", "-x", "c++", "-", "-o", str(folder / "probe")]
-    if subprocess.run(probe, input=b"int main() {}", capture_output=True).returncode != 0:
-        pytest.skip("g++ has no thread sanitizer here")
-    if subprocess.run([folder / "probe"], capture_output=True).returncode != 0:
-        pytest.skip("the thread sanitizer does not run here")
-    return build.race_check(folder, cc)
-
-
-def races(check: Path, codec: str, element_bytes: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [check, codec, str(8 * element_bytes)],
-        env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-
-
-def test_no_thread_races_another(tmp_path: Path) -> None:
-    check = made_race_check(tmp_path)
-    for codec in NAMES:
-        for element_bytes in (4, 2):
-            ran = races(check, codec, element_bytes)
-            assert ran.returncode == 0, ran.stderr[-4000:]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ["__syncthreads();", "__pipeline_wait_prior(0);"])
-def test_every_barrier_is_needed(tmp_path: Path, order: str) -> None:
-    source = (build.CC / "cuda" / "codec_kernels.cu").read_text()
-    found = list(re.finditer(re.escape(order), source))
-    assert len(found) >= 3
-    for each in found:
-        without = tmp_path / "cc" / "cuda" / "codec_kernels.cu"
-        without.parent.mkdir(parents=True, exist_ok=True)
-        without.write_text(source[: each.start()] + ";" + source[each.end() :])
-        check = made_race_check(tmp_path, tmp_path / "cc")
-        line = source.count("\n", 0, each.start()) + 1
-        noticed = any(races(check, codec, size).returncode for codec in NAMES for size in (4, 2))
-        assert noticed, f"{order} in line {line}"
 
 
 # What nvcc made.
@@ -391,12 +82,15 @@ class Card:
         self.streams = [self.driver.stream() for _ in range(2)]
         assert self.streams[0].value is not None
         self.codecs = CardCodecs(self.streams[0].value)
+        self._pinned: list[Bytes] = []
 
     def pinned(self, size_bytes: int) -> Bytes:
-        address = self.driver.pinned_memory(size_bytes).value
-        assert address is not None
-        memory = (ctypes.c_uint8 * size_bytes).from_address(address)
-        return np.frombuffer(memory, np.uint8)
+        """Of the system, and then pinned: as far memory is."""
+        memory = np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
+        address, size = memory.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(size_bytes)
+        self.driver.call("cuMemHostRegister_v2", address, size, PORTABLE_AND_MAPPED)
+        self._pinned.append(memory)  # for as long as the card may use it
+        return memory
 
 
 @pytest.fixture(scope="module")
@@ -470,7 +164,7 @@ def test_what_cannot_be_is_refused(card: Card) -> None:
     stream = card.streams[0].value or 0
 
     def encode(
-        codec: str = "zvc", size: int = 4, moved: int = 0, far: int = 0, launch: Launch = ENCODING
+        codec: str = "zvc", size: int = 4, moved: int = 0, far: int = 0, launch: Launch = DEFAULT
     ) -> None:
         address = (there.value or 0) + moved
         far_block = block.ctypes.data + far
@@ -535,7 +229,7 @@ def test_a_driver_older_than_nvcc(card: Card) -> None:
     def said(refuses: str) -> str:
         ran = subprocess.run(
             [sys.executable, "-c", REFUSING],
-            cwd=build.CC.parents[1],
+            cwd=TREE,
             env={**os.environ, "FAKE_CUDA_REFUSES": refuses},
             capture_output=True,
             text=True,

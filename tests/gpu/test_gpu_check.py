@@ -21,6 +21,8 @@ from benchmarks.gpu_check.largest_batch import Tried, next_batch
 from benchmarks.gpu_check.record import Record
 from benchmarks.gpu_check.schedule import share_of
 from benchmarks.gpu_check.subject import Trained
+from tfswap.ops import library
+from tfswap.ops.card_codecs import NAMES
 
 TREE = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -55,6 +57,26 @@ def test_machine_and_copies_are_checked(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     assert [line["stage"] for line in lines] == ["machine", "copies"]
     assert "All that must hold" in ran.stdout
+
+
+@needs_cuda
+def test_codecs_are_measured(tmp_path: Path) -> None:
+    if not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists():
+        pytest.skip("built without nvcc")
+    ran = checked(tmp_path / "check.json", "--quick", "--stages", "codecs")
+    assert ran.returncode == 0, ran.stderr
+    record = json.loads((tmp_path / "check.json").read_text())
+    stage = record["stages"][1]
+    assert (stage["stage"], stage["status"], stage["broken"]) == ("codecs", "done", [])
+    rows = stage["figures"]["rows"]
+    seen = {(row["codec"], row["dtype"]) for row in rows}
+    assert seen == {(codec, dtype) for codec in NAMES for dtype in ("float32", "float16")}
+    keys = {"codec", "dtype", "zeros", "blocks", "threads", "exact", "encoded_part"}
+    rates = {"out_gb_s", "in_gb_s", "copy_out_gb_s", "copy_in_gb_s"}
+    for row in rows:
+        assert set(row) == keys | rates and row["exact"] is True
+        assert all(row[rate] > 0 for rate in rates)
+    assert len(stage["figures"]["launches"]) == 6 * 4
 
 
 @needs_cuda

@@ -126,8 +126,9 @@ absl::Status CudaCard::Time(std::vector<Transfer>* transfers, int64_t bytes, int
 
 absl::Status CudaCard::Pin(void* begin, int64_t bytes) {
   CudaContext current(driver_, context_);
-  const CudaDriver::Result result = driver_->MemHostRegister(begin, static_cast<size_t>(bytes),
-                                                             CudaDriver::kHostRegisterPortable);
+  const CudaDriver::Result result = driver_->MemHostRegister(
+      begin, static_cast<size_t>(bytes),
+      CudaDriver::kHostRegisterPortable | CudaDriver::kHostRegisterDeviceMap);
   if (result == CudaDriver::kSuccess) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("tfswap: pinning ", bytes, " bytes of host memory: ", driver_->Text(result)));

@@ -26,6 +26,7 @@ struct CudaDriver {
   static constexpr unsigned kEventDefault = 0;  // with times
   static constexpr unsigned kEventDisableTiming = 2;
   static constexpr unsigned kHostRegisterPortable = 1;
+  static constexpr unsigned kHostRegisterDeviceMap = 2;  // kernels may use it too
   static constexpr int kAttributeKernelsUseHostPointers = 91;
 
   Result (*StreamGetCtx)(Stream stream, Context* context);

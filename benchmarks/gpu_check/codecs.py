@@ -1,0 +1,229 @@
+"""Stage: the card's codecs beside a plain copy of the same bytes, and the launch that suits each.
+
+Rates are of the tensor's bytes: what an encoded one gains over a plain copy is their ratio.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.gpu_check.context import Context, Skip
+from benchmarks.gpu_check.driver import Driver
+from tfswap.ops.card_codecs import NAMES, CardCodecs, Launch
+from tfswap.ops.library import LibraryError
+
+MIB = 1 << 20
+_SIZE_BYTES, _QUICK_BYTES = 64 * MIB, MIB // 8
+_DTYPES = {"float32": 4, "float16": 2}
+_ZEROS, _QUICK_ZEROS = (0.2, 0.4, 0.6, 0.8), (0.6,)
+# The launch is looked for at this share, and used at all.
+_SEARCHED_ZEROS = 0.6
+_BLOCKS, _QUICK_BLOCKS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128), (2, 4)
+_THREADS, _QUICK_THREADS = (128, 256, 512, 1024), (64, 128)
+_ROUNDS, _REPEATS = 3, 4
+# A launch of fewer threads is taken for this much of the best one's time: the rest of the card
+# computes meanwhile.
+_GOOD_ENOUGH = 1.05
+
+
+@dataclass(frozen=True)
+class Rates:
+    """GB of the tensor a second, each way."""
+
+    out_gb_s: float
+    in_gb_s: float
+
+    @property
+    def both_s_a_gb(self) -> float:
+        """What a swap there and back takes."""
+        return 1 / self.out_gb_s + 1 / self.in_gb_s
+
+
+class Bench:
+    """One tensor on the card, another one to decode into, and pinned memory for both forms."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.driver = Driver()
+        self.driver.enter_context()
+        self.stream = self.driver.stream()
+        self._events = self.driver.event(), self.driver.event()
+        self.codecs = CardCodecs(self.stream.value or 0)
+        self._source, self._target = (self.driver.device_memory(size_bytes) for _ in range(2))
+        self._far = self.driver.pinned_memory(self.codecs.most_bytes(size_bytes))
+        self._pinned = self.driver.pinned_memory(size_bytes)
+        held = (ctypes.c_uint8 * size_bytes).from_address(self._pinned.value or 0)
+        self._host = np.frombuffer(held, np.uint8)
+
+    def fill(self, tensor: NDArray[np.uint8]) -> None:
+        """Makes that the tensor on the card."""
+        self._host[:] = tensor
+        self._copy_in(self._source)
+        self.driver.call("cuStreamSynchronize", self.stream)
+
+    def copies(self) -> Rates:
+        """Of the tensor as it is, between the card and pinned memory."""
+        return Rates(self._rate(self._copy_out), self._rate(lambda: self._copy_in(self._target)))
+
+    def encoded(self, codec: str, element_bytes: int, launch: Launch) -> Rates:
+        """Of the tensor by a codec, there and back."""
+
+        def arguments(tensor: ctypes.c_void_p) -> tuple[int, int, int, int, Launch]:
+            stream = self.stream.value or 0
+            return tensor.value or 0, self.size_bytes, self._far.value or 0, stream, launch
+
+        return Rates(
+            self._rate(lambda: self.codecs.encode(codec, element_bytes, *arguments(self._source))),
+            self._rate(lambda: self.codecs.decode(codec, element_bytes, *arguments(self._target))),
+        )
+
+    def part(self) -> float:
+        """The encoded tensor's bytes, of those that it has."""
+        return self.codecs.encoded_bytes(self._far.value or 0) / self.size_bytes
+
+    def is_same(self, tensor: NDArray[np.uint8]) -> bool:
+        """Whether that is what was decoded last."""
+        self._host[:] = 0
+        self.driver.call(
+            *("cuMemcpyDtoHAsync_v2", self._pinned, self._target),
+            *(ctypes.c_size_t(self.size_bytes), self.stream),
+        )
+        self.driver.call("cuStreamSynchronize", self.stream)
+        return bool(np.array_equal(self._host, tensor))
+
+    def _copy_out(self) -> None:
+        size = ctypes.c_size_t(self.size_bytes)
+        self.driver.call("cuMemcpyDtoHAsync_v2", self._pinned, self._source, size, self.stream)
+
+    def _copy_in(self, to: ctypes.c_void_p) -> None:
+        size = ctypes.c_size_t(self.size_bytes)
+        self.driver.call("cuMemcpyHtoDAsync_v2", to, self._pinned, size, self.stream)
+
+    def _rate(self, give: Callable[[], None]) -> float:
+        give()  # what a kernel's first launch loads is not its time
+        seconds = []
+        for _ in range(_ROUNDS):
+            self.driver.call("cuEventRecord", self._events[0], self.stream)
+            for _ in range(_REPEATS):
+                give()
+            self.driver.call("cuEventRecord", self._events[1], self.stream)
+            seconds.append(self.driver.seconds_between(*self._events) / _REPEATS)
+        return self.size_bytes / statistics.median(seconds) / 1e9
+
+
+def run(context: Context) -> None:
+    """Measures each codec, type and share of zeros, by the launch that was best for the first two.
+
+    Raises:
+        Skip: There are no codecs here.
+    """
+    size_bytes = _QUICK_BYTES if context.quick else _SIZE_BYTES
+    try:
+        bench = Bench(size_bytes)
+    except LibraryError as error:
+        raise Skip(str(error)) from None
+    context.figures |= {"tensor_bytes": size_bytes, "launches": [], "rows": []}
+    for dtype, element_bytes in _DTYPES.items():
+        tensors = _tensors(context, size_bytes, element_bytes)
+        best = {}
+        bench.fill(tensors[_SEARCHED_ZEROS])
+        for codec in NAMES:
+            best[codec] = _search(context, bench, codec, dtype)
+            context.save()
+        for zeros, tensor in tensors.items():
+            bench.fill(tensor)
+            plain = bench.copies()
+            for codec in NAMES:
+                _measure(context, bench, codec, dtype, zeros, tensor, best[codec], plain)
+            context.save()
+    _enter_lines(context)
+
+
+def _tensors(
+    context: Context, size_bytes: int, element_bytes: int
+) -> dict[float, NDArray[np.uint8]]:
+    """By share of zeros."""
+    dice = np.random.default_rng(0)
+    bits = dice.integers(1, 1 << 8 * element_bytes, size_bytes // element_bytes, np.uint32)
+    where = dice.random(bits.size, np.float32)
+    type_ = np.dtype(f"u{element_bytes}")
+    return {
+        zeros: np.where(where < zeros, 0, bits).astype(type_).view(np.uint8)
+        for zeros in (_QUICK_ZEROS if context.quick else _ZEROS)
+    }
+
+
+def _launches(context: Context) -> Iterator[Launch]:
+    for blocks in _QUICK_BLOCKS if context.quick else _BLOCKS:
+        for threads in _QUICK_THREADS if context.quick else _THREADS:
+            yield Launch(blocks, threads)
+
+
+def _search(context: Context, bench: Bench, codec: str, dtype: str) -> Launch:
+    """The launch of the fewest threads that is nearly as fast as the fastest."""
+    measured: dict[Launch, Rates] = {}
+    for launch in _launches(context):
+        if context.seconds_left() < 1:
+            context.note(f"not all launches of {codec}, {dtype} were tried, for want of time")
+            break
+        measured[launch] = rates = bench.encoded(codec, _DTYPES[dtype], launch)
+        context.figures["launches"].append(
+            {
+                **{"codec": codec, "dtype": dtype, "zeros": _SEARCHED_ZEROS},
+                **{"blocks": launch.blocks, "threads": launch.threads},
+                **{"out_gb_s": rates.out_gb_s, "in_gb_s": rates.in_gb_s},
+            }
+        )
+    if not measured:
+        return Launch()
+    fastest = min(rates.both_s_a_gb for rates in measured.values())
+    good = [launch for launch, r in measured.items() if r.both_s_a_gb <= _GOOD_ENOUGH * fastest]
+    return min(good, key=lambda launch: launch.blocks * launch.threads)
+
+
+def _measure(
+    context: Context,
+    bench: Bench,
+    codec: str,
+    dtype: str,
+    zeros: float,
+    tensor: NDArray[np.uint8],
+    launch: Launch,
+    plain: Rates,
+) -> None:
+    rates = bench.encoded(codec, _DTYPES[dtype], launch)
+    exact = bench.is_same(tensor)
+    if not exact:
+        context.broken.append(f"{codec}, {dtype}, {zeros:.0%} zeros: other bytes came back")
+    context.figures["rows"].append(
+        {
+            **{"codec": codec, "dtype": dtype, "zeros": zeros},
+            **{"blocks": launch.blocks, "threads": launch.threads},
+            **{"out_gb_s": rates.out_gb_s, "in_gb_s": rates.in_gb_s},
+            **{"copy_out_gb_s": plain.out_gb_s, "copy_in_gb_s": plain.in_gb_s},
+            **{"encoded_part": bench.part(), "exact": exact},
+        }
+    )
+
+
+def _enter_lines(context: Context) -> None:
+    rows = context.figures["rows"]
+    for codec in NAMES:
+        for dtype in _DTYPES:
+            own = [row for row in rows if (row["codec"], row["dtype"]) == (codec, dtype)]
+            if not own:
+                continue
+            gains = ", ".join(
+                f"{row['zeros']:.0%} {row['out_gb_s'] / row['copy_out_gb_s']:.2f} and "
+                f"{row['in_gb_s'] / row['copy_in_gb_s']:.2f}"
+                for row in own
+            )
+            launch = f"{own[0]['blocks']} blocks of {own[0]['threads']}"
+            what = f"{codec}, {dtype}: out and in, of a plain copy's speed"
+            context.line(what, f"zeros {gains} ({launch})")
