@@ -165,3 +165,49 @@ def test_jobs(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.build_jobs() == 3
     monkeypatch.delenv("TFSWAP_BUILD_JOBS")
     assert 1 <= build.build_jobs() <= len(os.sched_getaffinity(0))
+
+
+def test_without_nvcc_only_codecs_are_left_out(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NVCC", raising=False)
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    assert build.find_nvcc() is None
+    assert build.build_kernels(None, build.Compiler(("g++",), "")) == {}
+    said = capsys.readouterr().out
+    assert said.startswith("GPU codecs are left out: nvcc was not found.")
+    assert "NVCC=/path/to/nvcc" in said and said.count("\n") == 1
+
+
+def test_an_nvcc_named_by_nvcc_that_is_not_there(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVCC", "/no/such/nvcc")
+    with pytest.raises(SystemExit, match=r"CUDA compiler named by NVCC \(/no/such/nvcc\) does not"):
+        build.find_nvcc()
+
+
+def test_an_nvcc_that_fails_leaves_codecs_out(
+    build: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        "#!/bin/sh\ntest $1 = --version && echo 11.0 && exit\necho too old >&2; exit 1\n"
+    )
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("NVCC", str(nvcc))
+    monkeypatch.setattr(build, "OBJECTS", tmp_path / "objects")
+    found = build.find_nvcc()
+    assert found.version == "11.0"
+    assert build.build_kernels(found, build.Compiler(("g++",), "")) == {}
+    said = capfd.readouterr()
+    assert f"GPU codecs are left out: {nvcc} failed; what it said is above." in said.out
+    assert "too old" in said.err
+
+
+def test_ptx_is_marked_as_what_an_older_driver_takes(build: ModuleType) -> None:
+    made = "//\n// release 13.0\n\n.version 9.0\n.target sm_80\n"
+    assert build.lowered(made) == "//\n// release 13.0\n\n.version 7.0\n.target sm_80\n"
