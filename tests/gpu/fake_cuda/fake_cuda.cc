@@ -719,8 +719,8 @@ int cuModuleLoadFatBinary(void** module, const void*) {
 }
 int cuModuleGetFunction(void** function, void*, const char* name) {
   const simt::Kernel* kernel = simt::Find(name);
-  *function = kernel == nullptr ? static_cast<void*>(&context_object)
-                                : const_cast<simt::Kernel*>(kernel);
+  *function =
+      kernel == nullptr ? static_cast<void*>(&context_object) : const_cast<simt::Kernel*>(kernel);
   return kSuccess;
 }
 int cuFuncGetAttribute(int* value, int, void*) { return *value = 32, kSuccess; }
