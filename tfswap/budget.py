@@ -16,7 +16,7 @@ AUTO_BUDGET = Fraction(9, 10)
 
 GROWTH_BYTES = 384 << 20
 """What a process still takes for itself when training begins (graphs, their optimisation): left
-alone by "auto" where device and host share their memory, but never more than a quarter of it."""
+alone by "auto" where device and host share their memory, but never more than half of it."""
 
 AUTO_HOST_LIMIT = Fraction(8, 10)
 """The part of what the budget leaves that "auto" gives to far memory."""
@@ -194,9 +194,31 @@ def resolve_host_limit(
     return max(1, int(AUTO_HOST_LIMIT * max(0, available_bytes - still_to_come)))
 
 
-def without_growth(available_bytes: int) -> int:
+def swap_bytes(root: str | Path = "/") -> int:
+    """What the kernel may still swap out of this process, in bytes."""
+    root = Path(root)
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        if line.startswith("SwapFree:"):
+            free_bytes = int(line.split()[1]) * 1024
+            break
+    else:
+        return 0
+    for _, folder, (limit_name, _, _) in _memory_cgroups(root):
+        limit_bytes = _read_limit(folder / limit_name)
+        if limit_name == _VERSION_1[0]:
+            both_bytes = _read_limit(folder / "memory.memsw.limit_in_bytes")
+            if limit_bytes is not None and both_bytes is not None:
+                free_bytes = min(free_bytes, both_bytes - limit_bytes)
+        else:
+            most_bytes = _read_limit(folder / "memory.swap.max")
+            if most_bytes is not None:
+                free_bytes = min(free_bytes, most_bytes)
+    return max(0, free_bytes)
+
+
+def without_growth(available_bytes: int, growth_bytes: int = GROWTH_BYTES) -> int:
     """What of so many bytes is left when the process has grown for a training; see GROWTH_BYTES."""
-    return available_bytes - min(GROWTH_BYTES, available_bytes // 4)
+    return available_bytes - min(growth_bytes, available_bytes // 2)
 
 
 def is_auto(amount: Budget) -> bool:

@@ -22,8 +22,11 @@ from tfswap.report.summary import TierUse
 if TYPE_CHECKING:
     from tfswap.auto_swap import AutoSwap
 
-# Of what is there for device and far memory, "auto" leaves so much for what comes and goes.
-_MARGIN, _MARGIN_BYTES = 0.03, 48 << 20
+# What a process takes for a model's graphs: traced, differentiated, optimised, and kept.
+_GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
+# Of what is there for device and far memory, "auto" leaves so much for what comes and goes: graphs
+# are optimised again, and code must stay in the page cache. With a swap file the rest can go there.
+_MARGIN, _MARGIN_BYTES, _MARGIN_BYTES_WITH_SWAP = 0.03, 160 << 20, 64 << 20
 # Others are slower than any link that memory is swapped over.
 _CONSIDERED = ("zvc", "rle", "csr")
 # Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
@@ -34,12 +37,20 @@ class ManagedDevices:
     """The GPUs, if TensorFlow has any, else the CPUs.
 
     Of several, one is recorded and planned for: ``device``, at first the first one.
+
+    Args:
+        lib: The library.
+        options: The callback.
+        layers: How many the model has; its graphs take memory too.
+        note: Says something.
+        warn: Warns of something.
     """
 
     def __init__(
         self,
         lib: Library,
         options: AutoSwap,
+        layers: int,
         note: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
@@ -55,6 +66,9 @@ class ManagedDevices:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
         self.device = self.numbers[0]
+        self._available_bytes = budgets.without_growth(
+            budgets.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
+        )
         self.budget_bytes = self._resolved_budget(self.device)
         self._host_limit_bytes = 0
         self._before: dict[str, int] = {}  # statistics when training began
@@ -70,7 +84,9 @@ class ManagedDevices:
         options = self._options
         self._before = self._library.memory_stats(self.device)
         self._host_limit_bytes = budgets.resolve_host_limit(
-            options.host_limit, self.budget_bytes if self.on_cpu else None
+            options.host_limit,
+            self.budget_bytes if self.on_cpu else None,
+            available_bytes=self._available_bytes,
         )
         self._library.set_host_limit(self._host_limit_bytes)
         if any(codec in NEED_BLOSC for codec in self.codecs):
@@ -131,7 +147,8 @@ class ManagedDevices:
         held = self._library.memory_stats(self.device)
         ours_bytes = held["bytes_in_use"] + held["host_bytes_in_use"] + held["host_bytes_cached"]
         whole_bytes = ours_bytes + budgets.available_host_bytes()
-        whole_bytes -= max(_MARGIN_BYTES, int(_MARGIN * whole_bytes))
+        margin_bytes = _MARGIN_BYTES_WITH_SWAP if budgets.swap_bytes() else _MARGIN_BYTES
+        whole_bytes -= max(margin_bytes, int(_MARGIN * whole_bytes))
         self.budget_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
         for device in self.numbers:
             self._library.set_budget(device, self.budget_bytes)
@@ -213,7 +230,11 @@ class ManagedDevices:
         """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
         if device < FIRST_GPU:
             in_use_bytes = self._library.memory_stats(device)["bytes_in_use"]
-            return budgets.resolve(self._options.budget, in_use_bytes=in_use_bytes)
+            return budgets.resolve(
+                self._options.budget,
+                available_bytes=self._available_bytes,
+                in_use_bytes=in_use_bytes,
+            )
         gpu = self._library.memory_stats(device)
         return budgets.resolve(
             self._options.budget,

@@ -78,6 +78,10 @@ def _own_words(text: str) -> str:
     return text if begin < 0 else text[begin:].splitlines()[0]
 
 
+def _count_layers(model: Any) -> int:
+    return len(list(model._flatten_layers()))
+
+
 class SwapRun:
     """All state of one `fit` under `AutoSwap`; `end` takes everything back."""
 
@@ -134,7 +138,9 @@ class SwapRun:
                 "TensorFlow's CPU device is not tfswap's although its library is loaded: another "
                 "library has replaced the device factory. Run `tfswap doctor`."
             )
-        self._devices = ManagedDevices(self._library, self._options, self._note, self._warn)
+        self._devices = ManagedDevices(
+            self._library, self._options, _count_layers(self._model), self._note, self._warn
+        )
         self._session = PassSession(self._library, self._model)
         self._ratios = RatioSamples(self._library, self._devices.codecs)
         run_started(self)
@@ -239,6 +245,7 @@ class SwapRun:
         elif self._phase is _Phase.SETTLE:
             self._measured = []
             self._phase = _Phase.MEASURE
+            self._library.trim_malloc()
             self._check_in_force()
         elif self._phase is _Phase.MEASURE:
             self._measured.append(step)
@@ -273,6 +280,7 @@ class SwapRun:
         self._machine = self._devices.machine()
 
     def _first_ended(self) -> None:
+        self._library.trim_malloc()  # of tracing and optimising
         records = self._session.records()
         for record in records:
             if record["outcome"] == "refused" and self._session.is_new(record):

@@ -2,9 +2,10 @@
 
     python -m benchmarks.os_swap --model ResNet50 --batch 16 --image 224 --rss 2000,1600,1300
 
-Needs root. Each training runs in a process of its own, within a memory cgroup of so many MiB: once
-with a swap file and TensorFlow as it is, once without a swap file under tfswap, whose file tier is
-on the same disk; and once without a limit. The cgroup and the swap file are taken away at the end.
+Needs root. Each training runs in a process of its own, within a memory cgroup of so many MiB and
+with a swap file: once TensorFlow as it is, once under tfswap, whose file tier is on the same disk.
+(What either process does not use any more, of its start say, the kernel swaps out.) And once
+without a limit. The cgroup and the swap file are taken away at the end.
 
 A JSON line for each limit. Keys: rss_mib unlimited_step_s os_swap_step_s tfswap_step_s
 os_swap_ratio tfswap_ratio (both to the unlimited step); null: a training ran out of memory. Of
@@ -62,11 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 unlimited_s = _step_s(train(options, "plain", None))
             for rss_mib in limits:
                 cgroup.set_bytes(rss_mib * _MIB)
-                plain: dict[str, Any] = {}
-                if "os_swap" not in skipped:
-                    with SwapFile(options.folder, 4 << 30):
-                        plain = train(options, "plain", cgroup)
-                swapped = {} if "tfswap" in skipped else train(options, "tfswap", cgroup)
+                # The same for both: a limit, a disk, and a swap file on it.
+                with SwapFile(options.folder, 4 << 30):
+                    plain = {} if "os_swap" in skipped else train(options, "plain", cgroup)
+                    swapped = {} if "tfswap" in skipped else train(options, "tfswap", cgroup)
                 print(json.dumps(line(rss_mib, unlimited_s, plain, swapped)), flush=True)
     except NotAllowed as error:
         print(f"benchmarks.os_swap: {error}", file=sys.stderr)
