@@ -183,6 +183,10 @@ class ManagedDevices:
             return ()
         return _CONSIDERED if codec in (AUTO, CSWAP) else (codec,)
 
+    def file_problem(self) -> str:
+        """What was wrong when the file tier failed last; "" if it never did in this training."""
+        return self._library.file_problem() if self._options.spill_dir is not None else ""
+
     def tiers(self) -> tuple[TierUse, ...]:
         """What went through far memory since `take`; nothing is known of a GPU's."""
         if not self.on_cpu:

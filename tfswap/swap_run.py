@@ -184,6 +184,9 @@ class SwapRun:
         if self._phase not in _SETTLED and self.report.outcome != "fits":
             self._note("training ended before the plan was settled")
         self._update_measured()
+        problem = self._devices.file_problem()
+        if problem:
+            self._warn(f"the file tier failed, so more than planned stayed in memory: {problem}")
         self.end()
 
     def end(self) -> None:

@@ -72,10 +72,10 @@ def test_what_cannot_be_made_smaller_is_not_encoded() -> None:
 
 
 def test_cswap_charges_the_codec_in_full() -> None:
-    """T' = 2 * 400; T = 4 * 75 with the fast codec, and 2 * 5,000 with the slow one."""
+    """Out, nothing is hidden: T' = 1,000 and T = 500 + 75; in, 600 ns are: T' = 400, T = 75."""
     far = FarMemory(tier(HOST, 1), codecs=(FAST_CODEC, SLOW_CODEC))
     assert of_one(far, "cswap").places == {"x:0": Place(COMPRESSED, "zvc", 0.5)}
-    # It saves 200 ns each way, and takes 250.
+    # It saves 900 ns, and takes as much.
     late = CodecSpeed("zvc", 1, CodecTime(450, 0, 0), CodecTime(450, 0, 0))
     assert of_one(FarMemory(tier(HOST, 1), codecs=(late,)), "cswap").places["x:0"].tier == HOST
     # In the simulator it is in the transfer's shadow.

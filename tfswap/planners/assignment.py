@@ -298,7 +298,11 @@ class _Search:
         return round(ns * speed.threads / cores())
 
     def _pays(self, tensor: str, place: Place) -> bool:
-        """CSWAP's inequality: T < T'."""
+        """CSWAP's inequality: T < T'.
+
+        Hidden times are those of vDNN's schedule, which the paper takes: the way out is hidden by
+        what reads the tensor in the forward part, the way back by one layer's backward part.
+        """
         timeline, host = self._timeline, self._far.host
         speed = self._speeds[place.codec]
         t_with = t_without = 0.0
@@ -306,14 +310,12 @@ class _Search:
             absence = timeline.absences[swap.absence]
             size_bytes = int(timeline.buffer_bytes[absence.buffer])
             made_ns = timeline.op_end_ns[absence.producer_op] if absence.producer_op >= 0 else 0
-            gate_ns = timeline.op_start_ns[swap.gate_op] if swap.gate_op >= 0 else made_ns
-            needed_ns = timeline.op_start_ns[absence.before_op]
-            begun_ns = timeline.op_end_ns[swap.trigger_op] if swap.trigger_op >= 0 else made_ns
-            directions = [
-                (host.in_bytes_per_s, int(needed_ns - begun_ns), speed.decode),
-            ]
+            forward_ns = timeline.op_end_ns[absence.after_op] - made_ns
+            before = absence.before_op
+            backward_ns = timeline.op_end_ns[before] - timeline.op_start_ns[before]
+            directions = [(host.in_bytes_per_s, int(backward_ns), speed.decode)]
             if number == 0:
-                directions.append((host.out_bytes_per_s, int(gate_ns - made_ns), speed.encode))
+                directions.append((host.out_bytes_per_s, int(forward_ns), speed.encode))
             for bytes_per_s, hidden_ns, codec in directions:
                 transfer_ns = size_bytes * 1e9 / bytes_per_s
                 t_without += max(transfer_ns - hidden_ns, 0.0)

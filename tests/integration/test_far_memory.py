@@ -1,0 +1,233 @@
+"""Far memory in tiers: encoded, in a file; when there is no room in it, and when a disk fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, trained
+
+import tfswap
+from tfswap import _core, codecs
+
+
+@pytest.fixture(autouse=True)
+def determinism():
+    deterministic()
+
+
+@pytest.fixture(autouse=True)
+def no_faults(lib):
+    yield
+    lib.inject_file_fault("")
+    lib.open_file(None)
+
+
+@pytest.fixture(scope="module")
+def disk() -> Path:
+    """A folder whose file system reads and writes past the page cache."""
+    for folder in (Path.cwd(), Path("/tmp"), Path("/var/tmp")):
+        try:
+            _core.SpillFile(str(folder))
+        except OSError:
+            continue
+        return folder
+    pytest.skip("no disk here takes direct reads and writes")
+
+
+@pytest.fixture(scope="module")
+def unswapped() -> Losses:
+    deterministic()
+    first = trained(lambda: compiled(convolutions()), epochs=2)
+    assert first.losses == trained(lambda: compiled(convolutions()), epochs=2).losses
+    return first
+
+
+def swapped(unswapped: Losses, **options: object) -> tuple[Losses, tfswap.AutoSwap]:
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0, **options)
+    return trained(lambda: compiled(convolutions()), [swap], epochs=2), swap
+
+
+def tiers_of(swap: tfswap.AutoSwap) -> dict[str, object]:
+    return {tier.name: tier for tier in swap.report.tiers}
+
+
+def open_files() -> set[str]:
+    """Of this process, without pipes and the like."""
+    targets = []
+    for handle in Path("/proc/self/fd").iterdir():
+        try:
+            targets.append(os.readlink(handle))
+        except OSError:
+            continue
+    return {target for target in targets if target.startswith("/")}
+
+
+def test_what_host_memory_has_no_room_for_goes_to_the_file(unswapped, disk):
+    before, open_before = set(os.listdir(disk)), open_files()
+    losses, swap = swapped(unswapped, host_limit=4 * MIB, spill_dir=disk)
+    assert losses.losses == unswapped.losses
+    assert swap.report.outcome == "swapped"
+    tiers = tiers_of(swap)
+    assert tiers["file"].bytes_out > 0
+    assert tiers["host"].peak_bytes + tiers["compressed"].peak_bytes <= 4 * MIB
+    assert {s.tier for f in swap.report.plan.functions for s in f.swaps} >= {"file"}
+    assert any("in use (file)" in note for note in swap.report.notes)
+    assert set(os.listdir(disk)) <= before
+    assert open_files() <= open_before
+    assert tfswap.memory_stats()["far_file_bytes_in_use"] == 0
+
+
+@pytest.mark.parametrize("codec", codecs.available())
+def test_every_lossless_codec_changes_no_number(unswapped, codec):
+    if codec in codecs.LOSSY:
+        with pytest.raises(ValueError, match="unknown codec"):
+            tfswap.AutoSwap(codec=codec)
+        return
+    losses, swap = swapped(unswapped, codec=codec)
+    assert losses.losses == unswapped.losses
+    encoded = tiers_of(swap)["compressed"]
+    assert 0 < encoded.kept_bytes_out < encoded.bytes_out
+    assert any("of what left)" in note for note in swap.report.notes)
+
+
+@pytest.mark.parametrize("codec", ["auto", "cswap"])
+def test_codecs_are_chosen_on_a_slow_link(unswapped, codec):
+    losses, swap = swapped(unswapped, codec=codec, link_bandwidth="0.2GB/s")
+    assert losses.losses == unswapped.losses
+    assert tiers_of(swap)["compressed"].bytes_out > 0
+
+
+def test_without_a_codec_nothing_is_encoded(unswapped):
+    losses, swap = swapped(unswapped, codec=None, link_bandwidth="0.2GB/s")
+    assert losses.losses == unswapped.losses
+    assert tiers_of(swap)["compressed"].bytes_out == 0
+
+
+def test_lazy_swaps_go_on_in_the_file(unswapped, disk):
+    """Before there is a plan, too."""
+    swap = tfswap.AutoSwap(
+        budget=budget_of(unswapped, 0.6), host_limit=1, spill_dir=disk, verbose=0
+    )
+    losses = trained(lambda: compiled(convolutions()), [swap], epochs=1, steps_per_epoch=2)
+    assert losses.losses == unswapped.losses[:2]
+    assert tiers_of(swap)["file"].bytes_out > 0
+    assert max(losses.peaks) <= swap.report.budget_bytes
+
+
+def test_no_room_anywhere_says_what_to_do(unswapped):
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="Far memory is full") as error:
+        swapped(unswapped, host_limit=1)
+    assert "raise host_limit, or give a spill_dir on a disk" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("folder", "text"), [("/nonexistent/folder", "/nonexistent/folder"), ("/proc", "/proc")]
+)
+def test_a_folder_that_takes_no_file_is_refused_before_training(unswapped, folder, text):
+    with pytest.raises(tfswap.LibraryError, match=text):
+        swapped(unswapped, spill_dir=folder)
+    assert tfswap.memory_stats()["budget_bytes"] is None
+    assert not tfswap.status()["trainings"]
+
+
+class Fault(tf.keras.callbacks.Callback):
+    """Has the file tier fail from the beginning of a step on."""
+
+    def __init__(self, lib, kind: str, step: int = 3) -> None:
+        super().__init__()
+        self._lib, self._kind, self._step, self._begun = lib, kind, step, 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._begun += 1
+        if self._begun == self._step:
+            self._lib.inject_file_fault(self._kind)
+
+
+def with_fault(lib, unswapped, disk, kind, **options) -> tuple[Losses, tfswap.AutoSwap]:
+    budget = budget_of(unswapped, 0.6)
+    swap = tfswap.AutoSwap(budget=budget, spill_dir=disk, verbose=0, codec=None, **options)
+    faults = Fault(lib, kind)
+    return trained(lambda: compiled(convolutions()), [swap, faults], epochs=2), swap
+
+
+@pytest.mark.parametrize("kind", ["write-error", "write-full", "short-write", "disk-full", "slow"])
+def test_what_cannot_be_written_stays_in_memory(lib, unswapped, disk, kind):
+    """The file takes its part first, then nothing more: host memory has room for it."""
+
+    class Later(tf.keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            lib.set_host_limit(None)
+
+    budget = budget_of(unswapped, 0.6)
+    swap = tfswap.AutoSwap(
+        budget=budget, spill_dir=disk, verbose=0, codec=None, host_limit=1, slab=False
+    )
+    callbacks = [swap, Later(), Fault(lib, kind, step=1)]
+    if kind in ("slow", "short-write"):
+        losses = trained(lambda: compiled(convolutions()), callbacks, epochs=2)
+        assert losses.losses == unswapped.losses
+        return
+    with pytest.warns(UserWarning, match="the file tier failed"):
+        losses = trained(lambda: compiled(convolutions()), callbacks, epochs=2)
+    assert losses.losses == unswapped.losses
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("read-error", "Input/output error"),
+        ("end-of-file", "swapping in"),
+        ("bit-flip", "checksum"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_never_a_wrong_number(lib, unswapped, disk, kind, text):
+    with pytest.raises(tf.errors.OpError, match="tfswap: swapping in") as error:
+        with_fault(lib, unswapped, disk, kind, host_limit=1)
+    assert text in str(error.value)
+    lib.inject_file_fault("")
+    # Everything is taken back, and the same process trains on.
+    assert tfswap.memory_stats()["budget_bytes"] is None
+    again, _ = swapped(unswapped, host_limit=4 * MIB, spill_dir=disk)
+    assert again.losses == unswapped.losses
+
+
+def test_kill_9_in_mid_step_leaves_nothing(disk, tmp_path):
+    folder = disk / f"tfswap-kill-{os.getpid()}"
+    folder.mkdir()
+    script = textwrap.dedent(
+        f"""
+        import sys
+        sys.path[:0] = {sys.path!r}
+        import tfswap, keras
+        from models import compiled, convolutions, trained
+        class Say(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None):
+                if tfswap.memory_stats()["far_file_bytes_out"] > 0:
+                    print("swapping", flush=True)
+        swap = tfswap.AutoSwap(budget="60MiB", host_limit=1, spill_dir={str(folder)!r}, verbose=0)
+        trained(lambda: compiled(convolutions()), [swap, Say()], epochs=100)
+        """
+    )
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline().strip() == "swapping"
+        time.sleep(0.05)  # some way into a step
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert os.listdir(folder) == []
+    finally:
+        child.kill()
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
