@@ -249,3 +249,30 @@ def test_available_is_the_lesser_of_machine_and_cgroup(tmp_path: Path) -> None:
     assert budgets.available_host_bytes(root) == 51200
     fake_tree(root, {f"{V2}/a/memory.max": "40000", f"{V2}/a/memory.current": "1000"})
     assert budgets.available_host_bytes(root) == 39000
+
+
+def test_auto_leaves_room_for_the_process_to_grow() -> None:
+    assert budgets.without_growth(10 * GIB) == 10 * GIB - budgets.GROWTH_BYTES
+    assert budgets.without_growth(100) == 50
+    assert budgets.without_growth(10 * GIB, 1 * GIB) == 9 * GIB
+
+
+def test_swap_within_the_cgroup(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("SwapTotal: 9 kB\nSwapFree: 8388608 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/job\n")
+    folder = tmp_path / "sys/fs/cgroup/memory/job"
+    folder.mkdir(parents=True)
+    assert budgets.swap_bytes(tmp_path) == 8 * GIB
+    (folder / "memory.limit_in_bytes").write_text(str(2 * GIB))
+    (folder / "memory.memsw.limit_in_bytes").write_text(str(3 * GIB))
+    assert budgets.swap_bytes(tmp_path) == 1 * GIB
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    folder = tmp_path / "sys/fs/cgroup/job"
+    folder.mkdir()
+    (folder / "memory.swap.max").write_text("max")
+    assert budgets.swap_bytes(tmp_path) == 8 * GIB
+    (folder / "memory.swap.max").write_text("0")
+    assert budgets.swap_bytes(tmp_path) == 0
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\n")
+    assert budgets.swap_bytes(tmp_path) == 0

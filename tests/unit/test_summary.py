@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfswap.report.summary import Report, readable_bytes, summary_lines
+from tfswap.report.summary import Report, TierUse, readable_bytes, summary_lines
 
 
 @pytest.mark.parametrize("outcome", ["swapped", "fits", "bootstrap", "no effect"])
@@ -43,3 +43,18 @@ def test_predictions_stand_beside_measurements():
 def test_readable_bytes():
     shown = [readable_bytes(size) for size in (None, 5, 2048, 3 << 20, 5 << 30)]
     assert shown == ["?", "5 bytes", "2 KiB", "3 MiB", "5.00 GiB"]
+
+
+def test_tiers_say_what_they_held_and_what_became_of_it() -> None:
+    tiers = (
+        TierUse("host", 40 << 20, 1 << 30, 1 << 30),
+        TierUse("compressed", 20 << 20, 100 << 20, 53 << 20),
+        TierUse("file", 2 << 30, 4 << 30, 4 << 30),
+    )
+    report = Report(outcome="swapped", tiers=tiers)
+    assert summary_lines(report)[-1] == (
+        "tfswap: far    40 MiB in use (host), 20 MiB in use (compressed, 53% of what left), "
+        "2.00 GiB in use (file)"
+    )
+    unused = Report(outcome="swapped", host_peak_bytes=0, tiers=(TierUse("file", 0, 0, 0),))
+    assert summary_lines(unused)[-1] == "tfswap: far    0 bytes in use (host)"
