@@ -82,27 +82,45 @@ def transformer(tokens: int) -> Any:
     return keras.Model(ids, layers.Dense(VOCABULARY)(layers.LayerNormalization()(x)))
 
 
-def alexnet(image: int = 224, classes: int = 1000) -> Any:
-    """AlexNet of "One weird trick" (Krizhevsky 2014), the one of 2016's benchmarks of networks.
-
-    Against the first AlexNet (2012): one column, fewer filters, no local response normalisation.
-    Pooling overlaps, as there.
-    """
+def squeezenet(image: int, classes: int = 1000, activation: str = "relu") -> Any:
+    """SqueezeNet 1.1 (Iandola et al. 2016; 1.1 pools earlier, for 2.4 times less computation)."""
     import keras
     from keras import layers
 
+    def fire(x: Any, squeezed: int, expanded: int) -> Any:
+        x = layers.Conv2D(squeezed, 1, activation=activation)(x)
+        return layers.Concatenate()(
+            [
+                layers.Conv2D(expanded, 1, activation=activation)(x),
+                layers.Conv2D(expanded, 3, padding="same", activation=activation)(x),
+            ]
+        )
+
     x = inputs = keras.Input((image, image, 3))
-    x = layers.ZeroPadding2D(2)(x)
-    x = layers.Conv2D(64, 11, strides=4, activation="relu")(x)
-    x = layers.MaxPooling2D(3, 2)(x)
-    x = layers.Conv2D(192, 5, padding="same", activation="relu")(x)
-    x = layers.MaxPooling2D(3, 2)(x)
-    for filters in (384, 256, 256):
-        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
-    x = layers.Flatten()(layers.MaxPooling2D(3, 2)(x))
-    for _ in range(2):
-        x = layers.Dense(4096, activation="relu")(layers.Dropout(0.5)(x))
-    return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x), name="alexnet")
+    x = layers.Conv2D(64, 3, strides=2, activation=activation)(x)
+    for stage in ((16, 16), (32, 32), (48, 48, 64, 64)):
+        x = layers.MaxPooling2D(3, 2)(x)
+        for squeezed in stage:
+            x = fire(x, squeezed, 4 * squeezed)
+    x = layers.Conv2D(classes, 1, activation=activation)(layers.Dropout(0.5)(x))
+    x = layers.Softmax()(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(inputs, x, name="squeezenet")
+
+
+def with_activation(model: Any, activation: str) -> Any:
+    """A model with new weights and another activation wherever it has a ReLU of any kind."""
+    import keras
+    from keras import layers
+
+    def other(layer: Any) -> Any:
+        config = layer.get_config()
+        if isinstance(layer, layers.ReLU):
+            return layers.Activation(activation, name=layer.name)
+        if config.get("activation") in ("relu", "relu6"):
+            config["activation"] = activation
+        return type(layer).from_config(config)
+
+    return keras.models.clone_model(model, clone_function=other)
 
 
 # Convolutions of a stage, by the net's depth (Simonyan and Zisserman 2015, table 1).

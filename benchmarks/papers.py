@@ -170,10 +170,11 @@ def traced(name: str, image: int) -> TracedStep:
     import keras
 
     from benchmarks import models
+    from examples.alexnet import alexnet
 
     keras.utils.clear_session()
     if name == "AlexNet":
-        model = models.alexnet(image)
+        model = alexnet(image)
     elif cifar := re.fullmatch(r"cifar_(vgg|resnet)(\d+)", name):
         family = models.cifar_vgg if cifar[1] == "vgg" else models.cifar_resnet
         model = family(int(cifar[2]))

@@ -1,0 +1,1 @@
+"""Trainings to run; their nets are the benchmarks' too."""

@@ -1,0 +1,59 @@
+"""Scanned digits for nets of larger images with three channels, and training on them in a budget.
+
+Data: scikit-learn's copy of the test set of the UCI ML hand-written digits: 1,797 of 8 x 8 pixels.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import layers
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+import tfswap  # before TensorFlow's first operation: it brings the device that keeps the budget
+
+
+def digits(count: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """The first of them, [count, 8, 8, 1] in 0..1, and which digits they are."""
+    scanned = load_digits()
+    x = scanned.images[:count, :, :, np.newaxis].astype(np.float32) / 16
+    return x, scanned.target[:count].astype(np.int32)
+
+
+def for_digits(net: keras.Model) -> keras.Model:
+    """The net behind layers that enlarge digits to its images, on the device."""
+    scanned = keras.Input((8, 8, 1))
+    enlarged = layers.UpSampling2D(net.input_shape[1] // 8, interpolation="bilinear")(scanned)
+    return keras.Model(scanned, net(layers.Concatenate()([enlarged] * 3)))
+
+
+def train(net: keras.Model, budget: str, batch: int, steps: int, epochs: int) -> None:
+    """Trains inside a budget, and prints what was moved for it.
+
+    Args:
+        net: For images with three channels; its sides are multiples of 8.
+        budget: Of the device's memory, as `tfswap.AutoSwap` takes it.
+        batch: Examples in a batch.
+        steps: Of an epoch.
+        epochs: How many.
+    """
+    model = for_digits(net)
+    model.compile(
+        optimizer=keras.optimizers.SGD(learning_rate=0.05, momentum=0.9),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    print(f"{net.name} on digits, batch {batch}, inside {budget}:", flush=True)
+    x, y = digits(batch * steps)
+    swap = tfswap.AutoSwap(budget=budget, codec="auto")
+    model.fit(x, y, batch_size=batch, epochs=epochs, verbose=2, callbacks=[swap])
+
+    stats = tfswap.memory_stats()
+    peak_mib, encoded_mib, kept_mib = (
+        stats[key] / 2**20
+        for key in ("peak_bytes", "far_compressed_bytes_out", "far_compressed_kept_bytes_out")
+    )
+    print(f"\nThe device never held more than {peak_mib:.0f} MiB of its {budget}.")
+    print(f"In all steps, {encoded_mib:.0f} MiB left it encoded, as {kept_mib:.0f} MiB.")
