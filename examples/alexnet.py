@@ -1,4 +1,4 @@
-"""Train AlexNet inside half of the memory that it needs.
+"""Train AlexNet inside less memory than it needs.
 
     python examples/alexnet.py [--activation leaky_relu]
 
@@ -19,7 +19,7 @@ if __name__ == "__main__":  # who imports the net decides for himself
 import keras
 from keras import layers
 
-BUDGET = "85MiB"
+BUDGET = "72MiB"
 BATCH = 256
 EPOCHS = 4
 STEPS = 7

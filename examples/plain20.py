@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--activation", choices=("relu", "leaky_relu"), default="relu")
     activation = parser.parse_args().activation
     keras.utils.set_random_seed(1)
-    train(plain20(10, activation), budget=BUDGET, batch=BATCH, steps=STEPS, epochs=EPOCHS)
+    train(plain20(10, activation), BUDGET, batch=BATCH, steps=STEPS, epochs=EPOCHS)
 
 
 if __name__ == "__main__":

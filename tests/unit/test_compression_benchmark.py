@@ -1,0 +1,162 @@
+"""How the compression benchmark turns trainings into lines and a summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import compression
+from benchmarks.compression import Cell
+
+LOSSES = ["0x1.0p0", "0x1.8p0", "0x1.cp0"]
+
+
+def trained(seconds: float, **changes: Any) -> dict[str, Any]:
+    answer = {
+        "losses": LOSSES,
+        "seconds": [seconds, 9 * seconds, seconds],
+        "peak_bytes": 490,
+        "unswapped_peak_bytes": 1000,
+        "predicted_step_s": 1.25,
+        "outcome": "swapped",
+        "notes": [],
+        "swapped_tensors": 7,
+        "compressed_tensors": 0,
+        "encoded_bytes": 0,
+        "kept_bytes": 0,
+    }
+    return {**answer, **changes}
+
+
+def encoded(seconds: float, **changes: Any) -> dict[str, Any]:
+    return trained(
+        seconds, **{"compressed_tensors": 5, "encoded_bytes": 80, "kept_bytes": 44, **changes}
+    )
+
+
+UNSWAPPED = [trained(1.0, outcome="fits"), trained(1.0, outcome="fits", losses=LOSSES[:2])]
+
+
+def cell(**changes: Any) -> Cell:
+    fields: dict[str, Any] = {
+        "model": "M",
+        "activation": "relu",
+        "link_gb_s": 2.0,
+        "unswapped_peak_bytes": 1000,
+        "budget_bytes": 500,
+        "unswapped": UNSWAPPED,
+        "swapped": {"none": [trained(1.8)], "auto": [encoded(1.2), encoded(1.2, peak_bytes=499)]},
+    }
+    return Cell(**{**fields, **changes})
+
+
+def test_a_line_has_all_keys_in_their_order() -> None:
+    none, auto = compression.lines(cell())
+    assert auto == {
+        "model": "M",
+        "activation": "relu",
+        "link_gb_s": 2.0,
+        "mode": "auto",
+        "budget_bytes": 500,
+        "measured_peak_bytes": 499,
+        "unswapped_step_s": 1.0,
+        "step_s": 1.2,
+        "predicted_step_s": 1.25,
+        "exposed_s": 0.2,
+        "exposed_reduction": 0.75,
+        "compressed_tensors": 5,
+        "swapped_tensors": 7,
+        "ratio": 0.55,
+        "losses_equal": True,
+    }
+    assert list(none) == list(auto) == list(compression.KEYS)
+    assert (none["exposed_reduction"], none["ratio"]) == (0.0, None)
+
+
+def test_a_reduction_is_of_something_and_never_of_more() -> None:
+    assert compression.reduction(1.0, 1.5, 0.9) == 1.0
+    assert compression.reduction(1.0, 1.5, 1.75) == -0.5
+    assert compression.reduction(1.0, 1.019, 1.0) is None
+    assert compression.reduction(1.0, None, 1.2) is None
+    (line,) = compression.lines(cell(swapped={"auto": [encoded(1.2)]}))
+    assert (line["exposed_s"], line["exposed_reduction"]) == (0.2, None)
+
+
+def test_one_bit_of_one_loss_counts() -> None:
+    other = [*LOSSES[:2], "0x1.c000000000001p0"]
+    swapped = {"auto": [encoded(1.2), encoded(1.2, losses=other)]}
+    (line,) = compression.lines(cell(swapped=swapped))
+    assert line["losses_equal"] is False
+    (line,) = compression.lines(
+        cell(swapped=swapped, unswapped=[*UNSWAPPED, trained(1.0, losses=other)])
+    )
+    assert line["losses_equal"] is None
+
+
+def test_a_raised_budget_is_said_to_be_one() -> None:
+    line = next(compression.lines(cell(budget_bytes=730)))
+    assert list(line) == [*compression.KEYS, "note"]
+    assert line["note"] == "budget raised from 50% to 73% of the unswapped peak"
+
+
+def test_a_failed_training_keeps_its_keys_and_says_why() -> None:
+    (line,) = compression.lines(cell(swapped={"auto": [{"failed": "op X needs 9 MiB"}]}))
+    assert list(line) == [*compression.KEYS, "error"]
+    assert line["error"] == "op X needs 9 MiB"
+    assert {line[key] for key in compression.KEYS[5:] if key != "unswapped_step_s"} == {None}
+
+
+def test_a_training_without_a_plan_says_why() -> None:
+    answer = trained(1.5, outcome="bootstrap", notes=["no plan fits"])
+    (line,) = compression.lines(cell(swapped={"cswap": [answer]}))
+    assert line["error"] == "the outcome was 'bootstrap': no plan fits"
+    assert line["step_s"] == 1.5
+
+
+def test_without_any_unswapped_training_there_is_nothing_to_compare_with() -> None:
+    line = list(compression.lines(cell(unswapped=[{"failed": "no memory"}])))[1]
+    assert line["error"] == "no memory"
+    assert line["step_s"] == 1.2
+    unknown = ("unswapped_step_s", "exposed_s", "exposed_reduction", "losses_equal")
+    assert {line[key] for key in unknown} == {None}
+
+
+def test_the_summary_is_beside_the_published_numbers() -> None:
+    found = [
+        *compression.lines(cell()),
+        *compression.lines(cell(swapped={"none": [trained(1.8)], "auto": [encoded(1.6)]})),
+        *compression.lines(cell(swapped={"none": [trained(1.0)], "auto": [encoded(1.0)]})),
+        *compression.lines(cell(activation="leaky_relu", swapped={"none": [trained(1.8)]})),
+    ]
+    assert list(compression.summary(found)) == [
+        {
+            "activation": "relu",
+            "cells": {"auto": 2},
+            "mean_reduction": {"auto": 0.5},
+            "max_reduction": {"auto": 0.75},
+            "published_max_reduction": 0.509,
+            "published_is_lossless": True,
+        },
+        {
+            "activation": "leaky_relu",
+            "cells": {},
+            "mean_reduction": {},
+            "max_reduction": {},
+            "published_max_reduction": 0.461,
+            "published_is_lossless": False,
+        },
+    ]
+
+
+def test_quick_is_one_small_model_over_one_link() -> None:
+    options = compression.parse(["--quick"])
+    assert (options.models, options.links, options.activations) == (["Plain20"], [0.25], ["relu"])
+    assert (options.batch, options.repeats, options.modes) == (64, 1, list(compression.CODECS))
+    assert compression.parse(["--quick", "--models", "VGG16"]).batch is None
+
+
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        compression.parse(["--modes", "auto,gzip"])
+    assert "unknown: gzip; allowed are none, all, cswap, auto" in capsys.readouterr().err
