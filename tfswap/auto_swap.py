@@ -56,7 +56,7 @@ class AutoSwap(keras.callbacks.Callback):
         codec: What far memory may be encoded by: "auto" encodes a tensor where that shortens the
             step in the simulator, "cswap" where the inequality of CSWAP says so, a name of
             `tfswap.codecs.available()` everything that it makes smaller, None nothing. All of them
-            are lossless. Defaults to "auto".
+            are lossless; the first two look again when epochs begin. Defaults to "auto".
         link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
             "12GB/s"): copies take as long as they would there. None for the machine's own speed.
         workspace_limit: Largest workspace for an op on a GPU that can do without one, as an int or
@@ -157,6 +157,10 @@ class AutoSwap(keras.callbacks.Callback):
         except BaseException:
             run.end()
             raise
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._run is not None:
+            self._run.epoch_begins()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._run is not None:

@@ -11,7 +11,15 @@ from tfswap.far_tier import FILE, FarTier
 from tfswap.machine import Machine
 from tfswap.plan import FunctionPlan, Return, TensorSwap
 from tfswap.planners import portfolio
-from tfswap.planners.assignment import AUTO, Assignment, FarMemory, Place, Ratios, assign
+from tfswap.planners.assignment import (
+    AUTO,
+    Assignment,
+    FarMemory,
+    Place,
+    Ratios,
+    assign,
+    at_places,
+)
 from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
 from tfswap.profile import Profile
@@ -84,6 +92,25 @@ def plan_function(
     )
     least = min(least_wait_ns(timeline, machine, budget_bytes), assignment.result.stall_ns)
     return Planned(function, decision, assignment, least)
+
+
+def placed_anew(
+    profile: Profile,
+    planned: Planned,
+    far: FarMemory,
+    ratios: Ratios,
+    codec: str | None,
+    planning_time_s: float = portfolio.PLANNING_TIME_S,
+) -> tuple[Assignment, Assignment]:
+    """What codecs make of tensors has changed: where would the same swaps go now?
+
+    Returns:
+        The places that were planned, with what they come to now, and the best ones now.
+    """
+    swaps, timeline = planned.decision.swaps, profile.timeline
+    deadline_s = time.monotonic() + planning_time_s
+    before = at_places(timeline, swaps, far, ratios, planned.assignment.places)
+    return before, assign(timeline, swaps, far, ratios, codec=codec, deadline_s=deadline_s)
 
 
 def _boundless(machine: Machine) -> FarTier:

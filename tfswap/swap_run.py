@@ -27,9 +27,9 @@ from tfswap.managed_devices import ManagedDevices
 from tfswap.ops import library
 from tfswap.pass_session import PassSession
 from tfswap.plan import FunctionPlan, SwapPlan
-from tfswap.planners.assignment import FarMemoryTooSmall
+from tfswap.planners.assignment import AUTO, CSWAP, FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
-from tfswap.planning import plan_function
+from tfswap.planning import Planned, placed_anew, plan_function, tensor_swaps
 from tfswap.profile import Profile, profile_step
 from tfswap.report.summary import Report, summary_lines
 from tfswap.slots import slots_to_text
@@ -47,6 +47,10 @@ _MEASURED_STEPS = 2
 _PROFILED_STEPS = 2
 # Steps that allocate less than this share of what another one does are for a smaller batch.
 _FULL = 0.95
+# How often what codecs make of tensors is looked at, at most, and how much shorter other places
+# must make a step.
+_STEPS_BETWEEN_RATIOS = 32
+_WORTH_A_PUSH = 0.98
 # Where even the worst order of ops stays below this share of the budget, a model is left alone;
 # otherwise the lazy swaps stay, which cost nothing as long as nothing has to move.
 _CLEARLY_FITS = 0.97
@@ -103,6 +107,9 @@ class SwapRun:
         self._plan = SwapPlan()
         self._steps_a_call = 1
         self._profile: Profile | None = None
+        self._plannings: list[Planned] = []
+        self._looks_at_ratios = False
+        self._steps_since_ratios = 0
         self._fingerprint = ""
         self._profiled: list[tuple[float, StepTrace]] = []  # and seconds
         self._measured_to_simulated = 1.0
@@ -201,6 +208,16 @@ class SwapRun:
 
     # Steps.
 
+    def epoch_begins(self) -> None:
+        """What codecs make of tensors drifts while a model learns: its first step is looked at."""
+        enough = self._steps_since_ratios >= _STEPS_BETWEEN_RATIOS
+        self._looks_at_ratios = (
+            self._phase is _Phase.STEADY
+            and enough
+            and bool(self._plannings)
+            and self._options.codec in (AUTO, CSWAP)
+        )
+
     def step_begins(self) -> None:
         if self._phase is _Phase.IDLE:
             return
@@ -208,7 +225,7 @@ class SwapRun:
             self._note("the session's options had changed meanwhile; the plan is back in force")
         if self._phase is _Phase.PROFILE:
             self._library.start_recording(self._devices.device)
-        elif self._phase is _Phase.WARM:
+        elif self._phase is _Phase.WARM or self._looks_at_ratios:
             self._ratios.start()
         if self._addresses is not None:
             self._addresses.call_begins(_TRAIN)
@@ -255,6 +272,8 @@ class SwapRun:
             if len(self._measured) >= _MEASURED_STEPS:
                 self._check()
         elif self._phase is _Phase.STEADY:
+            if self._looks_at_ratios:
+                self._place_anew()
             if self._is_stock and after["slab_limit_bytes"] == 0:
                 # What the profile foretold can now be measured.
                 self._stock_peak_bytes = max(self._stock_peak_bytes, step.peak_bytes)
@@ -262,6 +281,7 @@ class SwapRun:
             self._measured.append(step)
             if len(self._measured) > 64:
                 del self._measured[:32]
+        self._steps_since_ratios += 1
         self._addresses_after(_TRAIN)
 
     def test_begins(self) -> None:
@@ -376,22 +396,56 @@ class SwapRun:
                 self._options.planning_time_s,
                 self._say,
                 far=self._devices.far_memory(self._machine),
-                ratios={
-                    absence.tensor: self._ratios.of(absence.tensor)
-                    for absence in self._profile.timeline.absences
-                },
+                ratios=self._ratios_now(),
                 codec=self._options.codec,
             )
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
             self._stay_with_bootstrap(str(error))
             return False
         peak_bytes = planned.function.predicted_peak_bytes * self._measured_to_simulated
+        self._plannings.append(planned)
         self._adopt(dataclasses.replace(planned.function, predicted_peak_bytes=int(peak_bytes)))
         self.report.predicted_wait_s = planned.assignment.result.stall_ns / 1e9
         self.report.least_wait_s = planned.least_wait_ns / 1e9
         self.report.notes += planned.decision.notes
         self._phase = _Phase.SETTLE
         return True
+
+    def _ratios_now(self) -> dict[str, dict[str, float]]:
+        assert self._profile is not None
+        tensors = {absence.tensor for absence in self._profile.timeline.absences}
+        return {tensor: self._ratios.of(tensor) for tensor in tensors}
+
+    def _place_anew(self) -> None:
+        """Encodes other tensors if that is worth having the graph optimised again."""
+        self._ratios.stop()
+        self._looks_at_ratios = False
+        self._steps_since_ratios = 0
+        assert self._profile is not None
+        function = self._plan.function(self._fingerprint)
+        if function is None:
+            return
+        planned = next((p for p in self._plannings if p.function.swaps == function.swaps), None)
+        if planned is None:
+            return
+        before, now = placed_anew(
+            self._profile,
+            planned,
+            self._devices.far_memory(self._machine),
+            self._ratios_now(),
+            self._options.codec,
+        )
+        if now.cost_ns >= before.cost_ns * _WORTH_A_PUSH:
+            return
+        swaps = tensor_swaps(self._profile, planned.decision.swaps, now.places)
+        function = dataclasses.replace(function, swaps=swaps, predicted_step_ns=int(now.cost_ns))
+        self._plannings.append(dataclasses.replace(planned, function=function, assignment=now))
+        self._adopt(function)
+        self._note(
+            f"{sum(bool(swap.codec) for swap in swaps)} of {len(swaps)} tensors are encoded from "
+            f"now on, for steps of {now.cost_ns / 1e9:.2f} s, not {before.cost_ns / 1e9:.2f} s"
+        )
+        self._measured = []
 
     def _stay_with_bootstrap(self, why: str) -> None:
         self.report.outcome = "bootstrap"

@@ -15,7 +15,8 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, trained
 
 import tfswap
-from tfswap import _core, codecs
+from tfswap import _core, codecs, swap_run
+from tfswap.far_ratios import RatioSamples
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +104,27 @@ def test_codecs_are_chosen_on_a_slow_link(unswapped, codec):
     losses, swap = swapped(unswapped, codec=codec, link_bandwidth="0.2GB/s")
     assert losses.losses == unswapped.losses
     assert tiers_of(swap)["compressed"].bytes_out > 0
+
+
+def test_codecs_are_chosen_again_when_ratios_drift(unswapped, monkeypatch):
+    """At first nothing gets any smaller, later everything does."""
+    ratio = {"zvc": 1.0}
+
+    class Drift(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 3:
+                ratio["zvc"] = 0.2
+
+    monkeypatch.setattr(RatioSamples, "of", lambda self, tensor: dict(ratio))
+    monkeypatch.setattr(swap_run, "_STEPS_BETWEEN_RATIOS", 1)
+    budget = budget_of(unswapped, 0.6)
+    swap = tfswap.AutoSwap(budget=budget, link_bandwidth="0.2GB/s", verbose=0)
+    losses = trained(lambda: compiled(convolutions()), [Drift(), swap], epochs=5)
+    assert losses.losses[: len(unswapped.losses)] == unswapped.losses
+    assert losses.losses == trained(lambda: compiled(convolutions()), epochs=5).losses
+    assert tiers_of(swap)["compressed"].bytes_out > 0
+    assert any("tensors are encoded from now on" in note for note in swap.report.notes)
+    assert swap.report.plan.functions[-1].layouts  # planned addresses stay in force
 
 
 def test_without_a_codec_nothing_is_encoded(unswapped):

@@ -151,6 +151,22 @@ def assign(
     return search.best
 
 
+def at_places(
+    timeline: Timeline,
+    swaps: Iterable[Swap],
+    far: FarMemory,
+    ratios: Ratios,
+    places: Mapping[str, Place],
+) -> Assignment:
+    """The same places with other ratios; what is not encoded any smaller stays encoded."""
+    search = _Search(timeline, tuple(sorted(swaps)), far, ratios)
+    now = {}
+    for tensor, place in places.items():
+        ratio = ratios.get(tensor, {}).get(place.codec, place.ratio)
+        now[tensor] = replace(place, ratio=ratio)
+    return search.tried(now)
+
+
 class _Search:
     """Places of all far copies, changed one at a time."""
 
@@ -165,7 +181,7 @@ class _Search:
         self._of_tensor: dict[str, list[Swap]] = defaultdict(list)
         for swap in swaps:
             self._of_tensor[timeline.absences[swap.absence].tensor].append(swap)
-        self.best = self._tried(dict.fromkeys(self._of_tensor, Place(HOST)))
+        self.best = self.tried(dict.fromkeys(self._of_tensor, Place(HOST)))
 
     def begin(self, codec: str | None) -> None:
         """Places before any search."""
@@ -179,7 +195,7 @@ class _Search:
                         break
                 elif place.codec == codec:
                     places[tensor] = place
-        self.best = self._tried(places)
+        self.best = self.tried(places)
 
     def fit(self) -> None:
         """Moves what host memory has no room for: into the file, or encodes it."""
@@ -189,7 +205,7 @@ class _Search:
             if self._host_bytes(self.best) <= self._far.host.capacity_bytes:
                 return
             for place in self._encoded(tensor)[:1] if file is None else (Place(FILE),):
-                self.best = self._tried({**self.best.places, tensor: place})
+                self.best = self.tried({**self.best.places, tensor: place})
         if self._host_bytes(self.best) <= self._far.host.capacity_bytes:
             return
         capacity_bytes = self._far.host.capacity_bytes
@@ -212,7 +228,7 @@ class _Search:
                         return
                     if place == self.best.places[tensor]:
                         continue
-                    tried = self._tried({**self.best.places, tensor: place})
+                    tried = self.tried({**self.best.places, tensor: place})
                     if self._fits(tried) and tried.cost_ns < self.best.cost_ns:
                         self.best = tried
             if self.best.cost_ns >= before_ns:
@@ -255,7 +271,8 @@ class _Search:
             if link is not None
         )
 
-    def _tried(self, places: dict[str, Place]) -> Assignment:
+    def tried(self, places: dict[str, Place]) -> Assignment:
+        """What those come to."""
         swaps = []
         working_ns = 0
         for tensor, own in self._of_tensor.items():
