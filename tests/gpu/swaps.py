@@ -12,21 +12,28 @@ from tfswap.ops.copy import copy_from_host, copy_to_host
 MIB = 1 << 20
 
 
-def host_values(mib: int) -> tf.Tensor:
+def host_values(mib: float, zeros: float = 0.0) -> tf.Tensor:
+    """Of which so many are zero."""
+    dice = np.random.default_rng(0)
+    values = 1 + dice.random(int(mib * MIB) // 4, dtype=np.float32)
+    values[dice.random(values.size, dtype=np.float32) < zeros] = 0
     with tf.device("CPU:0"):
-        return tf.constant(np.random.default_rng(0).random(mib * MIB // 4, dtype=np.float32))
+        return tf.constant(values)
 
 
-def swapped_and_compared(devices: list[str], count: int, lazy: bool, then: str = "") -> Any:
+def swapped_and_compared(
+    devices: list[str], count: int, lazy: bool, then: str = "", codec: str = ""
+) -> Any:
     """A step that sends tensors to each of the devices and to far memory, then gets them all back.
 
-    `then` is a device that those that came back are copied to, and swapped on, before they are
-    compared.
+    They are multiples of its first argument, from its second one plus 1 on. `then` is a device that
+    those that came back are copied to, and swapped on, before they are compared. `codec` is what
+    far memory keeps them by.
     """
 
     def there_and_back(device: str, values: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
-            return copy_from_host(copy_to_host(tf.identity(values)), tf.float32)
+            return copy_from_host(copy_to_host(tf.identity(values), codec=codec), values.dtype)
 
     @tf.function
     def step(x: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
@@ -35,15 +42,16 @@ def swapped_and_compared(devices: list[str], count: int, lazy: bool, then: str =
             sent, last = [], []
             for i in range(count):
                 with tf.device("CPU:0"), tf.control_dependencies(last):
-                    host = x + (k + float(i))
+                    host = x * tf.cast(k + float(i + 1), x.dtype)
                 with tf.device(device):
-                    handle = copy_to_host(tf.identity(host), lazy=lazy, next_use=count - i)
+                    sending = tf.identity(host)
+                    handle = copy_to_host(sending, lazy=lazy, next_use=count - i, codec=codec)
                 sent.append((host, handle))
                 last = [handle]
             for host, handle in reversed(sent):
                 with tf.device(device):
                     with tf.control_dependencies(last):
-                        back = copy_from_host(tf.identity(handle), tf.float32)
+                        back = copy_from_host(tf.identity(handle), x.dtype)
                     back = tf.identity(back)
                 if then:
                     back = there_and_back(then, back)

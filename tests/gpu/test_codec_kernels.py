@@ -74,8 +74,10 @@ class KernelsOnCpu:
         tensor = aligned(source.size, 0)
         tensor[:] = source
         kernel = f"tfswap_encode_{codec}_{8 * element_bytes}"
-        arguments = (tensor, source.size, block, self._tally)
+        told = aligned(8, 0)
+        arguments = (tensor, source.size, block, self._tally, told)
         self.run(kernel, launch, seed, *arguments, threads=threads)
+        assert told.view(np.uint64)[0] == far_blocks.header_of(block).far_bytes
         assert (block[room:] == GUARD).all()
         np.testing.assert_array_equal(tensor, source)
         assert not self._tally.any()  # as the next launch needs it

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfswap._core import Card, HazardTracker, Queue
+from tfswap._core import Card, HazardTracker, Queue, Transfer
 
 MIB = 1 << 20
 HOST = 1 << 40  # host addresses begin there
@@ -21,7 +21,8 @@ class ModelCard(Card):
     """A card that runs a queue's next command when it is told to.
 
     Memory is a value per first address of a block; a command that reads another value than it
-    expects is a race that the tracker has let through.
+    expects is a race that the tracker has let through. What is encoded lies in host memory in as
+    many parts as that has blocks, each with the value, and comes back if all of them agree.
     """
 
     def __init__(self) -> None:
@@ -53,9 +54,16 @@ class ModelCard(Card):
     def recycle(self, event: int) -> None:
         self.recycled.add(event)
 
-    def copy(self, queue: Queue, to: int, source: int, size: int) -> bool:
+    def move(self, queue: Queue, transfer: Transfer) -> bool:
         # It takes its time: others may run between its first and its last byte.
-        self.queues[queue] += [("load", source, to), ("store", to)]
+        assert transfer.encoded or transfer.host_bytes == transfer.block_bytes
+        parts = range(transfer.host, transfer.host + transfer.host_bytes, MIB)
+        if queue == Queue.OUT:
+            for part in parts:
+                self.queues[queue] += [("load", transfer.block, part), ("store", part)]
+        else:
+            self.queues[queue] += [("join", tuple(parts), transfer.block)]
+            self.queues[queue] += [("store", transfer.block)]
         return True
 
     # What the tests call.
@@ -80,6 +88,10 @@ class ModelCard(Card):
         elif kind == "load":
             source, to = rest
             self.memory[to] = ("half of", self.memory.get(source))
+        elif kind == "join":
+            parts, to = rest
+            found = {self.memory.get(part) for part in parts}
+            self.memory[to] = ("half of", found.pop() if len(found) == 1 else "a mixture")
         elif kind == "store":
             self.memory[rest[0]] = self.memory[rest[0]][1]  # type: ignore[index]
 
@@ -125,6 +137,13 @@ class Host:
 
     def come_back(self, block: int, far: int) -> None:
         assert self.tracker.copy_in(block, HOST + far, MIB)
+
+    def encode(self, block: int, far: int, far_bytes: int) -> None:
+        """At its worst, what is encoded is longer than the block."""
+        assert self.tracker.encode_out(HOST + far, far_bytes, block, MIB)
+
+    def decode(self, block: int, far: int, far_bytes: int) -> None:
+        assert self.tracker.decode_in(block, MIB, HOST + far, far_bytes)
 
 
 A, B, F, G = 1 * MIB, 2 * MIB, 0, MIB
@@ -190,7 +209,36 @@ def changed_in_place(host: Host) -> Iterator[None]:
     yield host.use(A, "z")
 
 
+def encoded_and_reused(host: Host) -> Iterator[None]:
+    """As `swap_and_reuse`, encoded."""
+    yield host.make(A, "x")
+    yield host.encode(A, F, 2 * MIB)
+    yield host.free(A)
+    yield host.make(A, "y")
+    yield host.use(A, "y")
+    yield host.free(A)
+    yield host.decode(A, F, 2 * MIB)
+    yield host.use(A, "x")
+
+
+def the_end_of_a_far_block_is_reused(host: Host) -> Iterator[None]:
+    """A copy goes to where the second half of an encoded block is still being read, and back."""
+    yield host.make(A, "x")
+    yield host.encode(A, F, 2 * MIB)
+    yield host.free(A)
+    yield host.decode(B, F, 2 * MIB)
+    yield host.make(A, "y")
+    yield host.leave(A, G)
+    yield host.free(A)
+    yield host.encode(B, F, 2 * MIB)
+    yield host.free(B)
+    yield host.decode(A, F, 2 * MIB)
+    yield host.use(A, "x")
+
+
 PROGRAMS = [
+    encoded_and_reused,
+    the_end_of_a_far_block_is_reused,
     swap_and_reuse,
     host_memory_is_reused,
     nobody_reads_it,
@@ -241,6 +289,7 @@ class Tensor:
     value: object
     block: int | None = None  # where it is on the device
     far: int | None = None  # where its copy is on the host
+    encoded: bool = False
     parts: list[int] = field(default_factory=list)
 
 
@@ -252,7 +301,7 @@ def test_random_trainings_read_the_right_values(memory, seed: int) -> None:
     chance = random.Random(seed)
     host = Host(memory)
     free_blocks = [i * MIB for i in range(1, 5)]
-    free_far = [i * MIB for i in range(3)]
+    free_far = [i * 2 * MIB for i in range(3)]
     tensors: list[Tensor] = []
     speed = chance.choice([0, 1, 3, 8])
     for number in range(chance.randint(10, 60)):
@@ -284,7 +333,11 @@ def test_random_trainings_read_the_right_values(memory, seed: int) -> None:
             tensor = chance.choice(here)
             if tensor.far is None and free_far:
                 tensor.far = free_far.pop(chance.randrange(len(free_far)))
-                host.leave(tensor.block, tensor.far)
+                tensor.encoded = chance.random() < 0.5
+                if tensor.encoded:
+                    host.encode(tensor.block, tensor.far, 2 * MIB)
+                else:
+                    host.leave(tensor.block, tensor.far)
             if tensor.far is not None:
                 host.free(tensor.block)
                 free_blocks.append(tensor.block)
@@ -292,7 +345,10 @@ def test_random_trainings_read_the_right_values(memory, seed: int) -> None:
         elif kind == "return" and away and free_blocks:
             tensor = chance.choice(away)
             tensor.block = free_blocks.pop(chance.randrange(len(free_blocks)))
-            host.come_back(tensor.block, tensor.far)
+            if tensor.encoded:
+                host.decode(tensor.block, tensor.far, 2 * MIB)
+            else:
+                host.come_back(tensor.block, tensor.far)
             if chance.random() < 0.6:  # nobody will ask for it again
                 free_far.append(tensor.far)
                 tensor.far = None
@@ -392,9 +448,11 @@ def test_host_memory_is_idle_when_its_copies_have_ended() -> None:
 
 def test_a_refused_copy_is_told() -> None:
     class Refusing(ModelCard):
-        def copy(self, queue: Queue, to: int, source: int, size: int) -> bool:
+        def move(self, queue: Queue, transfer: Transfer) -> bool:
             return False
 
     tracker = HazardTracker(Refusing(), HazardTracker.Memory.IN_ORDER)
     assert not tracker.copy_out(HOST, A, MIB)
     assert not tracker.copy_in(A, HOST, MIB)
+    assert not tracker.encode_out(HOST, 2 * MIB, A, MIB)
+    assert not tracker.decode_in(A, MIB, HOST, 2 * MIB)

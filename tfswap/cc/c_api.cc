@@ -19,11 +19,12 @@ namespace {
 using ::tfswap::AllocatorOf;
 using ::tfswap::BfcStats;
 using ::tfswap::BudgetStats;
+using ::tfswap::CodecTimes;
 using ::tfswap::Copied;
 using ::tfswap::CopyEngine;
 using ::tfswap::CopyStats;
 using ::tfswap::DeviceAllocator;
-using ::tfswap::FarMemory;
+using ::tfswap::DeviceCodecs;
 using ::tfswap::FarStats;
 using ::tfswap::FarTierStats;
 using ::tfswap::HostPool;
@@ -41,19 +42,32 @@ std::string Quoted(const std::string& text) {
   return quoted + '"';
 }
 
-// Host memory behind the CPUs, which share theirs, and of each GPU.
-std::vector<HostPool*> HostMemories() {
-  std::vector<HostPool*> pools = {ThreadCopyEngine::far()->host()};
+std::vector<CopyEngine*> GpuEngines() {
+  std::vector<CopyEngine*> engines;
   for (int i = 0; i < tfswap::GpuCount(); ++i) {
     DeviceAllocator* allocator = AllocatorOf(tfswap::kFirstGpu + i);
     CopyEngine* engine = allocator == nullptr ? nullptr : CopyEngine::For(allocator);
-    if (engine != nullptr) pools.push_back(engine->host_memory());
+    if (engine != nullptr) engines.push_back(engine);
   }
+  return engines;
+}
+
+// Host memory behind the CPUs, which share theirs, and of each GPU.
+std::vector<HostPool*> HostMemories() {
+  std::vector<HostPool*> pools = {ThreadCopyEngine::far()->host()};
+  for (CopyEngine* engine : GpuEngines()) pools.push_back(engine->host_memory());
   return pools;
 }
 
-void AddFarStats(const FarMemory& far, Numbers* numbers) {
-  const FarStats stats = far.Stats();
+// A device's own codecs; null, and `problem` says why, where there are none.
+DeviceCodecs* CodecsOf(int device, std::string* problem) {
+  DeviceCodecs* codecs = CopyEngine::For(AllocatorOf(device))->codecs();
+  *problem = codecs == nullptr ? "tfswap: a CPU has no codecs of its own" : codecs->Problem();
+  return problem->empty() ? codecs : nullptr;
+}
+
+void AddFarStats(CopyEngine* engine, Numbers* numbers) {
+  const FarStats stats = engine->FarUse();
   for (int i = 0; i < tfswap::kFarTiers; ++i) {
     const FarTierStats& tier = stats.tiers[i];
     const std::string name = std::string("far_") + FarTierName(static_cast<tfswap::FarTier>(i));
@@ -66,7 +80,7 @@ void AddFarStats(const FarMemory& far, Numbers* numbers) {
         .Add(name + "_bytes_in_use", tier.bytes_in_use)
         .Add(name + "_peak_bytes", tier.peak_bytes);
   }
-  const tfswap::SpillStats file = far.FileStats();
+  const tfswap::SpillStats file = engine->FileUse();
   numbers->Add("file_bytes", file.file_bytes)
       .Add("file_limit_bytes", file.limit_bytes)
       .Add("far_moved_on", stats.moved_on)
@@ -111,18 +125,64 @@ void tfswap_set_host_limit(int64_t bytes) {
 // Codecs of c-blosc2, from its library. Answers "" or why not.
 char* tfswap_load_blosc(const char* path) { return Copied(tfswap::LoadBlosc(path)); }
 
-// Has what is swapped out on CPUs sampled, by codecs with commas between them; "" ends that.
+// Has what is swapped out sampled, by codecs with commas between them; "" ends that.
 void tfswap_sample_codecs(const char* codecs) {
   std::vector<tfswap::Codec> parsed;
   for (const absl::string_view name : absl::StrSplit(codecs, ',', absl::SkipEmpty())) {
     const std::optional<tfswap::Codec> codec = tfswap::ParseCodec(std::string(name));
     if (codec) parsed.push_back(*codec);
   }
-  ThreadCopyEngine::shared_sampler()->SetCodecs(std::move(parsed));
+  for (CopyEngine* engine : GpuEngines()) engine->SampleCodecs(parsed);
+  ThreadCopyEngine::sampler()->SetCodecs(std::move(parsed));
 }
 
 // What was found (far/ratio_sampler.h).
-char* tfswap_codec_samples() { return Copied(ThreadCopyEngine::shared_sampler()->Text()); }
+char* tfswap_codec_samples() {
+  std::string text = ThreadCopyEngine::sampler()->Text();
+  for (CopyEngine* engine : GpuEngines()) text += engine->CodecSamples();
+  return Copied(text);
+}
+
+// Codecs that are a GPU's own work. "" or why it has none.
+char* tfswap_codec_problem(int device) {
+  std::string problem;
+  CodecsOf(device, &problem);
+  return Copied(problem);
+}
+
+// What decides how fast they are.
+char* tfswap_codec_device(int device) {
+  DeviceCodecs* codecs = CopyEngine::For(AllocatorOf(device))->codecs();
+  return Copied(codecs == nullptr ? "" : codecs->DeviceName());
+}
+
+int tfswap_codec_processors(int device) {
+  DeviceCodecs* codecs = CopyEngine::For(AllocatorOf(device))->codecs();
+  return codecs == nullptr ? 0 : codecs->Processors();
+}
+
+// Answers "" or what is wrong.
+char* tfswap_set_codec_launch(int device, const char* codec, int blocks, int threads) {
+  std::string problem;
+  DeviceCodecs* codecs = CodecsOf(device, &problem);
+  if (codecs == nullptr) return Copied(problem);
+  const absl::Status status = codecs->SetLaunch(codec, {blocks, threads});
+  return Copied(status.ok() ? "" : std::string(status.message()));
+}
+
+// "" or what went wrong; `found`: encoded bytes, ns to encode, ns to decode.
+char* tfswap_measure_device_codec(int device, const char* codec, int word_bytes, const void* data,
+                                  int64_t bytes, int blocks, int threads, int repeats,
+                                  int64_t* found) {
+  std::string problem;
+  DeviceCodecs* codecs = CodecsOf(device, &problem);
+  if (codecs == nullptr) return Copied(problem);
+  const absl::StatusOr<CodecTimes> times =
+      codecs->Measure(codec, word_bytes, data, bytes, {blocks, threads}, repeats);
+  if (!times.ok()) return Copied(std::string(times.status().message()));
+  for (const int64_t each : {times->far_bytes, times->encode_ns, times->decode_ns}) *found++ = each;
+  return Copied("");
+}
 
 // What malloc keeps for later goes back to the system.
 void tfswap_trim_malloc() { malloc_trim(0); }
@@ -175,9 +235,10 @@ char* tfswap_memory_stats(int device) {
   const SlabAllocatorStats slab = allocator->slab()->Stats();
   const BfcStats bfc = allocator->bfc() == nullptr ? BfcStats() : allocator->bfc()->Stats();
   const CopyStats copies = CopyEngine::For(allocator)->Stats();
-  const HostPoolStats host = CopyEngine::For(allocator)->host_memory()->Stats();
   Numbers numbers;
-  if (FarMemory* far = CopyEngine::For(allocator)->far_memory()) AddFarStats(*far, &numbers);
+  AddFarStats(CopyEngine::For(allocator), &numbers);
+  // What encoded buffers became is known by now, and no memory awaits it any more.
+  const HostPoolStats host = CopyEngine::For(allocator)->host_memory()->Stats();
   return Copied(numbers.Add("budget_bytes", budget.budget_bytes)
                     .Add("memory_bytes", allocator->memory_bytes())
                     .Add("bytes_in_use", budget.bytes_in_use)
@@ -246,8 +307,7 @@ void tfswap_reset_memory_stats(int device) {
   AllocatorOf(device)->ClearStats();
   AllocatorOf(device)->slab()->ResetCounts();
   CopyEngine::For(AllocatorOf(device))->ClearStats();
-  CopyEngine::For(AllocatorOf(device))->host_memory()->ResetPeak();
-  if (FarMemory* far = CopyEngine::For(AllocatorOf(device))->far_memory()) far->ResetStats();
+  CopyEngine::For(AllocatorOf(device))->ResetFarUse();
 }
 
 void tfswap_restart_window(int device) {

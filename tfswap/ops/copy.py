@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfswap.far_tier import COMPRESSED, HOST
+
 
 def _make(op: str, inputs: list[Any], dtypes: list[Any], attributes: dict[str, Any]) -> Any:
     import tensorflow as tf
@@ -21,6 +23,8 @@ def _make(op: str, inputs: list[Any], dtypes: list[Any], attributes: dict[str, A
             attr.type = value.as_datatype_enum
         elif isinstance(value, bool):
             attr.b = value
+        elif isinstance(value, str):
+            attr.s = value.encode()
         else:
             attr.i = value
         attrs[key] = attr
@@ -30,7 +34,12 @@ def _make(op: str, inputs: list[Any], dtypes: list[Any], attributes: dict[str, A
 
 
 def copy_to_host(
-    tensor: Any, lazy: bool = False, returns: int = 1, next_use: int = 0, min_bytes: int = 0
+    tensor: Any,
+    lazy: bool = False,
+    returns: int = 1,
+    next_use: int = 0,
+    min_bytes: int = 0,
+    codec: str = "",
 ) -> Any:
     """Moves a tensor to far memory.
 
@@ -40,6 +49,7 @@ def copy_to_host(
         returns: How often `copy_from_host` will be called with the handle.
         next_use: Place in the step of the next access (lazy tensors needed last leave first).
         min_bytes: Smaller tensors pass by reference.
+        codec: By which far memory keeps it; "": as it is.
 
     Returns:
         A scalar variant, the handle.
@@ -53,6 +63,8 @@ def copy_to_host(
         "returns": returns,
         "next_use": next_use,
         "min_bytes": min_bytes,
+        "tier": COMPRESSED if codec else HOST,
+        "codec": codec,
     }
     return _make("_CopyToHost", [tensor], [tf.variant], attributes)
 

@@ -11,6 +11,9 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 SUPPORTED_TENSORFLOW = ("2.21",)
 """TensorFlow releases, as ``major.minor``, whose C++ interface this tfswap was written for."""
 
@@ -63,6 +66,27 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_always_slab": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int]),
     "tfswap_sample_codecs": (None, [ctypes.c_char_p]),
     "tfswap_codec_samples": (ctypes.c_void_p, []),
+    "tfswap_codec_problem": (ctypes.c_void_p, [ctypes.c_int]),
+    "tfswap_codec_device": (ctypes.c_void_p, [ctypes.c_int]),
+    "tfswap_codec_processors": (ctypes.c_int, [ctypes.c_int]),
+    "tfswap_set_codec_launch": (
+        ctypes.c_void_p,
+        [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_int],
+    ),
+    "tfswap_measure_device_codec": (
+        ctypes.c_void_p,
+        [
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.POINTER(ctypes.c_int64),
+        ],
+    ),
     "tfswap_load_blosc": (ctypes.c_void_p, [ctypes.c_char_p]),
     "tfswap_trim_malloc": (None, []),
     "tfswap_check_slab": (None, [ctypes.c_int, ctypes.c_int]),
@@ -302,12 +326,69 @@ class Library:
         return self._text(self._dll.tfswap_load_blosc(os.fsencode(path)))
 
     def sample_codecs(self, codecs: Sequence[str]) -> None:
-        """Has what is swapped out on CPUs sampled by these codecs from now on; none: no more."""
+        """Has what is swapped out sampled by these codecs from now on; none: no more."""
         self._dll.tfswap_sample_codecs(",".join(codecs).encode())
 
     def codec_samples(self) -> str:
         """What was found since: see `tfswap.far_ratios`."""
         return self._text(self._dll.tfswap_codec_samples())
+
+    def codec_problem(self, device: int) -> str:
+        """Why a GPU cannot encode what leaves it; "" if it can."""
+        return self._text(self._dll.tfswap_codec_problem(device))
+
+    def codec_device(self, device: int) -> str:
+        """The card's name and memory, which say how fast its codecs are."""
+        return self._text(self._dll.tfswap_codec_device(device))
+
+    def codec_processors(self, device: int) -> int:
+        """How many blocks of threads a GPU runs at once, at the least."""
+        return int(self._dll.tfswap_codec_processors(device))
+
+    def set_codec_launch(self, device: int, codec: str, launch: tuple[int, int]) -> None:
+        """Has a GPU run a codec in so many blocks, of so many threads, from now on.
+
+        Raises:
+            LibraryError: There is no such codec or launch there.
+        """
+        problem = self._text(self._dll.tfswap_set_codec_launch(device, codec.encode(), *launch))
+        if problem:
+            raise LibraryError(problem)
+
+    def measure_device_codec(
+        self,
+        device: int,
+        codec: str,
+        data: NDArray[Any],
+        launch: tuple[int, int],
+        repeats: int = 1,
+    ) -> tuple[int, float, float]:
+        """What a GPU's codec makes of a tensor, and how long that takes while nothing else runs.
+
+        Args:
+            device: A GPU's number.
+            codec: "zvc", "rle" or "csr".
+            data: Elements of 2 or 4 bytes. They must find room on the device.
+            launch: Blocks, and threads in each.
+            repeats: Times of so many are averaged, after one that does not count.
+
+        Returns:
+            Encoded bytes, seconds to encode, seconds to decode.
+
+        Raises:
+            LibraryError: It could not be measured, or other bytes came back.
+        """
+        found = (ctypes.c_int64 * 3)()
+        tensor = np.ascontiguousarray(data)
+        problem = self._text(
+            self._dll.tfswap_measure_device_codec(
+                *(device, codec.encode(), tensor.itemsize, tensor.ctypes.data, tensor.nbytes),
+                *(*launch, repeats, found),
+            )
+        )
+        if problem:
+            raise LibraryError(problem)
+        return int(found[0]), found[1] / 1e9, found[2] / 1e9
 
     def trim_malloc(self) -> None:
         """Gives the memory that the system allocator keeps for later back to the system."""

@@ -58,6 +58,8 @@ const int64_t most_delay_us = Setting("FAKE_CUDA_DELAY_US", 200);
 const int device_count = static_cast<int>(Setting("FAKE_CUDA_DEVICES", 1));
 
 const int64_t kernel_us = Setting("FAKE_CUDA_KERNEL_US", 20);
+// Of each copy to and from the host; 0: as fast as memory.
+const int64_t copy_mb_s = Setting("FAKE_CUDA_COPY_MB_S", 0);
 // Whether plain products of matrices are worked out: the one thing that it can.
 const bool gemm = Setting("FAKE_CUDA_GEMM", 0) != 0;
 
@@ -391,6 +393,7 @@ int LoadModule(void** module, const void* image) {
 int CopyOnStream(void* to, const void* from, size_t bytes, void* stream) {
   StreamOf(stream)->Push([to, from, bytes] {
     if (!IsThere(to) || !IsThere(from)) return;  // what a card would do is not known: wrong bytes
+    if (copy_mb_s > 0) std::this_thread::sleep_for(std::chrono::microseconds(bytes / copy_mb_s));
     // In two halves: whoever touches it meanwhile is seen.
     const size_t half = bytes / 2;
     std::memcpy(to, from, half);

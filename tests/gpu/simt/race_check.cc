@@ -50,7 +50,7 @@ int main(int count, char** arguments) {
     tfswap::card_codec::Tally tally = {};
     tfswap::card_codec::ZeroCount zeros = {};
     Run("tfswap_encode_" + codec + "_" + bits, blocks, threads, seed, from.data(), bytes, far_block,
-        &tally);
+        &tally, static_cast<uint64_t*>(nullptr));
     Run("tfswap_decode_" + codec + "_" + bits, blocks + 1, threads, seed, far_block, bytes,
         to.data());
     if (std::memcmp(to.data(), from.data(), bytes) != 0) {

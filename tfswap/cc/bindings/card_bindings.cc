@@ -30,8 +30,8 @@ class PythonCard : public Card {
     return Call("has_happened", Number(event)).cast<bool>();
   }
   void Recycle(Event event) override { Call("recycle", Number(event)); }
-  bool Copy(Queue queue, void* to, const void* from, int64_t bytes) override {
-    return Call("copy", queue, Number(to), Number(from), bytes).cast<bool>();
+  bool Move(Queue queue, const Transfer& transfer) override {
+    return Call("move", queue, transfer).cast<bool>();
   }
 
  private:
@@ -42,6 +42,13 @@ class PythonCard : public Card {
     return function(arguments...);
   }
 };
+
+Transfer Encoded(uintptr_t block, int64_t bytes, uintptr_t host, int64_t host_bytes) {
+  Transfer transfer{const_cast<void*>(Pointer(block)), bytes, const_cast<void*>(Pointer(host)),
+                    host_bytes};
+  transfer.form.kind = Form::Kind::kEncoded;
+  return transfer;
+}
 
 // start_ns, end_ns, thread, begin_mark, end_mark
 using HostOp = std::array<int64_t, 5>;
@@ -87,6 +94,13 @@ void BindCard(py::module_& module) {
       .value("COMPUTE", Queue::kCompute)
       .value("OUT", Queue::kOut)
       .value("IN", Queue::kIn);
+  py::class_<Transfer>(module, "Transfer")
+      .def_property_readonly("block", [](const Transfer& self) { return Number(self.block); })
+      .def_property_readonly("host", [](const Transfer& self) { return Number(self.host); })
+      .def_readonly("block_bytes", &Transfer::block_bytes)
+      .def_readonly("host_bytes", &Transfer::host_bytes)
+      .def_property_readonly(
+          "encoded", [](const Transfer& self) { return self.form.kind == Form::Kind::kEncoded; });
   py::class_<Card, PythonCard>(module, "Card").def(py::init<>());
 
   py::class_<HazardTracker> tracker(module, "HazardTracker");
@@ -111,6 +125,12 @@ void BindCard(py::module_& module) {
            [](HazardTracker& self, uintptr_t block, uintptr_t host, int64_t bytes) {
              return self.CopyIn(const_cast<void*>(Pointer(block)), Pointer(host), bytes);
            })
+      .def("encode_out",
+           [](HazardTracker& self, uintptr_t host, int64_t host_bytes, uintptr_t block,
+              int64_t bytes) { return self.MoveOut(Encoded(block, bytes, host, host_bytes)); })
+      .def("decode_in",
+           [](HazardTracker& self, uintptr_t block, int64_t bytes, uintptr_t host,
+              int64_t host_bytes) { return self.MoveIn(Encoded(block, bytes, host, host_bytes)); })
       .def("is_idle", [](HazardTracker& self, uintptr_t host,
                          int64_t bytes) { return self.IsIdle(Pointer(host), bytes); })
       .def_property_readonly("active", &HazardTracker::active)

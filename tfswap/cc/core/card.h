@@ -10,8 +10,28 @@ namespace tfswap {
 enum class Queue : int { kCompute = 0, kOut = 1, kIn = 2 };
 inline constexpr int kQueues = 3;
 
-// Orders and copies on a card, without waiting on the host: CUDA's streams and events, or a model
-// of them. Thread-safe.
+// What a block of the card's becomes in host memory. Codecs have the card's own numbers.
+struct Form {
+  enum class Kind { kPlain, kEncoded, kZeroCount };
+
+  Kind kind = Kind::kPlain;
+  int codec = 0;                  // of kEncoded
+  int word_bytes = 4;             // of all but kPlain
+  int every = 1;                  // of kZeroCount: how much of it is looked at
+  uint64_t* far_bytes = nullptr;  // of kEncoded: pinned; is told how long it became, if there
+};
+
+// Between a block of the card's and pinned host memory: out, from the block; in, to it.
+struct Transfer {
+  void* block;
+  int64_t block_bytes;
+  void* host;
+  int64_t host_bytes;  // that are touched at most: as many, if it is plain
+  Form form = {};
+};
+
+// Orders and moves on a card, without waiting on the host: CUDA's streams and events, or a model of
+// them. Thread-safe.
 class Card {
  public:
   using Event = void*;
@@ -25,9 +45,9 @@ class Card {
   virtual bool HasHappened(Event event) = 0;
   // Nobody will name the event again. Waits for it that were given stay.
   virtual void Recycle(Event event) = 0;
-  // Copies between the card (`to` of kIn, `from` of kOut) and pinned host memory. Whether the card
-  // took the command.
-  virtual bool Copy(Queue queue, void* to, const void* from, int64_t bytes) = 0;
+  // kOut reads the block and writes to the host, kIn the other way. Whether the card took the
+  // command.
+  virtual bool Move(Queue queue, const Transfer& transfer) = 0;
 };
 
 }  // namespace tfswap

@@ -71,39 +71,41 @@ void HazardTracker::Released(const void* block, int64_t bytes) {
   if (bytes >= kEventBytes) event_wanted_.store(true, std::memory_order_relaxed);
 }
 
-bool HazardTracker::CopyOut(void* host, const void* block, int64_t bytes) {
+bool HazardTracker::MoveOut(const Transfer& transfer) {
   std::lock_guard<std::mutex> lock(mu_);
   Activate();
+  const uintptr_t block = Address(transfer.block), host = Address(transfer.host);
   // Whoever made the tensor has been given to compute: it is somewhere up to now. What a copy in
   // made, and nobody has used since, is among the touches.
-  if (fills_.count(Address(block)) == 0) {
+  if (fills_.count(block) == 0) {
     WaitForPoint(Queue::kOut, Queue::kCompute, ++line(Queue::kCompute).now);
   }
-  WaitForOthers(Queue::kOut, Address(block), Address(block) + bytes, /*writes=*/false);
-  WaitForOthers(Queue::kOut, Address(host), Address(host) + bytes, /*writes=*/true);
-  if (!card_->Copy(Queue::kOut, host, block, bytes)) return false;
-  Note(Queue::kOut, block, bytes, /*writes=*/false);
-  Note(Queue::kOut, host, bytes, /*writes=*/true);
+  WaitForOthers(Queue::kOut, block, block + transfer.block_bytes, /*writes=*/false);
+  WaitForOthers(Queue::kOut, host, host + transfer.host_bytes, /*writes=*/true);
+  if (!card_->Move(Queue::kOut, transfer)) return false;
+  Note(Queue::kOut, transfer.block, transfer.block_bytes, /*writes=*/false);
+  Note(Queue::kOut, transfer.host, transfer.host_bytes, /*writes=*/true);
   Record(Queue::kOut);
   Prune(Queue::kOut);
   return true;
 }
 
-bool HazardTracker::CopyIn(void* block, const void* host, int64_t bytes) {
+bool HazardTracker::MoveIn(const Transfer& transfer) {
   std::lock_guard<std::mutex> lock(mu_);
   Activate();
   Prune(Queue::kCompute);
+  const uintptr_t block = Address(transfer.block), host = Address(transfer.host);
   if (memory_ == Memory::kStreamOrdered) {
     WaitForPoint(Queue::kIn, Queue::kCompute, ++line(Queue::kCompute).now);
   }
-  WaitForOthers(Queue::kIn, Address(block), Address(block) + bytes, /*writes=*/true);
-  WaitForOthers(Queue::kIn, Address(host), Address(host) + bytes, /*writes=*/false);
-  if (!card_->Copy(Queue::kIn, block, host, bytes)) return false;
-  Note(Queue::kIn, block, bytes, /*writes=*/true);
-  Note(Queue::kIn, host, bytes, /*writes=*/false);
+  WaitForOthers(Queue::kIn, block, block + transfer.block_bytes, /*writes=*/true);
+  WaitForOthers(Queue::kIn, host, host + transfer.host_bytes, /*writes=*/false);
+  if (!card_->Move(Queue::kIn, transfer)) return false;
+  Note(Queue::kIn, transfer.block, transfer.block_bytes, /*writes=*/true);
+  Note(Queue::kIn, transfer.host, transfer.host_bytes, /*writes=*/false);
   Record(Queue::kIn);
   Prune(Queue::kIn);
-  fills_[Address(block)] = line(Queue::kIn).now;
+  fills_[block] = line(Queue::kIn).now;
   filling_.store(static_cast<int>(fills_.size()), std::memory_order_relaxed);
   return true;
 }

@@ -56,9 +56,16 @@ class HazardTracker {
   // The host gives the block back: compute has been given all that uses it.
   void Released(const void* block, int64_t bytes);
 
-  // False if the card refused the command.
-  bool CopyOut(void* host, const void* block, int64_t bytes);
-  bool CopyIn(void* block, const void* host, int64_t bytes);
+  // To host memory and back, as a copy or encoded: who has to wait for whom is the same. False if
+  // the card refused the command.
+  bool MoveOut(const Transfer& transfer);
+  bool MoveIn(const Transfer& transfer);
+  bool CopyOut(void* host, const void* block, int64_t bytes) {
+    return MoveOut({const_cast<void*>(block), bytes, host, bytes});
+  }
+  bool CopyIn(void* block, const void* host, int64_t bytes) {
+    return MoveIn({block, bytes, const_cast<void*>(host), bytes});
+  }
   // The host memory is nobody's any more: it may be unmapped once this answers true.
   bool IsIdle(const void* host, int64_t bytes);
 

@@ -169,7 +169,7 @@ __device__ bool IsLast(Tally* tally, unsigned long long words, Tally* found) {
 
 template <int kCodec, typename Word>
 __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned char* far_block,
-                       Tally* tally) {
+                       Tally* tally, uint64_t* far_bytes) {
   constexpr uint32_t kGroups = kSectionBytes / sizeof(Word) / kWarp;
   __shared__ uint4 source_units[kSectionUnits];
   __shared__ uint4 packed_units[kSectionUnits];
@@ -292,6 +292,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
     header->source_bytes = bytes;
     header->far_bytes = SectionsBegin(bytes) + found.units * kFarUnitBytes;
     header->zero_words = found.words;
+    if (far_bytes != nullptr) *far_bytes = SectionsBegin(bytes) + found.units * kFarUnitBytes;
   }
 }
 
@@ -490,17 +491,17 @@ extern "C" {
 __device__ tfswap::card_codec::Tally tfswap_codec_tallies[tfswap::card_codec::kTallies];
 }
 
-#define TFSWAP_CODEC_KERNELS(name, codec, bits)                                                   \
-  extern "C" __global__ void __launch_bounds__(1024)                                              \
-      tfswap_encode_##name##_##bits(const unsigned char* source, uint64_t bytes,                  \
-                                    unsigned char* far_block, tfswap::card_codec::Tally* tally) { \
-    tfswap::card_codec::Encode<tfswap::card_codec::codec, uint##bits##_t>(source, bytes,          \
-                                                                          far_block, tally);      \
-  }                                                                                               \
-  extern "C" __global__ void __launch_bounds__(1024) tfswap_decode_##name##_##bits(               \
-      const unsigned char* far_block, uint64_t bytes, unsigned char* target) {                    \
-    tfswap::card_codec::Decode<tfswap::card_codec::codec, uint##bits##_t>(far_block, bytes,       \
-                                                                          target);                \
+#define TFSWAP_CODEC_KERNELS(name, codec, bits)                                             \
+  extern "C" __global__ void __launch_bounds__(1024) tfswap_encode_##name##_##bits(         \
+      const unsigned char* source, uint64_t bytes, unsigned char* far_block,                \
+      tfswap::card_codec::Tally* tally, uint64_t* far_bytes) {                              \
+    tfswap::card_codec::Encode<tfswap::card_codec::codec, uint##bits##_t>(                  \
+        source, bytes, far_block, tally, far_bytes);                                        \
+  }                                                                                         \
+  extern "C" __global__ void __launch_bounds__(1024) tfswap_decode_##name##_##bits(         \
+      const unsigned char* far_block, uint64_t bytes, unsigned char* target) {              \
+    tfswap::card_codec::Decode<tfswap::card_codec::codec, uint##bits##_t>(far_block, bytes, \
+                                                                          target);          \
   }
 
 #define TFSWAP_COUNT_KERNEL(bits)                                                       \

@@ -1,6 +1,5 @@
 #include "far/far_memory.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -76,20 +75,17 @@ bool FarMemory::Put(const void* data, int64_t bytes, const FarWish& wish, FarCop
     done = PutIn(tier, data, wish, copy);
     if (done) break;
   }
-  std::lock_guard<std::mutex> lock(mu_);
-  full_ = !done;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    full_ = !done;
+  }
   if (!done) {
     *copy = FarCopy();
     return false;
   }
-  if (copy->tier != wish.tier) ++stats_.moved_on;
-  FarTierStats& tier = stats_.tiers[static_cast<int>(copy->tier)];
-  tier.bytes_out += bytes;
-  tier.far_bytes_out += copy->far_bytes;
-  ++tier.copies_out;
-  tier.busy_out_ns += NowNs() - start_ns;
-  tier.bytes_in_use += copy->far_bytes;
-  tier.peak_bytes = std::max(tier.peak_bytes, tier.bytes_in_use);
+  if (copy->tier != wish.tier) counts_.MovedOn();
+  counts_.Out(copy->tier, bytes, copy->far_bytes, NowNs() - start_ns);
+  counts_.Kept(copy->tier, copy->far_bytes);
   return true;
 }
 
@@ -122,8 +118,8 @@ bool FarMemory::PutInFile(const void* data, FarCopy* copy) {
   std::string problem = offset < 0 ? file->problem() : file->Write(offset, data, copy->bytes);
   if (!problem.empty()) {
     if (offset >= 0) file->Free(offset, copy->bytes);
+    if (offset >= 0) counts_.Failed();
     std::lock_guard<std::mutex> lock(mu_);
-    if (offset >= 0) ++stats_.io_errors;
     file_problem_ = std::move(problem);
     return false;
   }
@@ -149,10 +145,7 @@ std::string FarMemory::Get(const FarCopy& copy, void* data) {
       problem = copy.file->Read(copy.offset, data, copy.bytes);
       break;
   }
-  std::lock_guard<std::mutex> lock(mu_);
-  FarTierStats& tier = stats_.tiers[static_cast<int>(copy.tier)];
-  tier.bytes_in += copy.bytes;
-  tier.busy_in_ns += NowNs() - start_ns;
+  counts_.In(copy.tier, copy.bytes, NowNs() - start_ns);
   return problem;
 }
 
@@ -169,8 +162,7 @@ void FarMemory::Drop(FarCopy* copy) {
       copy->file->Free(copy->offset, copy->bytes);
       break;
   }
-  std::lock_guard<std::mutex> lock(mu_);
-  stats_.tiers[static_cast<int>(copy->tier)].bytes_in_use -= copy->far_bytes;
+  counts_.Dropped(copy->tier, copy->far_bytes);
   *copy = FarCopy();
 }
 
@@ -191,11 +183,6 @@ std::string FarMemory::FileProblem() const {
   return file_problem_;
 }
 
-FarStats FarMemory::Stats() const {
-  std::lock_guard<std::mutex> lock(mu_);
-  return stats_;
-}
-
 SpillStats FarMemory::FileStats() const {
   const std::shared_ptr<SpillFile> file = this->file();
   return file == nullptr ? SpillStats() : file->Stats();
@@ -203,12 +190,7 @@ SpillStats FarMemory::FileStats() const {
 
 void FarMemory::ResetStats() {
   host_.ResetPeak();
-  std::lock_guard<std::mutex> lock(mu_);
-  FarStats fresh;
-  for (int i = 0; i < kFarTiers; ++i) {
-    fresh.tiers[i].bytes_in_use = fresh.tiers[i].peak_bytes = stats_.tiers[i].bytes_in_use;
-  }
-  stats_ = fresh;
+  counts_.Reset();
 }
 
 void FarMemory::InjectFileFault(const std::string& kind) {

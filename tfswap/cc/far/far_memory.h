@@ -1,7 +1,6 @@
 #ifndef TFSWAP_FAR_FAR_MEMORY_H_
 #define TFSWAP_FAR_FAR_MEMORY_H_
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,12 +9,9 @@
 #include "codecs/codec_stream.h"
 #include "core/host_pool.h"
 #include "core/spill_file.h"
+#include "far/far_counts.h"
 
 namespace tfswap {
-
-// The tiers of far memory, nearest first.
-enum class FarTier : uint8_t { kHost, kCompressed, kFile };
-constexpr int kFarTiers = 3;
 
 const char* FarTierName(FarTier tier);
 bool ParseFarTier(const std::string& name, FarTier* tier);
@@ -39,24 +35,6 @@ struct FarCopy {
   int64_t offset = -1;
 
   bool held() const { return bytes > 0; }
-};
-
-// Bytes since the last reset, and buffers that are there now.
-struct FarTierStats {
-  int64_t bytes_out = 0;      // as on the device
-  int64_t far_bytes_out = 0;  // as kept
-  int64_t copies_out = 0;
-  int64_t busy_out_ns = 0;
-  int64_t bytes_in = 0;
-  int64_t busy_in_ns = 0;
-  int64_t bytes_in_use = 0;  // as kept
-  int64_t peak_bytes = 0;    // of those
-};
-
-struct FarStats {
-  std::array<FarTierStats, kFarTiers> tiers;
-  int64_t moved_on = 0;   // buffers that found no room in the tier that they were meant for
-  int64_t io_errors = 0;  // writes that failed; what was to be written stayed in memory
 };
 
 // What is behind the devices' memory: host memory, encoded host memory, a file. Blocks its caller
@@ -84,7 +62,7 @@ class FarMemory {
   // What the file tier said when it failed last; "" if it never did since it was opened.
   std::string FileProblem() const;
 
-  FarStats Stats() const;
+  FarStats Stats() const { return counts_.Stats(); }
   SpillStats FileStats() const;
   void ResetStats();
 
@@ -111,11 +89,11 @@ class FarMemory {
 
   HostPool host_;
   Chunks chunks_;
+  FarCounts counts_;
   mutable std::mutex mu_;
   std::shared_ptr<SpillFile> file_;
   std::string file_problem_;
   bool full_ = false;
-  FarStats stats_;
 };
 
 }  // namespace tfswap

@@ -1,11 +1,28 @@
 #include "gpu/cuda_card.h"
 
+#include <dlfcn.h>
+
+#include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace tfswap {
+
+namespace {
+
+constexpr absl::string_view kSaidByUs = "tfswap: ";
+
+// Kernels are beside it.
+std::string FolderOfThisLibrary() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&FolderOfThisLibrary), &info) == 0) return "";
+  const std::string path = info.dli_fname;
+  return path.substr(0, path.rfind('/'));
+}
+
+}  // namespace
 
 absl::StatusOr<CudaCard*> CudaCard::Make(void* compute) {
   std::string why;
@@ -74,17 +91,84 @@ void CudaCard::Recycle(Event event) {
   idle_events_.push_back(static_cast<CudaDriver::Event>(event));
 }
 
-bool CudaCard::Copy(Queue queue, void* to, const void* from, int64_t bytes) {
+bool CudaCard::Move(Queue queue, const Transfer& transfer) {
+  if (transfer.form.kind == Form::Kind::kPlain) return Copy(queue, transfer);
+  const absl::Status status = Recode(queue, transfer);
+  if (status.ok()) return true;
+  std::lock_guard<std::mutex> lock(mu_);
+  if (error_.empty()) error_ = std::string(absl::StripPrefix(status.message(), kSaidByUs));
+  return false;
+}
+
+bool CudaCard::Copy(Queue queue, const Transfer& transfer) {
   CudaContext current(driver_, context_);
-  const auto size = static_cast<size_t>(bytes);
+  const auto block = reinterpret_cast<CudaDriver::DevicePointer>(transfer.block);
+  const auto size = static_cast<size_t>(transfer.block_bytes);
   if (queue == Queue::kOut) {
     return Check("copying out",
-                 driver_->MemcpyDtoHAsync(to, reinterpret_cast<CudaDriver::DevicePointer>(from),
-                                          size, stream(queue)));
+                 driver_->MemcpyDtoHAsync(transfer.host, block, size, stream(queue)));
   }
-  return Check("copying in",
-               driver_->MemcpyHtoDAsync(reinterpret_cast<CudaDriver::DevicePointer>(to), from, size,
-                                        stream(queue)));
+  return Check("copying in", driver_->MemcpyHtoDAsync(block, transfer.host, size, stream(queue)));
+}
+
+absl::Status CudaCard::Recode(Queue queue, const Transfer& transfer) {
+  absl::StatusOr<CudaCodecs*> codecs = Codecs();
+  if (!codecs.ok()) return codecs.status();
+  const Form& form = transfer.form;
+  if (form.kind == Form::Kind::kZeroCount) {
+    return (*codecs)->CountZeros(form.word_bytes, transfer.block, transfer.block_bytes, form.every,
+                                 static_cast<CudaCodecs::ZeroCount*>(transfer.host), stream(queue));
+  }
+  const auto codec = static_cast<CardCodec>(form.codec);
+  const CodecLaunch launch = LaunchOf(codec);
+  if (queue == Queue::kOut) {
+    return (*codecs)->Encode(codec, form.word_bytes, transfer.block, transfer.block_bytes,
+                             transfer.host, stream(queue), launch, form.far_bytes);
+  }
+  return (*codecs)->Decode(codec, form.word_bytes, transfer.block, transfer.block_bytes,
+                           transfer.host, stream(queue), launch);
+}
+
+absl::StatusOr<CudaCodecs*> CudaCard::Codecs() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!codecs_asked_for_) {
+    codecs_asked_for_ = true;
+    codecs_ = CudaCodecs::Make(driver_, context_, FolderOfThisLibrary());
+  }
+  if (!codecs_.ok()) return codecs_.status();
+  return codecs_->get();
+}
+
+void CudaCard::SetLaunch(CardCodec codec, const CodecLaunch& launch) {
+  std::lock_guard<std::mutex> lock(mu_);
+  launches_[static_cast<int>(codec)] = launch;
+}
+
+CodecLaunch CudaCard::LaunchOf(CardCodec codec) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return launches_[static_cast<int>(codec)];
+}
+
+std::string CudaCard::Name() const {
+  CudaContext current(driver_, context_);
+  int device = 0;
+  char name[128] = "unknown";
+  size_t bytes = 0;
+  if (driver_->CtxGetDevice != nullptr && driver_->CtxGetDevice(&device) == CudaDriver::kSuccess) {
+    if (driver_->DeviceGetName != nullptr) driver_->DeviceGetName(name, sizeof(name), device);
+    if (driver_->DeviceTotalMem != nullptr) driver_->DeviceTotalMem(&bytes, device);
+  }
+  return absl::StrCat(name, " ", bytes >> 20, " MiB");
+}
+
+int CudaCard::Processors() const {
+  CudaContext current(driver_, context_);
+  int device = 0, count = 0;
+  if (driver_->CtxGetDevice != nullptr && driver_->DeviceGetAttribute != nullptr &&
+      driver_->CtxGetDevice(&device) == CudaDriver::kSuccess) {
+    driver_->DeviceGetAttribute(&count, CudaDriver::kAttributeProcessors, device);
+  }
+  return std::max(count, 1);
 }
 
 void CudaCard::Finish(Queue queue) {
@@ -92,31 +176,29 @@ void CudaCard::Finish(Queue queue) {
   Check("waiting for a stream", driver_->StreamSynchronize(stream(queue)));
 }
 
-absl::Status CudaCard::Time(std::vector<Transfer>* transfers, int64_t bytes, int copies) {
+absl::Status CudaCard::Time(std::vector<Timed>* timed, int times) {
   CudaContext current(driver_, context_);
-  std::vector<CudaDriver::Event> events(2 * transfers->size(), nullptr);
+  std::vector<CudaDriver::Event> events(2 * timed->size(), nullptr);
   bool ok = true;
   for (CudaDriver::Event& event : events) {
     ok = ok && Check("making an event", driver_->EventCreate(&event, CudaDriver::kEventDefault));
   }
-  for (size_t i = 0; ok && i < transfers->size(); ++i) {
+  for (size_t i = 0; ok && i < timed->size(); ++i) {
+    ok =
+        Check("recording an event", driver_->EventRecord(events[2 * i], stream((*timed)[i].queue)));
+  }
+  for (int time = 0; time < times; ++time) {
+    for (const Timed& each : *timed) ok = ok && Move(each.queue, each.transfer);
+  }
+  for (size_t i = 0; ok && i < timed->size(); ++i) {
     ok = Check("recording an event",
-               driver_->EventRecord(events[2 * i], stream((*transfers)[i].queue)));
+               driver_->EventRecord(events[2 * i + 1], stream((*timed)[i].queue)));
   }
-  for (int copy = 0; copy < copies; ++copy) {
-    for (const Transfer& each : *transfers) {
-      ok = ok && Copy(each.queue, each.to, each.from, bytes);
-    }
-  }
-  for (size_t i = 0; ok && i < transfers->size(); ++i) {
-    ok = Check("recording an event",
-               driver_->EventRecord(events[2 * i + 1], stream((*transfers)[i].queue)));
-  }
-  for (size_t i = 0; ok && i < transfers->size(); ++i) {
+  for (size_t i = 0; ok && i < timed->size(); ++i) {
     float ms = 0;
     ok = Check("waiting for an event", driver_->EventSynchronize(events[2 * i + 1])) &&
          Check("reading a time", driver_->EventElapsedTime(&ms, events[2 * i], events[2 * i + 1]));
-    (*transfers)[i].ns = std::llround(static_cast<double>(ms) * 1e6);
+    (*timed)[i].ns = std::llround(static_cast<double>(ms) * 1e6);
   }
   for (const CudaDriver::Event event : events) {
     if (event != nullptr) driver_->EventDestroy(event);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "core/card.h"
 #include "gpu/cuda_clock.h"
+#include "gpu/cuda_codecs.h"
 #include "gpu/cuda_driver.h"
 
 namespace tfswap {
@@ -26,18 +28,27 @@ class CudaCard : public Card {
   void Wait(Queue queue, Event event) override;
   bool HasHappened(Event event) override;
   void Recycle(Event event) override;
-  bool Copy(Queue queue, void* to, const void* from, int64_t bytes) override;
+  bool Move(Queue queue, const Transfer& transfer) override;
 
   // The host waits until all that the queue was given has ended. For checks, never in a step.
   void Finish(Queue queue);
-  // How long a queue takes for `copies` copies, each of `bytes`; of several at once, each one's.
-  struct Transfer {
+  // How long a queue takes for `times` times the same; of several at once, each one's.
+  struct Timed {
     Queue queue;
-    void* to;
-    const void* from;
+    Transfer transfer;
     int64_t ns = 0;
   };
-  absl::Status Time(std::vector<Transfer>* transfers, int64_t bytes, int copies);
+  absl::Status Time(std::vector<Timed>* timed, int times);
+
+  // Name and memory.
+  std::string Name() const;
+  // How many blocks of threads run at once, at the least.
+  int Processors() const;
+  // Loaded when they are first asked for; null and an error where there are none.
+  absl::StatusOr<CudaCodecs*> Codecs();
+  // How kernels of a codec are started from now on.
+  void SetLaunch(CardCodec codec, const CodecLaunch& launch);
+  CodecLaunch LaunchOf(CardCodec codec) const;
   // Of the compute stream.
   CudaClock* clock() { return &clock_; }
   // Host memory that copies read and write without a detour; at most once a block.
@@ -54,6 +65,8 @@ class CudaCard : public Card {
         streams_{compute, nullptr, nullptr},
         clock_(driver, context, compute) {}
 
+  bool Copy(Queue queue, const Transfer& transfer);
+  absl::Status Recode(Queue queue, const Transfer& transfer);
   // Keeps the first error; whether there was none.
   bool Check(const char* doing, CudaDriver::Result result);
   CudaDriver::Stream stream(Queue queue) const { return streams_[static_cast<int>(queue)]; }
@@ -64,6 +77,9 @@ class CudaCard : public Card {
   CudaClock clock_;
   mutable std::mutex mu_;  // of all below
   std::vector<CudaDriver::Event> idle_events_;
+  bool codecs_asked_for_ = false;
+  absl::StatusOr<std::unique_ptr<CudaCodecs>> codecs_{nullptr};
+  std::array<CodecLaunch, kCardCodecs> launches_;
   std::string error_;
 };
 

@@ -1,5 +1,6 @@
 #include "gpu/cuda_codecs.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -54,6 +55,19 @@ absl::Status Checked(int element_bytes, const void* card, int64_t bytes, const v
 }  // namespace
 
 const char* CardCodecName(CardCodec codec) { return kNames[static_cast<int>(codec)]; }
+
+std::optional<CardCodec> CardCodecOf(Codec codec) {
+  switch (codec) {
+    case Codec::kZvc:
+      return CardCodec::kZvc;
+    case Codec::kRle:
+      return CardCodec::kRle;
+    case Codec::kCsr:
+      return CardCodec::kCsr;
+    default:
+      return std::nullopt;
+  }
+}
 
 absl::StatusOr<CardCodec> ParseCardCodec(std::string_view name) {
   for (int i = 0; i < kCardCodecs; ++i) {
@@ -146,6 +160,36 @@ int64_t CudaCodecs::MostBytes(int64_t bytes) {
   return static_cast<int64_t>(card_codec::MostFarBytes(static_cast<uint64_t>(bytes)));
 }
 
+int64_t CudaCodecs::ExpectedBytes(CardCodec codec, int element_bytes, int64_t bytes, double zeros) {
+  const auto section_bytes =
+      static_cast<double>(std::min<int64_t>(bytes, card_codec::kSectionBytes));
+  const double words = section_bytes / element_bytes;
+  const double values = words * (1 - zeros);
+  double index_bytes = 0;
+  switch (codec) {
+    case CardCodec::kZvc:
+      index_bytes = words / 8;
+      break;
+    case CardCodec::kRle:
+      index_bytes = sizeof(uint16_t) * (1 + 2 * words * zeros * (1 - zeros));
+      break;
+    case CardCodec::kCsr:
+      index_bytes = sizeof(uint16_t) * values;
+      break;
+  }
+  const double packed_bytes = values < 0.5 ? 0 : values * element_bytes + index_bytes;
+  const double unused_bytes = packed_bytes > 0 ? card_codec::kFarUnitBytes / 2 : 0;
+  const double far_bytes = std::min(packed_bytes + unused_bytes, section_bytes);
+  const auto sections = card_codec::SectionCount(static_cast<uint64_t>(bytes));
+  return static_cast<int64_t>(card_codec::SectionsBegin(static_cast<uint64_t>(bytes))) +
+         static_cast<int64_t>(far_bytes * static_cast<double>(sections));
+}
+
+bool CudaCodecs::IsAligned(const void* card, const void* far_block) {
+  return reinterpret_cast<uintptr_t>(card) % kUnitBytes == 0 &&
+         reinterpret_cast<uintptr_t>(far_block) % card_codec::kFarLineBytes == 0;
+}
+
 int64_t CudaCodecs::EncodedBytes(const void* far_block) {
   return static_cast<int64_t>(static_cast<const card_codec::FarHeader*>(far_block)->far_bytes);
 }
@@ -156,13 +200,13 @@ int64_t CudaCodecs::ZeroElements(const void* far_block) {
 
 absl::Status CudaCodecs::Encode(CardCodec codec, int element_bytes, const void* source,
                                 int64_t bytes, void* far_block, Stream stream,
-                                const CodecLaunch& launch) {
+                                const CodecLaunch& launch, uint64_t* far_bytes) {
   const absl::Status status = Checked(element_bytes, source, bytes, far_block);
   if (!status.ok()) return status;
   absl::StatusOr<CudaDriver::DevicePointer> tally = TallyOf(stream);
   if (!tally.ok()) return tally.status();
   auto size = static_cast<uint64_t>(bytes);
-  void* arguments[] = {&source, &size, &far_block, &*tally};
+  void* arguments[] = {&source, &size, &far_block, &*tally, &far_bytes};
   return Start("encoding", KernelsOf(element_bytes).encode[static_cast<int>(codec)], stream, launch,
                arguments);
 }
@@ -201,14 +245,20 @@ absl::StatusOr<CudaDriver::DevicePointer> CudaCodecs::TallyOf(Stream stream) {
   return tallies_ + static_cast<unsigned>(it->second) * sizeof(card_codec::Tally);
 }
 
+absl::Status CudaCodecs::CheckLaunch(const CodecLaunch& launch) {
+  if (launch.blocks >= 1 && launch.threads >= 32 && launch.threads <= 1024 &&
+      launch.threads % 32 == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tfswap: a codec runs in 1 block or more, of 32, 64, 96 to 1024 threads; not in ",
+      launch.blocks, " of ", launch.threads));
+}
+
 absl::Status CudaCodecs::Start(const char* doing, Function function, Stream stream,
                                const CodecLaunch& launch, void** arguments) {
-  if (launch.blocks < 1 || launch.threads < 32 || launch.threads > 1024 ||
-      launch.threads % 32 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tfswap: a codec runs in 1 block or more, of 32, 64, 96 to 1024 threads; not in ",
-        launch.blocks, " of ", launch.threads));
-  }
+  const absl::Status status = CheckLaunch(launch);
+  if (!status.ok()) return status;
   CudaContext current(driver_, context_);
   const CudaDriver::Result result = driver_->LaunchKernel(
       function, static_cast<unsigned>(launch.blocks), 1, 1, static_cast<unsigned>(launch.threads),

@@ -6,13 +6,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "codecs/codec.h"
 #include "cuda/codec_format.h"
 #include "gpu/cuda_driver.h"
+#include "kernels/device_codecs.h"
 
 namespace tfswap {
 
@@ -25,14 +28,10 @@ inline constexpr int kCardCodecs = 3;
 
 // "zvc", "rle", "csr".
 const char* CardCodecName(CardCodec codec);
+// None for those that only the host has.
+std::optional<CardCodec> CardCodecOf(Codec codec);
 // What there is not is refused with a list of what there is.
 absl::StatusOr<CardCodec> ParseCardCodec(std::string_view name);
-
-// Of a kernel: few blocks, so that the rest of the card goes on computing.
-struct CodecLaunch {
-  int blocks = 16;
-  int threads = 512;  // a block's: whole warps, 32 to 1024
-};
 
 // Encodes on a card, straight into far memory, and decodes from there: only what is encoded crosses
 // the link (cuda/codec_format.h says how it lies). Everything is given to a stream, and the host
@@ -57,10 +56,20 @@ class CudaCodecs {
 
   // How long the far block of a tensor can become, whatever is in it.
   static int64_t MostBytes(int64_t bytes);
+  // How long it becomes if so many of its elements are zero, each by itself. rle does better the
+  // more of them lie together.
+  static int64_t ExpectedBytes(CardCodec codec, int element_bytes, int64_t bytes, double zeros);
+  // What is asked of memory on the card and far memory.
+  static bool IsAligned(const void* card, const void* far_block);
 
-  // `element_bytes`: 4, or 2. An odd rest is stored as it is.
+  // Refuses what no kernel can be started by.
+  static absl::Status CheckLaunch(const CodecLaunch& launch);
+
+  // `element_bytes`: 4, or 2. An odd rest is stored as it is. `far_bytes`, in pinned memory,
+  // becomes EncodedBytes() when the encoding ends, whoever has the far block then; or null.
   absl::Status Encode(CardCodec codec, int element_bytes, const void* source, int64_t bytes,
-                      void* far_block, Stream stream, const CodecLaunch& launch = {});
+                      void* far_block, Stream stream, const CodecLaunch& launch = {},
+                      uint64_t* far_bytes = nullptr);
   // The same codec, size of elements and bytes; any launch.
   absl::Status Decode(CardCodec codec, int element_bytes, void* target, int64_t bytes,
                       const void* far_block, Stream stream, const CodecLaunch& launch = {});

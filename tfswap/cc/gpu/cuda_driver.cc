@@ -50,6 +50,8 @@ Loaded Load() {
   may_take("cuDriverGetVersion", &driver.DriverGetVersion);
   may_take("cuCtxGetDevice", &driver.CtxGetDevice);
   may_take("cuDeviceGetAttribute", &driver.DeviceGetAttribute);
+  may_take("cuDeviceGetName", &driver.DeviceGetName);
+  may_take("cuDeviceTotalMem_v2", &driver.DeviceTotalMem);
   may_take("cuModuleLoadData", &driver.ModuleLoadData);
   may_take("cuModuleUnload", &driver.ModuleUnload);
   may_take("cuModuleGetFunction", &driver.ModuleGetFunction);

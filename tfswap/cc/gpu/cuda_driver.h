@@ -27,6 +27,7 @@ struct CudaDriver {
   static constexpr unsigned kEventDisableTiming = 2;
   static constexpr unsigned kHostRegisterPortable = 1;
   static constexpr unsigned kHostRegisterDeviceMap = 2;  // kernels may use it too
+  static constexpr int kAttributeProcessors = 16;
   static constexpr int kAttributeKernelsUseHostPointers = 91;
 
   Result (*StreamGetCtx)(Stream stream, Context* context);
@@ -52,6 +53,8 @@ struct CudaDriver {
   Result (*DriverGetVersion)(int* version);
   Result (*CtxGetDevice)(int* device);
   Result (*DeviceGetAttribute)(int* value, int attribute, int device);
+  Result (*DeviceGetName)(char* name, int bytes, int device);
+  Result (*DeviceTotalMem)(size_t* bytes, int device);
   Result (*ModuleLoadData)(Module* module, const void* image);
   Result (*ModuleUnload)(Module module);
   Result (*ModuleGetFunction)(Function* function, Module module, const char* name);

@@ -1,6 +1,8 @@
 #include "gpu/stream_copy_engine.h"
 
 #include <chrono>
+#include <cstddef>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -15,6 +17,12 @@ namespace {
 constexpr auto kNap = std::chrono::milliseconds(1);
 // Pinning takes the driver's locks, however small a block is.
 constexpr int64_t kArenaBytes = int64_t{64} << 20;
+
+// Of words that the card's codecs know; 0: they do not know how to take it apart.
+int WordBytesOf(const CodecSpec& spec) {
+  if (spec.element_bytes == 2) return 2;
+  return spec.element_bytes % 4 == 0 ? 4 : 0;
+}
 
 }  // namespace
 
@@ -31,7 +39,10 @@ StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* card,
                       }
                       card->Unpin(block);
                     },
-                    kArenaBytes}) {}
+                    kArenaBytes}),
+      codecs_(allocator, card, &host_memory_),
+      sampler_(card, tracker, &host_memory_),
+      numbers_(&host_memory_) {}
 
 void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
   std::vector<Tensor> given_up;
@@ -59,28 +70,105 @@ void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
 absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer,
                                           std::vector<Tensor>* given_up) {
   if (TakeFaultLocked("out")) return Failed("swapping out", *buffer, "injected fault");
-  void* far_copy = host_memory_.Allocate(buffer->bytes);
-  far_memory_full_.store(far_copy == nullptr);
-  if (far_copy == nullptr) {
+  LearnKeptBytesLocked();
+  const void* block = buffer->tensor_.data();
+  FarCopy far_copy;
+  const bool room = TakeFarMemoryLocked(*buffer, block, &far_copy);
+  far_memory_full_.store(!room);
+  if (!room) {
     ++stats_.copies_declined;
     return absl::OkStatus();
   }
-  if (!tracker_->CopyOut(far_copy, buffer->tensor_.data(), buffer->bytes)) {
-    host_memory_.Free(far_copy, buffer->bytes);
+  if (verify_.load()) buffer->checksum_ = ChecksumOf(block, buffer->bytes);
+  Transfer transfer = TransferOf(*buffer, block, far_copy);
+  if (far_copy.tier == FarTier::kCompressed) transfer.form.far_bytes = numbers_.Take();
+  if (!tracker_->MoveOut(transfer)) {
+    if (transfer.form.far_bytes != nullptr) numbers_.Give(transfer.form.far_bytes);
+    host_memory_.Free(far_copy.block, far_copy.far_bytes);
     return Failed("swapping out", *buffer, std::string(card_->status().message()));
-  }
-  if (verify_.load()) {
-    card_->Finish(Queue::kOut);
-    buffer->checksum_ = Checksum(far_copy, buffer->bytes);
   }
   ++stats_.copies_out;
   stats_.bytes_out += buffer->bytes;
-  buffer->far_copy_.bytes = buffer->far_copy_.far_bytes = buffer->bytes;
-  buffer->far_copy_.block = far_copy;
+  counts_.Out(far_copy.tier, buffer->bytes, far_copy.far_bytes, /*busy_ns=*/0);
+  if (transfer.form.far_bytes != nullptr) {
+    awaited_.push_back({transfer.form.far_bytes, /*counts=*/true});
+  } else {
+    counts_.Kept(far_copy.tier, far_copy.far_bytes);
+  }
+  if (far_copy.tier != buffer->wish.tier) counts_.MovedOn();
+  buffer->far_copy_ = std::move(far_copy);
   buffer->state_ = FarBuffer::State::kFar;
   given_up->push_back(std::move(buffer->tensor_));
   buffer->tensor_ = Tensor();
   return absl::OkStatus();
+}
+
+bool StreamCopyEngine::TakeFarMemoryLocked(const FarBuffer& buffer, const void* block,
+                                           FarCopy* copy) {
+  copy->bytes = buffer.bytes;
+  if (buffer.wish.tier == FarTier::kCompressed && CanEncode(buffer, block)) {
+    copy->tier = FarTier::kCompressed;
+    copy->far_bytes = CudaCodecs::MostBytes(buffer.bytes);
+    copy->block = host_memory_.Allocate(copy->far_bytes);
+    if (copy->block != nullptr) return true;
+  }
+  copy->tier = FarTier::kHost;
+  copy->far_bytes = buffer.bytes;
+  copy->block = host_memory_.Allocate(copy->far_bytes);
+  if (copy->block == nullptr) *copy = FarCopy();
+  return copy->held();
+}
+
+bool StreamCopyEngine::CanEncode(const FarBuffer& buffer, const void* block) {
+  return CardCodecOf(buffer.wish.codec.codec).has_value() && WordBytesOf(buffer.wish.codec) != 0 &&
+         CudaCodecs::IsAligned(block, nullptr) && card_->Codecs().ok();
+}
+
+Transfer StreamCopyEngine::TransferOf(const FarBuffer& buffer, const void* block,
+                                      const FarCopy& copy) const {
+  Transfer transfer{const_cast<void*>(block), buffer.bytes, copy.block, copy.far_bytes};
+  if (copy.tier != FarTier::kCompressed) return transfer;
+  transfer.form.kind = Form::Kind::kEncoded;
+  transfer.form.codec = static_cast<int>(*CardCodecOf(buffer.wish.codec.codec));
+  transfer.form.word_bytes = WordBytesOf(buffer.wish.codec);
+  return transfer;
+}
+
+void StreamCopyEngine::LearnKeptBytesLocked() {
+  while (!awaited_.empty()) {
+    const Awaited& oldest = awaited_.front();
+    const uint64_t far_bytes = __atomic_load_n(oldest.far_bytes, __ATOMIC_ACQUIRE);
+    if (far_bytes == 0) return;
+    if (oldest.counts) counts_.Kept(FarTier::kCompressed, static_cast<int64_t>(far_bytes));
+    numbers_.Give(oldest.far_bytes);
+    awaited_.pop_front();
+  }
+}
+
+FarStats StreamCopyEngine::FarUse() {
+  std::lock_guard<std::mutex> lock(mu_);
+  LearnKeptBytesLocked();
+  return counts_.Stats();
+}
+
+void StreamCopyEngine::ResetFarUse() {
+  std::lock_guard<std::mutex> lock(mu_);
+  LearnKeptBytesLocked();
+  for (Awaited& each : awaited_) each.counts = false;
+  counts_.Reset();
+  host_memory_.ResetPeak();
+}
+
+uint64_t StreamCopyEngine::ChecksumOf(const void* block, int64_t bytes) {
+  const std::unique_ptr<char[]> copy(new char[bytes]);
+  if (!tracker_->CopyOut(copy.get(), block, bytes)) return 0;
+  card_->Finish(Queue::kOut);
+  return Checksum(copy.get(), bytes);
+}
+
+void StreamCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
+  const int word_bytes = WordBytesOf(buffer.wish.codec);
+  if (word_bytes != 0) sampler_.Sample(buffer.label, data, buffer.bytes, word_bytes);
 }
 
 absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int copies) {
@@ -102,13 +190,15 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
   }
   // Whoever had the addresses before has ended.
   for (const Queue queue : {Queue::kCompute, Queue::kOut, Queue::kIn}) card_->Finish(queue);
-  using Transfer = CudaCard::Transfer;
-  const Transfer out{Queue::kOut, blocks[0].host, blocks[0].device};
-  const Transfer in{Queue::kIn, blocks[1].device, blocks[1].host};
-  std::vector<Transfer> first = {out}, second = {in}, both = {out, in};
-  for (auto* transfers : {&first, &second, &both}) {
+  using Timed = CudaCard::Timed;
+  const auto plain = [&](const Block& block) {
+    return Transfer{block.device, block_bytes, block.host, block_bytes};
+  };
+  const Timed out{Queue::kOut, plain(blocks[0])}, in{Queue::kIn, plain(blocks[1])};
+  std::vector<Timed> first = {out}, second = {in}, both = {out, in};
+  for (auto* timed : {&first, &second, &both}) {
     for (const int count : {1, copies}) {  // the first one wakes the link up
-      if (status.ok()) status = card_->Time(transfers, block_bytes, count);
+      if (status.ok()) status = card_->Time(timed, count);
     }
   }
   for (const Block& block : blocks) {
@@ -121,25 +211,31 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
 }
 
 absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
-  if (verify_.load() && Checksum(buffer->far_copy_.block, buffer->bytes) != buffer->checksum_) {
-    return Changed(*buffer);
+  const FarCopy& copy = buffer->far_copy_;
+  if (TakeFault("corrupt")) {
+    // Of an encoded one, how long its first section is.
+    const size_t at = copy.tier == FarTier::kCompressed
+                          ? sizeof(card_codec::FarHeader) + offsetof(card_codec::FarSection, bytes)
+                          : 0;
+    static_cast<char*>(copy.block)[at] ^= 1;
   }
-  if (TakeFault("corrupt")) static_cast<char*>(buffer->far_copy_.block)[0] ^= 1;
-  if (!tracker_->CopyIn(output->data(), buffer->far_copy_.block, buffer->bytes)) {
+  if (!tracker_->MoveIn(TransferOf(*buffer, output->data(), copy))) {
     return Failed("swapping in", *buffer, std::string(card_->status().message()));
   }
-  if (verify_.load()) {
-    card_->Finish(Queue::kIn);
-    if (Checksum(buffer->far_copy_.block, buffer->bytes) != buffer->checksum_)
-      return Changed(*buffer);
+  if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != buffer->checksum_) {
+    return Changed(*buffer);
   }
+  counts_.In(copy.tier, copy.bytes, /*busy_ns=*/0);
   // At once, though it is still being read: whoever copies into it next waits on the card.
   Filled(buffer.get(), /*busy_ns=*/0);
   return absl::OkStatus();
 }
 
 void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
-  if (copy->held()) host_memory_.Free(copy->block, copy->bytes);
+  if (copy->held()) {
+    counts_.Dropped(copy->tier, copy->far_bytes);
+    host_memory_.Free(copy->block, copy->far_bytes);
+  }
   *copy = FarCopy();
 }
 

@@ -1,10 +1,17 @@
 #ifndef TFSWAP_GPU_STREAM_COPY_ENGINE_H_
 #define TFSWAP_GPU_STREAM_COPY_ENGINE_H_
 
+#include <deque>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/hazard_tracker.h"
+#include "far/far_counts.h"
 #include "gpu/cuda_card.h"
+#include "gpu/pinned_numbers.h"
+#include "gpu/stream_codecs.h"
+#include "gpu/zero_sampler.h"
 #include "kernels/copy_engine.h"
 
 namespace tfswap {
@@ -13,6 +20,10 @@ namespace tfswap {
 // that leaves is gone at once, one that comes back is there at once, and the card is told what has
 // to wait for what (core/hazard_tracker.h). So the host waits for no copy, ever; only a swap-in for
 // which there is no memory yet goes to a thread that waits for some.
+//
+// What is to be kept compressed is encoded by the card, straight into pinned memory: so less
+// crosses the link. How long it becomes is not known before the card has done it, so its block has
+// room for the worst, and the count of what was kept is filled in when the card has told it.
 class StreamCopyEngine : public CopyEngine {
  public:
   StreamCopyEngine(DeviceAllocator* allocator, CudaCard* card, HazardTracker* tracker);
@@ -23,8 +34,20 @@ class StreamCopyEngine : public CopyEngine {
   bool IsCopyingIn() const override { return false; }
   std::string Hindrance() const override;
   HostPool* host_memory() override { return &host_memory_; }
+  FarStats FarUse() override;
+  void ResetFarUse() override;
+  void SampleCodecs(std::vector<Codec> codecs) override { sampler_.SetCodecs(std::move(codecs)); }
+  void Sample(const FarBuffer& buffer, const void* data) override;
+  std::string CodecSamples() override { return sampler_.Text(); }
+  DeviceCodecs* codecs() override { return &codecs_; }
 
  private:
+  // Of an encoded buffer: what the card is to tell.
+  struct Awaited {
+    uint64_t* far_bytes;
+    bool counts;  // not if statistics began anew meanwhile
+  };
+
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
   // Gives the copy out to the card, and the tensor to `given_up`; both not, and the buffer stays,
   // if there is no far memory. With mu_ held.
@@ -33,10 +56,25 @@ class StreamCopyEngine : public CopyEngine {
   bool FillsAtOnce() const override { return true; }
   void DropFarCopy(FarCopy* copy) override;
 
+  // Takes far memory that the buffer can go to from `block`; whether there is some.
+  bool TakeFarMemoryLocked(const FarBuffer& buffer, const void* block, FarCopy* copy);
+  // Whether the card can encode it, from there.
+  bool CanEncode(const FarBuffer& buffer, const void* block);
+  // Between a block of the card's and the buffer's far copy.
+  Transfer TransferOf(const FarBuffer& buffer, const void* block, const FarCopy& copy) const;
+  void LearnKeptBytesLocked();
+  // Of a block of the card's, by way of the host, which waits for it. In verify mode only.
+  uint64_t ChecksumOf(const void* block, int64_t bytes);
+
   CudaCard* const card_;
   HazardTracker* const tracker_;
   HostPool host_memory_;
   std::atomic<bool> far_memory_full_{false};
+  FarCounts counts_;
+  StreamCodecs codecs_;
+  ZeroSampler sampler_;
+  PinnedNumbers numbers_;        // guarded by mu_
+  std::deque<Awaited> awaited_;  // guarded by mu_; in the order of the card
 };
 
 }  // namespace tfswap

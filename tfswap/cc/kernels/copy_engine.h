@@ -15,6 +15,7 @@
 #include "core/host_pool.h"
 #include "far/far_memory.h"
 #include "far/ratio_sampler.h"
+#include "kernels/device_codecs.h"
 #include "kernels/worker.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -122,10 +123,19 @@ class CopyEngine : public Reclaimer {
 
   // The host memory behind this device.
   virtual HostPool* host_memory() = 0;
-  // All tiers of far memory; null where there is host memory only.
-  virtual FarMemory* far_memory() { return nullptr; }
-  // Is shown what passes; null where the host cannot look at it.
-  virtual RatioSampler* sampler() { return nullptr; }
+  // What went through far memory, and its file, if there can be one.
+  virtual FarStats FarUse() = 0;
+  virtual SpillStats FileUse() const { return SpillStats(); }
+  virtual void ResetFarUse() = 0;
+
+  // Has what passes looked at, to see what these codecs would make of it; none: no more.
+  virtual void SampleCodecs(std::vector<Codec> codecs) = 0;
+  // A buffer passes.
+  virtual void Sample(const FarBuffer& buffer, const void* data) = 0;
+  // What was found since, as RatioSampler tells it.
+  virtual std::string CodecSamples() = 0;
+  // Those that are the device's own work; null where the host encodes.
+  virtual DeviceCodecs* codecs() { return nullptr; }
 
  protected:
   // Of the device that `allocator` serves; not one of several.

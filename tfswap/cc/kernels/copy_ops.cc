@@ -135,9 +135,7 @@ struct SwapOut {
     if (buffer->bytes == 0 || buffer->bytes < min_bytes || !DataTypeCanUseMemcpy(tensor.dtype())) {
       return done();
     }
-    if (RatioSampler* sampler = engine->sampler(); sampler != nullptr && sampler->on()) {
-      sampler->Sample(buffer->label, tensor.data(), buffer->bytes, wish.codec.element_bytes);
-    }
+    engine->Sample(*buffer, tensor.data());
     if (lazy) {
       engine->Park(buffer);
       return done();

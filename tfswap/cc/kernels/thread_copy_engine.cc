@@ -17,9 +17,14 @@ FarMemory* ThreadCopyEngine::far() {
   return memory;
 }
 
-RatioSampler* ThreadCopyEngine::shared_sampler() {
+RatioSampler* ThreadCopyEngine::sampler() {
   static auto* sampler = new RatioSampler();
   return sampler;
+}
+
+void ThreadCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
+  if (!sampler()->on()) return;
+  sampler()->Sample(buffer.label, data, buffer.bytes, buffer.wish.codec.element_bytes);
 }
 
 Worker* ThreadCopyEngine::FillerOf(const FarBuffer& buffer, int64_t place) {

@@ -2,6 +2,7 @@
 #define TFSWAP_KERNELS_THREAD_COPY_ENGINE_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/copy_engine.h"
@@ -23,13 +24,16 @@ class ThreadCopyEngine : public CopyEngine {
   void EmulateLink(double bytes_per_s, int64_t latency_ns) override;
   std::string Hindrance() const override { return far()->Hindrance(); }
   HostPool* host_memory() override { return far()->host(); }
-  FarMemory* far_memory() override { return far(); }
-
-  RatioSampler* sampler() override { return shared_sampler(); }
+  FarStats FarUse() override { return far()->Stats(); }
+  SpillStats FileUse() const override { return far()->FileStats(); }
+  void ResetFarUse() override { far()->ResetStats(); }
+  void SampleCodecs(std::vector<Codec> codecs) override { sampler()->SetCodecs(std::move(codecs)); }
+  void Sample(const FarBuffer& buffer, const void* data) override;
+  std::string CodecSamples() override { return sampler()->Text(); }
 
   // These are one for all CPUs.
   static FarMemory* far();
-  static RatioSampler* shared_sampler();
+  static RatioSampler* sampler();
 
  private:
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;

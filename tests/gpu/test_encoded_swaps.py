@@ -1,0 +1,438 @@
+"""Swaps that the card encodes, on a card whose kernels run on the CPU (`simt`), thread by thread.
+
+Trainings have numbers of their own: products with the identity, as in `test_bytes`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import far_blocks
+import numpy as np
+import pytest
+import tensorflow as tf
+from far_blocks import SECTION_BYTES, UNIT_BYTES, round_up
+from swaps import host_values, swapped_and_compared
+
+import tfswap
+from tfswap.card_codec_speed import card_codec_speeds
+from tfswap.far_ratios import parse_samples
+from tfswap.ops import library
+from tfswap.ops.card_codecs import NAMES
+
+MIB = 1 << 20
+
+pytestmark = [
+    pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
+    pytest.mark.skipif(
+        not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists(),
+        reason="built without nvcc",
+    ),
+]
+on_fake_card = pytest.mark.skipif(
+    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
+)
+
+
+@pytest.fixture
+def number() -> Iterator[int]:
+    lib = library.load()
+    assert tf.config.list_logical_devices("GPU")
+    with tf.device("GPU:0"):
+        tf.identity(tf.constant(1.0)).numpy()
+    device = tfswap.state.number_of("GPU:0")
+    tfswap.reset_memory_stats("GPU:0")
+    yield device
+    lib.inject_fault(device, "")
+    lib.set_verify(device, False)
+    lib.set_host_limit(None)
+    lib.set_budget(device, None)
+    lib.sample_codecs(())
+    tfswap.reset_memory_stats("GPU:0")
+
+
+def settled() -> dict[str, int]:
+    """Statistics when the card has told all that it had to."""
+    with tf.device("GPU:0"):
+        tf.identity(tf.constant(1.0)).numpy()
+    return tfswap.memory_stats("GPU:0")
+
+
+def zvc_bytes(tensor: tf.Tensor) -> int:
+    """By the format, section by section."""
+    raw = tensor.numpy().view(np.uint8)
+    far_bytes = far_blocks.sections_begin(raw.size)
+    for at in range(0, raw.size, SECTION_BYTES):
+        words = raw[at : at + SECTION_BYTES].view(np.uint32)
+        values = int((words != 0).sum())
+        packed = 0 if values == 0 else 4 * -(-words.size // 32) + 4 * values
+        far_bytes += round_up(min(packed, words.nbytes), UNIT_BYTES)
+    return far_bytes
+
+
+def cast(values: tf.Tensor, dtype: str) -> tf.Tensor:
+    """On the host, which can."""
+    with tf.device("CPU:0"):
+        return tf.cast(values, dtype)
+
+
+# Single swaps.
+
+
+@pytest.mark.parametrize("codec", NAMES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_every_byte_comes_back_from_a_codec(number: int, codec: str, dtype: str) -> None:
+    x = cast(host_values(0.5, zeros=0.6), dtype)
+    step = swapped_and_compared(["GPU:0"], 3, lazy=False, codec=codec)
+    for k in range(2):
+        assert step(x, tf.constant(float(k)))
+    stats = settled()
+    size_bytes = x.shape[0] * x.dtype.size
+    assert stats["copies_out"] == stats["copies_in"] == stats["far_compressed_copies_out"] == 6
+    assert stats["far_compressed_bytes_out"] == stats["far_compressed_bytes_in"] == 6 * size_bytes
+    assert 0.3 < stats["far_compressed_kept_bytes_out"] / (6 * size_bytes) < 0.9
+    assert stats["far_host_copies_out"] == stats["far_moved_on"] == 0
+    assert stats["far_buffers"] == stats["host_bytes_in_use"] == 0
+    assert stats["far_compressed_bytes_in_use"] == 0 < stats["far_compressed_peak_bytes"]
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.7, 1.0])
+def test_bytes_are_counted_before_and_after(number: int, zeros: float) -> None:
+    x = host_values(0.5, zeros)
+    assert swapped_and_compared(["GPU:0"], 2, lazy=False, codec="zvc")(x, tf.constant(0.0))
+    stats = settled()
+    assert stats["far_compressed_bytes_out"] == stats["bytes_out"] == 2 * MIB // 2
+    assert stats["far_compressed_kept_bytes_out"] == 2 * zvc_bytes(x)
+    # Room for the worst is held all the same.
+    held_bytes = far_blocks.most_bytes(MIB // 2)
+    assert stats["far_compressed_peak_bytes"] == 2 * held_bytes <= stats["host_peak_bytes"]
+    assert swapped_and_compared(["GPU:0"], 2, lazy=False)(x, tf.constant(0.0))
+    stats = settled()
+    plain = stats["far_host_bytes_out"], stats["far_host_kept_bytes_out"]
+    assert plain == (MIB, MIB)
+    assert stats["far_host_bytes_in"] == stats["far_host_peak_bytes"] == MIB
+
+
+def test_what_was_given_before_statistics_began_anew_is_not_counted(number: int) -> None:
+    x = host_values(0.5, zeros=0.7)
+    step = swapped_and_compared(["GPU:0"], 1, lazy=False, codec="zvc")
+    for k in range(3):
+        assert step(x, tf.constant(float(k)))
+        tfswap.reset_memory_stats("GPU:0")
+    assert settled()["far_compressed_kept_bytes_out"] == 0
+    assert step(x, tf.constant(0.0))
+    assert settled()["far_compressed_kept_bytes_out"] == zvc_bytes(x)
+
+
+def test_lazy_swaps_are_encoded_when_they_have_to_leave(number: int) -> None:
+    lib = library.load()
+    x = host_values(1, zeros=0.8)
+    step = swapped_and_compared(["GPU:0"], 8, lazy=True, codec="rle")
+    assert step(x, tf.constant(0.0))
+    assert settled()["copies_out"] == 0
+    lib.set_budget(number, tfswap.memory_stats("GPU:0")["bytes_in_use"] + 5 * MIB)
+    tfswap.reset_memory_stats("GPU:0")
+    for k in range(3):
+        assert step(x, tf.constant(float(k)))
+    stats = settled()
+    assert stats["peak_bytes"] <= stats["budget_bytes"]
+    assert 0 < stats["far_compressed_copies_out"] == stats["copies_out"] < 3 * 8
+
+
+@on_fake_card
+def test_the_host_waits_for_no_encoding(number: int) -> None:
+    waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
+    x = host_values(0.25, zeros=0.6)
+    counts = {}
+    for codec in ("", "zvc"):
+        step = swapped_and_compared(["GPU:0"], 4, lazy=False, codec=codec)
+        assert step(x, tf.constant(0.0))
+        before = waits()
+        assert step(x, tf.constant(1.0))
+        counts[codec] = waits() - before
+    assert counts["zvc"] == counts[""]  # TensorFlow's own
+
+
+def test_verified_swaps_and_a_changed_bit(number: int) -> None:
+    lib = library.load()
+    x = host_values(0.25, zeros=0.6)
+    lib.set_verify(number, True)
+    for codec in ("", *NAMES):
+        step = swapped_and_compared(["GPU:0"], 2, lazy=False, codec=codec)
+        assert step(x, tf.constant(1.0))
+        lib.inject_fault(number, "corrupt")
+        with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
+            step(x, tf.constant(2.0))
+        lib.inject_fault(number, "")
+        assert step(x, tf.constant(3.0))
+
+
+@pytest.mark.parametrize("kind", ["out", "in"])
+def test_a_failure_is_an_error_and_the_next_step_works(number: int, kind: str) -> None:
+    lib = library.load()
+    x = host_values(0.25, zeros=0.6)
+    step = swapped_and_compared(["GPU:0"], 2, lazy=False, codec="csr")
+    assert step(x, tf.constant(0.0))
+    lib.inject_fault(number, kind)
+    with pytest.raises(tf.errors.InternalError, match="injected fault"):
+        step(x, tf.constant(1.0))
+    lib.inject_fault(number, "")
+    assert step(x, tf.constant(2.0))
+    assert settled()["host_bytes_in_use"] == 0
+
+
+# What cannot be encoded is copied as it is, and counted.
+
+
+def test_elements_of_a_byte_are_copied(number: int) -> None:
+    x = cast(host_values(1, zeros=0.6), "uint8")
+    assert swapped_and_compared(["GPU:0"], 2, lazy=False, codec="zvc")(x, tf.constant(0.0))
+    stats = settled()
+    assert stats["far_compressed_copies_out"] == 0
+    assert stats["far_host_copies_out"] == stats["far_moved_on"] == 2
+
+
+def test_without_room_for_the_worst_it_is_copied(number: int) -> None:
+    lib = library.load()
+    x = host_values(1, zeros=0.6)
+    step = swapped_and_compared(["GPU:0"], 1, lazy=False, codec="zvc")
+    lib.trim_host()
+    lib.set_host_limit(MIB)
+    assert step(x, tf.constant(0.0))
+    stats = settled()
+    assert stats["far_moved_on"] == stats["far_host_copies_out"] == 1
+    assert stats["copies_declined"] == 0
+    lib.set_host_limit(MIB // 2)
+    assert step(x, tf.constant(0.0))
+    assert settled()["copies_declined"] == 1
+
+
+def ran(program: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    process = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "FAKE_CUDA_GEMM": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return answer | {"said": process.stderr}
+
+
+WITHOUT_CODECS = """
+import json, tfswap, tensorflow as tf
+from swaps import host_values, swapped_and_compared
+from tfswap.ops import library
+step = swapped_and_compared(["GPU:0"], 2, lazy=False, codec="zvc")
+same = bool(step(host_values(1, zeros=0.6), tf.constant(0.0)))
+lib = library.load()
+lib.sample_codecs(["zvc"])
+same = same and bool(step(host_values(1, zeros=0.6), tf.constant(0.0)))
+print(json.dumps({"same": same, "problem": lib.codec_problem(1000), "found": lib.codec_samples(),
+                  **tfswap.memory_stats("GPU:0")}))
+"""
+
+
+@on_fake_card
+def test_a_driver_without_codecs_copies() -> None:
+    stats = ran(WITHOUT_CODECS, FAKE_CUDA_REFUSES="code,ptx")
+    assert stats["same"] and stats["found"] == ""
+    assert stats["far_host_copies_out"] == stats["far_moved_on"] == 4
+    assert "codecs on the GPU are not available" in stats["problem"]
+
+
+# What planners are told.
+
+
+def test_ratios_are_what_the_codecs_make(number: int) -> None:
+    lib = library.load()
+    for zeros in (0.0, 0.3, 0.7, 1.0):
+        x = host_values(0.5, zeros)
+        ratios: dict[str, float] = {}
+        for codec in NAMES:
+            step = swapped_and_compared(["GPU:0"], 1, lazy=False, codec=codec)
+            lib.sample_codecs(NAMES)
+            tfswap.reset_memory_stats("GPU:0")
+            assert step(x, tf.constant(0.0))
+            (found,) = parse_samples(lib.codec_samples(), NAMES).values()
+            stats = settled()
+            kept = stats["far_compressed_kept_bytes_out"] / stats["far_compressed_bytes_out"]
+            assert found[codec] == pytest.approx(kept, abs=0.01), (codec, zeros)
+            ratios = ratios or found
+            assert found == ratios  # the same zeros, whoever encodes
+    lib.sample_codecs(())
+    assert lib.codec_samples() == ""
+    assert settled()["host_bytes_in_use"] == 0
+
+
+@on_fake_card
+def test_sampling_waits_for_nothing_in_a_step(number: int) -> None:
+    lib = library.load()
+    waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
+    step = swapped_and_compared(["GPU:0"], 4, lazy=True)
+    x = host_values(0.5, zeros=0.5)
+    assert step(x, tf.constant(0.0))
+    counts = []
+    for codecs in ((), NAMES):
+        lib.sample_codecs(codecs)
+        before = waits()
+        assert step(x, tf.constant(1.0))
+        counts.append(waits() - before)
+    assert counts[0] == counts[1]
+    assert len(parse_samples(lib.codec_samples(), NAMES)) == 4
+
+
+def test_speeds_are_measured_within_the_budget_and_remembered(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lib = library.load()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tfswap.card_codec_speed._known", {})
+    in_use = tfswap.memory_stats("GPU:0")["bytes_in_use"]
+    lib.set_budget(number, in_use + 100_000)
+    assert card_codec_speeds(lib, number, NAMES, search_s=0.1) == ()
+    assert not list(tmp_path.rglob("*.json"))
+    lib.set_budget(number, in_use + 300_000)
+    (speed,) = card_codec_speeds(lib, number, ("zvc",), search_s=0.1)
+    assert (speed.name, speed.threads) == ("zvc", 0) and 0 < speed.device_part <= 1
+    assert speed.encode.ns(MIB, 0.5) > 0 and speed.decode.ns(MIB, 0.5) > 0
+    stats = tfswap.memory_stats("GPU:0")
+    assert stats["bytes_in_use"] == in_use and stats["far_compressed_copies_out"] == 0
+    (path,) = tmp_path.rglob("zvc.json")
+    assert lib.codec_device(number).replace(" ", "_") in path.parent.name
+    # Another process reads it.
+    monkeypatch.setattr("tfswap.card_codec_speed._known", {})
+    monkeypatch.setattr(lib, "measure_device_codec", None)
+    assert card_codec_speeds(lib, number, ("zvc",)) == (speed,)
+
+
+def test_launches_are_checked(number: int) -> None:
+    lib = library.load()
+    with pytest.raises(library.LibraryError, match="not in 4 of 48"):
+        lib.set_codec_launch(number, "zvc", (4, 48))
+    with pytest.raises(library.LibraryError, match="no codec 'lz4' on the GPU"):
+        lib.set_codec_launch(number, "lz4", (4, 64))
+    with pytest.raises(library.LibraryError, match="a CPU has no codecs of its own"):
+        lib.set_codec_launch(0, "zvc", (4, 64))
+
+
+# Trainings.
+
+TRAINING = """
+import json, sys
+import keras, numpy as np, tensorflow as tf, tfswap
+
+TENSORS = 9
+tf.config.experimental.enable_tensor_float_32_execution(False)  # which would round
+options = json.loads(sys.argv[1])
+
+class Bytes(keras.Model):
+    def train_step(self, data):
+        x, identity = data[0], tf.eye(32)
+        hosts, there, same = [], [], []
+        for i in range(TENSORS):
+            with tf.device("CPU:0"), tf.control_dependencies(there[-1:]):
+                hosts.append(x * float(i + 1))
+            with tf.device("GPU:0"):
+                there.append(tf.matmul(hosts[-1], identity))
+        for host, product in zip(reversed(hosts), reversed(there)):
+            with tf.device("GPU:0"), tf.control_dependencies([there[-1], *same[-1:]]):
+                back = tf.matmul(product, identity)
+            with tf.device("CPU:0"):
+                same.append(tf.reduce_sum(back[::1000]) + tf.cast(
+                    tf.reduce_sum(tf.cast(tf.not_equal(back, host), tf.int32)), tf.float32))
+        with tf.device("CPU:0"):
+            return {"loss": tf.add_n(same)}
+
+losses, synced = [], []
+class Losses(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        losses.append(float(logs["loss"]).hex())
+
+inputs = keras.Input((32,))
+model = Bytes(inputs, inputs)
+model.compile(loss="mse", jit_compile=False)
+batch = 8 * 1024
+dice = np.random.default_rng(0)
+x = np.where(dice.random((2 * batch, 32)) < 0.75, 0, dice.random((2 * batch, 32))).astype("f4")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(batch)
+swap = tfswap.AutoSwap(verbose=0, slab=False, **options) if options else None
+callbacks = [swap, Losses()] if swap else [Losses()]
+model.fit(data, epochs=6, verbose=0, callbacks=callbacks)
+told = {"losses": losses, "stats": tfswap.memory_stats("GPU:0")}
+if swap:
+    report = swap.report
+    told |= {"outcome": report.outcome, "notes": report.notes, "budget": report.budget_bytes,
+             "tiers": {each.name: [each.bytes_out, each.kept_bytes_out] for each in report.tiers},
+             "codecs": sorted({each.codec for f in report.plan.functions for each in f.swaps})
+                       if report.plan else []}
+print(json.dumps(told))
+"""
+
+
+@functools.cache
+def unswapped() -> dict[str, Any]:
+    return ran(TRAINING, "{}")
+
+
+def trained(**options: Any) -> dict[str, Any]:
+    told = ran(TRAINING, json.dumps({"budget": "7MiB", **options}))
+    assert told["losses"] == unswapped()["losses"]  # bit for bit
+    assert told["outcome"] == "swapped", told["notes"]
+    assert told["stats"]["peak_bytes"] <= told["budget"]
+    assert told["stats"]["far_buffers"] == told["stats"]["host_bytes_in_use"] == 0
+    return told
+
+
+@pytest.mark.parametrize("checked", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_training_with_a_codec_has_the_same_losses(checked: bool) -> None:
+    told = trained(codec="zvc", verify=checked)
+    assert told["codecs"] == ["zvc"]
+    stats = told["stats"]
+    assert stats["far_compressed_copies_out"] > 0
+    left, kept = stats["far_compressed_bytes_out"], stats["far_compressed_kept_bytes_out"]
+    assert left == stats["far_compressed_copies_out"] * MIB
+    # A quarter of the values, and a bit for each.
+    assert kept / left == pytest.approx(0.25 + 1 / 32, abs=0.005)
+    assert told["tiers"]["compressed"] == [left, kept]
+
+
+@on_fake_card
+def test_auto_leaves_a_slow_card_s_codecs_alone() -> None:
+    told = trained(codec="auto")
+    assert told["codecs"] == [""]
+    assert told["stats"]["far_compressed_copies_out"] == 0 < told["stats"]["far_host_copies_out"]
+
+
+@on_fake_card
+def test_auto_takes_a_fast_card_s_codecs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an earlier process would have measured them on a card that is no emulator."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "tfswap" / "codecs" / "NVIDIA_FAKE_4096_MiB-v1"
+    folder.mkdir(parents=True)
+    for name in NAMES:
+        speed = {"name": name, "threads": 0, "out": [1000, 0, 0], "in": [1000, 0, 0]}
+        (folder / f"{name}.json").write_text(json.dumps({**speed, "launch": [8, 256]}))
+    # And on a link that is not.
+    monkeypatch.setenv("FAKE_CUDA_COPY_MB_S", "50")
+    told = trained(codec="auto")
+    assert set(told["codecs"]) <= {"", *NAMES} and told["codecs"] != [""]
+    stats = told["stats"]
+    assert 0 < stats["far_compressed_kept_bytes_out"] < 0.4 * stats["far_compressed_bytes_out"]
+
+
+def test_a_codec_that_the_card_has_not_is_told() -> None:
+    pytest.importorskip("blosc2")
+    told = trained(codec="lz4")
+    assert "codec='lz4' has no effect: a GPU encodes by zvc, rle, csr" in told["said"]
+    assert told["stats"]["far_compressed_copies_out"] == 0

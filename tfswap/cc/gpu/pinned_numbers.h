@@ -1,0 +1,53 @@
+#ifndef TFSWAP_GPU_PINNED_NUMBERS_H_
+#define TFSWAP_GPU_PINNED_NUMBERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "core/host_pool.h"
+
+namespace tfswap {
+
+// Pairs of numbers that a card tells the host, in pages of a pool of pinned memory, which get them
+// back when nothing is awaited any more. Not thread-safe.
+class PinnedNumbers {
+ public:
+  explicit PinnedNumbers(HostPool* pool) : pool_(pool) {}
+  PinnedNumbers(const PinnedNumbers&) = delete;
+  PinnedNumbers& operator=(const PinnedNumbers&) = delete;
+
+  // Two zeros; null if the pool has no more.
+  uint64_t* Take() {
+    if (free_.empty()) {
+      auto* page = static_cast<uint64_t*>(pool_->Allocate(kPageBytes));
+      if (page == nullptr) return nullptr;
+      pages_.push_back(page);
+      for (int64_t i = kPairs; i-- > 0;) free_.push_back(page + 2 * i);
+    }
+    uint64_t* pair = free_.back();
+    free_.pop_back();
+    pair[0] = pair[1] = 0;
+    return pair;
+  }
+
+  // The card will not write to it any more.
+  void Give(uint64_t* pair) {
+    free_.push_back(pair);
+    if (free_.size() < pages_.size() * kPairs) return;
+    for (uint64_t* page : pages_) pool_->Free(page, kPageBytes);
+    pages_.clear();
+    free_.clear();
+  }
+
+ private:
+  static constexpr int64_t kPageBytes = 4096;
+  static constexpr int64_t kPairs = kPageBytes / (2 * sizeof(uint64_t));
+
+  HostPool* const pool_;
+  std::vector<uint64_t*> pages_;
+  std::vector<uint64_t*> free_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GPU_PINNED_NUMBERS_H_

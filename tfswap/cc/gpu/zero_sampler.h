@@ -1,0 +1,49 @@
+#ifndef TFSWAP_GPU_ZERO_SAMPLER_H_
+#define TFSWAP_GPU_ZERO_SAMPLER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/hazard_tracker.h"
+#include "gpu/cuda_card.h"
+#include "gpu/pinned_numbers.h"
+
+namespace tfswap {
+
+// Counts zeros in the tensors that pass, on the card, and says what its codecs would make of them:
+// RatioSampler's part, which has the host encode sections. The host waits for the card when it asks
+// for the answer, and not before. Thread-safe.
+class ZeroSampler {
+ public:
+  ZeroSampler(CudaCard* card, HazardTracker* tracker, HostPool* pool)
+      : card_(card), tracker_(tracker), numbers_(pool) {}
+
+  // None: off, and what was found is forgotten.
+  void SetCodecs(std::vector<Codec> codecs);
+  void Sample(const std::string& label, const void* data, int64_t bytes, int word_bytes);
+  // As RatioSampler::Text(); rle's as if zeros were each by itself.
+  std::string Text();
+
+ private:
+  struct Found {
+    int64_t bytes;
+    int word_bytes;
+    uint64_t* counts;  // zeros, words
+  };
+
+  CudaCard* const card_;
+  HazardTracker* const tracker_;
+  std::atomic<bool> on_{false};
+  std::mutex mu_;  // of all below
+  std::vector<Codec> codecs_;
+  PinnedNumbers numbers_;
+  std::map<std::string, Found> found_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GPU_ZERO_SAMPLER_H_

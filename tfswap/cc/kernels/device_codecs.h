@@ -1,0 +1,47 @@
+#ifndef TFSWAP_KERNELS_DEVICE_CODECS_H_
+#define TFSWAP_KERNELS_DEVICE_CODECS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tfswap {
+
+// How a codec's kernels are started.
+struct CodecLaunch {
+  int blocks = 16;    // few, so that the rest of the card goes on computing
+  int threads = 512;  // a block's: whole warps, 32 to 1024
+};
+
+// What one codec made of one tensor.
+struct CodecTimes {
+  int64_t far_bytes = 0;
+  int64_t encode_ns = 0;
+  int64_t decode_ns = 0;
+};
+
+// Codecs that are a device's own work, by name.
+class DeviceCodecs {
+ public:
+  virtual ~DeviceCodecs() = default;
+
+  // The device, as far as it decides how fast they are.
+  virtual std::string DeviceName() = 0;
+  // How many blocks of a launch it can run at once, at the least.
+  virtual int Processors() = 0;
+  // "" or why there are none.
+  virtual std::string Problem() = 0;
+  // From now on.
+  virtual absl::Status SetLaunch(const std::string& codec, const CodecLaunch& launch) = 0;
+  // There and back, while nothing else runs; an error also if that changed a byte. Needs memory on
+  // the device for the tensor.
+  virtual absl::StatusOr<CodecTimes> Measure(const std::string& codec, int word_bytes,
+                                             const void* data, int64_t bytes,
+                                             const CodecLaunch& launch, int repeats) = 0;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_KERNELS_DEVICE_CODECS_H_
