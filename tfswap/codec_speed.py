@@ -52,10 +52,10 @@ def _lossless() -> tuple[str, ...]:
 @cache
 def _speed(name: str, threads: int) -> CodecSpeed:
     path = _cache_folder() / f"{name}-{threads}.json"
-    known = _read(path)
+    known = speed_of(remembered(path))
     if known is None:
         known = measured(name, threads)
-        _write(path, known)
+        remember(path, data_of(known))
     return known
 
 
@@ -108,10 +108,14 @@ def fitted(amounts: NDArray[np.float64], ns: Sequence[float]) -> CodecTime:
 
 
 def _cache_folder() -> Path:
-    """For this machine: what decides how fast codecs are is in the name."""
+    """For this machine."""
+    return cache_folder(_processor(), str(cores()), _core.codec_path(), f"v{_VERSION}")
+
+
+def cache_folder(*machine: str) -> Path:
+    """Where speeds of a machine's codecs are kept: what decides about them is in its name."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    machine = "-".join([_processor(), str(cores()), _core.codec_path(), f"v{_VERSION}"])
-    name = "".join(c if c.isalnum() or c in "-." else "_" for c in machine)
+    name = "".join(c if c.isalnum() or c in "-." else "_" for c in "-".join(machine))
     return base / "tfswap" / "codecs" / name
 
 
@@ -125,24 +129,37 @@ def _processor() -> str:
     return platform.processor() or "unknown"
 
 
-def _read(path: Path) -> CodecSpeed | None:
-    """What an earlier process wrote; None for what is not there or not like that."""
+def speed_of(data: Any) -> CodecSpeed | None:
+    """What `data_of` made of it; None for anything else."""
     try:
-        data: Any = json.loads(path.read_text())
-        times = [CodecTime(*(float(data[way][i]) for i in range(3))) for way in ("out", "in")]
-        return CodecSpeed(str(data["name"]), int(data["threads"]), *times)
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        out, back = (CodecTime(*(float(data[way][i]) for i in range(3))) for way in ("out", "in"))
+        part = float(data.get("device_part", 0.0))
+        return CodecSpeed(str(data["name"]), int(data["threads"]), out, back, part)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None
 
 
-def _write(path: Path, speed: CodecSpeed) -> None:
-    """Written for the next process; without a place to write to it measures again."""
-    data = {
+def data_of(speed: CodecSpeed) -> dict[str, Any]:
+    """For a file."""
+    return {
         "name": speed.name,
         "threads": speed.threads,
         "out": [speed.encode.begin_ns, speed.encode.byte_ns, speed.encode.kept_byte_ns],
         "in": [speed.decode.begin_ns, speed.decode.byte_ns, speed.decode.kept_byte_ns],
+        "device_part": speed.device_part,
     }
+
+
+def remembered(path: Path) -> Any:
+    """What an earlier process wrote; None for what is not there or not like that."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def remember(path: Path, data: dict[str, Any]) -> None:
+    """Writes it for the next process; without a place to write to, that one measures again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}")

@@ -63,12 +63,14 @@ class CodecSpeed:
 
     Attributes:
         name: of the codec.
-        threads: how many work at a buffer.
+        threads: how many of the host work at a buffer.
         encode: time for one buffer.
         decode: time for one buffer.
+        device_part: of the device, how much works at it rather than at ops.
     """
 
     name: str
     threads: int
     encode: CodecTime
     decode: CodecTime
+    device_part: float = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tfswap import budget as budgets
+from tfswap.card_codec_speed import card_codec_speeds, use_remembered
 from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
 from tfswap.codecs import NEED_BLOSC, find_blosc
@@ -14,6 +15,7 @@ from tfswap.far_tier import FarTier
 from tfswap.file_link import measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
 from tfswap.machine import Machine
+from tfswap.ops.card_codecs import NAMES as CARD_CODECS
 from tfswap.ops.library import Library, LibraryError
 from tfswap.plan import TIERS
 from tfswap.planners.assignment import AUTO, CSWAP, FarMemory
@@ -71,7 +73,7 @@ class ManagedDevices:
         )
         self.budget_bytes = self._resolved_budget(self.device)
         self._host_limit_bytes = 0
-        self._before: dict[str, int] = {}  # statistics when training began
+        self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
 
     @property
@@ -82,14 +84,14 @@ class ManagedDevices:
     def take(self) -> None:
         """Puts budgets and options in force."""
         options = self._options
-        self._before = self._library.memory_stats(self.device)
+        self._before = {device: self._library.memory_stats(device) for device in self.numbers}
         self._host_limit_bytes = budgets.resolve_host_limit(
             options.host_limit,
             self.budget_bytes if self.on_cpu else None,
             available_bytes=self._available_bytes,
         )
         self._library.set_host_limit(self._host_limit_bytes)
-        if any(codec in NEED_BLOSC for codec in self.codecs):
+        if self.on_cpu and any(codec in NEED_BLOSC for codec in self.codecs):
             self._library.load_blosc(str(find_blosc()))
         if options.spill_dir is not None and self.on_cpu:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
@@ -103,9 +105,22 @@ class ManagedDevices:
             self._library.set_verify(device, options.verify)
             if options.slab:
                 self._library.always_slab(device, True)
+        if not self.on_cpu:
+            self._take_codecs()
         self._library.trim_malloc()
         if self.on_cpu and options.workspace_limit is not None:
             self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
+
+    def _take_codecs(self) -> None:
+        """A plan that was given encodes without asking how fast that is."""
+        for device in self.numbers:
+            use_remembered(self._library, device, self.codecs)
+        codec = self._options.codec
+        if codec in (None, AUTO, CSWAP) or self.codecs:
+            return
+        problem = self._library.codec_problem(self.device)
+        problem = problem or f"a GPU encodes by {', '.join(CARD_CODECS)}"
+        self._warn(f"codec={codec!r} has no effect: {problem.removeprefix('tfswap: ')}")
 
     def give_back(self) -> None:
         """Leaves the devices as if there had been no training; harmless when called again."""
@@ -169,8 +184,11 @@ class ManagedDevices:
             self._host_limit_bytes,
             machine.copy_bytes_per_s,
         )
+        if not self.on_cpu:
+            own = card_codec_speeds(self._library, self.device, self.codecs)
+            return FarMemory(host, codecs=own, whole_blocks=True)
         speeds = codec_speeds(self.codecs)
-        if self._options.spill_dir is None or not self.on_cpu:
+        if self._options.spill_dir is None:
             return FarMemory(host, codecs=speeds)
         file = measured_file(os.fspath(self._options.spill_dir), self._options.spill_limit)
         return FarMemory(host, file, speeds)
@@ -179,25 +197,28 @@ class ManagedDevices:
     def codecs(self) -> tuple[str, ...]:
         """Those that far memory may be encoded by, as the options say."""
         codec = self._options.codec
-        if codec is None or not self.on_cpu:
+        if codec is None:
             return ()
-        return _CONSIDERED if codec in (AUTO, CSWAP) else (codec,)
+        wanted = _CONSIDERED if codec in (AUTO, CSWAP) else (codec,)
+        if self.on_cpu:
+            return wanted
+        if self._library.codec_problem(self.device):
+            return ()
+        return tuple(name for name in wanted if name in CARD_CODECS)
 
     def file_problem(self) -> str:
         """What was wrong when the file tier failed last; "" if it never did in this training."""
         return self._library.file_problem() if self._options.spill_dir is not None else ""
 
     def tiers(self) -> tuple[TierUse, ...]:
-        """What went through far memory since `take`; nothing is known of a GPU's."""
-        if not self.on_cpu:
-            return ()
-        stats = self._library.memory_stats(self.device)
+        """What went through the planned device's far memory since `take`."""
+        stats, before = self._library.memory_stats(self.device), self._before[self.device]
         return tuple(
             TierUse(
                 name,
                 stats[f"far_{name}_peak_bytes"],
-                stats[f"far_{name}_bytes_out"] - self._before[f"far_{name}_bytes_out"],
-                stats[f"far_{name}_kept_bytes_out"] - self._before[f"far_{name}_kept_bytes_out"],
+                stats[f"far_{name}_bytes_out"] - before[f"far_{name}_bytes_out"],
+                stats[f"far_{name}_kept_bytes_out"] - before[f"far_{name}_kept_bytes_out"],
             )
             for name in TIERS
         )

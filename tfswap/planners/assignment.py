@@ -62,11 +62,14 @@ class FarMemory:
         host: as it is; encoded buffers cross the same link, and share its capacity.
         file: None: there is none.
         codecs: that may be used.
+        whole_blocks: encoding frees no host memory: how long a buffer becomes is known too late,
+            so each has room for all of it.
     """
 
     host: FarTier
     file: FarTier | None = None
     codecs: tuple[CodecSpeed, ...] = ()
+    whole_blocks: bool = False
 
     @property
     def links(self) -> Sequence[Link]:
@@ -134,13 +137,15 @@ def assign(
         if far.file is not None:
             search.improve(encode=False, deadline_s=deadline_s)
         return search.best
-    # From the best of what others would do.
+    # From the best of what others do.
     begun = []
     failure: FarMemoryTooSmall | None = None
     for other in (None, CSWAP, *(speed.name for speed in far.codecs)):
         search.begin(other)
         try:
             search.fit()
+            if far.file is not None:
+                search.improve(encode=False, deadline_s=deadline_s)
             begun.append(search.best)
         except FarMemoryTooSmall as error:
             failure = failure or error
@@ -229,7 +234,7 @@ class _Search:
                     if place == self.best.places[tensor]:
                         continue
                     tried = self.tried({**self.best.places, tensor: place})
-                    if self._fits(tried) and tried.cost_ns < self.best.cost_ns:
+                    if tried.cost_ns < self.best.cost_ns and self._fits(tried):
                         self.best = tried
             if self.best.cost_ns >= before_ns:
                 return
@@ -261,10 +266,19 @@ class _Search:
         return sorted(self._of_tensor, key=lambda tensor: (-size_bytes(tensor), tensor))
 
     def _host_bytes(self, assignment: Assignment) -> int:
-        return assignment.result.far_peak_bytes[0] if self._swaps else 0
+        return self._held_bytes(assignment)[0] if self._swaps else 0
+
+    def _held_bytes(self, assignment: Assignment) -> Sequence[int]:
+        """What each tier holds at most."""
+        encoded = any(place.tier == COMPRESSED for place in assignment.places.values())
+        if not (self._far.whole_blocks and encoded):
+            return assignment.result.far_peak_bytes
+        # As late as the codecs have it.
+        whole = [replace(swap, far_bytes=-1) for swap in assignment.swaps]
+        return simulate(self._timeline, whole, self._far.links).far_peak_bytes
 
     def _fits(self, assignment: Assignment) -> bool:
-        held = assignment.result.far_peak_bytes
+        held = self._held_bytes(assignment)
         return all(
             bytes_ <= link.capacity_bytes
             for bytes_, link in zip(held, (self._far.host, self._far.file), strict=False)
@@ -312,7 +326,7 @@ class _Search:
     def _cores_ns(speed: CodecSpeed, ns: int) -> int:
         from tfswap.machine import cores
 
-        return round(ns * speed.threads / cores())
+        return round(ns * (speed.threads / cores() + speed.device_part))
 
     def _pays(self, tensor: str, place: Place) -> bool:
         """CSWAP's inequality: T < T'.
