@@ -15,9 +15,9 @@ import tfswap  # before TensorFlow's first operation: it brings the device that 
 
 
 def digits(count: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """The first of them, [count, 8, 8, 1] in 0..1, and which digits they are."""
+    """The first of them, [count, 8, 8, 1] in -1..1 (black is not 0), and which digits they are."""
     scanned = load_digits()
-    x = scanned.images[:count, :, :, np.newaxis].astype(np.float32) / 16
+    x = scanned.images[:count, :, :, np.newaxis].astype(np.float32) / 8 - 1
     return x, scanned.target[:count].astype(np.int32)
 
 
@@ -28,7 +28,9 @@ def for_digits(net: keras.Model) -> keras.Model:
     return keras.Model(scanned, net(layers.Concatenate()([enlarged] * 3)))
 
 
-def train(net: keras.Model, budget: str, batch: int, steps: int, epochs: int) -> None:
+def train(
+    net: keras.Model, budget: str, batch: int, steps: int, epochs: int, learning_rate: float
+) -> None:
     """Trains inside a budget, and prints what was moved for it.
 
     Args:
@@ -37,10 +39,11 @@ def train(net: keras.Model, budget: str, batch: int, steps: int, epochs: int) ->
         batch: Examples in a batch.
         steps: Of an epoch.
         epochs: How many.
+        learning_rate: Of SGD with momentum.
     """
     model = for_digits(net)
     model.compile(
-        optimizer=keras.optimizers.SGD(learning_rate=0.05, momentum=0.9),
+        optimizer=keras.optimizers.SGD(learning_rate, momentum=0.9),
         loss="sparse_categorical_crossentropy",
         metrics=["accuracy"],
         jit_compile=False,

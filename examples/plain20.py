@@ -52,7 +52,8 @@ def main() -> None:
     parser.add_argument("--activation", choices=("relu", "leaky_relu"), default="relu")
     activation = parser.parse_args().activation
     keras.utils.set_random_seed(1)
-    train(plain20(10, activation), BUDGET, batch=BATCH, steps=STEPS, epochs=EPOCHS)
+    net = plain20(10, activation)
+    train(net, BUDGET, batch=BATCH, steps=STEPS, epochs=EPOCHS, learning_rate=0.05)
 
 
 if __name__ == "__main__":
