@@ -6,8 +6,10 @@ Rates are of the tensor's bytes: what an encoded one gains over a plain copy is 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import statistics
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu_check.context import Context, Skip
 from benchmarks.gpu_check.driver import Driver
+from tfswap.launch_search import Point, search
 from tfswap.ops.card_codecs import NAMES, CardCodecs, Launch
 from tfswap.ops.library import LibraryError
 
@@ -26,6 +29,8 @@ _ZEROS, _QUICK_ZEROS = (0.2, 0.4, 0.6, 0.8), (0.6,)
 _SEARCHED_ZEROS = 0.6
 _BLOCKS, _QUICK_BLOCKS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128), (2, 4)
 _THREADS, _QUICK_THREADS = (128, 256, 512, 1024), (64, 128)
+# Of the 40, so many are tried by chance, and by what is known then.
+_RANDOM, _GUIDED = 6, 12
 _ROUNDS, _REPEATS = 3, 4
 # A launch of fewer threads is taken for this much of the best one's time: the rest of the card
 # computes meanwhile.
@@ -159,32 +164,30 @@ def _tensors(
     }
 
 
-def _launches(context: Context) -> Iterator[Launch]:
-    for blocks in _QUICK_BLOCKS if context.quick else _BLOCKS:
-        for threads in _QUICK_THREADS if context.quick else _THREADS:
-            yield Launch(blocks, threads)
-
-
 def _search(context: Context, bench: Bench, codec: str, dtype: str) -> Launch:
     """The launch of the fewest threads that is nearly as fast as the fastest."""
-    measured: dict[Launch, Rates] = {}
-    for launch in _launches(context):
-        if context.seconds_left() < 1:
-            context.note(f"not all launches of {codec}, {dtype} were tried, for want of time")
-            break
-        measured[launch] = rates = bench.encoded(codec, _DTYPES[dtype], launch)
+
+    def seconds_a_gb(point: Point) -> float:
+        rates = bench.encoded(codec, _DTYPES[dtype], Launch(*point))
         context.figures["launches"].append(
             {
                 **{"codec": codec, "dtype": dtype, "zeros": _SEARCHED_ZEROS},
-                **{"blocks": launch.blocks, "threads": launch.threads},
+                **{"blocks": point[0], "threads": point[1]},
                 **{"out_gb_s": rates.out_gb_s, "in_gb_s": rates.in_gb_s},
             }
         )
-    if not measured:
-        return Launch()
-    fastest = min(rates.both_s_a_gb for rates in measured.values())
-    good = [launch for launch, r in measured.items() if r.both_s_a_gb <= _GOOD_ENOUGH * fastest]
-    return min(good, key=lambda launch: launch.blocks * launch.threads)
+        return rates.both_s_a_gb
+
+    blocks = _QUICK_BLOCKS if context.quick else _BLOCKS
+    grid = list(itertools.product(blocks, _QUICK_THREADS if context.quick else _THREADS))
+    left_s = context.seconds_left() - 1
+    found = None
+    if left_s > 0:
+        deadline_s = time.monotonic() + left_s
+        found = search(grid, seconds_a_gb, first=_RANDOM, guided=_GUIDED, deadline_s=deadline_s)
+    if found is None or len(found.seconds) < min(len(grid), _RANDOM + _GUIDED):
+        context.note(f"fewer launches of {codec}, {dtype} were tried, for want of time")
+    return Launch() if found is None else Launch(*found.smallest(_GOOD_ENOUGH))
 
 
 def _measure(

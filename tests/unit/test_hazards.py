@@ -236,7 +236,20 @@ def the_end_of_a_far_block_is_reused(host: Host) -> Iterator[None]:
     yield host.use(A, "x")
 
 
+def encoded_over_what_is_read(host: Host) -> Iterator[None]:
+    """The end of the far block is where a tensor is still coming back from."""
+    yield host.make(A, "x")
+    yield host.leave(A, G)
+    yield host.free(A)
+    yield host.come_back(B, G)
+    yield host.make(A, "y")
+    yield host.encode(A, F, 2 * MIB)
+    yield host.use(B, "x")
+    yield host.use(A, "y")
+
+
 PROGRAMS = [
+    encoded_over_what_is_read,
     encoded_and_reused,
     the_end_of_a_far_block_is_reused,
     swap_and_reuse,
@@ -444,6 +457,12 @@ def test_host_memory_is_idle_when_its_copies_have_ended() -> None:
     assert host.tracker.is_idle(HOST + MIB, MIB)
     host.card.finish(lambda queues: queues[0])
     assert host.tracker.is_idle(HOST, MIB)
+    host.encode(A, F, 2 * MIB)
+    assert not host.tracker.is_idle(HOST + MIB, MIB)
+    host.card.finish(lambda queues: queues[0])
+    assert host.tracker.is_idle(HOST + MIB, MIB)
+    host.decode(B, F, 2 * MIB)
+    assert not host.tracker.is_idle(HOST + MIB, MIB)
 
 
 def test_a_refused_copy_is_told() -> None:
