@@ -295,6 +295,7 @@ def races(check: Path, codec: str, element_bytes: int) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.slow
 def test_no_thread_races_another(tmp_path: Path) -> None:
     check = made_race_check(tmp_path)
     for codec in NAMES:

@@ -86,7 +86,13 @@ def test_what_host_memory_has_no_room_for_goes_to_the_file(unswapped, disk):
     assert tfswap.memory_stats()["far_file_bytes_in_use"] == 0
 
 
-@pytest.mark.parametrize("codec", codecs.available())
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [name if name == "zvc" else pytest.param(name, marks=SLOW) for name in codecs.available()],
+)
 def test_every_lossless_codec_changes_no_number(unswapped, codec):
     if codec in codecs.LOSSY:
         with pytest.raises(ValueError, match="unknown codec"):
@@ -99,7 +105,7 @@ def test_every_lossless_codec_changes_no_number(unswapped, codec):
     assert any("of what left)" in note for note in swap.report.notes)
 
 
-@pytest.mark.parametrize("codec", ["auto", "cswap"])
+@pytest.mark.parametrize("codec", ["auto", pytest.param("cswap", marks=SLOW)])
 def test_codecs_are_chosen_on_a_slow_link(unswapped, codec):
     losses, swap = swapped(unswapped, codec=codec, link_bandwidth="0.2GB/s")
     assert losses.losses == unswapped.losses
@@ -180,7 +186,14 @@ def with_fault(lib, unswapped, disk, kind, **options) -> tuple[Losses, tfswap.Au
     return trained(lambda: compiled(convolutions()), [swap, faults], epochs=2), swap
 
 
-@pytest.mark.parametrize("kind", ["write-error", "write-full", "short-write", "disk-full", "slow"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "write-error",
+        "disk-full",
+        *(pytest.param(kind, marks=SLOW) for kind in ("write-full", "short-write", "slow")),
+    ],
+)
 def test_what_cannot_be_written_stays_in_memory(lib, unswapped, disk, kind):
     """The file takes its part first, then nothing more: host memory has room for it."""
 
@@ -206,7 +219,7 @@ def test_what_cannot_be_written_stays_in_memory(lib, unswapped, disk, kind):
     ("kind", "text"),
     [
         ("read-error", "Input/output error"),
-        ("end-of-file", "swapping in"),
+        pytest.param("end-of-file", "swapping in", marks=SLOW),
         ("bit-flip", "checksum"),
     ],
 )
