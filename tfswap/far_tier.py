@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tfswap.machine import cores
+from tfswap.machine import Machine, cores
+from tfswap.plan import TIERS
 
-HOST, COMPRESSED, FILE = "host", "compressed", "file"
-"""The tiers, as plans name them (`tfswap.plan.TIERS`)."""
+HOST, COMPRESSED, FILE = TIERS
+"""The tiers, as plans name them."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,19 @@ class FarTier:
     in_latency_ns: int
     capacity_bytes: int
     core_bytes_per_s: float = math.inf
+
+    @classmethod
+    def of_host(cls, machine: Machine, capacity_bytes: int) -> FarTier:
+        """Host memory behind a machine's link."""
+        return cls(
+            HOST,
+            machine.out_bytes_per_s,
+            machine.in_bytes_per_s,
+            machine.out_latency_ns,
+            machine.in_latency_ns,
+            capacity_bytes,
+            machine.copy_bytes_per_s,
+        )
 
     def copy_ns(self, bytes_out: int, bytes_in: int) -> int:
         """How much longer a step takes because cores see to the bytes, spread over all of them."""

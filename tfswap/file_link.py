@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
-
 from tfswap import _core
 from tfswap.far_tier import FILE, FarTier
+from tfswap.simulator import NO_LIMIT
 
 _MEASURED_BYTES = 128 << 20
 # From the end of the op that a copy waits for to its first byte: a thread wakes up, and the disk.
 _LATENCY_NS = 200_000
 # Of one core: checksums, and what the kernel does for each request.
 _CHECKED_BYTES_PER_S = 8e9
-_NO_LIMIT = int(np.iinfo(np.int64).max)
 
 
 def measured_file(folder: str, limit_bytes: int | None) -> FarTier:
@@ -33,7 +31,7 @@ def measured_file(folder: str, limit_bytes: int | None) -> FarTier:
         speed.both_read_bytes_per_s,
         _LATENCY_NS,
         _LATENCY_NS,
-        _NO_LIMIT if limit_bytes is None else limit_bytes,
+        NO_LIMIT if limit_bytes is None else limit_bytes,
         core_bytes_per_s=_CHECKED_BYTES_PER_S,
     )
 

@@ -175,15 +175,7 @@ class ManagedDevices:
 
     def far_memory(self, machine: Machine) -> FarMemory:
         """The tiers behind the planned device, whose link is the machine's."""
-        host = FarTier(
-            "host",
-            machine.out_bytes_per_s,
-            machine.in_bytes_per_s,
-            machine.out_latency_ns,
-            machine.in_latency_ns,
-            self._host_limit_bytes,
-            machine.copy_bytes_per_s,
-        )
+        host = FarTier.of_host(machine, self._host_limit_bytes)
         if not self.on_cpu:
             own = card_codec_speeds(self._library, self.device, self.codecs)
             return FarMemory(host, codecs=own, whole_blocks=True)
@@ -253,16 +245,11 @@ class ManagedDevices:
 
     def _resolved_budget(self, device: int) -> int:
         """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
-        if device < FIRST_GPU:
-            in_use_bytes = self._library.memory_stats(device)["bytes_in_use"]
-            return budgets.resolve(
-                self._options.budget,
-                available_bytes=self._available_bytes,
-                in_use_bytes=in_use_bytes,
-            )
-        gpu = self._library.memory_stats(device)
+        stats = self._library.memory_stats(device)
+        on_cpu = device < FIRST_GPU
         return budgets.resolve(
             self._options.budget,
-            device_limit_bytes=gpu["memory_bytes"],
-            in_use_bytes=gpu["bytes_in_use"],
+            device_limit_bytes=None if on_cpu else stats["memory_bytes"],
+            available_bytes=self._available_bytes if on_cpu else None,
+            in_use_bytes=stats["bytes_in_use"],
         )

@@ -23,8 +23,8 @@ from tfswap.planners.assignment import (
 from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
 from tfswap.profile import Profile
-from tfswap.simulator import Link, Swap
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline
+from tfswap.simulator import NO_LIMIT, Link, Swap
+from tfswap.timeline import Absence, Timeline
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def plan_function(
     """
     timeline = profile.timeline
     if far is None:
-        far = FarMemory(_boundless(machine))
+        far = FarMemory(FarTier.of_host(machine, NO_LIMIT))
     decision, assignment = _decide(
         timeline, policy, machine, budget_bytes, planning_time_s, say, far, ratios or {}, codec
     )
@@ -111,18 +111,6 @@ def placed_anew(
     deadline_s = time.monotonic() + planning_time_s
     before = at_places(timeline, swaps, far, ratios, planned.assignment.places)
     return before, assign(timeline, swaps, far, ratios, codec=codec, deadline_s=deadline_s)
-
-
-def _boundless(machine: Machine) -> FarTier:
-    return FarTier(
-        "host",
-        machine.out_bytes_per_s,
-        machine.in_bytes_per_s,
-        machine.out_latency_ns,
-        machine.in_latency_ns,
-        OUTLIVES_STEP_NS,
-        machine.copy_bytes_per_s,
-    )
 
 
 def _decide(

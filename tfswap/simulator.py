@@ -16,7 +16,8 @@ from tfswap.timeline import Timeline
 __all__ = ["Link", "SimResult", "Swap", "core_tiers", "simulate", "swap_rows"]
 
 
-_NO_LIMIT = int(np.iinfo(np.int64).max)
+NO_LIMIT = int(np.iinfo(np.int64).max)
+"""Of a tier's capacity, in bytes."""
 
 
 class Link(Protocol):
@@ -117,7 +118,7 @@ def core_tiers(machine: Link | Sequence[Link]) -> list[_core.Tier]:
             float(link.in_bytes_per_s),
             int(link.out_latency_ns),
             int(link.in_latency_ns),
-            int(getattr(link, "capacity_bytes", _NO_LIMIT)),
+            int(getattr(link, "capacity_bytes", NO_LIMIT)),
         )
         for link in links
     ]

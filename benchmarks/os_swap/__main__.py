@@ -4,12 +4,16 @@
 
 Needs root. Each training runs in a process of its own, within a memory cgroup of so many MiB and
 with a swap file: once TensorFlow as it is, once under tfswap, whose file tier is on the same disk.
-(What either process does not use any more, of its start say, the kernel swaps out.) And once
-without a limit. The cgroup and the swap file are taken away at the end.
+(What either process does not use any more, of its start say, the kernel swaps out.) The cgroup and
+the swap file are taken away at the end. For each limit, in turns:
+
+    unlimited ─▶ tfswap ─▶ os_swap ─▶ unlimited ─▶ ...
+    └────────── --repeats times ─────────┘
 
 A JSON line for each limit. Keys: rss_mib unlimited_step_s os_swap_step_s tfswap_step_s
-os_swap_ratio tfswap_ratio (both to the unlimited step); null: a training ran out of memory. Of
-tfswap's training also what it says of itself (`training.py`).
+os_swap_ratio tfswap_ratio (both to the unlimited step of the same turns); null: a training ran out
+of memory. Times are medians over all timed steps. Of tfswap's last training also what it says of
+itself (`training.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from benchmarks.os_swap.limits import MemoryLimit, NotAllowed, SwapFile
 
 _MIB = 1 << 20
 _CHILD = "benchmarks.os_swap.training"
+# By the name of the keys: how it is trained, and whether within the limit.
+KINDS = {"unlimited": ("plain", False), "tfswap": ("tfswap", True), "os_swap": ("plain", True)}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -40,6 +46,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--image", type=int, default=224, help="pixels (224)")
     parser.add_argument("--rss", default="2000,1600,1300", help="limits in MiB, with commas")
     parser.add_argument("--steps", type=int, default=8, help="timed, of each training (8)")
+    parser.add_argument("--repeats", type=int, default=1, help="of each training (1)")
     parser.add_argument(
         "--folder",
         type=Path,
@@ -58,20 +65,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         limits = [int(limit) for limit in options.rss.split(",")]
         with MemoryLimit() as cgroup:
-            unlimited_s = None
-            if "unlimited" not in skipped:
-                unlimited_s = _step_s(train(options, "plain", None))
             for rss_mib in limits:
                 cgroup.set_bytes(rss_mib * _MIB)
                 # The same for both: a limit, a disk, and a swap file on it.
                 with SwapFile(options.folder, 4 << 30):
-                    plain = {} if "os_swap" in skipped else train(options, "plain", cgroup)
-                    swapped = {} if "tfswap" in skipped else train(options, "tfswap", cgroup)
-                print(json.dumps(line(rss_mib, unlimited_s, plain, swapped)), flush=True)
+                    trained = in_turns(options, skipped, cgroup)
+                print(json.dumps(line(rss_mib, trained)), flush=True)
     except NotAllowed as error:
         print(f"benchmarks.os_swap: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def in_turns(
+    options: argparse.Namespace, skipped: set[str], cgroup: MemoryLimit
+) -> dict[str, list[dict[str, Any]]]:
+    """What the trainings within one limit say of themselves, by how they were run."""
+    trained: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for _ in range(options.repeats):
+        for kind, (mode, limited) in KINDS.items():
+            if kind not in skipped:
+                trained[kind].append(train(options, mode, cgroup if limited else None))
+    return trained
 
 
 def train(options: argparse.Namespace, mode: str, cgroup: MemoryLimit | None) -> dict[str, Any]:
@@ -96,27 +111,29 @@ def train(options: argparse.Namespace, mode: str, cgroup: MemoryLimit | None) ->
     return result
 
 
-def _step_s(result: dict[str, Any]) -> float | None:
-    return statistics.median(result["step_s"]) if result else None
+def _step_s(trained: list[dict[str, Any]]) -> float | None:
+    """The median of all steps; none if a training was killed."""
+    if not trained or not all(trained):
+        return None
+    return statistics.median(step_s for each in trained for step_s in each["step_s"])
 
 
 def _ratio(step_s: float | None, unlimited_s: float | None) -> float | None:
     return None if step_s is None or unlimited_s is None else round(step_s / unlimited_s, 3)
 
 
-def line(
-    rss_mib: int, unlimited_s: float | None, plain: dict[str, Any], swapped: dict[str, Any]
-) -> dict[str, Any]:
+def line(rss_mib: int, trained: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """What is printed for one limit."""
-    os_swap_s, tfswap_s = _step_s(plain), _step_s(swapped)
+    step_s = {kind: _step_s(each) for kind, each in trained.items()}
+    said = trained["tfswap"][-1] if trained["tfswap"] else {}
     return {
         "rss_mib": rss_mib,
-        "unlimited_step_s": unlimited_s,
-        "os_swap_step_s": os_swap_s,
-        "tfswap_step_s": tfswap_s,
-        "os_swap_ratio": _ratio(os_swap_s, unlimited_s),
-        "tfswap_ratio": _ratio(tfswap_s, unlimited_s),
-        **{key: value for key, value in swapped.items() if key != "step_s"},
+        "unlimited_step_s": step_s["unlimited"],
+        "os_swap_step_s": step_s["os_swap"],
+        "tfswap_step_s": step_s["tfswap"],
+        "os_swap_ratio": _ratio(step_s["os_swap"], step_s["unlimited"]),
+        "tfswap_ratio": _ratio(step_s["tfswap"], step_s["unlimited"]),
+        **{key: value for key, value in said.items() if key != "step_s"},
     }
 
 

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfswap.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, FarTier
+from tfswap.machine import cores
 from tfswap.simulator import Link, SimResult, Swap, simulate
 from tfswap.timeline import Timeline
 
@@ -132,21 +133,13 @@ def assign(
     """
     search = _Search(timeline, tuple(sorted(swaps)), far, ratios)
     if codec != AUTO:
-        search.begin(codec)
-        search.fit()
-        if far.file is not None:
-            search.improve(encode=False, deadline_s=deadline_s)
-        return search.best
+        return search.ruled(codec, deadline_s)
     # From the best of what others do.
     begun = []
     failure: FarMemoryTooSmall | None = None
     for other in (None, CSWAP, *(speed.name for speed in far.codecs)):
-        search.begin(other)
         try:
-            search.fit()
-            if far.file is not None:
-                search.improve(encode=False, deadline_s=deadline_s)
-            begun.append(search.best)
+            begun.append(search.ruled(other, deadline_s))
         except FarMemoryTooSmall as error:
             failure = failure or error
     if failure is not None and not begun:
@@ -187,6 +180,14 @@ class _Search:
         for swap in swaps:
             self._of_tensor[timeline.absences[swap.absence].tensor].append(swap)
         self.best = self.tried(dict.fromkeys(self._of_tensor, Place(HOST)))
+
+    def ruled(self, codec: str | None, deadline_s: float | None) -> Assignment:
+        """Encoded by one rule; only what goes to the file is searched for."""
+        self.begin(codec)
+        self.fit()
+        if self._far.file is not None:
+            self.improve(encode=False, deadline_s=deadline_s)
+        return self.best
 
     def begin(self, codec: str | None) -> None:
         """Places before any search."""
@@ -324,8 +325,6 @@ class _Search:
 
     @staticmethod
     def _cores_ns(speed: CodecSpeed, ns: int) -> int:
-        from tfswap.machine import cores
-
         return round(ns * (speed.threads / cores() + speed.device_part))
 
     def _pays(self, tensor: str, place: Place) -> bool:
