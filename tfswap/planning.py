@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tfswap.far_tier import FILE, FarTier
+from tfswap.grappler.graph import StepGraph
+from tfswap.kept_order import kept_order
 from tfswap.machine import Machine
 from tfswap.plan import FunctionPlan, Return, TensorSwap
 from tfswap.planners import portfolio
@@ -55,6 +58,7 @@ def plan_function(
     far: FarMemory | None = None,
     ratios: Ratios | None = None,
     codec: str | None = AUTO,
+    graph: StepGraph | None = None,
 ) -> Planned:
     """Plans one graph.
 
@@ -68,6 +72,7 @@ def plan_function(
         far: The tiers of far memory. None: one without bounds behind the machine's link.
         ratios: What codecs make of the tensors.
         codec: Who decides about encoding, see `tfswap.planners.assignment`.
+        graph: The graph, for the order of ops that keeps the load what was simulated.
 
     Raises:
         BudgetTooSmall: No plan of this policy fits the budget.
@@ -90,6 +95,9 @@ def plan_function(
         unswapped_peak_bytes=profile.unswapped_peak_bytes,
         unswapped_step_ns=timeline.step_ns,
     )
+    if graph is not None and decision.swaps:
+        kept = kept_order(profile, graph, function, decision.swaps, budget_bytes)
+        function = dataclasses.replace(function, order=(*function.order, *kept))
     least = min(least_wait_ns(timeline, machine, budget_bytes), assignment.result.stall_ns)
     return Planned(function, decision, assignment, least)
 

@@ -38,6 +38,7 @@ class Profile:
             edges.
         worst_peak_bytes: Peak load if all updates of variables ran at the step's very end, which
             stock TensorFlow's executor may do: its queue has no order.
+        large_ops: The timeline's ops that make or read what is large enough to be swapped.
     """
 
     timeline: Timeline
@@ -45,6 +46,7 @@ class Profile:
     order: tuple[tuple[str, str], ...]
     unswapped_peak_bytes: int
     worst_peak_bytes: int
+    large_ops: tuple[int, ...] = ()
 
 
 def profile_step(
@@ -71,6 +73,7 @@ def profile_step(
         graph.order,
         _peak_without_delays(step, timeline, graph, late_updates=False),
         _peak_without_delays(step, timeline, graph, late_updates=True),
+        step.users_of(min_bytes),
     )
 
 
@@ -208,6 +211,11 @@ class _Step:
                 if node is None or not node.alias:
                     taken.setdefault(place, op_place)
         return same, taken
+
+    def users_of(self, min_bytes: int) -> tuple[int, ...]:
+        """Places of the ops that use buffers of at least so many bytes."""
+        large = np.flatnonzero(self.buffer_bytes >= min_bytes)
+        return tuple(sorted({op for buffer in large for op in self.users[buffer]}))
 
     def timeline(self, graph: StepGraph, absences: list[Absence]) -> Timeline:
         nodes = [graph.nodes.get(name) for name in self.names]

@@ -107,6 +107,7 @@ class SwapRun:
         self._plan = SwapPlan()
         self._steps_a_call = 1
         self._profile: Profile | None = None
+        self._graph: StepGraph | None = None
         self._plannings: list[Planned] = []
         self._looks_at_ratios = False
         self._steps_since_ratios = 0
@@ -380,7 +381,7 @@ class SwapRun:
         if not description:
             raise _Forgotten
         self._fingerprint = fingerprint
-        graph = StepGraph.parse(description)
+        self._graph = graph = StepGraph.parse(description)
         self._profile = profile_step(trace, graph, fingerprint, self._plan.min_bytes)
         if self._options.save_profile is not None:
             save_profile(self._profile, self._options.save_profile)
@@ -398,6 +399,7 @@ class SwapRun:
                 far=self._devices.far_memory(self._machine),
                 ratios=self._ratios_now(),
                 codec=self._options.codec,
+                graph=self._graph,
             )
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
             self._stay_with_bootstrap(str(error))

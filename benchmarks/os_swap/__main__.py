@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -62,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the trainings; answers the exit status."""
     options = parse(arguments)
     skipped = set(filter(None, options.skip.split(",")))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)  # so that nothing stays behind
     try:
         limits = [int(limit) for limit in options.rss.split(",")]
         with MemoryLimit() as cgroup:
@@ -75,6 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks.os_swap: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _end(number: int, frame: object) -> None:
+    sys.exit(128 + number)
 
 
 def in_turns(
@@ -101,7 +108,11 @@ def train(options: argparse.Namespace, mode: str, cgroup: MemoryLimit | None) ->
         text=True,
         preexec_fn=None if cgroup is None else cgroup.enter,
     )
-    output, _ = child.communicate()
+    try:
+        output, _ = child.communicate()
+    finally:
+        child.kill()
+        child.wait()
     if options.verbose:
         print(output, file=sys.stderr)
     if child.returncode != 0:
