@@ -6,7 +6,7 @@ DATA is a model, whose intermediate outputs are taken after some steps of traini
 zeros80: normal values with so many percent zeros at random places. Keys: codec data dtype threads
 ratio out_gb_s in_gb_s memcpy_gb_s. ``ratio`` is encoded to source bytes; speeds are source bytes
 per second of encoding, decoding, and of one std::memcpy a thread, in turn in the same run: medians.
-Of zfp the rate is --rate percent, and it is for float32 only.
+Of zfp and bfp the rate is --rate percent, and they are for float32 only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", nargs="+", choices=DATA, help="these only")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="these only")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="(1 2)")
-    parser.add_argument("--rate", type=int, default=50, help="of zfp, in percent (50)")
+    parser.add_argument("--rate", type=int, default=50, help="of zfp and bfp, in percent (50)")
     parser.add_argument("--mib", type=float, help="the buffer's size as float32 (96; quick: 24)")
     parser.add_argument("--steps", type=int, help="of training before outputs are taken (8; 2)")
     options = parser.parse_args(arguments)

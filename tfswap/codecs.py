@@ -1,10 +1,12 @@
 """Codecs of far memory: which there are, which can be used here, and why the others cannot.
 
 ``zvc``, ``rle`` and ``csr`` are tfswap's own, for tensors with many zeros; they, ``lz4`` and
-``zstd`` give back every bit. ``zfp`` is lossy: float32 at a fixed part of its size. The last three
-are c-blosc2's (``pip install "tfswap[codecs]"``), which need not be there.
+``zstd`` give back every bit. ``zfp`` and ``bfp`` are lossy: float32 at a fixed part of its size.
+``lz4``, ``zstd`` and ``zfp`` are c-blosc2's (``pip install "tfswap[codecs]"``), which need not be
+there. ``bfp``, block floating point, is tfswap's: its speed is that of a copy, and what it keeps is
+less exact than ZFP's at the same rate where neighbours are alike.
 
-The encodings: ``cc/codecs``. They are those of CSWAP+ (Chen et al. 2023), section 5 of
+The encodings: ``cc/codecs``. All but ``bfp`` are those of CSWAP+ (Chen et al. 2023), section 5 of
 ``docs/papers.md``.
 """
 
@@ -17,7 +19,7 @@ from pathlib import Path
 from tfswap import _core
 
 LOSSLESS = ("zvc", "rle", "csr", "lz4", "zstd")
-LOSSY = ("zfp",)
+LOSSY = ("zfp", "bfp")
 NAMES = (*LOSSLESS, *LOSSY)
 NEED_BLOSC = ("lz4", "zstd", "zfp")
 

@@ -18,8 +18,8 @@
 
 #include "codecs/blosc.h"
 #include "codecs/codec.h"
+#include "codecs/codec_path.h"
 #include "codecs/codec_stream.h"
-#include "codecs/word_kernels.h"
 #include "core/thread_team.h"
 
 namespace py = pybind11;
@@ -67,7 +67,7 @@ CodecSpec SpecOf(const std::string& codec, int element_bytes, int rate_percent) 
   const std::optional<Codec> parsed = ParseCodec(codec);
   if (!parsed) {
     throw std::invalid_argument("unknown codec '" + codec +
-                                "': allowed are stored, zvc, rle, csr, lz4, zstd, zfp");
+                                "': allowed are stored, zvc, rle, csr, lz4, zstd, zfp, bfp");
   }
   const CodecSpec spec = {*parsed, element_bytes, rate_percent};
   const std::string fault = WhyNot(spec);

@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "codecs/bfp.h"
 #include "codecs/blosc.h"
+#include "codecs/codec_path.h"
 #include "codecs/sparse.h"
-#include "codecs/word_kernels.h"
 #include "core/copy.h"
 
 namespace tfswap {
 namespace {
 
-constexpr const char* kNames[] = {"stored", "zvc", "rle", "csr", "lz4", "zstd", "zfp"};
+constexpr const char* kNames[] = {"stored", "zvc", "rle", "csr", "lz4", "zstd", "zfp", "bfp"};
 constexpr int kCodecs = sizeof(kNames) / sizeof(kNames[0]);
 constexpr size_t kSampleBytes = 4096;
 
@@ -29,11 +30,15 @@ void WriteHeader(const CodecSpec& spec, char* to) {
   std::memcpy(to, &header, sizeof(header));
 }
 
+bool IsLossy(Codec codec) { return codec == Codec::kZfp || codec == Codec::kBfp; }
+
 // As sections keep it.
 CodecSpec Normalised(const CodecSpec& spec) {
   CodecSpec normalised = spec;
   normalised.element_bytes = spec.element_bytes == 2 ? 2 : 4;
-  normalised.rate_percent = spec.codec == Codec::kZfp ? std::clamp(spec.rate_percent, 1, 100) : 100;
+  const int least_rate = spec.codec == Codec::kBfp ? kLeastBfpRate : 1;
+  normalised.rate_percent =
+      IsLossy(spec.codec) ? std::clamp(spec.rate_percent, least_rate, 100) : 100;
   return normalised;
 }
 
@@ -76,6 +81,8 @@ size_t EncodeBody(const CodecSpec& spec, const char* from, size_t bytes, char* t
     case Codec::kZstd:
     case Codec::kZfp:
       return EncodeWithBlosc(spec, from, bytes, to, capacity);
+    case Codec::kBfp:
+      return EncodeBfp(spec.rate_percent, from, bytes, to);
   }
   return 0;
 }
@@ -93,27 +100,33 @@ std::optional<Codec> ParseCodec(std::string_view name) {
 
 std::string WhyNot(const CodecSpec& spec) {
   if (spec.codec < Codec::kLz4) return "";
-  if (spec.codec == Codec::kZfp && spec.element_bytes != 4) {
-    return "zfp encodes float32 only, and these elements have " +
+  const std::string name = CodecName(spec.codec);
+  if (IsLossy(spec.codec) && spec.element_bytes != 4) {
+    return name + " encodes float32 only, and these elements have " +
            std::to_string(spec.element_bytes) +
            " bytes; allowed for them are zvc, rle, csr, lz4, zstd";
   }
-  if (spec.codec == Codec::kZfp && (spec.rate_percent < 1 || spec.rate_percent > 100)) {
-    return "the rate of zfp is from 1 to 100 percent, not " + std::to_string(spec.rate_percent);
+  if (IsLossy(spec.codec) && (spec.rate_percent < 1 || spec.rate_percent > 100)) {
+    return "the rate of " + name + " is from 1 to 100 percent, not " +
+           std::to_string(spec.rate_percent);
   }
-  return BloscIsLoaded() ? ""
-                         : std::string(CodecName(spec.codec)) +
-                               " needs c-blosc2's library, which is not loaded";
+  const bool usable = spec.codec == Codec::kBfp || BloscIsLoaded();
+  return usable ? "" : name + " needs c-blosc2's library, which is not loaded";
 }
 
 size_t EncodeUnlessStored(const CodecSpec& given, const void* source, size_t bytes, void* target) {
   CodecSpec spec = Normalised(given);
   const char* const from = static_cast<const char*>(source);
   char* const to = static_cast<char*>(target);
+  constexpr CodecSpec kExact = {Codec::kZvc, 4, 100};
   // Finite numbers are all that ZFP knows.
-  if (spec.codec == Codec::kZfp && !AllFinite(from, bytes)) spec = {Codec::kZvc, 4, 100};
+  if (spec.codec == Codec::kZfp && !AllFinite(from, bytes)) spec = kExact;
   const bool encodable = bytes > 0 && bytes <= kSectionBytes;
-  const size_t body = encodable ? EncodeBody(spec, from, bytes, to + kSectionHeaderBytes) : 0;
+  size_t body = encodable ? EncodeBody(spec, from, bytes, to + kSectionHeaderBytes) : 0;
+  if (body == 0 && encodable && spec.codec == Codec::kBfp) {
+    spec = kExact;
+    body = EncodeBody(spec, from, bytes, to + kSectionHeaderBytes);
+  }
   if (body == 0) spec = {Codec::kStored, 4, 100};
   WriteHeader(spec, to);
   return body == 0 ? 0 : body + kSectionHeaderBytes;
@@ -155,6 +168,9 @@ bool DecodeSection(const void* source, size_t encoded_bytes, void* target, size_
       return DecodeRle(spec.element_bytes, from, body_bytes, to, bytes, past_cache);
     case Codec::kCsr:
       return DecodeCsr(spec.element_bytes, from, body_bytes, to, bytes);
+    case Codec::kBfp:
+      return spec.element_bytes == 4 &&
+             DecodeBfp(spec.rate_percent, from, body_bytes, to, bytes, past_cache);
     default:
       return DecodeWithBlosc(spec, from, body_bytes, to, bytes);
   }

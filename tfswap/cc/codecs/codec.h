@@ -9,13 +9,13 @@
 
 namespace tfswap {
 
-enum class Codec : uint8_t { kStored, kZvc, kRle, kCsr, kLz4, kZstd, kZfp };
+enum class Codec : uint8_t { kStored, kZvc, kRle, kCsr, kLz4, kZstd, kZfp, kBfp };
 
-// How a buffer is encoded. All but kZfp give back every bit.
+// How a buffer is encoded. All but kZfp and kBfp give back every bit.
 struct CodecSpec {
   Codec codec = Codec::kStored;
   int element_bytes = 4;   // 2, else words of 4
-  int rate_percent = 100;  // kZfp only: encoded size, of the source's; 1..100
+  int rate_percent = 100;  // lossy ones: encoded size, of the source's; 1..100
 };
 
 inline bool operator==(const CodecSpec& a, const CodecSpec& b) {
@@ -23,7 +23,7 @@ inline bool operator==(const CodecSpec& a, const CodecSpec& b) {
          a.rate_percent == b.rate_percent;
 }
 
-// "stored", "zvc", "rle", "csr", "lz4", "zstd", "zfp".
+// "stored", "zvc", "rle", "csr", "lz4", "zstd", "zfp", "bfp".
 const char* CodecName(Codec codec);
 std::optional<Codec> ParseCodec(std::string_view name);
 
@@ -35,9 +35,10 @@ std::string WhyNot(const CodecSpec& spec);
 //   | codec | element_bytes | rate_percent | 0 | body |
 //
 // A section that its codec does not make smaller is stored: its body is the source; of kZvc, kRle
-// and kCsr, also one that has no zero in some spots that are looked at. A section of kZfp with a
-// NaN or an infinity in it is encoded as kZvc. 64 KiB are measured to be as fast as more, and
-// faster than fewer; places of words in a section fit 16 bits then.
+// and kCsr, also one that has no zero in some spots that are looked at. A section of kZfp or kBfp
+// with a NaN or an infinity in it is encoded as kZvc; so is one of kBfp at 100 percent or of less
+// than 2 KiB. Of kBfp, 11 percent is the least: a lower rate is taken for it. 64 KiB are measured
+// to be as fast as more, and faster than fewer; places of words in a section fit 16 bits then.
 constexpr size_t kSectionBytes = 64 << 10;
 constexpr size_t kSectionHeaderBytes = 4;
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "codecs/word_kernels.h"
+#include "codecs/codec_path.h"
 
 namespace tfswap {
 namespace {

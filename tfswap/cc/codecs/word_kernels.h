@@ -3,13 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace tfswap {
 
 // The inner loops of the codecs for sparse data, over *words* of 2 or 4 bytes in *groups* of 32. A
 // group has one bitmap of 32 bits, the first word's bit lowest; a bit is set where the word is
-// kept. Which instructions a loop is written in changes its speed, never a byte of what it writes.
+// kept.
 constexpr size_t kGroupWords = 32;
 constexpr size_t kBitmapBytes = kGroupWords / 8;
 
@@ -33,16 +32,8 @@ struct WordKernels {
   size_t (*count_zeros)(const char* from, size_t words);
 };
 
-// Of words of so many bytes: 2, else 4.
-const WordKernels& KernelsFor(int element_bytes);
-
-// The instructions in use: "avx512", "avx2" or "portable"; from the start, the best there are here.
-const char* CodecPath();
-const char* BestCodecPath();
-// For tests. False: there is no such path on this machine.
-bool SetCodecPath(std::string_view name);
-
-// In word_kernels_<path>.cc; null where this machine or build has none.
+// In word_kernels_<path>.cc, of words of so many bytes: 2, else 4; null where this machine or build
+// has none.
 const WordKernels* PortableKernels(int element_bytes);
 const WordKernels* Avx2Kernels(int element_bytes);
 const WordKernels* Avx512Kernels(int element_bytes);

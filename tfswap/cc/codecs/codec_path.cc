@@ -1,4 +1,4 @@
-#include "codecs/word_kernels.h"
+#include "codecs/codec_path.h"
 
 #include <atomic>
 
@@ -8,12 +8,15 @@ namespace {
 struct Path {
   const char* name;
   const WordKernels* (*kernels)(int element_bytes);
+  const BfpKernels* (*bfp)();
 };
 
-constexpr Path kPaths[] = {
-    {"avx512", &Avx512Kernels}, {"avx2", &Avx2Kernels}, {"portable", &PortableKernels}};
+constexpr Path kPaths[] = {{"avx512", &Avx512Kernels, &Avx512BfpKernels},
+                           {"avx2", &Avx2Kernels, &Avx2BfpKernels},
+                           {"portable", &PortableKernels, &PortableBfpKernels}};
 
-// Words of 4 bytes decide: some machines have AVX-512 for them and not for those of 2.
+// Words of 4 bytes decide: some machines have AVX-512 for them and not for those of 2. What
+// processors have for them is what block floating point needs.
 const Path* BestPath() {
   static const Path* const best = [] {
     const Path* path = kPaths;
@@ -30,13 +33,6 @@ std::atomic<const Path*>& ChosenPath() {
 
 }  // namespace
 
-const WordKernels& KernelsFor(int element_bytes) {
-  const Path* path = ChosenPath().load(std::memory_order_relaxed);
-  const int word_bytes = element_bytes == 2 ? 2 : 4;
-  while (path->kernels(word_bytes) == nullptr) ++path;
-  return *path->kernels(word_bytes);
-}
-
 const char* CodecPath() { return ChosenPath().load()->name; }
 
 const char* BestCodecPath() { return BestPath()->name; }
@@ -49,5 +45,14 @@ bool SetCodecPath(std::string_view name) {
   }
   return false;
 }
+
+const WordKernels& KernelsFor(int element_bytes) {
+  const Path* path = ChosenPath().load(std::memory_order_relaxed);
+  const int word_bytes = element_bytes == 2 ? 2 : 4;
+  while (path->kernels(word_bytes) == nullptr) ++path;
+  return *path->kernels(word_bytes);
+}
+
+const BfpKernels& KernelsForBfp() { return *ChosenPath().load(std::memory_order_relaxed)->bfp(); }
 
 }  // namespace tfswap

@@ -1,0 +1,59 @@
+#include "codecs/bfp.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "codecs/codec_path.h"
+
+namespace tfswap {
+namespace {
+
+// A value's 32 bits, times the rate, without its part of the step.
+constexpr int BitsAt(int rate_percent) {
+  return std::min((32 * rate_percent - 50) / 100, kBfpMostBits);
+}
+static_assert(BitsAt(kLeastBfpRate) == kBfpLeastBits && BitsAt(kLeastBfpRate - 1) < kBfpLeastBits,
+              "the least rate is that of the fewest bits");
+
+// 0: not by this codec.
+size_t BlocksOf(int rate_percent, size_t bytes) {
+  return rate_percent < kLeastBfpRate || rate_percent >= 100 ? 0 : bytes / kBfpBlockBytes;
+}
+
+bool StepsAreValid(const char* from, size_t blocks, int bits) {
+  bool valid = true;
+  for (size_t block = 0; block < blocks; ++block, from += BfpEncodedBytes(bits)) {
+    for (size_t row = 0; row < kBfpRows; ++row) {
+      const auto step = static_cast<unsigned char>(from[row]);
+      valid &= step >= kBfpLeastStep && step <= kBfpMostStep;
+    }
+  }
+  return valid;
+}
+
+}  // namespace
+
+size_t EncodeBfp(int rate_percent, const char* from, size_t bytes, char* to) {
+  const size_t blocks = BlocksOf(rate_percent, bytes);
+  const int bits = BitsAt(rate_percent);
+  if (blocks == 0 || !KernelsForBfp().encode(from, blocks, bits, to)) return 0;
+  const size_t block_bytes = blocks * kBfpBlockBytes;
+  const size_t encoded_bytes = blocks * BfpEncodedBytes(bits);
+  std::memcpy(to + encoded_bytes, from + block_bytes, bytes - block_bytes);
+  return encoded_bytes + bytes - block_bytes;
+}
+
+bool DecodeBfp(int rate_percent, const char* from, size_t encoded_bytes, char* to, size_t bytes,
+               bool past_cache) {
+  const size_t blocks = BlocksOf(rate_percent, bytes);
+  const int bits = BitsAt(rate_percent);
+  const size_t block_bytes = blocks * kBfpBlockBytes;
+  const size_t left_bytes = bytes - block_bytes;
+  if (blocks == 0 || encoded_bytes != blocks * BfpEncodedBytes(bits) + left_bytes) return false;
+  if (!StepsAreValid(from, blocks, bits)) return false;
+  KernelsForBfp().decode(from, blocks, bits, to, past_cache);
+  std::memcpy(to + block_bytes, from + encoded_bytes - left_bytes, left_bytes);
+  return true;
+}
+
+}  // namespace tfswap
