@@ -20,17 +20,6 @@ size_t BlocksOf(int rate_percent, size_t bytes) {
   return rate_percent < kLeastBfpRate || rate_percent >= 100 ? 0 : bytes / kBfpBlockBytes;
 }
 
-bool StepsAreValid(const char* from, size_t blocks, int bits) {
-  bool valid = true;
-  for (size_t block = 0; block < blocks; ++block, from += BfpEncodedBytes(bits)) {
-    for (size_t row = 0; row < kBfpRows; ++row) {
-      const auto step = static_cast<unsigned char>(from[row]);
-      valid &= step >= kBfpLeastStep && step <= kBfpMostStep;
-    }
-  }
-  return valid;
-}
-
 }  // namespace
 
 size_t EncodeBfp(int rate_percent, const char* from, size_t bytes, char* to) {
@@ -50,8 +39,7 @@ bool DecodeBfp(int rate_percent, const char* from, size_t encoded_bytes, char* t
   const size_t block_bytes = blocks * kBfpBlockBytes;
   const size_t left_bytes = bytes - block_bytes;
   if (blocks == 0 || encoded_bytes != blocks * BfpEncodedBytes(bits) + left_bytes) return false;
-  if (!StepsAreValid(from, blocks, bits)) return false;
-  KernelsForBfp().decode(from, blocks, bits, to, past_cache);
+  if (!KernelsForBfp().decode(from, blocks, bits, to, past_cache)) return false;
   std::memcpy(to + block_bytes, from + encoded_bytes - left_bytes, left_bytes);
   return true;
 }

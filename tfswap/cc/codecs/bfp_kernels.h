@@ -31,8 +31,8 @@ constexpr int kBfpLeastBits = 3, kBfpMostBits = 23;
 struct BfpKernels {
   // False: a value is not finite, and what is in `to` is undefined.
   bool (*encode)(const char* from, size_t blocks, int bits, char* to);
-  // `past_cache`: the values are not read soon. Any bytes may be given.
-  void (*decode)(const char* from, size_t blocks, int bits, char* to, bool past_cache);
+  // False: a step is none that is written. `past_cache`: the values are not read soon.
+  bool (*decode)(const char* from, size_t blocks, int bits, char* to, bool past_cache);
 };
 
 // In bfp_kernels_<path>.cc; null where this build has none.

@@ -21,14 +21,15 @@ using Bits = uint32_t __attribute__((vector_size(kRegisterBytes)));
 using Floats = float __attribute__((vector_size(kRegisterBytes)));
 
 constexpr int kExponentAt = 23;
+constexpr size_t kAheadBytes = 512;
 
 // What numbers of so many bits have in common. They are kept with `centre` added, which as a float
 // is so large that the sum's last bit is one step.
 struct Numbers {
   explicit Numbers(int bits)
-      : least(kCentre + 1), most(kCentre + (1 << bits) - 1), centre(kCentre + (1 << (bits - 1))) {}
+      : least(kBase + 1), most(kBase + (1 << bits) - 1), centre(kBase + (1 << (bits - 1))) {}
 
-  static constexpr int32_t kCentre = 0x4B000000;  // 2^23
+  static constexpr int32_t kBase = 0x4B000000;  // 2^23
   const int32_t least, most, centre;
 };
 
@@ -86,7 +87,7 @@ TFSWAP_BFP_TARGET bool EncodeBlocks(const char* from, size_t blocks, int bits, c
             reinterpret_cast<Words>(reinterpret_cast<Floats>(words[i]) * steps_of_one + centre);
         const Words no_less = Most(rounded, All(numbers.least));
         const Words symmetric = no_less < numbers.most ? no_less : All(numbers.most);
-        number[i] = reinterpret_cast<Bits>(symmetric ^ Numbers::kCentre);
+        number[i] = reinterpret_cast<Bits>(symmetric ^ Numbers::kBase);
         packed[i] |= number[i] << used;
       }
       used += bits;
@@ -101,10 +102,11 @@ TFSWAP_BFP_TARGET bool EncodeBlocks(const char* from, size_t blocks, int bits, c
 }
 
 template <bool kPastCache>
-TFSWAP_BFP_TARGET void DecodeBlocks(const char* from, size_t blocks, int bits, char* to) {
+TFSWAP_BFP_TARGET bool DecodeBlocks(const char* from, size_t blocks, int bits, char* to) {
   const Numbers numbers(bits);
   const Floats centre = reinterpret_cast<Floats>(All(numbers.centre));
   const uint32_t mask = (uint32_t{1} << bits) - 1;
+  bool valid = true;
   for (size_t block = 0; block < blocks; ++block) {
     const char* const steps = from;
     from += kBfpRows;
@@ -119,6 +121,7 @@ TFSWAP_BFP_TARGET void DecodeBlocks(const char* from, size_t blocks, int bits, c
           number[i] |= next << left;
           packed[i] = next >> (bits - left);
         }
+        __builtin_prefetch(from + kAheadBytes);
         from += kBfpRowBytes;
         left += 32 - bits;
       } else {
@@ -126,9 +129,10 @@ TFSWAP_BFP_TARGET void DecodeBlocks(const char* from, size_t blocks, int bits, c
         left -= bits;
       }
       const auto exponent = static_cast<unsigned char>(steps[row]);
+      valid &= exponent >= kBfpLeastStep && exponent <= kBfpMostStep;
       const Floats step = reinterpret_cast<Floats>(All(int32_t{exponent} << kExponentAt));
       for (int i = 0; i < kRegisters; ++i) {
-        const Bits sum = (number[i] & mask) | uint32_t{Numbers::kCentre};
+        const Bits sum = (number[i] & mask) | uint32_t{Numbers::kBase};
         const Floats value = (reinterpret_cast<Floats>(sum) - centre) * step;
         char* const out = to + i * kRegisterBytes;
         if constexpr (kPastCache) {
@@ -140,11 +144,13 @@ TFSWAP_BFP_TARGET void DecodeBlocks(const char* from, size_t blocks, int bits, c
     }
   }
   if constexpr (kPastCache) EndPastCache();
+  return valid;
 }
 
-void Decode(const char* from, size_t blocks, int bits, char* to, bool past_cache) {
+bool Decode(const char* from, size_t blocks, int bits, char* to, bool past_cache) {
   const bool aligned = reinterpret_cast<uintptr_t>(to) % kRegisterBytes == 0;
-  (past_cache && aligned ? &DecodeBlocks<true> : &DecodeBlocks<false>)(from, blocks, bits, to);
+  const auto decode = past_cache && aligned ? &DecodeBlocks<true> : &DecodeBlocks<false>;
+  return decode(from, blocks, bits, to);
 }
 
 constexpr BfpKernels kBfpKernels = {&EncodeBlocks, &Decode};
