@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tfswap import _core
+from tfswap import _core, codecs
 
 HEADER_BYTES = 4
 SECTION_BYTES = _core.SECTION_BYTES
@@ -128,6 +128,22 @@ def test_it_has_the_size_of_its_rate(rate: int) -> None:
     part = (encoded.encoded_bytes - HEADER_BYTES * sections) / values.nbytes
     assert part == (bits_at(rate) + 0.5) / 32 <= rate / 100
     assert rate > 74 or part > rate / 100 - 1 / 32
+
+
+def error_at(codec: str, values: NDArray[np.float32], rate: int) -> float:
+    encoded = _core.encode(values, codec, 4, rate)
+    assert encoded is not None
+    return float(np.std(np.frombuffer(encoded.decode(), np.float32) - values))
+
+
+@pytest.mark.skipif(bool(codecs.why_not("zfp")), reason=codecs.why_not("zfp"))
+@pytest.mark.parametrize("rate", [25, 50])
+def test_beside_zfp_it_loses_a_bit_only_where_neighbours_are_alike(rate: int) -> None:
+    dense = np.random.default_rng(1).standard_normal(1 << 18).astype(np.float32)
+    assert error_at("bfp", dense, rate) < error_at("zfp", dense, rate)
+    smooth = np.sin(np.arange(1 << 18) / 40).astype(np.float32)
+    ratio = error_at("bfp", smooth, rate) / error_at("zfp", smooth, rate)
+    assert 1 < ratio < 4
 
 
 def test_rates_at_both_ends() -> None:

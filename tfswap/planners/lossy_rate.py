@@ -1,7 +1,8 @@
 """The rates of lossy far copies: CSWAP+'s range, and how it slides down over the epochs.
 
-A fixed-rate codec (ZFP) keeps P percent of a dense tensor, so smaller rates cross the link sooner
-and cost accuracy. CSWAP+ (Chen et al., TPDS 2022, algorithm 1) looks for the rates worth having::
+A fixed-rate codec (CSWAP+'s is ZFP) keeps P percent of a dense tensor, so smaller rates cross the
+link sooner and cost accuracy. CSWAP+ (Chen et al., TPDS 2022, algorithm 1) looks for the rates
+worth having::
 
     rate   100 ──────────── top ───────────────── bottom ──────────── 1
             encoding pays    │  each step down      │  every transfer
