@@ -29,16 +29,24 @@ import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.replay import replay
+from benchmarks.trainings import (
+    PLENTY_BYTES,
+    SERVE,
+    TREE,
+    Trainer,
+    agree,
+    repeatable,
+    serve,
+    timed,
+)
 from tfswap.machine import Machine
 from tfswap.plan import SwapPlan
 from tfswap.planners.decision import BudgetTooSmall
@@ -46,7 +54,7 @@ from tfswap.planning import plan_function
 from tfswap.profile import Profile
 from tfswap.traces.timeline_file import load_profile
 
-TREE = Path(__file__).resolve().parent.parent
+MODULE = "benchmarks.allocator"
 TRACE = TREE / "benchmarks" / "traces" / "ResNet50_16x96.profile"
 
 # Batch, and pixels or tokens. Half of the unswapped peak is above the load bound, but for VGG16:
@@ -63,16 +71,12 @@ PARTS = ("train", "least", "replay")
 ALLOCATORS = ("bfc", "slab")
 
 _UNSWAPPED = (("bfc", False), ("bfc", False), ("slab", False))
-_UNTIMED_STEPS = 2
 _TIMED_STEPS = 7
 _TIMED_STEPS_OF_A_TRIAL = 2
 # Where half is below the load bound, so much above that.
 _ABOVE_BOUND = 1.05
-_MOST_STEPS = 60
 # The highest budget that is tried: so many percent above the bound.
 _GRID = 100
-# More than any of the models needs; address space, not memory.
-_PLENTY_BYTES = 64 << 30
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -85,7 +89,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, default=TRACE, help="that is replayed")
     parser.add_argument("--threads", type=int, default=2, help="between and inside of ops (2)")
     parser.add_argument("--quick", action="store_true", help="one small model, few repeats")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument(SERVE, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     unknown = [part for part in options.parts if part not in PARTS]
     unknown += [model for model in options.models if model not in WORKLOADS]
@@ -121,67 +125,31 @@ class Case:
 
 def train(case: Case) -> dict[str, Any]:
     """Trains until some steps have been timed; in this process."""
-    import keras
-    import tensorflow as tf
-
     import tfswap
     from benchmarks.models import workload
     from tfswap.ops import library
 
-    tf.config.threading.set_inter_op_parallelism_threads(case.threads)
-    tf.config.threading.set_intra_op_parallelism_threads(case.threads)
-    tf.config.experimental.enable_op_determinism()
+    repeatable(case.threads)
     lib = library.load()
     if case.allocator == "bfc":
-        lib.open_bfc(0, case.budget_bytes or _PLENTY_BYTES)
+        lib.open_bfc(0, case.budget_bytes or PLENTY_BYTES)
     lib.reset_memory_stats(0)
     work = workload(case.model, case.batch, case.image)
-
-    class Timer(keras.callbacks.Callback):
-        """Goes behind AutoSwap: what it sees is the state after the step."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.seconds: list[float] = []
-            self.losses: list[str] = []
-            self.start_s = 0.0
-            self.before: dict[str, int] = {}
-            self.stats: dict[str, int] = {}
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.start_s = time.perf_counter()
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            seconds = time.perf_counter() - self.start_s
-            self.losses.append(float(logs["loss"]).hex())
-            self.stats = lib.memory_stats(0)
-            if tfswap.status()["trainings"][0]["phase"] != "steady":
-                return
-            # The first step after a change touches memory for the first time.
-            self.seconds.append(seconds)
-            if len(self.seconds) == _UNTIMED_STEPS:
-                self.before = self.stats
-            self.model.stop_training = len(self.seconds) == _UNTIMED_STEPS + case.timed_steps
-
     swap = tfswap.AutoSwap(
-        budget=case.budget_bytes or _PLENTY_BYTES,
+        budget=case.budget_bytes or PLENTY_BYTES,
         slab=case.allocator == "slab",
         plan=case.plan,
         save_profile=case.profile,
         verbose=0,
     )
-    timer = Timer()
-    batches = tf.data.Dataset.from_tensors((work.x, work.y)).repeat(_MOST_STEPS)
-    work.model.fit(batches, epochs=1, verbose=0, callbacks=[swap, timer])
-    if len(timer.seconds) < _UNTIMED_STEPS + case.timed_steps:
-        raise RuntimeError(f"no steady state in {_MOST_STEPS} steps: {swap.report['notes']}")
+    found = timed(work.model, (work.x, work.y), swap, case.timed_steps)
     return {
-        "losses": timer.losses,
-        "step_s": round(statistics.median(timer.seconds[_UNTIMED_STEPS:]), 4),
+        "losses": found.losses,
+        "step_s": round(statistics.median(found.seconds), 4),
         "unswapped_peak_bytes": swap.report["unswapped_peak_bytes"],
         "outcome": swap.report["outcome"],
-        **_memory(case.allocator, timer.stats),
-        **_shares(timer.before, timer.stats),
+        **_memory(case.allocator, found.after),
+        **_shares(found.before, found.after),
     }
 
 
@@ -209,25 +177,12 @@ def _shares(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
 
 def in_a_process(case: Case) -> dict[str, Any]:
     """The same in a process of its own; {"failed": why} if it does not train."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TREE), os.environ.get("PYTHONPATH", "")]),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "-1",
-    }
-    text = json.dumps(dataclasses.asdict(case))
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.allocator", "--case", text],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
-    answer = json.loads(lines[-1]) if lines else {"failed": ran.stderr[-1500:]}
+    with Trainer(MODULE) as trainer:
+        answer = trainer.train(case)
     say = {key: value for key, value in answer.items() if key not in ("losses", "failed")}
     failed = f" failed: {answer['failed'][-300:]}" if "failed" in answer else ""
     print(f"{case} {say}{failed}", file=sys.stderr, flush=True)
-    return dict(answer)
+    return answer
 
 
 def trainings(model: str, batch: int, image: int, threads: int, profile: Path) -> Iterator[Any]:
@@ -264,8 +219,9 @@ def trainings(model: str, batch: int, image: int, threads: int, profile: Path) -
 
 def _agree(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
     """Whether two trainings had the same losses, as far as both went; None if one had none."""
-    pairs = list(zip(one.get("losses", []), other.get("losses", []), strict=False))
-    return all(a == b for a, b in pairs) if pairs else None
+    if not one.get("losses") or not other.get("losses"):
+        return None
+    return agree(one["losses"], other["losses"])
 
 
 def least_budgets(
@@ -327,13 +283,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the lines."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     options = parse(arguments)
-    if options.case is not None:
-        try:
-            answer = train(Case(**json.loads(options.case)))
-        except Exception as error:  # whatever it is, it is the case's answer
-            answer = {"failed": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
-        return 0
+    if options.serve:
+        return serve(train, Case)
     workloads = QUICK if options.quick else {name: WORKLOADS[name] for name in options.models}
     for model, (batch, image) in workloads.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -10,11 +10,12 @@ that makes it smaller, ``cswap`` where that paper's inequality says so, ``auto``
 the step in the simulator. All are lossless; leaky ReLU leaves no zeros to save. To a few cores, a
 link of 0.25 GB/s is what PCI Express is to a GPU; over one of 2 GB/s hardly anything is exposed.
 
-    prepare ─▶ unswapped ─▶ none ─▶ all ─▶ cswap ─▶ auto ─▶ unswapped ─▶ ...
+    prepare ─▶ unswapped ─▶ none ─▶ all ─▶ cswap ─▶ auto ─▶ unswapped ─▶ (the next link) ...
     (warm weights, profile)  └──────── --repeats times ───────┘
 
-Each training is a process of its own, from the same warm weights, so that zeros are as frequent as
-in training. One JSON line a mode goes to stdout, progress to stderr. Keys: model activation
+Each training begins with the same warm weights, so that zeros are as frequent as in training. All
+of a model and activation are in one process as long as they do not fail (`benchmarks.trainings`).
+One JSON line a mode goes to stdout, progress to stderr. Keys: model activation
 link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s predicted_step_s exposed_s
 exposed_reduction compressed_tensors swapped_tensors ratio losses_equal. Times are medians over all
 timed steps. ``exposed_s``: by how much the step is longer than the unswapped one, which has planned
@@ -33,19 +34,28 @@ import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.allocator import load_bound
+from benchmarks.trainings import (
+    PLENTY_BYTES,
+    SERVE,
+    Trainer,
+    agree,
+    forget,
+    repeatable,
+    serve,
+    timed,
+)
 from tfswap.traces.timeline_file import load_profile
 
-TREE = Path(__file__).resolve().parent.parent
+MODULE = "benchmarks.compression"
 
 # Batch and pixels.
 WORKLOADS = {
@@ -72,11 +82,7 @@ _BUDGET_SHARE = 0.5
 # Where that is below the load bound, so much above that; and more, until lazy swaps do.
 _ABOVE_BOUND, _HIGHER = 1.05, 1.08
 _LEAST_EXPOSED = 0.02
-_UNTIMED_STEPS = 2
-_MOST_STEPS = 60
 _CLASSES = 10
-# More than any of the models needs; address space, not memory.
-_PLENTY_BYTES = 64 << 30
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -94,7 +100,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="timed in a training (7; quick: 5)")
     parser.add_argument("--repeats", type=int, help="of each training (2; quick: 1)")
     parser.add_argument("--threads", type=int, default=2, help="between and inside of ops (2)")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument(SERVE, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     quick = options.quick
     if quick and options.models is None:
@@ -114,7 +120,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-# One training, in a process of its own.
+# One training.
 
 
 @dataclass(frozen=True)
@@ -175,14 +181,11 @@ def train(case: Case) -> dict[str, Any]:
     """Trains until some steps have been timed; in this process."""
     import keras
     import numpy as np
-    import tensorflow as tf
 
     import tfswap
     from examples.digits import digits, for_digits
 
-    tf.config.threading.set_inter_op_parallelism_threads(case.threads)
-    tf.config.threading.set_intra_op_parallelism_threads(case.threads)
-    tf.config.experimental.enable_op_determinism()
+    repeatable(case.threads)
     keras.utils.set_random_seed(1)
     model = for_digits(net(case.model, case.activation, case.image))
     model.compile(
@@ -193,57 +196,28 @@ def train(case: Case) -> dict[str, Any]:
     if case.weights is not None:
         with np.load(case.weights) as saved:
             model.set_weights([saved[f"arr_{i}"] for i in range(len(saved.files))])
-
-    class Timer(keras.callbacks.Callback):
-        """Goes behind AutoSwap: what it sees is the state after the step."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.seconds: list[float] = []
-            self.losses: list[str] = []
-            self.start_s = 0.0
-            self.before: dict[str, Any] = {}
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.start_s = time.perf_counter()
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            seconds = time.perf_counter() - self.start_s
-            self.losses.append(float(logs["loss"]).hex())
-            if tfswap.status()["trainings"][0]["phase"] != "steady":
-                return
-            # The first step after a change touches memory for the first time.
-            self.seconds.append(seconds)
-            if len(self.seconds) == _UNTIMED_STEPS:
-                self.before = tfswap.memory_stats()
-            self.model.stop_training = len(self.seconds) == _UNTIMED_STEPS + case.timed_steps
-
     swap = tfswap.AutoSwap(
-        budget=case.budget_bytes or _PLENTY_BYTES,
+        budget=case.budget_bytes or PLENTY_BYTES,
         codec=None if case.mode is None else CODECS[case.mode],
         link_bandwidth=None if case.link_gb_s is None else case.link_gb_s * 1e9,
         save_profile=case.save_profile,
         verbose=0,
     )
-    timer = Timer()
-    data = tf.data.Dataset.from_tensors(digits(case.batch)).repeat(_MOST_STEPS)
     tfswap.reset_memory_stats()
-    model.fit(data, epochs=1, verbose=0, callbacks=[swap, timer])
-    if len(timer.seconds) < _UNTIMED_STEPS + case.timed_steps:
-        raise RuntimeError(f"no steady state in {_MOST_STEPS} steps: {swap.report['notes']}")
+    found = timed(model, digits(case.batch), swap, case.timed_steps)
     if case.save_weights is not None:
         np.savez(case.save_weights, *model.get_weights())
-    after = tfswap.memory_stats()
+    forget(model)
     encoded_bytes, kept_bytes = (
-        after[key] - timer.before[key]
+        found.after[key] - found.before[key]
         for key in ("far_compressed_bytes_out", "far_compressed_kept_bytes_out")
     )
     plan = swap.report["plan"]
     swaps = [each for function in plan.functions for each in function.swaps] if plan else []
     return {
-        "losses": timer.losses,
-        "seconds": timer.seconds[_UNTIMED_STEPS:],
-        "peak_bytes": after["peak_bytes"],
+        "losses": found.losses,
+        "seconds": found.seconds,
+        "peak_bytes": found.after["peak_bytes"],
         "unswapped_peak_bytes": swap.report["unswapped_peak_bytes"],
         "predicted_step_s": swap.report["predicted_step_s"],
         "outcome": swap.report["outcome"],
@@ -255,35 +229,29 @@ def train(case: Case) -> dict[str, Any]:
     }
 
 
-def in_a_process(case: Case) -> dict[str, Any]:
-    """The same in a process of its own; {"failed": why} if it does not train."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TREE), os.environ.get("PYTHONPATH", "")]),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "-1",
-    }
-    begun_s = time.monotonic()
-    text = json.dumps(dataclasses.asdict(case))
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.compression", "--case", text],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
-    answer: dict[str, Any] = json.loads(lines[-1]) if lines else {"failed": ran.stderr[-1500:]}
-    done = f"failed: {answer['failed'][-600:]}" if "failed" in answer else "done"
-    print(
-        f"{case.model} {case.activation}, {case.mode or 'unswapped'}: {done}, "
-        f"{time.monotonic() - begun_s:.0f} s",
-        file=sys.stderr,
-        flush=True,
-    )
-    return answer
+Train = Callable[[Case], dict[str, Any]]
 
 
-# All trainings of one model, activation and link.
+def aloud(train: Train) -> Train:
+    """The same, with progress on stderr."""
+
+    def trained(case: Case) -> dict[str, Any]:
+        begun_s = time.monotonic()
+        answer = train(case)
+        done = f"failed: {answer['failed'][-600:]}" if "failed" in answer else "done"
+        link = "" if case.link_gb_s is None else f" over {case.link_gb_s:g} GB/s"
+        print(
+            f"{case.model} {case.activation}, {case.mode or 'unswapped'}{link}: {done}, "
+            f"{time.monotonic() - begun_s:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        return answer
+
+    return trained
+
+
+# All trainings of one model and activation.
 
 
 @dataclass(frozen=True)
@@ -301,7 +269,9 @@ class Prepared:
     bound_bytes: int
 
 
-def prepare(options: argparse.Namespace, model: str, activation: str, folder: Path) -> Prepared:
+def prepare(
+    options: argparse.Namespace, model: str, activation: str, folder: Path, train: Train
+) -> Prepared:
     """Warms the weights up, and profiles a step.
 
     Raises:
@@ -310,7 +280,7 @@ def prepare(options: argparse.Namespace, model: str, activation: str, folder: Pa
     batch, image = WORKLOADS[model]
     weights, profile = str(folder / "warm.npz"), str(folder / "step.profile")
     case = Case(model, activation, options.batch or batch, image, options.threads, options.steps)
-    answer = in_a_process(dataclasses.replace(case, save_weights=weights, save_profile=profile))
+    answer = train(dataclasses.replace(case, save_weights=weights, save_profile=profile))
     if "failed" in answer:
         raise RuntimeError(f"{model} does not train: {answer['failed']}")
     return Prepared(
@@ -341,38 +311,44 @@ class Cell:
     swapped: dict[str, list[dict[str, Any]]]
 
 
-def measure(options: argparse.Namespace, prepared: Prepared, link_gb_s: float) -> Cell:
-    """Runs them, in turns."""
-    peak_bytes = prepared.unswapped_peak_bytes
-    cell = Cell(
-        prepared.case.model,
-        prepared.case.activation,
-        link_gb_s,
-        peak_bytes,
-        max(int(_BUDGET_SHARE * peak_bytes), int(_ABOVE_BOUND * prepared.bound_bytes)),
-        [in_a_process(prepared.case)],
-        {mode: [] for mode in options.modes},
-    )
-    while True:
-        first = options.modes[0]
-        answer = in_a_process(_swapped(prepared.case, cell, first))
-        higher = int(_HIGHER * cell.budget_bytes)
-        if "failed" not in answer or higher >= peak_bytes:
-            break
+def cells(options: argparse.Namespace, prepared: Prepared, train: Train) -> Iterator[Cell]:
+    """A cell for each link; the last unswapped training of one is the first of the next."""
+    case, peak_bytes = prepared.case, prepared.unswapped_peak_bytes
+    budget_bytes = max(int(_BUDGET_SHARE * peak_bytes), int(_ABOVE_BOUND * prepared.bound_bytes))
+    unswapped = train(case)
+    for link_gb_s in options.links:
+        modes: dict[str, list[dict[str, Any]]] = {mode: [] for mode in options.modes}
+        cell = Cell(
+            case.model, case.activation, link_gb_s, peak_bytes, budget_bytes, [unswapped], modes
+        )
+        _measure(cell, case, options.repeats, train)
+        unswapped, budget_bytes = train(case), cell.budget_bytes
+        cell.unswapped.append(unswapped)
+        yield cell
+
+
+def _measure(cell: Cell, case: Case, repeats: int, train: Train) -> None:
+    """Trains in all modes, in turns; until the first one trains, in larger and larger budgets."""
+
+    def answer(mode: str) -> dict[str, Any]:
+        return train(
+            dataclasses.replace(
+                case, mode=mode, budget_bytes=cell.budget_bytes, link_gb_s=cell.link_gb_s
+            )
+        )
+
+    first = next(iter(cell.swapped))
+    found = answer(first)
+    while "failed" in found and (higher := int(_HIGHER * cell.budget_bytes)) < (
+        cell.unswapped_peak_bytes
+    ):
         cell.budget_bytes = higher
-    cell.swapped[first].append(answer)
-    for repeat in range(options.repeats):
-        for mode in options.modes:
-            if len(cell.swapped[mode]) == repeat:
-                cell.swapped[mode].append(in_a_process(_swapped(prepared.case, cell, mode)))
-        cell.unswapped.append(in_a_process(prepared.case))
-    return cell
-
-
-def _swapped(case: Case, cell: Cell, mode: str) -> Case:
-    return dataclasses.replace(
-        case, mode=mode, budget_bytes=cell.budget_bytes, link_gb_s=cell.link_gb_s
-    )
+        found = answer(first)
+    cell.swapped[first].append(found)
+    for repeat in range(repeats):
+        for mode, answers in cell.swapped.items():
+            if len(answers) == repeat:
+                answers.append(answer(mode))
 
 
 def lines(cell: Cell) -> Iterator[dict[str, Any]]:
@@ -426,13 +402,9 @@ def losses_equal(
 ) -> bool | None:
     """Whether all losses have the same bits as far as two went; None where they need not."""
     baselines = [answer["losses"] for answer in unswapped if "failed" not in answer]
-    if not baselines or not all(_agree(baselines[0], other) for other in baselines):
+    if not baselines or not all(agree(baselines[0], other) for other in baselines):
         return None
-    return all(_agree(max(baselines, key=len), answer["losses"]) for answer in swapped)
-
-
-def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
-    return all(a == b for a, b in zip(one, other, strict=False))
+    return all(agree(max(baselines, key=len), answer["losses"]) for answer in swapped)
 
 
 def _step_s(answers: Sequence[dict[str, Any]]) -> float | None:
@@ -474,20 +446,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the lines; answers 1 if some training failed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     options = parse(arguments)
-    if options.case is not None:
-        try:
-            answer = train(Case(**json.loads(options.case)))
-        except Exception as error:  # whatever it is, it is the case's answer
-            answer = {"failed": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
-        return 0
+    if options.serve:
+        return serve(train, Case)
     found = []
     for model in options.models:
         for activation in options.activations:
-            with tempfile.TemporaryDirectory() as folder:
-                prepared = prepare(options, model, activation, Path(folder))
-                for link_gb_s in options.links:
-                    for line in lines(measure(options, prepared, link_gb_s)):
+            with tempfile.TemporaryDirectory() as folder, Trainer(MODULE) as trainer:
+                trains = aloud(trainer.train)
+                prepared = prepare(options, model, activation, Path(folder), trains)
+                for cell in cells(options, prepared, trains):
+                    for line in lines(cell):
                         found.append(line)
                         print(json.dumps(line), flush=True)
     for line in summary(found):
