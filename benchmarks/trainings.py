@@ -135,7 +135,7 @@ def serve(train: Callable[[Any], dict[str, Any]], case: type[Any]) -> int:
             answer = {"failed": f"{type(error).__name__}: {error}"}
         keras.backend.clear_session()
         gc.collect()
-        answer["left_bytes"] = tfswap.memory_stats()["bytes_in_use"]
+        answer["left_bytes"] = tfswap.memory_stats()["load_bytes"]
         print(json.dumps(answer), file=answers, flush=True)
     return 0
 

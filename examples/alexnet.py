@@ -9,20 +9,11 @@ about a minute on two cores.
 
 from __future__ import annotations
 
-import argparse
-import os
-
 if __name__ == "__main__":  # who imports the net decides for himself
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the budget is one of the CPU device
+    import cpu_only  # noqa: F401
 
 import keras
 from keras import layers
-
-BUDGET = "98MiB"
-BATCH = 64
-EPOCHS = 4
-STEPS = 8
 
 
 def alexnet(
@@ -53,17 +44,14 @@ def alexnet(
     return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x), name="alexnet")
 
 
-def main() -> None:
-    """Trains, and says what was moved."""
-    from digits import train  # beside this file
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--activation", choices=("relu", "leaky_relu"), default="relu")
-    activation = parser.parse_args().activation
-    keras.utils.set_random_seed(1)
-    net = alexnet(128, 10, activation, hidden=512)
-    train(net, BUDGET, batch=BATCH, steps=STEPS, epochs=EPOCHS, learning_rate=0.01)
-
-
 if __name__ == "__main__":
-    main()
+    from digits import main  # beside this file
+
+    main(
+        lambda activation: alexnet(128, 10, activation, hidden=512),
+        budget="98MiB",
+        batch=64,
+        steps=8,
+        epochs=4,
+        learning_rate=0.01,
+    )

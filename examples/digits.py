@@ -5,6 +5,9 @@ Data: scikit-learn's copy of the test set of the UCI ML hand-written digits: 1,7
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
+
 import keras
 import numpy as np
 from keras import layers
@@ -28,19 +31,30 @@ def for_digits(net: keras.Model) -> keras.Model:
     return keras.Model(scanned, net(layers.Concatenate()([enlarged] * 3)))
 
 
-def train(
-    net: keras.Model, budget: str, batch: int, steps: int, epochs: int, learning_rate: float
+def main(
+    build: Callable[[str], keras.Model],
+    budget: str,
+    batch: int,
+    steps: int,
+    epochs: int,
+    learning_rate: float,
 ) -> None:
     """Trains inside a budget, and prints what was moved for it.
 
     Args:
-        net: For images with three channels; its sides are multiples of 8.
+        build: Makes the net with an activation, "relu" or "leaky_relu" as the command line says,
+            for images with three channels whose sides are multiples of 8.
         budget: Of the device's memory, as `tfswap.AutoSwap` takes it.
         batch: Examples in a batch.
         steps: Of an epoch.
         epochs: How many.
         learning_rate: Of SGD with momentum.
     """
+    parser = argparse.ArgumentParser(description="Train a net inside less memory than it needs.")
+    parser.add_argument("--activation", choices=("relu", "leaky_relu"), default="relu")
+    activation = parser.parse_args().activation
+    keras.utils.set_random_seed(1)
+    net = build(activation)
     model = for_digits(net)
     model.compile(
         optimizer=keras.optimizers.SGD(learning_rate, momentum=0.9),

@@ -9,20 +9,11 @@ about a minute on two cores.
 
 from __future__ import annotations
 
-import argparse
-import os
-
 if __name__ == "__main__":  # who imports the net decides for himself
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the budget is one of the CPU device
+    import cpu_only  # noqa: F401
 
 import keras
 from keras import layers
-
-BUDGET = "97MiB"
-BATCH = 128
-EPOCHS = 3
-STEPS = 14
 
 
 def plain20(classes: int = 10, activation: str = "relu") -> keras.Model:
@@ -44,17 +35,14 @@ def plain20(classes: int = 10, activation: str = "relu") -> keras.Model:
     return keras.Model(inputs, x, name="plain20")
 
 
-def main() -> None:
-    """Trains, and says what was moved."""
-    from digits import train  # beside this file
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--activation", choices=("relu", "leaky_relu"), default="relu")
-    activation = parser.parse_args().activation
-    keras.utils.set_random_seed(1)
-    net = plain20(10, activation)
-    train(net, BUDGET, batch=BATCH, steps=STEPS, epochs=EPOCHS, learning_rate=0.05)
-
-
 if __name__ == "__main__":
-    main()
+    from digits import main  # beside this file
+
+    main(
+        lambda activation: plain20(10, activation),
+        budget="97MiB",
+        batch=128,
+        steps=14,
+        epochs=3,
+        learning_rate=0.05,
+    )

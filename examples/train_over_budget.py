@@ -7,12 +7,9 @@ under the same budget with tfswap.AutoSwap. Takes a few minutes on two cores.
 
 from __future__ import annotations
 
-import os
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the budget is one of the CPU device
-
+import cpu_only  # noqa: F401  # before TensorFlow
 import keras
 import numpy as np
 import tensorflow as tf

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import compression
-from benchmarks.compression import Cell
+from benchmarks.compression import Case, Cell, Prepared
 
 LOSSES = ["0x1.0p0", "0x1.8p0", "0x1.cp0"]
 
@@ -160,3 +160,62 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         compression.parse(["--modes", "auto,gzip"])
     assert "unknown: gzip; allowed are none, all, cswap, auto" in capsys.readouterr().err
+
+
+class Trained:
+    """Writes down what was trained; answers like a model that needs a budget."""
+
+    def __init__(self, least_bytes: int = 0) -> None:
+        self._least_bytes = least_bytes
+        self.done: list[tuple[str | None, float | None, int | None]] = []
+
+    def __call__(self, case: Case) -> dict[str, Any]:
+        self.done.append((case.mode, case.link_gb_s, case.budget_bytes))
+        if case.budget_bytes is not None and case.budget_bytes < self._least_bytes:
+            return {"failed": "no memory"}
+        return trained(1.0)
+
+
+PREPARED = Prepared(Case("Plain20", "relu", 8, 32, 2, 5), 1000, 100)
+
+
+def test_trainings_take_turns_between_unswapped_ones_that_links_share() -> None:
+    options = compression.parse(["--links", "0.5,2", "--modes", "none,auto", "--repeats", "2"])
+    train = Trained()
+    found = list(compression.cells(options, PREPARED, train))
+    turns = [("none", 500), ("auto", 500)] * 2
+    assert train.done == [
+        (None, None, None),
+        *((mode, 0.5, budget_bytes) for mode, budget_bytes in turns),
+        (None, None, None),
+        *((mode, 2.0, budget_bytes) for mode, budget_bytes in turns),
+        (None, None, None),
+    ]
+    assert [len(cell.unswapped) for cell in found] == [2, 2]
+    assert [len(answers) for cell in found for answers in cell.swapped.values()] == [2] * 4
+
+
+def test_the_budget_is_raised_until_the_first_mode_trains_and_stays_raised() -> None:
+    options = compression.parse(["--links", "0.5,2", "--modes", "none,auto", "--repeats", "1"])
+    train = Trained(least_bytes=580)
+    found = list(compression.cells(options, PREPARED, train))
+    assert [cell.budget_bytes for cell in found] == [583, 583]
+    swapped = [(mode, budget_bytes) for mode, _, budget_bytes in train.done if mode]
+    assert swapped == [
+        ("none", 500),
+        ("none", 540),
+        ("none", 583),
+        ("auto", 583),
+        ("none", 583),
+        ("auto", 583),
+    ]
+
+
+def test_a_mode_that_fails_fails_alone() -> None:
+    options = compression.parse(["--links", "2", "--modes", "none,all", "--repeats", "1"])
+
+    def train(case: Case) -> dict[str, Any]:
+        return {"failed": "crashed"} if case.mode == "all" else trained(1.0)
+
+    none, encoded_all = compression.lines(next(compression.cells(options, PREPARED, train)))
+    assert "error" not in none and encoded_all["error"] == "crashed"
