@@ -1,9 +1,10 @@
-"""What the codecs cost on this machine: measured once, remembered in the user's cache."""
+"""What codecs cost on this machine, by how many threads: measured once, then remembered."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import platform
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from tfswap import _core, codecs
 from tfswap.far_tier import CodecSpeed, CodecTime
+from tfswap.launch_search import search
 from tfswap.machine import cores
 
 # CSWAP trains its regression on 20 to 80 % of zeros.
@@ -24,25 +26,50 @@ _ZEROS = (0.2, 0.5, 0.8)
 _MIB = {"lz4": (2, 4, 8), "zstd": (2, 4, 8)}
 _LARGE_MIB = (8, 32, 64)
 _REPEATS = 3
-_VERSION = 2
+# How many threads are best is looked for at half zeros, like a GPU's launch. What takes this much
+# longer than the fastest, with fewer of them, leaves more of the cores to ops.
+_SEARCHED_ZEROS, _GOOD_ENOUGH = 0.5, 1.05
+_RANDOM, _GUIDED = 4, 6
+_VERSION = 3
 
 
-def codec_speeds(names: Iterable[str] | None = None, threads: int = 1) -> tuple[CodecSpeed, ...]:
-    """How long codecs take, by regression on size and ratio.
+def codec_speeds(names: Iterable[str] | None = None) -> tuple[CodecSpeed, ...]:
+    """How long codecs take, by regression on size and ratio: each as often as threads are worth it.
 
-    The first call on a machine measures for about two seconds and writes what it found to
-    ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); others read it.
+    A codec is there with one thread, and where more are faster, with as many as are fastest and
+    with a number between. The first call on a machine measures for some seconds and writes what it
+    found to ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); others read it.
 
     Args:
         names: Of lossless codecs. Default: all that are available here.
-        threads: That work at a buffer.
 
-    Source: CSWAP (Chen et al., CLUSTER 2021), section IV-C.
+    Source: CSWAP (Chen et al., CLUSTER 2021), section IV.
     """
     wanted = tuple(names) if names is not None else _lossless()
-    found = tuple(_speed(name, threads) for name in wanted)
+    found = tuple(speed for name in wanted for speed in _speeds(name))
     _sparse.cache_clear()
     return found
+
+
+def worthwhile_threads(name: str, most: int, mib: int | None = None) -> tuple[int, ...]:
+    """How many threads are worth a try: 1, those that take least time, and some between.
+
+    Args:
+        name: Of the codec.
+        most: How many there may be.
+        mib: The size that is looked at.
+    """
+    data = _sparse(mib or max(_MIB.get(name, _LARGE_MIB)), _SEARCHED_ZEROS)
+
+    def seconds(threads: tuple[int, ...]) -> float:
+        _, encode_s, decode_s, _ = _core.measure_codec(
+            data, name, 4, 100, threads=threads[0], repeats=_REPEATS
+        )
+        return float(encode_s + decode_s)
+
+    grid = [(threads,) for threads in range(1, most + 1)]
+    (fastest,) = search(grid, seconds, first=_RANDOM, guided=_GUIDED).smallest(_GOOD_ENOUGH)
+    return tuple(sorted({1, math.isqrt(fastest), fastest}))
 
 
 def _lossless() -> tuple[str, ...]:
@@ -50,13 +77,15 @@ def _lossless() -> tuple[str, ...]:
 
 
 @cache
-def _speed(name: str, threads: int) -> CodecSpeed:
-    path = _cache_folder() / f"{name}-{threads}.json"
-    known = speed_of(remembered(path))
-    if known is None:
-        known = measured(name, threads)
-        remember(path, data_of(known))
-    return known
+def _speeds(name: str) -> tuple[CodecSpeed, ...]:
+    path = _cache_folder() / f"{name}.json"
+    data = remembered(path)
+    known = [speed_of(each) for each in data] if isinstance(data, list) else []
+    speeds = tuple(speed for speed in known if speed is not None)
+    if not speeds or len(speeds) < len(known):
+        speeds = tuple(measured(name, threads) for threads in worthwhile_threads(name, cores()))
+        remember(path, [data_of(speed) for speed in speeds])
+    return speeds
 
 
 @cache
@@ -158,7 +187,7 @@ def remembered(path: Path) -> Any:
         return None
 
 
-def remember(path: Path, data: dict[str, Any]) -> None:
+def remember(path: Path, data: Any) -> None:
     """Writes it for the next process; without a place to write to, that one measures again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
 from tfswap.codecs import NEED_BLOSC, find_blosc
 from tfswap.far_tier import FarTier
-from tfswap.file_link import measured_file
+from tfswap.file_link import WatchedFile, measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
 from tfswap.machine import Machine
 from tfswap.ops.card_codecs import NAMES as CARD_CODECS
@@ -73,6 +73,7 @@ class ManagedDevices:
         )
         self.budget_bytes = self._resolved_budget(self.device)
         self._host_limit_bytes = 0
+        self._file: WatchedFile | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
 
@@ -182,8 +183,16 @@ class ManagedDevices:
         speeds = codec_speeds(self.codecs)
         if self._options.spill_dir is None:
             return FarMemory(host, codecs=speeds)
-        file = measured_file(os.fspath(self._options.spill_dir), self._options.spill_limit)
-        return FarMemory(host, file, speeds)
+        if self._file is None:
+            file = measured_file(os.fspath(self._options.spill_dir), self._options.spill_limit)
+            self._file = WatchedFile(file, self._library.memory_stats(self.device))
+        return FarMemory(host, self._file.tier, speeds)
+
+    def look_at_file(self) -> str:
+        """Whether the disk has another speed than plans take it for: see `WatchedFile.look`."""
+        if self._file is None:
+            return ""
+        return self._file.look(self._library.memory_stats(self.device))
 
     @property
     def codecs(self) -> tuple[str, ...]:

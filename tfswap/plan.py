@@ -58,6 +58,7 @@ class TensorSwap:
         tier: Of far memory, one of `TIERS`. What finds no room there goes to another.
         codec: By which it is kept in the compressed tier.
         rate_percent: Size of what a lossy codec makes, in percent of the tensor's.
+        threads: Of the host that encode and decode it.
     """
 
     tensor: str
@@ -68,6 +69,7 @@ class TensorSwap:
     tier: str = "host"
     codec: str = ""
     rate_percent: int = 100
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if self.tier not in TIERS:

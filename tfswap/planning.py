@@ -179,4 +179,12 @@ def _tensor_swap(
         )
     gates = tuple(timeline.op_names[swap.gate_op] for _, swap in chosen if swap.gate_op >= 0)
     size_bytes = int(timeline.buffer_bytes[chosen[0][0].buffer])
-    return TensorSwap(tensor, size_bytes, gates, tuple(returns), tier=place.tier, codec=place.codec)
+    return TensorSwap(
+        tensor,
+        size_bytes,
+        gates,
+        tuple(returns),
+        tier=place.tier,
+        codec=place.codec,
+        threads=place.threads,
+    )

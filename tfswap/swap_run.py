@@ -15,12 +15,14 @@ import operator
 import statistics
 import time
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from tfswap.address_run import AddressRun
 from tfswap.attempt import TOLERANCE, Attempt, MeasuredStep, best
 from tfswap.far_ratios import RatioSamples
+from tfswap.far_tier import COMPRESSED, FILE
 from tfswap.grappler.graph import StepGraph
 from tfswap.machine import Machine
 from tfswap.managed_devices import ManagedDevices
@@ -47,9 +49,9 @@ _MEASURED_STEPS = 2
 _PROFILED_STEPS = 2
 # Steps that allocate less than this share of what another one does are for a smaller batch.
 _FULL = 0.95
-# How often what codecs make of tensors is looked at, at most, and how much shorter other places
-# must make a step.
-_STEPS_BETWEEN_RATIOS = 32
+# How often tensors' places are looked at again, at most, and how much shorter other ones must make
+# a step.
+_STEPS_BETWEEN_LOOKS = 32
 _WORTH_A_PUSH = 0.98
 # Where even the worst order of ops stays below this share of the budget, a model is left alone;
 # otherwise the lazy swaps stay, which cost nothing as long as nothing has to move.
@@ -83,7 +85,16 @@ def _own_words(text: str) -> str:
 
 
 def _count_layers(model: Any) -> int:
-    return len(list(model._flatten_layers()))
+    """Those of models inside of it too, and of layers inside of layers those with variables."""
+
+    def paths(outer: Any) -> Iterator[str]:
+        for layer in outer.layers:
+            yield layer.path or layer.name
+            if hasattr(layer, "layers"):
+                yield from paths(layer)
+
+    owners = (variable.path.rpartition("/")[0] for variable in model.variables)
+    return len({*paths(model), *owners})
 
 
 class SwapRun:
@@ -109,8 +120,8 @@ class SwapRun:
         self._profile: Profile | None = None
         self._graph: StepGraph | None = None
         self._plannings: list[Planned] = []
-        self._looks_at_ratios = False
-        self._steps_since_ratios = 0
+        self._looks_at_places = False
+        self._steps_since_look = 0
         self._fingerprint = ""
         self._profiled: list[tuple[float, StepTrace]] = []  # and seconds
         self._measured_to_simulated = 1.0
@@ -210,13 +221,12 @@ class SwapRun:
     # Steps.
 
     def epoch_begins(self) -> None:
-        """What codecs make of tensors drifts while a model learns: its first step is looked at."""
-        enough = self._steps_since_ratios >= _STEPS_BETWEEN_RATIOS
-        self._looks_at_ratios = (
+        """What codecs make of tensors drifts, and disks slow down: its first step is looked at."""
+        self._looks_at_places = (
             self._phase is _Phase.STEADY
-            and enough
+            and self._steps_since_look >= _STEPS_BETWEEN_LOOKS
             and bool(self._plannings)
-            and self._options.codec in (AUTO, CSWAP)
+            and (self._options.codec in (AUTO, CSWAP) or self._options.spill_dir is not None)
         )
 
     def step_begins(self) -> None:
@@ -226,7 +236,7 @@ class SwapRun:
             self._note("the session's options had changed meanwhile; the plan is back in force")
         if self._phase is _Phase.PROFILE:
             self._library.start_recording(self._devices.device)
-        elif self._phase is _Phase.WARM or self._looks_at_ratios:
+        elif self._phase is _Phase.WARM or self._looks_at_places:
             self._ratios.start()
         if self._addresses is not None:
             self._addresses.call_begins(_TRAIN)
@@ -273,7 +283,7 @@ class SwapRun:
             if len(self._measured) >= _MEASURED_STEPS:
                 self._check()
         elif self._phase is _Phase.STEADY:
-            if self._looks_at_ratios:
+            if self._looks_at_places:
                 self._place_anew()
             if self._is_stock and after["slab_limit_bytes"] == 0:
                 # What the profile foretold can now be measured.
@@ -282,7 +292,7 @@ class SwapRun:
             self._measured.append(step)
             if len(self._measured) > 64:
                 del self._measured[:32]
-        self._steps_since_ratios += 1
+        self._steps_since_look += 1
         self._addresses_after(_TRAIN)
 
     def test_begins(self) -> None:
@@ -419,10 +429,10 @@ class SwapRun:
         return {tensor: self._ratios.of(tensor) for tensor in tensors}
 
     def _place_anew(self) -> None:
-        """Encodes other tensors if that is worth having the graph optimised again."""
+        """Puts tensors elsewhere if that is worth having the graph optimised again."""
         self._ratios.stop()
-        self._looks_at_ratios = False
-        self._steps_since_ratios = 0
+        self._looks_at_places = False
+        self._steps_since_look = 0
         assert self._profile is not None
         function = self._plan.function(self._fingerprint)
         if function is None:
@@ -430,6 +440,7 @@ class SwapRun:
         planned = next((p for p in self._plannings if p.function.swaps == function.swaps), None)
         if planned is None:
             return
+        disk = self._devices.look_at_file()
         before, now = placed_anew(
             self._profile,
             planned,
@@ -438,14 +449,19 @@ class SwapRun:
             self._options.codec,
         )
         if now.cost_ns >= before.cost_ns * _WORTH_A_PUSH:
+            if disk:
+                self._note(f"{disk}: no other places make steps shorter")
             return
         swaps = tensor_swaps(self._profile, planned.decision.swaps, now.places)
         function = dataclasses.replace(function, swaps=swaps, predicted_step_ns=int(now.cost_ns))
         self._plannings.append(dataclasses.replace(planned, function=function, assignment=now))
         self._adopt(function)
+        encoded, in_file = (sum(swap.tier == tier for swap in swaps) for tier in (COMPRESSED, FILE))
         self._note(
-            f"{sum(bool(swap.codec) for swap in swaps)} of {len(swaps)} tensors are encoded from "
-            f"now on, for steps of {now.cost_ns / 1e9:.2f} s, not {before.cost_ns / 1e9:.2f} s"
+            (f"{disk}: " if disk else "")
+            + f"{encoded} of {len(swaps)} tensors are encoded from now on"
+            + (f" and {in_file} in the file" if self._options.spill_dir is not None else "")
+            + f", for steps of {now.cost_ns / 1e9:.2f} s, not {before.cost_ns / 1e9:.2f} s"
         )
         self._measured = []
 

@@ -15,8 +15,9 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, trained
 
 import tfswap
-from tfswap import _core, codecs, swap_run
+from tfswap import _core, codecs, managed_devices, swap_run
 from tfswap.far_ratios import RatioSamples
+from tfswap.far_tier import FILE, FarTier
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +123,7 @@ def test_codecs_are_chosen_again_when_ratios_drift(unswapped, monkeypatch):
                 ratio["zvc"] = 0.2
 
     monkeypatch.setattr(RatioSamples, "of", lambda self, tensor: dict(ratio))
-    monkeypatch.setattr(swap_run, "_STEPS_BETWEEN_RATIOS", 1)
+    monkeypatch.setattr(swap_run, "_STEPS_BETWEEN_LOOKS", 1)
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget=budget, link_bandwidth="0.2GB/s", verbose=0)
     losses = trained(lambda: compiled(convolutions()), [Drift(), swap], epochs=5)
@@ -232,6 +233,22 @@ def test_what_cannot_be_read_is_an_error_never_a_wrong_number(lib, unswapped, di
     assert tfswap.memory_stats()["budget_bytes"] is None
     again, _ = swapped(unswapped, host_limit=4 * MIB, spill_dir=disk)
     assert again.losses == unswapped.losses
+
+
+def test_places_are_planned_again_when_the_disk_slows_down(lib, unswapped, disk, monkeypatch):
+    """What went to a fast file is encoded once the file is slow."""
+    fast = FarTier(FILE, 20e9, 20e9, 0, 0, 1 << 40)
+    monkeypatch.setattr(managed_devices, "measured_file", lambda folder, limit_bytes: fast)
+    monkeypatch.setattr(RatioSamples, "of", lambda self, tensor: {"zvc": 0.9})
+    monkeypatch.setattr(swap_run, "_STEPS_BETWEEN_LOOKS", 1)
+    swap = tfswap.AutoSwap(
+        budget=budget_of(unswapped, 0.6), host_limit=16 * MIB, spill_dir=disk, verbose=0
+    )
+    losses = trained(lambda: compiled(convolutions()), [swap, Fault(lib, "slow", 17)], epochs=5)
+    assert losses.losses[: len(unswapped.losses)] == unswapped.losses
+    said = [note for note in swap.report.notes if note.startswith("the disk gave ")]
+    assert said and "where 20000 were expected" in said[0], swap.report.notes
+    assert max(losses.peaks) <= swap.report.budget_bytes
 
 
 def test_kill_9_in_mid_step_leaves_nothing(disk, tmp_path):

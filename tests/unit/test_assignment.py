@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from timelines import MIB, FakeMachine, make_timeline, training_step
 
 from tfswap.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, CodecTime, FarTier
-from tfswap.planners import plan
+from tfswap.planners import assignment, plan
 from tfswap.planners.assignment import (
     Assignment,
     FarMemory,
@@ -113,6 +113,33 @@ def test_a_codec_that_takes_the_device_from_its_ops_is_charged_for_it() -> None:
         assert found.places["x:0"].tier == expected
         if expected == COMPRESSED:
             assert found.cost_ns == found.result.step_ns + round(150 * part)
+
+
+# Alone a thread needs 900 ns each way, three together 300 each, and so no less of the cores.
+ALONE = CodecSpeed("zvc", 1, CodecTime(900, 0, 0), CodecTime(900, 0, 0))
+TOGETHER = CodecSpeed("zvc", 3, CodecTime(300, 0, 0), CodecTime(300, 0, 0))
+
+
+@pytest.mark.parametrize("codec", ["auto", "zvc", "cswap"])
+def test_as_many_threads_encode_as_shorten_the_step(
+    monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    monkeypatch.setattr(assignment, "cores", lambda: 16)
+    far = FarMemory(tier(HOST, 1), codecs=(ALONE, TOGETHER))
+    found = of_one(far, codec)
+    assert found.places == {"x:0": Place(COMPRESSED, "zvc", 0.5, threads=3)}
+    assert found.result.stall_ns == 0
+    only = FarMemory(tier(HOST, 1), codecs=(ALONE,))
+    assert of_one(only, codec="zvc").result.stall_ns == 600
+
+
+def test_threads_that_save_no_time_are_left_to_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment, "cores", lambda: 16)
+    hidden = CodecSpeed("zvc", 1, CodecTime(500, 0, 0), CodecTime(500, 0, 0))
+    more = CodecSpeed("zvc", 3, CodecTime(400, 0, 0), CodecTime(400, 0, 0))
+    for codecs in ((hidden, more), (more, hidden)):
+        found = of_one(FarMemory(tier(HOST, 1), codecs=codecs))
+        assert found.places == {"x:0": Place(COMPRESSED, "zvc", 0.5, threads=1)}
 
 
 def test_auto_keeps_what_another_search_found() -> None:

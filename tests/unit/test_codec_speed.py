@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfswap import codec_speed, codecs
+from tfswap import _core, codec_speed, codecs
 from tfswap.codec_speed import codec_speeds, fitted, measured
 from tfswap.far_tier import CodecSpeed, CodecTime
 
@@ -16,7 +17,7 @@ from tfswap.far_tier import CodecSpeed, CodecTime
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads or writes the user's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    codec_speed._speed.cache_clear()
+    codec_speed._speeds.cache_clear()
     return tmp_path
 
 
@@ -42,31 +43,74 @@ def test_measured_now() -> None:
 
 
 def test_what_was_measured_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = CodecSpeed("zvc", 1, CodecTime(1, 2, 3), CodecTime(4, 5, 6))
+    made = tuple(
+        CodecSpeed("zvc", threads, CodecTime(1, 2, 3), CodecTime(4, 5, 6)) for threads in (1, 3)
+    )
     calls = []
 
     def measure(name: str, threads: int) -> CodecSpeed:
         calls.append((name, threads))
-        return made
+        return next(speed for speed in made if speed.threads == threads)
 
     monkeypatch.setattr(codec_speed, "measured", measure)
-    assert codec_speeds(["zvc"]) == (made,)
-    codec_speed._speed.cache_clear()  # as another process
-    assert codec_speeds(["zvc"]) == (made,)
-    assert calls == [("zvc", 1)]
-    (file,) = cache.rglob("zvc-1.json")
-    for rubbish in ("", "[]", '{"name": "zvc"}', '{"name": 1, "threads": "x", "out": 1, "in": 2}'):
+    monkeypatch.setattr(codec_speed, "worthwhile_threads", lambda name, most: (1, 3))
+    assert codec_speeds(["zvc"]) == made
+    codec_speed._speeds.cache_clear()  # as another process
+    assert codec_speeds(["zvc"]) == made
+    assert calls == [("zvc", 1), ("zvc", 3)]
+    (file,) = cache.rglob("zvc.json")
+    half = '[{"name": "zvc", "threads": 1, "out": [1, 2, 3], "in": [4, 5, 6]}, 7]'
+    for rubbish in ("", "[]", "{}", '[{"name": 1, "threads": "x", "out": 1, "in": 2}]', half):
         file.write_text(rubbish)
-        codec_speed._speed.cache_clear()
-        assert codec_speeds(["zvc"]) == (made,)
-    assert len(calls) == 5
+        codec_speed._speeds.cache_clear()
+        assert codec_speeds(["zvc"]) == made
+    assert len(calls) == 12
 
 
 def test_without_a_place_to_write_to_it_measures_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    made = CodecSpeed("csr", 2, CodecTime(1, 2, 3), CodecTime(4, 5, 6))
+    made = CodecSpeed("csr", 1, CodecTime(1, 2, 3), CodecTime(4, 5, 6))
     monkeypatch.setattr(codec_speed, "measured", lambda name, threads: made)
-    assert codec_speeds(["csr"], threads=2) == (made,)
+    monkeypatch.setattr(codec_speed, "worthwhile_threads", lambda name, most: (1,))
+    assert codec_speeds(["csr"]) == (made,)
+
+
+@pytest.mark.parametrize(
+    ("most", "seconds", "found"),
+    [
+        (1, lambda threads: 1.0, (1,)),
+        (2, lambda threads: 1.0, (1,)),  # no faster, so the cores are left alone
+        (2, lambda threads: 1 / threads, (1, 2)),
+        (4, lambda threads: 1 / threads, (1, 2, 4)),
+        (8, lambda threads: max(1 / threads, 0.2), (1, 2, 5)),  # memory takes no more
+        (4, lambda threads: threads, (1,)),
+    ],
+)
+def test_threads_are_looked_for_by_measuring(
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    seconds: Callable[[int], float],
+    found: tuple[int, ...],
+) -> None:
+    monkeypatch.setattr(
+        _core,
+        "measure_codec",
+        lambda *_, threads, repeats: (1, seconds(threads) / 2, seconds(threads) / 2, 0),
+    )
+    assert codec_speed.worthwhile_threads("zvc", most, mib=1) == found
+
+
+def test_on_many_cores_not_all_numbers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def measure(*_: object, threads: int, repeats: int) -> tuple[int, float, float, float]:
+        tried.append(threads)
+        return 1, max(1 / threads, 1 / 24), 0.0, 0.0
+
+    monkeypatch.setattr(_core, "measure_codec", measure)
+    one, _, fastest = codec_speed.worthwhile_threads("zvc", 96, mib=1)
+    assert one == 1 and fastest >= 16
+    assert len(tried) <= 10
 
 
 def test_options_of_the_callback() -> None:

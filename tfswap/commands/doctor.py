@@ -56,7 +56,8 @@ class Diagnosis:
         link: the machine's copy speeds.
         gpus: those that TensorFlow sees.
         cores: how many this process may use.
-        codecs: speeds of those that are there, out and in, for a tensor that they halve.
+        codecs: speeds of those that are there, by one thread, out and in, for a tensor that they
+            halve.
         missing_codecs: why others are not there, by name.
         file: the file tier in the folder that was given, or why there can be none; None: no
             folder was.
@@ -117,7 +118,7 @@ def diagnose(spill_dir: str | None = None) -> Diagnosis:
         link=Machine.measure(),
         gpus=gpus,
         cores=cores(),
-        codecs={speed.name: _gb_s(speed) for speed in codec_speeds()},
+        codecs={speed.name: _gb_s(speed) for speed in codec_speeds() if speed.threads == 1},
         missing_codecs={name: why for name in codecs.NAMES if (why := codecs.why_not(name))},
         file=None if spill_dir is None else _file(spill_dir),
         auto_budget_bytes=auto_budget_bytes,

@@ -48,11 +48,13 @@ class Place:
         tier: "host", "compressed" or "file".
         codec: of the compressed tier.
         ratio: what is kept of its bytes.
+        threads: of the host that encode and decode it.
     """
 
     tier: str
     codec: str = ""
     ratio: float = 1.0
+    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class FarMemory:
     Attributes:
         host: as it is; encoded buffers cross the same link, and share its capacity.
         file: None: there is none.
-        codecs: that may be used.
+        codecs: that may be used; one with several numbers of threads is in it as often.
         whole_blocks: encoding frees no host memory: how long a buffer becomes is known too late,
             so each has room for all of it.
     """
@@ -132,20 +134,21 @@ def assign(
         FarMemoryTooSmall: the tiers together cannot hold what leaves.
     """
     search = _Search(timeline, tuple(sorted(swaps)), far, ratios)
-    if codec != AUTO:
-        return search.ruled(codec, deadline_s)
-    # From the best of what others do.
+    names = dict.fromkeys(speed.name for speed in far.codecs)
+    # "auto" begins with the best of what others do.
     begun = []
     failure: FarMemoryTooSmall | None = None
-    for other in (None, CSWAP, *(speed.name for speed in far.codecs)):
-        try:
-            begun.append(search.ruled(other, deadline_s))
-        except FarMemoryTooSmall as error:
-            failure = failure or error
+    for rule in (None, CSWAP, *names) if codec == AUTO else (codec,):
+        for threads in search.thread_counts if rule is not None else (0,):
+            try:
+                begun.append(search.ruled(rule, threads, deadline_s))
+            except FarMemoryTooSmall as error:
+                failure = failure or error
     if failure is not None and not begun:
         raise failure
     search.best = min(begun, key=lambda each: each.cost_ns)
-    search.improve(encode=True, deadline_s=deadline_s)
+    if codec == AUTO:
+        search.improve(encode=True, deadline_s=deadline_s)
     return search.best
 
 
@@ -175,26 +178,31 @@ class _Search:
         self._swaps = swaps
         self._far = far
         self._ratios = ratios
-        self._speeds = {speed.name: speed for speed in far.codecs}
+        self._speeds = {(speed.name, speed.threads): speed for speed in far.codecs}
         self._of_tensor: dict[str, list[Swap]] = defaultdict(list)
         for swap in swaps:
             self._of_tensor[timeline.absences[swap.absence].tensor].append(swap)
         self.best = self.tried(dict.fromkeys(self._of_tensor, Place(HOST)))
 
-    def ruled(self, codec: str | None, deadline_s: float | None) -> Assignment:
-        """Encoded by one rule; only what goes to the file is searched for."""
-        self.begin(codec)
+    @property
+    def thread_counts(self) -> Sequence[int]:
+        """Of the codecs; (0,) without any."""
+        return sorted({threads for _, threads in self._speeds}) or (0,)
+
+    def ruled(self, codec: str | None, threads: int, deadline_s: float | None) -> Assignment:
+        """Encoded by one rule, by so many threads at most; only the file's part is searched for."""
+        self.begin(codec, threads)
         self.fit()
         if self._far.file is not None:
             self.improve(encode=False, deadline_s=deadline_s)
         return self.best
 
-    def begin(self, codec: str | None) -> None:
+    def begin(self, codec: str | None, threads: int) -> None:
         """Places before any search."""
         places = {}
         for tensor in self._of_tensor:
             places[tensor] = Place(HOST)
-            for place in self._encoded(tensor) if codec is not None else ():
+            for place in self._encoded_by(tensor, threads) if codec is not None else ():
                 if codec == CSWAP:
                     if self._pays(tensor, place):
                         places[tensor] = place
@@ -253,11 +261,19 @@ class _Search:
         """The ways to encode a tensor, smallest first."""
         ratios = self._ratios.get(tensor, {})
         places = [
-            Place(COMPRESSED, name, ratio)
-            for name, ratio in ratios.items()
-            if name in self._speeds and ratio <= _WORTHWHILE
+            Place(COMPRESSED, name, ratios[name], threads)
+            for name, threads in self._speeds
+            if ratios.get(name, 1.0) <= _WORTHWHILE
         ]
-        return sorted(places, key=lambda place: place.ratio)
+        return sorted(places, key=lambda place: (place.ratio, place.threads))
+
+    def _encoded_by(self, tensor: str, threads: int) -> list[Place]:
+        """The same, each codec with the most threads that are not above that many, if it can."""
+        chosen: dict[str, Place] = {}
+        for place in self._encoded(tensor):
+            if place.codec not in chosen or place.threads <= threads:
+                chosen[place.codec] = place
+        return list(chosen.values())
 
     def _by_size(self) -> list[str]:
         def size_bytes(tensor: str) -> int:
@@ -309,7 +325,7 @@ class _Search:
         host = self._far.host
         if place.tier == HOST:
             return replace(plain, tier=0), host.copy_ns(size_bytes, size_bytes)
-        speed = self._speeds[place.codec]
+        speed = self._speeds[place.codec, place.threads]
         far_bytes = int(size_bytes * place.ratio)
         encode_ns = speed.encode.ns(size_bytes, place.ratio)
         decode_ns = speed.decode.ns(size_bytes, place.ratio)
@@ -334,7 +350,7 @@ class _Search:
         what reads the tensor in the forward part, the way back by one layer's backward part.
         """
         timeline, host = self._timeline, self._far.host
-        speed = self._speeds[place.codec]
+        speed = self._speeds[place.codec, place.threads]
         t_with = t_without = 0.0
         for number, swap in enumerate(self._of_tensor[tensor]):
             absence = timeline.absences[swap.absence]

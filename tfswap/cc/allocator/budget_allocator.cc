@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "allocator/kernel_scope.h"
 #include "core/atomic_max.h"
 #include "core/now.h"
+#include "core/readable_bytes.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -32,20 +32,6 @@ thread_local std::string last_failure;
 }  // namespace
 
 thread_local KernelScope* KernelScope::current = nullptr;
-
-std::string ReadableBytes(int64_t bytes) {
-  char text[48];
-  if (bytes >= int64_t{1} << 30) {
-    std::snprintf(text, sizeof(text), "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
-  } else if (bytes >= 1 << 20) {
-    std::snprintf(text, sizeof(text), "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-  } else if (bytes >= 1 << 10) {
-    std::snprintf(text, sizeof(text), "%.1f KiB", static_cast<double>(bytes) / (1 << 10));
-  } else {
-    std::snprintf(text, sizeof(text), "%lld bytes", static_cast<long long>(bytes));
-  }
-  return text;
-}
 
 std::string BudgetAllocator::Name() {
   if (last_failure.empty()) return next()->Name();

@@ -163,8 +163,6 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   std::atomic<int64_t> last_step_{-1};
 };
 
-std::string ReadableBytes(int64_t bytes);
-
 }  // namespace tfswap
 
 #endif  // TFSWAP_ALLOCATOR_BUDGET_ALLOCATOR_H_

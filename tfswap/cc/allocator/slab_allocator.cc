@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "allocator/kernel_scope.h"
+#include "core/readable_bytes.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
 
 namespace tfswap {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/readable_bytes.h"
+
 namespace tfswap {
 
 namespace {
@@ -15,6 +17,11 @@ int64_t RoundToPages(int64_t bytes) {
 }
 
 }  // namespace
+
+std::string WhyFull(const HostPoolStats& stats) {
+  return "Far memory is full (" + ReadableBytes(stats.bytes_in_use) + " of host_limit " +
+         ReadableBytes(stats.limit_bytes) + "), so nothing more could be moved: raise host_limit";
+}
 
 HostPool::~HostPool() { Trim(); }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 namespace tfswap {
@@ -17,6 +18,9 @@ struct HostPoolStats {
   int64_t bytes_cached = 0;  // kept for the next step, counted against the limit
   int64_t limit_bytes = 0;   // 0: none
 };
+
+// Why there is no more room, and what to do about it; a sentence without its full stop.
+std::string WhyFull(const HostPoolStats& stats);
 
 // Far memory on the host: blocks of exact size (rounded up to whole pages, never to powers of two),
 // kept between steps because every step asks for the same sizes. In use plus kept never exceeds

@@ -15,8 +15,6 @@ constexpr int64_t kArenaBytes = int64_t{4} << 20;
 
 constexpr const char* kTierNames[kFarTiers] = {"host", "compressed", "file"};
 
-std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
-
 // Where a buffer goes that was meant for `tier`, in order.
 std::vector<FarTier> WaysFrom(FarTier tier) {
   switch (tier) {
@@ -170,9 +168,7 @@ std::string FarMemory::Hindrance() const {
   const HostPoolStats host = host_.Stats();
   std::lock_guard<std::mutex> lock(mu_);
   if (!full_) return "";
-  std::string text = "Far memory is full (" + Mebibytes(host.bytes_in_use) + " of host_limit " +
-                     Mebibytes(host.limit_bytes) + "), so nothing more could be moved: raise " +
-                     "host_limit";
+  const std::string text = WhyFull(host);
   if (file_ == nullptr) return text + ", or give a spill_dir on a disk.";
   return text + ". The file tier took no more either" +
          (file_problem_.empty() ? "." : ": " + file_problem_);

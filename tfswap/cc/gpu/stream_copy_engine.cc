@@ -241,9 +241,7 @@ void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
 
 std::string StreamCopyEngine::Hindrance() const {
   if (!far_memory_full_.load()) return "";
-  const HostPoolStats far = host_memory_.Stats();
-  return "Far memory is full (" + ReadableBytes(far.bytes_in_use) + " of host_limit " +
-         ReadableBytes(far.limit_bytes) + "), so nothing more could be moved: raise host_limit.";
+  return WhyFull(host_memory_.Stats()) + ".";
 }
 
 }  // namespace tfswap

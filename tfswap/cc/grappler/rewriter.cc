@@ -95,6 +95,7 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
   out_attributes["tier"].set_s(swap.tier);
   out_attributes["codec"].set_s(swap.codec);
   out_attributes["rate"].set_i(swap.rate_percent);
+  out_attributes["threads"].set_i(swap.threads);
 
   int ordinal = 0;
   for (const ReturnSpec& back : swap.returns) {

@@ -53,6 +53,7 @@ SwapSpec ReadSwap(const Struct& object) {
   if (const std::string tier = Text(object, "tier"); !tier.empty()) swap.tier = tier;
   swap.codec = Text(object, "codec");
   swap.rate_percent = Number(object, "rate_percent", 100);
+  swap.threads = Number(object, "threads", 1);
   swap.gates = Texts(object, "gates");
   for (const Value& value : List(object, "returns").values()) {
     const Struct& from = value.struct_value();

@@ -29,6 +29,7 @@ struct SwapSpec {
   std::string tier = "host";       // of far memory: host, compressed or file
   std::string codec;               // by which it is kept in the compressed tier
   int64_t rate_percent = 100;      // size of what a lossy codec makes
+  int64_t threads = 1;             // that encode and decode
   std::vector<std::string> gates;  // ops that wait for the swap-out
   std::vector<ReturnSpec> returns;
 };

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
+#include "core/readable_bytes.h"
 #include "kernels/thread_copy_engine.h"
 #include "tensorflow/core/framework/cancellation.h"
 

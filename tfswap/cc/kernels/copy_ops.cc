@@ -37,6 +37,7 @@ REGISTER_OP("_CopyToHost")
     .Attr("tier: string = 'host'")
     .Attr("codec: string = ''")
     .Attr("rate: int = 100")
+    .Attr("threads: int = 1")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -49,6 +50,7 @@ min_bytes: smaller tensors pass by reference.
 tier: of far memory: host, compressed or file.
 codec: by which it is kept in the compressed tier.
 rate: size of what a lossy codec makes, in percent.
+threads: of the host that encode and decode it.
 )doc");
 
 REGISTER_OP("_CopyFromHost")
@@ -104,6 +106,7 @@ struct SwapOut {
     OP_REQUIRES_OK(construction, construction->GetAttr("tier", &tier));
     OP_REQUIRES_OK(construction, construction->GetAttr("codec", &codec));
     OP_REQUIRES_OK(construction, construction->GetAttr("rate", &rate));
+    OP_REQUIRES_OK(construction, construction->GetAttr("threads", &wish.threads));
     OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype));
     wish.codec.rate_percent = rate;
     wish.codec.element_bytes = DataTypeSize(dtype);
