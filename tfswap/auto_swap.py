@@ -57,6 +57,15 @@ class AutoSwap(keras.callbacks.Callback):
             step in the simulator, "cswap" where the inequality of CSWAP says so, a name of
             `tfswap.codecs.available()` everything that it makes smaller, None nothing. All of them
             are lossless; the first two look again when epochs begin. Defaults to "auto".
+        lossy: Whether far memory may also keep some tensors with part of their bits, so that losses
+            differ from those of exact training: float32 activations that no lossless codec makes
+            much smaller and that only the backward part reads again; never weights, gradients,
+            integers or masks. The part, one for all, falls from the largest that pays in the first
+            epoch of `fit` to the one at which no op waits in the last (CSWAP+). Which tensors: with
+            `codec` "auto", where that shortens the step in the simulator; with "cswap" or a
+            lossless name, where the inequality of CSWAP says so; with a lossy name (of
+            `tfswap.codecs.LOSSY`), all, and nothing else is encoded. A given plan keeps its rates.
+            Without a GPU only. Defaults to False.
         link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
             "12GB/s"): copies take as long as they would there. None for the machine's own speed.
         workspace_limit: Largest workspace for an op on a GPU that can do without one, as an int or
@@ -70,7 +79,8 @@ class AutoSwap(keras.callbacks.Callback):
         verbose: 0 for silence, 1 for progress and a summary of at most six lines, "auto" for 1.
 
     Raises:
-        ValueError: An argument is none of what is allowed.
+        ValueError: An argument is none of what is allowed; `lossy`, and no lossy codec can be used
+            here; when training begins, a plan that keeps tensors lossily without `lossy`.
         tfswap.LibraryError: When training begins, if the device is not tfswap's.
 
     Example:
@@ -99,6 +109,7 @@ class AutoSwap(keras.callbacks.Callback):
         spill_dir: str | os.PathLike[str] | None = None,
         spill_limit: int | str | None = None,
         codec: str | None = "auto",
+        lossy: bool = False,
     ) -> None:
         super().__init__()
         if policy != "auto" and policy not in POLICIES:
@@ -127,7 +138,8 @@ class AutoSwap(keras.callbacks.Callback):
         )
         self.spill_dir = spill_dir
         self.spill_limit = None if spill_limit is None else budgets.parse_bytes(spill_limit)
-        self.codec = codecs.check(codec)
+        self.codec = codecs.check(codec, lossy)
+        self.lossy = lossy
         self.slab = slab
         self.verify = verify
         self.verbose = verbose
@@ -141,7 +153,9 @@ class AutoSwap(keras.callbacks.Callback):
         `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes` (highest of all
         steps), `unswapped_step_s`, `predicted_step_s`, `predicted_wait_s` (of it, for copies),
         `least_wait_s` (no plan waits less), `step_s`, `bytes_out_per_step`, `bytes_in_per_step`,
-        `swapped_buffers`, `host_peak_bytes`, `tiers` (a `TierUse` each), `corrections`, `plan`,
+        `swapped_buffers`, `host_peak_bytes`, `tiers` (a `TierUse` each), `lossy` (a `LossyUse`: how
+        many tensors are kept lossily, by which rate, and how far off they were; None if none is),
+        `corrections`, `plan`,
         `addresses` (an `AddressMap` for each layout), `out_of_memory` (what the error said) and
         `notes` (everything that was said). What is not known is None. `to_html(path)` writes it as
         a page.
@@ -160,7 +174,7 @@ class AutoSwap(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._run is not None:
-            self._run.epoch_begins()
+            self._run.epoch_begins(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._run is not None:

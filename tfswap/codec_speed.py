@@ -22,8 +22,10 @@ from tfswap.machine import cores
 
 # CSWAP trains its regression on 20 to 80 % of zeros.
 _ZEROS = (0.2, 0.5, 0.8)
+# A lossy codec is for tensors without any, and takes as long as what it keeps, in percent.
+_RATES = (20, 50, 80)
 # Codecs that keep up with memory are measured where caches have ended.
-_MIB = {"lz4": (2, 4, 8), "zstd": (2, 4, 8)}
+_MIB = {"lz4": (2, 4, 8), "zstd": (2, 4, 8), "zfp": (1, 2, 4)}
 _LARGE_MIB = (8, 32, 64)
 _REPEATS = 3
 # How many threads are best is looked for at half zeros, like a GPU's launch. What takes this much
@@ -41,7 +43,7 @@ def codec_speeds(names: Iterable[str] | None = None) -> tuple[CodecSpeed, ...]:
     found to ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); others read it.
 
     Args:
-        names: Of lossless codecs. Default: all that are available here.
+        names: Of codecs. Default: all lossless ones that are available here.
 
     Source: CSWAP (Chen et al., CLUSTER 2021), section IV.
     """
@@ -100,10 +102,11 @@ def measured(name: str, threads: int, mib: Sequence[int] | None = None) -> Codec
     """The same, measured now; `mib` are the sizes that the regression sees."""
     sizes = mib or _MIB.get(name, _LARGE_MIB)
     amounts, encode_ns, decode_ns = [], [], []
-    for zeros, size in itertools.product(_ZEROS, sizes):
+    sorts = [(0.0, rate) for rate in _RATES] if name in codecs.LOSSY else [(z, 100) for z in _ZEROS]
+    for (zeros, rate), size in itertools.product(sorts, sizes):
         data = _sparse(max(sizes), zeros)[: size << 18]
         kept, encode_s, decode_s, _ = _core.measure_codec(
-            data, name, 4, 100, threads=threads, repeats=_REPEATS
+            data, name, 4, rate, threads=threads, repeats=_REPEATS
         )
         amounts.append((1.0, float(data.nbytes), float(kept)))
         encode_ns.append(encode_s * 1e9)

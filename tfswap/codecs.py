@@ -62,21 +62,37 @@ def why_not(codec: str, element_bytes: int = 4) -> str:
     return fault or _core.why_not_codec(codec, element_bytes)
 
 
-def check(codec: str | None) -> str | None:
-    """Refuse what is no `codec` of `AutoSwap`.
+def check(codec: str | None, lossy: bool = False) -> str | None:
+    """Refuse what is no `codec` of `AutoSwap`, or goes not with its `lossy`.
 
     Raises:
-        ValueError: It is none, is lossy, or cannot be used here; the text says what can.
+        ValueError: It is none, is lossy without leave, or cannot be used here; the text says what
+            can.
     """
-    if codec in (None, "auto", "cswap"):
-        return codec
-    if codec not in LOSSLESS:
-        allowed = ", ".join(repr(name) for name in ("auto", "cswap", *LOSSLESS))
-        raise ValueError(f"unknown codec {codec!r}: allowed are {allowed} and None")
-    fault = why_not(codec)
+    if lossy and codec is None:
+        raise ValueError(
+            "lossy=True and codec=None: without a codec nothing is encoded. Leave one of them out"
+        )
+    named = codec not in (None, "auto", "cswap")
+    if named and codec not in (NAMES if lossy else LOSSLESS):
+        allowed = ", ".join(
+            repr(name) for name in ("auto", "cswap", *LOSSLESS, *(LOSSY if lossy else ()))
+        )
+        why = f"codec {codec!r} is lossy, and needs lossy=True" if codec in LOSSY else ""
+        raise ValueError(f"{why or f'unknown codec {codec!r}'}: allowed are {allowed} and None")
+    if lossy and not lossy_for(codec):
+        faults = "; ".join(f"{name}: {why_not(name)}" for name in LOSSY)
+        raise ValueError(f"lossy=True: no lossy codec can be used here. {faults}")
+    fault = why_not(codec) if named and codec is not None else ""
     if fault:
         raise ValueError(f"codec={codec!r}: {fault}")
     return codec
+
+
+def lossy_for(codec: str | None) -> tuple[str, ...]:
+    """The lossy codecs that can be used here where `codec` is said: all, or the one it names."""
+    named = (codec,) if codec in LOSSY else LOSSY
+    return tuple(name for name in named if not why_not(name))
 
 
 def available(element_bytes: int = 4) -> tuple[str, ...]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfswap.ops.library import Library
-from tfswap.plan import SWAP_OUT_PREFIX
+from tfswap.plan import swap_out_name
+from tfswap.planners.assignment import WORTHWHILE
+
+# A tensor of no more different numbers is a mask. The library counts up to one more.
+_MASK_NUMBERS = 16
 
 
 class RatioSamples:
@@ -20,6 +24,7 @@ class RatioSamples:
         self._library = lib
         self._codecs = tuple(codecs)
         self._by_node: dict[str, dict[str, float]] = {}
+        self._different_words: dict[str, int] = {}
 
     def start(self) -> None:
         """Sections of all that is swapped out from now on are encoded, to see what comes of it."""
@@ -30,20 +35,29 @@ class RatioSamples:
         """Ends that, and takes what was found; what passed before and not this time stays."""
         if not self._codecs:
             return
-        self._by_node |= parse_samples(self._library.codec_samples(), self._codecs)
+        text = self._library.codec_samples()
+        self._by_node |= parse_samples(text, self._codecs)
+        self._different_words |= parse_different_words(text)
         self._library.sample_codecs(())
 
     def of(self, tensor: str) -> dict[str, float]:
         """Ratios of one tensor ("node:port") by codec; empty if it was not met."""
-        node, _, port = tensor.rpartition(":")
-        return self._by_node.get(f"{SWAP_OUT_PREFIX}{node.replace(':', '_')}_{port}", {})
+        return self._by_node.get(swap_out_name(tensor), {})
+
+    def is_dense(self, tensor: str) -> bool:
+        """Whether no codec makes it much smaller, and it is no mask; False if it was not met."""
+        ratios = self.of(tensor).values()
+        words = self._different_words.get(swap_out_name(tensor), 0)
+        return bool(ratios) and min(ratios) > WORTHWHILE and words > _MASK_NUMBERS
 
 
 def parse_samples(text: str, codecs: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The library's lines: a node's name, bytes, then encoded and sampled bytes of each codec."""
+    """The library's lines: a node's name, bytes, different words (counted as far as it matters),
+    then encoded and sampled bytes of each codec.
+    """
     found: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
-        node, _, *amounts = line.split("\t")
+        node, _, _, *amounts = line.split("\t")
         pairs = zip(map(int, amounts[::2]), map(int, amounts[1::2]), strict=True)
         found[node] = {
             codec: encoded / sampled
@@ -51,3 +65,9 @@ def parse_samples(text: str, codecs: Sequence[str]) -> dict[str, dict[str, float
             if sampled
         }
     return found
+
+
+def parse_different_words(text: str) -> dict[str, int]:
+    """Of the same lines, how many different words each node's tensor has."""
+    rows = (line.split("\t") for line in text.splitlines())
+    return {row[0]: int(row[2]) for row in rows}

@@ -10,7 +10,7 @@ from tfswap import budget as budgets
 from tfswap.card_codec_speed import card_codec_speeds, use_remembered
 from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
-from tfswap.codecs import NEED_BLOSC, find_blosc
+from tfswap.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for
 from tfswap.far_tier import FarTier
 from tfswap.file_link import WatchedFile, measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
@@ -92,7 +92,8 @@ class ManagedDevices:
             available_bytes=self._available_bytes,
         )
         self._library.set_host_limit(self._host_limit_bytes)
-        if self.on_cpu and any(codec in NEED_BLOSC for codec in self.codecs):
+        used = (*self.codecs, *self.lossy_codecs)
+        if self.on_cpu and any(codec in NEED_BLOSC for codec in used):
             self._library.load_blosc(str(find_blosc()))
         if options.spill_dir is not None and self.on_cpu:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
@@ -116,8 +117,10 @@ class ManagedDevices:
         """A plan that was given encodes without asking how fast that is."""
         for device in self.numbers:
             use_remembered(self._library, device, self.codecs)
+        if self._options.lossy:
+            self._warn("lossy=True has no effect on a GPU: all of its codecs are lossless")
         codec = self._options.codec
-        if codec in (None, AUTO, CSWAP) or self.codecs:
+        if codec in (None, AUTO, CSWAP, *LOSSY) or self.codecs:
             return
         problem = self._library.codec_problem(self.device)
         problem = problem or f"a GPU encodes by {', '.join(CARD_CODECS)}"
@@ -180,7 +183,7 @@ class ManagedDevices:
         if not self.on_cpu:
             own = card_codec_speeds(self._library, self.device, self.codecs)
             return FarMemory(host, codecs=own, whole_blocks=True)
-        speeds = codec_speeds(self.codecs)
+        speeds = codec_speeds((*self.codecs, *self.lossy_codecs))
         if self._options.spill_dir is None:
             return FarMemory(host, codecs=speeds)
         if self._file is None:
@@ -196,9 +199,9 @@ class ManagedDevices:
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """Those that far memory may be encoded by, as the options say."""
+        """Lossless ones that far memory may be encoded by, as the options say."""
         codec = self._options.codec
-        if codec is None:
+        if codec is None or codec in LOSSY:
             return ()
         wanted = _CONSIDERED if codec in (AUTO, CSWAP) else (codec,)
         if self.on_cpu:
@@ -206,6 +209,18 @@ class ManagedDevices:
         if self._library.codec_problem(self.device):
             return ()
         return tuple(name for name in wanted if name in CARD_CODECS)
+
+    @property
+    def lossy_codecs(self) -> tuple[str, ...]:
+        """Lossy ones that far memory may be encoded by, as the options say."""
+        return lossy_for(self._options.codec) if self._options.lossy and self.on_cpu else ()
+
+    @property
+    def sampled_codecs(self) -> tuple[str, ...]:
+        """Those of which it is to be seen what they make of tensors. Dense is what they cannot make
+        smaller.
+        """
+        return self.codecs or (_CONSIDERED[:1] if self.lossy_codecs else ())
 
     def file_problem(self) -> str:
         """What was wrong when the file tier failed last; "" if it never did in this training."""

@@ -23,6 +23,13 @@ VERSION = 1
 SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
 """Of the names of the nodes that the pass inserts."""
 
+
+def swap_out_name(tensor: str) -> str:
+    """The name of the node that swaps a tensor ("node:port") out."""
+    node, _, port = tensor.rpartition(":")
+    return f"{SWAP_OUT_PREFIX}{node.replace(':', '_')}_{port}"
+
+
 TIERS = ("host", "compressed", "file")
 """Of far memory, nearest first."""
 
@@ -57,7 +64,7 @@ class TensorSwap:
         lazy: Leaves only when an allocation needs the room.
         tier: Of far memory, one of `TIERS`. What finds no room there goes to another.
         codec: By which it is kept in the compressed tier.
-        rate_percent: Size of what a lossy codec makes, in percent of the tensor's.
+        rate_percent: Size of what a lossy codec makes at most, in percent of the tensor's.
         threads: Of the host that encode and decode it.
     """
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tfswap import codecs
 from tfswap.far_tier import FILE, FarTier
 from tfswap.grappler.graph import StepGraph
 from tfswap.kept_order import kept_order
@@ -25,6 +26,8 @@ from tfswap.planners.assignment import (
 )
 from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
+from tfswap.planners.lossy_choice import LossyChoice, RateRange, with_lossy, worthwhile_rates
+from tfswap.planners.lossy_rate import MOST_RATE
 from tfswap.profile import Profile
 from tfswap.simulator import NO_LIMIT, Link, Swap
 from tfswap.timeline import Absence, Timeline
@@ -39,12 +42,14 @@ class Planned:
         decision: What the planner said, under one link.
         assignment: Where in far memory each tensor goes; simulated with that.
         least_wait_ns: What no plan of swaps waits less than, in this budget and on this link.
+        rates: Between which lossy codecs are worth it; None if they may not be used, or are not.
     """
 
     function: FunctionPlan
     decision: Decision
     assignment: Assignment
     least_wait_ns: int
+    rates: RateRange | None = None
 
 
 def plan_function(
@@ -59,6 +64,7 @@ def plan_function(
     ratios: Ratios | None = None,
     codec: str | None = AUTO,
     graph: StepGraph | None = None,
+    lossy: LossyChoice | None = None,
 ) -> Planned:
     """Plans one graph.
 
@@ -73,6 +79,7 @@ def plan_function(
         ratios: What codecs make of the tensors.
         codec: Who decides about encoding, see `tfswap.planners.assignment`.
         graph: The graph, for the order of ops that keeps the load what was simulated.
+        lossy: What may be kept lossily. None: nothing.
 
     Raises:
         BudgetTooSmall: No plan of this policy fits the budget.
@@ -82,9 +89,22 @@ def plan_function(
     timeline = profile.timeline
     if far is None:
         far = FarMemory(FarTier.of_host(machine, NO_LIMIT))
-    decision, assignment = _decide(
-        timeline, policy, machine, budget_bytes, planning_time_s, say, far, ratios or {}, codec
-    )
+
+    def under(link: Link) -> tuple[Decision, Assignment, RateRange | None]:
+        decision = portfolio.plan(
+            policy, timeline, link, budget_bytes, planning_time_s=planning_time_s, say=say
+        )
+        deadline_s = time.monotonic() + planning_time_s
+        rates = worthwhile_rates(timeline, decision.swaps, far, lossy) if lossy else None
+        known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
+        placed = assign(timeline, decision.swaps, far, known, codec=codec, deadline_s=deadline_s)
+        return decision, placed, rates
+
+    # Under the host's link, or (it is too small) the file's.
+    chosen = under(machine)
+    if far.file is not None and any(place.tier == FILE for place in chosen[1].places.values()):
+        chosen = min(chosen, under(far.file), key=lambda each: each[1].cost_ns)
+    decision, assignment, rates = chosen
     function = FunctionPlan(
         fingerprint=profile.fingerprint,
         swaps=tensor_swaps(profile, decision.swaps, assignment.places),
@@ -99,7 +119,7 @@ def plan_function(
         kept = kept_order(profile, graph, function, decision.swaps, budget_bytes)
         function = dataclasses.replace(function, order=(*function.order, *kept))
     least = min(least_wait_ns(timeline, machine, budget_bytes), assignment.result.stall_ns)
-    return Planned(function, decision, assignment, least)
+    return Planned(function, decision, assignment, least, rates)
 
 
 def placed_anew(
@@ -109,6 +129,8 @@ def placed_anew(
     ratios: Ratios,
     codec: str | None,
     planning_time_s: float = portfolio.PLANNING_TIME_S,
+    *,
+    lossy: LossyChoice | None = None,
 ) -> tuple[Assignment, Assignment]:
     """What codecs make of tensors has changed: where would the same swaps go now?
 
@@ -117,36 +139,22 @@ def placed_anew(
     """
     swaps, timeline = planned.decision.swaps, profile.timeline
     deadline_s = time.monotonic() + planning_time_s
+    ratios = _with_lossy(ratios, timeline, swaps, far, lossy, planned.rates)
     before = at_places(timeline, swaps, far, ratios, planned.assignment.places)
     return before, assign(timeline, swaps, far, ratios, codec=codec, deadline_s=deadline_s)
 
 
-def _decide(
-    timeline: Timeline,
-    policy: str,
-    machine: Machine,
-    budget_bytes: int,
-    planning_time_s: float,
-    say: Callable[[str], None] | None,
-    far: FarMemory,
+def _with_lossy(
     ratios: Ratios,
-    codec: str | None,
-) -> tuple[Decision, Assignment]:
-    """What leaves, and where to: chosen under the host's link, or (it is too small) the file's."""
-
-    def under(link: Link) -> tuple[Decision, Assignment]:
-        decision = portfolio.plan(
-            policy, timeline, link, budget_bytes, planning_time_s=planning_time_s, say=say
-        )
-        deadline_s = time.monotonic() + planning_time_s
-        placed = assign(timeline, decision.swaps, far, ratios, codec=codec, deadline_s=deadline_s)
-        return decision, placed
-
-    chosen = under(machine)
-    in_file = any(place.tier == FILE for place in chosen[1].places.values())
-    if far.file is None or not in_file:
-        return chosen
-    return min(chosen, under(far.file), key=lambda each: each[1].cost_ns)
+    timeline: Timeline,
+    swaps: Iterable[Swap],
+    far: FarMemory,
+    lossy: LossyChoice | None,
+    rates: RateRange | None,
+) -> Ratios:
+    if lossy is None or rates is None:
+        return ratios
+    return with_lossy(ratios, timeline, swaps, far, lossy, rates)
 
 
 def tensor_swaps(
@@ -179,6 +187,7 @@ def _tensor_swap(
         )
     gates = tuple(timeline.op_names[swap.gate_op] for _, swap in chosen if swap.gate_op >= 0)
     size_bytes = int(timeline.buffer_bytes[chosen[0][0].buffer])
+    rate_percent = round(MOST_RATE * place.ratio) if place.codec in codecs.LOSSY else MOST_RATE
     return TensorSwap(
         tensor,
         size_bytes,
@@ -187,4 +196,5 @@ def _tensor_swap(
         tier=place.tier,
         codec=place.codec,
         threads=place.threads,
+        rate_percent=rate_percent,
     )

@@ -7,6 +7,7 @@ the same buffer, time spent waiting for memory or for copies is left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,8 @@ class Profile:
         worst_peak_bytes: Peak load if all updates of variables ran at the step's very end, which
             stock TensorFlow's executor may do: its queue has no order.
         large_ops: The timeline's ops that make or read what is large enough to be swapped.
+        activations: Places of those absences, of float32 activations, behind which only the
+            backward part reads: in none other may a tensor be kept lossily.
     """
 
     timeline: Timeline
@@ -47,6 +50,7 @@ class Profile:
     unswapped_peak_bytes: int
     worst_peak_bytes: int
     large_ops: tuple[int, ...] = ()
+    activations: frozenset[int] = frozenset()
 
 
 def profile_step(
@@ -74,7 +78,19 @@ def profile_step(
         _peak_without_delays(step, timeline, graph, late_updates=False),
         _peak_without_delays(step, timeline, graph, late_updates=True),
         step.users_of(min_bytes),
+        _activations(absences, graph),
     )
+
+
+def _activations(absences: Sequence[Absence], graph: StepGraph) -> frozenset[int]:
+    found = set()
+    for place, absence in enumerate(absences):
+        node, _, port = absence.tensor.rpartition(":")
+        if graph.nodes[node].activations[int(port)] and all(
+            graph.nodes[reader].backward for reader in absence.consumers
+        ):
+            found.add(place)
+    return frozenset(found)
 
 
 class _Step:

@@ -24,6 +24,7 @@ from tfswap.attempt import TOLERANCE, Attempt, MeasuredStep, best
 from tfswap.far_ratios import RatioSamples
 from tfswap.far_tier import COMPRESSED, FILE
 from tfswap.grappler.graph import StepGraph
+from tfswap.lossy_run import LossyRun, check_plan
 from tfswap.machine import Machine
 from tfswap.managed_devices import ManagedDevices
 from tfswap.ops import library
@@ -31,6 +32,7 @@ from tfswap.pass_session import PassSession
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.assignment import AUTO, CSWAP, FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
+from tfswap.planners.lossy_choice import LossyChoice
 from tfswap.planning import Planned, placed_anew, plan_function, tensor_swaps
 from tfswap.profile import Profile, profile_step
 from tfswap.report.summary import Report, summary_lines
@@ -106,6 +108,7 @@ class SwapRun:
     _machine: Machine
     _session: PassSession
     _ratios: RatioSamples
+    _lossy: LossyRun
 
     def __init__(self, options: AutoSwap, model: Any) -> None:
         self._options = options
@@ -151,6 +154,7 @@ class SwapRun:
                 "run_eagerly."
             )
             return
+        check_plan(self._options.plan or SwapPlan(), self._options.lossy)
         self._library = library.load()
         if not library.device_is_ours():
             raise library.LibraryError(
@@ -161,7 +165,9 @@ class SwapRun:
             self._library, self._options, _count_layers(self._model), self._note, self._warn
         )
         self._session = PassSession(self._library, self._model)
-        self._ratios = RatioSamples(self._library, self._devices.codecs)
+        self._ratios = RatioSamples(self._library, self._devices.sampled_codecs)
+        epochs = (self._options.params or {}).get("epochs")
+        self._lossy = LossyRun(self._library, self._ratios, epochs)
         run_started(self)
         self._taken.callback(run_ended, self)
         self._taken.callback(self._training_function.restore)
@@ -184,6 +190,8 @@ class SwapRun:
             tensorflow=library.tensorflow_version() or "",
         )
         self._taken.callback(self._session.withdraw)
+        self._taken.callback(self._lossy.end)
+        self._lossy.adopt(self._plan)
         self._session.push(self._plan)
         self._install_layouts()
         self._training_function.guard(self._step_failed, self.end)
@@ -220,8 +228,11 @@ class SwapRun:
 
     # Steps.
 
-    def epoch_begins(self) -> None:
+    def epoch_begins(self, epoch: int) -> None:
         """What codecs make of tensors drifts, and disks slow down: its first step is looked at."""
+        if self._phase is not _Phase.IDLE:
+            self._lossy.epoch_begins(epoch)
+            self.report.lossy = self._lossy.use()
         self._looks_at_places = (
             self._phase is _Phase.STEADY
             and self._steps_since_look >= _STEPS_BETWEEN_LOOKS
@@ -410,12 +421,14 @@ class SwapRun:
                 ratios=self._ratios_now(),
                 codec=self._options.codec,
                 graph=self._graph,
+                lossy=self._lossy_choice(),
             )
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
             self._stay_with_bootstrap(str(error))
             return False
         peak_bytes = planned.function.predicted_peak_bytes * self._measured_to_simulated
         self._plannings.append(planned)
+        self._lossy.rates = planned.rates
         self._adopt(dataclasses.replace(planned.function, predicted_peak_bytes=int(peak_bytes)))
         self.report.predicted_wait_s = planned.assignment.result.stall_ns / 1e9
         self.report.least_wait_s = planned.least_wait_ns / 1e9
@@ -427,6 +440,10 @@ class SwapRun:
         assert self._profile is not None
         tensors = {absence.tensor for absence in self._profile.timeline.absences}
         return {tensor: self._ratios.of(tensor) for tensor in tensors}
+
+    def _lossy_choice(self) -> LossyChoice | None:
+        assert self._profile is not None
+        return self._lossy.choice(self._profile) if self._devices.lossy_codecs else None
 
     def _place_anew(self) -> None:
         """Puts tensors elsewhere if that is worth having the graph optimised again."""
@@ -447,6 +464,7 @@ class SwapRun:
             self._devices.far_memory(self._machine),
             self._ratios_now(),
             self._options.codec,
+            lossy=self._lossy_choice(),
         )
         if now.cost_ns >= before.cost_ns * _WORTH_A_PUSH:
             if disk:
@@ -476,6 +494,7 @@ class SwapRun:
 
     def _adopt(self, function: FunctionPlan) -> None:
         self._plan = self._plan.with_function(function)
+        self._lossy.adopt(self._plan)
         self._session.push(self._plan)
         self.report.outcome = "swapped"
         self.report.plan = self._plan
@@ -561,6 +580,7 @@ class SwapRun:
 
     def _update_measured(self, attempt: Attempt | None = None) -> None:
         self.report.tiers = self._devices.tiers()
+        self.report.lossy = self._lossy.use()
         if attempt is not None:
             self.report.step_s = attempt.step_s
             self.report.bytes_out_per_step = attempt.bytes_out
@@ -582,6 +602,10 @@ class SwapRun:
         }
 
     def _print_summary(self) -> None:
+        if self._devices.lossy_codecs and self.report.outcome == "swapped":
+            hindrance = self._lossy.hindrance()
+            if hindrance:
+                self._note(f"nothing is kept lossily so far: {hindrance}")
         for line in summary_lines(self.report):
             self.report.notes.append(line)
             if self._says:

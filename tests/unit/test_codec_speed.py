@@ -119,3 +119,52 @@ def test_options_of_the_callback() -> None:
     for wrong in (*codecs.LOSSY, "gzip", ""):
         with pytest.raises(ValueError, match="allowed are 'auto', 'cswap', 'zvc', 'rle'"):
             codecs.check(wrong)
+
+
+def test_lossy_codecs_need_leave() -> None:
+    for codec in codecs.LOSSY:
+        with pytest.raises(ValueError, match=f"codec '{codec}' is lossy, and needs lossy=True"):
+            codecs.check(codec)
+    for codec in ("auto", "cswap", "zvc", *codecs.lossy_for("auto")):
+        assert codecs.check(codec, lossy=True) == codec
+    with pytest.raises(ValueError, match="without a codec nothing is encoded"):
+        codecs.check(None, lossy=True)
+    with pytest.raises(ValueError, match="unknown codec 'gzip': allowed are .*'zfp'"):
+        codecs.check("gzip", lossy=True)
+
+
+def test_without_any_lossy_codec_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "LOSSY", ("zfp",))
+    monkeypatch.setattr(codecs, "find_blosc", lambda: None)
+    codecs.load_blosc.cache_clear()
+    try:
+        for codec in ("auto", "zvc", "zfp"):
+            with pytest.raises(ValueError) as error:
+                codecs.check(codec, lossy=True)
+            assert str(error.value) == (
+                "lossy=True: no lossy codec can be used here. zfp: blosc2 is not installed: "
+                'pip install "tfswap[codecs]", then install tfswap again'
+            )
+        assert codecs.check("auto") == "auto"
+    finally:
+        codecs.load_blosc.cache_clear()
+
+
+@pytest.mark.parametrize("name", codecs.LOSSY)
+def test_lossy_codecs_are_measured_at_several_rates(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if codecs.why_not(name):
+        pytest.skip(codecs.why_not(name))
+    asked = []
+    measure = codec_speed._core.measure_codec
+
+    def measure_codec(data: np.ndarray, codec: str, word: int, rate: int, **more: int) -> object:
+        asked.append(rate)
+        assert np.count_nonzero(data) == len(data)
+        return measure(data, codec, word, rate, **more)
+
+    monkeypatch.setattr(codec_speed._core, "measure_codec", measure_codec)
+    speed = measured(name, 1, mib=(1,))
+    assert len(set(asked)) == 3 and max(asked) < 100
+    assert speed.encode.ns(1 << 20, 0.5) > 0 and speed.decode.ns(1 << 20, 0.5) > 0

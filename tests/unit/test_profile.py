@@ -100,6 +100,18 @@ def test_an_absence_through_an_alias():
     assert timeline.step_ns == 110_000
 
 
+def test_activations_are_what_only_the_backward_part_reads_again() -> None:
+    for marks, expected in (("gprb", {"d"}), ("gpr", set())):
+        text = GRAPH.replace("gpr\t1\tx:0", "gpr\t2\tx:0").replace(
+            "d\tMatMul\t0\tgpr", f"d\tMatMul\t0\t{marks}"
+        )
+        profile = profile_step(recording().trace(), StepGraph.parse(text))
+        found = [profile.timeline.absences[place] for place in profile.activations]
+        assert {absence.tensor for absence in found} <= {"a:0"}
+        assert {reader for absence in found for reader in absence.consumers} == expected
+    assert not profile_step(recording().trace(), StepGraph.parse(GRAPH)).activations
+
+
 def test_waits_take_no_time():
     plain = profile_step(recording().trace(), StepGraph.parse(GRAPH)).timeline
     waited = profile_step(recording(wait=500).trace(), StepGraph.parse(GRAPH)).timeline

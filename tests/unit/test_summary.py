@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tfswap.report.summary import Report, TierUse, readable_bytes, summary_lines
+from tfswap.report.summary import (
+    LossyUse,
+    Report,
+    TensorLoss,
+    TierUse,
+    readable_bytes,
+    summary_lines,
+)
 
 
 @pytest.mark.parametrize("outcome", ["swapped", "fits", "bootstrap", "no effect"])
@@ -58,3 +65,18 @@ def test_tiers_say_what_they_held_and_what_became_of_it() -> None:
     )
     unused = Report(outcome="swapped", host_peak_bytes=0, tiers=(TierUse("file", 0, 0, 0),))
     assert summary_lines(unused)[-1] == "tfswap: far    0 bytes in use (host)"
+
+
+def test_a_lossy_training_is_told_so() -> None:
+    losses = (TensorLoss("a:0", 0.002, 0.5), TensorLoss("b:0", 0.004, 0.1))
+    use = LossyUse(12, 40, 80, 20, losses)
+    assert (use.worst_relative_error, use.mean_relative_error) == (0.004, pytest.approx(0.003))
+    report = Report(outcome="swapped", lossy=use)
+    assert summary_lines(report)[-1] == (
+        "tfswap: lossy  12 tensors are kept with 40 % of their bits (off by 4e-03): losses differ "
+        "from exact training"
+    )
+    assert len(summary_lines(report)[-1]) <= 110
+    nothing = LossyUse(0, 100, 100, 100)
+    assert nothing.worst_relative_error is nothing.mean_relative_error is None
+    assert "lossy" not in "".join(summary_lines(Report(outcome="swapped", lossy=nothing)))

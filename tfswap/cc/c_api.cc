@@ -143,6 +143,16 @@ char* tfswap_codec_samples() {
   return Copied(text);
 }
 
+// How much a lossy codec may keep of a tensor at most, in percent; 0, as it is at first: there is
+// no leave to use one. What the meter found before is forgotten.
+void tfswap_set_lossy_rate(int percent) {
+  ThreadCopyEngine::far()->SetLossyRate(percent);
+  ThreadCopyEngine::loss_meter()->Reset();
+}
+
+// What lossy codecs changed since (far/loss_meter.h).
+char* tfswap_losses() { return Copied(ThreadCopyEngine::loss_meter()->Text()); }
+
 // Codecs that are a GPU's own work. "" or why it has none.
 char* tfswap_codec_problem(int device) {
   std::string problem;

@@ -21,7 +21,9 @@ class Node:
         orderable: May be made to start behind any other one.
         racing: Must stay as fast as others: who ends first decides how a sum is rounded.
         updates_variable: Gives a variable a new value.
+        backward: Is a gradient, or computed from one.
         plain: For each output, whether it is plain bytes.
+        activations: For each output, whether it is a float32 activation of the forward part.
         inputs: Data inputs as (node, port), in order.
         controls: Nodes whose ends it waits for.
     """
@@ -36,7 +38,9 @@ class Node:
     orderable: bool
     racing: bool
     updates_variable: bool
+    backward: bool
     plain: tuple[bool, ...]
+    activations: tuple[bool, ...]
     inputs: tuple[tuple[str, int], ...]
     controls: tuple[str, ...]
 
@@ -93,7 +97,9 @@ class StepGraph:
                 orderable="o" in flags,
                 racing="s" in flags,
                 updates_variable="u" in flags,
-                plain=tuple(bit == "1" for bit in plain),
+                backward="b" in flags,
+                plain=tuple(digit != "0" for digit in plain),
+                activations=tuple(digit == "2" for digit in plain),
                 inputs=data,
                 controls=tuple(i[1:] for i in inputs if i.startswith("^")),
             )

@@ -40,6 +40,7 @@ def copy_to_host(
     next_use: int = 0,
     min_bytes: int = 0,
     codec: str = "",
+    rate_percent: int = 100,
 ) -> Any:
     """Moves a tensor to far memory.
 
@@ -50,6 +51,7 @@ def copy_to_host(
         next_use: Place in the step of the next access (lazy tensors needed last leave first).
         min_bytes: Smaller tensors pass by reference.
         codec: By which far memory keeps it; "": as it is.
+        rate_percent: Size of what a lossy codec makes; it needs `Library.set_lossy_rate`.
 
     Returns:
         A scalar variant, the handle.
@@ -65,6 +67,7 @@ def copy_to_host(
         "min_bytes": min_bytes,
         "tier": COMPRESSED if codec else HOST,
         "codec": codec,
+        "rate": rate_percent,
     }
     return _make("_CopyToHost", [tensor], [tf.variant], attributes)
 

@@ -66,6 +66,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_always_slab": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int]),
     "tfswap_sample_codecs": (None, [ctypes.c_char_p]),
     "tfswap_codec_samples": (ctypes.c_void_p, []),
+    "tfswap_set_lossy_rate": (None, [ctypes.c_int]),
+    "tfswap_losses": (ctypes.c_void_p, []),
     "tfswap_codec_problem": (ctypes.c_void_p, [ctypes.c_int]),
     "tfswap_codec_device": (ctypes.c_void_p, [ctypes.c_int]),
     "tfswap_codec_processors": (ctypes.c_int, [ctypes.c_int]),
@@ -332,6 +334,14 @@ class Library:
     def codec_samples(self) -> str:
         """What was found since: see `tfswap.far_ratios`."""
         return self._text(self._dll.tfswap_codec_samples())
+
+    def set_lossy_rate(self, percent: int | None) -> None:
+        """How much lossy codecs may keep of a tensor, at most; None: they may not be used."""
+        self._dll.tfswap_set_lossy_rate(percent or 0)
+
+    def losses(self) -> str:
+        """What lossy codecs changed since, as `cc/far/loss_meter.h` tells it."""
+        return self._text(self._dll.tfswap_losses())
 
     def codec_problem(self, device: int) -> str:
         """Why a GPU cannot encode what leaves it; "" if it can."""

@@ -13,6 +13,9 @@ memory, encoded there, or in the file. Three ways to decide about encoding:
 a codec's name
     All are encoded by it.
 
+Lossy codecs are further choices for tensors whose ratios have them (``lossy_choice.py``). Under a
+lossless codec's name they are taken as under ``cswap``.
+
 The file takes what host memory has no room for; there also by search, from what the planner chose
 under the file's link.
 """
@@ -24,8 +27,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tfswap import codecs
 from tfswap.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, FarTier
 from tfswap.machine import cores
+from tfswap.planners.hidden_times import hidden_times
 from tfswap.simulator import Link, SimResult, Swap, simulate
 from tfswap.timeline import Timeline
 
@@ -34,8 +39,9 @@ AUTO, CSWAP = "auto", "cswap"
 Ratios = Mapping[str, Mapping[str, float]]
 """Of tensors, by codec: encoded bytes / bytes."""
 
-# A far copy that is encoded is to save at least this part of its bytes.
-_WORTHWHILE = 0.97
+WORTHWHILE = 0.97
+"""A far copy that is encoded keeps this part of its bytes at most."""
+
 # Each further pass of the search finds less.
 _MAX_PASSES = 4
 
@@ -203,12 +209,10 @@ class _Search:
         for tensor in self._of_tensor:
             places[tensor] = Place(HOST)
             for place in self._encoded_by(tensor, threads) if codec is not None else ():
-                if codec == CSWAP:
-                    if self._pays(tensor, place):
-                        places[tensor] = place
-                        break
-                elif place.codec == codec:
+                by_inequality = codec == CSWAP or place.codec in codecs.LOSSY
+                if place.codec == codec or (by_inequality and self._pays(tensor, place)):
                     places[tensor] = place
+                    break
         self.best = self.tried(places)
 
     def fit(self) -> None:
@@ -263,7 +267,7 @@ class _Search:
         places = [
             Place(COMPRESSED, name, ratios[name], threads)
             for name, threads in self._speeds
-            if ratios.get(name, 1.0) <= _WORTHWHILE
+            if ratios.get(name, 1.0) <= WORTHWHILE
         ]
         return sorted(places, key=lambda place: (place.ratio, place.threads))
 
@@ -344,24 +348,17 @@ class _Search:
         return round(ns * (speed.threads / cores() + speed.device_part))
 
     def _pays(self, tensor: str, place: Place) -> bool:
-        """CSWAP's inequality: T < T'.
-
-        Hidden times are those of vDNN's schedule, which the paper takes: the way out is hidden by
-        what reads the tensor in the forward part, the way back by one layer's backward part.
-        """
+        """CSWAP's inequality: T < T'."""
         timeline, host = self._timeline, self._far.host
         speed = self._speeds[place.codec, place.threads]
         t_with = t_without = 0.0
         for number, swap in enumerate(self._of_tensor[tensor]):
             absence = timeline.absences[swap.absence]
             size_bytes = int(timeline.buffer_bytes[absence.buffer])
-            made_ns = timeline.op_end_ns[absence.producer_op] if absence.producer_op >= 0 else 0
-            forward_ns = timeline.op_end_ns[absence.after_op] - made_ns
-            before = absence.before_op
-            backward_ns = timeline.op_end_ns[before] - timeline.op_start_ns[before]
-            directions = [(host.in_bytes_per_s, int(backward_ns), speed.decode)]
+            forward_ns, backward_ns = hidden_times(timeline, absence)
+            directions = [(host.in_bytes_per_s, backward_ns, speed.decode)]
             if number == 0:
-                directions.append((host.out_bytes_per_s, int(forward_ns), speed.encode))
+                directions.append((host.out_bytes_per_s, forward_ns, speed.encode))
             for bytes_per_s, hidden_ns, codec in directions:
                 transfer_ns = size_bytes * 1e9 / bytes_per_s
                 t_without += max(transfer_ns - hidden_ns, 0.0)

@@ -31,6 +31,52 @@ class TierUse:
     kept_bytes_out: int
 
 
+@dataclass(frozen=True)
+class TensorLoss:
+    """How far a tensor was off that a lossy codec kept, at the worst of its rates.
+
+    Attributes:
+        tensor: "node:port".
+        relative_error: Root of the errors' squares over root of the tensor's, of sampled sections.
+        largest_error: Of any number in them.
+    """
+
+    tensor: str
+    relative_error: float
+    largest_error: float
+
+
+@dataclass(frozen=True)
+class LossyUse:
+    """What was kept by lossy codecs. Rates in percent of a tensor's bytes.
+
+    Attributes:
+        tensors: How many are now.
+        rate: Now.
+        top: Of the first epoch.
+        bottom: Least that it may fall to.
+        losses: Of each tensor that was compared.
+    """
+
+    tensors: int
+    rate: int
+    top: int
+    bottom: int
+    losses: tuple[TensorLoss, ...] = ()
+
+    @property
+    def worst_relative_error(self) -> float | None:
+        """Of all tensors; None if none was compared."""
+        return max((loss.relative_error for loss in self.losses), default=None)
+
+    @property
+    def mean_relative_error(self) -> float | None:
+        """Of all tensors; None if none was compared."""
+        if not self.losses:
+            return None
+        return sum(loss.relative_error for loss in self.losses) / len(self.losses)
+
+
 @dataclass(eq=False)
 class Report(Mapping[str, Any]):
     """See `AutoSwap.report`. Bytes and seconds; None is not known."""
@@ -50,6 +96,7 @@ class Report(Mapping[str, Any]):
     swapped_buffers: int = 0
     host_peak_bytes: int | None = None
     tiers: tuple[TierUse, ...] = ()
+    lossy: LossyUse | None = None
     corrections: int = 0
     plan: SwapPlan | None = None
     addresses: tuple[AddressMap, ...] = ()
@@ -117,8 +164,20 @@ def _waits(report: Report) -> list[str]:
     ]
 
 
+def _lossy(report: Report) -> list[str]:
+    """That this training is not exact, if it is not."""
+    if report.lossy is None or not report.lossy.tensors:
+        return []
+    worst = report.lossy.worst_relative_error
+    off = "" if worst is None else f" (off by {worst:.0e})"
+    return [
+        f"tfswap: lossy  {report.lossy.tensors} tensors are kept with {report.lossy.rate} % of "
+        f"their bits{off}: losses differ from exact training"
+    ]
+
+
 def summary_lines(report: Report) -> list[str]:
-    """At most five lines for a person."""
+    """At most six lines for a person."""
     budget = readable_bytes(report.budget_bytes)
     if report.outcome == "fits":
         return [
@@ -147,4 +206,5 @@ def summary_lines(report: Report) -> list[str]:
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "
         f"{report.swapped_buffers} buffers",
         f"tfswap: far    {_far(report)}",
+        *_lossy(report),
     ]

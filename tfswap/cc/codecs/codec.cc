@@ -30,7 +30,6 @@ void WriteHeader(const CodecSpec& spec, char* to) {
   std::memcpy(to, &header, sizeof(header));
 }
 
-bool IsLossy(Codec codec) { return codec == Codec::kZfp || codec == Codec::kBfp; }
 
 // As sections keep it.
 CodecSpec Normalised(const CodecSpec& spec) {

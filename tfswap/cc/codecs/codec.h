@@ -23,6 +23,9 @@ inline bool operator==(const CodecSpec& a, const CodecSpec& b) {
          a.rate_percent == b.rate_percent;
 }
 
+// Whether what it gives back may differ. Such a codec knows float32 only.
+constexpr bool IsLossy(Codec codec) { return codec == Codec::kZfp || codec == Codec::kBfp; }
+
 // "stored", "zvc", "rle", "csr", "lz4", "zstd", "zfp", "bfp".
 const char* CodecName(Codec codec);
 std::optional<Codec> ParseCodec(std::string_view name);

@@ -127,19 +127,25 @@ class ChunkWriter {
   size_t left_ = 0;
 };
 
-bool DecodeOne(const EncodedBuffer& encoded, size_t index, char* data, bool past_cache) {
-  const EncodedBuffer::Section& section = encoded.sections[index];
-  const size_t bytes = std::min(kSectionBytes, encoded.bytes - index * kSectionBytes);
-  const char* from = encoded.chunks[section.chunk] + section.offset;
+size_t BytesOfSection(const EncodedBuffer& encoded, size_t index) {
+  return std::min(kSectionBytes, encoded.bytes - index * kSectionBytes);
+}
+
+// A section in one piece: where it is, or put together in this thread's scratch.
+const char* InOnePiece(const EncodedBuffer& encoded, const EncodedBuffer::Section& section) {
+  const char* const from = encoded.chunks[section.chunk] + section.offset;
   const size_t first = encoded.chunk_bytes - section.offset;
-  if (section.encoded_bytes > first) {
-    char* const whole = Scratch();
-    std::memcpy(whole, from, first);
-    std::memcpy(whole + first, encoded.chunks[section.rest], section.encoded_bytes - first);
-    from = whole;
-  }
-  return DecodeSection(from, section.encoded_bytes, data + index * kSectionBytes, bytes,
-                       past_cache);
+  if (section.encoded_bytes <= first) return from;
+  char* const whole = Scratch();
+  std::memcpy(whole, from, first);
+  std::memcpy(whole + first, encoded.chunks[section.rest], section.encoded_bytes - first);
+  return whole;
+}
+
+bool DecodeOne(const EncodedBuffer& encoded, size_t index, void* to, bool past_cache) {
+  const EncodedBuffer::Section& section = encoded.sections[index];
+  return DecodeSection(InOnePiece(encoded, section), section.encoded_bytes, to,
+                       BytesOfSection(encoded, index), past_cache);
 }
 
 }  // namespace
@@ -178,11 +184,25 @@ bool Decode(const EncodedBuffer& encoded, void* data, int threads) {
   const bool past_cache = encoded.bytes >= kPastCacheBytes;
   ThreadTeam::Shared().Together(UsefulThreads(encoded.bytes, threads), [&] {
     queue.Take([&](size_t section) {
-      if (!DecodeOne(encoded, section, static_cast<char*>(data), past_cache)) well_formed = false;
+      char* const to = static_cast<char*>(data) + section * kSectionBytes;
+      if (!DecodeOne(encoded, section, to, past_cache)) well_formed = false;
       return well_formed.load(std::memory_order_relaxed);
     });
   });
   return well_formed;
+}
+
+size_t DecodeOneSection(const EncodedBuffer& encoded, size_t index, void* to) {
+  return DecodeOne(encoded, index, to, /*past_cache=*/false) ? BytesOfSection(encoded, index) : 0;
+}
+
+uint64_t ChecksumOf(const EncodedBuffer& encoded) {
+  std::vector<uint64_t> of_sections;
+  of_sections.reserve(encoded.sections.size());
+  for (const EncodedBuffer::Section& section : encoded.sections) {
+    of_sections.push_back(Checksum(InOnePiece(encoded, section), section.encoded_bytes));
+  }
+  return Checksum(of_sections.data(), of_sections.size() * sizeof(uint64_t));
 }
 
 void Release(EncodedBuffer* encoded, ChunkSource* source) {

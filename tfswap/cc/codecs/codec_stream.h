@@ -45,6 +45,13 @@ struct EncodedBuffer {
 bool Encode(const CodecSpec& spec, const void* data, size_t bytes, int threads, ChunkSource* source,
             EncodedBuffer* out);
 
+// One section by itself, into `to`, which has room for kSectionBytes. Answers its bytes; 0: it is
+// malformed.
+size_t DecodeOneSection(const EncodedBuffer& encoded, size_t index, void* to);
+
+// Of all that is kept, to notice what changed.
+uint64_t ChecksumOf(const EncodedBuffer& encoded);
+
 // False: a section is malformed. Large buffers are written past the caches.
 bool Decode(const EncodedBuffer& encoded, void* data, int threads);
 

@@ -1,5 +1,6 @@
 #include "far/far_memory.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -64,8 +65,17 @@ std::shared_ptr<SpillFile> FarMemory::file() const {
   return file_;
 }
 
-bool FarMemory::Put(const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy) {
+FarWish FarMemory::Allowed(FarWish wish) const {
+  if (wish.tier != FarTier::kCompressed || !IsLossy(wish.codec.codec)) return wish;
+  const int most_percent = lossy_rate_.load();
+  if (most_percent <= 0) return FarWish();
+  wish.codec.rate_percent = std::min(wish.codec.rate_percent, most_percent);
+  return wish;
+}
+
+bool FarMemory::Put(const void* data, int64_t bytes, const FarWish& wished, FarCopy* copy) {
   const int64_t start_ns = NowNs();
+  const FarWish wish = Allowed(wished);
   copy->bytes = bytes;
   bool done = false;
   for (const FarTier tier : WaysFrom(wish.tier)) {
@@ -97,6 +107,7 @@ bool FarMemory::PutIn(FarTier tier, const void* data, const FarWish& wish, FarCo
       return true;
     case FarTier::kCompressed:
       copy->threads = wish.threads;
+      copy->lossy = IsLossy(wish.codec.codec);
       if (!Encode(wish.codec, data, static_cast<size_t>(copy->bytes), wish.threads, &chunks_,
                   &copy->encoded)) {
         return false;
@@ -122,6 +133,7 @@ bool FarMemory::PutInFile(const void* data, FarCopy* copy) {
     return false;
   }
   copy->file = std::move(file);
+  copy->lossy = false;
   copy->offset = offset;
   copy->far_bytes = copy->bytes;
   return true;

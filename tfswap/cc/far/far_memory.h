@@ -1,6 +1,7 @@
 #ifndef TFSWAP_FAR_FAR_MEMORY_H_
 #define TFSWAP_FAR_FAR_MEMORY_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,7 @@ struct FarCopy {
   int64_t far_bytes = 0;            // as kept
   void* block = nullptr;            // of kHost
   EncodedBuffer encoded;            // of kCompressed
+  bool lossy = false;               // not every bit comes back
   int threads = 1;                  // that decode it
   std::shared_ptr<SpillFile> file;  // of kFile
   int64_t offset = -1;
@@ -50,6 +52,10 @@ class FarMemory {
   std::string OpenFile(const std::string& folder, int64_t limit_bytes);
   void CloseFile();
   bool HasFile() const { return file() != nullptr; }
+
+  // How much a lossy codec may keep at most, in percent, whatever wishes say; 0, as it is at first:
+  // what is wished to be encoded by one is kept as it is.
+  void SetLossyRate(int percent) { lossy_rate_.store(percent); }
 
   // Copies out. Whether there was room.
   bool Put(const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy);
@@ -84,12 +90,14 @@ class FarMemory {
   };
 
   std::shared_ptr<SpillFile> file() const;
+  FarWish Allowed(FarWish wish) const;
   bool PutIn(FarTier tier, const void* data, const FarWish& wish, FarCopy* copy);
   bool PutInFile(const void* data, FarCopy* copy);
 
   HostPool host_;
   Chunks chunks_;
   FarCounts counts_;
+  std::atomic<int> lossy_rate_{0};
   mutable std::mutex mu_;
   std::shared_ptr<SpillFile> file_;
   std::string file_problem_;

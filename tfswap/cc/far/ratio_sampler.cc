@@ -1,6 +1,7 @@
 #include "far/ratio_sampler.h"
 
 #include <algorithm>
+#include <cstring>
 #include <sstream>
 #include <utility>
 
@@ -10,6 +11,18 @@ namespace {
 
 constexpr int64_t kSamples = 8;
 constexpr int64_t kSampleBytes = 64 << 10;
+// Masks have fewer.
+constexpr size_t kMostCountedWords = 17;
+
+void CountWords(const char* data, size_t bytes, std::vector<uint32_t>* different) {
+  for (size_t at = 0; at < bytes && different->size() < kMostCountedWords; at += 4) {
+    uint32_t word;
+    std::memcpy(&word, data + at, sizeof(word));
+    if (std::find(different->begin(), different->end(), word) == different->end()) {
+      different->push_back(word);
+    }
+  }
+}
 
 }  // namespace
 
@@ -28,17 +41,21 @@ void RatioSampler::Sample(const std::string& label, const void* data, int64_t by
     std::lock_guard<std::mutex> lock(mu_);
     codecs = codecs_;
   }
-  Found found{bytes, std::vector<int64_t>(codecs.size()), std::vector<int64_t>(codecs.size())};
+  Found found{bytes, 0, std::vector<int64_t>(codecs.size()), std::vector<int64_t>(codecs.size())};
+  std::vector<uint32_t> different_words;
   std::vector<char> encoded(MostEncodedBytes(kSampleBytes));
   const int64_t stride = std::max(kSampleBytes, bytes / kSamples / 64 * 64);
   for (int64_t at = 0; at + kSampleBytes <= bytes; at += stride) {
+    const char* const section = static_cast<const char*>(data) + at;
+    CountWords(section, kSampleBytes, &different_words);
     for (size_t i = 0; i < codecs.size(); ++i) {
       const CodecSpec spec{codecs[i], element_bytes};
-      found.encoded_bytes[i] += static_cast<int64_t>(
-          EncodeSection(spec, static_cast<const char*>(data) + at, kSampleBytes, encoded.data()));
+      found.encoded_bytes[i] +=
+          static_cast<int64_t>(EncodeSection(spec, section, kSampleBytes, encoded.data()));
       found.sampled_bytes[i] += kSampleBytes;
     }
   }
+  found.different_words = different_words.size();
   std::lock_guard<std::mutex> lock(mu_);
   if (codecs == codecs_) found_[label] = std::move(found);
 }
@@ -47,7 +64,7 @@ std::string RatioSampler::Text() const {
   std::lock_guard<std::mutex> lock(mu_);
   std::ostringstream text;
   for (const auto& [label, found] : found_) {
-    text << label << '\t' << found.bytes;
+    text << label << '\t' << found.bytes << '\t' << found.different_words;
     for (size_t i = 0; i < found.encoded_bytes.size(); ++i) {
       text << '\t' << found.encoded_bytes[i] << '\t' << found.sampled_bytes[i];
     }

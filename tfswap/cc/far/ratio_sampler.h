@@ -22,13 +22,15 @@ class RatioSampler {
 
   void Sample(const std::string& label, const void* data, int64_t bytes, int element_bytes);
 
-  // A line for each label: its name, bytes, then encoded and sampled bytes of each codec in order;
-  // between tabs. What a codec cannot encode has 0 and 0.
+  // A line for each label: its name, bytes, how many different words of 4 bytes were met (17: more
+  // than 16), then encoded and sampled bytes of each codec in order; between tabs. What a codec
+  // cannot encode has 0 and 0.
   std::string Text() const;
 
  private:
   struct Found {
     int64_t bytes = 0;
+    size_t different_words = 0;
     std::vector<int64_t> encoded_bytes;  // by codec
     std::vector<int64_t> sampled_bytes;
   };

@@ -49,7 +49,7 @@ std::string ZeroSampler::Text() {
     if (found.counts[1] == 0) continue;
     const double zeros =
         static_cast<double>(found.counts[0]) / static_cast<double>(found.counts[1]);
-    text << label << '\t' << found.bytes;
+    text << label << '\t' << found.bytes << "\t0";
     for (const Codec codec : codecs_) {
       const std::optional<CardCodec> own = CardCodecOf(codec);
       text << '\t'

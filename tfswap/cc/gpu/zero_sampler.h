@@ -25,7 +25,7 @@ class ZeroSampler {
   // None: off, and what was found is forgotten.
   void SetCodecs(std::vector<Codec> codecs);
   void Sample(const std::string& label, const void* data, int64_t bytes, int word_bytes);
-  // As RatioSampler::Text(); rle's as if zeros were each by itself.
+  // As RatioSampler::Text(), words not counted; rle's as if zeros were each by itself.
   std::string Text();
 
  private:

@@ -160,6 +160,7 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   index.FindDevices();
   index.FindFusions();
   index.racing_ = AccumulationRaces(index);
+  index.parts_ = FindParts(index);
   return index;
 }
 
@@ -471,6 +472,21 @@ bool GraphIndex::IsUpdate(int n) const {
          (absl::StartsWith(op, "Assign") && absl::EndsWith(op, "VariableOp"));
 }
 
+bool GraphIndex::IsActivation(TensorId tensor) const {
+  if (OutputType(tensor) != tensorflow::DT_FLOAT || !parts_.forward[tensor.node]) return false;
+  // What batch norm says beside are statistics, which variables get.
+  if (tensor.port > 0 && absl::StrContains(node(tensor.node).op(), "BatchNorm")) return false;
+  std::vector<TensorId> reached = {tensor};
+  for (size_t i = 0; i < reached.size(); ++i) {
+    for (const Consumer& consumer : consumers_[reached[i].node]) {
+      if (consumer.port != reached[i].port) continue;
+      if (IsUpdate(consumer.node)) return false;
+      if (consumer.input == 0 && IsAlias(consumer.node)) reached.push_back({consumer.node, 0});
+    }
+  }
+  return true;
+}
+
 bool GraphIndex::IsOrderable(int n) const {
   return IsManaged(n) && !IsRacing(n) && !MayFuse(n) && IsRewirable(n);
 }
@@ -568,10 +584,12 @@ std::string Describe(const GraphIndex& index) {
                     index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
                     index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
                     index.IsRacing(n) ? "s" : "", index.IsOrderable(n) ? "o" : "",
-                    index.IsUpdate(n) ? "u" : "", "\t");
+                    index.IsUpdate(n) ? "u" : "", index.IsBackward(n) ? "b" : "", "\t");
     for (int port = 0; port < index.outputs(n); ++port) {
       const bool plain = tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port}));
-      text += plain && index.InDeviceMemory({n, port}) ? '1' : '0';
+      text += !plain || !index.InDeviceMemory({n, port}) ? '0'
+              : index.IsActivation({n, port})            ? '2'
+                                                         : '1';
     }
     for (const TensorId& input : index.inputs(n)) {
       absl::StrAppend(&text, "\t", index.node(input.node).name(), ":", input.port);

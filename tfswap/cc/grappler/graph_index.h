@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "grappler/activations.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/types.h"
@@ -92,6 +93,11 @@ class GraphIndex {
   // May oneDNN's layout pass make one op of this one and a neighbour? With a control edge into it,
   // it would not.
   bool MayFuse(int n) const { return may_fuse_[n]; }
+  // Is it a gradient, or computed from one?
+  bool IsBackward(int n) const { return parts_.backward[n]; }
+  // Is this a float32 activation that no variable gets? Of those, a lossy codec may keep what only
+  // the backward part reads again.
+  bool IsActivation(TensorId tensor) const;
   // Whether it gives a variable a new value.
   bool IsUpdate(int n) const;
   // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them,
@@ -118,6 +124,7 @@ class GraphIndex {
   bool manages_card_ = false;
   std::vector<int> position_;
   std::vector<bool> racing_;
+  Parts parts_;
   std::vector<bool> managed_;
   std::vector<std::vector<bool>> in_host_memory_;  // by node and output; empty: none is
   std::vector<int> twin_;
@@ -146,10 +153,10 @@ std::string Fingerprint(const tensorflow::GraphDef& graph);
 
 // The graph as lines of tab-separated fields, for Python's planners:
 //   name  op  context  flags  plain  input...
-// flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update.
-// plain: a 0 or 1 an output, 1 where the type is plain bytes. An input is "node:port" or "^node".
-// A line "#twin  a  b" for each of two twins. The pass adds the order edges that bootstrap.h makes
-// as lines "#delay  before  after" and
+// flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update,
+// b backward. plain: a digit an output, 0 where the type is not plain bytes, 2 for an activation.
+// An input is "node:port" or "^node". A line "#twin  a  b" for each of two twins. The pass adds the
+// order edges that bootstrap.h makes as lines "#delay  before  after" and
 // "#keepup  before  after".
 std::string Describe(const GraphIndex& index);
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "codecs/codec.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/graph/tensor_id.h"
 
@@ -32,6 +34,7 @@ class Rewriter {
 
  private:
   absl::StatusOr<int> Known(const std::string& name, const SwapSpec& swap) const;
+  absl::Status CheckCodec(const SwapSpec& swap, TensorId root) const;
   absl::Status Rewire(const SwapSpec& swap, TensorId root, const std::string& consumer,
                       const std::string& returned, int ordinal);
   std::string Clone(TensorId alias, TensorId root, const std::string& returned, int ordinal);
@@ -62,6 +65,28 @@ absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swa
                                           "', which is not in the graph"));
 }
 
+// Plans may come from anywhere: a lossy codec may change an activation that the backward part reads
+// again, and nothing else.
+absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
+  const std::optional<Codec> codec = ParseCodec(swap.codec);
+  if (!codec || !IsLossy(*codec)) return absl::OkStatus();
+  if (!index_.IsActivation(root)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", swap.tensor, "' is no float32 activation of the forward part: '",
+                     swap.codec, "' is lossy and may not encode it"));
+  }
+  for (const ReturnSpec& back : swap.returns) {
+    for (const std::string& consumer : back.consumers) {
+      const int node = index_.Find(consumer);
+      if (node < 0 || index_.IsBackward(node)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", consumer, "' of the forward part would read '", swap.tensor,
+                       "' as the lossy codec '", swap.codec, "' left it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Rewriter::Apply(const SwapSpec& swap) {
   const tensorflow::TensorId id = tensorflow::ParseTensorName(swap.tensor);
   absl::StatusOr<int> producer = Known(std::string(id.node()), swap);
@@ -77,6 +102,7 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
         absl::StrCat("'", swap.tensor, "' belongs to somebody outside of the step (",
                      index_.node(root.node).op(), "): swapping it would free nothing"));
   }
+  if (absl::Status status = CheckCodec(swap, root); !status.ok()) return status;
   const std::string key = absl::StrCat(
       absl::StrReplaceAll(index_.node(root.node).name(), {{":", "_"}}), "_", root.port);
   const std::string device = index_.node(root.node).device();

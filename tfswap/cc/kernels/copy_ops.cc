@@ -49,7 +49,8 @@ next_use: place in the step of the next access; lazy tensors that are needed las
 min_bytes: smaller tensors pass by reference.
 tier: of far memory: host, compressed or file.
 codec: by which it is kept in the compressed tier.
-rate: size of what a lossy codec makes, in percent.
+rate: size of what a lossy codec makes, in percent. Without leave (tfswap_set_lossy_rate) it makes
+  nothing.
 threads: of the host that encode and decode it.
 )doc");
 
@@ -119,6 +120,11 @@ struct SwapOut {
                 absl::InvalidArgumentError(
                     absl::StrCat("tfswap: there is no codec '", codec, "' (see tfswap.codecs)")));
     wish.codec.codec = *parsed;
+    OP_REQUIRES(construction, !IsLossy(*parsed) || dtype == tensorflow::DT_FLOAT,
+                absl::InvalidArgumentError(
+                    absl::StrCat("tfswap: codec '", codec, "' is lossy and for float32 only, and '",
+                                 construction->def().name(), "' moves ", DataTypeString(dtype),
+                                 ": make the plan again, or name a lossless codec in it")));
     const std::string why_not = WhyNot(wish.codec);
     OP_REQUIRES(construction, why_not.empty(),
                 absl::InvalidArgumentError(absl::StrCat("tfswap: ", why_not)));

@@ -12,6 +12,15 @@ namespace tfswap {
 
 using ::tensorflow::Tensor;
 
+namespace {
+
+// Of what must come back unchanged: of a lossy copy, that is what is kept.
+uint64_t KeptChecksum(const FarCopy& copy, const void* data) {
+  return copy.lossy ? ChecksumOf(copy.encoded) : Checksum(data, copy.bytes);
+}
+
+}  // namespace
+
 FarMemory* ThreadCopyEngine::far() {
   static auto* memory = new FarMemory();
   return memory;
@@ -20,6 +29,11 @@ FarMemory* ThreadCopyEngine::far() {
 RatioSampler* ThreadCopyEngine::sampler() {
   static auto* sampler = new RatioSampler();
   return sampler;
+}
+
+LossMeter* ThreadCopyEngine::loss_meter() {
+  static auto* meter = new LossMeter();
+  return meter;
 }
 
 void ThreadCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
@@ -55,7 +69,8 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   } else {
     const void* data = buffer->tensor_.data();
     if (far()->Put(data, buffer->bytes, buffer->wish, &far_copy)) {
-      if (verify_.load()) buffer->checksum_ = Checksum(data, buffer->bytes);
+      if (verify_.load()) buffer->checksum_ = KeptChecksum(far_copy, data);
+      if (far_copy.lossy) loss_meter()->Compare(buffer->label, data, far_copy.encoded);
       HoldForLink(start_ns, far_copy);
     }
   }
@@ -118,13 +133,16 @@ absl::Status ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) 
 
 absl::Status ThreadCopyEngine::CopyIn(Tensor* output, const FarBufferPtr& buffer) {
   const int64_t start_ns = NowNs();
-  const std::string problem = far()->Get(buffer->far_copy_, output->data());
+  const FarCopy& copy = buffer->far_copy_;
+  const std::string problem = far()->Get(copy, output->data());
   if (!problem.empty()) return Failed("swapping in", *buffer, problem);
-  if (TakeFault("corrupt")) static_cast<char*>(output->data())[0] ^= 1;
-  if (verify_.load() && Checksum(output->data(), buffer->bytes) != buffer->checksum_) {
+  if (TakeFault("corrupt")) {
+    (copy.lossy ? copy.encoded.chunks[0] : static_cast<char*>(output->data()))[0] ^= 1;
+  }
+  if (verify_.load() && KeptChecksum(copy, output->data()) != buffer->checksum_) {
     return Changed(*buffer);
   }
-  HoldForLink(start_ns, buffer->far_copy_);
+  HoldForLink(start_ns, copy);
   Filled(buffer.get(), NowNs() - start_ns);
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "far/loss_meter.h"
 #include "kernels/copy_engine.h"
 #include "kernels/worker.h"
 
@@ -34,6 +35,7 @@ class ThreadCopyEngine : public CopyEngine {
   // These are one for all CPUs.
   static FarMemory* far();
   static RatioSampler* sampler();
+  static LossMeter* loss_meter();
 
  private:
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;

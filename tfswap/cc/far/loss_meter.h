@@ -1,0 +1,39 @@
+#ifndef TFSWAP_FAR_LOSS_METER_H_
+#define TFSWAP_FAR_LOSS_METER_H_
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "codecs/codec_stream.h"
+
+namespace tfswap {
+
+// How far from its source a buffer of float32 is that a lossy codec keeps: of each that leaves, one
+// section in sixteen, another one each time, is decoded and compared. Thread-safe.
+class LossMeter {
+ public:
+  void Compare(const std::string& label, const void* data, const EncodedBuffer& encoded);
+  // What was found before is forgotten.
+  void Reset();
+
+  // A line for each label: its name, the sum of the squares of errors, that of what was compared,
+  // and the largest error; between tabs.
+  std::string Text() const;
+
+ private:
+  struct Found {
+    double squared_error = 0;
+    double squared = 0;
+    double largest_error = 0;
+    size_t compared = 0;  // how often
+  };
+
+  mutable std::mutex mu_;
+  std::map<std::string, Found> found_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_FAR_LOSS_METER_H_
