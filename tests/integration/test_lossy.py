@@ -127,7 +127,7 @@ def step_of_a_model():
             with tf.name_scope("loss"):
                 loss = tf.reduce_mean(tf.square(out - label))
         (gradient,) = tape.gradient(loss, [weights])
-        moment = tf.add(tf.exp(slot, name="old_slot"), gradient, name="moment")
+        moment = tf.add(tf.sin(slot, name="old_slot"), gradient, name="moment")
         slot.assign(moment)
         weights.assign_sub(0.01 * moment)
         return loss
@@ -155,7 +155,8 @@ def test_activations_are_of_the_batch_and_of_variables_and_before_gradients(lib)
     assert never <= set(graph.nodes)
     assert not found & never
     backward = {name for name, node in graph.nodes.items() if node.backward}
-    assert {name for name in graph.nodes if "gradient_tape" in name} <= backward
+    # Constants are shared by both parts.
+    assert {name for name in graph.nodes if name.startswith("gradient_tape/layer")} <= backward
     assert "moment" in backward and not found & backward
     assert not any(any(graph.nodes[name].activations) for name in graph.nodes if "Read" in name)
 
@@ -216,7 +217,7 @@ def dense(depth: int = 6) -> keras.Model:
 
 
 EPOCHS = 3
-LINK = "0.1GB/s"
+LINK = "0.3GB/s"
 
 
 def fit(callbacks: list[keras.callbacks.Callback], epochs: int = EPOCHS, **options) -> Losses:
@@ -260,7 +261,7 @@ class Rates(keras.callbacks.Callback):
         self.rates.append(None if use is None else use.rate)
 
 
-@pytest.mark.parametrize("first_epoch", [0, 5])
+@pytest.mark.parametrize("first_epoch", [0, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_lossy_training(unswapped, fast_codecs, first_epoch, tmp_path):
     plan = tmp_path / "plan.json"
     budget = budget_of(unswapped, 0.6)
@@ -302,18 +303,14 @@ def test_a_lossy_training(unswapped, fast_codecs, first_epoch, tmp_path):
     assert given.report.lossy.rate == given.report.lossy.bottom == rate_percent
 
 
-def test_without_lossy_no_bit_differs(unswapped, fast_codecs):
+def test_without_lossy_no_bit_differs(lib, unswapped, fast_codecs):
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), link_bandwidth=LINK, verbose=0)
-    assert fit([swap]).losses == unswapped.losses
+    losses = fit([swap], 2).losses
+    assert losses == unswapped.losses[: len(losses)]
     assert swap.report.outcome == "swapped" and swap.report.lossy is None
 
-
-def test_a_plan_that_is_lossy_for_weights_does_nothing(lib, unswapped, tmp_path):
-    """Of a step whose graph it names, with leave."""
-    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0, save_plan=tmp_path / "plan")
-    fit([swap], 1)
-    plan = SwapPlan.load(tmp_path / "plan")
-    function = max(plan.functions, key=lambda each: len(each.swaps))
+    # With leave, a plan that says that of a gradient of the same graph does nothing.
+    function = max(swap.report.plan.functions, key=lambda each: len(each.swaps))
     graph = StepGraph.parse(lib.describe(function.fingerprint))
     victim = next(name for name, node in graph.nodes.items() if node.backward and node.producer)
     hostile = dataclasses.replace(function, swaps=(lossy_swap(graph, victim),), layouts=())
@@ -326,6 +323,7 @@ def test_a_plan_that_is_lossy_for_weights_does_nothing(lib, unswapped, tmp_path)
     assert any(r["outcome"] == "refused" for r in lib.pass_records() if r["serial"] > before)
 
 
+@pytest.mark.slow
 def test_where_nothing_pays_it_says_so(unswapped, monkeypatch):
     codecs_that_take(monkeypatch, 100)
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), lossy=True, verbose=0)
