@@ -55,8 +55,9 @@ class AutoSwap(keras.callbacks.Callback):
         spill_limit: Cap on that file, as an int or text of bytes. None for all of the disk.
         codec: What far memory may be encoded by: "auto" encodes a tensor where that shortens the
             step in the simulator, "cswap" where the inequality of CSWAP says so, a name of
-            `tfswap.codecs.available()` everything that it makes smaller, None nothing. All of them
-            are lossless; the first two look again when epochs begin. Defaults to "auto".
+            `tfswap.codecs.available()` (on a GPU one of `tfswap.ops.card_codecs.NAMES`, with nvCOMP
+            also "lz4" and "ans") everything that it makes smaller, None nothing. All of them are
+            lossless; the first two look again when epochs begin. Defaults to "auto".
         lossy: Whether far memory may also keep some tensors with part of their bits, so that losses
             differ from those of exact training: float32 activations that no lossless codec makes
             much smaller and that only the backward part reads again; never weights, gradients,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tfswap.codec_speed import cache_folder, data_of, fitted, remember, remembered, speed_of
 from tfswap.far_tier import CodecSpeed
 from tfswap.launch_search import GUIDED, RANDOM, search
+from tfswap.nvcomp import NAMES as OF_NVCOMP
 from tfswap.ops.library import Library, LibraryError
 
 SEARCH_S = 1.0
@@ -51,12 +52,13 @@ def card_codec_speeds(
 
     The first call on a card measures, in about two seconds, on tensors within the budget, and
     writes what it found to ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); others read it. While
-    it measures, nothing else is to run on the card.
+    it measures, nothing else is to run on the card. nvCOMP's are measured in each training, in less
+    time: they have no launches to look for, and go by the workspace that they have in it.
 
     Args:
         lib: The library.
         device: The GPU's number.
-        names: Of `tfswap.ops.card_codecs.NAMES`.
+        names: Of `tfswap.ops.card_codecs.NAMES`, and of `tfswap.nvcomp.NAMES` if in use.
         search_s: How long launches may be looked for, in seconds.
 
     Returns:
@@ -67,6 +69,7 @@ def card_codec_speeds(
     use_remembered(lib, device, names)
     card = lib.codec_device(device)
     missing = [name for name in names if (card, name) not in _known]
+    found: dict[str, CodecSpeed] = {}
     for name in missing:
         try:
             launch, speed = _measured(lib, device, name, search_s / len(missing))
@@ -76,14 +79,19 @@ def card_codec_speeds(
             continue
         finally:
             lib.trim_host()
+        found[name] = speed
+        if name in OF_NVCOMP:
+            continue
         _known[card, name] = launch, speed
         remember(_path(card, name), {**data_of(speed), "launch": list(launch)})
         lib.set_codec_launch(device, name, launch)
-    return tuple(_known[card, name][1] for name in names if (card, name) in _known)
+    found |= {name: _known[card, name][1] for name in names if (card, name) in _known}
+    return tuple(found[name] for name in names if name in found)
 
 
 def use_remembered(lib: Library, device: int, names: Sequence[str]) -> None:
     """Puts launches in force that this process or an earlier one found on such a card."""
+    names = [name for name in names if name not in OF_NVCOMP]
     card = lib.codec_device(device) if names else ""
     for name in names:
         if (card, name) not in _known:
@@ -104,6 +112,7 @@ def _measured(lib: Library, device: int, name: str, search_s: float) -> tuple[La
     deadline_s = time.monotonic() + search_s
     kib = _tensor_kib(lib, device, name, search_s)
     tensor = _sparse(kib, _SEARCHED_ZEROS)
+    grid = [_FIRST] if name in OF_NVCOMP else _GRID
 
     def seconds(launch: tuple[int, ...]) -> float:
         _, encode_s, decode_s = lib.measure_device_codec(
@@ -111,7 +120,7 @@ def _measured(lib: Library, device: int, name: str, search_s: float) -> tuple[La
         )
         return max(encode_s + decode_s, 1e-9)
 
-    blocks, threads = search(_GRID, seconds, deadline_s=deadline_s).smallest(_GOOD_ENOUGH)
+    blocks, threads = search(grid, seconds, deadline_s=deadline_s).smallest(_GOOD_ENOUGH)
     amounts, encode_ns, decode_ns = [], [], []
     for zeros, size in itertools.product(_ZEROS, (kib // _PART, kib)):
         tensor = _sparse(size, zeros)
@@ -123,12 +132,14 @@ def _measured(lib: Library, device: int, name: str, search_s: float) -> tuple[La
         decode_ns.append(max(decode_s * 1e9, 1.0))
     table = np.array(amounts)
     at_once = max(lib.codec_processors(device), 1) * _THREADS_AT_ONCE
+    # nvCOMP takes a thread block or more for each section: the card, when there are many.
+    part = 1.0 if name in OF_NVCOMP else min(1.0, blocks * threads / at_once)
     return (blocks, threads), CodecSpeed(
         name,
         0,
         fitted(table, encode_ns),
         fitted(table, decode_ns),
-        min(1.0, blocks * threads / at_once),
+        part,
     )
 
 

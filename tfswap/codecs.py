@@ -5,7 +5,8 @@
 ``lz4``, ``zstd`` and ``zfp`` are c-blosc2's (``pip install "tfswap[codecs]"``), which need not be
 there. ``bfp``, block floating point, is tfswap's: about as fast as a copy, and at the same rate as
 exact as ZFP but where neighbours are alike. Its least rate is 11 percent; lower ones are taken for
-that, and from 75 on it keeps no more than at 74, but at 100 every bit.
+that, and from 75 on it keeps no more than at 74, but at 100 every bit. On a GPU, ``lz4`` and
+``ans`` are nvCOMP's (``pip install nvidia-nvcomp-cu12``).
 
 The encodings: ``cc/codecs``. All but ``bfp`` are those of CSWAP+ (Chen et al. 2023), section 5 of
 ``docs/papers.md``.
@@ -17,7 +18,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-from tfswap import _core
+from tfswap import _core, nvcomp
 
 LOSSLESS = ("zvc", "rle", "csr", "lz4", "zstd")
 LOSSY = ("zfp", "bfp")
@@ -62,31 +63,37 @@ def why_not(codec: str, element_bytes: int = 4) -> str:
     return fault or _core.why_not_codec(codec, element_bytes)
 
 
+def why_not_on_cpu(codec: str) -> str:
+    """As `why_not`, also of those that only GPUs have."""
+    return why_not(codec) if codec in NAMES else f"no CPU encodes by {codec}"
+
+
 def check(codec: str | None, lossy: bool = False) -> str | None:
     """Refuse what is no `codec` of `AutoSwap`, or goes not with its `lossy`.
 
     Raises:
-        ValueError: It is none, is lossy without leave, or cannot be used here; the text says what
-            can.
+        ValueError: It is none, is lossy without leave, or no device here can have it; the text says
+            what can.
     """
     if lossy and codec is None:
         raise ValueError(
             "lossy=True and codec=None: without a codec nothing is encoded. Leave one of them out"
         )
-    named = codec not in (None, "auto", "cswap")
-    if named and codec not in (NAMES if lossy else LOSSLESS):
-        allowed = ", ".join(
-            repr(name) for name in ("auto", "cswap", *LOSSLESS, *(LOSSY if lossy else ()))
-        )
+    named = codec is not None and codec not in ("auto", "cswap")
+    known = dict.fromkeys((*LOSSLESS, *nvcomp.NAMES, *(LOSSY if lossy else ())))
+    if named and codec not in known:
+        allowed = ", ".join(map(repr, ("auto", "cswap", *known)))
         why = f"codec {codec!r} is lossy, and needs lossy=True" if codec in LOSSY else ""
         raise ValueError(f"{why or f'unknown codec {codec!r}'}: allowed are {allowed} and None")
     if lossy and not lossy_for(codec):
         faults = "; ".join(f"{name}: {why_not(name)}" for name in LOSSY)
         raise ValueError(f"lossy=True: no lossy codec can be used here. {faults}")
-    fault = why_not(codec) if named and codec is not None else ""
-    if fault:
-        raise ValueError(f"codec={codec!r}: {fault}")
-    return codec
+    fault = why_not_on_cpu(codec) if named and codec is not None else ""
+    if not fault or codec in nvcomp.NAMES and nvcomp.find_nvcomp() is not None:
+        return codec
+    if codec in nvcomp.NAMES:
+        fault = f"on a CPU: {fault}; on a GPU: {nvcomp.INSTALL}"
+    raise ValueError(f"codec={codec!r}: {fault}")
 
 
 def lossy_for(codec: str | None) -> tuple[str, ...]:

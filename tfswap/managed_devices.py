@@ -10,11 +10,14 @@ from tfswap import budget as budgets
 from tfswap.card_codec_speed import card_codec_speeds, use_remembered
 from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
-from tfswap.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for
+from tfswap.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
 from tfswap.far_tier import FarTier
 from tfswap.file_link import WatchedFile, measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
 from tfswap.machine import Machine
+from tfswap.nvcomp import INSTALL as INSTALL_NVCOMP
+from tfswap.nvcomp import NAMES as OF_NVCOMP
+from tfswap.nvcomp import find_nvcomp, workspace_bytes
 from tfswap.ops.card_codecs import NAMES as CARD_CODECS
 from tfswap.ops.library import Library, LibraryError
 from tfswap.plan import TIERS
@@ -76,6 +79,7 @@ class ManagedDevices:
         self._file: WatchedFile | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
+        self._in_use: list[str] = []  # nvCOMP's
 
     @property
     def on_cpu(self) -> bool:
@@ -95,6 +99,8 @@ class ManagedDevices:
         used = (*self.codecs, *self.lossy_codecs)
         if self.on_cpu and any(codec in NEED_BLOSC for codec in used):
             self._library.load_blosc(str(find_blosc()))
+        if self.on_cpu and options.codec in OF_NVCOMP and not self.codecs:
+            self._warn_of_codec(options.codec, why_not_on_cpu(options.codec))
         if options.spill_dir is not None and self.on_cpu:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
         elif options.spill_dir is not None:
@@ -115,20 +121,56 @@ class ManagedDevices:
 
     def _take_codecs(self) -> None:
         """A plan that was given encodes without asking how fast that is."""
+        codec, plan = self._options.codec, self._options.plan
+        named = {swap.codec for each in plan.functions for swap in each.swaps} if plan else set()
+        problem = self._library.codec_problem(self.device)
+        for name in OF_NVCOMP:
+            if name == codec or name in named:
+                fault = problem or self._use_nvcomp(name)
+                if fault:
+                    self._warn_of_codec(name, fault)
         for device in self.numbers:
             use_remembered(self._library, device, self.codecs)
         if self._options.lossy:
             self._warn("lossy=True has no effect on a GPU: all of its codecs are lossless")
-        codec = self._options.codec
-        if codec in (None, AUTO, CSWAP, *LOSSY) or self.codecs:
-            return
-        problem = self._library.codec_problem(self.device)
-        problem = problem or f"a GPU encodes by {', '.join(CARD_CODECS)}"
+        if codec not in (None, AUTO, CSWAP, *OF_NVCOMP, *LOSSY) and not self.codecs:
+            names = ", ".join((*CARD_CODECS, *OF_NVCOMP))
+            self._warn_of_codec(codec, problem or f"a GPU encodes by {names}")
+
+    def _warn_of_codec(self, codec: str, problem: str) -> None:
         self._warn(f"codec={codec!r} has no effect: {problem.removeprefix('tfswap: ')}")
+
+    def _use_nvcomp(self, codec: str) -> str:
+        """Takes a workspace for it on each GPU; answers "" or why there is no such codec."""
+        path = find_nvcomp()
+        if path is None:
+            return INSTALL_NVCOMP
+        for device in self.numbers:
+            bytes_ = workspace_bytes(self._library.memory_stats(device)["budget_bytes"])
+            problem = self._library.use_codec(device, codec, path, bytes_)
+            if problem:
+                return problem
+        self._in_use.append(codec)
+        return ""
+
+    def check_codecs(self, wait: bool = False) -> None:
+        """Asks the GPUs whether all that came back could be decoded.
+
+        Args:
+            wait: For all that they were given to do.
+
+        Raises:
+            LibraryError: Some could not, so numbers are lost.
+        """
+        for device in self.numbers if self._in_use else ():
+            problem = self._library.take_codec_fault(device, wait)
+            if problem:
+                raise LibraryError(problem)
 
     def give_back(self) -> None:
         """Leaves the devices as if there had been no training; harmless when called again."""
         for device in self.numbers:
+            self._library.release_codecs(device)
             self._library.set_budget(device, None)
             self._library.set_workspace_limit(device, None)
             self._library.emulate_link(device, None)
@@ -205,10 +247,10 @@ class ManagedDevices:
             return ()
         wanted = _CONSIDERED if codec in (AUTO, CSWAP) else (codec,)
         if self.on_cpu:
-            return wanted
+            return tuple(name for name in wanted if not why_not_on_cpu(name))
         if self._library.codec_problem(self.device):
             return ()
-        return tuple(name for name in wanted if name in CARD_CODECS)
+        return tuple(name for name in wanted if name in CARD_CODECS or name in self._in_use)
 
     @property
     def lossy_codecs(self) -> tuple[str, ...]:

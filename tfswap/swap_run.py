@@ -165,9 +165,6 @@ class SwapRun:
             self._library, self._options, _count_layers(self._model), self._note, self._warn
         )
         self._session = PassSession(self._library, self._model)
-        self._ratios = RatioSamples(self._library, self._devices.sampled_codecs)
-        epochs = (self._options.params or {}).get("epochs")
-        self._lossy = LossyRun(self._library, self._ratios, epochs)
         run_started(self)
         self._taken.callback(run_ended, self)
         self._taken.callback(self._training_function.restore)
@@ -180,6 +177,9 @@ class SwapRun:
             )
         self._taken.callback(self._devices.give_back)
         self._devices.take()
+        self._ratios = RatioSamples(self._library, self._devices.sampled_codecs)
+        epochs = (self._options.params or {}).get("epochs")
+        self._lossy = LossyRun(self._library, self._ratios, epochs)
         self._machine = self._devices.machine()  # within the budget
         plan = self._options.plan or SwapPlan()
         self._plan = SwapPlan(
@@ -211,6 +211,7 @@ class SwapRun:
         if self._phase not in _SETTLED and self.report.outcome != "fits":
             self._note("training ended before the plan was settled")
         self._update_measured()
+        self._devices.check_codecs(wait=True)
         problem = self._devices.file_problem()
         if problem:
             self._warn(f"the file tier failed, so more than planned stayed in memory: {problem}")
@@ -261,6 +262,7 @@ class SwapRun:
         if self._phase is _Phase.IDLE or not self._before:
             return
         seconds = time.perf_counter() - self._step_start_s
+        self._devices.check_codecs()
         recording = b""
         if self._phase is _Phase.PROFILE:
             recording = self._library.stop_recording(self._devices.device)

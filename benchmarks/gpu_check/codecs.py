@@ -1,6 +1,7 @@
 """Stage: the card's codecs beside a plain copy of the same bytes, and the launch that suits each.
 
-Rates are of the tensor's bytes: what an encoded one gains over a plain copy is their ratio.
+Rates are of the tensor's bytes: what an encoded one gains over a plain copy is their ratio. Where
+nvCOMP is installed its codecs are among them; they have no launch, but a workspace.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu_check.context import Context, Skip
 from benchmarks.gpu_check.driver import Driver
+from tfswap import nvcomp
 from tfswap.launch_search import Point, search
 from tfswap.ops.card_codecs import NAMES, CardCodecs, Launch
 from tfswap.ops.library import LibraryError
@@ -31,6 +33,7 @@ _BLOCKS, _QUICK_BLOCKS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128), (2, 4)
 _THREADS, _QUICK_THREADS = (128, 256, 512, 1024), (64, 128)
 # Of the 40, so many are tried by chance, and by what is known then.
 _RANDOM, _GUIDED = 6, 12
+_WORKSPACES, _QUICK_WORKSPACES = (16 * MIB, nvcomp.WORKSPACE_BYTES, 256 * MIB), (MIB, 2 * MIB)
 _ROUNDS, _REPEATS = 3, 4
 # A launch of fewer threads is taken for this much of the best one's time: the rest of the card
 # computes meanwhile.
@@ -65,6 +68,18 @@ class Bench:
         self._pinned = self.driver.pinned_memory(size_bytes)
         held = (ctypes.c_uint8 * size_bytes).from_address(self._pinned.value or 0)
         self._host = np.frombuffer(held, np.uint8)
+        self._workspaces: dict[int, ctypes.c_void_p] = {}
+        self._fault = self.driver.pinned_memory(8)
+        ctypes.memset(self._fault, 0, 8)
+
+    def use_nvcomp(self, codec: str, path: str, workspace_bytes: int) -> None:
+        """Has it work in so much of the card's memory from now on."""
+        if workspace_bytes not in self._workspaces:
+            self._workspaces[workspace_bytes] = self.driver.device_memory(workspace_bytes)
+        self.codecs.use_nvcomp(
+            *(codec, path, self._workspaces[workspace_bytes].value or 0, workspace_bytes),
+            *(self._fault.value or 0, self.stream.value or 0),
+        )
 
     def fill(self, tensor: NDArray[np.uint8]) -> None:
         """Makes that the tensor on the card."""
@@ -100,6 +115,7 @@ class Bench:
             *(ctypes.c_size_t(self.size_bytes), self.stream),
         )
         self.driver.call("cuStreamSynchronize", self.stream)
+        self.codecs.check_decoded()
         return bool(np.array_equal(self._host, tensor))
 
     def _copy_out(self) -> None:
@@ -133,7 +149,12 @@ def run(context: Context) -> None:
         bench = Bench(size_bytes)
     except LibraryError as error:
         raise Skip(str(error)) from None
-    context.figures |= {"tensor_bytes": size_bytes, "launches": [], "rows": []}
+    context.figures |= {"tensor_bytes": size_bytes, "launches": [], "workspaces": [], "rows": []}
+    path, of_nvcomp = nvcomp.find_nvcomp(), list(nvcomp.NAMES)
+    context.figures["nvcomp"] = path
+    if path is None:
+        context.note(f"lz4 and ans were not measured: {nvcomp.INSTALL}")
+        of_nvcomp = []
     for dtype, element_bytes in _DTYPES.items():
         tensors = _tensors(context, size_bytes, element_bytes)
         best = {}
@@ -141,10 +162,19 @@ def run(context: Context) -> None:
         for codec in NAMES:
             best[codec] = _search(context, bench, codec, dtype)
             context.save()
+        for codec in list(of_nvcomp):
+            try:
+                workspace_bytes = _best_workspace(context, bench, codec, dtype, str(path))
+                bench.use_nvcomp(codec, str(path), workspace_bytes)
+            except LibraryError as error:
+                of_nvcomp.remove(codec)
+                context.broken.append(f"{codec}: {error}")
+            best[codec] = Launch()
+            context.save()
         for zeros, tensor in tensors.items():
             bench.fill(tensor)
             plain = bench.copies()
-            for codec in NAMES:
+            for codec in (*NAMES, *of_nvcomp):
                 _measure(context, bench, codec, dtype, zeros, tensor, best[codec], plain)
             context.save()
     _enter_lines(context)
@@ -190,6 +220,23 @@ def _search(context: Context, bench: Bench, codec: str, dtype: str) -> Launch:
     return Launch() if found is None else Launch(*found.smallest(_GOOD_ENOUGH))
 
 
+def _best_workspace(context: Context, bench: Bench, codec: str, dtype: str, path: str) -> int:
+    """Of those that are tried, the smallest in which nvCOMP is nearly as fast as in the best."""
+    s_a_gb = {}
+    for workspace_bytes in _QUICK_WORKSPACES if context.quick else _WORKSPACES:
+        bench.use_nvcomp(codec, path, workspace_bytes)
+        rates = bench.encoded(codec, _DTYPES[dtype], Launch())
+        s_a_gb[workspace_bytes] = rates.both_s_a_gb
+        context.figures["workspaces"].append(
+            {
+                **{"codec": codec, "dtype": dtype, "workspace_bytes": workspace_bytes},
+                **{"out_gb_s": rates.out_gb_s, "in_gb_s": rates.in_gb_s},
+            }
+        )
+    limit = _GOOD_ENOUGH * min(s_a_gb.values())
+    return min(size for size, seconds in s_a_gb.items() if seconds <= limit)
+
+
 def _measure(
     context: Context,
     bench: Bench,
@@ -201,7 +248,11 @@ def _measure(
     plain: Rates,
 ) -> None:
     rates = bench.encoded(codec, _DTYPES[dtype], launch)
-    exact = bench.is_same(tensor)
+    try:
+        exact = bench.is_same(tensor)
+    except LibraryError as error:
+        context.note(str(error))
+        exact = False
     if not exact:
         context.broken.append(f"{codec}, {dtype}, {zeros:.0%} zeros: other bytes came back")
     context.figures["rows"].append(
@@ -217,7 +268,7 @@ def _measure(
 
 def _enter_lines(context: Context) -> None:
     rows = context.figures["rows"]
-    for codec in NAMES:
+    for codec in (*NAMES, *nvcomp.NAMES):
         for dtype in _DTYPES:
             own = [row for row in rows if (row["codec"], row["dtype"]) == (codec, dtype)]
             if not own:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import tensorflow as tf
+
+import tfswap
+from tfswap.ops import library
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,3 +16,22 @@ def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def number() -> Iterator[int]:
+    """The first GPU's, whose statistics begin anew; what tests put in force there is taken back."""
+    lib = library.load()
+    assert tf.config.list_logical_devices("GPU")
+    with tf.device("GPU:0"):
+        tf.identity(tf.constant(1.0)).numpy()
+    device = tfswap.state.number_of("GPU:0")
+    tfswap.reset_memory_stats("GPU:0")
+    yield device
+    lib.inject_fault(device, "")
+    lib.set_verify(device, False)
+    lib.set_host_limit(None)
+    lib.set_budget(device, None)
+    lib.sample_codecs(())
+    lib.release_codecs(device)
+    tfswap.reset_memory_stats("GPU:0")

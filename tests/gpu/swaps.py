@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+import tfswap
 from tfswap.ops.copy import copy_from_host, copy_to_host
 
 MIB = 1 << 20
@@ -62,3 +63,10 @@ def swapped_and_compared(
             return tf.reduce_all(tf.stack(same))
 
     return step
+
+
+def settled() -> dict[str, int]:
+    """Statistics when the card has told all that it had to."""
+    with tf.device("GPU:0"):
+        tf.identity(tf.constant(1.0)).numpy()
+    return tfswap.memory_stats("GPU:0")

@@ -169,7 +169,8 @@ def test_what_cannot_be_is_refused(card: Card) -> None:
         card.codecs.encode(codec, size, address, 1000, far_block, stream, launch)
 
     for refused, text in (
-        ({"codec": "lz4"}, "no codec 'lz4' on the GPU; there are zvc, rle and csr"),
+        ({"codec": "zip"}, "no codec 'zip' on the GPU; there are zvc, rle, csr, lz4 and ans"),
+        ({"codec": "lz4"}, "lz4 on the GPU is nvCOMP's, which is not in use"),
         ({"size": 8}, "elements of 4 and 2 bytes, not of 8"),
         ({"moved": 8}, "a tensor that begins at a multiple of 16"),
         ({"far": 64}, "far memory at a multiple of 128"),

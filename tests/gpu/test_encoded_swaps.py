@@ -1,26 +1,19 @@
-"""Swaps that the card encodes, on a card whose kernels run on the CPU (`simt`), thread by thread.
-
-Trainings have numbers of their own: products with the identity, as in `test_bytes`.
-"""
+"""Swaps that the card encodes, on a card whose kernels run on the CPU (`simt`)."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import far_blocks
 import numpy as np
 import pytest
 import tensorflow as tf
 from far_blocks import SECTION_BYTES, UNIT_BYTES, round_up
-from swaps import host_values, swapped_and_compared
+from swaps import host_values, settled, swapped_and_compared
+from trainings import ran, trained
 
 import tfswap
 from tfswap.card_codec_speed import card_codec_speeds
@@ -40,30 +33,6 @@ pytestmark = [
 on_fake_card = pytest.mark.skipif(
     os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
 )
-
-
-@pytest.fixture
-def number() -> Iterator[int]:
-    lib = library.load()
-    assert tf.config.list_logical_devices("GPU")
-    with tf.device("GPU:0"):
-        tf.identity(tf.constant(1.0)).numpy()
-    device = tfswap.state.number_of("GPU:0")
-    tfswap.reset_memory_stats("GPU:0")
-    yield device
-    lib.inject_fault(device, "")
-    lib.set_verify(device, False)
-    lib.set_host_limit(None)
-    lib.set_budget(device, None)
-    lib.sample_codecs(())
-    tfswap.reset_memory_stats("GPU:0")
-
-
-def settled() -> dict[str, int]:
-    """Statistics when the card has told all that it had to."""
-    with tf.device("GPU:0"):
-        tf.identity(tf.constant(1.0)).numpy()
-    return tfswap.memory_stats("GPU:0")
 
 
 def zvc_bytes(tensor: tf.Tensor) -> int:
@@ -215,23 +184,10 @@ def test_without_room_for_the_worst_it_is_copied(number: int) -> None:
     assert settled()["copies_declined"] == 1
 
 
-def ran(program: str, *arguments: str, **environment: str) -> dict[str, Any]:
-    process = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "FAKE_CUDA_GEMM": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert process.returncode == 0, process.stderr[-4000:]
-    answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-    return answer
-
-
 WITHOUT_CODECS = """
 import json, tfswap, tensorflow as tf
-from swaps import host_values, swapped_and_compared
+from swaps import host_values, settled, swapped_and_compared
+from trainings import ran, trained
 from tfswap.ops import library
 step = swapped_and_compared(["GPU:0"], 2, lazy=False, codec="zvc")
 same = bool(step(host_values(1, zeros=0.6), tf.constant(0.0)))
@@ -320,78 +276,13 @@ def test_launches_are_checked(number: int) -> None:
     lib = library.load()
     with pytest.raises(library.LibraryError, match="not in 4 of 48"):
         lib.set_codec_launch(number, "zvc", (4, 48))
-    with pytest.raises(library.LibraryError, match="no codec 'lz4' on the GPU"):
-        lib.set_codec_launch(number, "lz4", (4, 64))
+    with pytest.raises(library.LibraryError, match="no codec 'zstd' on the GPU"):
+        lib.set_codec_launch(number, "zstd", (4, 64))
     with pytest.raises(library.LibraryError, match="a CPU has no codecs of its own"):
         lib.set_codec_launch(0, "zvc", (4, 64))
 
 
 # Trainings.
-
-TRAINING = """
-import json, sys
-import keras, numpy as np, tensorflow as tf, tfswap
-
-TENSORS = 9
-tf.config.experimental.enable_tensor_float_32_execution(False)  # which would round
-options = json.loads(sys.argv[1])
-
-class Bytes(keras.Model):
-    def train_step(self, data):
-        x, identity = data[0], tf.eye(32)
-        hosts, there, same = [], [], []
-        for i in range(TENSORS):
-            with tf.device("CPU:0"), tf.control_dependencies(there[-1:]):
-                hosts.append(x * float(i + 1))
-            with tf.device("GPU:0"):
-                there.append(tf.matmul(hosts[-1], identity))
-        for host, product in zip(reversed(hosts), reversed(there)):
-            with tf.device("GPU:0"), tf.control_dependencies([there[-1], *same[-1:]]):
-                back = tf.matmul(product, identity)
-            with tf.device("CPU:0"):
-                same.append(tf.reduce_sum(back[::1000]) + tf.cast(
-                    tf.reduce_sum(tf.cast(tf.not_equal(back, host), tf.int32)), tf.float32))
-        with tf.device("CPU:0"):
-            return {"loss": tf.add_n(same)}
-
-losses, synced = [], []
-class Losses(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        losses.append(float(logs["loss"]).hex())
-
-inputs = keras.Input((32,))
-model = Bytes(inputs, inputs)
-model.compile(loss="mse", jit_compile=False)
-batch = 8 * 1024
-dice = np.random.default_rng(0)
-x = np.where(dice.random((2 * batch, 32)) < 0.75, 0, dice.random((2 * batch, 32))).astype("f4")
-data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(batch)
-swap = tfswap.AutoSwap(verbose=0, slab=False, **options) if options else None
-callbacks = [swap, Losses()] if swap else [Losses()]
-model.fit(data, epochs=6, verbose=0, callbacks=callbacks)
-told = {"losses": losses, "stats": tfswap.memory_stats("GPU:0")}
-if swap:
-    report = swap.report
-    told |= {"outcome": report.outcome, "notes": report.notes, "budget": report.budget_bytes,
-             "tiers": {each.name: [each.bytes_out, each.kept_bytes_out] for each in report.tiers},
-             "codecs": sorted({each.codec for f in report.plan.functions for each in f.swaps})
-                       if report.plan else []}
-print(json.dumps(told))
-"""
-
-
-@functools.cache
-def unswapped() -> dict[str, Any]:
-    return ran(TRAINING, "{}")
-
-
-def trained(**options: Any) -> dict[str, Any]:
-    told = ran(TRAINING, json.dumps({"budget": "7MiB", **options}))
-    assert told["losses"] == unswapped()["losses"]  # bit for bit
-    assert told["outcome"] == "swapped", told["notes"]
-    assert told["stats"]["peak_bytes"] <= told["budget"]
-    assert told["stats"]["far_buffers"] == told["stats"]["host_bytes_in_use"] == 0
-    return told
 
 
 @pytest.mark.parametrize("checked", [False, pytest.param(True, marks=pytest.mark.slow)])

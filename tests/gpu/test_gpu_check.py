@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fake_nvcomp
 import pytest
 import tensorflow as tf
 
@@ -60,17 +61,24 @@ def test_machine_and_copies_are_checked(tmp_path: Path) -> None:
 
 
 @needs_cuda
-def test_codecs_are_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_nvcomp", [(), ("lz4", "ans")])
+def test_codecs_are_measured(tmp_path: Path, of_nvcomp: tuple[str, ...]) -> None:
     if not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists():
         pytest.skip("built without nvcc")
-    ran = checked(tmp_path / "check.json", "--quick", "--stages", "codecs")
+    there = fake_nvcomp.there() if of_nvcomp else fake_nvcomp.not_there()
+    ran = checked(tmp_path / "check.json", "--quick", "--stages", "codecs", **there)
     assert ran.returncode == 0, ran.stderr
     record = json.loads((tmp_path / "check.json").read_text())
     stage = record["stages"][1]
+    missing = any("nvCOMP is not installed" in note for note in stage["notes"])
+    assert missing == (not of_nvcomp)
+    assert len(stage["figures"]["workspaces"]) == len(of_nvcomp) * 2 * 2
     assert (stage["stage"], stage["status"], stage["broken"]) == ("codecs", "done", [])
     rows = stage["figures"]["rows"]
     seen = {(row["codec"], row["dtype"]) for row in rows}
-    assert seen == {(codec, dtype) for codec in NAMES for dtype in ("float32", "float16")}
+    assert seen == {
+        (codec, dtype) for codec in (*NAMES, *of_nvcomp) for dtype in ("float32", "float16")
+    }
     keys = {"codec", "dtype", "zeros", "blocks", "threads", "exact", "encoded_part"}
     rates = {"out_gb_s", "in_gb_s", "copy_out_gb_s", "copy_in_gb_s"}
     for row in rows:

@@ -171,6 +171,28 @@ int tfswap_codec_processors(int device) {
   return codecs == nullptr ? 0 : codecs->Processors();
 }
 
+// Has a GPU's codec work that is a library's, at `path`. Answers "" or why it cannot.
+char* tfswap_use_codec(int device, const char* codec, const char* path, int64_t workspace_bytes) {
+  std::string problem;
+  DeviceCodecs* codecs = CodecsOf(device, &problem);
+  if (codecs == nullptr) return Copied(problem);
+  const absl::Status status = codecs->Use(codec, path, workspace_bytes);
+  return Copied(status.ok() ? "" : std::string(status.message()));
+}
+
+void tfswap_release_codecs(int device) {
+  DeviceCodecs* codecs = CopyEngine::For(AllocatorOf(device))->codecs();
+  if (codecs != nullptr) codecs->Release();
+}
+
+// "" or that something could not be decoded since the last call.
+char* tfswap_take_codec_fault(int device, int wait) {
+  DeviceCodecs* codecs = CopyEngine::For(AllocatorOf(device))->codecs();
+  if (codecs == nullptr) return Copied("");
+  const absl::Status status = codecs->TakeFault(wait != 0);
+  return Copied(status.ok() ? "" : std::string(status.message()));
+}
+
 // Answers "" or what is wrong.
 char* tfswap_set_codec_launch(int device, const char* codec, int blocks, int threads) {
   std::string problem;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Any
 from tfswap.ops import library
 
 NAMES = ("zvc", "rle", "csr")
+"""Kernels of tfswap's."""
 ELEMENT_BYTES = (4, 2)
 
 _ADDRESS, _BYTES, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
@@ -18,6 +20,11 @@ _LAUNCH = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "make": (ctypes.c_void_p, [_ADDRESS, _TEXT, ctypes.POINTER(ctypes.c_void_p)]),
     "destroy": (None, [ctypes.c_void_p]),
+    "use_nvcomp": (
+        ctypes.c_void_p,
+        [ctypes.c_void_p, _TEXT, _TEXT, _ADDRESS, _BYTES, _ADDRESS, ctypes.c_void_p],
+    ),
+    "take_fault": (ctypes.c_void_p, [ctypes.c_void_p]),
     "most_bytes": (_BYTES, [_BYTES]),
     "encoded_bytes": (_BYTES, [_ADDRESS]),
     "zero_elements": (_BYTES, [_ADDRESS]),
@@ -96,6 +103,33 @@ class CardCodecs:
         if self._codecs:
             self._functions["destroy"](self._codecs)
             self._codecs = None
+
+    def use_nvcomp(
+        self, codec: str, path: str, workspace: int, size_bytes: int, fault: int, stream: int
+    ) -> None:
+        """Has one of nvCOMP's codecs work from now on, on one stream at a time each way.
+
+        Args:
+            codec: Of `tfswap.nvcomp.NAMES`.
+            path: The library.
+            workspace: Memory of the card's, until `close`.
+            size_bytes: Its size: the larger, the more of a tensor is encoded at once.
+            fault: Pinned memory of 8 bytes, all zero.
+            stream: Waited for.
+
+        Raises:
+            LibraryError: The library will not do, or the memory is too small for it.
+        """
+        arguments = (codec.encode(), os.fsencode(path), workspace, size_bytes, fault, stream)
+        self._check(self._functions["use_nvcomp"](self._codecs, *arguments))
+
+    def check_decoded(self) -> None:
+        """Asks whether nvCOMP could decode all that it has, as far as the card has done it.
+
+        Raises:
+            LibraryError: It could not.
+        """
+        self._check(self._functions["take_fault"](self._codecs))
 
     def most_bytes(self, size_bytes: int) -> int:
         """What a far block of a tensor of that size must have room for."""

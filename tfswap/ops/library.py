@@ -71,6 +71,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_codec_problem": (ctypes.c_void_p, [ctypes.c_int]),
     "tfswap_codec_device": (ctypes.c_void_p, [ctypes.c_int]),
     "tfswap_codec_processors": (ctypes.c_int, [ctypes.c_int]),
+    "tfswap_use_codec": (
+        ctypes.c_void_p,
+        [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64],
+    ),
+    "tfswap_release_codecs": (None, [ctypes.c_int]),
+    "tfswap_take_codec_fault": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int]),
     "tfswap_set_codec_launch": (
         ctypes.c_void_p,
         [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_int],
@@ -355,6 +361,33 @@ class Library:
         """How many blocks of threads a GPU runs at once, at the least."""
         return int(self._dll.tfswap_codec_processors(device))
 
+    def use_codec(self, device: int, codec: str, path: str, workspace_bytes: int) -> str:
+        """Has a GPU's codec work that is a library's; answers "" or why it cannot.
+
+        Args:
+            device: A GPU's number.
+            codec: "lz4" or "ans", which are nvCOMP's.
+            path: The library.
+            workspace_bytes: Of the device's memory, taken within the budget until
+                `release_codecs`: the more, the more sections of a tensor are encoded at once.
+        """
+        return self._text(
+            self._dll.tfswap_use_codec(device, codec.encode(), os.fsencode(path), workspace_bytes)
+        )
+
+    def release_codecs(self, device: int) -> None:
+        """Gives back what `use_codec` took."""
+        self._dll.tfswap_release_codecs(device)
+
+    def take_codec_fault(self, device: int, wait: bool = False) -> str:
+        """What could not be decoded since the last call; "" if all could.
+
+        Args:
+            device: Its number.
+            wait: For all that the device was given to do.
+        """
+        return self._text(self._dll.tfswap_take_codec_fault(device, int(wait)))
+
     def set_codec_launch(self, device: int, codec: str, launch: tuple[int, int]) -> None:
         """Has a GPU run a codec in so many blocks, of so many threads, from now on.
 
@@ -377,7 +410,7 @@ class Library:
 
         Args:
             device: A GPU's number.
-            codec: "zvc", "rle" or "csr".
+            codec: "zvc", "rle" or "csr"; "lz4" or "ans" while they are in use.
             data: Elements of 2 or 4 bytes. They must find room on the device.
             launch: Blocks, and threads in each.
             repeats: Times of so many are averaged, after one that does not count.

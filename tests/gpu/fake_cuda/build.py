@@ -5,6 +5,9 @@ functions. All of those get a function here: those that ``fake_cuda.cc`` has, an
 that says "success".
 
     python build.py FOLDER     writes the libraries; put FOLDER into LD_LIBRARY_PATH
+
+An nvCOMP for that card is below ``FOLDER/wheel``, as NVIDIA's wheel has it: put that into
+PYTHONPATH to have it.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ LIBRARIES = (
     "libnccl.so.2",
     "libnvidia-ml.so.1",
 )
+NVCOMP = Path("wheel", "nvidia", "libnvcomp", "lib64", "libnvcomp.so.6")
 _NAME = re.compile(r"^(_*cu[A-Z]|_*cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|nccl|cupti|nvml)")
 
 
@@ -77,6 +81,12 @@ def build(folder: Path) -> Path:
         link = folder / name
         link.unlink(missing_ok=True)
         link.symlink_to(library.name)
+    nvcomp = folder / NVCOMP
+    nvcomp.parent.mkdir(parents=True, exist_ok=True)
+    source = str(here / "fake_nvcomp.cc")
+    subprocess.run(
+        ["g++", "-std=c++17", *quiet, "-shared", source, "-ldl", "-o", str(nvcomp)], check=True
+    )
     return folder
 
 

@@ -27,8 +27,16 @@ std::function<void()> Bind(void (*kernel)(Arguments...), void** arguments) {
   KERNEL(tfswap_encode_##name##_32), KERNEL(tfswap_encode_##name##_16), \
       KERNEL(tfswap_decode_##name##_32), KERNEL(tfswap_decode_##name##_16)
 
-const Kernel kKernels[] = {CODEC(zvc), CODEC(rle), CODEC(csr), KERNEL(tfswap_count_zeros_32),
-                           KERNEL(tfswap_count_zeros_16)};
+const Kernel kKernels[] = {CODEC(zvc),
+                           CODEC(rle),
+                           CODEC(csr),
+                           KERNEL(tfswap_count_zeros_32),
+                           KERNEL(tfswap_count_zeros_16),
+                           KERNEL(tfswap_lay_batch),
+                           KERNEL(tfswap_pack_batch),
+                           KERNEL(tfswap_unpack_batch),
+                           KERNEL(tfswap_check_batch),
+                           KERNEL(tfswap_weigh_batch)};
 
 }  // namespace
 

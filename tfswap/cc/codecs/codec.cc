@@ -12,7 +12,8 @@
 namespace tfswap {
 namespace {
 
-constexpr const char* kNames[] = {"stored", "zvc", "rle", "csr", "lz4", "zstd", "zfp", "bfp"};
+constexpr const char* kNames[] = {"stored", "zvc", "rle", "csr", "lz4",
+                                  "zstd",   "zfp", "bfp", "ans"};
 constexpr int kCodecs = sizeof(kNames) / sizeof(kNames[0]);
 constexpr size_t kSampleBytes = 4096;
 
@@ -29,7 +30,6 @@ void WriteHeader(const CodecSpec& spec, char* to) {
                          static_cast<uint8_t>(spec.rate_percent), 0};
   std::memcpy(to, &header, sizeof(header));
 }
-
 
 // As sections keep it.
 CodecSpec Normalised(const CodecSpec& spec) {
@@ -82,6 +82,8 @@ size_t EncodeBody(const CodecSpec& spec, const char* from, size_t bytes, char* t
       return EncodeWithBlosc(spec, from, bytes, to, capacity);
     case Codec::kBfp:
       return EncodeBfp(spec.rate_percent, from, bytes, to);
+    case Codec::kAns:
+      return 0;
   }
   return 0;
 }
@@ -99,6 +101,7 @@ std::optional<Codec> ParseCodec(std::string_view name) {
 
 std::string WhyNot(const CodecSpec& spec) {
   if (spec.codec < Codec::kLz4) return "";
+  if (spec.codec == Codec::kAns) return "ans encodes on GPUs only";
   const std::string name = CodecName(spec.codec);
   if (IsLossy(spec.codec) && spec.element_bytes != 4) {
     return name + " encodes float32 only, and these elements have " +
@@ -146,7 +149,7 @@ bool DecodeSection(const void* source, size_t encoded_bytes, void* target, size_
   if (header.codec >= kCodecs || header.zero != 0) return false;
   const CodecSpec spec = {static_cast<Codec>(header.codec), header.element_bytes,
                           header.rate_percent};
-  if (!(Normalised(spec) == spec)) return false;
+  if (!(Normalised(spec) == spec) || spec.codec == Codec::kAns) return false;
   const char* const from = static_cast<const char*>(source) + kSectionHeaderBytes;
   const size_t body_bytes = encoded_bytes - kSectionHeaderBytes;
   char* const to = static_cast<char*>(target);

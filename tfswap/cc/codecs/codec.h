@@ -9,9 +9,9 @@
 
 namespace tfswap {
 
-enum class Codec : uint8_t { kStored, kZvc, kRle, kCsr, kLz4, kZstd, kZfp, kBfp };
+enum class Codec : uint8_t { kStored, kZvc, kRle, kCsr, kLz4, kZstd, kZfp, kBfp, kAns };
 
-// How a buffer is encoded. All but kZfp and kBfp give back every bit.
+// How a buffer is encoded. All but kZfp and kBfp give back every bit. kAns is known to GPUs only.
 struct CodecSpec {
   Codec codec = Codec::kStored;
   int element_bytes = 4;   // 2, else words of 4
@@ -26,7 +26,7 @@ inline bool operator==(const CodecSpec& a, const CodecSpec& b) {
 // Whether what it gives back may differ. Such a codec knows float32 only.
 constexpr bool IsLossy(Codec codec) { return codec == Codec::kZfp || codec == Codec::kBfp; }
 
-// "stored", "zvc", "rle", "csr", "lz4", "zstd", "zfp", "bfp".
+// "stored", "zvc", "rle", "csr", "lz4", "zstd", "zfp", "bfp", "ans".
 const char* CodecName(Codec codec);
 std::optional<Codec> ParseCodec(std::string_view name);
 

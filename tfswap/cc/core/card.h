@@ -12,10 +12,10 @@ inline constexpr int kQueues = 3;
 
 // What a block of the card's becomes in host memory. Codecs have the card's own numbers.
 struct Form {
-  enum class Kind { kPlain, kEncoded, kZeroCount };
+  enum class Kind { kPlain, kEncoded, kZeroCount, kWeights };
 
   Kind kind = Kind::kPlain;
-  int codec = 0;                  // of kEncoded
+  int codec = 0;                  // of kEncoded and kWeights
   int word_bytes = 4;             // of all but kPlain
   int every = 1;                  // of kZeroCount: how much of it is looked at
   uint64_t* far_bytes = nullptr;  // of kEncoded: pinned; is told how long it became, if there

@@ -1,6 +1,7 @@
 #ifndef TFSWAP_CUDA_CODEC_FORMAT_H_
 #define TFSWAP_CUDA_CODEC_FORMAT_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #ifdef __CUDACC__
@@ -25,6 +26,8 @@
 //          the next one of zeros, and so on, before the first one are zeros | values |
 //   csr  | values | number of each one's word, 16 bits each |
 //
+//   lz4, ans  | what nvCOMP made of it |
+//
 // A section that would not shrink is stored as it is, and its table entry has the size that it had;
 // one of zeros has no bytes at all. So an encoded tensor is never longer than MostFarBytes().
 namespace tfswap::card_codec {
@@ -39,7 +42,7 @@ constexpr uint32_t kFarMagic = 0x43574654;  // "TFWC"
 // What is looked at, or left out, at once when zeros are counted.
 constexpr uint32_t kSampleBytes = 4096;
 
-constexpr int kZvc = 0, kRle = 1, kCsr = 2;
+constexpr int kZvc = 0, kRle = 1, kCsr = 2, kLz4 = 3, kAns = 4;
 
 // Written last.
 struct FarHeader {
@@ -72,22 +75,53 @@ struct Tally {
   unsigned int unused;
 };
 
+// nvCOMP packs sections on the card, some at once: a batch. It recommends these.
+constexpr uint32_t kBatchSectionBytes = 65536;
+
+// A batch's arrays on the card, an element for each of its sections, as nvCOMP takes them, and the
+// card's memory for what is packed. Statuses are nvCOMP's, 0 for success.
+struct Batch {
+  unsigned char** from;
+  size_t* from_bytes;
+  unsigned char** to;
+  size_t* to_bytes;    // what it became
+  size_t* room_bytes;  // of `to`, when unpacking: what it must become
+  int* statuses;
+  unsigned char* packed;
+  uint64_t packed_stride;  // a section's room there
+};
+
+// Something packed that is sound, for sections with nothing to unpack: a batch has no gaps.
+struct Filler {
+  unsigned char* packed;
+  const size_t* packed_bytes;
+  unsigned char* plain;
+  size_t plain_bytes;
+};
+
+// What the host finds where a section could not be unpacked: kFault, and the status.
+constexpr uint64_t kFault = uint64_t{1} << 32;
+constexpr int kStatusUnset = -1;
+constexpr int kStatusDamaged = 12;  // nvCOMP's "cannot decompress"
+
 template <typename T>
 TFSWAP_HOST_DEVICE constexpr T RoundUp(T value, T multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-TFSWAP_HOST_DEVICE constexpr uint64_t SectionCount(uint64_t bytes) {
-  return (bytes + kSectionBytes - 1) / kSectionBytes;
+TFSWAP_HOST_DEVICE constexpr uint64_t SectionCount(uint64_t bytes,
+                                                   uint32_t section_bytes = kSectionBytes) {
+  return (bytes + section_bytes - 1) / section_bytes;
 }
 
 // From the beginning of the far block.
-TFSWAP_HOST_DEVICE constexpr uint64_t SectionsBegin(uint64_t bytes) {
-  return RoundUp<uint64_t>(sizeof(FarHeader) + SectionCount(bytes) * sizeof(FarSection),
-                           kFarLineBytes);
+TFSWAP_HOST_DEVICE constexpr uint64_t SectionsBegin(uint64_t bytes,
+                                                    uint32_t section_bytes = kSectionBytes) {
+  return RoundUp<uint64_t>(
+      sizeof(FarHeader) + SectionCount(bytes, section_bytes) * sizeof(FarSection), kFarLineBytes);
 }
 
-// The longest that a tensor of `bytes` can become.
+// The longest that a tensor of `bytes` can become, in sections of any size here.
 TFSWAP_HOST_DEVICE constexpr uint64_t MostFarBytes(uint64_t bytes) {
   return SectionsBegin(bytes) + RoundUp<uint64_t>(bytes, kFarUnitBytes);
 }

@@ -15,7 +15,9 @@
 
 #include <cstdint>
 
+#include "cuda/batch_kernels.h"
 #include "cuda/codec_format.h"
+#include "cuda/kernel_parts.h"
 
 namespace tfswap::card_codec {
 namespace {
@@ -23,8 +25,7 @@ namespace {
 constexpr uint32_t kWarp = 32;
 constexpr uint32_t kMostWarps = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr uint32_t kUnitBytes = sizeof(uint4);  // what a thread moves at once
-constexpr uint32_t kBatch = 4;                  // loads of a thread that are under way at once
+constexpr uint32_t kBatch = 4;  // loads of a thread that are under way at once
 constexpr uint32_t kSectionUnits = kSectionBytes / kUnitBytes;
 // An entry of the table that cannot be.
 constexpr uint32_t kDamaged = 0xffffffffu;
@@ -33,11 +34,6 @@ __device__ uint32_t Lane() { return threadIdx.x % kWarp; }
 __device__ uint32_t Warp() { return threadIdx.x / kWarp; }
 __device__ uint32_t Warps() { return blockDim.x / kWarp; }
 __device__ uint32_t LanesBelow() { return (1u << Lane()) - 1; }
-
-__device__ uint32_t BytesOf(uint32_t section, uint64_t bytes) {
-  const uint64_t left = bytes - uint64_t{section} * kSectionBytes;
-  return left < kSectionBytes ? static_cast<uint32_t>(left) : kSectionBytes;
-}
 
 // What came before this warp's part, and what all warps have together.
 struct Scanned {
@@ -121,50 +117,6 @@ __device__ void BeginLoad(uint4* to, const unsigned char* from, uint32_t bytes) 
   for (uint32_t i = units * kUnitBytes + threadIdx.x; i < bytes; i += blockDim.x) {
     to_bytes[i] = from[i];
   }
-}
-
-__device__ void Store(unsigned char* to, const uint4* from, uint32_t bytes) {
-  const uint32_t units = bytes / kUnitBytes;
-  for (uint32_t i = threadIdx.x; i < units; i += blockDim.x) {
-    reinterpret_cast<uint4*>(to)[i] = from[i];
-  }
-  const auto* from_bytes = reinterpret_cast<const unsigned char*>(from);
-  for (uint32_t i = units * kUnitBytes + threadIdx.x; i < bytes; i += blockDim.x) {
-    to[i] = from_bytes[i];
-  }
-}
-
-__device__ void Fill(unsigned char* to, uint32_t word, uint32_t bytes) {
-  const uint32_t units = bytes / kUnitBytes;
-  for (uint32_t i = threadIdx.x; i < units; i += blockDim.x) {
-    reinterpret_cast<uint4*>(to)[i] = make_uint4(word, word, word, word);
-  }
-  for (uint32_t i = units * kUnitBytes + threadIdx.x; i < bytes; i += blockDim.x) {
-    to[i] = static_cast<unsigned char>(word);
-  }
-}
-
-// To the host: each warp's store begins at a line's begin, whatever `to` is a multiple of.
-__device__ void StoreLines(unsigned char* to, const uint4* from, uint32_t units) {
-  const auto into_line =
-      static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to) % kFarLineBytes / kUnitBytes);
-  for (uint32_t i = threadIdx.x; i < into_line + units; i += blockDim.x) {
-    if (i >= into_line) reinterpret_cast<uint4*>(to)[i - into_line] = from[i - into_line];
-  }
-}
-
-// Adds up what blocks found, and answers true to one thread: of the last block, once all have
-// added theirs. Leaves the tally as it was, for the next launch.
-__device__ bool IsLast(Tally* tally, unsigned long long words, Tally* found) {
-  if (threadIdx.x != 0) return false;
-  atomicAdd(&tally->words, words);
-  __threadfence();
-  if (atomicAdd(&tally->finished, 1u) != gridDim.x - 1) return false;
-  __threadfence();
-  found->units = atomicExch(&tally->units, 0ull);
-  found->words = atomicExch(&tally->words, 0ull);
-  atomicExch(&tally->finished, 0u);
-  return true;
 }
 
 template <int kCodec, typename Word>

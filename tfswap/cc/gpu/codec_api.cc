@@ -1,8 +1,12 @@
 // A card's codecs to Python (benchmarks and tests, by ctypes). Strings belong to the caller and go
 // back through tfswap_free.
 
+#include <array>
+#include <memory>
+
 #include "core/c_text.h"
 #include "gpu/cuda_codecs.h"
+#include "gpu/nvcomp_codec.h"
 
 namespace {
 
@@ -11,6 +15,18 @@ using ::tfswap::CodecLaunch;
 using ::tfswap::Copied;
 using ::tfswap::CudaCodecs;
 using ::tfswap::CudaDriver;
+using ::tfswap::Nvcomp;
+using ::tfswap::NvcompCodec;
+
+// Of one card.
+struct Codecs {
+  std::unique_ptr<CudaCodecs> own;
+  std::array<std::unique_ptr<NvcompCodec>, tfswap::kCardCodecs> nvcomp = {};  // those in use
+};
+
+NvcompCodec* NvcompOf(void* codecs, CardCodec codec) {
+  return static_cast<Codecs*>(codecs)->nvcomp[static_cast<int>(codec)].get();
+}
 
 char* Why(const absl::Status& status) {
   return Copied(status.ok() ? "" : std::string(status.message()));
@@ -37,10 +53,34 @@ void* tfswap_codecs_make(void* stream, const char* folder, char** problem) {
   }
   auto codecs = CudaCodecs::Make(driver, context, folder);
   *problem = Why(codecs.status());
-  return codecs.ok() ? codecs->release() : nullptr;
+  return codecs.ok() ? new Codecs{*std::move(codecs)} : nullptr;
 }
 
-void tfswap_codecs_destroy(void* codecs) { delete static_cast<CudaCodecs*>(codecs); }
+void tfswap_codecs_destroy(void* codecs) { delete static_cast<Codecs*>(codecs); }
+
+// One of nvCOMP's, in that memory of the card. `fault`: a number in pinned memory. Answers "" or
+// why not.
+char* tfswap_codecs_use_nvcomp(void* codecs, const char* codec, const char* path, void* workspace,
+                               int64_t bytes, uint64_t* fault, void* stream) {
+  const absl::StatusOr<CardCodec> parsed = tfswap::ParseCardCodec(codec);
+  if (!parsed.ok()) return Why(parsed.status());
+  const absl::StatusOr<const Nvcomp*> library = Nvcomp::Open(path);
+  if (!library.ok()) return Why(library.status());
+  auto* own = static_cast<Codecs*>(codecs);
+  auto made = NvcompCodec::Make(own->own.get(), *library, *parsed, workspace, bytes, fault,
+                                static_cast<CudaDriver::Stream>(stream));
+  if (made.ok()) own->nvcomp[static_cast<int>(*parsed)] = *std::move(made);
+  return Why(made.status());
+}
+
+// "" or that something could not be decoded.
+char* tfswap_codecs_take_fault(void* codecs) {
+  for (const std::unique_ptr<NvcompCodec>& each : static_cast<Codecs*>(codecs)->nvcomp) {
+    const absl::Status status = each == nullptr ? absl::OkStatus() : each->TakeFault();
+    if (!status.ok()) return Why(status);
+  }
+  return Why(absl::OkStatus());
+}
 
 int64_t tfswap_codecs_most_bytes(int64_t bytes) { return CudaCodecs::MostBytes(bytes); }
 int64_t tfswap_codecs_encoded_bytes(const void* far_block) {
@@ -55,9 +95,13 @@ char* tfswap_codecs_encode(void* codecs, const char* codec, int element_bytes, c
                            int64_t bytes, void* far_block, void* stream, int blocks, int threads) {
   const absl::StatusOr<CardCodec> parsed = tfswap::ParseCardCodec(codec);
   if (!parsed.ok()) return Why(parsed.status());
-  return Why(static_cast<CudaCodecs*>(codecs)->Encode(
-      *parsed, element_bytes, source, bytes, far_block, static_cast<CudaDriver::Stream>(stream),
-      CodecLaunch{blocks, threads}));
+  auto* on = static_cast<CudaDriver::Stream>(stream);
+  const CodecLaunch launch{blocks, threads};
+  if (NvcompCodec* nvcomp = NvcompOf(codecs, *parsed)) {
+    return Why(nvcomp->Encode(element_bytes, source, bytes, far_block, on, launch));
+  }
+  return Why(static_cast<Codecs*>(codecs)->own->Encode(*parsed, element_bytes, source, bytes,
+                                                       far_block, on, launch));
 }
 
 char* tfswap_codecs_decode(void* codecs, const char* codec, int element_bytes, void* target,
@@ -65,15 +109,19 @@ char* tfswap_codecs_decode(void* codecs, const char* codec, int element_bytes, v
                            int threads) {
   const absl::StatusOr<CardCodec> parsed = tfswap::ParseCardCodec(codec);
   if (!parsed.ok()) return Why(parsed.status());
-  return Why(static_cast<CudaCodecs*>(codecs)->Decode(
-      *parsed, element_bytes, target, bytes, far_block, static_cast<CudaDriver::Stream>(stream),
-      CodecLaunch{blocks, threads}));
+  auto* on = static_cast<CudaDriver::Stream>(stream);
+  const CodecLaunch launch{blocks, threads};
+  if (NvcompCodec* nvcomp = NvcompOf(codecs, *parsed)) {
+    return Why(nvcomp->Decode(element_bytes, target, bytes, far_block, on, launch));
+  }
+  return Why(static_cast<Codecs*>(codecs)->own->Decode(*parsed, element_bytes, target, bytes,
+                                                       far_block, on, launch));
 }
 
 // `count`: two numbers in pinned memory, of zeros and of elements.
 char* tfswap_codecs_count_zeros(void* codecs, int element_bytes, const void* source, int64_t bytes,
                                 int every, void* count, void* stream, int blocks, int threads) {
-  return Why(static_cast<CudaCodecs*>(codecs)->CountZeros(
+  return Why(static_cast<Codecs*>(codecs)->own->CountZeros(
       element_bytes, source, bytes, every, static_cast<CudaCodecs::ZeroCount*>(count),
       static_cast<CudaDriver::Stream>(stream), CodecLaunch{blocks, threads}));
 }

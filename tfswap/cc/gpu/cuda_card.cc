@@ -121,6 +121,20 @@ absl::Status CudaCard::Recode(Queue queue, const Transfer& transfer) {
   }
   const auto codec = static_cast<CardCodec>(form.codec);
   const CodecLaunch launch = LaunchOf(codec);
+  const std::shared_ptr<NvcompCodec> nvcomp = Nvcomp(codec);
+  if (form.kind == Form::Kind::kWeights) {
+    if (nvcomp == nullptr) return absl::InternalError("tfswap: only nvCOMP's codecs weigh");
+    return nvcomp->Weigh(form.word_bytes, transfer.block, transfer.block_bytes,
+                         static_cast<uint64_t*>(transfer.host), stream(queue));
+  }
+  if (nvcomp != nullptr && queue == Queue::kOut) {
+    return nvcomp->Encode(form.word_bytes, transfer.block, transfer.block_bytes, transfer.host,
+                          stream(queue), launch, form.far_bytes);
+  }
+  if (nvcomp != nullptr) {
+    return nvcomp->Decode(form.word_bytes, transfer.block, transfer.block_bytes, transfer.host,
+                          stream(queue), launch);
+  }
   if (queue == Queue::kOut) {
     return (*codecs)->Encode(codec, form.word_bytes, transfer.block, transfer.block_bytes,
                              transfer.host, stream(queue), launch, form.far_bytes);
@@ -137,6 +151,21 @@ absl::StatusOr<CudaCodecs*> CudaCard::Codecs() {
   }
   if (!codecs_.ok()) return codecs_.status();
   return codecs_->get();
+}
+
+void CudaCard::SetNvcomp(CardCodec codec, std::shared_ptr<NvcompCodec> own) {
+  std::lock_guard<std::mutex> lock(mu_);
+  nvcomp_[static_cast<int>(codec) - kCardKernels] = std::move(own);
+}
+
+std::shared_ptr<NvcompCodec> CudaCard::Nvcomp(CardCodec codec) const {
+  if (!IsOfNvcomp(codec)) return nullptr;
+  std::lock_guard<std::mutex> lock(mu_);
+  return nvcomp_[static_cast<int>(codec) - kCardKernels];
+}
+
+bool CudaCard::Knows(CardCodec codec) {
+  return IsOfNvcomp(codec) ? Nvcomp(codec) != nullptr : Codecs().ok();
 }
 
 void CudaCard::SetLaunch(CardCodec codec, const CodecLaunch& launch) {

@@ -14,6 +14,7 @@
 #include "gpu/cuda_clock.h"
 #include "gpu/cuda_codecs.h"
 #include "gpu/cuda_driver.h"
+#include "gpu/nvcomp_codec.h"
 
 namespace tfswap {
 
@@ -46,6 +47,12 @@ class CudaCard : public Card {
   int Processors() const;
   // Loaded when they are first asked for; null and an error where there are none.
   absl::StatusOr<CudaCodecs*> Codecs();
+  // One of nvCOMP's, or null; the queues have done all that one that was there was given.
+  void SetNvcomp(CardCodec codec, std::shared_ptr<NvcompCodec> own);
+  std::shared_ptr<NvcompCodec> Nvcomp(CardCodec codec) const;
+  // Whether that can be encoded by now.
+  bool Knows(CardCodec codec);
+  CudaDriver::Stream stream(Queue queue) const { return streams_[static_cast<int>(queue)]; }
   // How kernels of a codec are started from now on.
   void SetLaunch(CardCodec codec, const CodecLaunch& launch);
   CodecLaunch LaunchOf(CardCodec codec) const;
@@ -69,7 +76,6 @@ class CudaCard : public Card {
   absl::Status Recode(Queue queue, const Transfer& transfer);
   // Keeps the first error; whether there was none.
   bool Check(const char* doing, CudaDriver::Result result);
-  CudaDriver::Stream stream(Queue queue) const { return streams_[static_cast<int>(queue)]; }
 
   const CudaDriver* const driver_;
   const CudaDriver::Context context_;
@@ -79,6 +85,7 @@ class CudaCard : public Card {
   std::vector<CudaDriver::Event> idle_events_;
   bool codecs_asked_for_ = false;
   absl::StatusOr<std::unique_ptr<CudaCodecs>> codecs_{nullptr};
+  std::array<std::shared_ptr<NvcompCodec>, kCardCodecs - kCardKernels> nvcomp_;
   std::array<CodecLaunch, kCardCodecs> launches_;
   std::string error_;
 };

@@ -10,7 +10,7 @@ namespace tfswap {
 
 namespace {
 
-constexpr const char* kNames[kCardCodecs] = {"zvc", "rle", "csr"};
+constexpr const char* kNames[kCardCodecs] = {"zvc", "rle", "csr", "lz4", "ans"};
 constexpr const char* kMachineCode = "codec_kernels.fatbin";
 constexpr const char* kPtx = "codec_kernels.ptx";
 // What a thread moves at once, and where far blocks begin.
@@ -19,6 +19,11 @@ constexpr uintptr_t kUnitBytes = 16;
 absl::Status Without(const std::string& why) {
   return absl::FailedPreconditionError(
       absl::StrCat("tfswap: codecs on the GPU are not available: ", why));
+}
+
+absl::Status NotOfOurs(CardCodec codec) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "tfswap: ", CardCodecName(codec), " on the GPU is nvCOMP's, which is not in use"));
 }
 
 std::string Contents(const std::string& path) {
@@ -35,23 +40,6 @@ std::string ToolkitOf(const std::string& ptx) {
   return absl::StrCat("CUDA ", ptx.substr(begin, ptx.find_first_of(",\n", begin) - begin));
 }
 
-absl::Status Checked(int element_bytes, const void* card, int64_t bytes, const void* far_block) {
-  if (element_bytes != 4 && element_bytes != 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tfswap: codecs know elements of 4 and 2 bytes, not of ", element_bytes));
-  }
-  if (bytes < 0) return absl::InvalidArgumentError("tfswap: a tensor has no negative size");
-  if (reinterpret_cast<uintptr_t>(card) % kUnitBytes != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tfswap: codecs need a tensor that begins at a multiple of ", kUnitBytes));
-  }
-  if (reinterpret_cast<uintptr_t>(far_block) % card_codec::kFarLineBytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tfswap: codecs need far memory at a multiple of ", card_codec::kFarLineBytes));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 const char* CardCodecName(CardCodec codec) { return kNames[static_cast<int>(codec)]; }
@@ -64,6 +52,10 @@ std::optional<CardCodec> CardCodecOf(Codec codec) {
       return CardCodec::kRle;
     case Codec::kCsr:
       return CardCodec::kCsr;
+    case Codec::kLz4:
+      return CardCodec::kLz4;
+    case Codec::kAns:
+      return CardCodec::kAns;
     default:
       return std::nullopt;
   }
@@ -73,8 +65,8 @@ absl::StatusOr<CardCodec> ParseCardCodec(std::string_view name) {
   for (int i = 0; i < kCardCodecs; ++i) {
     if (name == kNames[i]) return static_cast<CardCodec>(i);
   }
-  return absl::InvalidArgumentError(absl::StrCat("tfswap: there is no codec '", name,
-                                                 "' on the GPU; there are zvc, rle and csr"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tfswap: there is no codec '", name, "' on the GPU; there are zvc, rle, csr, lz4 and ans"));
 }
 
 absl::StatusOr<std::unique_ptr<CudaCodecs>> CudaCodecs::Make(const CudaDriver* driver,
@@ -135,7 +127,7 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
   bool complete = true;
   for (const int bits : {32, 16}) {
     Kernels& kernels = kernels_[bits == 16];
-    for (int i = 0; i < kCardCodecs; ++i) {
+    for (int i = 0; i < kCardKernels; ++i) {
       complete &= take(absl::StrCat("tfswap_encode_", kNames[i], "_", bits), &kernels.encode[i]);
       complete &= take(absl::StrCat("tfswap_decode_", kNames[i], "_", bits), &kernels.decode[i]);
     }
@@ -176,6 +168,9 @@ int64_t CudaCodecs::ExpectedBytes(CardCodec codec, int element_bytes, int64_t by
     case CardCodec::kCsr:
       index_bytes = sizeof(uint16_t) * values;
       break;
+    case CardCodec::kLz4:
+    case CardCodec::kAns:
+      return bytes;  // it does not go by zeros
   }
   const double packed_bytes = values < 0.5 ? 0 : values * element_bytes + index_bytes;
   const double unused_bytes = packed_bytes > 0 ? card_codec::kFarUnitBytes / 2 : 0;
@@ -201,8 +196,9 @@ int64_t CudaCodecs::ZeroElements(const void* far_block) {
 absl::Status CudaCodecs::Encode(CardCodec codec, int element_bytes, const void* source,
                                 int64_t bytes, void* far_block, Stream stream,
                                 const CodecLaunch& launch, uint64_t* far_bytes) {
-  const absl::Status status = Checked(element_bytes, source, bytes, far_block);
+  const absl::Status status = Check(element_bytes, source, bytes, far_block);
   if (!status.ok()) return status;
+  if (IsOfNvcomp(codec)) return NotOfOurs(codec);
   absl::StatusOr<CudaDriver::DevicePointer> tally = TallyOf(stream);
   if (!tally.ok()) return tally.status();
   auto size = static_cast<uint64_t>(bytes);
@@ -213,8 +209,9 @@ absl::Status CudaCodecs::Encode(CardCodec codec, int element_bytes, const void* 
 
 absl::Status CudaCodecs::Decode(CardCodec codec, int element_bytes, void* target, int64_t bytes,
                                 const void* far_block, Stream stream, const CodecLaunch& launch) {
-  const absl::Status status = Checked(element_bytes, target, bytes, far_block);
+  const absl::Status status = Check(element_bytes, target, bytes, far_block);
   if (!status.ok()) return status;
+  if (IsOfNvcomp(codec)) return NotOfOurs(codec);
   auto size = static_cast<uint64_t>(bytes);
   void* arguments[] = {&far_block, &size, &target};
   return Start("decoding", KernelsOf(element_bytes).decode[static_cast<int>(codec)], stream, launch,
@@ -223,7 +220,7 @@ absl::Status CudaCodecs::Decode(CardCodec codec, int element_bytes, void* target
 
 absl::Status CudaCodecs::CountZeros(int element_bytes, const void* source, int64_t bytes, int every,
                                     ZeroCount* count, Stream stream, const CodecLaunch& launch) {
-  const absl::Status status = Checked(element_bytes, source, bytes, nullptr);
+  const absl::Status status = Check(element_bytes, source, bytes, nullptr);
   if (!status.ok()) return status;
   absl::StatusOr<CudaDriver::DevicePointer> tally = TallyOf(stream);
   if (!tally.ok()) return tally.status();
@@ -232,6 +229,13 @@ absl::Status CudaCodecs::CountZeros(int element_bytes, const void* source, int64
   auto step = static_cast<uint32_t>(every);
   void* arguments[] = {&source, &size, &step, &count, &*tally};
   return Start("counting zeros", KernelsOf(element_bytes).count_zeros, stream, launch, arguments);
+}
+
+absl::StatusOr<CudaCodecs::Function> CudaCodecs::Kernel(const char* name) const {
+  CudaContext current(driver_, context_);
+  Function function = nullptr;
+  if (driver_->ModuleGetFunction(&function, module_, name) == CudaDriver::kSuccess) return function;
+  return Without(absl::StrCat(kMachineCode, " has no ", name, ". Build tfswap again."));
 }
 
 absl::StatusOr<CudaDriver::DevicePointer> CudaCodecs::TallyOf(Stream stream) {
@@ -243,6 +247,24 @@ absl::StatusOr<CudaDriver::DevicePointer> CudaCodecs::TallyOf(Stream stream) {
         absl::StrCat("tfswap: at most ", card_codec::kTallies, " streams of a card may encode"));
   }
   return tallies_ + static_cast<unsigned>(it->second) * sizeof(card_codec::Tally);
+}
+
+absl::Status CudaCodecs::Check(int element_bytes, const void* card, int64_t bytes,
+                               const void* far_block) {
+  if (element_bytes != 4 && element_bytes != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tfswap: codecs know elements of 4 and 2 bytes, not of ", element_bytes));
+  }
+  if (bytes < 0) return absl::InvalidArgumentError("tfswap: a tensor has no negative size");
+  if (reinterpret_cast<uintptr_t>(card) % kUnitBytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tfswap: codecs need a tensor that begins at a multiple of ", kUnitBytes));
+  }
+  if (reinterpret_cast<uintptr_t>(far_block) % card_codec::kFarLineBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tfswap: codecs need far memory at a multiple of ", card_codec::kFarLineBytes));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaCodecs::CheckLaunch(const CodecLaunch& launch) {

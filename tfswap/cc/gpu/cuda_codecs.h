@@ -22,11 +22,16 @@ namespace tfswap {
 enum class CardCodec : int {
   kZvc = card_codec::kZvc,
   kRle = card_codec::kRle,
-  kCsr = card_codec::kCsr
+  kCsr = card_codec::kCsr,
+  kLz4 = card_codec::kLz4,
+  kAns = card_codec::kAns
 };
-inline constexpr int kCardCodecs = 3;
+inline constexpr int kCardCodecs = 5;
+// The first ones are kernels of ours; the others are nvCOMP's (gpu/nvcomp_codec.h).
+inline constexpr int kCardKernels = 3;
+constexpr bool IsOfNvcomp(CardCodec codec) { return static_cast<int>(codec) >= kCardKernels; }
 
-// "zvc", "rle", "csr".
+// "zvc", "rle", "csr", "lz4", "ans".
 const char* CardCodecName(CardCodec codec);
 // None for those that only the host has.
 std::optional<CardCodec> CardCodecOf(Codec codec);
@@ -64,9 +69,13 @@ class CudaCodecs {
 
   // Refuses what no kernel can be started by.
   static absl::Status CheckLaunch(const CodecLaunch& launch);
+  // Refuses a tensor, and a far block if there is one, that no codec here takes.
+  static absl::Status Check(int element_bytes, const void* card, int64_t bytes,
+                            const void* far_block);
 
-  // `element_bytes`: 4, or 2. An odd rest is stored as it is. `far_bytes`, in pinned memory,
-  // becomes EncodedBytes() when the encoding ends, whoever has the far block then; or null.
+  // `codec`: one of ours. `element_bytes`: 4, or 2. An odd rest is stored as it is. `far_bytes`, in
+  // pinned memory, becomes EncodedBytes() when the encoding ends, whoever has the far block then;
+  // or null.
   absl::Status Encode(CardCodec codec, int element_bytes, const void* source, int64_t bytes,
                       void* far_block, Stream stream, const CodecLaunch& launch = {},
                       uint64_t* far_bytes = nullptr);
@@ -83,11 +92,20 @@ class CudaCodecs {
   absl::Status CountZeros(int element_bytes, const void* source, int64_t bytes, int every,
                           ZeroCount* count, Stream stream, const CodecLaunch& launch = {});
 
- private:
+  // For other codecs that have kernels in the same module.
   using Function = CudaDriver::Function;
+  absl::StatusOr<Function> Kernel(const char* name) const;
+  absl::Status Start(const char* doing, Function function, Stream stream, const CodecLaunch& launch,
+                     void** arguments);
+  // Of a stream's own: what runs on several may run at once.
+  absl::StatusOr<CudaDriver::DevicePointer> TallyOf(Stream stream);
+  const CudaDriver* driver() const { return driver_; }
+  CudaDriver::Context context() const { return context_; }
+
+ private:
   struct Kernels {  // of one size of elements
-    std::array<Function, kCardCodecs> encode;
-    std::array<Function, kCardCodecs> decode;
+    std::array<Function, kCardKernels> encode;
+    std::array<Function, kCardKernels> decode;
     Function count_zeros;
   };
 
@@ -95,11 +113,7 @@ class CudaCodecs {
       : driver_(driver), context_(context) {}
 
   absl::Status Load(const std::string& folder);
-  // Of a stream's own: what runs on several may run at once.
-  absl::StatusOr<CudaDriver::DevicePointer> TallyOf(Stream stream);
   const Kernels& KernelsOf(int element_bytes) const { return kernels_[element_bytes == 2]; }
-  absl::Status Start(const char* doing, Function function, Stream stream, const CodecLaunch& launch,
-                     void** arguments);
 
   const CudaDriver* const driver_;
   const CudaDriver::Context context_;

@@ -1,11 +1,19 @@
 #include "gpu/stream_codecs.h"
 
 #include <cstring>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
 namespace tfswap {
+
+namespace {
+
+constexpr int64_t kFaultBytes = sizeof(uint64_t);
+
+}  // namespace
 
 std::string StreamCodecs::Problem() {
   const absl::StatusOr<CudaCodecs*> codecs = card_->Codecs();
@@ -20,6 +28,98 @@ absl::Status StreamCodecs::SetLaunch(const std::string& codec, const CodecLaunch
   return status;
 }
 
+absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path,
+                               int64_t workspace_bytes) {
+  const absl::StatusOr<CardCodec> parsed = ParseCardCodec(codec);
+  if (!parsed.ok()) return parsed.status();
+  if (!IsOfNvcomp(*parsed) || card_->Knows(*parsed)) return absl::OkStatus();
+  const absl::StatusOr<CudaCodecs*> codecs = card_->Codecs();
+  if (!codecs.ok()) return codecs.status();
+  const absl::StatusOr<const Nvcomp*> library = Nvcomp::Open(path);
+  if (!library.ok()) return library.status();
+  tensorflow::AllocationAttributes optional;
+  optional.retry_on_failure = false;
+  void* workspace = allocator_->AllocateRaw(tensorflow::Allocator::kAllocatorAlignment,
+                                            static_cast<size_t>(workspace_bytes), optional);
+  void* fault = pool_->Allocate(kFaultBytes);
+  absl::Status status;
+  if (workspace == nullptr || fault == nullptr) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat("tfswap: there is no room for the workspace of ", codec));
+  } else {
+    FinishAll();  // whoever had the addresses before
+    std::memset(fault, 0, kFaultBytes);
+    absl::StatusOr<std::unique_ptr<NvcompCodec>> made =
+        NvcompCodec::Make(*codecs, *library, *parsed, workspace, workspace_bytes,
+                          static_cast<uint64_t*>(fault), card_->stream(Queue::kOut));
+    status = made.status();
+    if (made.ok()) {
+      std::shared_ptr<NvcompCodec> own = *std::move(made);
+      card_->SetNvcomp(*parsed, own);
+      status = CheckBytes(codec);
+      if (status.ok()) status = own->TakeFault();
+      if (status.ok()) {
+        std::lock_guard<std::mutex> lock(mu_);
+        in_use_.push_back({*parsed, std::move(own), workspace, fault});
+        return absl::OkStatus();
+      }
+      card_->SetNvcomp(*parsed, nullptr);
+    }
+    FinishAll();
+  }
+  if (workspace != nullptr) allocator_->DeallocateRaw(workspace);
+  pool_->Free(fault, kFaultBytes);
+  return status;
+}
+
+absl::Status StreamCodecs::CheckBytes(const std::string& codec) {
+  // Patterns that arithmetic would not keep (NaNs with a message, -0.0, the smallest numbers),
+  // some in a row, some random: two sections and a rest.
+  constexpr uint32_t kPatterns[] = {0, 0x7fc00001, 0xffa5a5a5, 0x80000000, 1, 0x80008001};
+  std::vector<uint32_t> words(2 * card_codec::kBatchSectionBytes / sizeof(uint32_t) + 77);
+  uint32_t dice = 1;
+  for (size_t i = 0; i < words.size(); ++i) {
+    dice = dice * 1664525 + 1013904223;
+    words[i] = i % 64 < 16 ? dice : kPatterns[i / 64 % std::size(kPatterns)];
+  }
+  for (const int word_bytes : {4, 2}) {
+    const absl::StatusOr<CodecTimes> times =
+        Measure(codec, word_bytes, words.data(),
+                static_cast<int64_t>(words.size() * sizeof(uint32_t)), {}, 1);
+    if (!times.ok()) return times.status();
+  }
+  return absl::OkStatus();
+}
+
+void StreamCodecs::Release() {
+  std::vector<InUse> released;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    released.swap(in_use_);
+  }
+  for (const InUse& each : released) card_->SetNvcomp(each.codec, nullptr);
+  if (!released.empty()) FinishAll();
+  for (const InUse& each : released) {
+    allocator_->DeallocateRaw(each.workspace);
+    pool_->Free(each.fault, kFaultBytes);
+  }
+}
+
+absl::Status StreamCodecs::TakeFault(bool wait) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (in_use_.empty()) return absl::OkStatus();
+  if (wait) card_->Finish(Queue::kIn);
+  for (const InUse& each : in_use_) {
+    absl::Status status = each.own->TakeFault();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void StreamCodecs::FinishAll() {
+  for (const Queue queue : {Queue::kCompute, Queue::kOut, Queue::kIn}) card_->Finish(queue);
+}
+
 absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int word_bytes,
                                                  const void* data, int64_t bytes,
                                                  const CodecLaunch& launch, int repeats) {
@@ -27,6 +127,10 @@ absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int w
   if (!parsed.ok()) return parsed.status();
   const absl::StatusOr<CudaCodecs*> codecs = card_->Codecs();
   if (!codecs.ok()) return codecs.status();
+  if (!card_->Knows(*parsed)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("tfswap: codec '", codec, "' is nvCOMP's, which is not in use"));
+  }
   const absl::Status right_launch = CudaCodecs::CheckLaunch(launch);
   if (!right_launch.ok()) return right_launch;
 
@@ -43,7 +147,7 @@ absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int w
     status = absl::ResourceExhaustedError("tfswap: no memory to measure the codecs in");
   } else {
     // Whoever had the addresses before has ended.
-    for (const Queue queue : {Queue::kCompute, Queue::kOut, Queue::kIn}) card_->Finish(queue);
+    FinishAll();
     std::memcpy(host, data, static_cast<size_t>(bytes));
     const Transfer plain{block, bytes, host, bytes};
     Transfer encoded{block, bytes, far_block, most_bytes};

@@ -1,7 +1,10 @@
 #ifndef TFSWAP_GPU_STREAM_CODECS_H_
 #define TFSWAP_GPU_STREAM_CODECS_H_
 
+#include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "allocator/device_allocator.h"
 #include "core/host_pool.h"
@@ -19,6 +22,10 @@ class StreamCodecs : public DeviceCodecs {
   std::string DeviceName() override { return card_->Name(); }
   int Processors() override { return card_->Processors(); }
   std::string Problem() override;
+  absl::Status Use(const std::string& codec, const std::string& path,
+                   int64_t workspace_bytes) override;
+  void Release() override;
+  absl::Status TakeFault(bool wait) override;
   absl::Status SetLaunch(const std::string& codec, const CodecLaunch& launch) override;
   absl::StatusOr<CodecTimes> Measure(const std::string& codec, int word_bytes, const void* data,
                                      int64_t bytes, const CodecLaunch& launch,
@@ -27,7 +34,21 @@ class StreamCodecs : public DeviceCodecs {
  private:
   DeviceAllocator* const allocator_;
   CudaCard* const card_;
+  // What one of nvCOMP's codecs works in.
+  struct InUse {
+    CardCodec codec;
+    std::shared_ptr<NvcompCodec> own;
+    void* workspace;
+    void* fault;
+  };
+
+  // What lies there comes back as it was, however it is encoded.
+  absl::Status CheckBytes(const std::string& codec);
+  void FinishAll();
+
   HostPool* const pool_;
+  std::mutex mu_;
+  std::vector<InUse> in_use_;  // guarded by mu_
 };
 
 }  // namespace tfswap

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -46,8 +47,8 @@ StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* card,
 
 void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
   std::vector<Tensor> given_up;
-  absl::Status status;
-  {
+  absl::Status status = codecs_.TakeFault(/*wait=*/false);
+  if (status.ok()) {
     std::lock_guard<std::mutex> lock(mu_);
     status = SendLocked(buffer, &given_up);
   }
@@ -120,8 +121,9 @@ bool StreamCopyEngine::TakeFarMemoryLocked(const FarBuffer& buffer, const void* 
 }
 
 bool StreamCopyEngine::CanEncode(const FarBuffer& buffer, const void* block) {
-  return CardCodecOf(buffer.wish.codec.codec).has_value() && WordBytesOf(buffer.wish.codec) != 0 &&
-         CudaCodecs::IsAligned(block, nullptr) && card_->Codecs().ok();
+  const std::optional<CardCodec> codec = CardCodecOf(buffer.wish.codec.codec);
+  return codec.has_value() && WordBytesOf(buffer.wish.codec) != 0 &&
+         CudaCodecs::IsAligned(block, nullptr) && card_->Knows(*codec);
 }
 
 Transfer StreamCopyEngine::TransferOf(const FarBuffer& buffer, const void* block,
@@ -211,6 +213,8 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
 }
 
 absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
+  const absl::Status fault = codecs_.TakeFault(/*wait=*/false);
+  if (!fault.ok()) return fault;
   const FarCopy& copy = buffer->far_copy_;
   if (TakeFault("corrupt")) {
     // Of an encoded one, how long its first section is.

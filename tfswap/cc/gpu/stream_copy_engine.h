@@ -8,10 +8,10 @@
 
 #include "core/hazard_tracker.h"
 #include "far/far_counts.h"
+#include "gpu/card_sampler.h"
 #include "gpu/cuda_card.h"
 #include "gpu/pinned_numbers.h"
 #include "gpu/stream_codecs.h"
-#include "gpu/zero_sampler.h"
 #include "kernels/copy_engine.h"
 
 namespace tfswap {
@@ -72,7 +72,7 @@ class StreamCopyEngine : public CopyEngine {
   std::atomic<bool> far_memory_full_{false};
   FarCounts counts_;
   StreamCodecs codecs_;
-  ZeroSampler sampler_;
+  CardSampler sampler_;
   PinnedNumbers numbers_;        // guarded by mu_
   std::deque<Awaited> awaited_;  // guarded by mu_; in the order of the card
 };

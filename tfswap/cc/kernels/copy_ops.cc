@@ -125,6 +125,8 @@ struct SwapOut {
                     absl::StrCat("tfswap: codec '", codec, "' is lossy and for float32 only, and '",
                                  construction->def().name(), "' moves ", DataTypeString(dtype),
                                  ": make the plan again, or name a lossless codec in it")));
+    // A card copies what it cannot encode.
+    if (construction->device_type() != tensorflow::DEVICE_CPU) return;
     const std::string why_not = WhyNot(wish.codec);
     OP_REQUIRES(construction, why_not.empty(),
                 absl::InvalidArgumentError(absl::StrCat("tfswap: ", why_not)));

@@ -33,6 +33,15 @@ class DeviceCodecs {
   virtual int Processors() = 0;
   // "" or why there are none.
   virtual std::string Problem() = 0;
+  // Has a codec work that is a library's, at `path`, in so much of the device's memory, which is
+  // taken now. The others need none of this.
+  virtual absl::Status Use(const std::string& codec, const std::string& path,
+                           int64_t workspace_bytes) = 0;
+  // Gives back what Use() took; nothing is encoded by those codecs any more.
+  virtual void Release() = 0;
+  // An error if something could not be decoded since the last call: numbers are lost. `wait`: for
+  // all that the device was given.
+  virtual absl::Status TakeFault(bool wait) = 0;
   // From now on.
   virtual absl::Status SetLaunch(const std::string& codec, const CodecLaunch& launch) = 0;
   // There and back, while nothing else runs; an error also if that changed a byte. Needs memory on

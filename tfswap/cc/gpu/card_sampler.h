@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_ZERO_SAMPLER_H_
-#define TFSWAP_GPU_ZERO_SAMPLER_H_
+#ifndef TFSWAP_GPU_CARD_SAMPLER_H_
+#define TFSWAP_GPU_CARD_SAMPLER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -14,12 +14,13 @@
 
 namespace tfswap {
 
-// Counts zeros in the tensors that pass, on the card, and says what its codecs would make of them:
-// RatioSampler's part, which has the host encode sections. The host waits for the card when it asks
-// for the answer, and not before. Thread-safe.
-class ZeroSampler {
+// Counts zeros in the tensors that pass, on the card, and says what its codecs would make of them;
+// nvCOMP's do not go by zeros, so they pack some sections. RatioSampler's part, which has the host
+// encode sections. The host waits for the card when it asks for the answer, and not before.
+// Thread-safe.
+class CardSampler {
  public:
-  ZeroSampler(CudaCard* card, HazardTracker* tracker, HostPool* pool)
+  CardSampler(CudaCard* card, HazardTracker* tracker, HostPool* pool)
       : card_(card), tracker_(tracker), numbers_(pool) {}
 
   // None: off, and what was found is forgotten.
@@ -32,8 +33,13 @@ class ZeroSampler {
   struct Found {
     int64_t bytes;
     int word_bytes;
-    uint64_t* counts;  // zeros, words
+    uint64_t* counts = nullptr;                   // zeros, words
+    std::map<CardCodec, uint64_t*> weights = {};  // encoded bytes, bytes
   };
+
+  // Has the card tell about a tensor. With mu_ held.
+  void AskLocked(const void* data, const Found& found, Form::Kind kind, CardCodec codec,
+                 uint64_t* answer);
 
   CudaCard* const card_;
   HazardTracker* const tracker_;
@@ -46,4 +52,4 @@ class ZeroSampler {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_ZERO_SAMPLER_H_
+#endif  // TFSWAP_GPU_CARD_SAMPLER_H_

@@ -1,0 +1,46 @@
+"""The nvCOMP of the fake card (`fake_cuda/fake_nvcomp.cc`), for this process and for others."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fake_cuda.build import NVCOMP
+
+
+def _card() -> Path | None:
+    folders = map(Path, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    return next((folder for folder in folders if (folder / NVCOMP).exists()), None)
+
+
+def library() -> Path | None:
+    """Where it is; None on a real card."""
+    card = _card()
+    return card and card / NVCOMP
+
+
+def there(**environment: str) -> dict[str, str]:
+    """Environment of a process that has it, as if its wheel were installed."""
+    card = _card()
+    paths = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    wheel = [str(card / NVCOMP.parts[0])] if card else []
+    return {"PYTHONPATH": os.pathsep.join([*wheel, *paths]), **environment}
+
+
+def not_there() -> dict[str, str]:
+    """Environment of a process that has it not."""
+    return {}
+
+
+@contextmanager
+def failing(how: str) -> Iterator[None]:
+    """It fails in this process, in one of the ways that its source names."""
+    own = ctypes.CDLL(str(library()))
+    own.fake_nvcomp_fault(how.encode())
+    try:
+        yield
+    finally:
+        own.fake_nvcomp_fault(b"")
