@@ -206,7 +206,7 @@ Status Unpack(bool lz4, const void* const* packed, const size_t* packed_bytes, c
       } else {
         bytes = UnpackBytes(from, packed_bytes[i], made.data(), room[i]);
       }
-      if (Fails("unpack wrong")) made[bytes / 2] ^= 4;
+      if (Fails("unpack wrong")) made[bytes / 2] += 4;
       std::memcpy(plain[i], made.data(), bytes);
       const bool failed = bytes == 0 || (Fails("unpack status") && i + 1 == sections);
       statuses[i] = failed ? kCannotUnpack : kSuccess;

@@ -217,6 +217,7 @@ absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) 
   if (!fault.ok()) return fault;
   const FarCopy& copy = buffer->far_copy_;
   if (TakeFault("corrupt")) {
+    card_->Finish(Queue::kOut);
     // Of an encoded one, how long its first section is.
     const size_t at = copy.tier == FarTier::kCompressed
                           ? sizeof(card_codec::FarHeader) + offsetof(card_codec::FarSection, bytes)
