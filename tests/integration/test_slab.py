@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -67,12 +68,12 @@ def test_same_losses_at_planned_addresses(unswapped, lib, part):
 
 
 class Shares(keras.callbacks.Callback):
-    """Of each call's bytes, how many were at their planned places; the last epoch's."""
+    """Of each call's bytes, how many were at their planned places; by epoch."""
 
     def __init__(self, lib) -> None:
         super().__init__()
         self.lib = lib
-        self.shares: dict[tuple[str, int], float] = {}
+        self.shares: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
 
     def on_train_batch_begin(self, batch, logs=None):
         self.before = self.lib.memory_stats(0)
@@ -91,7 +92,7 @@ class Shares(keras.callbacks.Callback):
             after[f"slab_{name}_bytes"] - self.before[f"slab_{name}_bytes"]
             for name in ("hit", "moved", "missed")
         )
-        self.shares[kind, batch] = hit / max(hit + moved + missed, 1)
+        self.shares[kind, batch].append(hit / max(hit + moved + missed, 1))
 
 
 def test_validation_and_smaller_batches_have_places_of_their_own(unswapped, lib):
@@ -107,8 +108,10 @@ def test_validation_and_smaller_batches_have_places_of_their_own(unswapped, lib)
     assert max(losses.peaks) <= budget
     assert slab.stats[-1]["slab_hits"] > 0 and slab.stats[-1]["slab_faults"] == 0
     assert len(shares.shares) == 6
-    # A validation makes little, so that the batch, which comes from outside, is a part of it.
-    assert min(shares.shares.values()) > 0.95, shares.shares
+    # A validation makes little, so that the batch, which comes from outside, is a part of it. And
+    # where a tensor did not leave that had left in the recorded steps, which is up to the executor,
+    # it is in the way of a few others. Without a layout of its own, a batch finds 0.4 or less.
+    assert min(max(each[-3:]) for each in shares.shares.values()) > 0.95, shares.shares
     step, test = swap.report["plan"].functions
     assert len(step.layouts) == len(test.layouts) == 2
 

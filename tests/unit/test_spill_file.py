@@ -336,7 +336,7 @@ FAULTS = {
     "write-error": r"writing {piece} bytes at offset {middle} of the spill file in {folder} "
     r"failed: Input/output error \(errno 5\)\. The disk or the way to it fails: look at dmesg",
     "write-full": r"writing {piece} bytes at offset {middle} of .* failed: "
-    r"No space left on device \(errno 28\)\. The disk has [0-9.]+ MiB free",
+    r"No space left on device \(errno 28\)\. The disk has [0-9.]+ [MG]iB free",
     "read-error": r"reading {piece} bytes at offset {middle} of the spill file in {folder} "
     r"failed: Input/output error \(errno 5\)\. The disk or the way to it fails: look at dmesg",
     "end-of-file": r"reading {piece} bytes at offset {middle} of .* ended before they were there",
@@ -450,11 +450,12 @@ def test_a_disk_that_is_full_is_noticed_when_room_is_asked_for(folder: str) -> N
     file.inject_fault("disk-full")
     assert file.allocate(2 * BLOCK) == -1
     assert file.problem.startswith(
-        f"no room for 0.0 MiB in the spill file in {folder}: it cannot grow by 0.0 MiB: No space "
+        f"no room for {2 * BLOCK >> 10}.0 KiB in the spill file in {folder}: it cannot grow by "
+        f"{BLOCK >> 10}.0 KiB: No space "
         "left on device (errno 28); 64.0 MiB of its 64.0 MiB are in use, and "
     )
     assert file.problem.endswith(
-        f" MiB are free on the disk. Free space in {folder}, give another spill_dir, or raise "
+        f"iB are free on the disk. Free space in {folder}, give another spill_dir, or raise "
         "host_limit"
     )
     assert file.allocate(BLOCK) == GROWTH - BLOCK  # what there is can be used
@@ -741,7 +742,7 @@ def test_a_limit_on_file_sizes_is_a_full_disk(own_folder: str) -> None:
         print(offset, file.allocate(1), file.problem)
     """
     text = output_of(script, own_folder)
-    assert text.startswith("0 -1 no room for 0.0 MiB") and "File too large (errno 27)" in text
+    assert text.startswith("0 -1 no room for 4.0 KiB") and "File too large (errno 27)" in text
 
 
 # Its speed, and what is summed up

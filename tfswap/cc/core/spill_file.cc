@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "core/copy.h"
+#include "core/readable_bytes.h"
 
 namespace tfswap {
 
@@ -41,12 +42,6 @@ int64_t NowNs() {
 std::string ErrorText(int64_t error) {
   return std::system_category().message(static_cast<int>(error)) + " (errno " +
          std::to_string(error) + ")";
-}
-
-std::string MiB(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-  return text;
 }
 
 int64_t FreeDiskBytes(int file) {
@@ -288,7 +283,7 @@ class SpillFile::Transfer {
     std::string advice =
         "The disk or the way to it fails: look at dmesg, or give another spill_dir";
     if (result == -ENOSPC || result == -EDQUOT) {
-      advice = "The disk has " + MiB(FreeDiskBytes(file_.file_)) +
+      advice = "The disk has " + ReadableBytes(FreeDiskBytes(file_.file_)) +
                " free, although room was set aside for the file: free space there, or give "
                "another spill_dir";
     } else if (result == -EINVAL) {
@@ -361,7 +356,7 @@ std::string SpillFile::TryOut() {
   const auto block = static_cast<size_t>(block_bytes_);
   if (const int error = ResizeFile(block_bytes_); error != 0) {
     return "no spill file in " + folder_ + ": its first " + std::to_string(block_bytes_) +
-           " bytes failed: " + ErrorText(error) + ", with " + MiB(FreeDiskBytes(file_)) +
+           " bytes failed: " + ErrorText(error) + ", with " + ReadableBytes(FreeDiskBytes(file_)) +
            " free there. Free space, or give another spill_dir";
   }
   // Some file systems take O_DIRECT and go through the page cache nevertheless.
@@ -417,7 +412,8 @@ int64_t SpillFile::Allocate(int64_t bytes) {
   if (offset < 0) {
     std::string problem = Grow(rounded - free_.free_bytes_at_end());
     if (!problem.empty()) {
-      problem_ = "no room for " + MiB(bytes) + " in the spill file in " + folder_ + ": " + problem;
+      problem_ = "no room for " + ReadableBytes(bytes) + " in the spill file in " + folder_ + ": " +
+                 problem;
       return -1;
     }
     offset = free_.Take(rounded);
@@ -441,13 +437,15 @@ void SpillFile::Free(int64_t offset, int64_t bytes) {
 
 // Called with mu_ held. At least `bytes` bytes more; the problem, or none.
 std::string SpillFile::Grow(int64_t bytes) {
-  const std::string held = MiB(stats_.bytes_in_use) + " of its " + MiB(free_.end()) + " are in use";
+  const std::string held =
+      ReadableBytes(stats_.bytes_in_use) + " of its " + ReadableBytes(free_.end()) + " are in use";
   const int64_t limit = stats_.limit_bytes;
   const int64_t room = limit > 0 ? RoundDown(limit, block_bytes_) - free_.end()
                                  : std::numeric_limits<int64_t>::max();
   if (bytes > room) {
-    return "it is limited to " + MiB(limit) + ", " + held + ", and the largest free stretch is " +
-           MiB(free_.largest_free_bytes()) + ". Raise its limit or host_limit";
+    return "it is limited to " + ReadableBytes(limit) + ", " + held +
+           ", and the largest free stretch is " + ReadableBytes(free_.largest_free_bytes()) +
+           ". Raise its limit or host_limit";
   }
   int error = 0;
   for (const int64_t step : {std::max(bytes, std::min(kGrowthBytes, room)), bytes}) {
@@ -457,9 +455,9 @@ std::string SpillFile::Grow(int64_t bytes) {
     stats_.file_bytes = free_.end();
     return "";
   }
-  return "it cannot grow by " + MiB(bytes) + ": " + ErrorText(error) + "; " + held + ", and " +
-         MiB(FreeDiskBytes(file_)) + " are free on the disk. Free space in " + folder_ +
-         ", give another spill_dir, or raise host_limit";
+  return "it cannot grow by " + ReadableBytes(bytes) + ": " + ErrorText(error) + "; " + held +
+         ", and " + ReadableBytes(FreeDiskBytes(file_)) + " are free on the disk. Free space in " +
+         folder_ + ", give another spill_dir, or raise host_limit";
 }
 
 // From free_.end() to `bytes`, with room on the disk. 0 or errno; then it is as long as it was.
