@@ -67,6 +67,16 @@ def test_odd_shapes(shape):
     assert np.array_equal(back.numpy(), there.numpy())
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads_gives_back_every_bit(threads):
+    values = np.random.default_rng(1).standard_normal((512, 1031)).astype(np.float32)
+    sparse = tf.nn.relu(tf.constant(values)) - 1.0  # of which the round trip adds 1
+    there, back = round_trip(codec="zvc", threads=threads)(sparse)
+    assert np.array_equal(back.numpy(), there.numpy())
+    stats = tfswap.memory_stats()
+    assert 0 < stats["far_compressed_kept_bytes_out"] < 0.6 * stats["far_compressed_bytes_out"]
+
+
 def test_strings_pass_by_reference():
     @tf.function
     def trip(x):

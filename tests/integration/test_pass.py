@@ -93,6 +93,18 @@ def test_executes_a_plan(lib, x):
     assert stats["bytes_out"] == SIZE * SIZE * 4
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_plan_says_by_how_many_threads_a_tensor_is_encoded(lib, x, threads):
+    f = chain()
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    encoded = swap(tier="compressed", codec="zvc", threads=threads)
+    result, record = run(lib, plan_of(name, encoded), f, x)
+    assert record["outcome"] == "planned", record
+    assert result.numpy() == expected.numpy()
+    assert tfswap.memory_stats()["far_compressed_copies_out"] == 1
+
+
 def test_several_returns_of_one_tensor(lib, x):
     f = chain()
     expected = f(x)

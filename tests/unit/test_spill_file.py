@@ -742,7 +742,7 @@ def test_a_limit_on_file_sizes_is_a_full_disk(own_folder: str) -> None:
         print(offset, file.allocate(1), file.problem)
     """
     text = output_of(script, own_folder)
-    assert text.startswith("0 -1 no room for 4.0 KiB") and "File too large (errno 27)" in text
+    assert text.startswith("0 -1 no room for 1 bytes") and "File too large (errno 27)" in text
 
 
 # Its speed, and what is summed up

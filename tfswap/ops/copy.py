@@ -41,6 +41,7 @@ def copy_to_host(
     min_bytes: int = 0,
     codec: str = "",
     rate_percent: int = 100,
+    threads: int = 1,
 ) -> Any:
     """Moves a tensor to far memory.
 
@@ -52,6 +53,7 @@ def copy_to_host(
         min_bytes: Smaller tensors pass by reference.
         codec: By which far memory keeps it; "": as it is.
         rate_percent: Size of what a lossy codec makes; it needs `Library.set_lossy_rate`.
+        threads: Of the host that encode and decode it.
 
     Returns:
         A scalar variant, the handle.
@@ -68,6 +70,7 @@ def copy_to_host(
         "tier": COMPRESSED if codec else HOST,
         "codec": codec,
         "rate": rate_percent,
+        "threads": threads,
     }
     return _make("_CopyToHost", [tensor], [tf.variant], attributes)
 
