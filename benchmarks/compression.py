@@ -1,14 +1,16 @@
 r"""What encoding of far memory saves of the time that swapping takes, over emulated links.
 
     python -m benchmarks.compression [--quick] [--models AlexNet,...] [--links 0.25,0.5,2]
-        [--activations relu,leaky_relu] [--modes none,all,cswap,auto]
+        [--activations relu,leaky_relu] [--modes none,all,cswap,auto,lossy] [--accuracy]
 
 The models are those of CSWAP+ (Chen et al. 2022), trained on enlarged digits with the device's
 memory capped at half of what they need (or a little above the least that works, where that is more;
 "note" says so). Modes: ``none`` swaps everything as it is, ``all`` encodes it with ZVC wherever
 that makes it smaller, ``cswap`` where that paper's inequality says so, ``auto`` where it shortens
-the step in the simulator. All are lossless; leaky ReLU leaves no zeros to save. To a few cores, a
-link of 0.25 GB/s is what PCI Express is to a GPU; over one of 2 GB/s hardly anything is exposed.
+the step in the simulator. All are lossless; leaky ReLU leaves no zeros to save, so only there
+``lossy`` is ``auto`` with lossy codecs too (its losses differ). ``--accuracy`` says instead what
+that does to a training (``compression_accuracy.py``). To a few cores, a link of 0.25 GB/s is what
+PCI Express is to a GPU; over one of 2 GB/s hardly anything is exposed.
 
     prepare ─▶ unswapped ─▶ none ─▶ all ─▶ cswap ─▶ auto ─▶ unswapped ─▶ (the next link) ...
     (warm weights, profile)  └──────── --repeats times ───────┘
@@ -67,8 +69,16 @@ WORKLOADS = {
     "SqueezeNet": (64, 96),
 }
 ACTIVATIONS = ("relu", "leaky_relu")
+DENSE_ACTIVATIONS = ACTIVATIONS[1:]
 # How AutoSwap's `codec` is called here.
-CODECS: dict[str, str | None] = {"none": None, "all": "zvc", "cswap": "cswap", "auto": "auto"}
+CODECS: dict[str, str | None] = {
+    "none": None,
+    "all": "zvc",
+    "cswap": "cswap",
+    "auto": "auto",
+    "lossy": "auto",
+}
+LOSSY_MODE = "lossy"
 QUICK_MODEL, QUICK_BATCH, QUICK_LINK = "Plain20", 64, 0.25
 KEYS = (
     "model activation link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s "
@@ -95,7 +105,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--models", type=names, help=f"of {', '.join(WORKLOADS)} (all)")
     parser.add_argument("--links", type=speeds, help="speeds in GB/s (0.25,0.5,2)")
     parser.add_argument("--activations", type=names, help="relu,leaky_relu (both)")
-    parser.add_argument("--modes", type=names, default=list(CODECS), help="none,all,cswap,auto")
+    parser.add_argument("--modes", type=names, default=list(CODECS), help=",".join(CODECS))
+    parser.add_argument("--accuracy", action="store_true", help="exact beside lossy trainings")
+    parser.add_argument("--epochs", type=int, default=8, help="of each with --accuracy (8)")
     parser.add_argument("--batch", type=int, help="examples in a batch (by model)")
     parser.add_argument("--steps", type=int, help="timed in a training (7; quick: 5)")
     parser.add_argument("--repeats", type=int, help="of each training (2; quick: 1)")
@@ -199,6 +211,7 @@ def train(case: Case) -> dict[str, Any]:
     swap = tfswap.AutoSwap(
         budget=case.budget_bytes or PLENTY_BYTES,
         codec=None if case.mode is None else CODECS[case.mode],
+        lossy=case.mode == LOSSY_MODE,
         link_bandwidth=None if case.link_gb_s is None else case.link_gb_s * 1e9,
         save_profile=case.save_profile,
         verbose=0,
@@ -315,9 +328,11 @@ def cells(options: argparse.Namespace, prepared: Prepared, train: Train) -> Iter
     """A cell for each link; the last unswapped training of one is the first of the next."""
     case, peak_bytes = prepared.case, prepared.unswapped_peak_bytes
     budget_bytes = max(int(_BUDGET_SHARE * peak_bytes), int(_ABOVE_BOUND * prepared.bound_bytes))
+    dense = case.activation in DENSE_ACTIVATIONS
+    chosen = [mode for mode in options.modes if dense or mode != LOSSY_MODE]
     unswapped = train(case)
     for link_gb_s in options.links:
-        modes: dict[str, list[dict[str, Any]]] = {mode: [] for mode in options.modes}
+        modes: dict[str, list[dict[str, Any]]] = {mode: [] for mode in chosen}
         cell = Cell(
             case.model, case.activation, link_gb_s, peak_bytes, budget_bytes, [unswapped], modes
         )
@@ -337,7 +352,9 @@ def _measure(cell: Cell, case: Case, repeats: int, train: Train) -> None:
             )
         )
 
-    first = next(iter(cell.swapped))
+    first = next(iter(cell.swapped), None)
+    if first is None:
+        return
     found = answer(first)
     while "failed" in found and (higher := int(_HIGHER * cell.budget_bytes)) < (
         cell.unswapped_peak_bytes
@@ -448,6 +465,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if options.serve:
         return serve(train, Case)
+    if options.accuracy:
+        from benchmarks.compression_accuracy import compare
+
+        for activation in options.activations:
+            for link_gb_s in options.links:
+                print(json.dumps(compare(activation, link_gb_s, options.epochs)), flush=True)
+        return 0
     found = []
     for model in options.models:
         for activation in options.activations:

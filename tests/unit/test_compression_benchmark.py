@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import compression
+from benchmarks import compression, compression_accuracy
 from benchmarks.compression import Case, Cell, Prepared
 
 LOSSES = ["0x1.0p0", "0x1.8p0", "0x1.cp0"]
@@ -159,7 +159,7 @@ def test_quick_is_one_small_model_over_one_link() -> None:
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         compression.parse(["--modes", "auto,gzip"])
-    assert "unknown: gzip; allowed are none, all, cswap, auto" in capsys.readouterr().err
+    assert "unknown: gzip; allowed are none, all, cswap, auto, lossy" in capsys.readouterr().err
 
 
 class Trained:
@@ -219,3 +219,21 @@ def test_a_mode_that_fails_fails_alone() -> None:
 
     none, encoded_all = compression.lines(next(compression.cells(options, PREPARED, train)))
     assert "error" not in none and encoded_all["error"] == "crashed"
+
+
+@pytest.mark.parametrize("activation", compression.ACTIVATIONS)
+def test_only_dense_activations_are_trained_lossily(activation: str) -> None:
+    options = compression.parse(["--quick"])
+    prepared = Prepared(Case("M", activation, 1, 8, 1, 1), 1000, 100)
+    (cell,) = compression.cells(options, prepared, lambda case: trained(1.0))
+    assert ("lossy" in cell.swapped) == (activation == "leaky_relu")
+    assert all(len(answers) == 1 for answers in cell.swapped.values())
+
+
+def test_a_line_about_accuracy_has_all_keys() -> None:
+    training = compression_accuracy.Training("leaky_relu", 0.05, 8, lossy=True)
+    exact = compression_accuracy.Outcome(0.25, 0.9)
+    lossy = compression_accuracy.Outcome(0.5, 0.8, 60, 20, 0.01)
+    found = compression_accuracy.line(training, exact, lossy)
+    assert list(found) == compression_accuracy.KEYS
+    assert list(found.values()) == ["Plain20", "leaky_relu", 8, 60, 20, 0.25, 0.5, 0.9, 0.8, 0.01]
