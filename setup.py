@@ -77,6 +77,12 @@ class Compiler:
     command: tuple[str, ...]
     version: str
 
+    @property
+    def program(self) -> str:
+        """Without what it is run by, ccache say, and without options."""
+        cached = Path(self.command[0]).name == "ccache" and len(self.command) > 1
+        return self.command[1 if cached else 0]
+
 
 @dataclass(frozen=True)
 class TensorFlow:
@@ -538,7 +544,7 @@ def build_kernels(nvcc: Compiler | None, compiler: Compiler) -> dict[str, Path]:
     fatbin, ptx = (objects_folder() / name for name in GPU_KERNELS)
     oldest = f"compute_{GPU_ARCHITECTURES[0]}"
     # The compiler for the host only reads ahead here, so any release of it will do.
-    host = ("-ccbin", compiler.command[0], "-allow-unsupported-compiler")
+    host = ("-ccbin", compiler.program, "-allow-unsupported-compiler")
     compiled = (
         *(*nvcc.command, "-ptx", f"-arch={oldest}", "-std=c++17", *host, f"-I{CC}"),
         *("-MMD", "-MF", str(made.with_suffix(".d")), str(source), "-o", str(made)),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tfswap import nvcomp
 from tfswap.auto_swap import AutoSwap
 from tfswap.card_codec_speed import Launch, card_codec_speeds, use_remembered
 from tfswap.gpus import FIRST_GPU
@@ -138,12 +139,13 @@ def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[
     card.codec_problem = lambda device: problem  # type: ignore[method-assign]
     managed = ManagedDevices.__new__(ManagedDevices)
     options = AutoSwap.__new__(AutoSwap)
-    options.codec = codec
+    options.codec, options.plan, options.lossy = codec, None, False
     said: list[str] = []
     managed.__dict__.update(
         {"_library": card, "_options": options, "_warn": said.append},
         numbers=[FIRST_GPU],
         device=FIRST_GPU,
+        _in_use=[],
     )
     return managed, said
 
@@ -152,11 +154,14 @@ def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[
     ("codec", "expected"),
     [("auto", NAMES), ("cswap", NAMES), ("rle", ("rle",)), ("lz4", ()), (None, ())],
 )
-def test_which_codecs_a_gpu_may_use(codec: str | None, expected: tuple[str, ...]) -> None:
+def test_which_codecs_a_gpu_may_use(
+    codec: str | None, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfswap.managed_devices.find_nvcomp", lambda: None)
     managed, said = devices(codec)
     assert managed.codecs == expected
     managed._take_codecs()
-    text = "codec='lz4' has no effect: a GPU encodes by zvc, rle, csr"
+    text = f"codec='lz4' has no effect: {nvcomp.INSTALL}"
     assert said == ([text] if codec == "lz4" else [])
 
 
