@@ -135,7 +135,7 @@ def test_candidates_are_dense_activations() -> None:
     absences = tuple(Absence(0, name, 0, 0, 1) for name in ("w:0", "a:0", "sparse:0"))
     timeline = make_timeline([(0, 1), (2, 3)], [(9, 0, 3)], absences[:1])
     timeline = dataclasses.replace(timeline, absences=absences)
-    profile = Profile(timeline, "", (), 0, 0, frozenset({1, 2}))
+    profile = Profile(timeline, "", (), 0, 0, activations=frozenset({1, 2}))
     assert run.choice(profile) == LossyChoice(frozenset({1}), 0, 4)
     assert "at no rate" in run.hindrance()
     run.rates = RateRange(80, 40)
