@@ -22,24 +22,18 @@ from typing import TYPE_CHECKING, Any
 from tfswap.address_run import AddressRun
 from tfswap.attempt import TOLERANCE, Attempt, MeasuredStep, best
 from tfswap.far_ratios import RatioSamples
-from tfswap.far_tier import COMPRESSED, FILE
-from tfswap.grappler.graph import StepGraph
 from tfswap.lossy_run import LossyRun, check_plan
-from tfswap.machine import Machine
 from tfswap.managed_devices import ManagedDevices
 from tfswap.ops import library
 from tfswap.pass_session import PassSession
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.assignment import AUTO, CSWAP, FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
-from tfswap.planners.lossy_choice import LossyChoice
-from tfswap.planning import Planned, placed_anew, plan_function, tensor_swaps
-from tfswap.profile import Profile, profile_step
 from tfswap.report.summary import Report, summary_lines
 from tfswap.slots import slots_to_text
 from tfswap.state import run_ended, run_started
+from tfswap.step_planner import Forgotten, StepPlanner
 from tfswap.trace import StepTrace
-from tfswap.traces.timeline_file import save_profile
 from tfswap.training_function import TrainingFunction
 
 if TYPE_CHECKING:
@@ -51,17 +45,11 @@ _MEASURED_STEPS = 2
 _PROFILED_STEPS = 2
 # Steps that allocate less than this share of what another one does are for a smaller batch.
 _FULL = 0.95
-# How often tensors' places are looked at again, at most, and how much shorter other ones must make
-# a step.
+# How often tensors' places are looked at again, at most.
 _STEPS_BETWEEN_LOOKS = 32
-_WORTH_A_PUSH = 0.98
 # Where even the worst order of ops stays below this share of the budget, a model is left alone;
 # otherwise the lazy swaps stay, which cost nothing as long as nothing has to move.
 _CLEARLY_FITS = 0.97
-
-
-class _Forgotten(Exception):
-    """The pass saw the graph too long ago to remember it."""
 
 
 class _Phase(enum.Enum):
@@ -105,10 +93,10 @@ class SwapRun:
     # From `begin` on.
     _library: library.Library
     _devices: ManagedDevices
-    _machine: Machine
     _session: PassSession
     _ratios: RatioSamples
     _lossy: LossyRun
+    _planner: StepPlanner
 
     def __init__(self, options: AutoSwap, model: Any) -> None:
         self._options = options
@@ -120,14 +108,9 @@ class SwapRun:
         self._training_function = TrainingFunction(model)
         self._plan = SwapPlan()
         self._steps_a_call = 1
-        self._profile: Profile | None = None
-        self._graph: StepGraph | None = None
-        self._plannings: list[Planned] = []
         self._looks_at_places = False
         self._steps_since_look = 0
-        self._fingerprint = ""
         self._profiled: list[tuple[float, StepTrace]] = []  # and seconds
-        self._measured_to_simulated = 1.0
         self._attempts: list[Attempt] = []
         self._measured: list[MeasuredStep] = []
         self._is_stock = False  # the graph is as TensorFlow made it: the model fits
@@ -180,7 +163,9 @@ class SwapRun:
         self._ratios = RatioSamples(self._library, self._devices.sampled_codecs)
         epochs = (self._options.params or {}).get("epochs")
         self._lossy = LossyRun(self._library, self._ratios, epochs)
-        self._machine = self._devices.machine()  # within the budget
+        self._planner = StepPlanner(
+            self._library, self._options, self._devices, self._ratios, self._lossy, self._say
+        )
         plan = self._options.plan or SwapPlan()
         self._plan = SwapPlan(
             functions=plan.functions,
@@ -237,7 +222,7 @@ class SwapRun:
         self._looks_at_places = (
             self._phase is _Phase.STEADY
             and self._steps_since_look >= _STEPS_BETWEEN_LOOKS
-            and bool(self._plannings)
+            and self._planner.has_planned
             and (self._options.codec in (AUTO, CSWAP) or self._options.spill_dir is not None)
         )
 
@@ -324,7 +309,7 @@ class SwapRun:
         self._install_layouts()
         self.report.budget_bytes = self._devices.budget_bytes
         self._plan = dataclasses.replace(self._plan, budget_bytes=self._devices.budget_bytes)
-        self._machine = self._devices.machine()
+        self._planner.machine = self._devices.machine()
 
     def _first_ended(self) -> None:
         self._library.trim_malloc()  # of tracing and optimising
@@ -344,7 +329,7 @@ class SwapRun:
         if self._options.plan is not None and planned:
             function = self._plan.function(planned[-1]["fingerprint"])
             assert function is not None
-            self._fingerprint = function.fingerprint
+            self._planner.fingerprint = function.fingerprint
             self._adopt(function)
             self._measured = []
             self._phase = _Phase.MEASURE
@@ -367,8 +352,8 @@ class SwapRun:
     def _plan_from(self, trace: StepTrace) -> None:
         self._say(f"profiled {_PROFILED_STEPS} steps, planning ...")
         try:
-            self._read_profile(trace)
-        except _Forgotten:
+            profile = self._planner.read(trace, self._plan.min_bytes)
+        except Forgotten:
             # Another text has the pass see it again.
             self._session.push_anew(self._plan)
             self._phase = _Phase.FIRST
@@ -376,18 +361,17 @@ class SwapRun:
         except ValueError as error:
             self._stay_with_bootstrap(str(error))
             return
-        assert self._profile is not None
         if self._devices.look_again():
             self.report.budget_bytes = self._devices.budget_bytes
             self._plan = dataclasses.replace(self._plan, budget_bytes=self._devices.budget_bytes)
-        self.report.unswapped_peak_bytes = self._profile.unswapped_peak_bytes
-        self.report.unswapped_step_s = self._profile.timeline.step_ns / 1e9
-        if self._profile.unswapped_peak_bytes <= self._devices.budget_bytes:
+        self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
+        self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
+        if profile.unswapped_peak_bytes <= self._devices.budget_bytes:
             self.report.outcome = "fits"
-            self.report.predicted_peak_bytes = self._profile.unswapped_peak_bytes
-            if self._profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
+            self.report.predicted_peak_bytes = profile.unswapped_peak_bytes
+            if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
                 # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
-                self._plan = self._plan.with_function(FunctionPlan(self._fingerprint))
+                self._plan = self._plan.with_function(FunctionPlan(self._planner.fingerprint))
                 self._session.push(self._plan)
                 self._is_stock = True
             self._measured = []
@@ -396,94 +380,33 @@ class SwapRun:
             return
         self._plan_and_push()
 
-    def _read_profile(self, trace: StepTrace) -> None:
-        fingerprint = trace.main_graph()
-        if fingerprint is None:
-            raise ValueError("no op of the training graph was recorded")
-        description = self._library.describe(fingerprint)
-        if not description:
-            raise _Forgotten
-        self._fingerprint = fingerprint
-        self._graph = graph = StepGraph.parse(description)
-        self._profile = profile_step(trace, graph, fingerprint, self._plan.min_bytes)
-        if self._options.save_profile is not None:
-            save_profile(self._profile, self._options.save_profile)
-
     def _plan_and_push(self) -> bool:
-        assert self._profile is not None
         try:
-            planned = plan_function(
-                self._profile,
-                self._options.policy,
-                self._machine,
-                int(self._devices.budget_bytes / self._measured_to_simulated),
-                self._options.planning_time_s,
-                self._say,
-                far=self._devices.far_memory(self._machine),
-                ratios=self._ratios_now(),
-                codec=self._options.codec,
-                graph=self._graph,
-                lossy=self._lossy_choice(),
-            )
+            planned = self._planner.plan()
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
             self._stay_with_bootstrap(str(error))
             return False
-        peak_bytes = planned.function.predicted_peak_bytes * self._measured_to_simulated
-        self._plannings.append(planned)
-        self._lossy.rates = planned.rates
-        self._adopt(dataclasses.replace(planned.function, predicted_peak_bytes=int(peak_bytes)))
+        self._adopt(planned.function)
         self.report.predicted_wait_s = planned.assignment.result.stall_ns / 1e9
         self.report.least_wait_s = planned.least_wait_ns / 1e9
         self.report.notes += planned.decision.notes
         self._phase = _Phase.SETTLE
         return True
 
-    def _ratios_now(self) -> dict[str, dict[str, float]]:
-        assert self._profile is not None
-        tensors = {absence.tensor for absence in self._profile.timeline.absences}
-        return {tensor: self._ratios.of(tensor) for tensor in tensors}
-
-    def _lossy_choice(self) -> LossyChoice | None:
-        assert self._profile is not None
-        return self._lossy.choice(self._profile) if self._devices.lossy_codecs else None
-
     def _place_anew(self) -> None:
         """Puts tensors elsewhere if that is worth having the graph optimised again."""
         self._ratios.stop()
         self._looks_at_places = False
         self._steps_since_look = 0
-        assert self._profile is not None
-        function = self._plan.function(self._fingerprint)
+        function = self._plan.function(self._planner.fingerprint)
         if function is None:
             return
-        planned = next((p for p in self._plannings if p.function.swaps == function.swaps), None)
-        if planned is None:
-            return
-        disk = self._devices.look_at_file()
-        before, now = placed_anew(
-            self._profile,
-            planned,
-            self._devices.far_memory(self._machine),
-            self._ratios_now(),
-            self._options.codec,
-            lossy=self._lossy_choice(),
-        )
-        if now.cost_ns >= before.cost_ns * _WORTH_A_PUSH:
-            if disk:
-                self._note(f"{disk}: no other places make steps shorter")
-            return
-        swaps = tensor_swaps(self._profile, planned.decision.swaps, now.places)
-        function = dataclasses.replace(function, swaps=swaps, predicted_step_ns=int(now.cost_ns))
-        self._plannings.append(dataclasses.replace(planned, function=function, assignment=now))
-        self._adopt(function)
-        encoded, in_file = (sum(swap.tier == tier for swap in swaps) for tier in (COMPRESSED, FILE))
-        self._note(
-            (f"{disk}: " if disk else "")
-            + f"{encoded} of {len(swaps)} tensors are encoded from now on"
-            + (f" and {in_file} in the file" if self._options.spill_dir is not None else "")
-            + f", for steps of {now.cost_ns / 1e9:.2f} s, not {before.cost_ns / 1e9:.2f} s"
-        )
-        self._measured = []
+        elsewhere, said = self._planner.placed_anew(function)
+        if elsewhere is not None:
+            self._adopt(elsewhere)
+            self._measured = []
+        if said:
+            self._note(said)
 
     def _stay_with_bootstrap(self, why: str) -> None:
         self.report.outcome = "bootstrap"
@@ -508,21 +431,19 @@ class SwapRun:
 
     def _check_in_force(self) -> None:
         for record in self._session.records():
-            if record["fingerprint"] != self._fingerprint:
+            if record["fingerprint"] != self._planner.fingerprint:
                 continue
             if record["outcome"] == "refused":
                 self._warn(f"the plan was not applied: {record['reason']}")
 
     def _check(self) -> None:
-        function = self._plan.function(self._fingerprint)
+        function = self._plan.function(self._planner.fingerprint)
         assert function is not None
         attempt = Attempt.of(function, self._measured)
         self._attempts.append(attempt)
-        given = self._options.plan is not None and self._profile is None
+        given = self._options.plan is not None and self._planner.profile is None
         if attempt.off > TOLERANCE and not given and len(self._attempts) <= _MAX_CORRECTIONS:
-            # What runs beside what differs from the recording: foretell and plan by as much more or
-            # less.
-            self._measured_to_simulated *= attempt.demand_bytes / function.predicted_peak_bytes
+            self._planner.correct(attempt)
             self.report.corrections += 1
             if self._plan_and_push():
                 return
@@ -546,7 +467,7 @@ class SwapRun:
                 self._phase = _Phase.LAYOUT
 
     def _has_layout(self) -> bool:
-        function = self._plan.function(self._fingerprint)
+        function = self._plan.function(self._planner.fingerprint)
         return function is not None and bool(function.layouts)
 
     def _addresses_after(self, kind: str) -> None:

@@ -174,6 +174,8 @@ absl::Status SlabAllocator::Install(const std::string& graph, const std::string&
     if (!status.ok()) layouts_.Remove(graph);
   }
   slab()->SetLimit(layouts_.height());
+  // What had other places so far, and is planned now, is not to be paid for twice.
+  if (!on_card_) slab()->Decommit(std::numeric_limits<int64_t>::max());
   return status;
 }
 
