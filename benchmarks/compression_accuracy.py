@@ -22,7 +22,7 @@ KEYS = (
     "lossy_accuracy worst_relative_error"
 ).split()
 
-_DIGITS = 1797
+_DIGITS, _BATCH = 1797, 128
 _VALIDATION_SPLIT = 0.2
 _LEARNING_RATE = 0.02
 # Deterministic ops take more than those of `examples/plain20.py`.
@@ -70,7 +70,7 @@ def train(training: Training) -> Outcome:
 
     import tfswap
     from examples.digits import digits, for_digits
-    from examples.plain20 import BATCH, plain20
+    from examples.plain20 import plain20
 
     tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(1)
@@ -91,7 +91,7 @@ def train(training: Training) -> Outcome:
     history = model.fit(
         x,
         y,
-        batch_size=BATCH,
+        batch_size=_BATCH,
         epochs=training.epochs,
         validation_split=_VALIDATION_SPLIT,
         verbose=0,
