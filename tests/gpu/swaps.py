@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,14 @@ def settled() -> dict[str, int]:
     with tf.device("GPU:0"):
         tf.identity(tf.constant(1.0)).numpy()
     return tfswap.memory_stats("GPU:0")
+
+
+def synchronizations(codec: str) -> int:
+    """How often the host waits for the fake card in a second step whose swaps are encoded so."""
+    waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
+    x = host_values(0.25, zeros=0.6)
+    step = swapped_and_compared(["GPU:0"], 4, lazy=False, codec=codec)
+    assert step(x, tf.constant(0.0))
+    before = waits()
+    assert step(x, tf.constant(1.0))
+    return int(waits() - before)
