@@ -50,8 +50,8 @@ class AutoSwap(keras.callbacks.Callback):
             `budget`. Defaults to "auto".
         spill_dir: Folder on a disk for a file that holds what host memory has no room for. It has
             no name there, is readable by nobody else, does not go through the page cache, and is
-            gone when training ends, however it ends. Only where devices are CPUs. None for no file.
-            Defaults to None.
+            gone when training ends, however it ends. A GPU's copies go there through pinned memory,
+            4 to 16 MiB of `host_limit`. None for no file. Defaults to None.
         spill_limit: Cap on that file, as an int or text of bytes. None for all of the disk.
         codec: What far memory may be encoded by: "auto" encodes a tensor where that shortens the
             step in the simulator, "cswap" where the inequality of CSWAP says so, a name of
@@ -82,7 +82,8 @@ class AutoSwap(keras.callbacks.Callback):
     Raises:
         ValueError: An argument is none of what is allowed; `lossy`, and no lossy codec can be used
             here; when training begins, a plan that keeps tensors lossily without `lossy`.
-        tfswap.LibraryError: When training begins, if the device is not tfswap's.
+        tfswap.LibraryError: When training begins, if the device is not tfswap's, or if there can be
+            no file in `spill_dir`.
 
     Example:
     >>> import tfswap, keras, numpy as np

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
 from tfswap import _core
 from tfswap.far_tier import FILE, FarTier
+from tfswap.machine import Machine
 from tfswap.simulator import NO_LIMIT
 
 _MEASURED_BYTES = 128 << 20
@@ -40,6 +42,22 @@ def measured_file(folder: str, limit_bytes: int | None) -> FarTier:
         _LATENCY_NS,
         NO_LIMIT if limit_bytes is None else limit_bytes,
         core_bytes_per_s=_CHECKED_BYTES_PER_S,
+    )
+
+
+def behind_link(file: FarTier, machine: Machine) -> FarTier:
+    """The file tier of a GPU, whose copies go through host memory, piece by piece.
+
+    While the disk has one piece, the machine's link has the next: so it is as fast as the slower of
+    both. The cores that check what is read compute nothing of a step.
+    """
+    return replace(
+        file,
+        out_bytes_per_s=min(file.out_bytes_per_s, machine.out_bytes_per_s),
+        in_bytes_per_s=min(file.in_bytes_per_s, machine.in_bytes_per_s),
+        out_latency_ns=file.out_latency_ns + machine.out_latency_ns,
+        in_latency_ns=file.in_latency_ns + machine.in_latency_ns,
+        core_bytes_per_s=math.inf,
     )
 
 

@@ -12,7 +12,7 @@ from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
 from tfswap.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
 from tfswap.far_tier import FarTier
-from tfswap.file_link import WatchedFile, measured_file
+from tfswap.file_link import WatchedFile, behind_link, measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
 from tfswap.machine import Machine
 from tfswap.nvcomp import INSTALL as INSTALL_NVCOMP
@@ -101,10 +101,8 @@ class ManagedDevices:
             self._library.load_blosc(str(find_blosc()))
         if self.on_cpu and options.codec in OF_NVCOMP and not self.codecs:
             self._warn_of_codec(options.codec, why_not_on_cpu(options.codec))
-        if options.spill_dir is not None and self.on_cpu:
+        if options.spill_dir is not None:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
-        elif options.spill_dir is not None:
-            self._warn("spill_dir has no effect on a GPU: what leaves it stays in host memory")
         for device in self.numbers:
             budget_bytes = self.budget_bytes if self.on_cpu else self._resolved_budget(device)
             self._library.set_budget(device, budget_bytes)
@@ -221,17 +219,27 @@ class ManagedDevices:
 
     def far_memory(self, machine: Machine) -> FarMemory:
         """The tiers behind the planned device, whose link is the machine's."""
-        host = FarTier.of_host(machine, self._host_limit_bytes)
-        if not self.on_cpu:
-            own = card_codec_speeds(self._library, self.device, self.codecs)
-            return FarMemory(host, codecs=own, whole_blocks=True)
-        speeds = codec_speeds((*self.codecs, *self.lossy_codecs))
+        stats = self._library.memory_stats(self.device)
+        file = self._file_behind(machine, stats)
+        if self.on_cpu:
+            host = FarTier.of_host(machine, self._host_limit_bytes)
+            return FarMemory(host, file, codec_speeds((*self.codecs, *self.lossy_codecs)))
+        # A GPU has its part of the limit, and takes some for other ends: the way to the file.
+        far_bytes = stats["far_host_bytes_in_use"] + stats["far_compressed_bytes_in_use"]
+        other_bytes = stats["host_bytes_in_use"] - far_bytes
+        host = FarTier.of_host(machine, max(0, stats["host_limit_bytes"] - other_bytes))
+        own = card_codec_speeds(self._library, self.device, self.codecs)
+        return FarMemory(host, file, own, whole_blocks=True)
+
+    def _file_behind(self, machine: Machine, stats: dict[str, int]) -> FarTier | None:
         if self._options.spill_dir is None:
-            return FarMemory(host, codecs=speeds)
+            return None
         if self._file is None:
             file = measured_file(os.fspath(self._options.spill_dir), self._options.spill_limit)
-            self._file = WatchedFile(file, self._library.memory_stats(self.device))
-        return FarMemory(host, self._file.tier, speeds)
+            if not self.on_cpu:
+                file = behind_link(file, machine)
+            self._file = WatchedFile(file, stats)
+        return self._file.tier
 
     def look_at_file(self) -> str:
         """Whether the disk has another speed than plans take it for: see `WatchedFile.look`."""

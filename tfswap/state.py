@@ -98,12 +98,13 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
         outlives its step). Why not where planned: `slab_unplanned`, `slab_other_size`,
         `slab_taken`, `slab_no_room`. `slab_faults`: writes to freed addresses that the check found.
 
-        Of the CPUs' far memory, for each tier ("host", "compressed", "file") as `far_<tier>_...`:
-        `bytes_out` (as on the device), `kept_bytes_out` (as kept: less where encoded), `bytes_in`,
-        `bytes_in_use` and `peak_bytes` (as kept), `copies_out`, `busy_out_ns`, `busy_in_ns`;
-        `far_moved_on`: buffers that found no room in the tier that they were meant for;
-        `file_bytes` (what the file tier takes of the disk), `file_limit_bytes`, `file_errors`
-        (writes that failed; what was to be written stayed in memory).
+        Of far memory, which the CPUs share, for each tier ("host", "compressed", "file") as
+        `far_<tier>_...`: `bytes_out` (as on the device), `kept_bytes_out` (as kept: less where
+        encoded), `bytes_in`, `bytes_in_use` and `peak_bytes` (as kept), `copies_out`,
+        `busy_out_ns`, `busy_in_ns` (of a GPU, the disk's alone); `far_moved_on`: buffers that found no room in the
+        tier that they were meant for; `file_bytes` (what the file, one for all devices, takes of
+        the disk), `file_limit_bytes`, `file_errors` (writes that failed; what was to be written
+        stayed in memory).
 
         Counts: `allocations`, `waits`, `failures`, `copies_out`, `copies_in`, `copies_declined`,
         `far_buffers`. In ns: `wait_ns`, `busy_out_ns`, `busy_in_ns`.

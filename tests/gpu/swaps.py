@@ -24,18 +24,24 @@ def host_values(mib: float, zeros: float = 0.0) -> tf.Tensor:
 
 
 def swapped_and_compared(
-    devices: list[str], count: int, lazy: bool, then: str = "", codec: str = ""
+    devices: list[str],
+    count: int,
+    lazy: bool,
+    then: str = "",
+    codec: str = "",
+    tier: str = "",
 ) -> Any:
     """A step that sends tensors to each of the devices and to far memory, then gets them all back.
 
     They are multiples of its first argument, from its second one plus 1 on. `then` is a device that
     those that came back are copied to, and swapped on, before they are compared. `codec` is what
-    far memory keeps them by.
+    far memory keeps them by, in `tier`.
     """
 
     def there_and_back(device: str, values: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
-            return copy_from_host(copy_to_host(tf.identity(values), codec=codec), values.dtype)
+            there = copy_to_host(tf.identity(values), codec=codec, tier=tier)
+            return copy_from_host(there, values.dtype)
 
     @tf.function
     def step(x: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
@@ -47,7 +53,9 @@ def swapped_and_compared(
                     host = x * tf.cast(k + float(i + 1), x.dtype)
                 with tf.device(device):
                     sending = tf.identity(host)
-                    handle = copy_to_host(sending, lazy=lazy, next_use=count - i, codec=codec)
+                    handle = copy_to_host(
+                        sending, lazy=lazy, next_use=count - i, codec=codec, tier=tier
+                    )
                 sent.append((host, handle))
                 last = [handle]
             for host, handle in reversed(sent):

@@ -28,6 +28,18 @@ def test_waiting_for_copies_is_no_work() -> None:
     assert moved == [[100, 200, 50], [200, 300, 0]]
 
 
+def test_a_host_that_waits_for_memory_is_no_work() -> None:
+    # The second op's kernel is given when there is memory, at 500; the card had ended at 200.
+    ops = [(0, 5, 0, 0, 1), (10, 510, 0, 2, 3)]
+    moved, _ = move_to_card([100, 200, 200, 600], [], ops, [], [], [0, 490])
+    assert moved == [[100, 200, 0], [200, 600, 300]]
+    # A card that is behind has something to do meanwhile, and a wait for a copy counts once.
+    moved, _ = move_to_card([100, 450, 450, 600], [(450, 600)], ops, [], [], [0, 490])
+    assert moved == [[100, 450, 0], [450, 600, 150]]
+    moved, _ = move_to_card([100, 700, 700, 800], [], ops, [], [], [0, 490])
+    assert moved == [[100, 700, 0], [700, 800, 0]]
+
+
 def test_memory_follows_the_host() -> None:
     # Made half-way through giving the first op, freed between the two; a temporary of the second.
     ops = [(0, 10, 0, 0, 1), (20, 30, 0, 2, 3)]

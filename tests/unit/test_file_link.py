@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from tfswap.far_tier import FILE, FarTier
-from tfswap.file_link import WatchedFile
+from tfswap.file_link import WatchedFile, behind_link
+from tfswap.machine import Machine
 
 MB = 1_000_000
 MEASURED = FarTier(FILE, 900 * MB, 1200 * MB, 200_000, 200_000, 1 << 40, 8e9)
@@ -44,3 +47,11 @@ def test_too_little_says_nothing() -> None:
     file = WatchedFile(MEASURED, stats())
     assert file.look(stats(10, 10, 10, 10)) == ""
     assert file.tier == MEASURED
+
+
+def test_behind_a_gpu_s_link_the_slower_of_both_counts_and_no_cores_do() -> None:
+    card = Machine("card", 600 * MB, 20e9, 10_000, 10_000)
+    assert behind_link(MEASURED, card) == FarTier(
+        FILE, 600 * MB, 1200 * MB, 210_000, 210_000, 1 << 40, math.inf
+    )
+    assert behind_link(MEASURED, card).copy_ns(MB, MB) == 0

@@ -14,6 +14,7 @@ from tfswap._core import Card, HazardTracker, Queue, Transfer
 
 MIB = 1 << 20
 HOST = 1 << 40  # host addresses begin there
+OUT = (Queue.OUT, Queue.FILE_OUT)
 MEMORIES = [HazardTracker.Memory.IN_ORDER, HazardTracker.Memory.STREAM_ORDERED]
 
 
@@ -28,7 +29,7 @@ class ModelCard(Card):
     def __init__(self) -> None:
         super().__init__()
         self.queues: dict[Queue, list[tuple]] = {
-            q: [] for q in (Queue.COMPUTE, Queue.OUT, Queue.IN)
+            q: [] for q in (Queue.COMPUTE, Queue.OUT, Queue.IN, Queue.FILE_OUT, Queue.FILE_IN)
         }
         self.ran = {queue: 0 for queue in self.queues}
         self.memory: dict[int, object] = {}
@@ -58,7 +59,7 @@ class ModelCard(Card):
         # It takes its time: others may run between its first and its last byte.
         assert transfer.encoded or transfer.host_bytes == transfer.block_bytes
         parts = range(transfer.host, transfer.host + transfer.host_bytes, MIB)
-        if queue == Queue.OUT:
+        if queue in OUT:
             for part in parts:
                 self.queues[queue] += [("load", transfer.block, part), ("store", part)]
         else:
@@ -138,6 +139,12 @@ class Host:
     def come_back(self, block: int, far: int) -> None:
         assert self.tracker.copy_in(block, HOST + far, MIB)
 
+    def piece_leaves(self, whole: HazardTracker.Whole, block: int, far: int) -> None:
+        assert self.tracker.piece_out(whole, HOST + far, block, MIB)
+
+    def piece_comes_back(self, whole: HazardTracker.Whole, block: int, far: int) -> None:
+        assert self.tracker.piece_in(whole, block, HOST + far, MIB)
+
     def encode(self, block: int, far: int, far_bytes: int) -> None:
         """At its worst, what is encoded is longer than the block."""
         assert self.tracker.encode_out(HOST + far, far_bytes, block, MIB)
@@ -146,7 +153,7 @@ class Host:
         assert self.tracker.decode_in(block, MIB, HOST + far, far_bytes)
 
 
-A, B, F, G = 1 * MIB, 2 * MIB, 0, MIB
+A, B, C, F, G = 1 * MIB, 2 * MIB, 3 * MIB, 0, MIB
 
 
 def swap_and_reuse(host: Host) -> Iterator[None]:
@@ -248,7 +255,48 @@ def encoded_over_what_is_read(host: Host) -> Iterator[None]:
     yield host.use(A, "y")
 
 
+def piece_by_piece(host: Host) -> Iterator[None]:
+    """A tensor of two pieces leaves while compute goes on, and comes back to where it was."""
+    host.tracker.acquired(A, 2 * MIB)
+    host.card.compute("write", A, "x0")
+    yield host.card.compute("write", B, "x1")
+    whole = host.tracker.begin_out(A)
+    yield host.make(C, "y")
+    yield host.piece_leaves(whole, A, F)
+    yield host.piece_leaves(whole, B, G)
+    host.tracker.released(A, 2 * MIB)
+    yield host.make(B, "z")
+    yield host.use(B, "z")
+    yield host.free(B)
+    whole = host.tracker.begin_in(A)
+    yield host.piece_comes_back(whole, A, F)
+    yield host.piece_comes_back(whole, B, G)
+    yield host.use(A, "x0")
+    yield host.card.compute("read", B, "x1")
+
+
+def came_back_and_leaves_by_pieces(host: Host) -> Iterator[None]:
+    """What a copy brought back leaves for the file before anybody has read it, and comes back."""
+    yield host.make(A, "x")
+    yield host.leave(A, F)
+    yield host.free(A)
+    yield host.come_back(A, F)
+    whole = host.tracker.begin_out(A)
+    yield host.use(A, "x")
+    yield host.piece_leaves(whole, A, G)
+    yield host.free(A)
+    yield host.piece_comes_back(host.tracker.begin_in(B), B, G)
+    yield host.make(A, "y")
+    yield host.leave(B, F)
+    yield host.use(A, "y")
+    yield host.free(B)
+    yield host.come_back(C, F)
+    yield host.use(C, "x")
+
+
 PROGRAMS = [
+    piece_by_piece,
+    came_back_and_leaves_by_pieces,
     encoded_over_what_is_read,
     encoded_and_reused,
     the_end_of_a_far_block_is_reused,
@@ -390,6 +438,43 @@ def test_a_copy_in_waits_for_the_last_user_of_its_addresses_only() -> None:
                 break
     assert ahead < 10  # of more than 50
     assert card.memory[B] == "x"
+
+
+def test_pieces_wait_for_what_compute_had_been_given_when_they_began() -> None:
+    """The disk takes its time, and the host is far ahead when the second piece is copied."""
+    host = Host(HazardTracker.Memory.STREAM_ORDERED)
+    host.make(A, "x")
+    out = host.tracker.begin_out(A)
+    back = host.tracker.begin_in(C)
+    host.make(B, "y")
+    for number in range(50):
+        host.use(B, "y")
+        if number % 25 == 0:
+            host.leave(B, F)  # which waits for all of it
+    host.piece_leaves(out, A, G)
+    host.piece_comes_back(back, C, G)
+    card = host.card
+    ahead = 0
+    while card.ran[Queue.FILE_IN] < len(card.queues[Queue.FILE_IN]):
+        for queue in (Queue.FILE_IN, Queue.FILE_OUT, Queue.COMPUTE):
+            if card.can_run(queue):
+                ahead += queue == Queue.COMPUTE
+                card.run(queue)
+                break
+    assert ahead < 10  # of more than 50
+    assert card.memory[C] == "x"
+
+
+def test_compute_waits_for_the_last_piece() -> None:
+    host = Host(HazardTracker.Memory.IN_ORDER)
+    card = host.card
+    card.memory |= {HOST + F: "x0", HOST + G: "x1"}
+    whole = host.tracker.begin_in(A)
+    host.piece_comes_back(whole, A, F)
+    host.piece_comes_back(whole, B, G)
+    host.use(A, "x0")
+    card.compute("read", B, "x1")
+    card.finish(lambda queues: queues[0])  # compute as early as it can
 
 
 def test_nothing_is_tracked_before_the_first_copy() -> None:

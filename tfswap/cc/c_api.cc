@@ -10,6 +10,7 @@
 #include "codecs/blosc.h"
 #include "core/c_text.h"
 #include "device/device_table.h"
+#include "far/far_file.h"
 #include "grappler/op_costs.h"
 #include "grappler/pass_log.h"
 #include "kernels/thread_copy_engine.h"
@@ -25,6 +26,7 @@ using ::tfswap::CopyEngine;
 using ::tfswap::CopyStats;
 using ::tfswap::DeviceAllocator;
 using ::tfswap::DeviceCodecs;
+using ::tfswap::FarFile;
 using ::tfswap::FarStats;
 using ::tfswap::FarTierStats;
 using ::tfswap::HostPool;
@@ -80,7 +82,7 @@ void AddFarStats(CopyEngine* engine, Numbers* numbers) {
         .Add(name + "_bytes_in_use", tier.bytes_in_use)
         .Add(name + "_peak_bytes", tier.peak_bytes);
   }
-  const tfswap::SpillStats file = engine->FileUse();
+  const tfswap::SpillStats file = FarFile::Get()->Stats();
   numbers->Add("file_bytes", file.file_bytes)
       .Add("file_limit_bytes", file.limit_bytes)
       .Add("far_moved_on", stats.moved_on)
@@ -223,18 +225,27 @@ void tfswap_trim_host() {
   for (HostPool* pool : HostMemories()) pool->Trim();
 }
 
-// The file tier of the CPUs' far memory, in `folder`; "" takes it away. Answers "" or what is
-// wrong.
+// The file tier of all devices' far memory, in `folder`; "" takes it away. Answers "" or what is
+// wrong; then there is none.
 char* tfswap_open_file(const char* folder, int64_t limit_bytes) {
-  if (*folder != '\0') return Copied(ThreadCopyEngine::far()->OpenFile(folder, limit_bytes));
-  ThreadCopyEngine::far()->CloseFile();
-  return Copied("");
+  const std::vector<CopyEngine*> engines = GpuEngines();
+  std::string problem;
+  if (*folder != '\0') {
+    problem = FarFile::Get()->Open(folder, limit_bytes);
+    for (CopyEngine* engine : engines) {
+      if (problem.empty()) problem = engine->PrepareForFile();
+    }
+    if (problem.empty()) return Copied("");
+  }
+  FarFile::Get()->Close();
+  for (CopyEngine* engine : engines) engine->ReleaseFromFile();
+  return Copied(problem);
 }
 
 // What the file said when it failed last, or "".
-char* tfswap_file_problem() { return Copied(ThreadCopyEngine::far()->FileProblem()); }
+char* tfswap_file_problem() { return Copied(FarFile::Get()->Problem()); }
 
-void tfswap_inject_file_fault(const char* kind) { ThreadCopyEngine::far()->InjectFileFault(kind); }
+void tfswap_inject_file_fault(const char* kind) { FarFile::Get()->InjectFault(kind); }
 
 void tfswap_emulate_link(int device, double bytes_per_s, int64_t latency_ns) {
   CopyEngine::For(AllocatorOf(device))->EmulateLink(bytes_per_s, latency_ns);

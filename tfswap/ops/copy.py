@@ -42,6 +42,7 @@ def copy_to_host(
     codec: str = "",
     rate_percent: int = 100,
     threads: int = 1,
+    tier: str = "",
 ) -> Any:
     """Moves a tensor to far memory.
 
@@ -54,6 +55,7 @@ def copy_to_host(
         codec: By which far memory keeps it; "": as it is.
         rate_percent: Size of what a lossy codec makes; it needs `Library.set_lossy_rate`.
         threads: Of the host that encode and decode it.
+        tier: Of far memory; "": the compressed one with a codec, else host memory.
 
     Returns:
         A scalar variant, the handle.
@@ -67,7 +69,7 @@ def copy_to_host(
         "returns": returns,
         "next_use": next_use,
         "min_bytes": min_bytes,
-        "tier": COMPRESSED if codec else HOST,
+        "tier": tier or (COMPRESSED if codec else HOST),
         "codec": codec,
         "rate": rate_percent,
         "threads": threads,

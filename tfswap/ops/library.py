@@ -224,14 +224,15 @@ class Library:
         self._dll.tfswap_trim_host()
 
     def open_file(self, folder: str | None, limit_bytes: int | None = None) -> None:
-        """Has the CPUs' far memory go on in a file; None takes that away.
+        """Has the far memory of all devices go on in a file; None takes that away.
 
         Args:
             folder: Where it is made; it has no name there.
             limit_bytes: What it may grow to; None: no limit.
 
         Raises:
-            LibraryError: There can be no such file, and why.
+            LibraryError: There can be no such file, or a GPU has no pinned memory for the way to
+                it, and why.
         """
         problem = self._text(
             self._dll.tfswap_open_file(os.fsencode(folder or ""), limit_bytes or 0)

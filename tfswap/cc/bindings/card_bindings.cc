@@ -43,6 +43,10 @@ class PythonCard : public Card {
   }
 };
 
+Transfer Plain(uintptr_t block, uintptr_t host, int64_t bytes) {
+  return {const_cast<void*>(Pointer(block)), bytes, const_cast<void*>(Pointer(host)), bytes};
+}
+
 Transfer Encoded(uintptr_t block, int64_t bytes, uintptr_t host, int64_t host_bytes) {
   Transfer transfer{const_cast<void*>(Pointer(block)), bytes, const_cast<void*>(Pointer(host)),
                     host_bytes};
@@ -56,18 +60,21 @@ using HostOp = std::array<int64_t, 5>;
 using HostBuffer = std::array<int64_t, 4>;
 using Pair = std::pair<int64_t, int64_t>;
 
-// MoveToCard() of so much of a recording. Answers (start_ns, end_ns, wait_ns) by op and (alloc_ns,
+// MoveToCard() of so much of a recording, with what the host waited for memory in each op, if it
+// did. Answers (start_ns, end_ns, wait_ns) by op and (alloc_ns,
 // free_ns) by buffer.
 std::pair<std::vector<std::array<int64_t, 3>>, std::vector<Pair>> Moved(
     const std::vector<int64_t>& marks_ns, const std::vector<Pair>& waits,
     const std::vector<HostOp>& ops, const std::vector<HostBuffer>& buffers,
-    const std::vector<std::pair<int32_t, int32_t>>& accesses) {
+    const std::vector<std::pair<int32_t, int32_t>>& accesses,
+    const std::vector<int64_t>& host_waits_ns) {
   StepTrace trace;
   HostSide host;
   for (const auto& [start_ns, end_ns, thread, begin_mark, end_mark] : ops) {
     trace.ops.emplace_back();
     trace.ops.back().start_ns = start_ns;
     trace.ops.back().end_ns = end_ns;
+    if (!host_waits_ns.empty()) trace.ops.back().wait_ns = host_waits_ns[trace.ops.size() - 1];
     host.ops.push_back({static_cast<int32_t>(thread), static_cast<int32_t>(begin_mark),
                         static_cast<int32_t>(end_mark)});
   }
@@ -93,7 +100,9 @@ void BindCard(py::module_& module) {
   py::enum_<Queue>(module, "Queue")
       .value("COMPUTE", Queue::kCompute)
       .value("OUT", Queue::kOut)
-      .value("IN", Queue::kIn);
+      .value("IN", Queue::kIn)
+      .value("FILE_OUT", Queue::kFileOut)
+      .value("FILE_IN", Queue::kFileIn);
   py::class_<Transfer>(module, "Transfer")
       .def_property_readonly("block", [](const Transfer& self) { return Number(self.block); })
       .def_property_readonly("host", [](const Transfer& self) { return Number(self.host); })
@@ -107,6 +116,7 @@ void BindCard(py::module_& module) {
   py::enum_<HazardTracker::Memory>(tracker, "Memory")
       .value("IN_ORDER", HazardTracker::Memory::kInOrder)
       .value("STREAM_ORDERED", HazardTracker::Memory::kStreamOrdered);
+  py::class_<HazardTracker::Whole>(tracker, "Whole");
   tracker
       .def(py::init<Card*, HazardTracker::Memory>(), py::arg("card"), py::arg("memory"),
            py::keep_alive<1, 2>())
@@ -131,13 +141,27 @@ void BindCard(py::module_& module) {
       .def("decode_in",
            [](HazardTracker& self, uintptr_t block, int64_t bytes, uintptr_t host,
               int64_t host_bytes) { return self.MoveIn(Encoded(block, bytes, host, host_bytes)); })
+      .def("begin_out",
+           [](HazardTracker& self, uintptr_t block) { return self.BeginOut(Pointer(block)); })
+      .def("begin_in",
+           [](HazardTracker& self, uintptr_t block) { return self.BeginIn(Pointer(block)); })
+      .def("piece_out",
+           [](HazardTracker& self, const HazardTracker::Whole& whole, uintptr_t host,
+              uintptr_t block,
+              int64_t bytes) { return self.MovePieceOut(whole, Plain(block, host, bytes)); })
+      .def("piece_in",
+           [](HazardTracker& self, const HazardTracker::Whole& whole, uintptr_t block,
+              uintptr_t host,
+              int64_t bytes) { return self.MovePieceIn(whole, Plain(block, host, bytes)); })
       .def("is_idle", [](HazardTracker& self, uintptr_t host,
                          int64_t bytes) { return self.IsIdle(Pointer(host), bytes); })
       .def_property_readonly("active", &HazardTracker::active)
       .def_property_readonly("waits", &HazardTracker::waits)
       .def_property_readonly("remembered", &HazardTracker::remembered);
 
-  module.def("move_to_card", &Moved);
+  module.def("move_to_card", &Moved, py::arg("marks_ns"), py::arg("waits"), py::arg("ops"),
+             py::arg("buffers"), py::arg("accesses"),
+             py::arg("host_waits_ns") = std::vector<int64_t>());
 
   py::class_<HostPool>(module, "HostPool")
       .def(py::init([](py::function taken, py::function released, int64_t arena_bytes) {

@@ -6,9 +6,12 @@
 namespace tfswap {
 
 // A queue of a card's commands: they run in order, those of different queues at once. CUDA calls it
-// a stream.
-enum class Queue : int { kCompute = 0, kOut = 1, kIn = 2 };
-inline constexpr int kQueues = 3;
+// a stream. What a disk waits for has queues of its own: in another one it would wait for all that
+// the copies before it wait for.
+enum class Queue : int { kCompute = 0, kOut = 1, kIn = 2, kFileOut = 3, kFileIn = 4 };
+inline constexpr int kQueues = 5;
+inline constexpr Queue kCopyQueues[] = {Queue::kOut, Queue::kIn, Queue::kFileOut, Queue::kFileIn};
+inline bool IsOut(Queue queue) { return queue == Queue::kOut || queue == Queue::kFileOut; }
 
 // What a block of the card's becomes in host memory. Codecs have the card's own numbers.
 struct Form {
@@ -45,8 +48,8 @@ class Card {
   virtual bool HasHappened(Event event) = 0;
   // Nobody will name the event again. Waits for it that were given stay.
   virtual void Recycle(Event event) = 0;
-  // kOut reads the block and writes to the host, kIn the other way. Whether the card took the
-  // command.
+  // A queue out reads the block and writes to the host, one in the other way. Whether the card took
+  // the command.
   virtual bool Move(Queue queue, const Transfer& transfer) = 0;
 };
 

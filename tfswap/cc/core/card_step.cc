@@ -117,8 +117,13 @@ void MoveToCard(const CardTimes& card, const HostSide& host, StepTrace* trace) {
   for (size_t op = 0; op < trace->ops.size(); ++op) {
     OpRecord& record = trace->ops[op];
     if (host.ops[op].end_mark >= 0) {
+      // The card is idle until the host, which waited for memory, gives it the op's kernels.
+      const int64_t host_wait_ns = record.wait_ns;
+      const int64_t given_ns = record.start_ns + host_wait_ns;
       std::tie(record.start_ns, record.end_ns) = intervals[op];
-      record.wait_ns = Waited(card.waits, record.start_ns, record.end_ns);
+      const int64_t idle_ns = std::clamp<int64_t>(given_ns - record.start_ns, 0, host_wait_ns);
+      record.wait_ns = std::min(idle_ns + Waited(card.waits, record.start_ns, record.end_ns),
+                                record.end_ns - record.start_ns);
       continue;
     }
     record.wait_ns = 0;

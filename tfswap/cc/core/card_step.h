@@ -31,7 +31,8 @@ struct HostSide {
 //   trace                 |------ op A ------X------Y--- op B ----|
 //
 // An op lasts from its first mark, or from the end of what compute ran before it, to its second
-// one; what compute waited meanwhile is its `wait_ns`. Memory follows the order of the host, which
+// one; what compute waited meanwhile, for copies or for a host that waited for memory, is its
+// `wait_ns`. Memory follows the order of the host, which
 // is the order in which it is handed out: what happens on a thread while it gives an op to the card
 // happens in that op, and what happens between two of its ops happens between those, where the
 // other threads' ops say when. A buffer is there as long as an op that uses it runs.

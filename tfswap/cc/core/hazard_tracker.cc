@@ -42,7 +42,7 @@ void HazardTracker::WaitForFill(const void* block) {
   std::lock_guard<std::mutex> lock(mu_);
   auto it = fills_.find(Address(block));
   if (it == fills_.end()) return;
-  WaitForPoint(Queue::kCompute, Queue::kIn, it->second);
+  WaitForPoint(Queue::kCompute, it->second.queue, it->second.point);
   fills_.erase(it);
   filling_.store(static_cast<int>(fills_.size()), std::memory_order_relaxed);
 }
@@ -51,8 +51,7 @@ void HazardTracker::Acquired(const void* block, int64_t bytes) {
   if (!active()) return;
   std::lock_guard<std::mutex> lock(mu_);
   if (++acquired_ % kLookEvery == 0) {
-    Prune(Queue::kOut);
-    Prune(Queue::kIn);
+    for (const Queue queue : kCopyQueues) Prune(queue);
   }
   WaitForOthers(Queue::kCompute, Address(block), Address(block) + bytes, /*writes=*/true);
 }
@@ -74,48 +73,45 @@ void HazardTracker::Released(const void* block, int64_t bytes) {
 bool HazardTracker::MoveOut(const Transfer& transfer) {
   std::lock_guard<std::mutex> lock(mu_);
   Activate();
-  const uintptr_t block = Address(transfer.block), host = Address(transfer.host);
-  // Whoever made the tensor has been given to compute: it is somewhere up to now. What a copy in
-  // made, and nobody has used since, is among the touches.
-  if (fills_.count(block) == 0) {
-    WaitForPoint(Queue::kOut, Queue::kCompute, ++line(Queue::kCompute).now);
-  }
-  WaitForOthers(Queue::kOut, block, block + transfer.block_bytes, /*writes=*/false);
-  WaitForOthers(Queue::kOut, host, host + transfer.host_bytes, /*writes=*/true);
-  if (!card_->Move(Queue::kOut, transfer)) return false;
-  Note(Queue::kOut, transfer.block, transfer.block_bytes, /*writes=*/false);
-  Note(Queue::kOut, transfer.host, transfer.host_bytes, /*writes=*/true);
-  Record(Queue::kOut);
-  Prune(Queue::kOut);
-  return true;
+  return Out(Queue::kOut, BeginOutLocked(transfer.block), transfer);
 }
 
 bool HazardTracker::MoveIn(const Transfer& transfer) {
   std::lock_guard<std::mutex> lock(mu_);
   Activate();
-  Prune(Queue::kCompute);
-  const uintptr_t block = Address(transfer.block), host = Address(transfer.host);
-  if (memory_ == Memory::kStreamOrdered) {
-    WaitForPoint(Queue::kIn, Queue::kCompute, ++line(Queue::kCompute).now);
-  }
-  WaitForOthers(Queue::kIn, block, block + transfer.block_bytes, /*writes=*/true);
-  WaitForOthers(Queue::kIn, host, host + transfer.host_bytes, /*writes=*/false);
-  if (!card_->Move(Queue::kIn, transfer)) return false;
-  Note(Queue::kIn, transfer.block, transfer.block_bytes, /*writes=*/true);
-  Note(Queue::kIn, transfer.host, transfer.host_bytes, /*writes=*/false);
-  Record(Queue::kIn);
-  Prune(Queue::kIn);
-  fills_[block] = line(Queue::kIn).now;
-  filling_.store(static_cast<int>(fills_.size()), std::memory_order_relaxed);
-  return true;
+  return In(Queue::kIn, BeginInLocked(transfer.block), transfer);
+}
+
+HazardTracker::Whole HazardTracker::BeginOut(const void* block) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Activate();
+  return BeginOutLocked(block);
+}
+
+HazardTracker::Whole HazardTracker::BeginIn(const void* block) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Activate();
+  return BeginInLocked(block);
+}
+
+bool HazardTracker::MovePieceOut(const Whole& whole, const Transfer& piece) {
+  std::lock_guard<std::mutex> lock(mu_);
+  return Out(Queue::kFileOut, whole, piece);
+}
+
+bool HazardTracker::MovePieceIn(const Whole& whole, const Transfer& piece) {
+  std::lock_guard<std::mutex> lock(mu_);
+  return In(Queue::kFileIn, whole, piece);
 }
 
 bool HazardTracker::IsIdle(const void* host, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   const uintptr_t begin = Address(host);
-  for (const Queue queue : {Queue::kOut, Queue::kIn}) {
+  for (const Queue queue : kCopyQueues) {
     Prune(queue);
-    for (const Touch& touch : line(queue).touches) {
+    const Line& others = line(queue);
+    if (others.forgotten > others.happened) return false;
+    for (const Touch& touch : others.touches) {
       if (touch.begin < begin + bytes && begin < touch.end) return false;
     }
   }
@@ -137,6 +133,52 @@ int64_t HazardTracker::remembered() const {
 }
 
 // All below: with mu_ held.
+
+HazardTracker::Whole HazardTracker::BeginOutLocked(const void* block) {
+  // Whoever made the tensor has been given to compute: it is somewhere up to now. What a copy in
+  // made, and nobody has used since, is among the touches.
+  return {block, fills_.count(Address(block)) == 0 ? MarkCompute() : 0};
+}
+
+HazardTracker::Whole HazardTracker::BeginInLocked(const void* block) {
+  return {block, memory_ == Memory::kStreamOrdered ? MarkCompute() : 0};
+}
+
+bool HazardTracker::Out(Queue queue, const Whole& whole, const Transfer& transfer) {
+  const uintptr_t block = Address(transfer.block), host = Address(transfer.host);
+  WaitForPoint(queue, Queue::kCompute, whole.point);
+  WaitForOthers(queue, block, block + transfer.block_bytes, /*writes=*/false);
+  WaitForOthers(queue, host, host + transfer.host_bytes, /*writes=*/true);
+  if (!card_->Move(queue, transfer)) return false;
+  Note(queue, transfer.block, transfer.block_bytes, /*writes=*/false);
+  Note(queue, transfer.host, transfer.host_bytes, /*writes=*/true);
+  Record(queue);
+  Prune(queue);
+  return true;
+}
+
+bool HazardTracker::In(Queue queue, const Whole& whole, const Transfer& transfer) {
+  Prune(Queue::kCompute);
+  const uintptr_t block = Address(transfer.block), host = Address(transfer.host);
+  WaitForPoint(queue, Queue::kCompute, whole.point);
+  WaitForOthers(queue, block, block + transfer.block_bytes, /*writes=*/true);
+  WaitForOthers(queue, host, host + transfer.host_bytes, /*writes=*/false);
+  if (!card_->Move(queue, transfer)) return false;
+  Note(queue, transfer.block, transfer.block_bytes, /*writes=*/true);
+  Note(queue, transfer.host, transfer.host_bytes, /*writes=*/false);
+  Record(queue);
+  Prune(queue);
+  fills_[Address(whole.block)] = {queue, line(queue).now};
+  filling_.store(static_cast<int>(fills_.size()), std::memory_order_relaxed);
+  return true;
+}
+
+int64_t HazardTracker::MarkCompute() {
+  Line& compute = line(Queue::kCompute);
+  ++compute.now;
+  Record(Queue::kCompute);
+  return compute.now;
+}
 
 void HazardTracker::WaitForOthers(Queue queue, uintptr_t begin, uintptr_t end, bool writes) {
   for (int i = 0; i < kQueues; ++i) {

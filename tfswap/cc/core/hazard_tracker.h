@@ -66,7 +66,21 @@ class HazardTracker {
   bool CopyIn(void* block, const void* host, int64_t bytes) {
     return MoveIn({block, bytes, const_cast<void*>(host), bytes});
   }
-  // The host memory is nobody's any more: it may be unmapped once this answers true.
+
+  // A block that is moved piece by piece, while the host goes on: where it begins, and what compute
+  // had been given when that began. Its pieces wait for no more of compute than that.
+  struct Whole {
+    const void* block;
+    int64_t point;
+  };
+  Whole BeginOut(const void* block);
+  Whole BeginIn(const void* block);
+  // Pieces of it, in order, on the queues of the file. The block is nobody else's before the last.
+  bool MovePieceOut(const Whole& whole, const Transfer& piece);
+  bool MovePieceIn(const Whole& whole, const Transfer& piece);
+
+  // No copy that was given touches the host memory any more: then it may be unmapped, or be the
+  // host's.
   bool IsIdle(const void* host, int64_t bytes);
 
   // How often a queue was made to wait for another one: by waiter, then by who is waited for.
@@ -99,10 +113,22 @@ class HazardTracker {
     std::array<int64_t, kQueues> waits = {};
   };
 
+  // A copy that fills a block.
+  struct Fill {
+    Queue queue;
+    int64_t point;
+  };
+
   Line& line(Queue queue) { return lines_[static_cast<int>(queue)]; }
   void RecordBetweenOps();
   void WaitForFill(const void* block);
   void Activate();
+  Whole BeginOutLocked(const void* block);
+  Whole BeginInLocked(const void* block);
+  bool Out(Queue queue, const Whole& whole, const Transfer& transfer);
+  bool In(Queue queue, const Whole& whole, const Transfer& transfer);
+  // All that compute has been given; with an event, so that nobody waits for more.
+  int64_t MarkCompute();
   // Makes `queue` wait for everything that touches the addresses in a way that excludes this.
   void WaitForOthers(Queue queue, uintptr_t begin, uintptr_t end, bool writes);
   void WaitForPoint(Queue queue, Queue other, int64_t point);
@@ -120,8 +146,8 @@ class HazardTracker {
 
   mutable std::mutex mu_;
   std::array<Line, kQueues> lines_;
-  // Blocks that copies fill, by first address: the point of kIn. Gone when compute waits for it.
-  std::unordered_map<uintptr_t, int64_t> fills_;
+  // Blocks that copies fill, by first address: the last copy. Gone when compute waits for it.
+  std::unordered_map<uintptr_t, Fill> fills_;
   int64_t acquired_ = 0;
 };
 

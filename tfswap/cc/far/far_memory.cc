@@ -42,28 +42,8 @@ bool ParseFarTier(const std::string& name, FarTier* tier) {
   return false;
 }
 
-FarMemory::FarMemory() : host_(HostPool::Hooks{nullptr, nullptr, kArenaBytes}), chunks_(&host_) {}
-
-std::string FarMemory::OpenFile(const std::string& folder, int64_t limit_bytes) {
-  std::string problem;
-  std::shared_ptr<SpillFile> opened = SpillFile::Create(folder, limit_bytes, &problem);
-  if (opened == nullptr) return problem;
-  std::lock_guard<std::mutex> lock(mu_);
-  file_.swap(opened);
-  file_problem_.clear();
-  return "";
-}
-
-void FarMemory::CloseFile() {
-  std::shared_ptr<SpillFile> closed;
-  std::lock_guard<std::mutex> lock(mu_);
-  file_.swap(closed);
-}
-
-std::shared_ptr<SpillFile> FarMemory::file() const {
-  std::lock_guard<std::mutex> lock(mu_);
-  return file_;
-}
+FarMemory::FarMemory(FarFile* file)
+    : file_(file), host_(HostPool::Hooks{nullptr, nullptr, kArenaBytes}), chunks_(&host_) {}
 
 FarWish FarMemory::Allowed(FarWish wish) const {
   if (wish.tier != FarTier::kCompressed || !IsLossy(wish.codec.codec)) return wish;
@@ -83,10 +63,7 @@ bool FarMemory::Put(const void* data, int64_t bytes, const FarWish& wished, FarC
     done = PutIn(tier, data, wish, copy);
     if (done) break;
   }
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    full_ = !done;
-  }
+  full_.store(!done);
   if (!done) {
     *copy = FarCopy();
     return false;
@@ -121,20 +98,11 @@ bool FarMemory::PutIn(FarTier tier, const void* data, const FarWish& wish, FarCo
 }
 
 bool FarMemory::PutInFile(const void* data, FarCopy* copy) {
-  std::shared_ptr<SpillFile> file = this->file();
-  if (file == nullptr) return false;
-  const int64_t offset = file->Allocate(copy->bytes);
-  std::string problem = offset < 0 ? file->problem() : file->Write(offset, data, copy->bytes);
-  if (!problem.empty()) {
-    if (offset >= 0) file->Free(offset, copy->bytes);
-    if (offset >= 0) counts_.Failed();
-    std::lock_guard<std::mutex> lock(mu_);
-    file_problem_ = std::move(problem);
-    return false;
-  }
-  copy->file = std::move(file);
+  const auto write = [&](SpillFile* file, int64_t offset) {
+    return file->Write(offset, data, copy->bytes);
+  };
+  if (!file_->Put(copy->bytes, write, &counts_, &copy->extent)) return false;
   copy->lossy = false;
-  copy->offset = offset;
   copy->far_bytes = copy->bytes;
   return true;
 }
@@ -152,7 +120,7 @@ std::string FarMemory::Get(const FarCopy& copy, void* data) {
       }
       break;
     case FarTier::kFile:
-      problem = copy.file->Read(copy.offset, data, copy.bytes);
+      problem = copy.extent.file->Read(copy.extent.offset, data, copy.bytes);
       break;
   }
   counts_.In(copy.tier, copy.bytes, NowNs() - start_ns);
@@ -169,7 +137,7 @@ void FarMemory::Drop(FarCopy* copy) {
       Release(&copy->encoded, &chunks_);
       break;
     case FarTier::kFile:
-      copy->file->Free(copy->offset, copy->bytes);
+      file_->Drop(&copy->extent, copy->bytes);
       break;
   }
   counts_.Dropped(copy->tier, copy->far_bytes);
@@ -177,32 +145,12 @@ void FarMemory::Drop(FarCopy* copy) {
 }
 
 std::string FarMemory::Hindrance() const {
-  const HostPoolStats host = host_.Stats();
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!full_) return "";
-  const std::string text = WhyFull(host);
-  if (file_ == nullptr) return text + ", or give a spill_dir on a disk.";
-  return text + ". The file tier took no more either" +
-         (file_problem_.empty() ? "." : ": " + file_problem_);
-}
-
-std::string FarMemory::FileProblem() const {
-  std::lock_guard<std::mutex> lock(mu_);
-  return file_problem_;
-}
-
-SpillStats FarMemory::FileStats() const {
-  const std::shared_ptr<SpillFile> file = this->file();
-  return file == nullptr ? SpillStats() : file->Stats();
+  return full_.load() ? file_->WhyNoRoom(host_.Stats()) : "";
 }
 
 void FarMemory::ResetStats() {
   host_.ResetPeak();
   counts_.Reset();
-}
-
-void FarMemory::InjectFileFault(const std::string& kind) {
-  if (const std::shared_ptr<SpillFile> file = this->file()) file->InjectFault(kind);
 }
 
 }  // namespace tfswap

@@ -3,14 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <string>
 
 #include "codecs/codec_stream.h"
 #include "core/host_pool.h"
-#include "core/spill_file.h"
 #include "far/far_counts.h"
+#include "far/far_file.h"
 
 namespace tfswap {
 
@@ -27,31 +25,24 @@ struct FarWish {
 // One buffer's bytes in far memory.
 struct FarCopy {
   FarTier tier = FarTier::kHost;
-  int64_t bytes = 0;                // as on the device; 0: nothing is held
-  int64_t far_bytes = 0;            // as kept
-  void* block = nullptr;            // of kHost
-  EncodedBuffer encoded;            // of kCompressed
-  bool lossy = false;               // not every bit comes back
-  int threads = 1;                  // that decode it
-  std::shared_ptr<SpillFile> file;  // of kFile
-  int64_t offset = -1;
+  int64_t bytes = 0;      // as on the device; 0: nothing is held
+  int64_t far_bytes = 0;  // as kept
+  void* block = nullptr;  // of kHost
+  EncodedBuffer encoded;  // of kCompressed
+  bool lossy = false;     // not every bit comes back
+  int threads = 1;        // that decode it
+  FileExtent extent;      // of kFile
 
   bool held() const { return bytes > 0; }
 };
 
-// What is behind the devices' memory: host memory, encoded host memory, a file. Blocks its caller
+// What is behind the CPUs' memory: host memory, encoded host memory, a file. Blocks its caller
 // while it copies; several may at once.
 class FarMemory {
  public:
-  FarMemory();
+  explicit FarMemory(FarFile* file);
 
   HostPool* host() { return &host_; }
-
-  // Opens a file in `folder` as the last tier, instead of the one before (which stays as long as it
-  // holds something). Answers "" or what is wrong. `limit_bytes` 0: none.
-  std::string OpenFile(const std::string& folder, int64_t limit_bytes);
-  void CloseFile();
-  bool HasFile() const { return file() != nullptr; }
 
   // How much a lossy codec may keep at most, in percent, whatever wishes say; 0, as it is at first:
   // what is wished to be encoded by one is kept as it is.
@@ -65,15 +56,9 @@ class FarMemory {
 
   // Why there is no room, as a sentence; "" while there was some.
   std::string Hindrance() const;
-  // What the file tier said when it failed last; "" if it never did since it was opened.
-  std::string FileProblem() const;
 
   FarStats Stats() const { return counts_.Stats(); }
-  SpillStats FileStats() const;
   void ResetStats();
-
-  // Of the next copies, for tests; see SpillFile.
-  void InjectFileFault(const std::string& kind);
 
  private:
   // Encoded buffers are made of the host pool's smallest blocks.
@@ -89,19 +74,16 @@ class FarMemory {
     HostPool* const pool_;
   };
 
-  std::shared_ptr<SpillFile> file() const;
   FarWish Allowed(FarWish wish) const;
   bool PutIn(FarTier tier, const void* data, const FarWish& wish, FarCopy* copy);
   bool PutInFile(const void* data, FarCopy* copy);
 
+  FarFile* const file_;
   HostPool host_;
   Chunks chunks_;
   FarCounts counts_;
   std::atomic<int> lossy_rate_{0};
-  mutable std::mutex mu_;
-  std::shared_ptr<SpillFile> file_;
-  std::string file_problem_;
-  bool full_ = false;
+  std::atomic<bool> full_{false};
 };
 
 }  // namespace tfswap

@@ -39,7 +39,7 @@ absl::StatusOr<CudaCard*> CudaCard::Make(void* compute) {
   CudaContext current(driver, context);
   int least = 0, greatest = 0;
   driver->CtxGetStreamPriorityRange(&least, &greatest);
-  for (const Queue queue : {Queue::kOut, Queue::kIn}) {
+  for (const Queue queue : kCopyQueues) {
     // Copies run on engines of their own; where they have to share, they are what others wait for.
     if (!card->Check("making a stream",
                      driver->StreamCreateWithPriority(&card->streams_[static_cast<int>(queue)],
@@ -104,7 +104,7 @@ bool CudaCard::Copy(Queue queue, const Transfer& transfer) {
   CudaContext current(driver_, context_);
   const auto block = reinterpret_cast<CudaDriver::DevicePointer>(transfer.block);
   const auto size = static_cast<size_t>(transfer.block_bytes);
-  if (queue == Queue::kOut) {
+  if (IsOut(queue)) {
     return Check("copying out",
                  driver_->MemcpyDtoHAsync(transfer.host, block, size, stream(queue)));
   }
@@ -203,6 +203,11 @@ int CudaCard::Processors() const {
 void CudaCard::Finish(Queue queue) {
   CudaContext current(driver_, context_);
   Check("waiting for a stream", driver_->StreamSynchronize(stream(queue)));
+}
+
+void CudaCard::FinishAll() {
+  Finish(Queue::kCompute);
+  for (const Queue queue : kCopyQueues) Finish(queue);
 }
 
 absl::Status CudaCard::Time(std::vector<Timed>* timed, int times) {

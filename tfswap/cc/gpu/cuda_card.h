@@ -18,7 +18,7 @@
 
 namespace tfswap {
 
-// One GPU: TensorFlow's compute stream, and a stream of ours for each direction. Lives as long as
+// One GPU: TensorFlow's compute stream, and streams of ours for the other queues. Lives as long as
 // the process.
 class CudaCard : public Card {
  public:
@@ -33,6 +33,8 @@ class CudaCard : public Card {
 
   // The host waits until all that the queue was given has ended. For checks, never in a step.
   void Finish(Queue queue);
+  // All that all of them were given.
+  void FinishAll();
   // How long a queue takes for `times` times the same; of several at once, each one's.
   struct Timed {
     Queue queue;
@@ -67,10 +69,7 @@ class CudaCard : public Card {
 
  private:
   CudaCard(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
-      : driver_(driver),
-        context_(context),
-        streams_{compute, nullptr, nullptr},
-        clock_(driver, context, compute) {}
+      : driver_(driver), context_(context), streams_{compute}, clock_(driver, context, compute) {}
 
   bool Copy(Queue queue, const Transfer& transfer);
   absl::Status Recode(Queue queue, const Transfer& transfer);

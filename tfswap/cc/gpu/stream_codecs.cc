@@ -47,7 +47,7 @@ absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path
     status = absl::ResourceExhaustedError(
         absl::StrCat("tfswap: there is no room for the workspace of ", codec));
   } else {
-    FinishAll();  // whoever had the addresses before
+    card_->FinishAll();  // whoever had the addresses before
     std::memset(fault, 0, kFaultBytes);
     absl::StatusOr<std::unique_ptr<NvcompCodec>> made =
         NvcompCodec::Make(*codecs, *library, *parsed, workspace, workspace_bytes,
@@ -65,7 +65,7 @@ absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path
       }
       card_->SetNvcomp(*parsed, nullptr);
     }
-    FinishAll();
+    card_->FinishAll();
   }
   if (workspace != nullptr) allocator_->DeallocateRaw(workspace);
   pool_->Free(fault, kFaultBytes);
@@ -98,7 +98,7 @@ void StreamCodecs::Release() {
     released.swap(in_use_);
   }
   for (const InUse& each : released) card_->SetNvcomp(each.codec, nullptr);
-  if (!released.empty()) FinishAll();
+  if (!released.empty()) card_->FinishAll();
   for (const InUse& each : released) {
     allocator_->DeallocateRaw(each.workspace);
     pool_->Free(each.fault, kFaultBytes);
@@ -114,10 +114,6 @@ absl::Status StreamCodecs::TakeFault(bool wait) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
-}
-
-void StreamCodecs::FinishAll() {
-  for (const Queue queue : {Queue::kCompute, Queue::kOut, Queue::kIn}) card_->Finish(queue);
 }
 
 absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int word_bytes,
@@ -147,7 +143,7 @@ absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int w
     status = absl::ResourceExhaustedError("tfswap: no memory to measure the codecs in");
   } else {
     // Whoever had the addresses before has ended.
-    FinishAll();
+    card_->FinishAll();
     std::memcpy(host, data, static_cast<size_t>(bytes));
     const Transfer plain{block, bytes, host, bytes};
     Transfer encoded{block, bytes, far_block, most_bytes};

@@ -44,7 +44,6 @@ class StreamCodecs : public DeviceCodecs {
 
   // What lies there comes back as it was, however it is encoded.
   absl::Status CheckBytes(const std::string& codec);
-  void FinishAll();
 
   HostPool* const pool_;
   std::mutex mu_;

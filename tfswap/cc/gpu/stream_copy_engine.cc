@@ -41,6 +41,7 @@ StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* card,
                       card->Unpin(block);
                     },
                     kArenaBytes}),
+      file_(card, tracker, &host_memory_),
       codecs_(allocator, card, &host_memory_),
       sampler_(card, tracker, &host_memory_),
       numbers_(&host_memory_) {}
@@ -50,36 +51,53 @@ void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
   absl::Status status = codecs_.TakeFault(/*wait=*/false);
   if (status.ok()) {
     std::lock_guard<std::mutex> lock(mu_);
-    status = SendLocked(buffer, &given_up);
+    status = SendLocked(buffer, &done, &given_up);
   }
   given_up.clear();
-  done(status);
+  if (done) done(status);
 }
 
 void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>* given_up) {
-  UnparkLocked(buffer.get());
-  if (buffer->far_copy_.held()) {
-    buffer->state_ = FarBuffer::State::kFar;
-    given_up->push_back(std::move(buffer->tensor_));
-    buffer->tensor_ = Tensor();
-    return;
-  }
+  Done nobody;
   // A failure is told where the card's status is asked for: at the next swap.
-  (void)SendLocked(buffer, given_up);
+  (void)SendLocked(buffer, &nobody, given_up);
 }
 
-absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer,
+absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done,
                                           std::vector<Tensor>* given_up) {
   if (TakeFaultLocked("out")) return Failed("swapping out", *buffer, "injected fault");
+  const bool wishes_file = buffer->wish.tier == FarTier::kFile;
+  const bool has_file = file_.IsReady();
+  FarCopy far_copy;
+  if (!(wishes_file && has_file)) {
+    const absl::Status status = CopyToMemoryLocked(buffer.get(), &far_copy);
+    if (!status.ok()) return status;
+  }
+  if (far_copy.held()) {
+    far_memory_full_.store(false);
+    ++stats_.copies_out;
+    stats_.bytes_out += buffer->bytes;
+    buffer->far_copy_ = std::move(far_copy);
+    SetFarLocked(buffer.get(), given_up);
+  } else if (has_file) {
+    // What compute is given from now on need not have ended when the copy begins.
+    const HazardTracker::Whole whole = tracker_->BeginOut(buffer->tensor_.data());
+    Done at_end = wishes_file ? std::exchange(*done, nullptr) : nullptr;
+    StartLeavingLocked(buffer.get(), &file_out_, [this, buffer, whole, at_end = std::move(at_end)] {
+      CopyToFile(buffer, whole, at_end);
+    });
+  } else {
+    far_memory_full_.store(true);
+    ++stats_.copies_declined;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StreamCopyEngine::CopyToMemoryLocked(FarBuffer* buffer, FarCopy* copy) {
   LearnKeptBytesLocked();
   const void* block = buffer->tensor_.data();
   FarCopy far_copy;
-  const bool room = TakeFarMemoryLocked(*buffer, block, &far_copy);
-  far_memory_full_.store(!room);
-  if (!room) {
-    ++stats_.copies_declined;
-    return absl::OkStatus();
-  }
+  if (!TakeFarMemory(*buffer, block, &far_copy)) return absl::OkStatus();
   if (verify_.load()) buffer->checksum_ = ChecksumOf(block, buffer->bytes);
   Transfer transfer = TransferOf(*buffer, block, far_copy);
   if (far_copy.tier == FarTier::kCompressed) transfer.form.far_bytes = numbers_.Take();
@@ -88,8 +106,6 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer,
     host_memory_.Free(far_copy.block, far_copy.far_bytes);
     return Failed("swapping out", *buffer, std::string(card_->status().message()));
   }
-  ++stats_.copies_out;
-  stats_.bytes_out += buffer->bytes;
   counts_.Out(far_copy.tier, buffer->bytes, far_copy.far_bytes, /*busy_ns=*/0);
   if (transfer.form.far_bytes != nullptr) {
     awaited_.push_back({transfer.form.far_bytes, /*counts=*/true});
@@ -97,15 +113,37 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer,
     counts_.Kept(far_copy.tier, far_copy.far_bytes);
   }
   if (far_copy.tier != buffer->wish.tier) counts_.MovedOn();
-  buffer->far_copy_ = std::move(far_copy);
-  buffer->state_ = FarBuffer::State::kFar;
-  given_up->push_back(std::move(buffer->tensor_));
-  buffer->tensor_ = Tensor();
+  *copy = std::move(far_copy);
   return absl::OkStatus();
 }
 
-bool StreamCopyEngine::TakeFarMemoryLocked(const FarBuffer& buffer, const void* block,
-                                           FarCopy* copy) {
+void StreamCopyEngine::CopyToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole,
+                                  const Done& done) {
+  const int64_t bytes = buffer->bytes;
+  if (verify_.load()) buffer->checksum_ = ChecksumOf(whole.block, bytes);
+  int64_t disk_ns = 0;
+  const auto write = [&](SpillFile* file, int64_t offset) {
+    return file_.CopyOut(whole, bytes, file, offset, &disk_ns);
+  };
+  absl::Status status;
+  FarCopy far_copy;
+  if (FarFile::Get()->Put(bytes, write, &counts_, &far_copy.extent)) {
+    far_copy.tier = FarTier::kFile;
+    far_copy.bytes = far_copy.far_bytes = bytes;
+    counts_.Out(far_copy.tier, bytes, bytes, disk_ns);
+    counts_.Kept(far_copy.tier, bytes);
+    if (far_copy.tier != buffer->wish.tier) counts_.MovedOn();
+  } else if (buffer->wish.tier == FarTier::kFile) {
+    // Where it has not been tried yet.
+    std::lock_guard<std::mutex> lock(mu_);
+    status = CopyToMemoryLocked(buffer.get(), &far_copy);
+  }
+  far_memory_full_.store(!far_copy.held());
+  EndLeaving(buffer.get(), std::move(far_copy), status, disk_ns);
+  if (done) done(status);
+}
+
+bool StreamCopyEngine::TakeFarMemory(const FarBuffer& buffer, const void* block, FarCopy* copy) {
   copy->bytes = buffer.bytes;
   if (buffer.wish.tier == FarTier::kCompressed && CanEncode(buffer, block)) {
     copy->tier = FarTier::kCompressed;
@@ -191,7 +229,7 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
     }
   }
   // Whoever had the addresses before has ended.
-  for (const Queue queue : {Queue::kCompute, Queue::kOut, Queue::kIn}) card_->Finish(queue);
+  card_->FinishAll();
   using Timed = CudaCard::Timed;
   const auto plain = [&](const Block& block) {
     return Transfer{block.device, block_bytes, block.host, block_bytes};
@@ -213,9 +251,28 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
 }
 
 absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
-  const absl::Status fault = codecs_.TakeFault(/*wait=*/false);
-  if (!fault.ok()) return fault;
+  absl::Status status = codecs_.TakeFault(/*wait=*/false);
+  if (!status.ok()) return status;
   const FarCopy& copy = buffer->far_copy_;
+  int64_t disk_ns = 0;
+  if (copy.tier == FarTier::kFile) {
+    const std::string problem = file_.CopyIn(copy.extent, output->data(), buffer->bytes, &disk_ns);
+    if (!problem.empty()) status = Failed("swapping in", *buffer, problem);
+  } else {
+    status = FillFromMemory(output->data(), *buffer);
+  }
+  if (!status.ok()) return status;
+  if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != buffer->checksum_) {
+    return Changed(*buffer);
+  }
+  counts_.In(copy.tier, copy.bytes, disk_ns);
+  // At once, though it is still being read: whoever copies into it next waits on the card.
+  Filled(buffer.get(), disk_ns);
+  return absl::OkStatus();
+}
+
+absl::Status StreamCopyEngine::FillFromMemory(void* block, const FarBuffer& buffer) {
+  const FarCopy& copy = buffer.far_copy_;
   if (TakeFault("corrupt")) {
     card_->Finish(Queue::kOut);
     // Of an encoded one, how long its first section is.
@@ -224,29 +281,23 @@ absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) 
                           : 0;
     static_cast<char*>(copy.block)[at] ^= 1;
   }
-  if (!tracker_->MoveIn(TransferOf(*buffer, output->data(), copy))) {
-    return Failed("swapping in", *buffer, std::string(card_->status().message()));
-  }
-  if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != buffer->checksum_) {
-    return Changed(*buffer);
-  }
-  counts_.In(copy.tier, copy.bytes, /*busy_ns=*/0);
-  // At once, though it is still being read: whoever copies into it next waits on the card.
-  Filled(buffer.get(), /*busy_ns=*/0);
-  return absl::OkStatus();
+  if (tracker_->MoveIn(TransferOf(buffer, block, copy))) return absl::OkStatus();
+  return Failed("swapping in", buffer, std::string(card_->status().message()));
 }
 
 void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
-  if (copy->held()) {
-    counts_.Dropped(copy->tier, copy->far_bytes);
+  if (!copy->held()) return;
+  counts_.Dropped(copy->tier, copy->far_bytes);
+  if (copy->tier == FarTier::kFile) {
+    FarFile::Get()->Drop(&copy->extent, copy->bytes);
+  } else {
     host_memory_.Free(copy->block, copy->far_bytes);
   }
   *copy = FarCopy();
 }
 
 std::string StreamCopyEngine::Hindrance() const {
-  if (!far_memory_full_.load()) return "";
-  return WhyFull(host_memory_.Stats()) + ".";
+  return far_memory_full_.load() ? FarFile::Get()->WhyNoRoom(host_memory_.Stats()) : "";
 }
 
 }  // namespace tfswap

@@ -12,6 +12,7 @@
 #include "gpu/cuda_card.h"
 #include "gpu/pinned_numbers.h"
 #include "gpu/stream_codecs.h"
+#include "gpu/stream_file_tier.h"
 #include "kernels/copy_engine.h"
 
 namespace tfswap {
@@ -20,6 +21,9 @@ namespace tfswap {
 // that leaves is gone at once, one that comes back is there at once, and the card is told what has
 // to wait for what (core/hazard_tracker.h). So the host waits for no copy, ever; only a swap-in for
 // which there is no memory yet goes to a thread that waits for some.
+//
+// The file is the exception (stream_file_tier.h): there a buffer is gone when the disk has it, and
+// until then the device holds it. If the disk fails it goes to pinned memory, or stays.
 //
 // What is to be kept compressed is encoded by the card, straight into pinned memory: so less
 // crosses the link. How long it becomes is not known before the card has done it, so its block has
@@ -30,12 +34,12 @@ class StreamCopyEngine : public CopyEngine {
 
   void Leave(const FarBufferPtr& buffer, Done done) override;
   absl::StatusOr<LinkTimes> MeasureLink(int64_t block_bytes, int copies) override;
-  int64_t BytesLeaving() const override { return 0; }
-  bool IsCopyingIn() const override { return false; }
   std::string Hindrance() const override;
   HostPool* host_memory() override { return &host_memory_; }
   FarStats FarUse() override;
   void ResetFarUse() override;
+  std::string PrepareForFile() override { return file_.Prepare(); }
+  void ReleaseFromFile() override { file_.Release(); }
   void SampleCodecs(std::vector<Codec> codecs) override { sampler_.SetCodecs(std::move(codecs)); }
   void Sample(const FarBuffer& buffer, const void* data) override;
   std::string CodecSamples() override { return sampler_.Text(); }
@@ -50,14 +54,22 @@ class StreamCopyEngine : public CopyEngine {
 
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
   // Gives the copy out to the card, and the tensor to `given_up`; both not, and the buffer stays,
-  // if there is no far memory. With mu_ held.
-  absl::Status SendLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up);
+  // if there is no far memory. Or has it begin to leave for the file, and takes `done` if that is
+  // where it was to go. With mu_ held.
+  absl::Status SendLocked(const FarBufferPtr& buffer, Done* done,
+                          std::vector<tensorflow::Tensor>* given_up);
+  // The copy to pinned memory, as it is or encoded; not held if there is no room. With mu_ held.
+  absl::Status CopyToMemoryLocked(FarBuffer* buffer, FarCopy* copy);
+  void CopyToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole, const Done& done);
   absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) override;
-  bool FillsAtOnce() const override { return true; }
+  absl::Status FillFromMemory(void* block, const FarBuffer& buffer);
+  bool FillsAtOnce(const FarBuffer& buffer) const override {
+    return buffer.far_copy_.tier != FarTier::kFile;
+  }
   void DropFarCopy(FarCopy* copy) override;
 
   // Takes far memory that the buffer can go to from `block`; whether there is some.
-  bool TakeFarMemoryLocked(const FarBuffer& buffer, const void* block, FarCopy* copy);
+  bool TakeFarMemory(const FarBuffer& buffer, const void* block, FarCopy* copy);
   // Whether the card can encode it, from there.
   bool CanEncode(const FarBuffer& buffer, const void* block);
   // Between a block of the card's and the buffer's far copy.
@@ -71,6 +83,7 @@ class StreamCopyEngine : public CopyEngine {
   HostPool host_memory_;
   std::atomic<bool> far_memory_full_{false};
   FarCounts counts_;
+  StreamFileTier file_;
   StreamCodecs codecs_;
   CardSampler sampler_;
   PinnedNumbers numbers_;        // guarded by mu_

@@ -100,8 +100,65 @@ int64_t CopyEngine::Reclaim(int64_t bytes) {
     started += buffer->bytes;
     chosen.push_back(std::move(buffer));
   }
-  for (const FarBufferPtr& buffer : chosen) EvictLocked(buffer, &given_up);
+  for (const FarBufferPtr& buffer : chosen) {
+    UnparkLocked(buffer.get());
+    if (buffer->far_copy_.held()) {
+      SetFarLocked(buffer.get(), &given_up);
+    } else {
+      EvictLocked(buffer, &given_up);
+    }
+  }
   return started;
+}
+
+void CopyEngine::StartLeavingLocked(FarBuffer* buffer, Worker* worker,
+                                    std::function<void()> copy_out) {
+  buffer->state_ = FarBuffer::State::kLeaving;
+  bytes_leaving_.fetch_add(buffer->bytes);
+  worker->Schedule(0, std::move(copy_out));
+}
+
+void CopyEngine::SetFarLocked(FarBuffer* buffer, std::vector<Tensor>* given_up) {
+  buffer->state_ = FarBuffer::State::kFar;
+  given_up->push_back(std::move(buffer->tensor_));
+  buffer->tensor_ = Tensor();
+}
+
+void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Status& status,
+                            int64_t busy_ns) {
+  std::vector<Tensor> given_up;
+  Tensor kept;
+  const bool copied = far_copy.held();
+  FarCopy dead_copy;
+  std::vector<FarBuffer::Continuation> wanted_back;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    wanted_back.swap(buffer->wanted_back_);
+    buffer->far_copy_ = std::move(far_copy);
+    if (copied) {
+      ++stats_.copies_out;
+      stats_.bytes_out += buffer->bytes;
+      stats_.busy_out_ns += busy_ns;
+    } else {
+      ++stats_.copies_declined;
+    }
+    if (!copied || !wanted_back.empty()) {
+      buffer->state_ = FarBuffer::State::kHeld;
+      kept = buffer->tensor_;
+      // Whoever goes on now may be the step's last: nothing is to be left behind that one.
+      if (buffer->returns_left_ <= 0) {
+        buffer->tensor_ = Tensor();
+        std::swap(dead_copy, buffer->far_copy_);
+      }
+    } else {
+      SetFarLocked(buffer, &given_up);
+    }
+  }
+  given_up.clear();
+  // Only now: whoever waits for memory is to find it either on its way or free.
+  bytes_leaving_.fetch_sub(buffer->bytes);
+  DropFarCopy(&dead_copy);
+  for (const auto& continuation : wanted_back) continuation(status, kept);
 }
 
 void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
@@ -115,7 +172,7 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
     switch (buffer->state_) {
       case FarBuffer::State::kFar:
         lock.unlock();
-        if (FillsAtOnce() && Fetch(buffer, place, /*patient=*/false, context)) {
+        if (FillsAtOnce(*buffer) && Fetch(buffer, place, /*patient=*/false, context)) {
           done();
         } else {
           FetchLater(buffer, place, context, std::move(done));
@@ -146,6 +203,11 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
   context->set_output(0, tensor);
   tensor = Tensor();
   done();
+}
+
+Worker* CopyEngine::FillerOf(const FarBuffer& buffer, int64_t place) {
+  const bool planned = place == 0;
+  return planned && buffer.far_copy_.tier == FarTier::kFile ? &file_in_ : &in_;
 }
 
 void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, OpKernelContext* context,
@@ -184,7 +246,11 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
   Tensor* output = nullptr;
   absl::Status status = context->allocate_output(0, buffer->shape, &output);
   if (scope.gave_way) return false;
-  if (status.ok()) status = Fill(output, buffer);
+  if (status.ok()) {
+    copying_in_.fetch_add(1);
+    status = Fill(output, buffer);
+    copying_in_.fetch_sub(1);
+  }
   if (!status.ok()) context->SetStatus(status);
   return true;
 }

@@ -99,7 +99,8 @@ class CopyEngine : public Reclaimer {
 
   using Done = std::function<void(const absl::Status&)>;
 
-  // Copies the buffer out at once; `done` runs when the device's copy has been given up.
+  // Copies the buffer out at once; `done` runs when the device's copy has been given up. On a card
+  // that is before this returns, unless the buffer is to go to the file.
   virtual void Leave(const FarBufferPtr& buffer, Done done) = 0;
   // Keeps the buffer on the device as long as nobody needs the room.
   void Park(const FarBufferPtr& buffer);
@@ -108,6 +109,8 @@ class CopyEngine : public Reclaimer {
               std::function<void()> done);
 
   int64_t Reclaim(int64_t bytes) final;
+  int64_t BytesLeaving() const final { return bytes_leaving_.load(); }
+  bool IsCopyingIn() const final { return copying_in_.load() > 0; }
   bool InForce() const final { return Stats().buffers_alive > 0; }
 
   // Makes each copy take as long as on a link of this speed; 0 lifts that. Only where threads copy.
@@ -123,10 +126,13 @@ class CopyEngine : public Reclaimer {
 
   // The host memory behind this device.
   virtual HostPool* host_memory() = 0;
-  // What went through far memory, and its file, if there can be one.
+  // What went through far memory.
   virtual FarStats FarUse() = 0;
-  virtual SpillStats FileUse() const { return SpillStats(); }
   virtual void ResetFarUse() = 0;
+  // Takes the host memory that the way to the file needs, which a card's does, before other buffers
+  // fill it; gives it back. Answers "" or what is wrong.
+  virtual std::string PrepareForFile() { return ""; }
+  virtual void ReleaseFromFile() {}
 
   // Has what passes looked at, to see what these codecs would make of it; none: no more.
   virtual void SampleCodecs(std::vector<Codec> codecs) = 0;
@@ -141,20 +147,29 @@ class CopyEngine : public Reclaimer {
   // Of the device that `allocator` serves; not one of several.
   explicit CopyEngine(DeviceAllocator* allocator);
 
-  // Has a buffer leave for whose memory somebody waits. With mu_ held; what is put into `given_up`
-  // is released without it.
+  // Has a buffer leave for whose memory somebody waits, and of which there is no far copy yet. With
+  // mu_ held; what is put into `given_up` is released without it.
   virtual void EvictLocked(const FarBufferPtr& buffer,
                            std::vector<tensorflow::Tensor>* given_up) = 0;
+  // A buffer begins to leave on a thread: `copy_out` ends with EndLeaving(). With mu_ held.
+  void StartLeavingLocked(FarBuffer* buffer, Worker* worker, std::function<void()> copy_out);
+  // `far_copy` has all of it, or is not held: then the buffer stays. If it was wanted back
+  // meanwhile it stays too, and goes to who wanted it.
+  void EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Status& status, int64_t busy_ns);
+  // The far copy is all that is left. With mu_ held.
+  void SetFarLocked(FarBuffer* buffer, std::vector<tensorflow::Tensor>* given_up);
   // Copies a far buffer into the tensor that was made for it.
   virtual absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) = 0;
-  // Whether Fill() only gives commands: then it is called where the swap-in runs, and a thread is
-  // taken only to wait for memory.
-  virtual bool FillsAtOnce() const { return false; }
+  // Whether Fill() of a far buffer only gives commands: then it is called where the swap-in runs,
+  // and a thread is taken only to wait for memory.
+  virtual bool FillsAtOnce(const FarBuffer& buffer) const { return false; }
   // Counts a copy in, and gives up the far copy if nobody will want it again.
   void Filled(FarBuffer* buffer, int64_t busy_ns);
   virtual void DropFarCopy(FarCopy* copy) = 0;
-  // The thread that is to fill a buffer which comes back, for a reader at `place`.
-  virtual Worker* FillerOf(const FarBuffer& buffer, int64_t place) { return &in_; }
+  // The thread that is to fill a buffer which comes back, for a reader at `place`. What a plan
+  // brings back from the file only waits for it; what lazy swaps do goes one after the other,
+  // wherever it comes from: so none takes the memory that an earlier one needs.
+  Worker* FillerOf(const FarBuffer& buffer, int64_t place);
   bool TakeFault(const char* kind);
   bool TakeFaultLocked(const char* kind) const { return fault_ == kind; }
   void UnparkLocked(FarBuffer* buffer);
@@ -164,6 +179,8 @@ class CopyEngine : public Reclaimer {
 
   DeviceAllocator* const allocator_;
   Worker in_{"tfswap_in"};
+  Worker file_out_{"tfswap_file_out"};
+  Worker file_in_{"tfswap_file_in"};
   mutable std::mutex mu_;
   CopyStats stats_;
   std::atomic<bool> verify_{false};
@@ -178,6 +195,8 @@ class CopyEngine : public Reclaimer {
   void FetchLater(const FarBufferPtr& buffer, int64_t place, tensorflow::OpKernelContext* context,
                   std::function<void()> done);
 
+  std::atomic<int64_t> bytes_leaving_{0};
+  std::atomic<int> copying_in_{0};
   // Parked buffers by next use; the last is the first to go.
   std::set<std::pair<int64_t, FarBuffer*>> parked_;
   std::string fault_;

@@ -132,6 +132,8 @@ struct SwapOut {
                 absl::InvalidArgumentError(absl::StrCat("tfswap: ", why_not)));
   }
 
+  bool EndsLater() const { return wish.tier == FarTier::kFile && !lazy; }
+
   // `done` may be called on another thread, or before this returns.
   void Run(OpKernelContext* context, absl::string_view label,
            const std::function<void()>& done) const {
@@ -176,25 +178,22 @@ class CopyToHostOp : public AsyncOpKernel {
     swap_.Run(context, name_view(), done);
   }
 
- private:
+ protected:
   const SwapOut swap_;
 };
 
 // On a card, a copy is done with when it has been given to it. What an asynchronous op makes ready
-// runs on another thread, and ops should keep their order.
-class CopyToHostGpuOp : public OpKernel {
+// runs on another thread, and ops should keep their order. Only what a plan sends to the file,
+// where a copy takes the disk's time, ends when it has left, and so do its gates' waits.
+class CopyToHostGpuOp : public CopyToHostOp {
  public:
-  explicit CopyToHostGpuOp(OpKernelConstruction* construction)
-      : OpKernel(construction), swap_(construction) {}
+  using CopyToHostOp::CopyToHostOp;
 
-  bool IsExpensive() override { return false; }
+  AsyncOpKernel* AsAsync() override { return swap_.EndsLater() ? this : nullptr; }
 
   void Compute(OpKernelContext* context) override {
     swap_.Run(context, name_view(), [] {});
   }
-
- private:
-  const SwapOut swap_;
 };
 
 class CopyFromHostOp : public AsyncOpKernel {

@@ -22,7 +22,7 @@ uint64_t KeptChecksum(const FarCopy& copy, const void* data) {
 }  // namespace
 
 FarMemory* ThreadCopyEngine::far() {
-  static auto* memory = new FarMemory();
+  static auto* memory = new FarMemory(FarFile::Get());
   return memory;
 }
 
@@ -41,23 +41,14 @@ void ThreadCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
   sampler()->Sample(buffer.label, data, buffer.bytes, buffer.wish.codec.element_bytes);
 }
 
-Worker* ThreadCopyEngine::FillerOf(const FarBuffer& buffer, int64_t place) {
-  const bool planned = place == 0;
-  return planned && buffer.far_copy_.tier == FarTier::kFile ? &file_in_ : &in_;
-}
-
 void ThreadCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
   std::lock_guard<std::mutex> lock(mu_);
   StartLeaving(buffer, std::move(done));
 }
 
-// Called with mu_ held.
 void ThreadCopyEngine::StartLeaving(const FarBufferPtr& buffer, Done done) {
-  UnparkLocked(buffer.get());
-  buffer->state_ = FarBuffer::State::kLeaving;
-  bytes_leaving_.fetch_add(buffer->bytes);
-  Worker& worker = buffer->wish.tier == FarTier::kFile ? file_out_ : out_;
-  worker.Schedule(0, [this, buffer, done = std::move(done)] { CopyOut(buffer, done); });
+  StartLeavingLocked(buffer.get(), buffer->wish.tier == FarTier::kFile ? &file_out_ : &out_,
+                     [this, buffer, done = std::move(done)] { CopyOut(buffer, done); });
 }
 
 void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
@@ -74,64 +65,15 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
       HoldForLink(start_ns, far_copy);
     }
   }
-
-  Tensor given_up;
-  Tensor kept;
-  const bool copied = far_copy.held();
-  FarCopy dead_copy;
-  std::vector<FarBuffer::Continuation> wanted_back;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    wanted_back.swap(buffer->wanted_back_);
-    buffer->far_copy_ = std::move(far_copy);
-    if (copied) {
-      ++stats_.copies_out;
-      stats_.bytes_out += buffer->bytes;
-      stats_.busy_out_ns += NowNs() - start_ns;
-    } else {
-      ++stats_.copies_declined;
-    }
-    if (!copied || !wanted_back.empty()) {
-      buffer->state_ = FarBuffer::State::kHeld;
-      kept = buffer->tensor_;
-      // Whoever goes on now may be the step's last: nothing is to be left behind that one.
-      if (buffer->returns_left_ <= 0) {
-        buffer->tensor_ = Tensor();
-        std::swap(dead_copy, buffer->far_copy_);
-      }
-    } else {
-      buffer->state_ = FarBuffer::State::kFar;
-      given_up = std::move(buffer->tensor_);
-      buffer->tensor_ = Tensor();
-    }
-  }
-  given_up = Tensor();
-  // Only now: whoever waits for memory is to find it either on its way or free.
-  bytes_leaving_.fetch_sub(buffer->bytes);
-  far()->Drop(&dead_copy);
-  for (const auto& continuation : wanted_back) continuation(status, kept);
+  EndLeaving(buffer.get(), std::move(far_copy), status, NowNs() - start_ns);
   if (done) done(status);
 }
 
-void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>* given_up) {
-  if (!buffer->far_copy_.held()) {
-    StartLeaving(buffer, nullptr);
-    return;
-  }
-  UnparkLocked(buffer.get());
-  buffer->state_ = FarBuffer::State::kFar;
-  given_up->push_back(std::move(buffer->tensor_));
-  buffer->tensor_ = Tensor();
+void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>*) {
+  StartLeaving(buffer, nullptr);
 }
 
 absl::Status ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
-  copying_in_.fetch_add(1);
-  const absl::Status status = CopyIn(output, buffer);
-  copying_in_.fetch_sub(1);
-  return status;
-}
-
-absl::Status ThreadCopyEngine::CopyIn(Tensor* output, const FarBufferPtr& buffer) {
   const int64_t start_ns = NowNs();
   const FarCopy& copy = buffer->far_copy_;
   const std::string problem = far()->Get(copy, output->data());

@@ -1,0 +1,77 @@
+#include "far/far_file.h"
+
+#include <utility>
+
+namespace tfswap {
+
+FarFile* FarFile::Get() {
+  static auto* file = new FarFile();
+  return file;
+}
+
+std::string FarFile::Open(const std::string& folder, int64_t limit_bytes) {
+  std::string problem;
+  std::shared_ptr<SpillFile> opened = SpillFile::Create(folder, limit_bytes, &problem);
+  if (opened == nullptr) return problem;
+  std::lock_guard<std::mutex> lock(mu_);
+  file_.swap(opened);
+  problem_.clear();
+  return "";
+}
+
+void FarFile::Close() {
+  std::shared_ptr<SpillFile> closed;
+  std::lock_guard<std::mutex> lock(mu_);
+  file_.swap(closed);
+}
+
+std::shared_ptr<SpillFile> FarFile::file() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return file_;
+}
+
+bool FarFile::Put(int64_t bytes, const Write& write, FarCounts* counts, FileExtent* extent) {
+  std::shared_ptr<SpillFile> file = this->file();
+  if (file == nullptr) return false;
+  const int64_t offset = file->Allocate(bytes);
+  std::string problem = offset < 0 ? file->problem() : write(file.get(), offset);
+  if (!problem.empty()) {
+    if (offset >= 0) {
+      file->Free(offset, bytes);
+      counts->Failed();
+    }
+    std::lock_guard<std::mutex> lock(mu_);
+    problem_ = std::move(problem);
+    return false;
+  }
+  *extent = {std::move(file), offset};
+  return true;
+}
+
+void FarFile::Drop(FileExtent* extent, int64_t bytes) {
+  extent->file->Free(extent->offset, bytes);
+  *extent = FileExtent();
+}
+
+std::string FarFile::Problem() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return problem_;
+}
+
+std::string FarFile::WhyNoRoom(const HostPoolStats& host) const {
+  const std::string text = WhyFull(host);
+  std::lock_guard<std::mutex> lock(mu_);
+  if (file_ == nullptr) return text + ", or give a spill_dir on a disk.";
+  return text + ". The file tier took no more either" + (problem_.empty() ? "." : ": " + problem_);
+}
+
+SpillStats FarFile::Stats() const {
+  const std::shared_ptr<SpillFile> file = this->file();
+  return file == nullptr ? SpillStats() : file->Stats();
+}
+
+void FarFile::InjectFault(const std::string& kind) {
+  if (const std::shared_ptr<SpillFile> file = this->file()) file->InjectFault(kind);
+}
+
+}  // namespace tfswap

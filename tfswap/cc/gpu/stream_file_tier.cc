@@ -1,0 +1,145 @@
+#include "gpu/stream_file_tier.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "core/now.h"
+#include "core/readable_bytes.h"
+
+namespace tfswap {
+
+namespace {
+
+constexpr auto kNap = std::chrono::microseconds(50);
+// As much as keeps a disk busy; less where host memory is short, but whole pieces of the file's.
+constexpr int64_t kLargestPieceBytes = 4 * SpillFile::kPieceBytes;
+constexpr int64_t kSmallestPieceBytes = SpillFile::kPieceBytes;
+constexpr int kPieces = 4;  // two a direction
+// No more than this part of host_limit, if that is enough for the smallest.
+constexpr int64_t kPartOfLimit = 8;
+
+}  // namespace
+
+class StreamFileTier::PinnedBlocks {
+ public:
+  // The largest that there is room for, or null.
+  static std::shared_ptr<PinnedBlocks> Take(HostPool* pool) {
+    const int64_t limit_bytes = pool->Stats().limit_bytes;
+    for (int64_t bytes = kLargestPieceBytes; bytes >= kSmallestPieceBytes; bytes /= 2) {
+      const bool too_much = limit_bytes > 0 && kPieces * bytes > limit_bytes / kPartOfLimit;
+      if (too_much && bytes > kSmallestPieceBytes) continue;
+      auto* begin = static_cast<char*>(pool->Allocate(kPieces * bytes));
+      if (begin != nullptr) return std::make_shared<PinnedBlocks>(pool, begin, bytes);
+    }
+    return nullptr;
+  }
+
+  PinnedBlocks(HostPool* pool, char* begin, int64_t piece_bytes)
+      : piece_bytes(piece_bytes), pool_(pool), begin_(begin) {
+    out.blocks = {begin, begin + piece_bytes};
+    in.blocks = {begin + 2 * piece_bytes, begin + 3 * piece_bytes};
+  }
+  ~PinnedBlocks() { pool_->Free(begin_, kPieces * piece_bytes); }
+  PinnedBlocks(const PinnedBlocks&) = delete;
+  PinnedBlocks& operator=(const PinnedBlocks&) = delete;
+
+  const int64_t piece_bytes;
+  Pair out;
+  Pair in;
+
+ private:
+  HostPool* const pool_;
+  char* const begin_;
+};
+
+std::string StreamFileTier::Prepare() { return Blocks() != nullptr ? "" : NoRoom(); }
+
+void StreamFileTier::Release() {
+  std::shared_ptr<PinnedBlocks> released;
+  std::lock_guard<std::mutex> lock(mu_);
+  blocks_.swap(released);
+}
+
+std::shared_ptr<StreamFileTier::PinnedBlocks> StreamFileTier::Blocks() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (blocks_ != nullptr) return blocks_;
+  std::shared_ptr<PinnedBlocks> taken = PinnedBlocks::Take(pool_);
+  // What comes back from a file that was closed meanwhile has them for itself.
+  if (FarFile::Get()->IsOpen()) blocks_ = taken;
+  return taken;
+}
+
+std::string StreamFileTier::NoRoom() const {
+  const HostPoolStats host = pool_->Stats();
+  return "tfswap: the way from a GPU to the file in spill_dir needs " +
+         ReadableBytes(kPieces * kSmallestPieceBytes) +
+         " of pinned host memory, which are not there: " + ReadableBytes(host.bytes_in_use) +
+         (host.limit_bytes > 0 ? " of this GPU's part of host_limit, " +
+                                     ReadableBytes(host.limit_bytes) + ", are in use"
+                               : " are in use") +
+         ". Raise host_limit";
+}
+
+bool StreamFileTier::WaitForCard(const void* host, int64_t bytes) {
+  while (!tracker_->IsIdle(host, bytes)) {
+    if (!card_->status().ok()) return false;
+    std::this_thread::sleep_for(kNap);
+  }
+  return card_->status().ok();
+}
+
+std::string StreamFileTier::CopyOut(const HazardTracker::Whole& whole, int64_t bytes,
+                                    SpillFile* file, int64_t offset, int64_t* disk_ns) {
+  const std::shared_ptr<PinnedBlocks> blocks = Blocks();
+  if (blocks == nullptr) return NoRoom();
+  std::lock_guard<std::mutex> one(blocks->out.mu);
+  const auto piece_at = [&](int64_t at) {
+    const int64_t piece_bytes = std::min(blocks->piece_bytes, bytes - at);
+    auto* from = static_cast<char*>(const_cast<void*>(whole.block)) + at;
+    char* to = blocks->out.blocks[at / blocks->piece_bytes % 2];
+    return Transfer{from, piece_bytes, to, piece_bytes};
+  };
+  Transfer piece = piece_at(0);
+  if (!tracker_->MovePieceOut(whole, piece)) return CardFailed();
+  for (int64_t at = 0; at < bytes; at += blocks->piece_bytes) {
+    Transfer next{};
+    if (at + blocks->piece_bytes < bytes) {
+      next = piece_at(at + blocks->piece_bytes);
+      if (!tracker_->MovePieceOut(whole, next)) return CardFailed();
+    }
+    if (!WaitForCard(piece.host, piece.host_bytes)) return CardFailed();
+    const int64_t start_ns = NowNs();
+    std::string problem = file->Write(offset + at, piece.host, piece.host_bytes);
+    *disk_ns += NowNs() - start_ns;
+    if (!problem.empty()) return problem;
+    piece = next;
+  }
+  return "";
+}
+
+std::string StreamFileTier::CopyIn(const FileExtent& extent, void* block, int64_t bytes,
+                                   int64_t* disk_ns) {
+  const std::shared_ptr<PinnedBlocks> blocks = Blocks();
+  if (blocks == nullptr) return NoRoom();
+  std::lock_guard<std::mutex> one(blocks->in.mu);
+  const HazardTracker::Whole whole = tracker_->BeginIn(block);
+  for (int64_t at = 0; at < bytes; at += blocks->piece_bytes) {
+    const int64_t piece_bytes = std::min(blocks->piece_bytes, bytes - at);
+    char* from = blocks->in.blocks[at / blocks->piece_bytes % 2];
+    // The card may still read the piece before the last one there.
+    if (!WaitForCard(from, piece_bytes)) return CardFailed();
+    const int64_t start_ns = NowNs();
+    std::string problem = extent.file->Read(extent.offset + at, from, piece_bytes);
+    *disk_ns += NowNs() - start_ns;
+    if (!problem.empty()) return problem;
+    if (!tracker_->MovePieceIn(whole,
+                               {static_cast<char*>(block) + at, piece_bytes, from, piece_bytes})) {
+      return CardFailed();
+    }
+  }
+  return "";
+}
+
+}  // namespace tfswap

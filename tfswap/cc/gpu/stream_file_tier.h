@@ -1,0 +1,69 @@
+#ifndef TFSWAP_GPU_STREAM_FILE_TIER_H_
+#define TFSWAP_GPU_STREAM_FILE_TIER_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/hazard_tracker.h"
+#include "core/host_pool.h"
+#include "far/far_file.h"
+#include "gpu/cuda_card.h"
+
+namespace tfswap {
+
+// The way between a card's memory and the file: piece by piece, through two pinned blocks a
+// direction in turn, so that the card copies one piece while the disk has the other.
+//
+//   card   | copy 0 | copy 1 |         | copy 2 |
+//   disk            |----- write 0 ----|----- write 1 ----|----- write 2 ----|
+//
+// Its callers wait, for the disk and for copies; nothing that the card is given waits for the disk.
+// One buffer at a time goes each way. Thread-safe.
+class StreamFileTier {
+ public:
+  StreamFileTier(CudaCard* card, HazardTracker* tracker, HostPool* pool)
+      : card_(card), tracker_(tracker), pool_(pool) {}
+
+  // Takes the pinned blocks, if they are not there. Answers "" or why there are none.
+  std::string Prepare();
+  // Gives them back when nobody uses them any more.
+  void Release();
+  // Whether there are a file and the way to it.
+  bool IsReady() { return FarFile::Get()->IsOpen() && Blocks() != nullptr; }
+
+  // Returns when all is written. Answers "" or what went wrong; adds to `disk_ns` how long the disk
+  // took.
+  std::string CopyOut(const HazardTracker::Whole& whole, int64_t bytes, SpillFile* file,
+                      int64_t offset, int64_t* disk_ns);
+  // Returns when the card has been given the last piece: compute that reads the block waits for it
+  // there. Nobody may use the block if something went wrong.
+  std::string CopyIn(const FileExtent& extent, void* block, int64_t bytes, int64_t* disk_ns);
+
+ private:
+  // One direction's.
+  struct Pair {
+    std::mutex mu;  // of who moves a buffer
+    std::array<char*, 2> blocks = {};
+  };
+  class PinnedBlocks;
+
+  // Those that there are, else some that are taken now; null if there is no room.
+  std::shared_ptr<PinnedBlocks> Blocks();
+  std::string NoRoom() const;
+  // Until no copy touches the host memory. Whether the card is all right.
+  bool WaitForCard(const void* host, int64_t bytes);
+  std::string CardFailed() const { return std::string(card_->status().message()); }
+
+  CudaCard* const card_;
+  HazardTracker* const tracker_;
+  HostPool* const pool_;
+  std::mutex mu_;
+  std::shared_ptr<PinnedBlocks> blocks_;  // guarded by mu_
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GPU_STREAM_FILE_TIER_H_
