@@ -101,10 +101,10 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
         Of far memory, which the CPUs share, for each tier ("host", "compressed", "file") as
         `far_<tier>_...`: `bytes_out` (as on the device), `kept_bytes_out` (as kept: less where
         encoded), `bytes_in`, `bytes_in_use` and `peak_bytes` (as kept), `copies_out`,
-        `busy_out_ns`, `busy_in_ns` (of a GPU, the disk's alone); `far_moved_on`: buffers that found no room in the
-        tier that they were meant for; `file_bytes` (what the file, one for all devices, takes of
-        the disk), `file_limit_bytes`, `file_errors` (writes that failed; what was to be written
-        stayed in memory).
+        `busy_out_ns`, `busy_in_ns` (of a GPU: the disk's alone); `far_moved_on`: buffers that found
+        no room in the tier that they were meant for; `file_bytes` (what the file, one for all
+        devices, takes of the disk), `file_limit_bytes`, `file_errors` (writes that failed; what was
+        to be written stayed in memory).
 
         Counts: `allocations`, `waits`, `failures`, `copies_out`, `copies_in`, `copies_declined`,
         `far_buffers`. In ns: `wait_ns`, `busy_out_ns`, `busy_in_ns`.

@@ -81,11 +81,11 @@ def settled() -> dict[str, int]:
     return tfswap.memory_stats("GPU:0")
 
 
-def synchronizations(codec: str) -> int:
-    """How often the host waits for the fake card in a second step whose swaps are encoded so."""
+def synchronizations(codec: str, tier: str = "") -> int:
+    """How often the host waits for the fake card in a second step whose swaps are kept so."""
     waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
     x = host_values(0.25, zeros=0.6)
-    step = swapped_and_compared(["GPU:0"], 4, lazy=False, codec=codec)
+    step = swapped_and_compared(["GPU:0"], 4, lazy=False, codec=codec, tier=tier)
     assert step(x, tf.constant(0.0))
     before = waits()
     assert step(x, tf.constant(1.0))

@@ -74,7 +74,9 @@ if swap:
     told |= {"outcome": report.outcome, "notes": report.notes, "budget": report.budget_bytes,
              "tiers": {each.name: [each.bytes_out, each.kept_bytes_out] for each in report.tiers},
              "codecs": sorted({each.codec for f in report.plan.functions for each in f.swaps})
-                       if report.plan else []}
+                       if report.plan else [],
+             "planned": sorted({each.tier for f in report.plan.functions for each in f.swaps})
+                        if report.plan else []}
 print(json.dumps(told))
 """
 

@@ -46,6 +46,14 @@ class Card:
     def trim_host(self) -> None:
         pass
 
+    def memory_stats(self, device: int) -> dict[str, int]:
+        return {
+            "host_limit_bytes": 20,
+            "host_bytes_in_use": 18,
+            "far_host_bytes_in_use": 4,
+            "far_compressed_bytes_in_use": 1,
+        }
+
     def set_codec_launch(self, device: int, codec: str, launch: Launch) -> None:
         self.launches[codec] = launch
 
@@ -139,7 +147,7 @@ def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[
     card.codec_problem = lambda device: problem  # type: ignore[method-assign]
     managed = ManagedDevices.__new__(ManagedDevices)
     options = AutoSwap.__new__(AutoSwap)
-    options.codec, options.plan, options.lossy = codec, None, False
+    options.codec, options.plan, options.lossy, options.spill_dir = codec, None, False, None
     said: list[str] = []
     managed.__dict__.update(
         {"_library": card, "_options": options, "_warn": said.append},
@@ -179,9 +187,8 @@ def test_without_kernels_only_who_asked_for_them_is_told() -> None:
     ]
 
 
-def test_a_gpu_s_encoded_buffers_hold_whole_blocks() -> None:
+def test_a_gpu_s_encoded_buffers_hold_whole_blocks_in_what_is_left_of_host_memory() -> None:
     managed, _ = devices("zvc")
-    managed._host_limit_bytes = 7
     link = SimpleNamespace(
         out_bytes_per_s=2e10,
         in_bytes_per_s=2e10,

@@ -1,0 +1,292 @@
+"""Swaps from a card to the file and back, through pinned memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from swaps import host_values, settled, swapped_and_compared, synchronizations
+from trainings import trained
+
+import tfswap
+from tfswap import _core
+from tfswap.ops import library
+from tfswap.ops.copy import copy_from_host, copy_to_host
+
+MIB = 1 << 20
+# What the way to the file takes at least, and where nobody limits it.
+LEAST, MOST = 4 * MIB, 16 * MIB
+
+pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
+on_fake_card = pytest.mark.skipif(
+    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
+)
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[Path]:
+    """A folder whose file system reads and writes past the page cache."""
+    for parent in (tempfile.gettempdir(), os.getcwd(), "/var/tmp"):
+        with tempfile.TemporaryDirectory(dir=parent) as found:
+            try:
+                _core.SpillFile(found)
+            except OSError:
+                continue
+            yield Path(found)
+            assert os.listdir(found) == []
+            return
+    pytest.skip("no disk here takes direct reads and writes")
+
+
+@pytest.fixture
+def lib(number: int, disk: Path) -> Iterator[library.Library]:
+    """With a file open."""
+    lib = library.load()
+    lib.open_file(str(disk))
+    yield lib
+    lib.inject_file_fault("")
+    lib.open_file(None)
+    lib.trim_host()
+
+
+def with_host_memory(lib: library.Library, disk: Path, limit_bytes: int) -> None:
+    """Opens the file where host memory is that short."""
+    lib.open_file(None)
+    lib.trim_host()
+    lib.set_host_limit(limit_bytes)
+    lib.open_file(str(disk))
+
+
+def drained() -> dict[str, int]:
+    """Statistics when the last buffer is gone: threads let go of them in their own time."""
+    for _ in range(200):
+        stats = settled()
+        if stats["far_buffers"] == 0:
+            break
+        time.sleep(0.01)
+    assert stats["far_buffers"] == stats["far_file_bytes_in_use"] == 0
+    return stats
+
+
+# Single swaps.
+
+
+@pytest.mark.parametrize("limit_bytes", [None, 6 * MIB])
+@pytest.mark.parametrize("elements", [301, MIB // 4, 1_000_003, 9 * MIB // 4 + 7])
+def test_every_byte_comes_back(
+    lib: library.Library, disk: Path, elements: int, limit_bytes: int | None
+) -> None:
+    """Of less than a piece, of whole ones, of several and a rest: 4 MiB each, or 1 MiB."""
+    if limit_bytes is not None:
+        with_host_memory(lib, disk, limit_bytes)
+    x = host_values(10)[:elements]
+    step = swapped_and_compared(["GPU:0"], 3, lazy=False, tier="file")
+    for k in range(2):
+        assert step(x, tf.constant(float(k)))
+    stats = drained()
+    assert stats["copies_out"] == stats["copies_in"] == stats["far_file_copies_out"] == 6
+    assert stats["far_file_bytes_out"] == stats["far_file_bytes_in"] == 6 * 4 * elements
+    assert stats["far_file_kept_bytes_out"] == 6 * 4 * elements
+    assert stats["far_file_peak_bytes"] == 3 * 4 * elements <= stats["file_bytes"]
+    assert stats["far_host_copies_out"] == stats["far_moved_on"] == stats["file_errors"] == 0
+    assert min(stats["far_file_busy_out_ns"], stats["far_file_busy_in_ns"]) > 0
+    assert stats["host_bytes_in_use"] == (MOST if limit_bytes is None else LEAST)
+    # What leaves is gone when its op has ended: two at a time are there.
+    assert stats["peak_load_bytes"] < 3 * 4 * elements + MIB
+
+
+def test_an_odd_number_of_bytes(lib: library.Library) -> None:
+    with tf.device("CPU:0"):
+        x = tf.cast(host_values(20)[: 4 * MIB + 77], tf.uint8)
+    assert swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")(x, tf.constant(0.0))
+    assert drained()["far_file_bytes_out"] == 2 * (4 * MIB + 77)
+
+
+@on_fake_card
+def test_the_host_waits_for_no_copy(lib: library.Library) -> None:
+    assert synchronizations("", tier="file") == synchronizations("")  # TensorFlow's own
+
+
+def test_swaps_are_verified(lib: library.Library, number: int) -> None:
+    lib.set_verify(number, True)
+    step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
+    assert step(host_values(5), tf.constant(0.0))
+
+
+def test_one_file_for_all_devices(lib: library.Library) -> None:
+    tfswap.reset_memory_stats("CPU:0")
+    step = swapped_and_compared(["GPU:0", "CPU:0"], 3, lazy=False, tier="file")
+    assert step(host_values(1), tf.constant(0.0))
+    gpu, cpu = drained(), tfswap.memory_stats("CPU:0")
+    assert gpu["far_file_copies_out"] == cpu["far_file_copies_out"] == 3
+    assert gpu["file_bytes"] == cpu["file_bytes"] > 0
+
+
+def test_without_a_file_it_is_host_memory(lib: library.Library) -> None:
+    lib.open_file(None)
+    assert swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")(
+        host_values(1), tf.constant(0.0)
+    )
+    stats = drained()
+    assert stats["far_host_copies_out"] == stats["far_moved_on"] == 2
+    assert stats["host_bytes_in_use"] == 0
+
+
+# Where host memory is short.
+
+
+@pytest.mark.parametrize("tier", ["host", "file"])
+def test_lazy_swaps_keep_the_budget(
+    lib: library.Library, disk: Path, number: int, tier: str
+) -> None:
+    with_host_memory(lib, disk, LEAST + 2 * MIB)
+    x = host_values(1)
+    step = swapped_and_compared(["GPU:0"], 8, lazy=True, tier=tier)
+    assert step(x, tf.constant(0.0))
+    assert drained()["copies_out"] == 0
+    lib.set_budget(number, tfswap.memory_stats("GPU:0")["bytes_in_use"] + 4 * MIB)
+    tfswap.reset_memory_stats("GPU:0")
+    for k in range(3):
+        assert step(x, tf.constant(float(k)))
+    stats = drained()
+    assert stats["peak_bytes"] <= stats["budget_bytes"]
+    assert stats["host_peak_bytes"] <= LEAST + 2 * MIB
+    assert 0 < stats["far_file_copies_out"] <= stats["copies_out"] < 3 * 8
+    assert (stats["far_host_copies_out"] > 0) == (tier == "host")
+    assert stats["far_moved_on"] == (stats["far_file_copies_out"] if tier == "host" else 0)
+
+
+def test_what_is_wanted_back_while_it_leaves_is_handed_over(
+    lib: library.Library, disk: Path
+) -> None:
+    with_host_memory(lib, disk, LEAST)
+    lib.inject_file_fault("slow")
+    # Meant for host memory, so the op is done with before the disk is.
+    step = swapped_and_compared(["GPU:0"], 3, lazy=False, tier="host")
+    for k in range(2):
+        assert step(host_values(2), tf.constant(float(k)))
+    stats = drained()
+    assert stats["copies_in"] < stats["copies_out"] == stats["far_moved_on"] == 6
+
+
+def test_there_is_no_way_to_the_file_without_pinned_memory(
+    lib: library.Library, disk: Path
+) -> None:
+    with pytest.raises(
+        library.LibraryError, match=r"needs 4\.0 MiB of pinned host memory.*Raise host_limit"
+    ):
+        with_host_memory(lib, disk, LEAST - 1)
+    stats = settled()
+    assert stats["file_bytes"] == stats["host_bytes_in_use"] == 0
+
+
+def test_a_file_that_is_closed_gives_back_what_it_holds(lib: library.Library) -> None:
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("GPU:0"):
+            handle = copy_to_host(tf.identity(x), tier="file")
+        with tf.control_dependencies([handle]), tf.device("CPU:0"):
+            closed = tf.py_function(lambda: lib.open_file(None), [], [])
+        with tf.control_dependencies([closed]), tf.device("GPU:0"):
+            return tf.identity(copy_from_host(handle, x.dtype))
+
+    x = host_values(5)
+    assert bool(tf.reduce_all(step(x).cpu() == x))
+    stats = drained()
+    assert stats["far_file_copies_out"] == stats["copies_in"] == 1
+    assert stats["file_bytes"] == stats["host_bytes_in_use"] == 0
+
+
+# When the disk fails.
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "errors"),
+    [("disk-full", "No space left", 0), ("write-error", "Input/output error", 4)],
+)
+def test_what_cannot_be_written_goes_to_host_memory(
+    lib: library.Library, kind: str, text: str, errors: int
+) -> None:
+    lib.inject_file_fault(kind)
+    step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
+    for k in range(2):
+        assert step(host_values(5), tf.constant(float(k)))
+    stats = drained()
+    assert stats["far_host_copies_out"] == stats["far_moved_on"] == stats["copies_in"] == 4
+    assert stats["far_file_copies_out"] == 0 and stats["file_errors"] == errors
+    assert text in lib.file_problem()
+
+
+def test_what_has_room_nowhere_stays_and_the_error_says_why(
+    lib: library.Library, disk: Path, number: int
+) -> None:
+    with_host_memory(lib, disk, LEAST)
+    lib.inject_file_fault("disk-full")
+    step = swapped_and_compared(["GPU:0"], 4, lazy=False, tier="file")
+    assert step(host_values(1), tf.constant(0.0))
+    assert drained()["copies_declined"] == 4
+    lib.set_budget(number, tfswap.memory_stats("GPU:0")["bytes_in_use"] + 3 * MIB)
+    with pytest.raises(tf.errors.ResourceExhaustedError) as error:
+        step(host_values(1), tf.constant(1.0))
+    assert "The file tier took no more either: no room for 1.0 MiB" in str(error.value)
+    lib.inject_file_fault("")
+    assert step(host_values(1), tf.constant(2.0))
+
+
+def test_short_transfers_are_gone_on_with(lib: library.Library) -> None:
+    step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
+    for kind in ("short-write", "short-read"):
+        lib.inject_file_fault(kind)
+        assert step(host_values(5), tf.constant(0.0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("read-error", "Input/output error"),
+        ("end-of-file", "the file is shorter than it was made"),
+        ("bit-flip", "are not the ones that were written"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_never_a_wrong_number(
+    lib: library.Library, kind: str, text: str
+) -> None:
+    step = swapped_and_compared(["GPU:0"], 3, lazy=False, tier="file")
+    assert step(host_values(9), tf.constant(0.0))
+    lib.inject_file_fault(kind)
+    with pytest.raises(tf.errors.InternalError, match="swapping in") as error:
+        step(host_values(9), tf.constant(1.0))
+    assert text in str(error.value)
+    drained()
+    lib.inject_file_fault("")
+    assert step(host_values(9), tf.constant(2.0))
+
+
+@pytest.mark.parametrize("kind", ["out", "in"])
+def test_a_failing_copy_is_an_error_and_the_next_step_works(
+    lib: library.Library, number: int, kind: str
+) -> None:
+    step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
+    lib.inject_fault(number, kind)
+    with pytest.raises(tf.errors.InternalError, match="injected fault"):
+        step(host_values(1), tf.constant(1.0))
+    lib.inject_fault(number, "")
+    assert step(host_values(1), tf.constant(2.0))
+    drained()
+
+
+# Trainings.
+
+
+def test_a_training_that_needs_the_file_has_the_same_losses(disk: Path) -> None:
+    told = trained(host_limit=LEAST + 2 * MIB, spill_dir=str(disk), codec=None)
+    assert "file" in told["planned"], told["notes"]
+    assert told["tiers"]["file"][0] > 0
+    assert not told["warnings"]
+    assert told["stats"]["far_file_bytes_in"] > 0 == told["stats"]["file_errors"]
+    assert told["stats"]["far_file_bytes_in_use"] == told["stats"]["file_bytes"] == 0
