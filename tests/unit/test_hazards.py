@@ -276,7 +276,7 @@ def piece_by_piece(host: Host) -> Iterator[None]:
 
 
 def came_back_and_leaves_by_pieces(host: Host) -> Iterator[None]:
-    """What a copy brought back leaves for the file before anybody has read it, and comes back."""
+    """What a copy brought back leaves for the file while its first reader has yet to read it."""
     yield host.make(A, "x")
     yield host.leave(A, F)
     yield host.free(A)
@@ -285,18 +285,27 @@ def came_back_and_leaves_by_pieces(host: Host) -> Iterator[None]:
     yield host.use(A, "x")
     yield host.piece_leaves(whole, A, G)
     yield host.free(A)
-    yield host.piece_comes_back(host.tracker.begin_in(B), B, G)
     yield host.make(A, "y")
-    yield host.leave(B, F)
     yield host.use(A, "y")
+    host.card.compute("read", HOST + G, "x")
+
+
+def came_back_by_pieces_and_leaves(host: Host) -> Iterator[None]:
+    """What came back from the file leaves again, by a copy, before anybody has read it."""
+    host.card.memory[HOST + G] = "x"
+    yield host.piece_comes_back(host.tracker.begin_in(B), B, G)
+    yield host.leave(B, F)
     yield host.free(B)
+    yield host.make(B, "y")
     yield host.come_back(C, F)
     yield host.use(C, "x")
+    yield host.use(B, "y")
 
 
 PROGRAMS = [
     piece_by_piece,
     came_back_and_leaves_by_pieces,
+    came_back_by_pieces_and_leaves,
     encoded_over_what_is_read,
     encoded_and_reused,
     the_end_of_a_far_block_is_reused,
@@ -449,7 +458,7 @@ def test_pieces_wait_for_what_compute_had_been_given_when_they_began() -> None:
     host.make(B, "y")
     for number in range(50):
         host.use(B, "y")
-        if number % 25 == 0:
+        if number == 40:
             host.leave(B, F)  # which waits for all of it
     host.piece_leaves(out, A, G)
     host.piece_comes_back(back, C, G)
@@ -463,6 +472,23 @@ def test_pieces_wait_for_what_compute_had_been_given_when_they_began() -> None:
                 break
     assert ahead < 10  # of more than 50
     assert card.memory[C] == "x"
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_pieces_come_back_to_memory_that_is_there(memory) -> None:
+    """What comes and goes with compute's queue is not there before compute has got so far."""
+    host = Host(memory)
+    host.make(A, "x")
+    host.leave(A, G)
+    host.card.finish(lambda queues: queues[0])
+    host.make(C, "z")
+    host.card.memory[HOST + F] = "y"
+    host.piece_comes_back(host.tracker.begin_in(B), B, F)
+    while host.card.can_run(Queue.FILE_IN):
+        host.card.run(Queue.FILE_IN)
+    assert (B in host.card.memory) == (memory == HazardTracker.Memory.IN_ORDER)
+    host.card.finish(lambda queues: queues[-1])
+    assert host.card.memory[B] == "y"
 
 
 def test_compute_waits_for_the_last_piece() -> None:
@@ -548,6 +574,15 @@ def test_host_memory_is_idle_when_its_copies_have_ended() -> None:
     assert host.tracker.is_idle(HOST + MIB, MIB)
     host.decode(B, F, 2 * MIB)
     assert not host.tracker.is_idle(HOST + MIB, MIB)
+    host.card.finish(lambda queues: queues[0])
+    host.piece_leaves(host.tracker.begin_out(B), B, G)
+    assert not host.tracker.is_idle(HOST + G, MIB)
+    host.card.finish(lambda queues: queues[0])
+    assert host.tracker.is_idle(HOST + G, MIB)
+    host.piece_comes_back(host.tracker.begin_in(A), A, G)
+    assert not host.tracker.is_idle(HOST + G, MIB)
+    host.card.finish(lambda queues: queues[0])
+    assert host.tracker.is_idle(HOST + G, MIB)
 
 
 def test_a_refused_copy_is_told() -> None:
