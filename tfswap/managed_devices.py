@@ -190,7 +190,7 @@ class ManagedDevices:
             return measured_link(self._library, self.device)
         except LibraryError:
             self._note(
-                f"the budget has no room to measure the link in: plans take it for "
+                f"budget or host_limit has no room to measure the link in: plans take it for "
                 f"{_ASSUMED_LINK / 1e9:g} GB/s"
             )
             return Machine("pinned host memory", _ASSUMED_LINK, _ASSUMED_LINK)

@@ -286,7 +286,7 @@ def test_a_failing_copy_is_an_error_and_the_next_step_works(
 
 
 def test_a_training_that_needs_the_file_has_the_same_losses(disk: Path) -> None:
-    told = trained(host_limit=LEAST + 2 * MIB, spill_dir=str(disk), codec=None)
+    told = trained(budget="8MiB", host_limit=LEAST + 2 * MIB, spill_dir=str(disk), codec=None)
     assert "file" in told["planned"], told["notes"]
     assert told["tiers"]["file"][0] > 0
     assert not any("file" in warning for warning in told["warnings"])
