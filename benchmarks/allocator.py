@@ -145,7 +145,7 @@ def train(case: Case) -> dict[str, Any]:
     found = timed(work.model, (work.x, work.y), swap, case.timed_steps)
     return {
         "losses": found.losses,
-        "step_s": round(statistics.median(found.seconds), 4),
+        "step_s": round(statistics.median(found.seconds[0]), 4),
         "unswapped_peak_bytes": swap.report["unswapped_peak_bytes"],
         "outcome": swap.report["outcome"],
         **_memory(case.allocator, found.after),

@@ -32,6 +32,9 @@ PLENTY_BYTES = 64 << 30
 
 _UNTIMED_STEPS = 2
 _MOST_STEPS = 60
+# Of several epochs; at the beginning of one, tensors may get other places.
+_STEPS_AN_EPOCH = 11
+_UNTIMED_STEPS_AN_EPOCH = 4
 # On the device, of a training that is over.
 _MOST_LEFT_BYTES = 1 << 20
 _TAIL_CHARACTERS = 1500
@@ -155,19 +158,28 @@ class Timed:
 
     Attributes:
         losses: After each step, every bit of them, as text.
-        seconds: Of the timed steps.
+        seconds: Of the timed steps, by epoch; without epochs that had none.
         before: `tfswap.memory_stats()` before the first of those.
         after: After the last one.
     """
 
     losses: list[str]
-    seconds: list[float]
+    seconds: list[list[float]]
     before: dict[str, Any]
     after: dict[str, Any]
 
 
-def timed(model: Any, batch: tuple[Any, Any], swap: Any, timed_steps: int) -> Timed:
+def timed(
+    model: Any, batch: tuple[Any, Any], swap: Any, timed_steps: int, epochs: int = 1
+) -> Timed:
     """Trains on the same batch until so many steps have been timed in the steady state.
+
+    Args:
+        model: Compiled.
+        batch: Inputs and targets.
+        swap: The `AutoSwap` to train under.
+        timed_steps: How many, if there is one epoch.
+        epochs: Of more than one, all steps in the steady state are timed but the first ones.
 
     Raises:
         RuntimeError: There was no steady state.
@@ -182,6 +194,13 @@ def timed(model: Any, batch: tuple[Any, Any], swap: Any, timed_steps: int) -> Ti
     class Timer(keras.callbacks.Callback):
         """Goes behind AutoSwap: what it sees is the state after the step."""
 
+        steady_steps = 0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            found.seconds.append([])
+            if epoch:
+                self.steady_steps = min(self.steady_steps, _UNTIMED_STEPS - _UNTIMED_STEPS_AN_EPOCH)
+
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             self.start_s = time.perf_counter()
 
@@ -192,16 +211,21 @@ def timed(model: Any, batch: tuple[Any, Any], swap: Any, timed_steps: int) -> Ti
             if tfswap.status()["trainings"][0]["phase"] != "steady":
                 return
             # The first step after a change touches memory for the first time.
-            found.seconds.append(seconds)
-            if len(found.seconds) == _UNTIMED_STEPS:
+            self.steady_steps += 1
+            if self.steady_steps > _UNTIMED_STEPS:
+                found.seconds[-1].append(seconds)
+            elif not found.before and self.steady_steps == _UNTIMED_STEPS:
                 found.before.update(found.after)
-            self.model.stop_training = len(found.seconds) == _UNTIMED_STEPS + timed_steps
+            if epochs == 1:
+                self.model.stop_training = len(found.seconds[-1]) == timed_steps
 
-    data = tf.data.Dataset.from_tensors(batch).repeat(_MOST_STEPS)
-    model.fit(data, epochs=1, verbose=0, callbacks=[swap, Timer()])
-    if len(found.seconds) < _UNTIMED_STEPS + timed_steps:
-        raise RuntimeError(f"no steady state in {_MOST_STEPS} steps: {swap.report['notes']}")
-    del found.seconds[:_UNTIMED_STEPS]
+    data = tf.data.Dataset.from_tensors(batch).repeat()
+    steps = _MOST_STEPS if epochs == 1 else _STEPS_AN_EPOCH
+    callbacks = [swap, Timer()]
+    model.fit(data, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
+    found.seconds[:] = [each for each in found.seconds if each]
+    if not found.seconds or (epochs == 1 and len(found.seconds[0]) < timed_steps):
+        raise RuntimeError(f"no steady state in {steps * epochs} steps: {swap.report['notes']}")
     return found
 
 

@@ -66,7 +66,14 @@ class Attempt:
         """Relative error of the predicted peak."""
         return abs(self.demand_bytes / max(self.function.predicted_peak_bytes, 1) - 1)
 
+    @property
+    def is_as_foretold(self) -> bool:
+        """Whether the plan is right: where it moves nothing, nothing was moved."""
+        if not self.function.swaps and self.bytes_out == 0:
+            return True
+        return self.off <= TOLERANCE
+
 
 def best(attempts: Sequence[Attempt]) -> Attempt:
     """Of those whose peak was as foretold (if there are any), the fastest."""
-    return min(attempts, key=lambda a: (a.off > TOLERANCE, a.step_s))
+    return min(attempts, key=lambda a: (not a.is_as_foretold, a.step_s))

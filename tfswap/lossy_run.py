@@ -58,12 +58,18 @@ class LossyRun:
         self._has_candidates = False
         self.rates: RateRange | None = None
 
-    def epoch_begins(self, epoch: int) -> None:
-        """Slides the rate; epochs are counted as `fit` does, maybe not from 0."""
+    def epoch_begins(self, epoch: int) -> bool:
+        """Slides the rate; epochs are counted as `fit` does, maybe not from 0.
+
+        Returns:
+            Whether it is another one now.
+        """
+        before = self._rate()
         if self._first is None:
             self._first = epoch
         self._epoch = epoch - self._first
         self._put_in_force()
+        return self._rate() != before
 
     def choice(self, profile: Profile) -> LossyChoice:
         """What may be kept lossily in this epoch."""

@@ -279,15 +279,7 @@ class ManagedDevices:
     def tiers(self) -> tuple[TierUse, ...]:
         """What went through the planned device's far memory since `take`."""
         stats, before = self._library.memory_stats(self.device), self._before[self.device]
-        return tuple(
-            TierUse(
-                name,
-                stats[f"far_{name}_peak_bytes"],
-                stats[f"far_{name}_bytes_out"] - before[f"far_{name}_bytes_out"],
-                stats[f"far_{name}_kept_bytes_out"] - before[f"far_{name}_kept_bytes_out"],
-            )
-            for name in TIERS
-        )
+        return tuple(TierUse.between(name, before, stats) for name in TIERS)
 
     def first_step_begins(self) -> None:
         """Remembers what each device holds before it."""

@@ -115,7 +115,7 @@ def plan_function(
         unswapped_peak_bytes=profile.unswapped_peak_bytes,
         unswapped_step_ns=timeline.step_ns,
     )
-    if graph is not None and decision.swaps:
+    if graph is not None:
         kept = kept_order(profile, graph, function, decision.swaps, budget_bytes)
         function = dataclasses.replace(function, order=(*function.order, *kept))
     least = min(least_wait_ns(timeline, machine, budget_bytes), assignment.result.stall_ns)

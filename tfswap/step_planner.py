@@ -17,6 +17,7 @@ from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planners.lossy_choice import LossyChoice
+from tfswap.planners.portfolio import AUTO
 from tfswap.planning import Planned, placed_anew, plan_function, tensor_swaps
 from tfswap.profile import Profile, profile_step
 from tfswap.trace import StepTrace
@@ -111,11 +112,15 @@ class StepPlanner:
             BudgetTooSmall: No plan fits the budget.
             FarMemoryTooSmall: What is to leave has room nowhere.
         """
+        assert self.profile is not None
         budget_bytes = int(self._devices.budget_bytes / self._measured_to_simulated)
-        try:
-            planned = self._planned(int((1 - _SPARE) * budget_bytes))
-        except BudgetTooSmall:
-            planned = self._planned(budget_bytes)
+        if self.profile.unswapped_peak_bytes <= budget_bytes:
+            planned = self._planned(budget_bytes, AUTO)  # some papers' policies move what fits, too
+        else:
+            try:
+                planned = self._planned(int((1 - _SPARE) * budget_bytes), self._options.policy)
+            except BudgetTooSmall:
+                planned = self._planned(budget_bytes, self._options.policy)
         peak_bytes = int(planned.function.predicted_peak_bytes * self._measured_to_simulated)
         function = dataclasses.replace(planned.function, predicted_peak_bytes=peak_bytes)
         planned = dataclasses.replace(planned, function=function)
@@ -123,11 +128,11 @@ class StepPlanner:
         self._lossy.rates = planned.rates
         return planned
 
-    def _planned(self, budget_bytes: int) -> Planned:
+    def _planned(self, budget_bytes: int, policy: str) -> Planned:
         assert self.profile is not None
         return plan_function(
             self.profile,
-            self._options.policy,
+            policy,
             self.machine,
             budget_bytes,
             self._options.planning_time_s,

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from tfswap.address_run import AddressRun
-from tfswap.attempt import TOLERANCE, Attempt, MeasuredStep, best
+from tfswap.attempt import Attempt, MeasuredStep, best
 from tfswap.far_ratios import RatioSamples
 from tfswap.lossy_run import LossyRun, check_plan
 from tfswap.managed_devices import ManagedDevices
@@ -45,10 +45,11 @@ _MEASURED_STEPS = 2
 _PROFILED_STEPS = 2
 # Steps that allocate less than this share of what another one does are for a smaller batch.
 _FULL = 0.95
-# How often tensors' places are looked at again, at most.
+# How often tensors' places are looked at again, at most; and where lossy codecs have another rate.
 _STEPS_BETWEEN_LOOKS = 32
+_STEPS_AT_A_RATE = 8
 # Where even the worst order of ops stays below this share of the budget, a model is left alone;
-# otherwise the lazy swaps stay, which cost nothing as long as nothing has to move.
+# otherwise there is a plan, be it for the order alone.
 _CLEARLY_FITS = 0.97
 
 
@@ -216,13 +217,16 @@ class SwapRun:
 
     def epoch_begins(self, epoch: int) -> None:
         """What codecs make of tensors drifts, and disks slow down: its first step is looked at."""
+        due_after = _STEPS_BETWEEN_LOOKS
         if self._phase is not _Phase.IDLE:
-            self._lossy.epoch_begins(epoch)
+            if self._lossy.epoch_begins(epoch):
+                due_after = _STEPS_AT_A_RATE
             self.report.lossy = self._lossy.use()
         self._looks_at_places = (
             self._phase is _Phase.STEADY
-            and self._steps_since_look >= _STEPS_BETWEEN_LOOKS
+            and self._steps_since_look >= due_after
             and self._planner.has_planned
+            and self.report.outcome == "swapped"
             and (self._options.codec in (AUTO, CSWAP) or self._options.spill_dir is not None)
         )
 
@@ -366,14 +370,13 @@ class SwapRun:
             self._plan = dataclasses.replace(self._plan, budget_bytes=self._devices.budget_bytes)
         self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
         self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
-        if profile.unswapped_peak_bytes <= self._devices.budget_bytes:
+        if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
             self.report.outcome = "fits"
             self.report.predicted_peak_bytes = profile.unswapped_peak_bytes
-            if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
-                # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
-                self._plan = self._plan.with_function(FunctionPlan(self._planner.fingerprint))
-                self._session.push(self._plan)
-                self._is_stock = True
+            # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
+            self._plan = self._plan.with_function(FunctionPlan(self._planner.fingerprint))
+            self._session.push(self._plan)
+            self._is_stock = True
             self._measured = []
             self._settled()
             self._print_summary()
@@ -421,7 +424,7 @@ class SwapRun:
         self._plan = self._plan.with_function(function)
         self._lossy.adopt(self._plan)
         self._session.push(self._plan)
-        self.report.outcome = "swapped"
+        self.report.outcome = "swapped" if function.swaps else "fits"
         self.report.plan = self._plan
         self.report.predicted_peak_bytes = function.predicted_peak_bytes
         self.report.predicted_step_s = function.predicted_step_ns / 1e9
@@ -442,7 +445,7 @@ class SwapRun:
         attempt = Attempt.of(function, self._measured)
         self._attempts.append(attempt)
         given = self._options.plan is not None and self._planner.profile is None
-        if attempt.off > TOLERANCE and not given and len(self._attempts) <= _MAX_CORRECTIONS:
+        if not attempt.is_as_foretold and not given and len(self._attempts) <= _MAX_CORRECTIONS:
             self._planner.correct(attempt)
             self.report.corrections += 1
             if self._plan_and_push():

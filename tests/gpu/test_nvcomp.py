@@ -274,7 +274,7 @@ def test_without_nvcomp_it_warns_what_to_install() -> None:
 
 
 def test_a_training_ends_where_something_cannot_be_decoded() -> None:
-    options = {"budget": "7MiB", "codec": "lz4", "fault": "unpack status"}
+    options = {"budget": "8MiB", "codec": "lz4", "fault": "unpack status"}
     told = ran(TRAINING, json.dumps(options), **fake_nvcomp.there())
     assert "kept by lz4 could not be decoded when it came back" in told["error"]
     assert 8 <= len(told["losses"]) < len(unswapped()["losses"])

@@ -113,6 +113,7 @@ def test_codecs_are_chosen_on_a_slow_link(unswapped, codec):
     assert tiers_of(swap)["compressed"].bytes_out > 0
 
 
+@pytest.mark.slow
 def test_codecs_are_chosen_again_when_ratios_drift(unswapped, monkeypatch):
     """At first nothing gets any smaller, later everything does."""
     ratio = {"zvc": 1.0}
@@ -151,12 +152,6 @@ def test_lazy_swaps_go_on_in_the_file(unswapped, disk):
     assert max(losses.peaks) <= swap.report.budget_bytes
 
 
-def test_no_room_anywhere_says_what_to_do(unswapped):
-    with pytest.raises(tf.errors.ResourceExhaustedError, match="Far memory is full") as error:
-        swapped(unswapped, host_limit=1)
-    assert "raise host_limit, or give a spill_dir on a disk" in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("folder", "text"), [("/nonexistent/folder", "/nonexistent/folder"), ("/proc", "/proc")]
 )
@@ -185,6 +180,23 @@ def with_fault(lib, unswapped, disk, kind, **options) -> tuple[Losses, tfswap.Au
     swap = tfswap.AutoSwap(budget=budget, spill_dir=disk, verbose=0, codec=None, **options)
     faults = Fault(lib, kind)
     return trained(lambda: compiled(convolutions()), [swap, faults], epochs=2), swap
+
+
+def test_no_room_anywhere_says_what_to_do(unswapped):
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="Far memory is full") as error:
+        swapped(unswapped, host_limit=1)
+    assert "raise host_limit, or give a spill_dir on a disk" in str(error.value)
+
+
+def test_no_room_on_the_disk_either_says_so(lib, unswapped, disk):
+    swap = tfswap.AutoSwap(
+        budget=budget_of(unswapped, 0.6), spill_dir=disk, host_limit=1, verbose=0
+    )
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="Far memory is full") as error:
+        trained(lambda: compiled(convolutions()), [swap, Fault(lib, "disk-full", step=1)])
+    assert "raise host_limit. The file tier took no more either: no room" in str(error.value)
+    assert "No space left on device" in str(error.value)
+    assert tfswap.memory_stats()["budget_bytes"] is None
 
 
 @pytest.mark.parametrize(
@@ -235,6 +247,7 @@ def test_what_cannot_be_read_is_an_error_never_a_wrong_number(lib, unswapped, di
     assert again.losses == unswapped.losses
 
 
+@pytest.mark.slow
 def test_places_are_planned_again_when_the_disk_slows_down(lib, unswapped, disk, monkeypatch):
     """What went to a fast file is encoded once the file is slow."""
     fast = FarTier(FILE, 20e9, 20e9, 0, 0, 1 << 40)

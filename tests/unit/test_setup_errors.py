@@ -107,12 +107,31 @@ def test_pips_own_paths_are_left_out(build: ModuleType) -> None:
 
 
 def test_dependency_files(build: ModuleType) -> None:
-    rule = "build/a.o: cc/a.cc \\\n cc/with\\ blank.h \\\n  cc/b.h\n"
+    rule = "build/a.o: cc/a.cc \\\n cc/with\\ blank.h \\\n  cc/b.h \\\n gone/shared_headers.h.gch\n"
     assert build.dependency_files(rule) == [
         Path("cc/a.cc"),
         Path("cc/with blank.h"),
         Path("cc/b.h"),
     ]
+
+
+def test_headers_are_read_once_for_all_files(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = build.find_compiler()
+    if not compiler.precompiles:
+        pytest.skip("not by this compiler")
+    assert not build.Compiler(("ccache", "g++"), compiler.version).precompiles
+    assert not build.Compiler(("clang++",), "clang version 14").precompiles
+    monkeypatch.setattr(build, "SHARED_HEADERS", "inline int there() { return 1; }\n")
+    flags = build.read_shared_headers(compiler, ("-O2", "-Wall"), tmp_path)
+    assert flags == ("-include", str(tmp_path / "shared_headers.h"))
+    assert (tmp_path / "shared_headers.h.gch").exists()
+    (tmp_path / "a.cc").write_text("int main() { return there(); }\n")
+    command = [*compiler.command, "-O2", "-Wall", *flags, "-Winvalid-pch", "-Werror"]
+    subprocess.run([*command, "-c", "a.cc"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(build, "SHARED_HEADERS", "#include <that_is_not_there.h>\n")
+    assert build.read_shared_headers(compiler, ("-O2",), tmp_path) == ()
 
 
 def test_an_object_is_current_until_a_file_or_the_command_changes(

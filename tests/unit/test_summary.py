@@ -21,6 +21,16 @@ def test_a_few_lines_that_all_say_who_speaks(outcome):
     assert all(line.startswith("tfswap: ") and len(line) <= 110 for line in lines)
 
 
+def test_the_use_of_a_tier_survives_a_reset_of_the_counts():
+    names = ("bytes_out", "kept_bytes_out", "peak_bytes")
+    before, after, reset = (
+        {f"far_host_{name}": count for name, count in zip(names, counts, strict=True)}
+        for counts in ((100, 90, 7), (300, 240, 9), (50, 40, 3))
+    )
+    assert TierUse.between("host", before, after) == TierUse("host", 9, 200, 150)
+    assert TierUse.between("host", before, reset) == TierUse("host", 3, 50, 40)
+
+
 def test_predictions_stand_beside_measurements():
     report = Report(
         outcome="swapped",

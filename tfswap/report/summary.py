@@ -30,6 +30,18 @@ class TierUse:
     bytes_out: int
     kept_bytes_out: int
 
+    @classmethod
+    def between(cls, name: str, before: Mapping[str, int], after: Mapping[str, int]) -> TierUse:
+        """From a device's statistics; from their last reset on, if there was one in between."""
+
+        def since(count: str) -> int:
+            counted = after[f"far_{name}_{count}"]
+            known = before[f"far_{name}_{count}"]
+            return counted - known if counted >= known else counted
+
+        peak_bytes = after[f"far_{name}_peak_bytes"]
+        return cls(name, peak_bytes, since("bytes_out"), since("kept_bytes_out"))
+
 
 @dataclass(frozen=True)
 class TensorLoss:

@@ -13,7 +13,8 @@ namespace tfswap {
 // milestones is parked, leaves only when an allocation needs its room, and of the parked ones
 // those that are needed last leave first (Belady's rule; the graph knows the order). It is called
 // back `kLookAhead` milestones before its next reader: in time to overlap with one of them, and no
-// sooner, for what is back takes room.
+// sooner, for what is back takes room; so it is not before a pooling's gradient, which makes many
+// times what it reads.
 //
 //   depth    1     2     3     4     5     6     7
 //   tensor   [made, read]                 | [read by the backward part]

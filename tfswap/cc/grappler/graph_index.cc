@@ -81,6 +81,13 @@ const OpNames& OtherGateable() {
   return *ops;
 }
 
+// Ops that make far more than they read, beside what they read: no room for anything else then.
+const OpNames& Unfolding() {
+  static const auto* ops = new OpNames{"AvgPoolGrad", "AvgPool3DGrad", "MaxPoolGrad",
+                                       "MaxPool3DGrad", "MaxPoolGradWithArgmax"};
+  return *ops;
+}
+
 // Ops that a later pass may fuse with a neighbour (oneDNN's layout pass), or that do nothing at a
 // time of their own.
 const OpNames& MayBeFused() {
@@ -277,7 +284,8 @@ int GraphIndex::TriggerBefore(int n, int count, int above_depth) const {
   int trigger = -1;
   for (int at = critical_[n]; at >= 0 && depth_[at] > above_depth; at = critical_[at]) {
     if (AliveWith(at, n) && IsRewirable(at) && IsManaged(at)) trigger = at;
-    if (IsMilestone(at) && --count <= 0 && trigger >= 0) break;
+    if (IsMilestone(at)) --count;
+    if ((count <= 0 || Unfolding().count(node(at).op()) > 0) && trigger >= 0) break;
   }
   return trigger;
 }
