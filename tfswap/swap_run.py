@@ -48,9 +48,9 @@ _FULL = 0.95
 # How often tensors' places are looked at again, at most; and where lossy codecs have another rate.
 _STEPS_BETWEEN_LOOKS = 32
 _STEPS_AT_A_RATE = 8
-# Where even the worst order of ops stays below this share of the budget, a model is left alone;
-# otherwise there is a plan, be it for the order alone.
-_CLEARLY_FITS = 0.97
+# A model that needs no more than this share of the budget is left alone. Others have a plan, be it
+# for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.
+_CLEARLY_FITS = 0.8
 
 
 class _Phase(enum.Enum):
