@@ -55,7 +55,8 @@ class GraphIndex {
   int MilestoneBefore(int n, int count) const;
   // An op on that way, deeper than `above_depth` and alive with `n`, to start a swap-in for it: the
   // `count`-th milestone before `n`, or as near to it as there is one (what is inside of a loop can
-  // start nothing outside); nearer to `n`, an op that needs all room for itself. -1 if there is none.
+  // start nothing outside); nearer to `n`, an op that needs all room for itself. -1 if there is
+  // none.
   int TriggerBefore(int n, int count, int above_depth) const;
   // The gateable op nearest before `n` on its longest way, if there is another one between it and
   // position `above`; -1 otherwise.
