@@ -70,7 +70,7 @@ print(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("checked", ["", "verify"])
+@pytest.mark.parametrize("checked", ["", pytest.param("verify", marks=pytest.mark.slow)])
 def test_every_byte_comes_back_under_a_plan_and_at_planned_addresses(
     checked: str, tmp_path: Path
 ) -> None:

@@ -193,6 +193,7 @@ print(json.dumps({"path": find_nvcomp(), "problems": problems, "same": same,
 """
 
 
+@pytest.mark.slow
 def test_releases_5_and_6_work_and_others_are_refused() -> None:
     def told(**environment: str) -> dict[str, object]:
         return ran(USING, **fake_nvcomp.there(**environment))
