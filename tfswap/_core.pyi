@@ -123,6 +123,7 @@ class LocalSearch:
         usable: NDArray[np.bool_],
         op_context: NDArray[np.int32],
         absence_context: NDArray[np.int32],
+        forms: NDArray[np.int64],
         min_bytes: int,
         tier: Tier,
         limit_bytes: int,
@@ -138,7 +139,7 @@ class LocalSearch:
     def stall_ns(self) -> int: ...
     @property
     def tried(self) -> int: ...
-    def swaps(self) -> list[tuple[int, int, int]]:
+    def swaps(self) -> list[tuple[int, int, int, int, int, int, int, int]]:
         """(absence, gate_op, trigger_op) of each, by absence."""
 
 def measure_copy_speed(bytes: int, repeats: int) -> float:

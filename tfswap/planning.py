@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfswap import codecs
 from tfswap.far_tier import FILE, FarTier
@@ -28,6 +27,7 @@ from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
 from tfswap.planners.lossy_choice import LossyChoice, RateRange, with_lossy, worthwhile_rates
 from tfswap.planners.lossy_rate import MOST_RATE
+from tfswap.planners.reselection import chosen_again
 from tfswap.profile import Profile
 from tfswap.simulator import NO_LIMIT, Link, Swap
 from tfswap.timeline import Absence, Timeline
@@ -41,7 +41,8 @@ class Planned:
         function: The plan.
         decision: What the planner said, under one link.
         assignment: Where in far memory each tensor goes; simulated with that.
-        least_wait_ns: What no plan of swaps waits less than, in this budget and on this link.
+        least_wait_ns: What no plan of swaps waits less than, in this budget and on this link,
+            were every tensor kept as small as the smallest of these.
         rates: Between which lossy codecs are worth it; None if they may not be used, or are not.
     """
 
@@ -105,6 +106,11 @@ def plan_function(
     if far.file is not None and any(place.tier == FILE for place in chosen[1].places.values()):
         chosen = min(chosen, under(far.file), key=lambda each: each[1].cost_ns)
     decision, assignment, rates = chosen
+    if policy == portfolio.AUTO and codec == AUTO:
+        known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
+        decision, assignment = chosen_again(
+            timeline, decision, assignment, far, known, budget_bytes, planning_time_s, say
+        )
     function = FunctionPlan(
         fingerprint=profile.fingerprint,
         swaps=tensor_swaps(profile, decision.swaps, assignment.places),
@@ -117,8 +123,15 @@ def plan_function(
     )
     if graph is not None:
         kept = kept_order(profile, graph, function, decision.swaps, budget_bytes)
-        function = dataclasses.replace(function, order=(*function.order, *kept))
-    least = min(least_wait_ns(timeline, machine, budget_bytes), assignment.result.stall_ns)
+        function = replace(function, order=(*function.order, *kept))
+    # As if every tensor got as small as the smallest.
+    smallest = min((place.ratio for place in assignment.places.values()), default=1.0)
+    fastest = replace(
+        far.host,
+        out_bytes_per_s=machine.out_bytes_per_s / smallest,
+        in_bytes_per_s=machine.in_bytes_per_s / smallest,
+    )
+    least = min(least_wait_ns(timeline, fastest, budget_bytes), assignment.result.stall_ns)
     return Planned(function, decision, assignment, least, rates)
 
 

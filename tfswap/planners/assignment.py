@@ -27,6 +27,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfswap import codecs
 from tfswap.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, FarTier
 from tfswap.machine import cores
@@ -174,6 +177,16 @@ def at_places(
     return search.tried(now)
 
 
+def forms(timeline: Timeline, far: FarMemory, ratios: Ratios) -> NDArray[np.int64]:
+    """How each absence's buffer is away for the least time, were it swapped: [absences, 3].
+
+    Returns:
+        `Swap`'s far_bytes, encode_ns and decode_ns, in memory.
+    """
+    swaps = tuple(Swap(absence) for absence in range(len(timeline.absences)))
+    return _Search(timeline, swaps, far, ratios).shortest()
+
+
 class _Search:
     """Places of all far copies, changed one at a time."""
 
@@ -252,6 +265,27 @@ class _Search:
             if self.best.cost_ns >= before_ns:
                 return
 
+    def shortest(self) -> NDArray[np.int64]:
+        """By absence, far_bytes, encode_ns and decode_ns of what takes least time by itself."""
+        host = self._far.host
+
+        def taken_ns(choice: tuple[Swap, int]) -> float:
+            placed, cores_ns = choice
+            bytes_ = self._size_bytes(placed) if placed.far_bytes < 0 else placed.far_bytes
+            link_ns = bytes_ * 1e9 / host.out_bytes_per_s + bytes_ * 1e9 / host.in_bytes_per_s
+            return link_ns + placed.encode_ns + placed.decode_ns + cores_ns
+
+        found = np.zeros((len(self._swaps), 3), dtype=np.int64)
+        for tensor, own in self._of_tensor.items():
+            places = (Place(HOST), *self._encoded(tensor))
+            for swap in own:
+                best, _ = min((self._placed(swap, place) for place in places), key=taken_ns)
+                found[swap.absence] = best.far_bytes, best.encode_ns, best.decode_ns
+        return found
+
+    def _size_bytes(self, swap: Swap) -> int:
+        return int(self._timeline.buffer_bytes[self._timeline.absences[swap.absence].buffer])
+
     def _choices(self, tensor: str, encode: bool) -> list[Place]:
         now = self.best.places[tensor]
         choices = [Place(HOST)] if encode or now.tier == FILE else []
@@ -281,8 +315,7 @@ class _Search:
 
     def _by_size(self) -> list[str]:
         def size_bytes(tensor: str) -> int:
-            absence = self._timeline.absences[self._of_tensor[tensor][0].absence]
-            return int(self._timeline.buffer_bytes[absence.buffer])
+            return self._size_bytes(self._of_tensor[tensor][0])
 
         return sorted(self._of_tensor, key=lambda tensor: (-size_bytes(tensor), tensor))
 
@@ -321,7 +354,7 @@ class _Search:
 
     def _placed(self, swap: Swap, place: Place) -> tuple[Swap, int]:
         """The swap at its place, and what ops lose to its copies."""
-        size_bytes = int(self._timeline.buffer_bytes[self._timeline.absences[swap.absence].buffer])
+        size_bytes = self._size_bytes(swap)
         plain = replace(swap, far_bytes=-1, encode_ns=0, decode_ns=0)
         if place.tier == FILE:
             assert self._far.file is not None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfswap import _core
 from tfswap.planners.decision import MIB, Decision, copying_ns, cost
@@ -33,6 +34,7 @@ def improved(
     min_bytes: int = MIB,
     tries: int = _NO_LIMIT,
     seed: int = 1,
+    forms: NDArray[np.int64] | None = None,
 ) -> Decision:
     """The decision, or a better one that was found in time.
 
@@ -48,6 +50,8 @@ def improved(
         min_bytes: smaller buffers stay.
         tries: how many plans to try at most.
         seed: of the choice of plans.
+        forms: by absence, what becomes of its buffer in far memory if a swap of it is taken up:
+            [absences, 3], `Swap`'s far_bytes, encode_ns and decode_ns. None: they stay as they are.
     """
     enough_ns = int(timeline.step_ns * _NEGLIGIBLE)
     begun_s = time.monotonic()
@@ -61,6 +65,7 @@ def improved(
         usable=timeline.op_gateable,
         op_context=timeline.op_context,
         absence_context=np.array([a.context for a in timeline.absences], dtype=np.int32),
+        forms=np.empty(0, dtype=np.int64) if forms is None else forms.ravel(),
         min_bytes=min_bytes,
         tier=core_tiers(machine)[0],
         limit_bytes=limit_bytes,

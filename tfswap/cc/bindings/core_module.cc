@@ -198,7 +198,8 @@ void BindSimulator(py::module_& module) {
 std::unique_ptr<LocalSearch> MakeSearch(const std::shared_ptr<Timeline>& timeline,
                                         const Array<int64_t>& rows, const Array<bool>& usable,
                                         const Array<int32_t>& op_context,
-                                        const Array<int32_t>& absence_context, int64_t min_bytes,
+                                        const Array<int32_t>& absence_context,
+                                        const Array<int64_t>& forms, int64_t min_bytes,
                                         const Tier& tier, int64_t limit_bytes,
                                         std::optional<Tier> slow, double copying_ns_per_byte,
                                         int64_t enough_ns, uint64_t seed) {
@@ -206,6 +207,10 @@ std::unique_ptr<LocalSearch> MakeSearch(const std::shared_ptr<Timeline>& timelin
   rules.usable = ToVector(usable);
   rules.op_context = ToVector(op_context);
   rules.absence_context = ToVector(absence_context);
+  const std::vector<int64_t> numbers = ToVector(forms);
+  for (size_t i = 0; i + 2 < numbers.size(); i += 3) {
+    rules.forms.push_back({numbers[i], numbers[i + 1], numbers[i + 2]});
+  }
   rules.min_bytes = min_bytes;
   rules.tier = tier;
   rules.limit_bytes = limit_bytes;
@@ -218,17 +223,20 @@ std::unique_ptr<LocalSearch> MakeSearch(const std::shared_ptr<Timeline>& timelin
 void BindLocalSearch(py::module_& module) {
   py::class_<LocalSearch>(module, "LocalSearch")
       .def(py::init(&MakeSearch), py::arg("timeline"), py::arg("swaps"), py::arg("usable"),
-           py::arg("op_context"), py::arg("absence_context"), py::arg("min_bytes"), py::arg("tier"),
-           py::arg("limit_bytes"), py::arg("slow"), py::arg("copying_ns_per_byte"),
-           py::arg("enough_ns"), py::arg("seed"))
+           py::arg("op_context"), py::arg("absence_context"), py::arg("forms"),
+           py::arg("min_bytes"), py::arg("tier"), py::arg("limit_bytes"), py::arg("slow"),
+           py::arg("copying_ns_per_byte"), py::arg("enough_ns"), py::arg("seed"))
       .def("run", &LocalSearch::Run, py::arg("seconds"), py::arg("tries"),
            py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("stall_ns", &LocalSearch::stall_ns)
       .def_property_readonly("tried", &LocalSearch::tried)
       .def("swaps", [](const LocalSearch& search) {
-        std::vector<std::tuple<int32_t, int32_t, int32_t>> rows;
+        using Row = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, Bytes, Nanoseconds,
+                               Nanoseconds>;
+        std::vector<Row> rows;
         for (const Swap& swap : search.swaps()) {
-          rows.emplace_back(swap.absence, swap.gate_op, swap.trigger_op);
+          rows.emplace_back(swap.absence, swap.gate_op, swap.trigger_op, swap.tier, swap.sections,
+                            swap.far_bytes, swap.encode_ns, swap.decode_ns);
         }
         return rows;
       });

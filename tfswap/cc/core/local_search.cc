@@ -33,6 +33,8 @@ LocalSearch::LocalSearch(std::shared_ptr<const Timeline> timeline, SearchRules r
           "usable and op_context need an entry an op");
   Require(rules_.absence_context.size() == timeline_->data().absences.size(),
           "absence_context needs an entry an absence");
+  Require(rules_.forms.empty() || rules_.forms.size() == rules_.absence_context.size(),
+          "forms need an entry an absence");
   if (rules_.slow) slow_tiers_.push_back(*rules_.slow);
   std::sort(swaps_.begin(), swaps_.end(),
             [](const Swap& a, const Swap& b) { return a.absence < b.absence; });
@@ -223,6 +225,12 @@ void LocalSearch::Shift(Swap* swap) {
 Swap LocalSearch::Like(const Swap& swap, const Option& other) const {
   Swap like;
   like.absence = other.absence;
+  if (!rules_.forms.empty()) {
+    const FarForm& form = rules_.forms[other.absence];
+    like.far_bytes = form.far_bytes;
+    like.encode_ns = form.encode_ns;
+    like.decode_ns = form.decode_ns;
+  }
   const Anchors& anchors = *other.anchors;
   if (swap.gate_op != kNone && other.num_gates > 0) {
     const int32_t start = timeline_->start_position(swap.gate_op);

@@ -20,11 +20,19 @@
 
 namespace tfswap {
 
+// What becomes of a buffer in far memory; see Swap.
+struct FarForm {
+  Bytes far_bytes = -1;
+  Nanoseconds encode_ns = 0;
+  Nanoseconds decode_ns = 0;
+};
+
 // What a plan may be, and what it is to be good at.
 struct SearchRules {
   std::vector<bool> usable;              // by op: may gate or trigger
   std::vector<int32_t> op_context;       // by op; gates and triggers are of the absence's context
   std::vector<int32_t> absence_context;  // by absence
+  std::vector<FarForm> forms;            // by absence, of swaps that are taken up; empty: as it is
   Bytes min_bytes = 1;                   // smaller buffers stay
   Tier tier;
   Bytes limit_bytes = 0;           // of the load
