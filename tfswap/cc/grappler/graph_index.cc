@@ -284,8 +284,8 @@ int GraphIndex::TriggerBefore(int n, int count, int above_depth) const {
   int trigger = -1;
   for (int at = critical_[n]; at >= 0 && depth_[at] > above_depth; at = critical_[at]) {
     if (AliveWith(at, n) && IsRewirable(at) && IsManaged(at)) trigger = at;
-    if (IsMilestone(at)) --count;
-    if ((count <= 0 || Unfolding().count(node(at).op()) > 0) && trigger >= 0) break;
+    const bool is_far_enough = IsMilestone(at) && --count <= 0;
+    if ((is_far_enough || Unfolding().count(node(at).op()) > 0) && trigger >= 0) break;
   }
   return trigger;
 }
