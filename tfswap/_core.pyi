@@ -140,7 +140,7 @@ class LocalSearch:
     @property
     def tried(self) -> int: ...
     def swaps(self) -> list[tuple[int, int, int, int, int, int, int, int]]:
-        """(absence, gate_op, trigger_op) of each, by absence."""
+        """All fields of each `Swap`, by absence."""
 
 def measure_copy_speed(bytes: int, repeats: int) -> float:
     """Bytes per second of the copies that swaps make, between two blocks of so many bytes."""
