@@ -25,6 +25,7 @@ from tfswap.planners.assignment import (
 )
 from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
+from tfswap.planners.early_returns import postponed
 from tfswap.planners.lossy_choice import LossyChoice, RateRange, with_lossy, worthwhile_rates
 from tfswap.planners.lossy_rate import MOST_RATE
 from tfswap.planners.reselection import chosen_again
@@ -91,14 +92,22 @@ def plan_function(
     if far is None:
         far = FarMemory(FarTier.of_host(machine, NO_LIMIT))
 
+    def deadline_after_s() -> float:
+        return time.monotonic() + planning_time_s
+
     def under(link: Link) -> tuple[Decision, Assignment, RateRange | None]:
         decision = portfolio.plan(
             policy, timeline, link, budget_bytes, planning_time_s=planning_time_s, say=say
         )
-        deadline_s = time.monotonic() + planning_time_s
+        if policy == portfolio.AUTO:
+            # What codecs make smaller will come back earlier than this link has it.
+            swaps = postponed(timeline, decision.swaps, [link], budget_bytes, deadline_after_s())
+            decision = replace(decision, swaps=swaps)
         rates = worthwhile_rates(timeline, decision.swaps, far, lossy) if lossy else None
         known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
-        placed = assign(timeline, decision.swaps, far, known, codec=codec, deadline_s=deadline_s)
+        placed = assign(
+            timeline, decision.swaps, far, known, codec=codec, deadline_s=deadline_after_s()
+        )
         return decision, placed, rates
 
     # Under the host's link, or (it is too small) the file's.
@@ -106,11 +115,16 @@ def plan_function(
     if far.file is not None and any(place.tier == FILE for place in chosen[1].places.values()):
         chosen = min(chosen, under(far.file), key=lambda each: each[1].cost_ns)
     decision, assignment, rates = chosen
-    if policy == portfolio.AUTO and codec == AUTO:
-        known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
-        decision, assignment = chosen_again(
-            timeline, decision, assignment, far, known, budget_bytes, planning_time_s, say
-        )
+    known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
+    if policy == portfolio.AUTO:
+        if codec == AUTO:
+            decision, assignment = chosen_again(
+                timeline, decision, assignment, far, known, budget_bytes, planning_time_s, say
+            )
+        moved = postponed(timeline, assignment.swaps, far.links, budget_bytes, deadline_after_s())
+        swaps = tuple(Swap(each.absence, each.gate_op, each.trigger_op) for each in moved)
+        decision = replace(decision, swaps=swaps)
+        assignment = at_places(timeline, swaps, far, known, assignment.places)
     function = FunctionPlan(
         fingerprint=profile.fingerprint,
         swaps=tensor_swaps(profile, decision.swaps, assignment.places),
