@@ -4,11 +4,17 @@ A training runs several graphs (its step, the validation's), and one graph for t
 shapes (a last batch that is smaller, sequences of other lengths). Each gets a layout of its own
 from its own recorded runs; all of them begin at the slab's first address, because they run one
 after the other. What still lives then, and what runs without a layout, has the slab's second half.
+
+A layout comes with an order of ops, so that places are free. Where idle places are given back it is
+kept only if steps are about as fast with it: an op that comes out of order there costs some other
+address, and no memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,7 +33,13 @@ _LAYOUT_TIME_S = 1.0
 _PLANNED = 0.95
 # So much less at planned addresses than usual, and something else ran.
 _UNUSUAL = 0.01
-_COUNTED = ("bytes_out", "slab_hit_bytes", "slab_moved_bytes", "slab_missed_bytes")
+_COUNTED = (
+    "bytes_out",
+    "slab_hit_bytes",
+    "slab_moved_bytes",
+    "slab_missed_bytes",
+    "slab_lasting_bytes",
+)
 # How often a graph is recorded: until so many runs moved no more than planned, but at most so many.
 _AS_PLANNED, _MOST_RUNS = 3, 12
 # Something without a layout has run: so many calls of the same kind are recorded to meet it again,
@@ -37,6 +49,12 @@ _PATIENCE, _MOST_IN_VAIN = 64, 256
 _MOST_SHAPES = 8
 # Of what ops have in common in two runs: bytes in outputs of another size. More is another shape.
 _OTHER_SHAPE = 0.05
+# So many calls under a new order of ops are timed, behind the one that optimises the graph, and may
+# take so much longer than before.
+_TIMED_CALLS = 5
+_SLOWER = 1.05
+# Calls whose allocations differ by more than this part are for tensors of other shapes.
+_SAME_SIZE = 0.1
 
 
 @dataclass
@@ -47,11 +65,32 @@ class _Shape:
         sizes: By op, the bytes of its first output.
         traces: The recordings.
         as_planned: How many of them moved no more than planned.
+        call_bytes: What such a call allocates.
     """
 
     sizes: dict[str, int]
     traces: list[StepTrace] = field(default_factory=list)
     as_planned: int = 0
+    call_bytes: int = 0
+
+
+@dataclass
+class _OnTrial:
+    """An order of ops that a layout wants.
+
+    Attributes:
+        fingerprint: Of the graph.
+        order: The edges.
+        before_s: What calls took without it.
+        call_bytes: What they allocated.
+        taken_s: What calls have taken under it.
+    """
+
+    fingerprint: str
+    order: tuple[tuple[str, str], ...]
+    before_s: float
+    call_bytes: int
+    taken_s: list[float] = field(default_factory=list)
 
 
 class AddressRun:
@@ -66,6 +105,7 @@ class AddressRun:
     Attributes:
         maps: Of the layouts that were made.
         problem: Why there are no more; "" if nothing is in the way.
+        said: What is to be told of the last call; "" if nothing.
     """
 
     def __init__(self, lib: Library, device: int, limit_bytes: int | None = None) -> None:
@@ -73,8 +113,11 @@ class AddressRun:
         self._device = device
         self._limit_bytes = limit_bytes
         self.problem = ""
+        self.said = ""
         self._recording = False
         self._before: dict[str, int] = {}
+        self._begun_s = 0.0
+        self._on_trial: dict[str, _OnTrial] = {}  # by kind of call
         self._shapes: dict[str, list[_Shape]] = defaultdict(list)
         self._patience: Counter[str] = Counter()  # by kind of call
         self._in_vain: Counter[str] = Counter()
@@ -89,6 +132,7 @@ class AddressRun:
             self._library.start_recording(self._device, host_times=True)
             self._recording = True
         self._before = self._library.step_counts(self._device)
+        self._begun_s = time.perf_counter()
 
     def call_ended(self, kind: str, plan: SwapPlan, steps: int = 1) -> SwapPlan | None:
         """It has ended.
@@ -99,21 +143,25 @@ class AddressRun:
             steps: In one call.
 
         Returns:
-            As `ran`.
+            The plan with addresses for what has been recorded often enough now, if anything has;
+            or without the order of ops for them, if it has turned out to cost time.
         """
+        self.said = ""
         if not self._before:
             return None
+        taken_s = time.perf_counter() - self._begun_s
         recording = self.stop()
         after = self._library.step_counts(self._device)
         since = {key: after[key] - self._before[key] for key in _COUNTED}
         self._before = {}
         hit, moved, missed = (since[f"slab_{name}_bytes"] for name in ("hit", "moved", "missed"))
         planned = hit / max(hit + moved + missed, 1)
+        call_bytes = hit + moved + missed + since["slab_lasting_bytes"]
         unusual = planned <= min(_PLANNED, self._usual.get(kind, 1.0) - _UNUSUAL)
         if recording:
             in_vain = self._in_vain[kind]
             trace = StepTrace.from_bytes(recording)
-            with_addresses = self.ran(kind, trace, since["bytes_out"] // steps, plan)
+            with_addresses = self.ran(kind, trace, since["bytes_out"] // steps, plan, call_bytes)
             nothing_new = self._in_vain[kind] > in_vain and trace.main_graph() is not None
             if nothing_new and unusual:
                 self._usual[kind] = planned
@@ -121,7 +169,7 @@ class AddressRun:
             return with_addresses
         if unusual:
             self.expect(kind)
-        return None
+        return self.timed(kind, taken_s, call_bytes, plan)
 
     def stop(self) -> bytes:
         """Ends the recording that is under way, if there is one, and answers it."""
@@ -139,7 +187,49 @@ class AddressRun:
         """Whether the next call of this kind should be recorded."""
         return self._patience[kind] > 0 and not self.problem
 
-    def ran(self, kind: str, trace: StepTrace, bytes_out: int, plan: SwapPlan) -> SwapPlan | None:
+    def is_trying(self, kind: str) -> bool:
+        """Whether it is still to be seen what an order of ops costs calls of this kind."""
+        return kind in self._on_trial
+
+    def timed(self, kind: str, taken_s: float, call_bytes: int, plan: SwapPlan) -> SwapPlan | None:
+        """Takes the time of a call that was not recorded.
+
+        Args:
+            kind: Of call.
+            taken_s: Its time.
+            call_bytes: What it allocated.
+            plan: In force meanwhile.
+
+        Returns:
+            The plan without the order of ops that was on trial, if it costs time.
+        """
+        trial = self._on_trial.get(kind)
+        if trial is None or abs(call_bytes - trial.call_bytes) > _SAME_SIZE * trial.call_bytes:
+            return None
+        trial.taken_s.append(taken_s)
+        if len(trial.taken_s) <= _TIMED_CALLS:
+            return None
+        del self._on_trial[kind]
+        now_s = statistics.median(trial.taken_s[1:])
+        function = plan.function(trial.fingerprint)
+        if function is None or now_s <= _SLOWER * trial.before_s:
+            return None
+        self.said = (
+            f"addresses no longer keep ops in order: with it, a step took {now_s:.2f} s, not "
+            f"{trial.before_s:.2f} s"
+        )
+        wanted = set(trial.order)
+        order = tuple(edge for edge in function.order if edge not in wanted)
+        return plan.with_function(dataclasses.replace(function, order=order))
+
+    def ran(
+        self,
+        kind: str,
+        trace: StepTrace,
+        bytes_out: int,
+        plan: SwapPlan,
+        call_bytes: int = 0,
+    ) -> SwapPlan | None:
         """Takes a recording.
 
         Args:
@@ -147,6 +237,7 @@ class AddressRun:
             trace: The recording.
             bytes_out: What left the device meanwhile.
             plan: In force meanwhile.
+            call_bytes: What it allocated.
 
         Returns:
             The plan with addresses for what has been recorded often enough now, if anything has.
@@ -168,13 +259,28 @@ class AddressRun:
             shape = _Shape(sizes)
             shapes.append(shape)
         shape.traces.append(trace)
+        shape.call_bytes = call_bytes
         shape.as_planned += bytes_out <= (0 if function is None else function.bytes_per_step)
         if shape.as_planned < _AS_PLANNED and len(shape.traces) < _MOST_RUNS:
             return None
         shapes.clear()  # what others did was without the order of ops that follows
         self._patience.clear()
         laid_out = self._laid_out(fingerprint, function, shape.traces)
-        return None if laid_out is None else plan.with_function(laid_out)
+        if laid_out is None:
+            return None
+        self._try_order(kind, shape, function, laid_out)
+        return plan.with_function(laid_out)
+
+    def _try_order(
+        self, kind: str, shape: _Shape, before: FunctionPlan | None, now: FunctionPlan
+    ) -> None:
+        """Has the order of ops of a new layout timed, where doing without costs no memory."""
+        known = () if before is None else before.order
+        order = tuple(edge for edge in now.order if edge not in set(known))
+        if self._limit_bytes is not None or not order:
+            return
+        before_s = statistics.median(trace.end_ns - trace.start_ns for trace in shape.traces) / 1e9
+        self._on_trial[kind] = _OnTrial(now.fingerprint, order, before_s, shape.call_bytes)
 
     def _was_in_vain(self, kind: str) -> None:
         self._in_vain[kind] += 1

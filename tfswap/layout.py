@@ -24,6 +24,9 @@ from tfswap.slots import GRANULE_BYTES, OUTSIDE, Key, Slot
 from tfswap.step_order import StepOrder
 from tfswap.trace import StepTrace
 
+# Steps whose loads differ by less are alike in that.
+_LOW = 1.02
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -59,7 +62,8 @@ def plan_layout(
 
     Args:
         traces: Recordings of whole steps. Of those that went by the plan the best, which moved
-            nothing that the plan keeps on the device, the one with the lowest load is packed.
+            nothing that the plan keeps on the device, and had the lowest load, the fastest is
+            packed.
         graph: The graph.
         function: Its plan, which was in force. It may have layouts already, for tensors of other
             shapes.
@@ -70,34 +74,44 @@ def plan_layout(
     order = StepOrder(graph, function)
     steps = [RecordedStep(trace, graph, order) for trace in traces]
     steps = [step for step in steps if step.lived] or steps
-    lowest = min(steps, key=lambda step: (step.lazy_bytes, step.buffers_to_pack().max_live))
-    wanted = lowest.settle_in_place()
+    packed = _best(steps)
+    wanted = packed.settle_in_place()
     lasting = _lasting(steps, graph)
-    lowest.lived = [lived for lived in lowest.lived if lived.key not in lasting]
-    buffers = lowest.buffers_to_pack()
-    fixed = _fixed(lowest, buffers, function.layouts)
+    packed.lived = [lived for lived in packed.lived if lived.key not in lasting]
+    buffers = packed.buffers_to_pack()
+    fixed = _fixed(packed, buffers, function.layouts)
     buffers = dataclasses.replace(buffers, fixed=fixed)
     packing = pack(buffers, seconds=seconds)
     places = [int(offset) for offset in packing.offsets]
     slots = [
         Slot(*lived.key, place * GRANULE_BYTES, lived.bytes)
-        for lived, place in zip(lowest.lived, places, strict=True)
+        for lived, place in zip(packed.lived, places, strict=True)
     ]
     slots += [Slot(*key, OUTSIDE, size) for key, size in sorted(lasting.items())]
     for before, after in _neighbours(buffers, packing.offsets):
-        first, then = lowest.lived[before], lowest.lived[after]
+        first, then = packed.lived[before], packed.lived[after]
         if then.gate is not None:
             wanted[then.gate].update(first.users - {then.gate})
-        if not lowest.can_be_waited_for(then):
+        if not packed.can_be_waited_for(then):
             then.users |= first.users  # who comes next waits for both
     return Layout(
         tuple(slots),
-        order.enforce(wanted, lowest.start_ns),
+        order.enforce(wanted, packed.start_ns),
         packing.height * GRANULE_BYTES,
         buffers.max_live * GRANULE_BYTES,
-        tuple(lowest.lived),
-        lowest.load_beside() + max(lasting.values(), default=0),
+        tuple(packed.lived),
+        packed.load_beside() + max(lasting.values(), default=0),
     )
+
+
+def _best(steps: Sequence[RecordedStep]) -> RecordedStep:
+    lazy_bytes = min(step.lazy_bytes for step in steps)
+    with_load = [
+        (step, step.buffers_to_pack().max_live) for step in steps if step.lazy_bytes == lazy_bytes
+    ]
+    least = min(load for _, load in with_load)
+    low = (step for step, load in with_load if load <= _LOW * least)
+    return min(low, key=lambda step: step.duration_ns)
 
 
 def _fixed(

@@ -44,6 +44,7 @@ class Planned:
         assignment: Where in far memory each tensor goes; simulated with that.
         least_wait_ns: What no plan of swaps waits less than, in this budget and on this link,
             were every tensor kept as small as the smallest of these.
+        budget_bytes: What the load may reach.
         rates: Between which lossy codecs are worth it; None if they may not be used, or are not.
     """
 
@@ -51,6 +52,7 @@ class Planned:
     decision: Decision
     assignment: Assignment
     least_wait_ns: int
+    budget_bytes: int
     rates: RateRange | None = None
 
 
@@ -106,7 +108,13 @@ def plan_function(
         rates = worthwhile_rates(timeline, decision.swaps, far, lossy) if lossy else None
         known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
         placed = assign(
-            timeline, decision.swaps, far, known, codec=codec, deadline_s=deadline_after_s()
+            timeline,
+            decision.swaps,
+            far,
+            known,
+            codec=codec,
+            budget_bytes=budget_bytes,
+            deadline_s=deadline_after_s(),
         )
         return decision, placed, rates
 
@@ -146,7 +154,7 @@ def plan_function(
         in_bytes_per_s=machine.in_bytes_per_s / smallest,
     )
     least = min(least_wait_ns(timeline, fastest, budget_bytes), assignment.result.stall_ns)
-    return Planned(function, decision, assignment, least, rates)
+    return Planned(function, decision, assignment, least, budget_bytes, rates)
 
 
 def placed_anew(
@@ -168,7 +176,15 @@ def placed_anew(
     deadline_s = time.monotonic() + planning_time_s
     ratios = _with_lossy(ratios, timeline, swaps, far, lossy, planned.rates)
     before = at_places(timeline, swaps, far, ratios, planned.assignment.places)
-    return before, assign(timeline, swaps, far, ratios, codec=codec, deadline_s=deadline_s)
+    return before, assign(
+        timeline,
+        swaps,
+        far,
+        ratios,
+        codec=codec,
+        budget_bytes=planned.budget_bytes,
+        deadline_s=deadline_s,
+    )
 
 
 def _with_lossy(

@@ -46,10 +46,12 @@ class RecordedStep:
         lived: Allocations that were freed within the step.
         lasting: The others.
         lazy_bytes: Bytes that came back from far memory although the plan keeps them here.
+        duration_ns: Of the step.
     """
 
     def __init__(self, trace: StepTrace, graph: StepGraph, order: StepOrder) -> None:
         self._trace = trace
+        self.duration_ns = trace.end_ns - trace.start_ns
         self._graph = graph
         self._order = order
         self.start_ns: dict[str, int] = {}

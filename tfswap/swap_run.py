@@ -60,7 +60,7 @@ class _Phase(enum.Enum):
     PROFILE = "profile"
     SETTLE = "settle"
     MEASURE = "measure"
-    LAYOUT = "addresses"  # what the plan's steps allocate is recorded, and packed
+    LAYOUT = "addresses"  # what the plan's steps allocate is recorded, and packed; that is tried
     STEADY = "steady"
 
 
@@ -478,17 +478,24 @@ class SwapRun:
         if self._addresses is None:
             return
         plan = self._addresses.call_ended(kind, self._plan, self._steps_a_call)
-        if plan is None:
-            if self._addresses.problem and self._phase is _Phase.LAYOUT:
-                self._note(self._addresses.problem)
-                self._phase = _Phase.STEADY
+        if plan is not None:
+            self._adopt_addresses(plan)
+        if self._phase is not _Phase.LAYOUT or self._addresses.is_trying(_TRAIN):
             return
+        if self._has_layout():
+            self._phase = _Phase.STEADY
+        elif self._addresses.problem:
+            self._note(self._addresses.problem)
+            self._phase = _Phase.STEADY
+
+    def _adopt_addresses(self, plan: SwapPlan) -> None:
+        assert self._addresses is not None
+        if self._addresses.said:
+            self._note(self._addresses.said)
         self._plan = self.report.plan = plan
         self.report.addresses = tuple(self._addresses.maps)
+        self._measured = []
         self._session.push(self._plan)
-        if self._phase is _Phase.LAYOUT and self._has_layout():
-            self._phase = _Phase.STEADY
-            self._measured = []
         self._install_layouts()
         if self._options.save_plan is not None:
             self._plan.save(self._options.save_plan)

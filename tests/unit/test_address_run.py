@@ -32,6 +32,7 @@ class KnownGraphs:
             "slab_hit_bytes": self.planned,
             "slab_moved_bytes": self.elsewhere,
             "slab_missed_bytes": 0,
+            "slab_lasting_bytes": 0,
         }
 
     def start_recording(self, device: int, *, host_times: bool = False) -> None:

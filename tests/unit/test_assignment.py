@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from tfswap.planners.assignment import (
     Ratios,
     assign,
 )
+from tfswap.planners.improve import improved
 from tfswap.simulator import Swap
 from tfswap.timeline import Absence, Timeline, peak_load
 
@@ -208,3 +211,19 @@ def test_auto_is_never_slower_than_the_others(
         except FarMemoryTooSmall:
             continue
         assert auto.cost_ns <= other.cost_ns
+
+
+def test_auto_keeps_the_budget() -> None:
+    timeline = training_step(blocks=8)
+    budget_bytes = peak_load(timeline) // 2
+    begun = plan("greedy", timeline, FakeMachine(0.5e9, 0.5e9), budget_bytes)
+    # The local search likes early triggers.
+    machine = FakeMachine(0.5e9, 0.5e9)
+    deadline_s = time.monotonic() + 60
+    swaps = improved(begun, timeline, machine, budget_bytes, deadline_s, tries=4000).swaps
+    far = FarMemory(tier(HOST, 0.5), codecs=(FAST_CODEC,))
+    ratios = {absence.tensor: {"zvc": 0.25} for absence in timeline.absences}
+    assert assign(timeline, swaps, far, ratios).result.peak_bytes > budget_bytes
+    kept = assign(timeline, swaps, far, ratios, budget_bytes=budget_bytes)
+    assert kept.result.peak_bytes <= budget_bytes
+    assert kept.cost_ns < assign(timeline, swaps, far, ratios, codec=None).cost_ns

@@ -39,7 +39,7 @@ def test_a_link_that_is_ahead_keeps_the_budget() -> None:
     before = simulate(timeline, swaps, SLOW)
     chosen = late(timeline, swaps, SLOW, budget)
     after = simulate(timeline, chosen, SLOW)
-    assert after.stall_ns == before.stall_ns and after.peak_bytes == before.peak_bytes
+    assert after.stall_ns <= 1.001 * before.stall_ns and after.peak_bytes <= budget
 
     def worst_bytes(swaps: Sequence[Swap]) -> int:
         return max(
@@ -47,8 +47,7 @@ def test_a_link_that_is_ahead_keeps_the_budget() -> None:
         )
 
     assert worst_bytes(swaps) > 1.05 * budget
-    # An op's workspace is freed a moment after its end, which triggers.
-    assert worst_bytes(chosen) <= 1.02 * budget
+    assert worst_bytes(chosen) <= budget
 
 
 # W is what op4 works in. The link brings C back at once, then A, then B; with ops twice as slow,
@@ -100,14 +99,34 @@ def test_only_ops_that_may_trigger_are_taken() -> None:
     assert [swap.trigger_op for swap in late(timeline, swaps, ONE_WAY, 400)] == [1, 1, 5]
 
 
+# W is freed within op4, and only ends of ops can trigger: C waits for that of op4, and op5 for C.
+def test_room_within_an_op_is_waited_for() -> None:
+    timeline = make_timeline(
+        ops=[(1000 * i, 1000 * i + 900) for i in range(8)],
+        buffers=[(300, 0, 6000), (100, 1000, 8000), (200, 4000, 4100)],
+        absences=(Absence(0, "c:0", 0, 0, 5), Absence(1, "b:0", 1, 1, 7)),
+    )
+    swaps = (Swap(0, trigger_op=3), Swap(1, trigger_op=3))
+    link = FakeMachine(float("inf"), 1e9)
+    before = simulate(timeline, swaps, link)
+    assert before.stall_ns == 0 and before.peak_bytes == 500
+    chosen = late(timeline, swaps, link, 400)
+    assert [swap.trigger_op for swap in chosen] == [4, 4]
+    after = simulate(timeline, chosen, link)
+    assert after.peak_bytes == 400 and after.stall_ns == 200
+    assert late(timeline, swaps, link, 600) == swaps
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_in_the_simulation_nothing_gets_worse(data: st.DataObject) -> None:
+def test_in_the_simulation_little_gets_worse(data: st.DataObject) -> None:
     timeline = data.draw(timelines())
     swaps = tuple(sorted(data.draw(swaps_for(timeline))))
     machine = data.draw(machines)
     before = simulate(timeline, swaps, machine)
-    chosen = late(timeline, swaps, machine, data.draw(st.integers(0, before.peak_bytes)))
+    budget = data.draw(st.integers(0, before.peak_bytes))
+    chosen = late(timeline, swaps, machine, budget)
     after = simulate(timeline, chosen, machine)
-    assert after.stall_ns <= before.stall_ns and after.peak_bytes <= before.peak_bytes
+    assert after.stall_ns <= before.stall_ns + 0.05 * timeline.step_ns
+    assert after.peak_bytes <= max(budget, before.peak_bytes)
     assert [(s.absence, s.gate_op) for s in chosen] == [(s.absence, s.gate_op) for s in swaps]

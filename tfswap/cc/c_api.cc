@@ -341,7 +341,7 @@ void tfswap_step_counts(int device, int64_t* counts) {
        {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes,
         allocator->window_peak_bytes(), budget.waits, copies.bytes_out, copies.bytes_in,
         engine->host_memory()->Stats().peak_bytes_in_use, slab.slab.limit_bytes, slab.hit_bytes,
-        slab.moved_bytes, slab.missed_bytes}) {
+        slab.moved_bytes, slab.missed_bytes, slab.lasting_bytes}) {
     *counts++ = count;
   }
 }

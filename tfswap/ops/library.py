@@ -171,6 +171,7 @@ _STEP_COUNTS = (
     "slab_hit_bytes",
     "slab_moved_bytes",
     "slab_missed_bytes",
+    "slab_lasting_bytes",
 )
 
 

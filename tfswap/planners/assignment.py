@@ -34,7 +34,7 @@ from tfswap import codecs
 from tfswap.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, FarTier
 from tfswap.machine import cores
 from tfswap.planners.hidden_times import hidden_times
-from tfswap.simulator import Link, SimResult, Swap, simulate
+from tfswap.simulator import NO_LIMIT, Link, SimResult, Swap, simulate
 from tfswap.timeline import Timeline
 
 AUTO, CSWAP = "auto", "cswap"
@@ -127,6 +127,7 @@ def assign(
     ratios: Ratios,
     *,
     codec: str | None = AUTO,
+    budget_bytes: int = NO_LIMIT,
     deadline_s: float | None = None,
 ) -> Assignment:
     """Give each far copy its place.
@@ -137,12 +138,14 @@ def assign(
         far: the tiers.
         ratios: what codecs make of the tensors; one that is not in it is not encoded.
         codec: "auto", "cswap", a codec's name, or None: nothing is encoded.
+        budget_bytes: what "auto" keeps the load within, if the load as it is without codecs is:
+            shorter copies-in come back earlier.
         deadline_s: when the search is to end, on `time.monotonic`'s clock.
 
     Raises:
         FarMemoryTooSmall: the tiers together cannot hold what leaves.
     """
-    search = _Search(timeline, tuple(sorted(swaps)), far, ratios)
+    search = _Search(timeline, tuple(sorted(swaps)), far, ratios, budget_bytes)
     names = dict.fromkeys(speed.name for speed in far.codecs)
     # "auto" begins with the best of what others do.
     begun = []
@@ -155,7 +158,7 @@ def assign(
                 failure = failure or error
     if failure is not None and not begun:
         raise failure
-    search.best = min(begun, key=lambda each: each.cost_ns)
+    search.best = min(begun, key=lambda each: (not search.keeps_budget(each), each.cost_ns))
     if codec == AUTO:
         search.improve(encode=True, deadline_s=deadline_s)
     return search.best
@@ -191,7 +194,12 @@ class _Search:
     """Places of all far copies, changed one at a time."""
 
     def __init__(
-        self, timeline: Timeline, swaps: tuple[Swap, ...], far: FarMemory, ratios: Ratios
+        self,
+        timeline: Timeline,
+        swaps: tuple[Swap, ...],
+        far: FarMemory,
+        ratios: Ratios,
+        budget_bytes: int = NO_LIMIT,
     ) -> None:
         self._timeline = timeline
         self._swaps = swaps
@@ -202,6 +210,11 @@ class _Search:
         for swap in swaps:
             self._of_tensor[timeline.absences[swap.absence].tensor].append(swap)
         self.best = self.tried(dict.fromkeys(self._of_tensor, Place(HOST)))
+        self._limit_bytes = max(budget_bytes, self.best.result.peak_bytes)
+
+    def keeps_budget(self, assignment: Assignment) -> bool:
+        """Whether the load is within the budget, or no higher than without codecs."""
+        return assignment.result.peak_bytes <= self._limit_bytes
 
     @property
     def thread_counts(self) -> Sequence[int]:
@@ -260,7 +273,9 @@ class _Search:
                     if place == self.best.places[tensor]:
                         continue
                     tried = self.tried({**self.best.places, tensor: place})
-                    if tried.cost_ns < self.best.cost_ns and self._fits(tried):
+                    if tried.cost_ns >= self.best.cost_ns or not self._fits(tried):
+                        continue
+                    if self.keeps_budget(tried) or not self.keeps_budget(self.best):
                         self.best = tried
             if self.best.cost_ns >= before_ns:
                 return

@@ -14,6 +14,9 @@ ends after the copy-in begins in the simulation::
 
 The link serves copies-in in the order of their triggers, so those behind a postponed one are
 postponed with it where they have to be. In the simulation nothing changes.
+
+Where that is not enough (the room comes within an op, and only its end can trigger), a copy-in may
+wait for that op's end though it would have begun before.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ from tfswap.simulator import Link, SimResult, Swap, simulate
 from tfswap.timeline import Timeline, crosses_step_end
 
 Ints = NDArray[np.int64]
+
+# What room for early copies-in may cost, as a part of the step.
+_MOST_WAIT = 0.05
 
 
 def postponed(
@@ -48,6 +54,19 @@ def postponed(
         deadline_s: when to stop, on `time.monotonic`'s clock.
     """
     before = simulate(timeline, swaps, links)
+    chosen = _without_waits(timeline, swaps, links, before, budget_bytes, deadline_s)
+    most_ns = before.stall_ns + int(_MOST_WAIT * timeline.step_ns)
+    return _with_waits(timeline, chosen, links, budget_bytes, most_ns, deadline_s)
+
+
+def _without_waits(
+    timeline: Timeline,
+    swaps: Sequence[Swap],
+    links: Sequence[Link],
+    before: SimResult,
+    budget_bytes: int,
+    deadline_s: float,
+) -> tuple[Swap, ...]:
     returns = _Returns(timeline, swaps, before)
     load = returns.load_ahead()
     limit = np.maximum(returns.load_simulated(), budget_bytes)
@@ -67,6 +86,39 @@ def postponed(
     after = simulate(timeline, chosen, links)
     as_good = after.stall_ns <= before.stall_ns and after.peak_bytes <= before.peak_bytes
     return chosen if as_good else tuple(swaps)
+
+
+def _with_waits(
+    timeline: Timeline,
+    swaps: tuple[Swap, ...],
+    links: Sequence[Link],
+    budget_bytes: int,
+    most_ns: int,
+    deadline_s: float,
+) -> tuple[Swap, ...]:
+    chosen = swaps
+    result = simulate(timeline, chosen, links)
+    returns = _Returns(timeline, chosen, result)
+    load = returns.load_ahead()
+    for event in np.flatnonzero(load > budget_bytes).tolist():
+        for place in returns.held(event):
+            if load[event] <= budget_bytes or time.monotonic() > deadline_s:
+                break
+            trigger = returns.first_trigger(place, event)
+            if trigger is None:
+                continue
+            trial = tuple(
+                replace(swap, trigger_op=trigger) if i == place else swap
+                for i, swap in enumerate(chosen)
+            )
+            tried = simulate(timeline, trial, links)
+            if tried.stall_ns <= most_ns and tried.peak_bytes <= max(
+                budget_bytes, result.peak_bytes
+            ):
+                chosen, result = trial, tried
+                returns = _Returns(timeline, chosen, result)
+                load = returns.load_ahead()
+    return chosen
 
 
 class _Returns:
@@ -136,13 +188,19 @@ class _Returns:
         order = np.argsort(-self._in_start_ns[places], kind="stable")
         return [int(place) for place in places[order]]
 
+    def held(self, event: int) -> list[int]:
+        """Swaps that are back at an event before they are needed; what is needed last is first."""
+        held = self._within & (self._back <= event) & (self._gone <= event)
+        places = np.flatnonzero(held & (self._needed > event))
+        return [int(place) for place in places[np.argsort(-self._needed[places], kind="stable")]]
+
     def postpone(self, place: int, event: int, load: Ints) -> None:
         """Has a swap's buffer be away at an event too, if it can; keeps a load up to date."""
         changes: dict[int, int] = {}
         behind_event = event
         while True:
-            later = self._first_trigger(place, behind_event)
-            if later is None:
+            later = self.first_trigger(place, behind_event)
+            if later is None or self._end_ns[later] > self._in_start_ns[place]:
                 return
             changes[place] = later
             behind_event = int(self._ends[later])
@@ -158,13 +216,13 @@ class _Returns:
             self._asked_ns[each] = max(self._asked_ns[each], self._end_ns[trigger])
             load[since : self._back[each]] -= self._bytes[each]
 
-    def _first_trigger(self, place: int, behind_event: int) -> int | None:
+    def first_trigger(self, place: int, behind_event: int) -> int | None:
         """The first of the possible triggers that end behind an event; None: there is none."""
         if not self._within[place]:
             return None
         usable = self._usable[self._context[place]]
         first = int(np.searchsorted(self._ends[usable], behind_event, side="right"))
-        if first == len(usable) or self._end_ns[usable[first]] > self._in_start_ns[place]:
+        if first == len(usable) or self._ends[usable[first]] >= self._needed[place]:
             return None
         return int(usable[first])
 

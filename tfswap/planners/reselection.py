@@ -73,7 +73,15 @@ def chosen_again(
     swaps = tuple(Swap(each.absence, each.gate_op, each.trigger_op) for each in better.swaps)
     deadline_s = time.monotonic() + planning_time_s
     try:
-        placed = assign(timeline, swaps, far, ratios, codec=AUTO, deadline_s=deadline_s)
+        placed = assign(
+            timeline,
+            swaps,
+            far,
+            ratios,
+            codec=AUTO,
+            budget_bytes=budget_bytes,
+            deadline_s=deadline_s,
+        )
     except FarMemoryTooSmall:
         return decision, assignment
     most_bytes = max(budget_bytes, assignment.result.peak_bytes)
