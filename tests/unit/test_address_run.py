@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tfswap.address_run import AddressRun
+from tfswap.layout import Layout
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
@@ -190,3 +191,68 @@ def test_a_graph_of_many_shapes_gets_some_layouts() -> None:
     for batch in range(1, 20):
         plan = feed(run, "train", plan, *[(STEP, 2 * batch)] * 3)
     assert len(layouts(plan, STEP)) == 8
+
+
+# A step's trace is of 100 ns.
+BEFORE_S = 100e-9
+
+
+def run_with_order(
+    order: tuple[tuple[str, str], ...], limit_bytes: int | None = None
+) -> tuple[AddressRun, SwapPlan]:
+    """One whose layout has added an order of ops to the plan's own."""
+    run = AddressRun(cast(Library, KnownGraphs()), 0, limit_bytes)
+    plan = SwapPlan((FunctionPlan(STEP, order=(("x", "y"),)),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tfswap.address_run.plan_layout", lambda *args, **_: Layout(order=order))
+        for _ in range(3):
+            plan = run.ran("train", recording(STEP, 32), 0, plan, call_bytes=1000) or plan
+    return run, plan
+
+
+def timed(run: AddressRun, plan: SwapPlan, *calls: tuple[float, int]) -> SwapPlan:
+    """Calls of so many times the time before, that allocate so many bytes."""
+    for times, call_bytes in calls:
+        plan = run.timed("train", times * BEFORE_S, call_bytes, plan) or plan
+    return plan
+
+
+def order_of(plan: SwapPlan) -> tuple[tuple[str, str], ...]:
+    function = plan.function(STEP)
+    assert function is not None
+    return function.order
+
+
+def test_an_order_that_costs_time_is_given_up() -> None:
+    run, plan = run_with_order((("a", "b"),))
+    assert order_of(plan) == (("x", "y"), ("a", "b")) and run.is_trying("train")
+    # The first call has the graph optimised; one is disturbed.
+    plan = timed(run, plan, (50, 1000), *[(1.2, 1000)] * 4, (0.5, 1000))
+    assert order_of(plan) == (("x", "y"),) and not run.is_trying("train")
+    assert run.said.startswith("addresses no longer keep ops in order: with it, a step took")
+    assert len(layouts(plan, STEP)) == 1
+
+
+def test_an_order_that_costs_nothing_is_kept() -> None:
+    run, plan = run_with_order((("a", "b"),))
+    plan = timed(run, plan, (50, 1000), *[(1.0, 1000)] * 3, *[(3.0, 1000)] * 2)
+    assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
+    assert run.said == ""
+
+
+def test_calls_for_other_shapes_do_not_count() -> None:
+    run, plan = run_with_order((("a", "b"),))
+    plan = timed(run, plan, *[(9.0, 500)] * 10, *[(1.0, 1050)] * 5)
+    assert run.is_trying("train")
+    plan = timed(run, plan, (1.0, 1000))
+    assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
+
+
+def test_without_an_order_nothing_is_tried() -> None:
+    run, _ = run_with_order(())
+    assert not run.is_trying("train")
+
+
+def test_a_slab_that_gives_nothing_back_keeps_its_order() -> None:
+    run, plan = run_with_order((("a", "b"),), limit_bytes=1 << 40)
+    assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
