@@ -22,6 +22,7 @@ from tfswap.planners.assignment import (
     Ratios,
     assign,
     at_places,
+    without_places,
 )
 from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
@@ -97,7 +98,7 @@ def plan_function(
     def deadline_after_s() -> float:
         return time.monotonic() + planning_time_s
 
-    def under(link: Link) -> tuple[Decision, Assignment, RateRange | None]:
+    def under(link: Link) -> tuple[Decision, Assignment, Ratios, RateRange | None]:
         decision = portfolio.plan(
             policy, timeline, link, budget_bytes, planning_time_s=planning_time_s, say=say
         )
@@ -116,21 +117,20 @@ def plan_function(
             budget_bytes=budget_bytes,
             deadline_s=deadline_after_s(),
         )
-        return decision, placed, rates
+        return decision, placed, known, rates
 
     # Under the host's link, or (it is too small) the file's.
     chosen = under(machine)
     if far.file is not None and any(place.tier == FILE for place in chosen[1].places.values()):
         chosen = min(chosen, under(far.file), key=lambda each: each[1].cost_ns)
-    decision, assignment, rates = chosen
-    known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
+    decision, assignment, known, rates = chosen
     if policy == portfolio.AUTO:
         if codec == AUTO:
             decision, assignment = chosen_again(
                 timeline, decision, assignment, far, known, budget_bytes, planning_time_s, say
             )
         moved = postponed(timeline, assignment.swaps, far.links, budget_bytes, deadline_after_s())
-        swaps = tuple(Swap(each.absence, each.gate_op, each.trigger_op) for each in moved)
+        swaps = without_places(moved)
         decision = replace(decision, swaps=swaps)
         assignment = at_places(timeline, swaps, far, known, assignment.places)
     function = FunctionPlan(

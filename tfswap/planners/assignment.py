@@ -180,6 +180,11 @@ def at_places(
     return search.tried(now)
 
 
+def without_places(swaps: Iterable[Swap]) -> tuple[Swap, ...]:
+    """The swaps as a planner states them: which tier they go to, and how, left out."""
+    return tuple(Swap(swap.absence, swap.gate_op, swap.trigger_op) for swap in swaps)
+
+
 def forms(timeline: Timeline, far: FarMemory, ratios: Ratios) -> NDArray[np.int64]:
     """How each absence's buffer is away for the least time, were it swapped: [absences, 3].
 

@@ -100,24 +100,27 @@ def _with_waits(
     result = simulate(timeline, chosen, links)
     returns = _Returns(timeline, chosen, result)
     load = returns.load_ahead()
+    refused: set[tuple[int, int]] = set()  # by the plan so far: events behind one another ask alike
     for event in np.flatnonzero(load > budget_bytes).tolist():
         for place in returns.held(event):
             if load[event] <= budget_bytes or time.monotonic() > deadline_s:
                 break
             trigger = returns.first_trigger(place, event)
-            if trigger is None:
+            if trigger is None or (place, trigger) in refused:
                 continue
             trial = tuple(
                 replace(swap, trigger_op=trigger) if i == place else swap
                 for i, swap in enumerate(chosen)
             )
             tried = simulate(timeline, trial, links)
-            if tried.stall_ns <= most_ns and tried.peak_bytes <= max(
-                budget_bytes, result.peak_bytes
-            ):
-                chosen, result = trial, tried
-                returns = _Returns(timeline, chosen, result)
-                load = returns.load_ahead()
+            most_bytes = max(budget_bytes, result.peak_bytes)
+            if tried.stall_ns > most_ns or tried.peak_bytes > most_bytes:
+                refused.add((place, trigger))
+                continue
+            chosen, result = trial, tried
+            refused.clear()
+            returns = _Returns(timeline, chosen, result)
+            load = returns.load_ahead()
     return chosen
 
 
@@ -182,17 +185,19 @@ class _Returns:
 
     def early(self, event: int) -> list[int]:
         """Swaps that are back at an event, not so in the simulation; the last of a link first."""
-        early = self._within & (self._back <= event) & (self._back_simulated > event)
-        early &= (self._gone <= event) & (self._needed > event)
-        places = np.flatnonzero(early)
+        places = np.flatnonzero(self._held(event) & (self._back_simulated > event))
         order = np.argsort(-self._in_start_ns[places], kind="stable")
         return [int(place) for place in places[order]]
 
     def held(self, event: int) -> list[int]:
         """Swaps that are back at an event before they are needed; what is needed last is first."""
-        held = self._within & (self._back <= event) & (self._gone <= event)
-        places = np.flatnonzero(held & (self._needed > event))
+        places = np.flatnonzero(self._held(event))
         return [int(place) for place in places[np.argsort(-self._needed[places], kind="stable")]]
+
+    def _held(self, event: int) -> NDArray[np.bool_]:
+        held: NDArray[np.bool_] = self._within & (self._gone <= event) & (self._back <= event)
+        held &= self._needed > event
+        return held
 
     def postpone(self, place: int, event: int, load: Ints) -> None:
         """Has a swap's buffer be away at an event too, if it can; keeps a load up to date."""

@@ -26,10 +26,10 @@ from tfswap.planners.assignment import (
     Ratios,
     assign,
     forms,
+    without_places,
 )
 from tfswap.planners.decision import Decision
 from tfswap.planners.improve import improved
-from tfswap.simulator import Swap
 from tfswap.timeline import Timeline
 
 
@@ -70,7 +70,7 @@ def chosen_again(
     )
     if better is encoded:
         return decision, assignment
-    swaps = tuple(Swap(each.absence, each.gate_op, each.trigger_op) for each in better.swaps)
+    swaps = without_places(better.swaps)
     deadline_s = time.monotonic() + planning_time_s
     try:
         placed = assign(
