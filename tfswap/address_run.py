@@ -83,6 +83,7 @@ class _OnTrial:
         order: The edges.
         before_s: What calls took without it.
         call_bytes: What they allocated.
+        others: Calls for other shapes meanwhile.
         taken_s: What calls have taken under it.
     """
 
@@ -90,6 +91,7 @@ class _OnTrial:
     order: tuple[tuple[str, str], ...]
     before_s: float
     call_bytes: int
+    others: int = 0
     taken_s: list[float] = field(default_factory=list)
 
 
@@ -204,7 +206,12 @@ class AddressRun:
             The plan without the order of ops that was on trial, if it costs time.
         """
         trial = self._on_trial.get(kind)
-        if trial is None or abs(call_bytes - trial.call_bytes) > _SAME_SIZE * trial.call_bytes:
+        if trial is None:
+            return None
+        if abs(call_bytes - trial.call_bytes) > _SAME_SIZE * trial.call_bytes:
+            trial.others += 1
+            if trial.others >= _PATIENCE:
+                del self._on_trial[kind]
             return None
         trial.taken_s.append(taken_s)
         if len(trial.taken_s) <= _TIMED_CALLS:

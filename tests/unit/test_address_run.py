@@ -248,6 +248,14 @@ def test_calls_for_other_shapes_do_not_count() -> None:
     assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
 
 
+def test_an_order_whose_shape_never_comes_again_is_kept() -> None:
+    run, plan = run_with_order((("a", "b"),))
+    plan = timed(run, plan, *[(9.0, 500)] * 63)
+    assert run.is_trying("train")
+    plan = timed(run, plan, (9.0, 500))
+    assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
+
+
 def test_without_an_order_nothing_is_tried() -> None:
     run, _ = run_with_order(())
     assert not run.is_trying("train")
