@@ -1,6 +1,6 @@
 r"""What encoding of far memory saves of the time that swapping takes, over emulated links.
 
-    python -m benchmarks.compression [--quick] [--models AlexNet,...] [--links 0.25,0.5,2]
+    python -m benchmarks.compression [--quick] [--models AlexNet,...] [--links 0.25,2,6,12]
         [--activations relu,leaky_relu] [--modes none,all,cswap,auto,lossy] [--accuracy]
 
 The models are those of CSWAP+ (Chen et al. 2022), trained on enlarged digits with the device's
@@ -105,7 +105,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     speeds = lambda text: [float(part) for part in text.split(",")]  # noqa: E731
     parser.add_argument("--quick", action="store_true", help="one model and link, in two minutes")
     parser.add_argument("--models", type=names, help=f"of {', '.join(WORKLOADS)} (all)")
-    parser.add_argument("--links", type=speeds, help="speeds in GB/s (0.25,0.5,2)")
+    parser.add_argument("--links", type=speeds, help="speeds in GB/s (0.25,2,6,12)")
     parser.add_argument("--activations", type=names, help="relu,leaky_relu (both)")
     parser.add_argument("--modes", type=names, default=list(CODECS), help=",".join(CODECS))
     parser.add_argument("--accuracy", action="store_true", help="exact beside lossy trainings")
@@ -120,7 +120,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if quick and options.models is None:
         options.batch = options.batch or QUICK_BATCH
     options.models = options.models or ([QUICK_MODEL] if quick else list(WORKLOADS))
-    options.links = options.links or ([QUICK_LINK] if quick else [0.25, 0.5, 2.0])
+    options.links = options.links or ([QUICK_LINK] if quick else [0.25, 2.0, 6.0, 12.0])
     options.activations = options.activations or (["relu"] if quick else list(ACTIVATIONS))
     options.steps = options.steps or (5 if quick else 7)
     options.repeats = options.repeats or (1 if quick else 2)

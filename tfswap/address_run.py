@@ -53,8 +53,9 @@ _OTHER_SHAPE = 0.05
 # take so much longer than before.
 _TIMED_CALLS = 5
 _SLOWER = 1.05
-# Calls whose allocations differ by more than this part are for tensors of other shapes.
-_SAME_SIZE = 0.1
+# Calls whose allocations differ by more than this part are for tensors of other shapes. (In order,
+# more ops write into their inputs' buffers: up to 0.11 less is allocated.)
+_SAME_SIZE = 0.25
 
 
 @dataclass
