@@ -22,11 +22,11 @@ KEYS = (
     "lossy_accuracy worst_relative_error"
 ).split()
 
-_DIGITS, _BATCH = 1797, 128
+_DIGITS, _BATCH = 1797, 32
 _VALIDATION_SPLIT = 0.2
 _LEARNING_RATE = 0.02
 # Deterministic ops take more than those of `examples/plain20.py`.
-_BUDGET = "140MiB"
+_BUDGET = "40MiB"
 
 
 @dataclass(frozen=True)
