@@ -14,10 +14,19 @@ TOLERANCE = 0.03
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One measured call of the training function."""
+    """One measured call of the training function.
+
+    Attributes:
+        seconds: Its time.
+        peak_bytes: Of the load.
+        needed_bytes: The budget in which no lazy swap would have been needed; 0 if none was.
+        bytes_out, bytes_in: What was moved.
+        waits: Of allocations.
+    """
 
     seconds: float
     peak_bytes: int
+    needed_bytes: int
     bytes_out: int
     bytes_in: int
     waits: int
@@ -27,9 +36,11 @@ class MeasuredStep:
         before: dict[str, int], after: dict[str, int], seconds: float, steps: int
     ) -> MeasuredStep:
         """From the library's counts around a call of so many steps."""
+        lack_bytes = after["window_lack_bytes"]
         return MeasuredStep(
             seconds / steps,
             after["window_peak_load_bytes"],
+            after["budget_bytes"] + lack_bytes if lack_bytes else 0,
             (after["bytes_out"] - before["bytes_out"]) // steps,
             (after["bytes_in"] - before["bytes_in"]) // steps,
             after["waits"] - before["waits"],
@@ -43,6 +54,7 @@ class Attempt:
     function: FunctionPlan
     step_s: float
     peak_bytes: int
+    needed_bytes: int
     bytes_out: int
     bytes_in: int
 
@@ -52,26 +64,31 @@ class Attempt:
             function,
             statistics.median(step.seconds for step in steps),
             max(step.peak_bytes for step in steps),
+            max(step.needed_bytes for step in steps),
             max(step.bytes_out for step in steps),
             max(step.bytes_in for step in steps),
         )
 
     @property
     def demand_bytes(self) -> int:
-        """The peak that there would be, had nothing been moved beyond the plan."""
-        return self.peak_bytes + max(self.bytes_out - self.function.bytes_per_step, 0)
+        """The peak that there would be, had nothing been moved beyond the plan.
+
+        Lazy swaps move whole tensors, so it is less than what they moved on top of the peak.
+        """
+        return min(max(self.peak_bytes, self.needed_bytes), self._most_bytes)
 
     @property
-    def off(self) -> float:
-        """Relative error of the predicted peak."""
-        return abs(self.demand_bytes / max(self.function.predicted_peak_bytes, 1) - 1)
+    def _most_bytes(self) -> int:
+        """It is no more, even if all that was moved beyond the plan was needed at the peak."""
+        return self.peak_bytes + max(self.bytes_out - self.function.bytes_per_step, 0)
 
     @property
     def is_as_foretold(self) -> bool:
         """Whether the plan is right: where it moves nothing, nothing was moved."""
         if not self.function.swaps and self.bytes_out == 0:
             return True
-        return self.off <= TOLERANCE
+        predicted_bytes = max(self.function.predicted_peak_bytes, 1)
+        return abs(self._most_bytes / predicted_bytes - 1) <= TOLERANCE
 
 
 def best(attempts: Sequence[Attempt]) -> Attempt:

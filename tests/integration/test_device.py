@@ -72,27 +72,40 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * 4096
 
 
+@tf.function
+def tiled_beside_a_parked_tensor(x):
+    kept = tf.identity(x + 1.0)  # as large as x; parked, it leaves when room is needed
+    handle = copy_to_host(kept, lazy=True)
+    with tf.control_dependencies([handle]):
+        tiled = tf.tile(x, [3])
+    with tf.control_dependencies([tiled]):
+        back = copy_from_host(handle, x.dtype)
+    return tf.reduce_sum(tiled) + tf.reduce_sum(back)
+
+
 def test_with_swaps_in_force_the_error_says_what_would_have_been_enough(megabytes):
     x = megabytes(8)
     base = tfswap.memory_stats()["bytes_in_use"]
     tfswap.set_budget(base + 20 * MIB)
-
-    @tf.function
-    def step(x):
-        kept = tf.identity(x + 1.0)  # 8 MiB that are parked, and leave when room is needed
-        handle = copy_to_host(kept, lazy=True)
-        with tf.control_dependencies([handle]):
-            tiled = tf.tile(x, [3])
-        with tf.control_dependencies([tiled]):
-            back = copy_from_host(handle, x.dtype)
-        return tf.reduce_sum(tiled) + tf.reduce_sum(back)
-
     with pytest.raises(tf.errors.ResourceExhaustedError) as failure:
-        step(x)
+        tiled_beside_a_parked_tensor(x)
     text = str(failure.value)
     assert "nothing of what is in use can be moved while this op runs" in text
     needed = re.search(r"The smallest budget that could work is ([0-9.]+) MiB", text)
     assert float(needed[1]) >= base / MIB + 24
+
+
+def test_what_was_lacking_is_counted_not_the_whole_tensors_that_left(megabytes, lib):
+    x = megabytes(8)
+    for room, lacking in ((26, 6), (36, 0)):
+        before = lib.step_counts(0)
+        tfswap.set_budget(before["bytes_in_use"] + room * MIB)
+        lib.restart_window(0)
+        tiled_beside_a_parked_tensor(x)
+        after = lib.step_counts(0)
+        assert after["bytes_out"] - before["bytes_out"] == (8 * MIB if lacking else 0)
+        # Beside scalars.
+        assert 0 <= after["window_lack_bytes"] - lacking * MIB < MIB // 16
 
 
 def test_the_budget_can_be_changed_while_in_use(megabytes):

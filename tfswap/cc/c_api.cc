@@ -339,9 +339,9 @@ void tfswap_step_counts(int device, int64_t* counts) {
   const CopyStats copies = engine->Stats();
   for (const int64_t count :
        {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes,
-        allocator->window_peak_bytes(), budget.waits, copies.bytes_out, copies.bytes_in,
-        engine->host_memory()->Stats().peak_bytes_in_use, slab.slab.limit_bytes, slab.hit_bytes,
-        slab.moved_bytes, slab.missed_bytes, slab.lasting_bytes}) {
+        allocator->window_peak_bytes(), budget.window_lack_bytes, budget.waits, copies.bytes_out,
+        copies.bytes_in, engine->host_memory()->Stats().peak_bytes_in_use, slab.slab.limit_bytes,
+        slab.hit_bytes, slab.moved_bytes, slab.missed_bytes, slab.lasting_bytes}) {
     *counts++ = count;
   }
 }

@@ -163,6 +163,7 @@ _STEP_COUNTS = (
     "bytes_in_use",
     "window_peak_bytes",
     "window_peak_load_bytes",
+    "window_lack_bytes",
     "waits",
     "bytes_out",
     "bytes_in",

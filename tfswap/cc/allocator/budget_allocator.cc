@@ -103,10 +103,17 @@ BudgetStats BudgetAllocator::Stats() const {
   stats.bytes_in_use = in_use_.load();
   stats.peak_bytes = peak_.load();
   stats.window_peak_bytes = window_peak_.load();
+  stats.window_lack_bytes = window_lack_.load();
   stats.waits = waits_.load();
   stats.wait_ns = wait_ns_.load();
   stats.failures = failures_.load();
   return stats;
+}
+
+void BudgetAllocator::RestartWindow() {
+  window_peak_.store(in_use_.load());
+  window_lack_.store(0);
+  window_reclaimed_.store(0);
 }
 
 void BudgetAllocator::KernelEnds() {
@@ -180,6 +187,18 @@ int64_t BudgetAllocator::Missing(const Request& request, Refusal refusal) const 
   return in_use_.load() + request.counted() - budget_.load();
 }
 
+int64_t BudgetAllocator::Reclaim(int64_t bytes) {
+  if (reclaimer_ == nullptr) return 0;
+  const int64_t before = window_reclaimed_.load();
+  const int64_t reclaimed = reclaimer_->Reclaim(bytes);
+  if (reclaimed > 0) {
+    // Tensors leave whole: what was lacking is less than what they are.
+    RaiseTo(before + bytes, &window_lack_);
+    window_reclaimed_.fetch_add(reclaimed);
+  }
+  return reclaimed;
+}
+
 bool BudgetAllocator::MustDefer() const {
   const KernelScope* scope = KernelScope::current;
   return scope != nullptr && scope->role == KernelScope::Role::kSwapIn &&
@@ -187,7 +206,7 @@ bool BudgetAllocator::MustDefer() const {
 }
 
 void* BudgetAllocator::ObtainNow(const Request& request, Refusal* refusal) {
-  if (reclaimer_ == nullptr || reclaimer_->Reclaim(Missing(request, *refusal)) == 0) return nullptr;
+  if (Reclaim(Missing(request, *refusal)) == 0) return nullptr;
   return Obtain(request, refusal);
 }
 
@@ -219,10 +238,7 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
     const int64_t missing = Missing(request, *refusal);
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
-    int64_t reclaimed = 0;
-    if (reclaimer_ != nullptr && missing > leaving) {
-      reclaimed = reclaimer_->Reclaim(missing - leaving);
-    }
+    const int64_t reclaimed = missing > leaving ? Reclaim(missing - leaving) : 0;
     const auto now = std::chrono::steady_clock::now();
     const bool released = releases_.load() != seen_releases;
     if (released) {

@@ -53,6 +53,8 @@ struct BudgetStats {
   int64_t bytes_in_use = 0;
   int64_t peak_bytes = 0;
   int64_t window_peak_bytes = 0;  // since RestartWindow()
+  // By how much the budget would have been passed since then, had nothing been reclaimed.
+  int64_t window_lack_bytes = 0;
   int64_t waits = 0;              // allocations that had to wait for memory
   int64_t wait_ns = 0;            // for how long, in all
   int64_t failures = 0;
@@ -98,7 +100,7 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   void SetHolders(RecordingAllocator* holders) { holders_ = holders; }
   BudgetStats Stats() const;
   // A peak of its own for whoever measures single steps; ClearStats() leaves it alone.
-  void RestartWindow() { window_peak_.store(in_use_.load()); }
+  void RestartWindow();
 
   // Kernels that run now and may free memory when they end.
   void KernelBegins(int64_t step_id) {
@@ -127,6 +129,8 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   void* ObtainOrWait(const Request& request, Refusal* refusal);
   // The same, after parked tensors were moved away, and without waiting for anything.
   void* ObtainNow(const Request& request, Refusal* refusal);
+  // Has the reclaimer move so many bytes away; answers how many it does.
+  int64_t Reclaim(int64_t bytes);
   // What has to leave before it fits.
   int64_t Missing(const Request& request, Refusal refusal) const;
   // For what is reserved.
@@ -141,6 +145,8 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   std::atomic<int64_t> in_use_{0};
   std::atomic<int64_t> peak_{0};
   std::atomic<int64_t> window_peak_{0};
+  std::atomic<int64_t> window_lack_{0};
+  std::atomic<int64_t> window_reclaimed_{0};
   std::atomic<int64_t> running_{0};
   std::atomic<int64_t> waits_{0};
   std::atomic<int64_t> wait_ns_{0};
