@@ -55,8 +55,8 @@ struct BudgetStats {
   int64_t window_peak_bytes = 0;  // since RestartWindow()
   // By how much the budget would have been passed since then, had nothing been reclaimed.
   int64_t window_lack_bytes = 0;
-  int64_t waits = 0;              // allocations that had to wait for memory
-  int64_t wait_ns = 0;            // for how long, in all
+  int64_t waits = 0;    // allocations that had to wait for memory
+  int64_t wait_ns = 0;  // for how long, in all
   int64_t failures = 0;
 };
 
