@@ -1,6 +1,6 @@
 """What lossy far memory does to a training: exact and lossy, from the same seed.
 
-    python -m benchmarks.compression --accuracy --activations leaky_relu --links 0.05 [--epochs 8]
+    python -m benchmarks.compression --accuracy --activations leaky_relu --links 0.25 [--epochs 8]
 
 Plain20 learns digits inside about half of what it needs, over an emulated link, once with all bits
 and once with `AutoSwap(lossy=True)`; the last fifth of the digits is for validation. Each
