@@ -3,7 +3,9 @@
 #   make test    the tests that take seconds         make test-all   those that take minutes too
 #   make test-gpu   builds and tests what is for GPUs, on a card that is not there
 #   make gpu-check  proves it on this machine's card, in eight minutes, without a network
+#   make test-browser   the report's page in chromium, which it installs where it may
 #   make lint    ruff, mypy, clang-format            make demo       train a model over its budget
+#   make docs    builds the documentation's pages in site/
 #   make clean   takes away what the above made
 # Another environment than .venv: make VENV=/path/to/it ...   Another Python: make PYTHON=python3.12
 
@@ -17,8 +19,9 @@ ENVIRONMENT := $(VENV)/.tfswap-environment
 INSTALLED := $(VENV)/.tfswap-installed
 BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
+DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu gpu-check lint format demo clean
+.PHONY: build test test-all test-gpu test-browser gpu-check lint format demo docs clean
 
 build: $(BUILT)
 
@@ -45,9 +48,17 @@ $(LINTERS): $(INSTALLED)
 test: build
 	$(BIN)/python -m pytest -q tests/unit tests/integration -m "not slow"
 
-test-all: build
+test-all: build test-browser
 	$(BIN)/python -m pytest -q tests/unit tests/integration
 	$(BIN)/python tests/gpu
+
+# With the chromium of the system: playwright brings none of its own.
+test-browser: build
+	$(BIN)/python -m pip install --quiet "playwright>=1.40"
+	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	  { apt-get update -q && apt-get install -y -q chromium; } || \
+	  { echo "No browser could be installed. Debian: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/python -m pytest -q tests/browser
 
 # Against the TensorFlow with GPU devices, on a card that is not there: needs no GPU.
 test-gpu: build
@@ -72,7 +83,14 @@ format: $(LINTERS)
 demo: build
 	$(BIN)/python examples/train_over_budget.py
 
+$(DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[docs]"
+	touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf build .venv *.egg-info tfswap/*.so tfswap/codec_kernels.* tfswap/_build_info.py
+	rm -rf build site .venv *.egg-info tfswap/*.so tfswap/codec_kernels.* tfswap/_build_info.py
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,7 +1,8 @@
-"""tfswap: train Keras models inside a hard cap on device memory, with the same numbers."""
+"""tfswap: train TensorFlow models inside a hard cap on device memory, with the same numbers."""
 
 from __future__ import annotations
 
+import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
 from tfswap.ops import library as _library
@@ -12,6 +13,8 @@ try:
 except LibraryError:
     pass  # AutoSwap, status() and `tfswap doctor` say why and what to do.
 
+from tfswap import options, saved_model
+from tfswap.function import Session, swap
 from tfswap.plan import SwapPlan
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.state import memory_stats, reset_memory_stats, set_budget, status
@@ -25,12 +28,34 @@ __all__ = [
     "AutoSwap",
     "BudgetTooSmall",
     "LibraryError",
+    "Session",
     "SwapPlan",
     "memory_stats",
+    "options",
     "reset_memory_stats",
+    "saved_model",
     "set_budget",
     "status",
+    "swap",
 ]
+
+
+def _install_options() -> None:
+    """Ours among TensorFlow's, and those of the environment."""
+    given = options.from_environment()
+    if _library.problem() is None:
+        options.install()
+        saved_model.install()
+        if given:
+            options.set(**given)
+    elif given:
+        _warnings.warn(
+            f"tfswap: the options of the environment have no effect: {_library.problem()}",
+            stacklevel=2,
+        )
+
+
+_install_options()
 
 
 def __getattr__(name: str) -> Any:

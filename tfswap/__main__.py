@@ -6,9 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tfswap.commands import doctor, plan, profile, simulate
+from tfswap.commands import doctor, plan, profile, report, run, simulate
 
-_COMMANDS = {"doctor": doctor, "profile": profile, "plan": plan, "simulate": simulate}
+_COMMANDS = {
+    "doctor": doctor,
+    "run": run,
+    "profile": profile,
+    "plan": plan,
+    "report": report,
+    "simulate": simulate,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

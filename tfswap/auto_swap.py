@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
-from tfswap import budget as budgets
-from tfswap import codecs
 from tfswap.plan import SwapPlan
-from tfswap.planners.portfolio import PLANNING_TIME_S, POLICIES
+from tfswap.planners.portfolio import PLANNING_TIME_S
 from tfswap.report.summary import Report
-from tfswap.swap_run import SwapRun
-
-_VERBOSE = ("auto", 0, 1)
+from tfswap.swap_options import SwapOptions, parse_options
+from tfswap.training.keras_fit import KerasFit
+from tfswap.training.swap_run import SwapRun
 
 
 class AutoSwap(keras.callbacks.Callback):
@@ -35,10 +34,11 @@ class AutoSwap(keras.callbacks.Callback):
     Args:
         budget: Cap on the device's memory: bytes (an int, or a text such as "900MiB" or "6GB"), a
             fraction of the device's memory (0.5 or "50%"; on a CPU of this process's cgroup limit
-            or the machine's memory), or "auto" for 90 % of what is available now.
-            Defaults to "auto".
-        policy: Name of a planner (`tfswap.planners.POLICIES`), or "auto" for the best of all,
-            improved by search. Defaults to "auto".
+            or the machine's memory), or "auto" for 90 % of what is available now. Where there are
+            several devices, each has it for itself; or one by name: {"GPU:0": "6GiB", "GPU:1":
+            0.5}. Defaults to "auto".
+        policy: Name of a planner (`tfswap.planners.POLICIES`), or "auto" for the best of those that
+            plan within `planning_time_s`, improved by search. Defaults to "auto".
         plan: A `SwapPlan`, or the path of a saved one, to use instead of profiling. A graph that
             it does not fit is profiled as if there were none. Defaults to None.
         save_plan: Path to write the final plan to. Defaults to None.
@@ -76,6 +76,12 @@ class AutoSwap(keras.callbacks.Callback):
         slab: Whether addresses are planned too: what a step allocates is recorded and packed into
             one slab of memory, which then stays, and the step's ops keep the recorded order where
             that needs it. Defaults to True.
+        stream_weights: Whether values of variables may leave too, when nothing else can make room:
+            they come back before an op looks at them, in a step or outside of it. For models that
+            only compute, whose weights need more than the budget; where variables are trained, each
+            step copies what was changed out again. CPU devices. Defaults to False.
+        log_dir: Folder for TensorBoard: time, peak and traffic of each step, under ``tfswap/``, and
+            a picture of the plan (with matplotlib). Defaults to None.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
         verbose: 0 for silence, 1 for progress and a summary of at most six lines, "auto" for 1.
 
@@ -95,7 +101,7 @@ class AutoSwap(keras.callbacks.Callback):
 
     def __init__(
         self,
-        budget: int | float | str = "auto",
+        budget: int | float | str | Mapping[str, int | float | str] = "auto",
         policy: str = "auto",
         plan: SwapPlan | str | os.PathLike[str] | None = None,
         save_plan: str | os.PathLike[str] | None = None,
@@ -112,40 +118,38 @@ class AutoSwap(keras.callbacks.Callback):
         spill_limit: int | str | None = None,
         codec: str | None = "auto",
         lossy: bool = False,
+        stream_weights: bool = False,
+        log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        if policy != "auto" and policy not in POLICIES:
-            allowed = ", ".join(repr(name) for name in ("auto", *POLICIES))
-            raise ValueError(f"unknown policy {policy!r}: allowed are {allowed}")
-        if isinstance(verbose, bool):
-            verbose = int(verbose)
-        if verbose not in _VERBOSE:
-            raise ValueError(f"verbose is {verbose!r}; allowed: 'auto', 0, 1")
-        if not 0 <= planning_time_s < float("inf"):
-            raise ValueError(f"planning_time_s is {planning_time_s!r}; it must be 0 s or more")
-        budgets.check(budget, "budget")
-        budgets.check(host_limit, "host_limit")
-        self.budget = budget
-        self.policy = policy
-        self.plan = SwapPlan.load(plan) if isinstance(plan, (str, os.PathLike)) else plan
-        self.save_plan = save_plan
-        self.save_profile = save_profile
-        self.planning_time_s = planning_time_s
-        self.host_limit = host_limit
-        self.link_bandwidth = (
-            None if link_bandwidth is None else budgets.parse_bandwidth(link_bandwidth)
+        self.options = parse_options(
+            budget=budget,
+            policy=policy,
+            plan=plan,
+            save_plan=save_plan,
+            host_limit=host_limit,
+            link_bandwidth=link_bandwidth,
+            verify=verify,
+            verbose=verbose,
+            save_profile=save_profile,
+            planning_time_s=planning_time_s,
+            slab=slab,
+            workspace_limit=workspace_limit,
+            spill_dir=spill_dir,
+            spill_limit=spill_limit,
+            codec=codec,
+            lossy=lossy,
+            stream_weights=stream_weights,
+            log_dir=log_dir,
         )
-        self.workspace_limit = (
-            None if workspace_limit is None else budgets.parse_limit(workspace_limit)
-        )
-        self.spill_dir = spill_dir
-        self.spill_limit = None if spill_limit is None else budgets.parse_bytes(spill_limit)
-        self.codec = codecs.check(codec, lossy)
-        self.lossy = lossy
-        self.slab = slab
-        self.verify = verify
-        self.verbose = verbose
-        self._run: SwapRun | None = None
+        self._fit: KerasFit | None = None
+
+    @classmethod
+    def of(cls, options: SwapOptions) -> AutoSwap:
+        """A callback with options that have been checked."""
+        callback = cls(verbose=options.verbose)
+        callback.options = options
+        return callback
 
     @property
     def report(self) -> Report:
@@ -159,20 +163,16 @@ class AutoSwap(keras.callbacks.Callback):
         many tensors are kept lossily, by which rate, and how far off they were; None if none is),
         `corrections`, `plan`,
         `addresses` (an `AddressMap` for each layout), `out_of_memory` (what the error said) and
-        `notes` (everything that was said). What is not known is None. `to_html(path)` writes it as
-        a page.
+        `notes` (everything that was said). What is not known is None. `summary()` is a text;
+        `to_html(path)` writes a page, `to_png(path)` a picture, `to_perfetto(path)` a trace for
+        ui.perfetto.dev.
         """
-        report = Report() if self._run is None else self._run.report
+        report = Report() if self._fit is None else self._fit.report
         return dataclasses.replace(report, notes=list(report.notes))
 
     def on_train_begin(self, logs: Any = None) -> None:
-        run = SwapRun(self, self.model)
-        self._run = run
-        try:
-            run.begin()
-        except BaseException:
-            run.end()
-            raise
+        self._fit = KerasFit(self.options, self.model, (self.params or {}).get("epochs"))
+        self._fit.begin()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._run is not None:
@@ -195,5 +195,9 @@ class AutoSwap(keras.callbacks.Callback):
             self._run.test_ended()
 
     def on_train_end(self, logs: Any = None) -> None:
-        if self._run is not None:
-            self._run.finish()
+        if self._fit is not None:
+            self._fit.finish()
+
+    @property
+    def _run(self) -> SwapRun | None:
+        return None if self._fit is None else self._fit.run

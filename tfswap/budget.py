@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -28,6 +29,7 @@ _UNITS = {
 }
 _UNIT_BYTES = {unit.lower(): factor for unit, factor in _UNITS.items()}
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:e\+?\d+)?|\.\d+)\s*([a-z%/]*)\s*", re.IGNORECASE)
+_DEVICE = re.compile(r"[CG]PU:\d+")
 
 # What version 1 of cgroups reports for "no limit" is a huge number, rounded to pages.
 _NO_LIMIT_BYTES = 1 << 60
@@ -96,6 +98,23 @@ def _not_bytes(amount: object) -> ValueError:
         f"{amount!r} is not an amount of memory. Allowed: bytes as an integer, or a text with a "
         f'number and one of {", ".join(_UNITS)}, such as "900MiB" or "1.5 GiB"'
     )
+
+
+def check_each(budget: Budget | Mapping[str, Budget], name: str) -> None:
+    """`check` for a budget, or for those of several devices by name.
+
+    Raises:
+        ValueError: One is none, or is for no device; the text lists what is allowed.
+    """
+    if not isinstance(budget, Mapping):
+        check(budget, name)
+        return
+    for device, amount in budget.items():
+        if not _DEVICE.fullmatch(str(device)):
+            raise ValueError(f"{name}: {device!r} is no device; they are called 'GPU:0', 'CPU:0'")
+        check(amount, f"{name} of {device}")
+    if not budget:
+        raise ValueError(f"{name}: there is no device in it")
 
 
 def check(amount: Budget, name: str) -> None:

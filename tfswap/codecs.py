@@ -8,8 +8,7 @@ exact as ZFP but where neighbours are alike. Its least rate is 11 percent; lower
 that, and from 75 on it keeps no more than at 74, but at 100 every bit. On a GPU, ``lz4`` and
 ``ans`` are nvCOMP's (``pip install nvidia-nvcomp-cu12``).
 
-The encodings: ``cc/codecs``. All but ``bfp`` are those of CSWAP+ (Chen et al. 2023), section 5 of
-``docs/papers.md``.
+The encodings: ``cc/codecs``. All but ``bfp`` are those of CSWAP+ (Chen et al. 2022).
 """
 
 from __future__ import annotations

@@ -41,3 +41,8 @@ def visible_gpus(lib: Library) -> list[Gpu]:
             tf.identity(tf.constant(0.0)).numpy()
         found.append(Gpu(f"GPU:{i}", FIRST_GPU + i, lib.has_device(FIRST_GPU + i)))
     return found
+
+
+def device_name(number: int) -> str:
+    """What people call a device: "CPU:0" for 0, "GPU:1" for 1001."""
+    return f"GPU:{number - FIRST_GPU}" if number >= FIRST_GPU else f"CPU:{number}"

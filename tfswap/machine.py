@@ -91,6 +91,11 @@ class Machine:
         return cls("host memory", bytes_per_s, bytes_per_s, copy_bytes_per_s=bytes_per_s)
 
     @classmethod
+    def here(cls, link_bandwidth: float | None = None) -> Machine:
+        """`emulated`, or `measure` where there is no bandwidth."""
+        return cls.measure() if link_bandwidth is None else cls.emulated(link_bandwidth)
+
+    @classmethod
     def emulated(cls, link_bandwidth: float, latency_ns: int = 0) -> Machine:
         """The host with copies slowed down to those of another link.
 

@@ -66,6 +66,7 @@ class TensorSwap:
         codec: By which it is kept in the compressed tier.
         rate_percent: Size of what a lossy codec makes at most, in percent of the tensor's.
         threads: Of the host that encode and decode it.
+        device: Where it is ("CPU:1"), if not on the device whose peak the plan foretells.
     """
 
     tensor: str
@@ -77,6 +78,7 @@ class TensorSwap:
     codec: str = ""
     rate_percent: int = 100
     threads: int = 1
+    device: str = ""
 
     def __post_init__(self) -> None:
         if self.tier not in TIERS:
@@ -97,6 +99,8 @@ class FunctionPlan:
         predicted_step_ns: Duration of the step, likewise.
         unswapped_peak_bytes: The peak load without any swap.
         unswapped_step_ns: Duration of the step, likewise.
+        portable: The fingerprint that the graph also has where its function comes back from a
+            SavedModel; "" if it is not known.
         layouts: Planned addresses of what its ops allocate: one layout for each shape of its
             tensors (the last batch may be smaller), in no order.
     """
@@ -109,12 +113,13 @@ class FunctionPlan:
     predicted_step_ns: int = 0
     unswapped_peak_bytes: int = 0
     unswapped_step_ns: int = 0
+    portable: str = ""
     layouts: tuple[tuple[Slot, ...], ...] = ()
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that leave the device in each step."""
-        return sum(swap.size_bytes for swap in self.swaps)
+        """Bytes that leave the device in each step; those of other devices do not count."""
+        return sum(swap.size_bytes for swap in self.swaps if not swap.device)
 
 
 @dataclass(frozen=True)
@@ -165,8 +170,13 @@ class SwapPlan:
 
     def with_function(self, function: FunctionPlan) -> SwapPlan:
         """The same plan with this entry instead of the graph's old one."""
-        others = tuple(f for f in self.functions if f.fingerprint != function.fingerprint)
-        return dataclasses.replace(self, functions=(*others, function))
+        others = self.without_function(function.fingerprint)
+        return dataclasses.replace(others, functions=(*others.functions, function))
+
+    def without_function(self, fingerprint: str) -> SwapPlan:
+        """The same plan without this graph's entry."""
+        kept = tuple(f for f in self.functions if f.fingerprint != fingerprint)
+        return dataclasses.replace(self, functions=kept)
 
     def to_json(self, indent: int | None = None) -> str:
         """The plan as JSON text."""

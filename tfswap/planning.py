@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from tfswap import codecs
 from tfswap.far_tier import FILE, FarTier
 from tfswap.grappler.graph import StepGraph
 from tfswap.kept_order import kept_order
 from tfswap.machine import Machine
-from tfswap.plan import FunctionPlan, Return, TensorSwap
+from tfswap.plan import FunctionPlan
 from tfswap.planners import portfolio
 from tfswap.planners.assignment import (
     AUTO,
     Assignment,
     FarMemory,
-    Place,
     Ratios,
     assign,
     at_places,
@@ -28,11 +25,11 @@ from tfswap.planners.bound import least_wait_ns
 from tfswap.planners.decision import Decision
 from tfswap.planners.early_returns import postponed
 from tfswap.planners.lossy_choice import LossyChoice, RateRange, with_lossy, worthwhile_rates
-from tfswap.planners.lossy_rate import MOST_RATE
 from tfswap.planners.reselection import chosen_again
 from tfswap.profile import Profile
 from tfswap.simulator import NO_LIMIT, Link, Swap
-from tfswap.timeline import Absence, Timeline
+from tfswap.tensor_swaps import tensor_swaps
+from tfswap.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,7 @@ class Planned:
             were every tensor kept as small as the smallest of these.
         budget_bytes: What the load may reach.
         rates: Between which lossy codecs are worth it; None if they may not be used, or are not.
+        links: Of far memory, by the simulator's number of the tier.
     """
 
     function: FunctionPlan
@@ -55,6 +53,7 @@ class Planned:
     least_wait_ns: int
     budget_bytes: int
     rates: RateRange | None = None
+    links: tuple[Link, ...] = ()
 
 
 def plan_function(
@@ -154,7 +153,8 @@ def plan_function(
         in_bytes_per_s=machine.in_bytes_per_s / smallest,
     )
     least = min(least_wait_ns(timeline, fastest, budget_bytes), assignment.result.stall_ns)
-    return Planned(function, decision, assignment, least, budget_bytes, rates)
+    links = tuple(far.links)
+    return Planned(function, decision, assignment, least, budget_bytes, rates, links)
 
 
 def placed_anew(
@@ -198,46 +198,3 @@ def _with_lossy(
     if lossy is None or rates is None:
         return ratios
     return with_lossy(ratios, timeline, swaps, far, lossy, rates)
-
-
-def tensor_swaps(
-    profile: Profile, swaps: tuple[Swap, ...], places: Mapping[str, Place]
-) -> tuple[TensorSwap, ...]:
-    """The pass's view of a planner's choices: by tensor, with names instead of numbers."""
-    timeline = profile.timeline
-    chosen: dict[str, list[tuple[Absence, Swap]]] = defaultdict(list)
-    for swap in sorted(swaps):
-        absence = timeline.absences[swap.absence]
-        chosen[absence.tensor].append((absence, swap))
-    return tuple(
-        _tensor_swap(profile, tensor, absences, places[tensor])
-        for tensor, absences in sorted(chosen.items())
-    )
-
-
-def _tensor_swap(
-    profile: Profile, tensor: str, chosen: list[tuple[Absence, Swap]], place: Place
-) -> TensorSwap:
-    timeline = profile.timeline
-    returns = []
-    for i, (absence, swap) in enumerate(chosen):
-        later = set(chosen[i + 1][0].consumers) if i + 1 < len(chosen) else set()
-        returns.append(
-            Return(
-                trigger=timeline.op_names[swap.trigger_op] if swap.trigger_op >= 0 else "",
-                consumers=tuple(name for name in absence.consumers if name not in later),
-            )
-        )
-    gates = tuple(timeline.op_names[swap.gate_op] for _, swap in chosen if swap.gate_op >= 0)
-    size_bytes = int(timeline.buffer_bytes[chosen[0][0].buffer])
-    rate_percent = round(MOST_RATE * place.ratio) if place.codec in codecs.LOSSY else MOST_RATE
-    return TensorSwap(
-        tensor,
-        size_bytes,
-        gates,
-        tuple(returns),
-        tier=place.tier,
-        codec=place.codec,
-        threads=place.threads,
-        rate_percent=rate_percent,
-    )

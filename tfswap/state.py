@@ -130,7 +130,7 @@ def set_budget(budget: int | float | str | None, device: str | int = "CPU:0") ->
     """Caps a device's memory from now on, without any swapping.
 
     Args:
-        budget: As for `AutoSwap`; None takes the cap away.
+        budget: As for `AutoSwap`, of one device; None takes the cap away.
         device: "CPU:0", "GPU:0", or its number. Defaults to "CPU:0".
     """
     number = number_of(device)

@@ -17,9 +17,9 @@ from trainings import ran, trained
 
 import tfswap
 from tfswap.card_codec_speed import card_codec_speeds
-from tfswap.far_ratios import parse_samples
 from tfswap.ops import library
 from tfswap.ops.card_codecs import NAMES
+from tfswap.training.far_ratios import parse_samples
 
 MIB = 1 << 20
 

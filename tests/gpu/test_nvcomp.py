@@ -14,9 +14,9 @@ from trainings import TRAINING, ran, trained, unswapped
 
 import tfswap
 from tfswap.card_codec_speed import card_codec_speeds
-from tfswap.far_ratios import parse_samples
 from tfswap.nvcomp import NAMES
 from tfswap.ops import library
+from tfswap.training.far_ratios import parse_samples
 
 KIB, MIB = 1 << 10, 1 << 20
 WORKSPACE_BYTES = 400 * KIB  # two sections at once

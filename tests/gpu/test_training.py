@@ -118,4 +118,4 @@ def test_batches_for_the_card_are_made_in_pinned_memory(stock: dict) -> None:
 def test_a_budget_that_cannot_be_met_says_so(budget: str) -> None:
     _, said = trained(budget)
     assert f"the memory budget of {budget} is exceeded" in said
-    assert "The smallest budget that could work is" in said
+    assert "or more, the smallest that could work" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, trained
 
 import tfswap
-from tfswap import _core, codecs, managed_devices, swap_run
-from tfswap.far_ratios import RatioSamples
+from tfswap import _core, codecs
 from tfswap.far_tier import FILE, FarTier
+from tfswap.training import managed_devices, swap_run
+from tfswap.training.far_ratios import RatioSamples
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +187,9 @@ def with_fault(lib, unswapped, disk, kind, **options) -> tuple[Losses, tfswap.Au
 def test_no_room_anywhere_says_what_to_do(unswapped):
     with pytest.raises(tf.errors.ResourceExhaustedError, match="Far memory is full") as error:
         swapped(unswapped, host_limit=1)
-    assert "raise host_limit, or give a spill_dir on a disk" in str(error.value)
+    said = str(error.value)
+    assert re.search(r"raise host_limit to [0-9.]+ [MK]iB or more, or give a spill_dir", said)
+    assert re.search(r"activations of [0-9.]+ [MK]iB or more computed again", said)
 
 
 def test_no_room_on_the_disk_either_says_so(lib, unswapped, disk):
@@ -194,7 +198,7 @@ def test_no_room_on_the_disk_either_says_so(lib, unswapped, disk):
     )
     with pytest.raises(tf.errors.ResourceExhaustedError, match="Far memory is full") as error:
         trained(lambda: compiled(convolutions()), [swap, Fault(lib, "disk-full", step=1)])
-    assert "raise host_limit. The file tier took no more either: no room" in str(error.value)
+    assert "or more. The file tier took no more either: no room" in str(error.value)
     assert "No space left on device" in str(error.value)
     assert tfswap.memory_stats()["budget_bytes"] is None
 

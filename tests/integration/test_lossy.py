@@ -13,11 +13,12 @@ from models import MIB, Losses, budget_of, compiled, deterministic, images, trai
 from test_pass import newest, plan_of, run
 
 import tfswap
-from tfswap import codecs, managed_devices
+from tfswap import codecs
 from tfswap.far_tier import CodecSpeed, CodecTime
 from tfswap.grappler.graph import StepGraph
 from tfswap.ops.copy import copy_from_host, copy_to_host
 from tfswap.plan import Return, SwapPlan, TensorSwap
+from tfswap.training import managed_devices
 
 if not codecs.lossy_for("auto"):
     pytest.skip("no lossy codec can be used here", allow_module_level=True)
@@ -299,7 +300,9 @@ def test_a_lossy_training(unswapped, fast_codecs, first_epoch, tmp_path):
     given = tfswap.AutoSwap(plan=plan, lossy=True, **options)
     fit([given], 1)
     assert given.report.lossy is not None
-    rate_percent = max(swap.rate_percent for swap in given.plan.functions[-1].swaps if swap.codec)
+    rate_percent = max(
+        swap.rate_percent for swap in given.options.plan.functions[-1].swaps if swap.codec
+    )
     assert given.report.lossy.rate == given.report.lossy.bottom == rate_percent
 
 

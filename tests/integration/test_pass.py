@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfswap
 from tfswap.grappler.graph import StepGraph
 from tfswap.plan import FunctionPlan, Return, SwapPlan, TensorSwap
-from tfswap.session import PlanSession
+from tfswap.training.plan_session import PlanSession
 
 SIZE = 64
 

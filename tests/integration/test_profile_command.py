@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ if "--plan" in sys.argv:
 tf.config.threading.set_inter_op_parallelism_threads(1)
 keras.utils.set_random_seed(1)
 layers = [keras.layers.Input((32, 32, 3))]
-for _ in range(6):
+for _ in range(12):
     layers += [keras.layers.Conv2D(32, 3, padding="same"), keras.layers.ReLU()]
 model = keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(4)])
 model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -60,6 +61,18 @@ def test_profile_plan_train(tmp_path):
     budget = str(int(0.85 * peak_bytes))
     planned = command("-m", "tfswap", "plan", "step.profile", "--budget", budget, folder=tmp_path)
     assert planned.returncode == 0, planned.stderr[-2000:]
+
+    reported = command(
+        *("-m", "tfswap", "report", "plan.json", "step.profile"),
+        *("--out", "page.html", "--png", "picture.png", "--perfetto", "trace.json"),
+        folder=tmp_path,
+    )
+    assert reported.returncode == 0, reported.stderr[-2000:]
+    assert reported.stdout.strip() == "page.html, picture.png, trace.json"
+    page = (tmp_path / "page.html").read_text()
+    assert page.startswith("<!doctype html>") and len(page) < 5_000_000
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
     trained = command("train.py", "--plan", "plan.json", budget, folder=tmp_path)
     assert trained.stdout.startswith("swapped"), trained.stdout + trained.stderr[-2000:]

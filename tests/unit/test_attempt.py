@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfswap.attempt import Attempt, MeasuredStep, best
 from tfswap.plan import FunctionPlan, TensorSwap
+from tfswap.training.attempt import Attempt, MeasuredStep, best
 
 MOVES = FunctionPlan("f", swaps=(TensorSwap("a:0", 10, (), ()),), predicted_peak_bytes=100)
 MOVES_NOTHING = FunctionPlan("f", predicted_peak_bytes=100)
@@ -24,16 +24,23 @@ MOVES_NOTHING = FunctionPlan("f", predicted_peak_bytes=100)
 def test_a_peak_that_is_off_or_what_lazy_swaps_moved_is_not_as_foretold(
     function: FunctionPlan, peak_bytes: int, bytes_out: int, right: bool
 ) -> None:
-    assert Attempt(function, 1.0, peak_bytes, 0, bytes_out, bytes_out).is_as_foretold == right
+    assert Attempt(function, 1.0, 1.0, peak_bytes, 0, bytes_out, bytes_out).is_as_foretold == right
 
 
 def test_the_fastest_of_those_as_foretold_is_best() -> None:
     off, slow, fast = (
-        Attempt(MOVES, step_s, peak_bytes, 0, 10, 10)
+        Attempt(MOVES, step_s, step_s, peak_bytes, 0, 10, 10)
         for step_s, peak_bytes in ((1.0, 200), (3.0, 100), (2.0, 101))
     )
     assert best([off, slow, fast]) is fast
     assert best([off]) is off
+
+
+def test_a_plan_is_slower_than_lazy_swaps_if_none_of_its_steps_was_as_fast() -> None:
+    attempt = Attempt.of(MOVES, [MeasuredStep(s, 100, 0, 10, 10, 0) for s in (0.8, 0.9)])
+    assert attempt.is_slower_than([0.4, 0.5])
+    assert not attempt.is_slower_than([0.3, 0.6])  # noise
+    assert not attempt.is_slower_than([])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_the_fastest_of_those_as_foretold_is_best() -> None:
 def test_what_a_plan_needs_is_what_was_lacking_not_all_that_lazy_swaps_moved(
     peak_bytes: int, needed_bytes: int, bytes_out: int, demand_bytes: int
 ) -> None:
-    attempt = Attempt(MOVES, 1.0, peak_bytes, needed_bytes, bytes_out, bytes_out)
+    attempt = Attempt(MOVES, 1.0, 1.0, peak_bytes, needed_bytes, bytes_out, bytes_out)
     assert attempt.demand_bytes == demand_bytes
 
 

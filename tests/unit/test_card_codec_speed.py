@@ -15,8 +15,8 @@ from tfswap import nvcomp
 from tfswap.auto_swap import AutoSwap
 from tfswap.card_codec_speed import Launch, card_codec_speeds, use_remembered
 from tfswap.gpus import FIRST_GPU
-from tfswap.managed_devices import ManagedDevices
 from tfswap.ops.library import LibraryError
+from tfswap.training.managed_devices import ManagedDevices
 
 NAMES = ("zvc", "rle", "csr")
 
@@ -165,7 +165,7 @@ def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[
 def test_which_codecs_a_gpu_may_use(
     codec: str | None, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfswap.managed_devices.find_nvcomp", lambda: None)
+    monkeypatch.setattr("tfswap.training.managed_devices.find_nvcomp", lambda: None)
     managed, said = devices(codec)
     assert managed.codecs == expected
     managed._take_codecs()

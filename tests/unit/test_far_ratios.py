@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tfswap.far_ratios import RatioSamples, parse_different_words, parse_samples
 from tfswap.ops.library import Library
+from tfswap.training.far_ratios import RatioSamples, parse_different_words, parse_samples
 
 
 class FakeLibrary:

@@ -9,13 +9,13 @@ import pytest
 from timelines import make_timeline
 
 from tfswap import codecs
-from tfswap.far_ratios import RatioSamples
-from tfswap.lossy_run import LossyRun, check_plan, parse_losses
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan, Return, SwapPlan, TensorSwap
 from tfswap.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.profile import Profile
 from tfswap.timeline import Absence
+from tfswap.training.far_ratios import RatioSamples
+from tfswap.training.lossy_run import LossyRun, check_plan, parse_losses
 
 LOSSY = codecs.LOSSY[0]
 

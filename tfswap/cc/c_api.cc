@@ -267,6 +267,14 @@ void tfswap_set_verify(int device, int verify) {
   CopyEngine::For(AllocatorOf(device))->SetVerify(verify != 0);
 }
 
+void tfswap_make_room(int device) { AllocatorOf(device)->budget()->MakeRoom(); }
+
+char* tfswap_stream_variables(int device, int on) {
+  auto* engine = dynamic_cast<ThreadCopyEngine*>(CopyEngine::For(AllocatorOf(device)));
+  if (engine == nullptr) return Copied("tfswap: variables of a GPU stay on it");
+  return Copied(engine->variables()->SetOn(on != 0));
+}
+
 void tfswap_inject_fault(int device, const char* kind) {
   CopyEngine::For(AllocatorOf(device))->InjectFault(kind);
 }
@@ -400,6 +408,7 @@ char* tfswap_pass_records() {
     if (text.size() > 1) text += ", ";
     text += "{\"function\": " + Quoted(record.function) +
             ", \"fingerprint\": " + Quoted(record.fingerprint) +
+            ", \"portable\": " + Quoted(record.portable) +
             ", \"outcome\": " + Quoted(record.outcome) + ", \"reason\": " + Quoted(record.reason) +
             ", \"nodes\": " + std::to_string(record.nodes) +
             ", \"swaps\": " + std::to_string(record.swaps) +

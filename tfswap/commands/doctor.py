@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
@@ -13,12 +15,13 @@ from tfswap import budget as budgets
 from tfswap import codecs
 from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
+from tfswap.commands.trial import Trial, try_training
 from tfswap.far_tier import CodecSpeed, FarTier
 from tfswap.file_link import measured_file
 from tfswap.gpus import NOT_OURS, visible_gpus
 from tfswap.machine import Machine, cores
 from tfswap.ops import library
-from tfswap.report.summary import readable_bytes
+from tfswap.report.amounts import readable_bytes
 from tfswap.state import memory_stats, status
 
 # Less than this left, and the next large allocation may end the process.
@@ -63,6 +66,7 @@ class Diagnosis:
             folder was.
         auto_budget_bytes: what budget="auto" would be now.
         auto_host_limit_bytes: what host_limit="auto" would be beside that.
+        trial: a small training under a budget; None: none was to be made, or could be.
         problems: what is wrong, each with what to do.
     """
 
@@ -80,6 +84,7 @@ class Diagnosis:
     file: FarTier | str | None
     auto_budget_bytes: int
     auto_host_limit_bytes: int
+    trial: Trial | None
     problems: tuple[str, ...]
 
 
@@ -87,11 +92,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--spill-dir", help="measure a file tier in this folder too")
+    parser.add_argument(
+        "--no-trial", action="store_true", help="without a small training under a budget"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the diagnosis; answers 0 when all is well, 1 when not."""
-    diagnosis = diagnose(options.spill_dir)
+    diagnosis = diagnose(options.spill_dir, trial=not options.no_trial)
     if options.json:
         print(json.dumps(asdict(diagnosis), indent=2, default=str))
     else:
@@ -99,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
     return 1 if diagnosis.problems else 0
 
 
-def diagnose(spill_dir: str | None = None) -> Diagnosis:
-    """Looks at this process, its libraries, its limits and the folder."""
+def diagnose(spill_dir: str | None = None, trial: bool = True) -> Diagnosis:
+    """Looks at this process, its libraries, its limits and the folder; tries a training."""
     state = status()
     build = _build_info()
     memory = memory_stats() if state["loaded"] else None
@@ -108,6 +116,10 @@ def diagnose(spill_dir: str | None = None) -> Diagnosis:
     gpus = tuple(_gpus()) if state["loaded"] else ()
     in_use_bytes = memory["bytes_in_use"] if memory else 0
     auto_budget_bytes = budgets.resolve("auto", in_use_bytes=in_use_bytes)
+    tried = try_training() if trial and state["device_is_ours"] else None
+    found = [*problems(state, host, cgroup, gpus), *environment_problems(os.environ)]
+    if tried is not None and tried.problem:
+        found.append(tried.problem)
     return Diagnosis(
         status=state,
         built_for=getattr(build, "TENSORFLOW_VERSION", None),
@@ -125,7 +137,8 @@ def diagnose(spill_dir: str | None = None) -> Diagnosis:
         auto_host_limit_bytes=budgets.resolve_host_limit(
             "auto", auto_budget_bytes, in_use_bytes=in_use_bytes
         ),
-        problems=tuple(problems(state, host, cgroup, gpus)),
+        trial=tried,
+        problems=tuple(found),
     )
 
 
@@ -199,6 +212,23 @@ def problems(
     return found
 
 
+def environment_problems(environment: Mapping[str, str]) -> list[str]:
+    """What of the environment keeps swaps out of graphs."""
+    found = []
+    backend = environment.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        found.append(
+            f"KERAS_BACKEND is {backend!r}: AutoSwap needs Keras on TensorFlow. Set "
+            "KERAS_BACKEND=tensorflow."
+        )
+    if re.search(r"--tf_xla_auto_jit=[^0-]", environment.get("TF_XLA_FLAGS", "")):
+        found.append(
+            "TF_XLA_FLAGS has XLA compile parts of graphs (--tf_xla_auto_jit): nothing can be "
+            "moved inside of those. Take it out."
+        )
+    return found
+
+
 def lines(diagnosis: Diagnosis) -> list[str]:
     """The diagnosis for a person."""
     state, memory, link = diagnosis.status, diagnosis.memory, diagnosis.link
@@ -224,6 +254,12 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     }
     for gpu in diagnosis.gpus:
         facts[gpu.name] = _gpu(gpu)
+    if diagnosis.trial is not None and not diagnosis.trial.problem:
+        facts["trial"] = (
+            f"a training that takes {readable_bytes(diagnosis.trial.unswapped_peak_bytes)} of "
+            f"{diagnosis.trial.device}, within {readable_bytes(diagnosis.trial.budget_bytes)}: "
+            "the same losses"
+        )
     facts["codecs"] = "out / in, GB/s: " + ", ".join(
         f"{name} {out / 1e9:.1f} / {back / 1e9:.1f}"
         for name, (out, back) in diagnosis.codecs.items()

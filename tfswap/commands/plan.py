@@ -11,7 +11,7 @@ from tfswap.machine import Machine
 from tfswap.plan import SwapPlan
 from tfswap.planners import portfolio
 from tfswap.planning import Planned, plan_function
-from tfswap.report.summary import readable_bytes
+from tfswap.report.amounts import readable_bytes
 from tfswap.traces.timeline_file import load_profile
 
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         planned = plan_function(
             profile,
             options.policy,
-            _machine(options.link_bandwidth),
+            Machine.here(budgets.parse_bandwidth(options.link_bandwidth)),
             budget_bytes,
             options.planning_time,
             lambda line: print(f"tfswap plan: {line}", file=sys.stderr),
@@ -49,11 +49,6 @@ def run(options: argparse.Namespace) -> int:
         return 1
     print("\n".join(lines(planned, budget_bytes, options.out)))
     return 0
-
-
-def _machine(link_bandwidth: str | None) -> Machine:
-    speed = budgets.parse_bandwidth(link_bandwidth)
-    return Machine.measure() if speed is None else Machine.emulated(speed)
 
 
 def lines(planned: Planned, budget_bytes: int, path: Path) -> list[str]:

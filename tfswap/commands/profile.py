@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tfswap import budget as budgets
+from tfswap.commands import script
 
 
 class _Profiled(BaseException):
@@ -24,16 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="cap on the device's memory meanwhile: the step need not fit (auto)",
     )
-    parser.add_argument("script", type=Path, help="trains with model.fit; unchanged")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
+    script.add_arguments(parser, "trains with model.fit; unchanged")
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the script up to the profile; 0, or 1 with a word on what is wrong."""
     try:
         budgets.check(options.budget, "--budget")
-        if not options.script.is_file():
-            raise ValueError(f"there is no script {options.script}")
+        script.check(options.script)
         done = _run_script(options)
     except ValueError as error:
         print(f"tfswap profile: {error}", file=sys.stderr)
@@ -57,15 +55,11 @@ def _run_script(options: argparse.Namespace) -> bool:
     import tfswap  # before TensorFlow's first operation
 
     undo = _fit_profiles(tfswap.AutoSwap, options)
-    arguments, path = sys.argv, list(sys.path)
-    sys.argv = [str(options.script), *options.arguments]
-    sys.path.insert(0, str(options.script.resolve().parent))
     try:
-        runpy.run_path(str(options.script), run_name="__main__")
+        script.run_script(options.script, options.arguments)
     except _Profiled:
         return True
     finally:
-        sys.argv, sys.path[:] = arguments, path
         undo()
     return False
 

@@ -14,7 +14,7 @@ from tfswap import whatif
 from tfswap.machine import Machine
 from tfswap.machines import find_machine, load_machines
 from tfswap.planners import portfolio
-from tfswap.report.summary import readable_bytes
+from tfswap.report.amounts import readable_bytes
 from tfswap.timeline import Timeline, peak_load
 from tfswap.traces.read import read_trace
 

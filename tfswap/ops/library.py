@@ -52,6 +52,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [ctypes.c_int, ctypes.c_int64, ctypes.c_int, ctypes.POINTER(ctypes.c_int64)],
     ),
     "tfswap_set_verify": (None, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_make_room": (None, [ctypes.c_int]),
+    "tfswap_stream_variables": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int]),
     "tfswap_inject_fault": (None, [ctypes.c_int, ctypes.c_char_p]),
     "tfswap_memory_stats": (ctypes.c_void_p, [ctypes.c_int]),
     "tfswap_step_counts": (None, [ctypes.c_int, ctypes.POINTER(ctypes.c_int64)]),
@@ -279,6 +281,18 @@ class Library:
             for key, each in zip(keys, ns, strict=True)
         }
 
+    def make_room(self, device: int) -> None:
+        """Has what can leave do so now, as far as more is in use than the budget."""
+        self._dll.tfswap_make_room(device)
+
+    def stream_variables(self, device: int, on: bool) -> str:
+        """Has variables' values leave when memory runs out, or all of them come back.
+
+        Returns:
+            "", or why that cannot be.
+        """
+        return self._text(self._dll.tfswap_stream_variables(device, int(on)))
+
     def set_verify(self, device: int, verify: bool) -> None:
         self._dll.tfswap_set_verify(device, int(verify))
 
@@ -341,7 +355,7 @@ class Library:
         self._dll.tfswap_sample_codecs(",".join(codecs).encode())
 
     def codec_samples(self) -> str:
-        """What was found since: see `tfswap.far_ratios`."""
+        """What was found since: see `tfswap.training.far_ratios`."""
         return self._text(self._dll.tfswap_codec_samples())
 
     def set_lossy_rate(self, percent: int | None) -> None:
@@ -478,6 +492,15 @@ class Library:
         """What the Grappler pass did to each graph, oldest first."""
         records: list[dict[str, Any]] = json.loads(self._text(self._dll.tfswap_pass_records()))
         return records
+
+    def portable_fingerprint(self, fingerprint: str) -> str:
+        """By which a graph can be known again behind a SavedModel; "" if the pass has not seen it.
+
+        Args:
+            fingerprint: The graph's.
+        """
+        records = {record["fingerprint"]: record for record in self.pass_records()}
+        return str(records.get(fingerprint, {}).get("portable", ""))
 
     def describe(self, fingerprint: str) -> str:
         """A graph that the pass saw, as text (see `tfswap.grappler.graph`)."""

@@ -11,7 +11,11 @@ from typing import Any
 from tfswap.far_tier import COMPRESSED
 from tfswap.plan import SwapPlan
 from tfswap.report.address_map import AddressMap
+from tfswap.report.amounts import readable_bytes, readable_seconds
 from tfswap.report.page import page
+from tfswap.report.perfetto import to_trace
+from tfswap.report.picture import to_png
+from tfswap.report.step_story import StepStory
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ class Report(Mapping[str, Any]):
     corrections: int = 0
     plan: SwapPlan | None = None
     addresses: tuple[AddressMap, ...] = ()
+    story: StepStory | None = None
     out_of_memory: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -126,31 +131,53 @@ class Report(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.__dataclass_fields__)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one self-contained page: the summary and maps of the addresses.
+    def summary(self) -> str:
+        """At most six lines for a person."""
+        return "\n".join(summary_lines(self))
+
+    def to_html(self, path: str | os.PathLike[str], what_if: bool = True) -> None:
+        """Writes one self-contained page.
+
+        It has the summary; the load over time without and with swaps, who holds it, swaps, copies
+        and waits; a table of the buffers; maps of the addresses; what memory ran out of, if it did.
+
+        Args:
+            path: Of the file.
+            what_if: Whether to plan for other budgets and faster links too, some seconds' work.
 
         Raises:
             OSError: The file cannot be written.
         """
-        text = page(summary_lines(self), self.addresses, self.out_of_memory)
+        answers = self.story.what_if() if what_if and self.story is not None else ()
+        text = page(summary_lines(self), self.addresses, self.out_of_memory, self.story, answers)
         Path(path).write_text(text, encoding="utf-8")
 
+    def to_png(self, path: str | os.PathLike[str]) -> None:
+        """Draws the load over time, swaps, copies and waits; needs matplotlib.
 
-def readable_bytes(size_bytes: int | None) -> str:
-    """A size with three digits and a binary unit; "?" for None."""
-    if size_bytes is None:
-        return "?"
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size_bytes >= 1 << shift:
-            value = size_bytes / (1 << shift)
-            return f"{value:.2f} {unit}" if unit == "GiB" else f"{value:.0f} {unit}"
-    return f"{size_bytes} bytes"
+        Raises:
+            ValueError: No step was planned.
+            ImportError: There is no matplotlib; the text says how to get it.
+            OSError: The file cannot be written.
+        """
+        Path(path).write_bytes(to_png(self._planned_step()))
 
+    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Writes the step as simulated, for ui.perfetto.dev (or chrome://tracing).
 
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+        Raises:
+            ValueError: No step was planned.
+            OSError: The file cannot be written.
+        """
+        Path(path).write_text(to_trace(self._planned_step()), encoding="utf-8")
+
+    def _planned_step(self) -> StepStory:
+        if self.story is None:
+            raise ValueError(
+                f"there is no planned step to show: the outcome is {self.outcome!r}"
+                + (", nothing is swapped" if self.outcome == "fits" else "")
+            )
+        return self.story
 
 
 def _far(report: Report) -> str:
@@ -171,8 +198,8 @@ def _waits(report: Report) -> list[str]:
     if not report.predicted_wait_s or report.least_wait_s is None:
         return []
     return [
-        f"tfswap: waits  {_seconds(report.predicted_wait_s)} a step for copies, predicted; "
-        f"no plan waits less than {_seconds(report.least_wait_s)}"
+        f"tfswap: waits  {readable_seconds(report.predicted_wait_s)} a step for copies, predicted; "
+        f"no plan waits less than {readable_seconds(report.least_wait_s)}"
     ]
 
 
@@ -202,7 +229,7 @@ def summary_lines(report: Report) -> list[str]:
         return [
             f"tfswap: no plan; lazy swaps keep the budget of {budget} "
             f"(measured peak {readable_bytes(report.measured_peak_bytes)})",
-            f"tfswap: step {_seconds(report.step_s)}; "
+            f"tfswap: step {readable_seconds(report.step_s)}; "
             f"{readable_bytes(report.bytes_out_per_step)} out and "
             f"{readable_bytes(report.bytes_in_per_step)} in per step, "
             f"far memory {_far(report)}",
@@ -211,8 +238,9 @@ def summary_lines(report: Report) -> list[str]:
         f"tfswap: peak   {readable_bytes(report.unswapped_peak_bytes)} -> "
         f"{readable_bytes(report.measured_peak_bytes)} measured "
         f"({readable_bytes(report.predicted_peak_bytes)} predicted), budget {budget}",
-        f"tfswap: step   {_seconds(report.unswapped_step_s)} -> {_seconds(report.step_s)} measured "
-        f"({_seconds(report.predicted_step_s)} predicted)",
+        f"tfswap: step   {readable_seconds(report.unswapped_step_s)} -> "
+        f"{readable_seconds(report.step_s)} measured "
+        f"({readable_seconds(report.predicted_step_s)} predicted)",
         *_waits(report),
         f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <unordered_set>
 #include <utility>
 
 #include "allocator/kernel_scope.h"
 #include "core/atomic_max.h"
 #include "core/now.h"
-#include "core/readable_bytes.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -28,6 +28,19 @@ constexpr auto kDeference = std::chrono::milliseconds(20);
 constexpr auto kNap = std::chrono::milliseconds(2);
 
 thread_local std::string last_failure;
+
+// Of tensors that share one, once.
+int64_t InputBytes(tensorflow::OpKernelContext* context) {
+  int64_t bytes = 0;
+  std::unordered_set<const void*> seen;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (!context->has_input(i) || context->input_is_ref(i)) continue;
+    const Tensor& input = context->input(i);
+    const auto* buffer = tensorflow::DMAHelper::buffer(&input);
+    if (buffer != nullptr && seen.insert(buffer->data()).second) bytes += input.TotalBytes();
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -62,7 +75,7 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   const bool gave_way = KernelScope::current != nullptr && KernelScope::current->gave_way;
   if (ptr != nullptr || gave_way || is_workspace) return ptr;
   failures_.fetch_add(1, std::memory_order_relaxed);
-  last_failure = WhyNot(request.counted(), refusal);
+  last_failure = ShortageOf(request.counted(), refusal).Text();
   return nullptr;
 }
 
@@ -95,6 +108,13 @@ void BudgetAllocator::SetBudget(int64_t budget_bytes) {
   budget_.store(budget_bytes);
   std::lock_guard<std::mutex> lock(wait_mu_);
   freed_.notify_all();
+}
+
+void BudgetAllocator::MakeRoom() {
+  const auto beyond = [this] { return in_use_.load() - budget_.load(); };
+  if (!HasBudget() || beyond() <= 0) return;
+  Reclaim(beyond());
+  if (spare_ != nullptr && beyond() > 0) spare_->GiveBack(beyond());
 }
 
 BudgetStats BudgetAllocator::Stats() const {
@@ -275,67 +295,43 @@ void BudgetAllocator::NotifyFreed() {
   freed_.notify_all();
 }
 
-std::string BudgetAllocator::WhyNot(int64_t bytes, Refusal refusal) {
-  std::vector<Holder> holders;
-  if (holders_ != nullptr) holders = holders_->Holders();
+Shortage BudgetAllocator::ShortageOf(int64_t bytes, Refusal refusal) {
+  Shortage found;
+  if (holders_ != nullptr) found.holders = holders_->Holders();
   const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
-  const std::string op(annotation.pending_op_name);
-
-  // What no swap can take away: what was there before the step, and what this op needs at once.
-  const int64_t staying = BytesAtStart(annotation.pending_step_id);
-  int64_t own = bytes;
-  for (const Holder& holder : holders) {
-    if (holder.step_id == annotation.pending_step_id && holder.op == op) own += holder.bytes;
-  }
-  if (KernelScope::current != nullptr && KernelScope::current->context != nullptr) {
-    tensorflow::OpKernelContext* context = KernelScope::current->context;
-    std::unordered_set<const void*> seen;
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      if (!context->has_input(i) || context->input_is_ref(i)) continue;
-      const Tensor& input = context->input(i);
-      const auto* buffer = tensorflow::DMAHelper::buffer(&input);
-      if (buffer != nullptr && seen.insert(buffer->data()).second) own += input.TotalBytes();
+  found.op = annotation.pending_op_name;
+  found.bytes = bytes;
+  found.budget = budget_.load();
+  found.in_use = in_use_.load();
+  found.in_pieces = refusal == Refusal::kFragments;
+  found.staying = BytesAtStart(annotation.pending_step_id);
+  found.own = bytes;
+  for (const Holder& holder : found.holders) {
+    if (holder.step_id == annotation.pending_step_id && holder.op == found.op) {
+      found.own += holder.bytes;
     }
   }
-  // With swaps in force all that could be moved has been moved: no less than this gets past here.
-  const bool swapping = reclaimer_ != nullptr && reclaimer_->InForce();
-  const int64_t smallest = swapping ? in_use_.load() + bytes : staying + own;
+  tensorflow::OpKernelContext* context =
+      KernelScope::current != nullptr ? KernelScope::current->context : nullptr;
+  if (context != nullptr) found.own += InputBytes(context);
+  const bool eager = context != nullptr && context->call_frame() == nullptr;
+  if (eager || found.staying == 0) {  // there is no step to move anything in, as far as is known
+    found.staying = found.in_use;
+    found.own = bytes;
+  }
 
-  std::partial_sort(holders.begin(), holders.begin() + std::min<size_t>(5, holders.size()),
-                    holders.end(),
+  const size_t named = std::min<size_t>(5, found.holders.size());
+  std::partial_sort(found.holders.begin(), found.holders.begin() + named, found.holders.end(),
                     [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
-  holders.resize(std::min<size_t>(5, holders.size()));
+  found.holders.resize(named);
 
-  const int64_t budget = budget_.load();
-  std::string text =
-      (budget > 0 ? "tfswap: the memory budget of " + ReadableBytes(budget) + " is exceeded"
-                  : std::string("tfswap: the device has no memory left")) +
-      ": op '" + op + "' asks for " + ReadableBytes(bytes) + " while " +
-      ReadableBytes(in_use_.load()) + " are in use" +
-      (refusal == Refusal::kFragments ? " and what is free is in smaller pieces" : "") +
-      ". Largest holders:";
-  for (size_t i = 0; i < holders.size(); ++i) {
-    text += (i == 0 ? " " : ", ") + ReadableBytes(holders[i].bytes) + " " +
-            (holders[i].op.empty() ? "(made outside of any op)"
-                                   : "'" + holders[i].op + "' (" + holders[i].kind + ")");
+  if (spare_ != nullptr) found.picture = spare_->Picture();
+  if (reclaimer_ != nullptr) {
+    found.swapping = reclaimer_->InForce();
+    found.missing_far_bytes = std::max<int64_t>(found.in_use + bytes - found.budget, bytes);
+    found.hindrance = reclaimer_->Hindrance(found.missing_far_bytes);
   }
-  text += ". The smallest budget that could work is " + ReadableBytes(smallest) + ": ";
-  if (swapping) {
-    text +=
-        "nothing of what is in use can be moved while this op runs. Raise the budget, or train "
-        "with a smaller batch.";
-  } else {
-    text += ReadableBytes(staying) + " that stay (weights, optimiser state, batch) and " +
-            ReadableBytes(own) + " that this op needs at once.";
-    if (smallest <= budget) {
-      text += " Train with tfswap.AutoSwap(budget=...) to have the rest moved out of the way.";
-    }
-  }
-  const std::string picture = spare_ != nullptr ? spare_->Picture() : "";
-  if (!picture.empty()) text += " " + picture;
-  const std::string hindrance = reclaimer_ != nullptr ? reclaimer_->Hindrance() : "";
-  if (!hindrance.empty()) text += " " + hindrance;
-  return text;
+  return found;
 }
 
 }  // namespace tfswap

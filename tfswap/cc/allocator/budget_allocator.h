@@ -12,6 +12,7 @@
 
 #include "allocator/adaptor.h"
 #include "allocator/recording_allocator.h"
+#include "allocator/shortage.h"
 #include "core/slab.h"
 
 namespace tfswap {
@@ -28,8 +29,9 @@ class Reclaimer {
   virtual bool IsCopyingIn() const = 0;
   // Whether anything in the steps that run can be moved, or has been.
   virtual bool InForce() const = 0;
-  // Why Reclaim() could do no more ("" when it simply has nothing left to move).
-  virtual std::string Hindrance() const = 0;
+  // Why Reclaim() could not move so many bytes more, and what to do ("" when it simply has nothing
+  // left to move).
+  virtual std::string Hindrance(int64_t missing_bytes) const = 0;
 };
 
 // Memory that is paid for and idle: a slab's.
@@ -93,6 +95,8 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
 
   // 0 takes the limit away. A budget below what is in use holds from the next allocation on.
   void SetBudget(int64_t budget_bytes);
+  // Has what can leave do so now, as far as more is in use than the budget.
+  void MakeRoom();
   bool HasBudget() const { return budget_.load(std::memory_order_relaxed) > 0; }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   void SetSpareMemory(SpareMemory* spare) { spare_ = spare; }
@@ -135,7 +139,8 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   int64_t Missing(const Request& request, Refusal refusal) const;
   // For what is reserved.
   void* FromNext(const Request& request, Refusal* refusal);
-  std::string WhyNot(int64_t bytes, Refusal refusal);
+  // What is known of an allocation that is refused.
+  Shortage ShortageOf(int64_t bytes, Refusal refusal);
 
   Reclaimer* reclaimer_ = nullptr;
   SpareMemory* spare_ = nullptr;

@@ -1,12 +1,14 @@
 #ifndef TFSWAP_ALLOCATOR_DEVICE_ALLOCATOR_H_
 #define TFSWAP_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "allocator/bfc_arenas.h"
 #include "allocator/budget_allocator.h"
+#include "allocator/kernel_guard.h"
 #include "allocator/recording_allocator.h"
 #include "allocator/slab_allocator.h"
 #include "allocator/stand_in_allocator.h"
@@ -35,6 +37,9 @@ class DeviceAllocator : public StatisticsAllocator {
   tensorflow::Allocator* watch() { return parts_.watch.get(); }
   // Null where the memory is a card's.
   BfcArenas* bfc() { return parts_.bfc.get(); }
+  // Told of each kernel that runs; null: nobody is.
+  KernelGuard* guard() { return guard_.load(std::memory_order_acquire); }
+  void SetGuard(KernelGuard* guard) { guard_.store(guard); }
   StepRecorder* recorder() { return parts_.recording.recorder(); }
   void StartRecording(bool host_times);
   // All the memory there is, whatever the budget; 0 where nobody knows.
@@ -60,6 +65,7 @@ class DeviceAllocator : public StatisticsAllocator {
 
   std::unique_ptr<Parts> owned_;
   Parts& parts_;
+  std::atomic<KernelGuard*> guard_{nullptr};
 };
 
 }  // namespace tfswap

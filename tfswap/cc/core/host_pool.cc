@@ -18,9 +18,11 @@ int64_t RoundToPages(int64_t bytes) {
 
 }  // namespace
 
-std::string WhyFull(const HostPoolStats& stats) {
+std::string WhyFull(const HostPoolStats& stats, int64_t missing_bytes) {
   return "Far memory is full (" + ReadableBytes(stats.bytes_in_use) + " of host_limit " +
-         ReadableBytes(stats.limit_bytes) + "), so nothing more could be moved: raise host_limit";
+         ReadableBytes(stats.limit_bytes) +
+         "), so nothing more could be moved: raise host_limit to " +
+         ReadableNeed(std::max(stats.limit_bytes, stats.bytes_in_use + missing_bytes)) + " or more";
 }
 
 HostPool::~HostPool() { Trim(); }

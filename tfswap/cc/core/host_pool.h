@@ -19,8 +19,9 @@ struct HostPoolStats {
   int64_t limit_bytes = 0;   // 0: none
 };
 
-// Why there is no more room, and what to do about it; a sentence without its full stop.
-std::string WhyFull(const HostPoolStats& stats);
+// Why there is no room for so many bytes more, and what to do about it; a sentence without its full
+// stop.
+std::string WhyFull(const HostPoolStats& stats, int64_t missing_bytes);
 
 // Far memory on the host: blocks of exact size (rounded up to whole pages, never to powers of two),
 // kept between steps because every step asks for the same sizes. In use plus kept never exceeds

@@ -18,4 +18,13 @@ std::string ReadableBytes(int64_t bytes) {
   return text;
 }
 
+std::string ReadableNeed(int64_t bytes) {
+  // Half of the last place that is printed.
+  const int64_t half = bytes >= int64_t{1} << 30 ? (1 << 30) / 200
+                       : bytes >= 1 << 20        ? (1 << 20) / 20
+                       : bytes >= 1 << 10        ? (1 << 10) / 20
+                                                 : 0;
+  return ReadableBytes(bytes + half);
+}
+
 }  // namespace tfswap

@@ -1,5 +1,7 @@
 #include "device/swap_device.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
@@ -32,6 +34,43 @@ tensorflow::Allocator* SwapDevice::GetAllocator(tensorflow::AllocatorAttributes 
 }
 
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
+  KernelGuard* const guard = allocator_->guard();
+  if (guard == nullptr || !guard->Concerns(*kernel)) {
+    Run(kernel, context);
+    return;
+  }
+  KernelGuard::Held held;
+  const absl::Status status = guard->Before(context, &held);
+  if (status.ok()) {
+    Run(kernel, context);
+  } else {
+    context->SetStatus(status);
+  }
+  guard->After(held);
+}
+
+void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
+                              AsyncOpKernel::DoneCallback done) {
+  KernelGuard* const guard = allocator_->guard();
+  if (guard == nullptr || !guard->Concerns(*kernel)) {
+    RunAsync(kernel, context, std::move(done));
+    return;
+  }
+  auto held = std::make_shared<KernelGuard::Held>();
+  const absl::Status status = guard->Before(context, held.get());
+  auto after = [guard, held, done = std::move(done)] {
+    guard->After(*held);
+    done();
+  };
+  if (status.ok()) {
+    RunAsync(kernel, context, std::move(after));
+  } else {
+    context->SetStatus(status);
+    after();
+  }
+}
+
+void SwapDevice::Run(OpKernel* kernel, OpKernelContext* context) {
   StepRecorder* recorder = allocator_->recorder();
   const bool counted = allocator_->budget()->HasBudget();
   const bool planned = allocator_->slab()->active();
@@ -53,8 +92,8 @@ void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   if (counted) allocator_->budget()->KernelEnds();
 }
 
-void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
-                              AsyncOpKernel::DoneCallback done) {
+void SwapDevice::RunAsync(AsyncOpKernel* kernel, OpKernelContext* context,
+                          AsyncOpKernel::DoneCallback done) {
   StepRecorder* recorder = allocator_->recorder();
   if (recorder->on()) done = recorder->OpBeginsAsync(*kernel, context, std::move(done));
   const bool counted = allocator_->budget()->HasBudget();

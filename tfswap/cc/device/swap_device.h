@@ -23,6 +23,10 @@ class SwapDevice : public tensorflow::ThreadPoolDevice {
                     tensorflow::AsyncOpKernel::DoneCallback done) override;
 
  private:
+  void Run(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context);
+  void RunAsync(tensorflow::AsyncOpKernel* kernel, tensorflow::OpKernelContext* context,
+                tensorflow::AsyncOpKernel::DoneCallback done);
+
   DeviceAllocator* const allocator_;
   const bool force_gpu_compatible_;
 };

@@ -58,8 +58,8 @@ std::string FarFile::Problem() const {
   return problem_;
 }
 
-std::string FarFile::WhyNoRoom(const HostPoolStats& host) const {
-  const std::string text = WhyFull(host);
+std::string FarFile::WhyNoRoom(const HostPoolStats& host, int64_t missing_bytes) const {
+  const std::string text = WhyFull(host, missing_bytes);
   std::lock_guard<std::mutex> lock(mu_);
   if (file_ == nullptr) return text + ", or give a spill_dir on a disk.";
   return text + ". The file tier took no more either" + (problem_.empty() ? "." : ": " + problem_);

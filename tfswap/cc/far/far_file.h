@@ -40,8 +40,8 @@ class FarFile {
 
   // What it said when it failed last; "" if it never did since it was opened.
   std::string Problem() const;
-  // Why neither it nor host memory took any more, as a sentence.
-  std::string WhyNoRoom(const HostPoolStats& host) const;
+  // Why neither it nor host memory took so many bytes more, as a sentence.
+  std::string WhyNoRoom(const HostPoolStats& host, int64_t missing_bytes) const;
   SpillStats Stats() const;
 
   // Of the next copies, for tests; see SpillFile.

@@ -144,8 +144,8 @@ void FarMemory::Drop(FarCopy* copy) {
   *copy = FarCopy();
 }
 
-std::string FarMemory::Hindrance() const {
-  return full_.load() ? file_->WhyNoRoom(host_.Stats()) : "";
+std::string FarMemory::Hindrance(int64_t missing_bytes) const {
+  return full_.load() ? file_->WhyNoRoom(host_.Stats(), missing_bytes) : "";
 }
 
 void FarMemory::ResetStats() {

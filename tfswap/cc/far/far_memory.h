@@ -55,7 +55,7 @@ class FarMemory {
   void Drop(FarCopy* copy);
 
   // Why there is no room, as a sentence; "" while there was some.
-  std::string Hindrance() const;
+  std::string Hindrance(int64_t missing_bytes) const;
 
   FarStats Stats() const { return counts_.Stats(); }
   void ResetStats();

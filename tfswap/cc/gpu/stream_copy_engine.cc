@@ -296,8 +296,9 @@ void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
   *copy = FarCopy();
 }
 
-std::string StreamCopyEngine::Hindrance() const {
-  return far_memory_full_.load() ? FarFile::Get()->WhyNoRoom(host_memory_.Stats()) : "";
+std::string StreamCopyEngine::Hindrance(int64_t missing_bytes) const {
+  if (!far_memory_full_.load()) return "";
+  return FarFile::Get()->WhyNoRoom(host_memory_.Stats(), missing_bytes);
 }
 
 }  // namespace tfswap

@@ -34,7 +34,7 @@ class StreamCopyEngine : public CopyEngine {
 
   void Leave(const FarBufferPtr& buffer, Done done) override;
   absl::StatusOr<LinkTimes> MeasureLink(int64_t block_bytes, int copies) override;
-  std::string Hindrance() const override;
+  std::string Hindrance(int64_t missing_bytes) const override;
   HostPool* host_memory() override { return &host_memory_; }
   FarStats FarUse() override;
   void ResetFarUse() override;

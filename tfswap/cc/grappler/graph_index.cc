@@ -7,7 +7,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/copy.h"
 #include "grappler/accumulation_races.h"
 #include "tensorflow/core/framework/memory_types.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -517,71 +516,6 @@ TensorId GraphIndex::Root(TensorId tensor) const {
     tensor = inputs_[tensor.node][0];
   }
   return tensor;
-}
-
-namespace {
-
-std::string Shown(const tensorflow::TensorShapeProto& shape) {
-  std::string text = shape.unknown_rank() ? "?" : "[";
-  for (const auto& dim : shape.dim()) absl::StrAppend(&text, dim.size(), ",");
-  return text;
-}
-
-// What an attribute says about types and shapes; "" if nothing.
-std::string Shown(const std::string& key, const tensorflow::AttrValue& value) {
-  constexpr int kMostIntegers = 16;
-  switch (value.value_case()) {
-    case tensorflow::AttrValue::kType:
-      return absl::StrCat(value.type());
-    case tensorflow::AttrValue::kShape:
-      return Shown(value.shape());
-    case tensorflow::AttrValue::kList: {
-      std::string text;
-      for (const auto& shape : value.list().shape()) text += Shown(shape);
-      return text;
-    }
-    case tensorflow::AttrValue::kTensor: {
-      std::string text = Shown(value.tensor().tensor_shape());
-      tensorflow::Tensor tensor;
-      const bool integers = value.tensor().dtype() == tensorflow::DT_INT32 ||
-                            value.tensor().dtype() == tensorflow::DT_INT64;
-      if (integers && tensor.FromProto(value.tensor()) && tensor.NumElements() <= kMostIntegers) {
-        text += tensor.SummarizeValue(kMostIntegers);
-      }
-      return text;
-    }
-    default:
-      return "";
-  }
-}
-
-}  // namespace
-
-std::string Fingerprint(const GraphDef& graph) {
-  std::vector<const NodeDef*> nodes;
-  nodes.reserve(graph.node_size());
-  for (const NodeDef& node : graph.node()) nodes.push_back(&node);
-  std::sort(nodes.begin(), nodes.end(),
-            [](const NodeDef* a, const NodeDef* b) { return a->name() < b->name(); });
-  std::string text;
-  auto mix = [&text](absl::string_view part) { absl::StrAppend(&text, part, "\n"); };
-  for (const NodeDef* node : nodes) {
-    mix(node->name());
-    mix(node->op());
-    for (const std::string& input : node->input()) mix(input);
-    // Types, shapes and the small integers that shapes are made from tell graphs apart; other
-    // attributes carry names that differ by process.
-    std::map<std::string, std::string> attributes;
-    for (const auto& [key, value] : node->attr()) {
-      std::string shown = Shown(key, value);
-      if (!shown.empty()) attributes.emplace(key, std::move(shown));
-    }
-    for (const auto& [key, value] : attributes) {
-      mix(key);
-      mix(value);
-    }
-  }
-  return absl::StrCat(absl::Hex(Checksum(text.data(), text.size()), absl::kZeroPad16));
 }
 
 std::string Describe(const GraphIndex& index) {

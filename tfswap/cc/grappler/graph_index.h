@@ -149,9 +149,6 @@ class GraphIndex {
   const std::vector<int>& EntriesOf(int n) const;
 };
 
-// A stable name for a graph: equal graphs have equal fingerprints, in every process.
-std::string Fingerprint(const tensorflow::GraphDef& graph);
-
 // The graph as lines of tab-separated fields, for Python's planners:
 //   name  op  context  flags  plain  input...
 // flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update,

@@ -11,8 +11,9 @@ namespace tfswap {
 struct PassRecord {
   std::string function;  // TensorFlow's name for it
   std::string fingerprint;
-  std::string outcome;  // "planned", "bootstrapped", "left" or "refused"
-  std::string reason;   // why it was refused
+  std::string portable;  // the fingerprint that survives a SavedModel
+  std::string outcome;   // "planned", "bootstrapped", "left" or "refused"
+  std::string reason;    // why it was refused
   int nodes = 0;
   int swaps = 0;
   int64_t serial = 0;       // counts records in this process

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/graph_mark.h"
 #include "grappler/bootstrap.h"
+#include "grappler/fingerprint.h"
 #include "grappler/graph_index.h"
 #include "grappler/order_edges.h"
 #include "grappler/pass_log.h"
@@ -83,6 +84,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record.function = item.id;
     record.nodes = item.graph.node_size();
     record.fingerprint = Fingerprint(item.graph);
+    record.portable = PortableFingerprint(item.graph);
     absl::StatusOr<GraphDef> result = Run(item.graph, &record);
     if (result.ok()) {
       *optimized = Marked(record.fingerprint, *std::move(result));
@@ -145,6 +147,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     Edges order = delays;
     order.insert(order.end(), keep_ups.begin(), keep_ups.end());
     order.insert(order.end(), chain.begin(), chain.end());
+    const Edges late_reads = LateReads(*index);
+    order.insert(order.end(), late_reads.begin(), late_reads.end());
     return Rewrite(ordered, *index, swaps, order, plan_->min_bytes);
   }
 

@@ -88,6 +88,11 @@ void CopyEngine::UnparkLocked(FarBuffer* buffer) {
 }
 
 int64_t CopyEngine::Reclaim(int64_t bytes) {
+  const int64_t started = ReclaimParked(bytes);
+  return started < bytes ? started + ReclaimMore(bytes - started) : started;
+}
+
+int64_t CopyEngine::ReclaimParked(int64_t bytes) {
   int64_t started = 0;
   std::vector<Tensor> given_up;
   std::vector<FarBufferPtr> chosen;  // outlives the lock: the last reference may be among them
@@ -265,6 +270,13 @@ void CopyEngine::Filled(FarBuffer* buffer, int64_t busy_ns) {
     if (--buffer->returns_left_ <= 0) std::swap(unwanted, buffer->far_copy_);
   }
   DropFarCopy(&unwanted);
+}
+
+void CopyEngine::CountCopy(bool out, int64_t bytes, int64_t busy_ns) {
+  std::lock_guard<std::mutex> lock(mu_);
+  ++(out ? stats_.copies_out : stats_.copies_in);
+  (out ? stats_.bytes_out : stats_.bytes_in) += bytes;
+  (out ? stats_.busy_out_ns : stats_.busy_in_ns) += busy_ns;
 }
 
 absl::StatusOr<LinkTimes> CopyEngine::MeasureLink(int64_t, int) {

@@ -111,7 +111,7 @@ class CopyEngine : public Reclaimer {
   int64_t Reclaim(int64_t bytes) final;
   int64_t BytesLeaving() const final { return bytes_leaving_.load(); }
   bool IsCopyingIn() const final { return copying_in_.load() > 0; }
-  bool InForce() const final { return Stats().buffers_alive > 0; }
+  bool InForce() const final { return Stats().buffers_alive > 0 || MovesMore(); }
 
   // Makes each copy take as long as on a link of this speed; 0 lifts that. Only where threads copy.
   virtual void EmulateLink(double bytes_per_s, int64_t latency_ns) {}
@@ -147,6 +147,11 @@ class CopyEngine : public Reclaimer {
   // Of the device that `allocator` serves; not one of several.
   explicit CopyEngine(DeviceAllocator* allocator);
 
+  // Whether it can move more than buffers; does, when those are not enough. Answers as Reclaim().
+  virtual bool MovesMore() const { return false; }
+  virtual int64_t ReclaimMore(int64_t bytes) { return 0; }
+  // Counts a copy of what is no buffer.
+  void CountCopy(bool out, int64_t bytes, int64_t busy_ns);
   // Has a buffer leave for whose memory somebody waits, and of which there is no far copy yet. With
   // mu_ held; what is put into `given_up` is released without it.
   virtual void EvictLocked(const FarBufferPtr& buffer,
@@ -188,6 +193,7 @@ class CopyEngine : public Reclaimer {
  private:
   friend class FarBuffer;
 
+  int64_t ReclaimParked(int64_t bytes);
   // Allocates and fills the swap-in's output. Whether it is done with: if not, there was no memory,
   // and either `patient` is false or another buffer is needed sooner.
   bool Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,

@@ -69,6 +69,31 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   if (done) done(status);
 }
 
+bool ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes, FarCopy* copy,
+                                       uint64_t* checksum) {
+  const int64_t start_ns = NowNs();
+  if (!far()->Put(data, bytes, FarWish(), copy)) return false;
+  if (verify_.load()) *checksum = Checksum(data, bytes);
+  HoldForLink(start_ns, *copy);
+  CountCopy(/*out=*/true, bytes, NowNs() - start_ns);
+  return true;
+}
+
+absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, uint64_t checksum, void* data) {
+  const int64_t start_ns = NowNs();
+  const std::string problem = far()->Get(copy, data);
+  if (!problem.empty()) {
+    return absl::InternalError("tfswap: fetching a variable failed: " + problem);
+  }
+  if (checksum != 0 && verify_.load() && Checksum(data, copy.bytes) != checksum) {
+    return absl::DataLossError(
+        "tfswap: a variable came back from far memory changed. Suspect the host's memory.");
+  }
+  HoldForLink(start_ns, copy);
+  CountCopy(/*out=*/false, copy.bytes, NowNs() - start_ns);
+  return absl::OkStatus();
+}
+
 void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>*) {
   StartLeaving(buffer, nullptr);
 }

@@ -7,6 +7,7 @@
 
 #include "far/loss_meter.h"
 #include "kernels/copy_engine.h"
+#include "kernels/streamed_variables.h"
 #include "kernels/worker.h"
 
 namespace tfswap {
@@ -16,11 +17,14 @@ namespace tfswap {
 // place of their readers in the step.
 class ThreadCopyEngine : public CopyEngine {
  public:
-  explicit ThreadCopyEngine(DeviceAllocator* allocator) : CopyEngine(allocator) {}
+  explicit ThreadCopyEngine(DeviceAllocator* allocator)
+      : CopyEngine(allocator), variables_(allocator, this) {}
 
   void Leave(const FarBufferPtr& buffer, Done done) override;
   void EmulateLink(double bytes_per_s, int64_t latency_ns) override;
-  std::string Hindrance() const override { return far()->Hindrance(); }
+  std::string Hindrance(int64_t missing_bytes) const override {
+    return far()->Hindrance(missing_bytes);
+  }
   HostPool* host_memory() override { return far()->host(); }
   FarStats FarUse() override { return far()->Stats(); }
   void ResetFarUse() override { far()->ResetStats(); }
@@ -28,12 +32,21 @@ class ThreadCopyEngine : public CopyEngine {
   void Sample(const FarBuffer& buffer, const void* data) override;
   std::string CodecSamples() override { return sampler()->Text(); }
 
+  // Values of variables, which give their memory up when no buffer can.
+  StreamedVariables* variables() { return &variables_; }
+  // Copies one out; whether there was room.
+  bool CopyVariableOut(const void* data, int64_t bytes, FarCopy* copy, uint64_t* checksum);
+  absl::Status CopyVariableIn(const FarCopy& copy, uint64_t checksum, void* data);
+  void DropVariable(FarCopy* copy) { far()->Drop(copy); }
+
   // These are one for all CPUs.
   static FarMemory* far();
   static RatioSampler* sampler();
   static LossMeter* loss_meter();
 
  private:
+  bool MovesMore() const override { return variables_.on(); }
+  int64_t ReclaimMore(int64_t bytes) override { return variables_.Reclaim(bytes); }
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
   // With mu_ held.
   void StartLeaving(const FarBufferPtr& buffer, Done done);
@@ -43,6 +56,7 @@ class ThreadCopyEngine : public CopyEngine {
   // Of what crosses the link; the file has a link of its own.
   void HoldForLink(int64_t start_ns, const FarCopy& copy) const;
 
+  StreamedVariables variables_;
   Worker out_{"tfswap_out"};
   std::atomic<double> link_ns_per_byte_{0};
   std::atomic<int64_t> link_latency_ns_{0};

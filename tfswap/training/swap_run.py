@@ -1,4 +1,4 @@
-"""SwapRun: the life of a plan during one `fit`.
+"""SwapRun: the life of a plan during the training of one function.
 
 ::
 
@@ -12,35 +12,36 @@ from __future__ import annotations
 import dataclasses
 import enum
 import operator
+import re
 import statistics
 import time
-import warnings
-from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tfswap.address_run import AddressRun
-from tfswap.attempt import Attempt, MeasuredStep, best
-from tfswap.far_ratios import RatioSamples
-from tfswap.lossy_run import LossyRun, check_plan
-from tfswap.managed_devices import ManagedDevices
+from tfswap.grappler.graph import StepGraph
 from tfswap.ops import library
-from tfswap.pass_session import PassSession
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.assignment import AUTO, CSWAP, FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
+from tfswap.portable_plan import renamed
 from tfswap.report.summary import Report, summary_lines
+from tfswap.report.tensorboard import TensorBoardLog
 from tfswap.slots import slots_to_text
 from tfswap.state import run_ended, run_started
-from tfswap.step_planner import Forgotten, StepPlanner
 from tfswap.trace import StepTrace
-from tfswap.training_function import TrainingFunction
-
-if TYPE_CHECKING:
-    from tfswap.auto_swap import AutoSwap
+from tfswap.training.address_run import AddressRun
+from tfswap.training.attempt import Attempt, MeasuredStep, best
+from tfswap.training.far_ratios import RatioSamples
+from tfswap.training.lossy_run import LossyRun, check_plan
+from tfswap.training.pass_session import PassSession
+from tfswap.training.step_planner import Forgotten, StepPlanner
+from tfswap.training.swap_session import SwapSession
+from tfswap.training.voice import Voice
 
 _MAX_CORRECTIONS = 3
 _MEASURED_STEPS = 2
+# Of a plan that seems to be slower than lazy swaps: others' work on the machine may be why.
+_DOUBTED_STEPS = 8
 # The fastest of them is planned with: what disturbs a step only ever makes it slower.
 _PROFILED_STEPS = 2
 # Steps that allocate less than this share of what another one does are for a smaller batch.
@@ -62,8 +63,10 @@ class _Phase(enum.Enum):
     MEASURE = "measure"
     LAYOUT = "addresses"  # what the plan's steps allocate is recorded, and packed; that is tried
     STEADY = "steady"
+    LAZY = "lazy"  # what does not train has no plan: lazy swaps stay
 
 
+_OWN_WORDS = re.compile(r"tfswap: the .*(?:\n  - .*)*")
 # Kinds of calls, for recordings.
 _TRAIN, _TEST = "train", "test"
 _SETTLED = (_Phase.LAYOUT, _Phase.STEADY)
@@ -71,103 +74,96 @@ _SETTLED = (_Phase.LAYOUT, _Phase.STEADY)
 
 def _own_words(text: str) -> str:
     """What tfswap says in TensorFlow's error; all of it if it says nothing."""
-    begin = text.find("tfswap: the memory budget")
-    return text if begin < 0 else text[begin:].splitlines()[0]
+    found = _OWN_WORDS.search(text)
+    return text if found is None else found[0]
 
 
-def _count_layers(model: Any) -> int:
-    """Those of models inside of it too, and of layers inside of layers those with variables."""
-
-    def paths(outer: Any) -> Iterator[str]:
-        for layer in outer.layers:
-            yield layer.path or layer.name
-            if hasattr(layer, "layers"):
-                yield from paths(layer)
-
-    owners = (variable.path.rpartition("/")[0] for variable in model.variables)
-    return len({*paths(model), *owners})
+def _scalars(step: MeasuredStep, counts: dict[str, int]) -> dict[str, float]:
+    """For TensorBoard."""
+    return {
+        "step_s": step.seconds,
+        "peak_bytes": counts["window_peak_bytes"],
+        "budget_bytes": counts["budget_bytes"],
+        "bytes_out": step.bytes_out,
+        "bytes_in": step.bytes_in,
+        "waits": step.waits,
+    }
 
 
 class SwapRun:
-    """All state of one `fit` under `AutoSwap`; `end` takes everything back."""
+    """All state of one training; `end` takes everything back.
+
+    Args:
+        session: Has the devices.
+        key: What is trained, for weak references: plans of different ones have different texts.
+        voice: Says things of this training.
+        report: Filled in.
+        plan: To begin with; None: to be made.
+        steps_a_call: Of the training function.
+        epochs: Where the training counts to; None: not known.
+        surely_trains: Otherwise there is only a plan if its graph has gradients.
+
+    Raises:
+        ValueError: The plan that was given is lossy without leave.
+    """
 
     # From `begin` on.
-    _library: library.Library
-    _devices: ManagedDevices
-    _session: PassSession
     _ratios: RatioSamples
     _lossy: LossyRun
     _planner: StepPlanner
 
-    def __init__(self, options: AutoSwap, model: Any) -> None:
-        self._options = options
-        self._model = model
-        self._says = options.verbose != 0
-        self.report = Report()
+    def __init__(
+        self,
+        session: SwapSession,
+        key: Any,
+        voice: Voice,
+        report: Report,
+        *,
+        plan: SwapPlan | None = None,
+        steps_a_call: int = 1,
+        epochs: int | None = None,
+        surely_trains: bool = True,
+    ) -> None:
+        check_plan(plan or SwapPlan(), session.options.lossy)
+        self._options = session.options
+        self._library = session.library
+        self._devices = session.devices
+        self._session = PassSession(session.library, key)
+        self._voice = voice
+        self._given_plan = plan
+        self.report = report
+        self._steps_a_call = steps_a_call
+        self._epochs = epochs
+        self._surely_trains = surely_trains
         self._phase = _Phase.IDLE
         self._taken = ExitStack()  # what is to be given back
-        self._training_function = TrainingFunction(model)
         self._plan = SwapPlan()
-        self._steps_a_call = 1
         self._looks_at_places = False
         self._steps_since_look = 0
-        self._profiled: list[tuple[float, StepTrace]] = []  # and seconds
+        self._profiled: list[tuple[float, dict[int, StepTrace]]] = []  # seconds; by device
+        self._lazy_s: list[float] = []  # of steps under lazy swaps
         self._attempts: list[Attempt] = []
         self._measured: list[MeasuredStep] = []
         self._is_stock = False  # the graph is as TensorFlow made it: the model fits
         self._stock_peak_bytes = 0  # measured then
         self._addresses: AddressRun | None = None
+        self._log: TensorBoardLog | None = None
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
 
     # The beginning and the end.
 
     def begin(self) -> None:
-        """Takes hold of device and session; the first steps run under lazy swaps."""
-        import keras
-
-        if keras.backend.backend() != "tensorflow":
-            raise ValueError(
-                f"tfswap.AutoSwap needs Keras on TensorFlow, and this process runs it on "
-                f"{keras.backend.backend()!r}: set KERAS_BACKEND=tensorflow"
-            )
-        if self._model.run_eagerly:
-            self._warn(
-                "the model runs eagerly (run_eagerly=True), so there is no graph to insert swaps "
-                "into: AutoSwap has no effect and the budget is not enforced. Compile without "
-                "run_eagerly."
-            )
-            return
-        check_plan(self._options.plan or SwapPlan(), self._options.lossy)
-        self._library = library.load()
-        if not library.device_is_ours():
-            raise library.LibraryError(
-                "TensorFlow's CPU device is not tfswap's although its library is loaded: another "
-                "library has replaced the device factory. Run `tfswap doctor`."
-            )
-        self._devices = ManagedDevices(
-            self._library, self._options, _count_layers(self._model), self._note, self._warn
-        )
-        self._session = PassSession(self._library, self._model)
+        """Puts lazy swaps, or the given plan, in force; the first steps run under them."""
         run_started(self)
         self._taken.callback(run_ended, self)
-        self._taken.callback(self._training_function.restore)
-        self._steps_a_call = max(int(self._model.steps_per_execution), 1)
         self.report.budget_bytes = self._devices.budget_bytes
-        if self._training_function.turn_xla_off():
-            self._note(
-                "XLA is off for this training: a step compiled by XLA is one opaque op, and "
-                "nothing can be moved inside it"
-            )
-        self._taken.callback(self._devices.give_back)
-        self._devices.take()
         self._ratios = RatioSamples(self._library, self._devices.sampled_codecs)
-        epochs = (self._options.params or {}).get("epochs")
-        self._lossy = LossyRun(self._library, self._ratios, epochs)
+        self._lossy = LossyRun(self._library, self._ratios, self._epochs)
         self._planner = StepPlanner(
-            self._library, self._options, self._devices, self._ratios, self._lossy, self._say
+            self._library, self._options, self._devices, self._ratios, self._lossy, self._voice.say
         )
-        plan = self._options.plan or SwapPlan()
+        plan = self._given_plan or SwapPlan()
         self._plan = SwapPlan(
             functions=plan.functions,
             budget_bytes=self._devices.budget_bytes,
@@ -180,38 +176,57 @@ class SwapRun:
         self._lossy.adopt(self._plan)
         self._session.push(self._plan)
         self._install_layouts()
-        self._training_function.guard(self._step_failed, self.end)
+        if self._options.log_dir is not None:
+            self._log = TensorBoardLog(self._options.log_dir, self._voice.name)
+            self._taken.callback(self._log.close)
         self._phase = _Phase.FIRST
 
-    def _step_failed(self, error: BaseException) -> None:
+    def step_failed(self, error: BaseException) -> None:
+        """Keeps what an error says of memory."""
         import tensorflow as tf
 
         if isinstance(error, tf.errors.ResourceExhaustedError):
             self.report.out_of_memory = _own_words(str(error))
-        self.end()
 
     def finish(self) -> None:
         """The normal end of training."""
         if self._phase is _Phase.IDLE:
             return
-        if self._phase not in _SETTLED and self.report.outcome != "fits":
-            self._note("training ended before the plan was settled")
+        if self.trains and self._phase not in _SETTLED and self.report.outcome != "fits":
+            self._voice.note("training ended before the plan was settled")
         self._update_measured()
         self._devices.check_codecs(wait=True)
         problem = self._devices.file_problem()
         if problem:
-            self._warn(f"the file tier failed, so more than planned stayed in memory: {problem}")
+            self._voice.warn(
+                f"the file tier failed, so more than planned stayed in memory: {problem}"
+            )
         self.end()
 
     def end(self) -> None:
         """Takes everything back; harmless when called again."""
         if self._phase is _Phase.PROFILE:
-            self._library.stop_recording(self._devices.device)
+            self._stop_recordings()
         self._phase = _Phase.IDLE
         if self._addresses is not None:
             self._addresses.stop()
             self._addresses = None
         self._taken.close()
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training, as far as is known."""
+        return self._phase is not _Phase.LAZY
+
+    @property
+    def settled_plan(self) -> SwapPlan | None:
+        """The plan, if it is one that will stay."""
+        return self._plan if self._phase in _SETTLED else None
+
+    def refresh(self) -> None:
+        """Brings the report up to date."""
+        if self._phase is not _Phase.IDLE:
+            self._update_measured()
 
     # Steps.
 
@@ -233,10 +248,15 @@ class SwapRun:
     def step_begins(self) -> None:
         if self._phase is _Phase.IDLE:
             return
-        if self._session.ensure():
-            self._note("the session's options had changed meanwhile; the plan is back in force")
+        if self._session.enter():
+            self._voice.note(
+                "the session's options had changed meanwhile; the plan is back in force"
+            )
+        if self._phase is _Phase.LAZY:
+            return
         if self._phase is _Phase.PROFILE:
-            self._library.start_recording(self._devices.device)
+            for device in self._devices.numbers:
+                self._library.start_recording(device)
         elif self._phase is _Phase.WARM or self._looks_at_places:
             self._ratios.start()
         if self._addresses is not None:
@@ -248,13 +268,13 @@ class SwapRun:
         self._step_start_s = time.perf_counter()
 
     def step_ended(self) -> None:
-        if self._phase is _Phase.IDLE or not self._before:
+        if self._phase in (_Phase.IDLE, _Phase.LAZY) or not self._before:
             return
         seconds = time.perf_counter() - self._step_start_s
         self._devices.check_codecs()
-        recording = b""
+        traces: dict[int, StepTrace] = {}
         if self._phase is _Phase.PROFILE:
-            recording = self._library.stop_recording(self._devices.device)
+            traces = self._stop_recordings()
         elif self._phase is _Phase.FIRST:
             self._turn_to_busiest_device()
         after = self._library.step_counts(self._devices.device)
@@ -265,14 +285,17 @@ class SwapRun:
         self.report.host_peak_bytes = max(
             self.report.host_peak_bytes or 0, after["host_peak_bytes"]
         )
+        if self._log is not None:
+            self._log.step(_scalars(step, after))
         if self._phase is _Phase.FIRST:
             self._first_ended()
         elif self._phase is _Phase.WARM:
             self._ratios.stop()
             self._phase = _Phase.PROFILE
         elif self._phase is _Phase.PROFILE:
-            self._profiled.append((step.seconds, StepTrace.from_bytes(recording)))
+            self._profiled.append((step.seconds, traces))
             if len(self._profiled) >= _PROFILED_STEPS:
+                self._lazy_s = [seconds for seconds, _ in self._profiled]
                 self._plan_from(self._profile_of(self._profiled))
                 self._profiled = []
         elif self._phase is _Phase.SETTLE:
@@ -297,6 +320,29 @@ class SwapRun:
         self._steps_since_look += 1
         self._addresses_after(_TRAIN)
 
+    def step_abandoned(self) -> None:
+        """Instead of `step_ended`, when the step failed: the next one is as this was to be."""
+        if self._phase is _Phase.PROFILE:
+            self._stop_recordings()
+        elif self._phase is _Phase.WARM or self._looks_at_places:
+            self._ratios.stop()
+        if self._addresses is not None:
+            self._addresses.stop()
+
+    def between_steps(self) -> None:
+        """Has other calls run as without tfswap until `step_begins`."""
+        self._session.leave()
+
+    def traced_again(self) -> None:
+        """There is a graph that has not been seen: it may train."""
+        if self._phase is _Phase.LAZY:
+            self._phase = _Phase.FIRST
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether the time matters that this step takes until all that it does is done."""
+        return self._phase not in (_Phase.IDLE, _Phase.FIRST, _Phase.LAZY)
+
     def test_begins(self) -> None:
         if self._addresses is not None:
             self._addresses.call_begins(_TEST)
@@ -320,17 +366,20 @@ class SwapRun:
         records = self._session.records()
         for record in records:
             if record["outcome"] == "refused" and self._session.is_new(record):
-                self._warn(f"the plan was not applied to a graph: {record['reason']}")
+                self._voice.warn(f"the plan was not applied to a graph: {record['reason']}")
         if not any(r["outcome"] in ("bootstrapped", "planned", "left") for r in records):
-            self._warn(
+            self._voice.warn(
                 "TensorFlow's graph optimizer did not run tfswap's pass, so nothing is swapped "
                 "(is it disabled with tf.config.optimizer or 'disable_meta_optimizer'?). The "
                 "budget is still enforced."
             )
             self._phase = _Phase.STEADY
             return
+        if not self._surely_trains and not any(map(self._has_gradients, records)):
+            self._phase = _Phase.LAZY
+            return
         planned = [r for r in records if r["outcome"] == "planned"]
-        if self._options.plan is not None and planned:
+        if self._given_plan is not None and planned:
             function = self._plan.function(planned[-1]["fingerprint"])
             assert function is not None
             self._planner.fingerprint = function.fingerprint
@@ -338,25 +387,58 @@ class SwapRun:
             self._measured = []
             self._phase = _Phase.MEASURE
             return
+        if self._given_plan is not None and self._rename_plan(records):
+            return
         known = any(self._plan.function(r["fingerprint"]) is not None for r in records)
-        if self._options.plan is not None and not known:
-            self._warn(
+        if self._given_plan is not None and not known:
+            self._voice.warn(
                 "the plan that was given fits none of this training's graphs (another model, "
                 "optimizer, shapes or TensorFlow): a new one is made."
             )
         self._phase = _Phase.WARM
 
-    @staticmethod
-    def _profile_of(profiled: list[tuple[float, StepTrace]]) -> StepTrace:
+    def _rename_plan(self, records: list[dict[str, Any]]) -> bool:
+        """Whether the given plan is for one of these graphs, under other names; then it is pushed.
+
+        So it is for a function that comes back from a SavedModel.
+        """
+        for record in records:
+            for function in self._plan.functions:
+                if not function.portable or function.portable != record["portable"]:
+                    continue
+                graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
+                found = renamed(function, record["fingerprint"], graph.nodes)
+                if found is None:
+                    continue
+                self._plan = self._plan.with_function(found)
+                self._lossy.adopt(self._plan)
+                self._session.push(self._plan)
+                self._install_layouts()
+                return True
+        return False
+
+    def _has_gradients(self, record: dict[str, Any]) -> bool:
+        graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
+        return any(node.backward for node in graph.nodes.values())
+
+    def _stop_recordings(self) -> dict[int, StepTrace]:
+        return {
+            device: StepTrace.from_bytes(self._library.stop_recording(device))
+            for device in self._devices.numbers
+        }
+
+    def _profile_of(
+        self, profiled: list[tuple[float, dict[int, StepTrace]]]
+    ) -> dict[int, StepTrace]:
         """The fastest of those that were not for a smaller batch."""
-        made = [int(trace.buffers["bytes"].sum()) for _, trace in profiled]
+        made = [int(each[self._devices.device].buffers["bytes"].sum()) for _, each in profiled]
         full = [p for p, size in zip(profiled, made, strict=True) if size >= _FULL * max(made)]
         return min(full, key=operator.itemgetter(0))[1]
 
-    def _plan_from(self, trace: StepTrace) -> None:
-        self._say(f"profiled {_PROFILED_STEPS} steps, planning ...")
+    def _plan_from(self, traces: dict[int, StepTrace]) -> None:
+        self._voice.say(f"profiled {_PROFILED_STEPS} steps, planning ...")
         try:
-            profile = self._planner.read(trace, self._plan.min_bytes)
+            profile = self._planner.read(traces, self._plan.min_bytes)
         except Forgotten:
             # Another text has the pass see it again.
             self._session.push_anew(self._plan)
@@ -374,8 +456,10 @@ class SwapRun:
             self.report.outcome = "fits"
             self.report.predicted_peak_bytes = profile.unswapped_peak_bytes
             # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
-            self._plan = self._plan.with_function(FunctionPlan(self._planner.fingerprint))
+            function = FunctionPlan(self._planner.fingerprint)
+            self._plan = self._plan.with_function(function)
             self._session.push(self._plan)
+            self.report.story = self._planner.story(function)
             self._is_stock = True
             self._measured = []
             self._settled()
@@ -409,7 +493,7 @@ class SwapRun:
             self._adopt(elsewhere)
             self._measured = []
         if said:
-            self._note(said)
+            self._voice.note(said)
 
     def _stay_with_bootstrap(self, why: str) -> None:
         self.report.outcome = "bootstrap"
@@ -418,7 +502,9 @@ class SwapRun:
         if self._attempts:
             self._adopt(best(self._attempts).function)
             return
-        self._warn(f"{why} Training goes on under lazy swaps, which keep the budget but wait.")
+        self._voice.warn(
+            f"{why} Training goes on under lazy swaps, which keep the budget but wait."
+        )
 
     def _adopt(self, function: FunctionPlan) -> None:
         self._plan = self._plan.with_function(function)
@@ -431,26 +517,34 @@ class SwapRun:
         self.report.unswapped_peak_bytes = function.unswapped_peak_bytes
         self.report.unswapped_step_s = function.unswapped_step_ns / 1e9
         self.report.swapped_buffers = len(function.swaps)
+        self.report.story = self._planner.story(function)
+        if self._log is not None and self.report.story is not None:
+            self._log.plan(self.report.story)
 
     def _check_in_force(self) -> None:
         for record in self._session.records():
             if record["fingerprint"] != self._planner.fingerprint:
                 continue
             if record["outcome"] == "refused":
-                self._warn(f"the plan was not applied: {record['reason']}")
+                self._voice.warn(f"the plan was not applied: {record['reason']}")
 
     def _check(self) -> None:
         function = self._plan.function(self._planner.fingerprint)
         assert function is not None
         attempt = Attempt.of(function, self._measured)
+        if attempt.is_slower_than(self._lazy_s) and len(self._measured) < _DOUBTED_STEPS:
+            return  # it is measured on
         self._attempts.append(attempt)
-        given = self._options.plan is not None and self._planner.profile is None
+        given = self._given_plan is not None and self._planner.profile is None
         if not attempt.is_as_foretold and not given and len(self._attempts) <= _MAX_CORRECTIONS:
             self._planner.correct(attempt)
             self.report.corrections += 1
             if self._plan_and_push():
                 return
         chosen = best(self._attempts)
+        if chosen.is_slower_than(self._lazy_s):
+            self._give_up_plan(chosen)
+            return
         if chosen.function is not function:
             self._adopt(chosen.function)
         self._measured = [] if chosen.function is not function else self._measured
@@ -458,6 +552,25 @@ class SwapRun:
         self._update_measured(chosen)
         if self._options.save_plan is not None:
             self._plan.save(self._options.save_plan)
+        self._print_summary()
+
+    def _give_up_plan(self, attempt: Attempt) -> None:
+        """Lazy swaps did better, be it that a step is not as regular as the profiled ones."""
+        lazy_s = statistics.median(self._lazy_s)
+        self._voice.note(
+            f"the plan was given up: with it, a step took {attempt.step_s:.3g} s, under lazy "
+            f"swaps {lazy_s:.3g} s. Training goes on under those."
+        )
+        self._plan = self._plan.without_function(self._planner.fingerprint)
+        self._lossy.adopt(self._plan)
+        self._session.push(self._plan)
+        self._update_measured(attempt)
+        self.report.step_s = lazy_s
+        self.report.plan = None
+        self.report.swapped_buffers = 0
+        self.report.outcome = "bootstrap"
+        self._measured = []
+        self._phase = _Phase.STEADY
         self._print_summary()
 
     def _settled(self) -> None:
@@ -482,16 +595,16 @@ class SwapRun:
             self._adopt_addresses(plan)
         if self._phase is not _Phase.LAYOUT or self._addresses.is_trying(_TRAIN):
             return
-        if self._has_layout():
+        if self._has_layout() or self._addresses.is_quiet(_TRAIN):
             self._phase = _Phase.STEADY
         elif self._addresses.problem:
-            self._note(self._addresses.problem)
+            self._voice.note(self._addresses.problem)
             self._phase = _Phase.STEADY
 
     def _adopt_addresses(self, plan: SwapPlan) -> None:
         assert self._addresses is not None
         if self._addresses.said:
-            self._note(self._addresses.said)
+            self._voice.note(self._addresses.said)
         self._plan = self.report.plan = plan
         self.report.addresses = tuple(self._addresses.maps)
         self._measured = []
@@ -509,7 +622,7 @@ class SwapRun:
                     self._devices.device, function.fingerprint, slots_to_text(function.layouts)
                 )
             except ValueError as error:
-                self._warn(f"addresses are not planned: {error}")
+                self._voice.warn(f"addresses are not planned: {error}")
 
     def _update_measured(self, attempt: Attempt | None = None) -> None:
         self.report.tiers = self._devices.tiers()
@@ -522,6 +635,8 @@ class SwapRun:
             self.report.step_s = statistics.median(step.seconds for step in self._measured)
             self.report.bytes_out_per_step = max(step.bytes_out for step in self._measured)
             self.report.bytes_in_per_step = max(step.bytes_in for step in self._measured)
+            if self.report.outcome == "fits" and self.report.bytes_out_per_step:
+                self.report.outcome = "swapped"  # lazily, in an order of ops that needs more
 
     # What people see.
 
@@ -538,20 +653,5 @@ class SwapRun:
         if self._devices.lossy_codecs and self.report.outcome == "swapped":
             hindrance = self._lossy.hindrance()
             if hindrance:
-                self._note(f"nothing is kept lossily so far: {hindrance}")
-        for line in summary_lines(self.report):
-            self.report.notes.append(line)
-            if self._says:
-                print(f"\n{line}" if line.startswith("tfswap: peak") else line, flush=True)
-
-    def _say(self, text: str) -> None:
-        if self._says:
-            print(f"\ntfswap: {text}", flush=True)
-
-    def _note(self, text: str) -> None:
-        self.report.notes.append(text)
-        self._say(text)
-
-    def _warn(self, text: str) -> None:
-        self.report.notes.append(text)
-        warnings.warn(f"tfswap: {text}", stacklevel=2)
+                self._voice.note(f"nothing is kept lossily so far: {hindrance}")
+        self._voice.lines(summary_lines(self.report))

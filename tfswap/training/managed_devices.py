@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from tfswap import budget as budgets
+from tfswap.budget import Budget
 from tfswap.card_codec_speed import card_codec_speeds, use_remembered
 from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
 from tfswap.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
 from tfswap.far_tier import FarTier
 from tfswap.file_link import WatchedFile, behind_link, measured_file
-from tfswap.gpus import FIRST_GPU, NOT_OURS, visible_gpus
+from tfswap.gpus import FIRST_GPU, NOT_OURS, device_name, visible_gpus
 from tfswap.machine import Machine
 from tfswap.nvcomp import INSTALL as INSTALL_NVCOMP
 from tfswap.nvcomp import NAMES as OF_NVCOMP
@@ -23,9 +24,7 @@ from tfswap.ops.library import Library, LibraryError
 from tfswap.plan import TIERS
 from tfswap.planners.assignment import AUTO, CSWAP, FarMemory
 from tfswap.report.summary import TierUse
-
-if TYPE_CHECKING:
-    from tfswap.auto_swap import AutoSwap
+from tfswap.swap_options import SwapOptions
 
 # What a process takes for a model's graphs: traced, differentiated, optimised, and kept.
 _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
@@ -45,7 +44,7 @@ class ManagedDevices:
 
     Args:
         lib: The library.
-        options: The callback.
+        options: Of the training.
         layers: How many the model has; its graphs take memory too.
         note: Says something.
         warn: Warns of something.
@@ -54,7 +53,7 @@ class ManagedDevices:
     def __init__(
         self,
         lib: Library,
-        options: AutoSwap,
+        options: SwapOptions,
         layers: int,
         note: Callable[[str], None],
         warn: Callable[[str], None],
@@ -70,6 +69,7 @@ class ManagedDevices:
             if gpus:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
+        self._check_names()
         self.device = self.numbers[0]
         self._available_bytes = budgets.without_growth(
             budgets.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
@@ -90,9 +90,15 @@ class ManagedDevices:
         """Puts budgets and options in force."""
         options = self._options
         self._before = {device: self._library.memory_stats(device) for device in self.numbers}
+        shared = self.on_cpu and not isinstance(options.budget, Mapping)
+        budget_bytes = {
+            device: self.budget_bytes if shared else self._resolved_budget(device)
+            for device in self.numbers
+        }
+        on_host_bytes = self.budget_bytes if shared else sum(budget_bytes.values())
         self._host_limit_bytes = budgets.resolve_host_limit(
             options.host_limit,
-            self.budget_bytes if self.on_cpu else None,
+            on_host_bytes if self.on_cpu else None,
             available_bytes=self._available_bytes,
         )
         self._library.set_host_limit(self._host_limit_bytes)
@@ -103,19 +109,39 @@ class ManagedDevices:
             self._warn_of_codec(options.codec, why_not_on_cpu(options.codec))
         if options.spill_dir is not None:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
+        if options.stream_weights:
+            self._stream_weights()  # before the budget, in which those that are there may not be
         for device in self.numbers:
-            budget_bytes = self.budget_bytes if self.on_cpu else self._resolved_budget(device)
-            self._library.set_budget(device, budget_bytes)
+            self._library.set_budget(device, budget_bytes[device])
             self._library.set_workspace_limit(device, options.workspace_limit)
             self._library.emulate_link(device, options.link_bandwidth)
             self._library.set_verify(device, options.verify)
             if options.slab:
                 self._library.always_slab(device, True)
+        if options.stream_weights:
+            for device in self.numbers:
+                self._library.make_room(device)
         if not self.on_cpu:
             self._take_codecs()
         self._library.trim_malloc()
         if self.on_cpu and options.workspace_limit is not None:
             self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
+
+    def _stream_weights(self) -> None:
+        """Has those leave, too, that there are already."""
+        import tensorflow as tf
+
+        for device in self.numbers:
+            problem = self._library.stream_variables(device, True)
+            if problem:
+                self._warn(f"stream_weights has no effect: {problem.removeprefix('tfswap: ')}")
+                return
+        eager = tf.__internal__.EagerTensor
+        for known in gc.get_objects():
+            # An op that has a variable among its inputs makes it known.
+            handle = getattr(known, "_handle", None) if isinstance(known, tf.Variable) else None
+            if isinstance(handle, eager):
+                tf.raw_ops.VarIsInitializedOp(resource=handle)
 
     def _take_codecs(self) -> None:
         """A plan that was given encodes without asking how fast that is."""
@@ -170,6 +196,10 @@ class ManagedDevices:
         for device in self.numbers:
             self._library.release_codecs(device)
             self._library.set_budget(device, None)
+            if self._options.stream_weights:
+                problem = self._library.stream_variables(device, False)
+                if problem and self.on_cpu:
+                    self._warn(f"some variables are still in far memory: {problem}")
             self._library.set_workspace_limit(device, None)
             self._library.emulate_link(device, None)
             self._library.set_verify(device, False)
@@ -183,7 +213,7 @@ class ManagedDevices:
         """The planned device's link, measured within its budget."""
         link_bandwidth = self._options.link_bandwidth
         if self.on_cpu:
-            return Machine.measure() if link_bandwidth is None else Machine.emulated(link_bandwidth)
+            return Machine.here(link_bandwidth)
         if link_bandwidth is not None:
             self._warn("link_bandwidth has no effect on a GPU: its copies are its own")
         try:
@@ -200,7 +230,9 @@ class ManagedDevices:
 
         To be called when graphs have been made and run. Says whether the budget is another one.
         """
-        if not self.on_cpu or not budgets.is_auto(self._options.budget):
+        if not self.on_cpu or isinstance(self._options.budget, Mapping):
+            return False
+        if not budgets.is_auto(self._options.budget):
             return False
         self._library.trim_malloc()
         held = self._library.memory_stats(self.device)
@@ -309,12 +341,28 @@ class ManagedDevices:
             self._library.clear_layouts(device)
         return self._first[busiest]
 
+    def _budget_of(self, device: int) -> Budget:
+        """As it was given."""
+        budget = self._options.budget
+        return budget[device_name(device)] if isinstance(budget, Mapping) else budget
+
+    def _check_names(self) -> None:
+        """Raises ValueError if budgets by device are not for those that there are."""
+        if not isinstance(self._options.budget, Mapping):
+            return
+        named, there = set(self._options.budget), {device_name(each) for each in self.numbers}
+        if named != there:
+            raise ValueError(
+                f"budget is for {', '.join(sorted(named))}; there are "
+                f"{', '.join(sorted(there))}, and each needs one"
+            )
+
     def _resolved_budget(self, device: int) -> int:
         """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
         stats = self._library.memory_stats(device)
         on_cpu = device < FIRST_GPU
         return budgets.resolve(
-            self._options.budget,
+            self._budget_of(device),
             device_limit_bytes=None if on_cpu else stats["memory_bytes"],
             available_bytes=self._available_bytes if on_cpu else None,
             in_use_bytes=stats["bytes_in_use"],

@@ -24,7 +24,7 @@ from tfswap.layout import plan_layout
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.report.address_map import AddressMap, Box
-from tfswap.report.summary import readable_bytes
+from tfswap.report.amounts import readable_bytes
 from tfswap.slots import OUTSIDE, Slot
 from tfswap.trace import StepTrace
 
@@ -53,6 +53,10 @@ _OTHER_SHAPE = 0.05
 # take so much longer than before.
 _TIMED_CALLS = 5
 _SLOWER = 1.05
+# After so many calls for other shapes meanwhile, the order stays, timed or not.
+_MOST_OTHERS = 16
+# After so many calls without one that is recorded, nothing more is to be expected.
+_QUIET_CALLS = 3
 # Calls whose allocations differ by more than this part are for tensors of other shapes. (In order,
 # more ops write into their inputs' buffers: up to 0.11 less is allocated.)
 _SAME_SIZE = 0.25
@@ -124,6 +128,7 @@ class AddressRun:
         self._shapes: dict[str, list[_Shape]] = defaultdict(list)
         self._patience: Counter[str] = Counter()  # by kind of call
         self._in_vain: Counter[str] = Counter()
+        self._quiet: Counter[str] = Counter()  # calls since one was recorded
         # The planned part of a call in which nothing new was found: what comes from elsewhere (the
         # batches of a GPU) has no places, and there is no use in looking for it again.
         self._usual: dict[str, float] = {}
@@ -154,6 +159,7 @@ class AddressRun:
             return None
         taken_s = time.perf_counter() - self._begun_s
         recording = self.stop()
+        self._quiet[kind] = 0 if recording else self._quiet[kind] + 1
         after = self._library.step_counts(self._device)
         since = {key: after[key] - self._before[key] for key in _COUNTED}
         self._before = {}
@@ -194,6 +200,10 @@ class AddressRun:
         """Whether it is still to be seen what an order of ops costs calls of this kind."""
         return kind in self._on_trial
 
+    def is_quiet(self, kind: str) -> bool:
+        """Whether no call of this kind has been recorded for some time."""
+        return self._quiet[kind] >= _QUIET_CALLS
+
     def timed(self, kind: str, taken_s: float, call_bytes: int, plan: SwapPlan) -> SwapPlan | None:
         """Takes the time of a call that was not recorded.
 
@@ -211,7 +221,7 @@ class AddressRun:
             return None
         if abs(call_bytes - trial.call_bytes) > _SAME_SIZE * trial.call_bytes:
             trial.others += 1
-            if trial.others >= _PATIENCE:
+            if trial.others >= _MOST_OTHERS:
                 del self._on_trial[kind]
             return None
         trial.taken_s.append(taken_s)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from tfswap import codecs
-from tfswap.far_ratios import RatioSamples
 from tfswap.ops.library import Library
 from tfswap.plan import SwapPlan, TensorSwap, swap_out_name
 from tfswap.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.planners.lossy_rate import MOST_RATE
 from tfswap.profile import Profile
 from tfswap.report.summary import LossyUse, TensorLoss
+from tfswap.training.far_ratios import RatioSamples
 
 
 def lossy_swaps(plan: SwapPlan) -> list[TensorSwap]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfswap.ops.library import Library
 from tfswap.plan import SwapPlan
-from tfswap.session import PlanSession
+from tfswap.training.plan_session import PlanSession
 
 # Texts of different models differ, so that what the pass said of one is not taken for another's.
 _labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -19,16 +19,20 @@ _first_pushed: dict[str, int] = {}
 
 
 class PassSession:
-    """The session of one training of a model.
+    """The session of one training.
 
-    TensorFlow keeps what it has optimised: under a text that it knows, from an earlier `fit` of
-    this model, the pass does not run again, and what it said then holds.
+    TensorFlow keeps what it has optimised: under a text that it knows, from an earlier training of
+    the same, the pass does not run again, and what it said then holds.
+
+    Args:
+        lib: The library.
+        key: What is trained, a model or a function; only referenced weakly.
     """
 
-    def __init__(self, lib: Library, model: Any) -> None:
+    def __init__(self, lib: Library, key: Any) -> None:
         self._library = lib
-        self._model = model
-        self._label = _labels.setdefault(model, f"model {next(_label_count)}")
+        self._key = weakref.ref(key)
+        self._label = _labels.setdefault(key, f"model {next(_label_count)}")
         self._serial = self._begun_serial = self._last_serial()  # records behind it hold
         self._session = PlanSession()
 
@@ -40,7 +44,10 @@ class PassSession:
 
     def push_anew(self, plan: SwapPlan) -> None:
         """Likewise, under a text that nobody knows: the pass sees its graphs again."""
-        _labels[self._model] = self._label = f"model {next(_label_count)}"
+        self._label = f"model {next(_label_count)}"
+        key = self._key()
+        if key is not None:
+            _labels[key] = self._label
         self.push(plan)
 
     def records(self) -> list[dict[str, Any]]:
@@ -51,9 +58,13 @@ class PassSession:
         """Whether the pass said so in this training, not in an earlier one of this model."""
         return bool(record["serial"] > self._begun_serial)
 
-    def ensure(self) -> bool:
-        """Pushes the plan again if something has dropped it; says whether it had to."""
-        return self._session.ensure()
+    def enter(self) -> bool:
+        """Puts the plan in force if it is not; says whether the options under it had changed."""
+        return self._session.enter()
+
+    def leave(self) -> None:
+        """Takes the plan out of the session until `enter` or `push`."""
+        self._session.leave()
 
     def in_force(self) -> bool:
         """Whether the session still holds the plan."""

@@ -11,6 +11,8 @@ from tfswap.plan import FunctionPlan
 TOLERANCE = 0.03
 """A predicted peak further off than this part of it is corrected."""
 
+_CLEARLY_SLOWER = 1.5
+
 
 @dataclass(frozen=True)
 class MeasuredStep:
@@ -49,10 +51,17 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A plan and how it did."""
+    """A plan and how it did.
+
+    Attributes:
+        function: The plan.
+        step_s, fastest_s: The median of its measured steps, and the fastest one.
+        peak_bytes, needed_bytes, bytes_out, bytes_in: As of `MeasuredStep`, the most.
+    """
 
     function: FunctionPlan
     step_s: float
+    fastest_s: float
     peak_bytes: int
     needed_bytes: int
     bytes_out: int
@@ -63,6 +72,7 @@ class Attempt:
         return Attempt(
             function,
             statistics.median(step.seconds for step in steps),
+            min(step.seconds for step in steps),
             max(step.peak_bytes for step in steps),
             max(step.needed_bytes for step in steps),
             max(step.bytes_out for step in steps),
@@ -89,6 +99,10 @@ class Attempt:
             return True
         predicted_bytes = max(self.function.predicted_peak_bytes, 1)
         return abs(self._most_bytes / predicted_bytes - 1) <= TOLERANCE
+
+    def is_slower_than(self, seconds: Sequence[float]) -> bool:
+        """Whether none of its steps was near any of those that took so long without the plan."""
+        return bool(seconds) and self.fastest_s > _CLEARLY_SLOWER * max(seconds)
 
 
 def best(attempts: Sequence[Attempt]) -> Attempt:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from tfswap.attempt import Attempt
-from tfswap.far_ratios import RatioSamples
 from tfswap.far_tier import COMPRESSED, FILE
+from tfswap.gpus import device_name
 from tfswap.grappler.graph import StepGraph
-from tfswap.lossy_run import LossyRun
 from tfswap.machine import Machine
-from tfswap.managed_devices import ManagedDevices
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan
+from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planners.lossy_choice import LossyChoice
 from tfswap.planners.portfolio import AUTO
-from tfswap.planning import Planned, placed_anew, plan_function, tensor_swaps
+from tfswap.planning import Planned, placed_anew, plan_function
 from tfswap.profile import Profile, profile_step
+from tfswap.report.step_story import StepStory
+from tfswap.swap_options import SwapOptions
+from tfswap.tensor_swaps import tensor_swaps
 from tfswap.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
-
-if TYPE_CHECKING:
-    from tfswap.auto_swap import AutoSwap
+from tfswap.training.attempt import Attempt
+from tfswap.training.far_ratios import RatioSamples
+from tfswap.training.lossy_run import LossyRun
+from tfswap.training.managed_devices import ManagedDevices
 
 # Until addresses are planned, memory is given out in chunks that are not always filled: plans leave
 # this part of the budget to that, where there is a plan that can.
@@ -42,7 +43,7 @@ class StepPlanner:
 
     Args:
         lib: The library.
-        options: The callback.
+        options: Of the training.
         devices: Of the training.
         ratios: What codecs make of its tensors.
         lossy: What may be kept lossily.
@@ -57,7 +58,7 @@ class StepPlanner:
     def __init__(
         self,
         lib: Library,
-        options: AutoSwap,
+        options: SwapOptions,
         devices: ManagedDevices,
         ratios: RatioSamples,
         lossy: LossyRun,
@@ -70,6 +71,7 @@ class StepPlanner:
         self._lossy = lossy
         self._say = say
         self._graph: StepGraph | None = None
+        self._others: dict[int, Profile] = {}  # what further devices do in the step
         self._plannings: list[Planned] = []
         self._measured_to_simulated = 1.0
         self.machine: Machine = devices.machine()  # within the budget
@@ -81,17 +83,21 @@ class StepPlanner:
         """Whether there is a plan of its own, not one that was given."""
         return bool(self._plannings)
 
-    def read(self, trace: StepTrace, min_bytes: int) -> Profile:
+    def read(self, traces: Mapping[int, StepTrace], min_bytes: int) -> Profile:
         """Takes a recorded step.
 
         Args:
-            trace: The recording.
+            traces: The recordings, by device.
             min_bytes: Smaller tensors are not swapped.
+
+        Returns:
+            The profile of the planned device.
 
         Raises:
             Forgotten: The graph is not known any more.
             ValueError: There is nothing to plan in it.
         """
+        trace = traces[self._devices.device]
         fingerprint = trace.main_graph()
         if fingerprint is None:
             raise ValueError("no op of the training graph was recorded")
@@ -101,6 +107,11 @@ class StepPlanner:
         self.fingerprint = fingerprint
         self._graph = StepGraph.parse(description)
         self.profile = profile_step(trace, self._graph, fingerprint, min_bytes)
+        self._others = {
+            device: profile_step(other, self._graph, fingerprint, min_bytes)
+            for device, other in traces.items()
+            if device != self._devices.device and other.main_graph() == fingerprint
+        }
         if self._options.save_profile is not None:
             save_profile(self.profile, self._options.save_profile)
         return self.profile
@@ -122,26 +133,75 @@ class StepPlanner:
             except BudgetTooSmall:
                 planned = self._planned(budget_bytes, self._options.policy)
         peak_bytes = int(planned.function.predicted_peak_bytes * self._measured_to_simulated)
-        function = dataclasses.replace(planned.function, predicted_peak_bytes=peak_bytes)
+        function = dataclasses.replace(
+            self._with_others(planned),
+            predicted_peak_bytes=peak_bytes,
+            portable=self._library.portable_fingerprint(self.fingerprint),
+        )
         planned = dataclasses.replace(planned, function=function)
         self._plannings.append(planned)
         self._lossy.rates = planned.rates
         return planned
 
-    def _planned(self, budget_bytes: int, policy: str) -> Planned:
-        assert self.profile is not None
+    def _with_others(self, planned: Planned) -> FunctionPlan:
+        """A plan with swaps of the other devices (replicas, say), each within its own budget.
+
+        They share far memory, which the planned device has first. A device for which there is no
+        plan keeps its lazy swaps.
+        """
+        function = planned.function
+        taken_bytes = int(planned.assignment.result.far_peak_bytes[0])
+        for device, profile in sorted(self._others.items()):
+            stats = self._library.memory_stats(device)
+            budget_bytes = int((1 - _SPARE) * stats["budget_bytes"] / self._measured_to_simulated)
+            try:
+                other = self._planned(budget_bytes, self._options.policy, profile, taken_bytes)
+            except (BudgetTooSmall, FarMemoryTooSmall):
+                continue
+            taken_bytes += int(other.assignment.result.far_peak_bytes[0])
+            known = set(function.order)
+            swaps = (
+                dataclasses.replace(s, device=device_name(device)) for s in other.function.swaps
+            )
+            function = dataclasses.replace(
+                function,
+                swaps=(*function.swaps, *swaps),
+                order=(*function.order, *(e for e in other.function.order if e not in known)),
+            )
+        return function
+
+    def _planned(
+        self,
+        budget_bytes: int,
+        policy: str,
+        profile: Profile | None = None,
+        taken_bytes: int = 0,
+    ) -> Planned:
+        """Plans a device's part of the step; None: the planned device's.
+
+        Args:
+            budget_bytes: What its load may reach.
+            policy: Name of the planner.
+            profile: Of that part.
+            taken_bytes: Of host memory, by other devices.
+        """
+        profile = self.profile if profile is None else profile
+        assert profile is not None
+        far = self._devices.far_memory(self.machine)
+        capacity_bytes = max(far.host.capacity_bytes - taken_bytes, 0)
+        host = dataclasses.replace(far.host, capacity_bytes=capacity_bytes)
         return plan_function(
-            self.profile,
+            profile,
             policy,
             self.machine,
             budget_bytes,
             self._options.planning_time_s,
             self._say,
-            far=self._devices.far_memory(self.machine),
-            ratios=self._ratios_now(),
+            far=dataclasses.replace(far, host=host),
+            ratios=self._ratios_now(profile),
             codec=self._options.codec,
             graph=self._graph,
-            lossy=self._lossy_choice(),
+            lossy=self._lossy_choice(profile),
         )
 
     def correct(self, attempt: Attempt) -> None:
@@ -159,7 +219,7 @@ class StepPlanner:
             The plan with other places, None if the same ones will do; and what to say of it.
         """
         assert self.profile is not None
-        planned = next((p for p in self._plannings if p.function.swaps == function.swaps), None)
+        planned = self._behind(function)
         if planned is None:
             return None, ""
         disk = self._devices.look_at_file()
@@ -167,13 +227,14 @@ class StepPlanner:
             self.profile,
             planned,
             self._devices.far_memory(self.machine),
-            self._ratios_now(),
+            self._ratios_now(self.profile),
             self._options.codec,
-            lossy=self._lossy_choice(),
+            lossy=self._lossy_choice(self.profile),
         )
         if now.cost_ns >= before.cost_ns * _WORTH_A_PUSH:
             return None, f"{disk}: no other places make steps shorter" if disk else ""
-        swaps = tensor_swaps(self.profile, planned.decision.swaps, now.places)
+        elsewhere = (swap for swap in function.swaps if swap.device)
+        swaps = (*tensor_swaps(self.profile, planned.decision.swaps, now.places), *elsewhere)
         function = dataclasses.replace(function, swaps=swaps, predicted_step_ns=int(now.cost_ns))
         self._plannings.append(dataclasses.replace(planned, function=function, assignment=now))
         encoded, in_file = (sum(swap.tier == tier for swap in swaps) for tier in (COMPRESSED, FILE))
@@ -184,11 +245,31 @@ class StepPlanner:
             + f", for steps of {now.cost_ns / 1e9:.2f} s, not {before.cost_ns / 1e9:.2f} s"
         )
 
-    def _ratios_now(self) -> dict[str, dict[str, float]]:
-        assert self.profile is not None
-        tensors = {absence.tensor for absence in self.profile.timeline.absences}
+    def story(self, function: FunctionPlan) -> StepStory | None:
+        """The profiled step under a plan, for pages and pictures; None: it was not made of it."""
+        if self.profile is None:
+            return None
+        timeline, budget_bytes = self.profile.timeline, self._devices.budget_bytes
+        planned = self._behind(function)
+        if planned is None:
+            links = (self.machine,)
+            return StepStory(timeline, (), {}, self.machine, links, budget_bytes)
+        return StepStory(
+            timeline,
+            planned.assignment.swaps,
+            planned.assignment.places,
+            self.machine,
+            planned.links,
+            budget_bytes,
+            planned.decision.policy,
+        )
+
+    def _behind(self, function: FunctionPlan) -> Planned | None:
+        return next((p for p in self._plannings if p.function.swaps == function.swaps), None)
+
+    def _ratios_now(self, profile: Profile) -> dict[str, dict[str, float]]:
+        tensors = {absence.tensor for absence in profile.timeline.absences}
         return {tensor: self._ratios.of(tensor) for tensor in tensors}
 
-    def _lossy_choice(self) -> LossyChoice | None:
-        assert self.profile is not None
-        return self._lossy.choice(self.profile) if self._devices.lossy_codecs else None
+    def _lossy_choice(self, profile: Profile) -> LossyChoice | None:
+        return self._lossy.choice(profile) if self._devices.lossy_codecs else None

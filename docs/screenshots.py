@@ -1,0 +1,84 @@
+"""Makes the pictures of the report's page in this folder.
+
+    python docs/screenshots.py [--models ResNet50,Transformer] [--folder docs]
+
+Trains each model for some steps under a part of what it needs, writes its page, opens that in
+Debian's chromium and takes pictures of it. Needs playwright (``pip install "tfswap[browser]"``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import tfswap  # noqa: E402  before TensorFlow's first operation
+
+# Batch, and pixels or tokens; budget in MiB, about 0.6 of what it needs.
+_MODELS = {"ResNet50": (16, 128, 420), "Transformer": (16, 128, 700)}
+_STEPS = 30
+
+
+def write_page(name: str, path: Path) -> None:
+    """Trains a model until its plan is settled, and writes its page."""
+    import keras
+
+    from benchmarks.models import workload
+
+    batch, size, budget_mib = _MODELS[name]
+    work = workload(name, batch, size)
+    swap = tfswap.AutoSwap(budget=f"{budget_mib}MiB", verbose=1)
+
+    class UntilSettled(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            trainings = tfswap.status()["trainings"]
+            self.model.stop_training = bool(trainings) and trainings[0]["phase"] == "steady"
+
+    work.model.fit(
+        work.x, work.y, batch_size=batch, epochs=_STEPS, verbose=0, callbacks=[swap, UntilSettled()]
+    )
+    swap.report.to_html(path)
+
+
+def take_picture(page: Path, picture: Path, scheme: str) -> None:
+    """Of the page's upper part, with the pointer in the middle of the chart."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        raise SystemExit("docs/screenshots.py needs chromium: apt-get install chromium")
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1200, "height": 1250}, color_scheme=scheme)
+        opened.goto(page.as_uri())
+        opened.wait_for_selector("html[data-ready=yes]")
+        box = opened.locator("#chart").bounding_box()
+        assert box is not None
+        opened.mouse.move(box["x"] + 0.45 * box["width"], box["y"] + 90)
+        opened.screenshot(path=picture)
+        browser.close()
+
+
+def main() -> None:
+    """Makes all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", default=",".join(_MODELS), help="(all)")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="(docs)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.models.split(","):
+            page = Path(folder) / f"{name}.html"
+            write_page(name, page)
+            for scheme in ("light", "dark"):
+                picture = options.folder / f"report-{name.lower()}-{scheme}.png"
+                take_picture(page, picture, scheme)
+                print(picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Trainings on several devices and in several processes: the same losses, a budget for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HERE = Path(__file__).resolve().parent
+
+MIRRORED = """
+import gc, json, sys
+sys.path.insert(0, sys.argv[1])
+import tfswap, tensorflow as tf, keras
+from models import compiled, convolutions, images
+
+tf.config.experimental.enable_op_determinism()
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+devices = ["CPU:0", "CPU:1"]
+
+class Losses(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(float(logs["loss"]))
+
+def train(*callbacks):
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(7)
+    gc.collect()
+    for device in devices:
+        tfswap.reset_memory_stats(device)
+    with tf.distribute.MirroredStrategy(devices).scope():
+        model = compiled(convolutions())
+    x, y = images(256)
+    losses = Losses()
+    callbacks = [*callbacks, losses]
+    model.fit(x, y, batch_size=64, epochs=5, shuffle=False, verbose=0, callbacks=callbacks)
+    stats = [tfswap.memory_stats(device) for device in devices]
+    return losses.losses, [each["peak_bytes"] for each in stats]
+
+expected, peaks = train()
+again, _ = train()
+budgets = {device: int(part * max(peaks)) for device, part in zip(devices, (0.65, 0.7))}
+swap = tfswap.AutoSwap(budget=budgets, verbose=0)
+found, swapped_peaks = train(swap)
+swaps = swap.report.plan.functions[-1].swaps if swap.report.plan else ()
+print(json.dumps({
+    "repeats": expected == again,
+    "same": found == expected,
+    "outcome": swap.report.outcome,
+    "budgets": list(budgets.values()),
+    "peaks": swapped_peaks,
+    "devices": sorted({each.device for each in swaps}),
+    "left": [tfswap.memory_stats(device)["budget_bytes"] for device in devices],
+}))
+"""
+
+WORKER = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+part = float(sys.argv[2])
+import tfswap, tensorflow as tf, keras
+from models import compiled, convolutions, images
+
+tf.config.experimental.enable_op_determinism()
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+keras.utils.set_random_seed(7)
+tfswap.reset_memory_stats()
+with strategy.scope():
+    model = compiled(convolutions())
+x, y = images(128)
+data = tf.data.Dataset.from_tensor_slices((x, y)).batch(64)
+options = tf.data.Options()
+options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+losses = []
+record = keras.callbacks.LambdaCallback(
+    on_train_batch_end=lambda batch, logs: losses.append(float(logs["loss"])))
+callbacks = [record]
+if part:
+    callbacks.insert(0, tfswap.AutoSwap(budget=int(part), verbose=0))
+model.fit(data.with_options(options), epochs=10, verbose=0, callbacks=callbacks)
+stats = tfswap.memory_stats()
+outcome = callbacks[0].report.outcome if part else ""
+print(json.dumps({"losses": losses, "peak": stats["peak_bytes"], "outcome": outcome,
+                  "out": stats["bytes_out"]}))
+"""
+
+
+def start(script: str, *arguments: Any, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, os.fspath(_HERE), *map(str, arguments)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, error = process.communicate(timeout=280)
+    assert process.returncode == 0, error[-3000:]
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_a_plan_for_each_replica_of_a_mirrored_strategy():
+    found = answer(start(MIRRORED))
+    assert found["repeats"] and found["same"]
+    assert found["outcome"] == "swapped"
+    assert all(p <= b for p, b in zip(found["peaks"], found["budgets"], strict=True))
+    assert len(found["devices"]) == 2 and "" in found["devices"]
+    assert found["left"] == [None, None]
+
+
+def in_two_processes(part: float) -> list[dict[str, Any]]:
+    ports = []
+    for _ in range(2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(free.getsockname()[1])
+    workers = [f"127.0.0.1:{port}" for port in ports]
+    started = [
+        start(
+            WORKER,
+            part,
+            TF_CONFIG=json.dumps(
+                {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+            ),
+        )
+        for index in range(2)
+    ]
+    return [answer(process) for process in started]
+
+
+@pytest.mark.slow
+def test_two_workers_of_a_multi_worker_strategy():
+    unswapped = in_two_processes(0)
+    again = in_two_processes(0)
+    assert unswapped[0]["losses"] == again[0]["losses"]
+    budget = int(0.7 * max(worker["peak"] for worker in unswapped))
+    swapped = in_two_processes(budget)
+    for worker, before in zip(swapped, unswapped, strict=True):
+        assert worker["losses"] == before["losses"]
+        assert worker["peak"] <= budget
+        assert worker["outcome"] == "swapped" and worker["out"] > 0

@@ -1,0 +1,147 @@
+"""Weights that the budget has no room for: away while they are not needed, right for who looks."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import MIB, deterministic, others_bytes
+
+import tfswap
+
+LAYERS, WIDTH = 10, 1024  # 4 MiB a layer
+BUDGET = 14 * MIB
+
+
+@pytest.fixture(autouse=True)
+def determinism():
+    deterministic()
+
+
+class Stack(tf.Module):
+    """Dense layers, one behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        random = np.random.default_rng(1)
+        values = random.standard_normal((LAYERS, WIDTH, WIDTH), dtype=np.float32) / 32
+        self.weights = [tf.Variable(value) for value in values]
+        self.bias = tf.Variable(tf.ones([WIDTH]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, WIDTH])])
+    def serve(self, x):
+        for weight in self.weights:
+            x = tf.nn.relu(tf.matmul(x, weight) + self.bias)
+        return x
+
+
+def inputs(batch: int = 8) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(2).random((batch, WIDTH), dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    stack = Stack()
+    path = tmp_path_factory.mktemp("models") / "stack"
+    tf.saved_model.save(stack, os.fspath(path))
+    return path, stack.serve(inputs()).numpy().copy(), [w.numpy().copy() for w in stack.weights]
+
+
+@pytest.fixture
+def served(saved):
+    """A model of 40 MiB of weights within 14 MiB, each of which has left once."""
+    path, expected, values = saved
+    budget = others_bytes() + BUDGET
+    loaded = tfswap.saved_model.load(path, budget=budget, verbose=0)
+    for _ in range(3):
+        assert np.array_equal(loaded.serve(inputs()), expected)
+    tfswap.reset_memory_stats()
+    yield loaded, expected, values, budget
+    del loaded
+    gc.collect()
+
+
+def test_a_model_whose_weights_exceed_the_budget(served):
+    loaded, expected, _, budget = served
+    for _ in range(5):
+        assert np.array_equal(loaded.serve(inputs()), expected)
+    stats = tfswap.memory_stats()
+    assert stats["budget_bytes"] == budget and stats["peak_bytes"] <= budget
+    # What was not written to leaves without a copy.
+    assert stats["bytes_in"] >= 5 * (LAYERS * 4 * MIB - BUDGET) and stats["bytes_out"] == 0
+    records = tfswap.status()["functions"]
+    assert records[-1]["outcome"] == "bootstrapped"
+
+
+def test_who_looks_outside_of_a_step_sees_the_right_value(served, tmp_path):
+    loaded, expected, values, budget = served
+    for weight, value in zip(loaded.weights, values, strict=True):
+        assert np.array_equal(weight.numpy(), value)
+    path = tf.train.Checkpoint(weight=loaded.weights[3]).save(os.fspath(tmp_path / "point"))
+    reader = tf.train.load_checkpoint(path)
+    assert np.array_equal(reader.get_tensor("weight/.ATTRIBUTES/VARIABLE_VALUE"), values[3])
+    assert np.array_equal(loaded.serve(inputs()), expected)
+    assert tfswap.memory_stats()["peak_bytes"] <= budget
+
+
+def test_what_is_written_is_what_is_read_later(served):
+    loaded, _, values, budget = served
+    loaded.weights[2].assign(values[2] * 2)
+    loaded.weights[5].assign_add(tf.ones([WIDTH, WIDTH]))
+    for _ in range(3):
+        loaded.serve(inputs())  # they leave, by copies
+    assert tfswap.memory_stats()["bytes_out"] >= 4 * MIB
+    other = Stack()  # its weights leave too
+    other.weights[2].assign(values[2] * 2)
+    other.weights[5].assign_add(tf.ones([WIDTH, WIDTH]))
+    expected = other.serve(inputs()).numpy()
+    assert tfswap.memory_stats()["peak_bytes"] <= budget
+    assert np.array_equal(loaded.serve(inputs()), expected)
+    assert np.array_equal(loaded.weights[2].numpy(), values[2] * 2)
+
+
+def test_all_come_back_when_the_budget_is_lifted(saved):
+    path, expected, values = saved
+    before = others_bytes()
+    loaded = tf.saved_model.load(os.fspath(path))
+    with tfswap.Session(budget=before + BUDGET, stream_weights=True, verbose=0):
+        assert np.array_equal(loaded.serve(inputs()), expected)
+        assert tfswap.memory_stats()["bytes_in_use"] <= before + BUDGET
+    stats = tfswap.memory_stats()
+    assert stats["bytes_in_use"] >= before + LAYERS * 4 * MIB and stats["budget_bytes"] is None
+    assert stats["host_bytes_in_use"] == 0
+    assert all(np.array_equal(w.numpy(), v) for w, v in zip(loaded.weights, values, strict=True))
+
+
+def test_variables_that_go_take_their_copies_along(saved):
+    path, expected, _ = saved
+    loaded = tfswap.saved_model.load(path, budget=others_bytes() + BUDGET, verbose=0)
+    assert np.array_equal(loaded.serve(inputs()), expected)
+    assert tfswap.memory_stats()["host_bytes_in_use"] >= LAYERS * 4 * MIB - BUDGET
+    del loaded
+    gc.collect()
+    assert tfswap.memory_stats()["host_bytes_in_use"] == 0
+
+
+def test_a_keras_model_that_predicts(tmp_path):
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(LAYERS)]
+    model = keras.Sequential([keras.layers.Input((WIDTH,)), *layers])
+    x = inputs(64).numpy()
+    expected = model.predict(x, verbose=0)
+    others = tfswap.memory_stats()["bytes_in_use"] - LAYERS * 4 * MIB
+    with tfswap.Session(budget=others + BUDGET, stream_weights=True, verbose=0):
+        found = model.predict(x, verbose=0)
+        model.predict(x, verbose=0)
+        tfswap.reset_memory_stats()
+        model.predict(x, verbose=0)
+        stats = tfswap.memory_stats()
+        assert stats["peak_bytes"] <= stats["budget_bytes"]
+        model.save(tmp_path / "model.keras")
+    assert np.array_equal(found, expected)
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert np.array_equal(again.predict(x, verbose=0), expected)

@@ -1,0 +1,113 @@
+"""The documentation against the sources: names, links and pages that there must be."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FENCED = re.compile(r"^( *)(```+).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def defined_in(path: Path) -> set[str]:
+    """Functions of a file, those of classes too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def slug(heading: str) -> str:
+    """The anchor that Python-Markdown gives a heading."""
+    given = re.search(r"\{ *#([\w-]+) *\}\s*$", heading)
+    if given:
+        return given[1]
+    words = re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower()
+    return re.sub(r"[-\s]+", "-", words)
+
+
+def anchors(page: str) -> set[str]:
+    text = _FENCED.sub("", text_of(page))
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = _TEST.findall(text_of("comparison.md"))
+    assert len(named) > 20
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (ROOT / file).is_file() or name not in defined_in(ROOT / file)
+    ]
+    assert not missing
+
+
+def test_every_yes_names_a_test() -> None:
+    rows = [line.split("|") for line in text_of("comparison.md").splitlines() if "|" in line]
+    cells = [row[2].strip() for row in rows if len(row) > 10]
+    claims = [cell for cell in cells if cell.startswith("yes")]
+    assert len(claims) > 15
+    assert [cell for cell in claims if not _TEST.search(cell)] == []
+    allowed = ("yes", "no", "partial", "tfswap", "---")
+    assert [cell for cell in cells if not cell.startswith(allowed)] == []
+
+
+def test_every_page_is_in_the_menu_and_there() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    menu = re.split(r"\n(?=\S)", menu)[0]
+    assert sorted(re.findall(r": (\S+\.md)$", menu, re.MULTILINE)) == PAGES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    for target in _LINK.findall(_FENCED.sub("", text_of(page))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (DOCS / page).parent / file if file else DOCS / page
+        assert found.is_file(), target
+        if anchor:
+            assert anchor in anchors(found.relative_to(DOCS).as_posix()), target
+
+
+def test_examples_that_are_shown_are_there() -> None:
+    shown = re.findall(r'--8<-- "([^"]+)"', text_of("examples.md"))
+    assert len(shown) == 5
+    assert [file for file in shown if not (ROOT / file).is_file()] == []
+
+
+def test_every_option_is_explained() -> None:
+    tree = ast.parse((ROOT / "tfswap" / "auto_swap.py").read_text(encoding="utf-8"))
+    (init,) = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+    ]
+    options = [each.arg for each in (*init.args.args, *init.args.kwonlyargs)][1:]
+    assert "budget" in options and "log_dir" in options
+    tuning = text_of("tuning.md")
+    assert [name for name in options if not re.search(rf"\b{name}\b", tuning)] == []
+
+
+def test_every_policy_and_command_is_explained() -> None:
+    policies = text_of("policies.md")
+    for file in (ROOT / "tfswap" / "planners").rglob("*.py"):
+        for name in re.findall(r'^ *POLICY = "(\w+)"', file.read_text(), re.MULTILINE):
+            assert name in policies, name
+    api = text_of("api.md")
+    for file in (ROOT / "tfswap" / "commands").glob("*.py"):
+        if "def run(" not in file.read_text(encoding="utf-8"):
+            continue
+        section = api.partition(f"\n### tfswap {file.stem}\n")[2].partition("\n### ")[0]
+        flags = re.findall(r'add_argument\(\s*"(--[\w-]+)"', file.read_text(encoding="utf-8"))
+        assert [flag for flag in flags if f"`{flag}`" not in section] == [], file.stem

@@ -1,0 +1,287 @@
+#include "kernels/streamed_variables.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/kernel_scope.h"
+#include "core/readable_bytes.h"
+#include "kernels/thread_copy_engine.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace tfswap {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::ResourceHandle;
+using ::tensorflow::Tensor;
+using ::tensorflow::Var;
+
+namespace {
+
+// How many variables are fetched ahead of their kernels.
+constexpr int kAhead = 2;
+
+// Hand variables on, without looking at them.
+bool PassesOn(absl::string_view op) {
+  static const auto* ops = new std::unordered_set<absl::string_view>{"Case",
+                                                                     "DestroyResourceOp",
+                                                                     "Enter",
+                                                                     "Exit",
+                                                                     "Identity",
+                                                                     "IdentityN",
+                                                                     "If",
+                                                                     "Merge",
+                                                                     "NextIteration",
+                                                                     "PartitionedCall",
+                                                                     "RefSwitch",
+                                                                     "RemoteCall",
+                                                                     "StatefulPartitionedCall",
+                                                                     "StatelessCase",
+                                                                     "StatelessIf",
+                                                                     "StatelessWhile",
+                                                                     "Switch",
+                                                                     "SymbolicGradient",
+                                                                     "While",
+                                                                     "_Arg",
+                                                                     "_Retval",
+                                                                     "_SwitchN"};
+  return ops->count(op) > 0;
+}
+
+// Leave the value as it is.
+bool OnlyReads(absl::string_view op) {
+  static const auto* ops = new std::unordered_set<absl::string_view>{
+      "ReadVariableOp",     "ResourceGather", "ResourceGatherNd",
+      "VarIsInitializedOp", "VariableShape",  "_ReadVariablesOp"};
+  return ops->count(op) > 0;
+}
+
+// Those that `context`'s kernel has among its inputs, each once.
+std::vector<tensorflow::core::RefCountPtr<Var>> VariablesOf(OpKernelContext* context) {
+  std::vector<tensorflow::core::RefCountPtr<Var>> found;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (context->input_dtype(i) != tensorflow::DT_RESOURCE || !context->has_input(i)) continue;
+    const Tensor& input = context->input(i);
+    if (input.NumElements() != 1) continue;
+    const ResourceHandle& handle = input.flat<ResourceHandle>()(0);
+    if (handle.hash_code() != tensorflow::TypeIndex::Make<Var>().hash_code()) continue;
+    tensorflow::core::RefCountPtr<Var> var;
+    if (!tensorflow::LookupResource(context, handle, &var).ok()) continue;  // there is none yet
+    const bool known = std::any_of(found.begin(), found.end(),
+                                   [&](const auto& other) { return other.get() == var.get(); });
+    if (!known) found.push_back(std::move(var));
+  }
+  return found;
+}
+
+}  // namespace
+
+StreamedVariables::StreamedVariables(DeviceAllocator* allocator, ThreadCopyEngine* engine)
+    : allocator_(allocator), engine_(engine) {}
+
+std::string StreamedVariables::SetOn(bool on) {
+  on_.store(on);
+  if (on) {
+    allocator_->SetGuard(this);
+    return "";
+  }
+  std::vector<VarPtr> away;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (auto& [var, entry] : entries_) {
+      if (entry.state == State::kHome) continue;
+      if (VarPtr held = entry.var.GetNewRef()) away.push_back(std::move(held));
+    }
+  }
+  std::string problem;
+  for (const VarPtr& var : away) {
+    std::unique_lock<std::mutex> lock(mu_);
+    const absl::Status status = BringHome(var.get(), &lock);
+    if (!status.ok()) problem = std::string(status.message());
+  }
+  // Otherwise what is still away must still be fetched before it is looked at.
+  if (problem.empty()) {
+    allocator_->SetGuard(nullptr);
+    std::unordered_map<Var*, Entry> forgotten;
+    std::lock_guard<std::mutex> lock(mu_);
+    for (auto& [var, entry] : entries_) engine_->DropVariable(&entry.far_copy);
+    forgotten.swap(entries_);
+    last_used_ = nullptr;
+  }
+  return problem;
+}
+
+bool StreamedVariables::Concerns(const OpKernel& kernel) const {
+  const tensorflow::DataTypeVector& types = kernel.input_types();
+  return std::find(types.begin(), types.end(), tensorflow::DT_RESOURCE) != types.end() &&
+         !PassesOn(kernel.type_string_view());
+}
+
+absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
+  const bool only_reads = OnlyReads(context->op_kernel().type_string_view());
+  Var* last = nullptr;
+  for (VarPtr& var : VariablesOf(context)) {
+    Var* const raw = var.get();
+    std::unique_lock<std::mutex> lock(mu_);
+    Entry* entry = KnowLocked(raw);
+    ++entry->readers;
+    held->push_back(std::move(var));
+    absl::Status status = BringHome(raw, &lock);
+    if (!status.ok()) return status;
+    entry->last_use = ++uses_;
+    if (last_used_ != nullptr && last_used_ != raw) entries_[last_used_].next = raw;
+    last_used_ = last = raw;
+    if (!only_reads) engine_->DropVariable(&entry->far_copy);
+  }
+  if (last != nullptr && on() && !fetching_ahead_.exchange(true)) {
+    VarPtr from = tsl::core::GetNewRef(last);
+    ahead_.Schedule(0, [this, from = from.release()] {
+      FetchAheadOf(from);
+      fetching_ahead_.store(false);
+      from->Unref();
+    });
+  }
+  return absl::OkStatus();
+}
+
+void StreamedVariables::After(const Held& held) {
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const VarPtr& var : held) {
+    const auto known = entries_.find(var.get());
+    if (known != entries_.end() && known->second.readers > 0) --known->second.readers;
+  }
+}
+
+StreamedVariables::Entry* StreamedVariables::KnowLocked(Var* var) {
+  const auto [known, is_new] = entries_.try_emplace(var);
+  if (is_new) {
+    known->second.var =
+        tensorflow::core::WeakPtr<Var>(var, /*notify_fn=*/[this, var] { Forget(var); });
+  }
+  return &known->second;
+}
+
+void StreamedVariables::Forget(Var* var) {
+  std::unordered_map<Var*, Entry>::node_type gone;  // outlives the lock
+  std::lock_guard<std::mutex> lock(mu_);
+  gone = entries_.extract(var);
+  if (gone.empty()) return;
+  engine_->DropVariable(&gone.mapped().far_copy);
+  if (last_used_ == var) last_used_ = nullptr;
+  for (auto& [other, entry] : entries_) {
+    if (entry.next == var) entry.next = nullptr;
+  }
+}
+
+absl::Status StreamedVariables::BringHome(Var* var, std::unique_lock<std::mutex>* lock) {
+  Entry* entry = &entries_.at(var);
+  moved_.wait(*lock, [&] { return entry->state == State::kHome || entry->state == State::kAway; });
+  if (entry->state == State::kHome) return absl::OkStatus();
+  entry->state = State::kComing;
+  lock->unlock();
+  const absl::Status status = Fetch(var, entry, /*patient=*/true);
+  lock->lock();
+  entry->state = status.ok() ? State::kHome : State::kAway;
+  moved_.notify_all();
+  return status;
+}
+
+absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, bool patient) {
+  Tensor value;
+  {
+    KernelScope scope(patient ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
+    scope.now_or_never = !patient;
+    value = Tensor(allocator_, var->tensor()->dtype(), entry->shape);
+  }
+  if (!value.IsInitialized()) {
+    const std::string why = allocator_->budget()->TakeUntold();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "tfswap: no room for a variable of ", ReadableBytes(entry->bytes), " that is away. ", why));
+  }
+  const absl::Status status =
+      engine_->CopyVariableIn(entry->far_copy, entry->checksum, value.data());
+  if (!status.ok()) return status;
+  tensorflow::mutex_lock writing(*var->mu());
+  *var->tensor() = value;
+  return absl::OkStatus();
+}
+
+int64_t StreamedVariables::Reclaim(int64_t bytes) { return on() ? Evict(bytes, 0) : 0; }
+
+int64_t StreamedVariables::Evict(int64_t bytes, int64_t used_after) {
+  std::vector<std::pair<int64_t, VarPtr>>
+      by_use;  // outlives the lock: last references may be in it
+  int64_t freed = 0;
+  std::unique_lock<std::mutex> lock(mu_);
+  for (auto& [var, entry] : entries_) {
+    if (entry.state != State::kHome || entry.readers > 0 || entry.last_use <= used_after) continue;
+    if (VarPtr held = entry.var.GetNewRef()) by_use.emplace_back(entry.last_use, std::move(held));
+  }
+  std::sort(by_use.begin(), by_use.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (const auto& [use, var] : by_use) {
+    if (freed >= bytes) break;
+    Var* const held = var.get();
+    Entry* const entry = &entries_.at(held);
+    if (entry->state != State::kHome || entry->readers > 0 || !held->mu()->try_lock()) continue;
+    Tensor* value = held->tensor();
+    if (!held->is_initialized || value->TotalBytes() < kLeastBytes || !value->RefCountIsOne() ||
+        !tensorflow::DataTypeCanUseMemcpy(value->dtype())) {
+      held->mu()->unlock();
+      continue;
+    }
+    entry->state = State::kLeaving;
+    entry->shape = value->shape();
+    entry->bytes = static_cast<int64_t>(value->TotalBytes());
+    lock.unlock();
+    const bool copied =
+        entry->far_copy.held() ||
+        engine_->CopyVariableOut(value->data(), entry->bytes, &entry->far_copy, &entry->checksum);
+    if (copied) {
+      Tensor gone = std::exchange(*value, Tensor(value->dtype()));
+      freed += entry->bytes;
+    }
+    held->mu()->unlock();
+    lock.lock();
+    entry->state = copied ? State::kAway : State::kHome;
+    moved_.notify_all();
+    if (!copied) break;  // far memory is full
+  }
+  return freed;
+}
+
+int64_t StreamedVariables::FreeBytes() const {
+  const BudgetStats stats = allocator_->budget()->Stats();
+  return stats.budget_bytes - stats.bytes_in_use;
+}
+
+void StreamedVariables::FetchAheadOf(Var* var) {
+  std::vector<VarPtr> seen;
+  std::unique_lock<std::mutex> lock(mu_);
+  Var* at = var;
+  for (int i = 0; i < kAhead && on(); ++i) {
+    const auto known = entries_.find(at);
+    if (known == entries_.end() || known->second.next == nullptr) return;
+    at = known->second.next;
+    Entry* entry = &entries_.at(at);
+    if (entry->state != State::kAway) continue;
+    VarPtr held = entry->var.GetNewRef();
+    if (held == nullptr) return;
+    seen.push_back(std::move(held));
+    entry->state = State::kComing;
+    const int64_t bytes = entry->bytes, used = entry->last_use;
+    lock.unlock();
+    int64_t missing = bytes - FreeBytes();
+    if (missing > 0) Evict(missing, used);
+    const bool fetched = bytes <= FreeBytes() && Fetch(at, entry, /*patient=*/false).ok();
+    lock.lock();
+    entry->state = fetched ? State::kHome : State::kAway;
+    moved_.notify_all();
+    if (!fetched) return;
+  }
+}
+
+}  // namespace tfswap

@@ -1,0 +1,92 @@
+#ifndef TFSWAP_KERNELS_STREAMED_VARIABLES_H_
+#define TFSWAP_KERNELS_STREAMED_VARIABLES_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "allocator/device_allocator.h"
+#include "allocator/kernel_guard.h"
+#include "far/far_memory.h"
+#include "kernels/worker.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace tfswap {
+
+class ThreadCopyEngine;
+
+// Variables whose values leave the device when memory runs out, and are back before a kernel looks
+// at them: a step's kernels, but also what reads a variable outside of any step.
+//
+//          Reclaim()                    Before() a kernel, or ahead of it
+//   home ------------> leaving -> away --------------------------> coming -> home
+//
+// Steps use variables in the same order again and again. So the one that was used last is needed
+// last, and leaves first; and after each one the next ones in the order of the step before are
+// fetched ahead, while its kernel runs. A value that was not written to since it was fetched leaves
+// without a copy.
+class StreamedVariables : public KernelGuard {
+ public:
+  // Smaller variables stay.
+  static constexpr int64_t kLeastBytes = 64 << 10;
+
+  // Moves values of the device that `allocator` serves, by the engine's ways.
+  StreamedVariables(DeviceAllocator* allocator, ThreadCopyEngine* engine);
+
+  // From now on, or no more: then all values come back. Answers "" or why some cannot.
+  std::string SetOn(bool on);
+  bool on() const { return on_.load(); }
+  // Has values leave until so many bytes are free, or there are none that may; answers how many.
+  int64_t Reclaim(int64_t bytes);
+
+  bool Concerns(const tensorflow::OpKernel& kernel) const override;
+  absl::Status Before(tensorflow::OpKernelContext* context, Held* held) override;
+  void After(const Held& held) override;
+
+ private:
+  enum class State { kHome, kLeaving, kAway, kComing };
+  using VarPtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
+  struct Entry {
+    State state = State::kHome;
+    tensorflow::core::WeakPtr<tensorflow::Var> var;
+    tensorflow::TensorShape shape;  // of what is away
+    int64_t bytes = 0;
+    FarCopy far_copy;  // of the value as it is, if it is held
+    uint64_t checksum = 0;
+    int readers = 0;  // kernels that look at it now
+    int64_t last_use = 0;
+    tensorflow::Var* next = nullptr;  // used after it, the last time
+  };
+
+  Entry* KnowLocked(tensorflow::Var* var);
+  void Forget(tensorflow::Var* var);
+  // Waits until nobody moves it, and has it on the device.
+  absl::Status BringHome(tensorflow::Var* var, std::unique_lock<std::mutex>* lock);
+  // Fills the variable; it is kComing, and the lock is not held. Without `patient` only if there is
+  // room.
+  absl::Status Fetch(tensorflow::Var* var, Entry* entry, bool patient);
+  // Has values leave that were used after `used_after`, those that were used last first.
+  int64_t Evict(int64_t bytes, int64_t used_after);
+  void FetchAheadOf(tensorflow::Var* var);
+  int64_t FreeBytes() const;
+
+  DeviceAllocator* const allocator_;
+  ThreadCopyEngine* const engine_;
+  Worker ahead_{"tfswap_weights"};
+  std::atomic<bool> on_{false};
+  std::atomic<bool> fetching_ahead_{false};
+  std::mutex mu_;
+  std::condition_variable moved_;
+  // References to entries stay as they are; one goes when its variable does.
+  std::unordered_map<tensorflow::Var*, Entry> entries_;
+  int64_t uses_ = 0;
+  tensorflow::Var* last_used_ = nullptr;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_KERNELS_STREAMED_VARIABLES_H_

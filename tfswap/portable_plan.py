@@ -1,0 +1,92 @@
+"""Plans for functions that come back from a SavedModel: the same graph under other names.
+
+TensorFlow calls a function that was loaded from within another one, and inlines it: names of its
+nodes get "StatefulPartitionedCall/" put before them, arguments are called otherwise. The pass says
+of each graph by which fingerprint it can be known again (``PortableFingerprint`` in C++).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tfswap.plan import SWAP_IN_PREFIX, SWAP_OUT_PREFIX, FunctionPlan, Return, TensorSwap
+from tfswap.slots import Slot
+
+_CALL = re.compile(r"(?:Stateful)?PartitionedCall[^/]*/")
+
+
+def renamed(function: FunctionPlan, fingerprint: str, nodes: Iterable[str]) -> FunctionPlan | None:
+    """The plan of a graph for one that is the same but for the names of calls.
+
+    Args:
+        function: The plan.
+        fingerprint: Of the other graph.
+        nodes: The names of its nodes.
+
+    Returns:
+        The plan with its names; None if a node of the plan is not in it, or is more than once.
+    """
+    names: dict[str, str] = {}
+    for node in nodes:
+        plain = _CALL.sub("", node)
+        names[plain] = "" if plain in names else node
+    try:
+        return _Renaming(names).function(function, fingerprint)
+    except KeyError:
+        return None
+
+
+class _Renaming:
+    """Raises KeyError where a name is not known.
+
+    Args:
+        names: Nodes by their names without calls; "" where several are called so.
+    """
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
+    def function(self, plan: FunctionPlan, fingerprint: str) -> FunctionPlan:
+        return replace(
+            plan,
+            fingerprint=fingerprint,
+            swaps=tuple(map(self._swap, plan.swaps)),
+            order=tuple((self._node(a), self._node(b)) for a, b in plan.order),
+            layouts=tuple(tuple(map(self._slot, layout)) for layout in plan.layouts),
+        )
+
+    def _swap(self, swap: TensorSwap) -> TensorSwap:
+        node, _, port = swap.tensor.rpartition(":")
+        return replace(
+            swap,
+            tensor=f"{self._node(node)}:{port}",
+            gates=tuple(map(self._node, swap.gates)),
+            returns=tuple(map(self._return, swap.returns)),
+        )
+
+    def _return(self, back: Return) -> Return:
+        trigger = self._node(back.trigger) if back.trigger else ""
+        return replace(back, trigger=trigger, consumers=tuple(map(self._node, back.consumers)))
+
+    def _slot(self, slot: Slot) -> Slot:
+        return slot._replace(op=self._node(slot.op))
+
+    def _node(self, name: str) -> str:
+        for prefix in (SWAP_OUT_PREFIX, SWAP_IN_PREFIX):
+            if name.startswith(prefix):
+                return prefix + self._copy(name.removeprefix(prefix))
+        found = self._names[_CALL.sub("", name)]
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def _copy(self, rest: str) -> str:
+        """What a copy is called after: its tensor's node, "_", its port, and maybe a number."""
+        parts = rest.split("/")
+        for end in range(len(parts), 0, -1):
+            node, _, port = "/".join(parts[:end]).rpartition("_")
+            if port.isdecimal() and self._names.get(_CALL.sub("", node)):
+                return "/".join([f"{self._node(node)}_{port}", *parts[end:]])
+        raise KeyError(rest)

@@ -1,0 +1,1 @@
+"""Training under a budget: from the first step to the last."""

@@ -1,0 +1,135 @@
+"""Calls of `tf.function`s in this process, for whoever wants to have them go through himself.
+
+One of the users of TensorFlow's private interface (see `plan_session.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Caller(Protocol):
+    """Has calls go through it."""
+
+    def call(self, function: Any, name: str, call: Callable[[], Any]) -> Any:
+        """Calls a function (`call` does) and answers what it does."""
+
+    def begin_if_free(self) -> None:
+        """Puts the budget in force."""
+
+    def say_once(self, text: str) -> None:
+        """Warns of something, the first time."""
+
+
+_callers: list[Caller] = []  # the last one has all calls, but those of bound functions
+_bound: weakref.WeakKeyDictionary[Any, Caller] = weakref.WeakKeyDictionary()
+_originals: list[tuple[Any, str, Any]] = []
+
+
+def begin(caller: Caller) -> None:
+    """Calls from outside of any function go through `caller` from now on."""
+    _callers.append(caller)
+    _install()
+
+
+def end(caller: Caller) -> None:
+    """They do so no more; harmless when called again."""
+    if caller in _callers:
+        _callers.remove(caller)
+    if not _callers and not len(_bound):
+        while _originals:
+            owner, name, original = _originals.pop()
+            setattr(owner, name, original)
+
+
+def bind(function: Any, caller: Caller) -> None:
+    """Calls of one function go through `caller` as long as there is that function."""
+    _bound[function] = caller
+    _install()
+
+
+def traces_of(function: Any) -> int:
+    """How many graphs a function has."""
+    count = getattr(function, "experimental_get_tracing_count", None)
+    return 1 if count is None else int(count())
+
+
+def call_through(caller: Caller, function: Any, call: Callable[[], Any]) -> Any:
+    """Calls a function (`call` does) through `caller`, or says why it cannot and just calls it."""
+    name, problem = _name_of(function), _why_not(function)
+    if problem:
+        caller.say_once(f"nothing is swapped in {name}: {problem}")
+        return call()
+    return caller.call(function, name, call)
+
+
+def _name_of(function: Any) -> str:
+    """By which a function is spoken of."""
+    python_function = getattr(function, "python_function", None)
+    name = getattr(python_function, "__name__", None) or getattr(function, "name", None)
+    if isinstance(name, bytes):
+        name = name.decode()
+    return str(name or "a tf.function")
+
+
+def _why_not(function: Any) -> str:
+    """Why calls of a function cannot be managed; "" if they can."""
+    import tensorflow as tf
+
+    if tf.config.functions_run_eagerly():
+        return (
+            "functions run eagerly (tf.config.run_functions_eagerly), op by op: there is no graph "
+            "to insert swaps into"
+        )
+    if getattr(function, "_jit_compile", None):
+        return (
+            "it is compiled by XLA (jit_compile=True), so it is one opaque op, and nothing can be "
+            "moved inside it: leave jit_compile out"
+        )
+    return ""
+
+
+def _install() -> None:
+    """Puts the hooks in; harmless when called again."""
+    if _originals:
+        return
+    import tensorflow as tf
+    from tensorflow.python.eager.backprop import GradientTape
+    from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+    def through(call_function: Any) -> Any:
+        @functools.wraps(call_function)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            caller = _bound.get(self) or (_callers[-1] if _callers else None)
+            if caller is None or not tf.executing_eagerly():
+                return call_function(self, *args, **kwargs)
+            return call_through(
+                caller, self, functools.partial(call_function, self, *args, **kwargs)
+            )
+
+        return called
+
+    gradient = GradientTape.gradient
+
+    @functools.wraps(gradient)
+    def derived(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _callers and tf.executing_eagerly():
+            _callers[-1].begin_if_free()
+            _callers[-1].say_once(
+                "a tf.GradientTape outside of any tf.function computes gradients op by op: there "
+                "is no graph to insert swaps into, so nothing is swapped; the budget is kept all "
+                "the same. Put the step into a tf.function"
+            )
+        return gradient(self, *args, **kwargs)
+
+    for owner, name, wrapper in (
+        (Function, "__call__", through(Function.__call__)),
+        (ConcreteFunction, "__call__", through(ConcreteFunction.__call__)),
+        (GradientTape, "gradient", derived),
+    ):
+        _originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, wrapper)

@@ -1,0 +1,223 @@
+"""FunctionRuns: calls of `tf.function`s under one budget, each function with a plan of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tfswap.plan import SwapPlan
+from tfswap.report.summary import Report
+from tfswap.swap_options import SwapOptions
+from tfswap.training.function_calls import traces_of
+from tfswap.training.swap_run import SwapRun
+from tfswap.training.swap_session import DeviceBusy, SwapSession
+from tfswap.training.voice import Voice
+
+NO_GRAPH = (
+    "there is no graph to insert swaps into, so nothing is swapped; the budget is kept all the "
+    "same. Compute the gradients inside of the tf.function: the whole step belongs in it"
+)
+
+
+class _Trained:
+    """One function.
+
+    Attributes:
+        report: What became of it.
+        run: Since the devices were taken.
+        plan: That it ended with, when they were let go of.
+        traces: How many graphs it had when it was called last.
+    """
+
+    def __init__(self, name: str, says: bool) -> None:
+        self.report = Report()
+        self.voice = Voice(self.report.notes, says, name)
+        self.run: SwapRun | None = None
+        self.plan: SwapPlan | None = None
+        self.traces = 0
+        self._trained = False
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains, or did."""
+        return self._trained if self.run is None else self.run.trains
+
+    def refresh(self) -> Report:
+        """The report, up to date."""
+        if self.run is not None:
+            self.run.refresh()
+        return self.report
+
+    def end(self, finish: bool = False) -> None:
+        """Ends its training, if one is under way."""
+        run, self.run = self.run, None
+        if run is None:
+            return
+        self.plan = run.settled_plan
+        self._trained = run.trains
+        if finish:
+            run.finish()
+        run.end()
+
+
+class FunctionRuns:
+    """Has functions run under a budget, which is in force from the first call until `end`.
+
+    Between calls it gives way to others (a `fit` under `AutoSwap`), and goes on with its plans
+    afterwards. A call within a call, of another thread say, runs as it is.
+
+    Args:
+        options: Of all functions.
+        certain: Functions of which it is certain that they train; others are planned for if their
+            graphs have gradients.
+
+    Raises:
+        LibraryError: The library is not loaded.
+    """
+
+    def __init__(self, options: SwapOptions, certain: bool = False) -> None:
+        self._options = options
+        self._certain = certain
+        self.notes: list[str] = []
+        self._voice = Voice(self.notes, options.says)
+        self._said: set[str] = set()
+        self._session = SwapSession(options, self._voice, self._let_go)
+        self._functions: weakref.WeakKeyDictionary[Any, _Trained] = weakref.WeakKeyDictionary()
+        self._by_name: dict[str, _Trained] = {}  # also of functions that are no more
+        self._in_call = threading.Lock()
+        self._ending = 0  # how many functions' ends are waited for
+
+    def begin(self) -> None:
+        """Puts the budget in force before the first call; harmless when it is.
+
+        Raises:
+            DeviceBusy: Another training has the devices.
+            LibraryError: They are not the library's, or there can be no file.
+            ValueError: The budget cannot be kept.
+        """
+        if not self._session.has_devices:
+            self._session.begin()
+            self._session.is_idle = True
+
+    def begin_if_free(self) -> None:
+        """Likewise, or, if another training has the devices, with the first call after it."""
+        try:
+            self.begin()
+        except DeviceBusy:
+            pass
+
+    def call(self, function: Any, name: str, call: Callable[[], Any]) -> Any:
+        """Calls a function.
+
+        Args:
+            function: The `tf.function`.
+            name: By which it is spoken of.
+            call: Calls it.
+
+        Raises:
+            ResourceExhaustedError: The budget has no room for the step.
+            Other errors of the call, and what `AutoSwap` raises when training begins.
+        """
+        if not self._in_call.acquire(blocking=False):
+            return call()
+        try:
+            run = self._ready(function, name)
+            return call() if run is None else self._step(function, run, call)
+        finally:
+            self._session.is_idle = True
+            self._in_call.release()
+
+    def _step(self, function: Any, run: SwapRun, call: Callable[[], Any]) -> Any:
+        import tensorflow as tf
+
+        try:
+            run.step_begins()
+            try:
+                result = call()
+                if run.is_measuring:
+                    tf.test.experimental.sync_devices()
+            except BaseException as error:
+                run.step_failed(error)
+                run.step_abandoned()
+                raise
+            run.step_ended()
+            self._functions[function].traces = traces_of(function)
+        finally:
+            run.between_steps()
+        return result
+
+    def _ready(self, function: Any, name: str) -> SwapRun | None:
+        """The function's training, in a session that has the devices; None: it can have none."""
+        from tensorflow.python.eager import record
+
+        if record.could_possibly_record():
+            self.say_once(
+                f"{name} is called under a tf.GradientTape that is outside of any tf.function: "
+                f"{NO_GRAPH}"
+            )
+            return None
+        trained = self._functions.get(function)
+        if trained is None:
+            trained = self._functions[function] = _Trained(name, self._options.says)
+            self._by_name[name] = trained
+            weakref.finalize(function, trained.end).atexit = False
+        elif trained.run is not None and traces_of(function) > trained.traces:
+            trained.run.traced_again()
+        try:
+            self.begin()
+            self._session.is_idle = False
+        except DeviceBusy:
+            return None  # it has its lazy swaps in force
+        if trained.run is None:
+            trained.run = SwapRun(
+                self._session,
+                function,
+                trained.voice,
+                trained.report,
+                plan=trained.plan or self._options.plan,
+                surely_trains=self._certain,
+            )
+            trained.run.begin()
+        return trained.run
+
+    def end_with(self, function: Any) -> None:
+        """Takes the budget back when the last such function is gone."""
+        self._ending += 1
+        weakref.finalize(function, self._one_gone).atexit = False
+
+    def _one_gone(self) -> None:
+        self._ending -= 1
+        if not self._ending:
+            self.end()
+
+    def say_once(self, text: str) -> None:
+        """Warns of something, the first time."""
+        if text not in self._said:
+            self._said.add(text)
+            self._voice.warn(text)
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        """Of each function that trains, by its name; of the same name, the last one."""
+        return {name: self._report(t) for name, t in self._by_name.items() if t.trains}
+
+    def report_of(self, function: Any) -> Report:
+        """Of one function."""
+        trained = self._functions.get(function)
+        return Report() if trained is None else self._report(trained)
+
+    def _report(self, trained: _Trained) -> Report:
+        report = trained.refresh()
+        return dataclasses.replace(report, notes=[*self.notes, *report.notes])
+
+    def _let_go(self) -> None:
+        """Ends trainings before the session gives the devices back; what they know stays."""
+        for trained in self._functions.values():
+            trained.end(finish=True)
+
+    def end(self) -> None:
+        """Takes the budget back; harmless when called again."""
+        self._session.end()
