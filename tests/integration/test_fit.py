@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -266,9 +267,53 @@ def test_tensorboard_has_each_step_and_a_picture_of_the_plan(unswapped, tmp_path
             elif value.HasField("simple_value"):
                 scalars.setdefault(value.tag, []).append(value.simple_value)
     assert {len(values) for values in scalars.values()} == {len(found.losses)}
-    assert 0 < max(scalars["tfswap/peak_bytes"]) <= budget == scalars["tfswap/budget_bytes"][0]
+    assert set(scalars["tfswap/budget_bytes"]) == {float(np.float32(budget))}
+    assert 0 < max(scalars["tfswap/peak_bytes"]) <= scalars["tfswap/budget_bytes"][0]
     assert scalars["tfswap/bytes_out"][-1] > 0 and min(scalars["tfswap/step_s"]) > 0
     assert pictures and set(pictures) == {("tfswap/plan", b"\x89PNG")}
+
+
+def test_models_and_checkpoints_saved_meanwhile_are_those_of_an_unswapped_training(
+    unswapped, tmp_path
+):
+    def fit(folder: Path, **options) -> Losses:
+        def build() -> keras.Model:
+            if not options.get("go_on"):
+                return compiled(convolutions())
+            return keras.models.load_model(folder / "1.keras")
+
+        callbacks = [
+            keras.callbacks.ModelCheckpoint(folder / "{epoch}.keras"),
+            keras.callbacks.ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True),
+        ]
+        if "budget" in options:
+            callbacks.append(tfswap.AutoSwap(budget=options["budget"], verbose=0))
+        return trained(build, callbacks, epochs=1 if options.get("go_on") else 2)
+
+    plain, swapped = tmp_path / "plain", tmp_path / "swapped"
+    for folder in (plain, swapped):
+        folder.mkdir()
+    fit(plain)
+    fit(swapped, budget=budget_of(unswapped, 0.6))
+    for epoch in (1, 2):
+        one, other = (keras.models.load_model(each / f"{epoch}.keras") for each in (plain, swapped))
+        assert same(one.get_weights(), other.get_weights())
+        assert same(one.optimizer.variables, other.optimizer.variables)
+        other.load_weights(plain / f"{epoch}.weights.h5")
+        one.load_weights(swapped / f"{epoch}.weights.h5")
+        assert same(one.get_weights(), other.get_weights())
+    # What was saved under swapping goes on without it, and the other way round.
+    budget = budget_of(unswapped, 0.6)
+    went_on = fit(plain, go_on=True, budget=budget)
+    assert went_on.losses == fit(swapped, go_on=True).losses
+    assert max(went_on.peaks) <= budget
+
+
+def same(some, others) -> bool:
+    return len(some) == len(others) and all(
+        np.array_equal(np.asarray(one), np.asarray(other))
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def test_a_saved_plan_needs_no_profile(unswapped, tmp_path):
@@ -313,6 +358,18 @@ def test_a_budget_that_cannot_be_met_says_which_op_needs_how_much(unswapped):
     ending = (swap.report["out_of_memory"] or said[said.index("tfswap: the") :]).splitlines()
     assert ending[0].startswith("tfswap: the memory budget of 2.0 MiB is exceeded")
     assert [line[:4] for line in ending[1:3]] == ["  - ", "  - "]
+    assert tfswap.memory_stats()["budget_bytes"] is None
+
+
+def test_budgets_by_device_are_for_the_devices_that_there_are(unswapped):
+    budget = budget_of(unswapped, 0.6)
+    swap = tfswap.AutoSwap(budget={"CPU:0": budget}, verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap])
+    assert swapped.losses == unswapped.losses[: len(swapped.losses)]
+    assert max(swapped.peaks) <= budget
+    for named in ({"GPU:0": "6GiB"}, {"CPU:0": "6GiB", "CPU:1": "6GiB"}):
+        with pytest.raises(ValueError, match="budget is for .*; there are CPU:0, and each needs"):
+            trained(lambda: compiled(convolutions()), [tfswap.AutoSwap(budget=named)])
     assert tfswap.memory_stats()["budget_bytes"] is None
 
 

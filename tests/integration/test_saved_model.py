@@ -119,34 +119,41 @@ def test_tensorflows_own_load_applies_it(saved):
     assert tfswap.memory_stats()["budget_bytes"] == budget
 
 
-_WITHOUT = """
+_FRESH = """
     import sys
     sys.path[:] = [entry for entry in sys.path if entry not in ("", {root!r})]
+    if {swapped}:
+        sys.path.insert(0, {root!r})
+        import tfswap
     import json, numpy as np, tensorflow as tf
     tf.config.experimental.enable_op_determinism()
-    assert "tfswap" not in sys.modules
+    assert ("tfswap" in sys.modules) == {swapped}
     loaded = tf.saved_model.load({path!r})
     data = np.load({data!r})
     x, y = tf.constant(data["x"]), tf.constant(data["y"])
     scores = loaded.signatures["serving_default"](x=x)["scores"].numpy()
     np.save({out!r}, scores)
-    print(json.dumps([float(loaded.train_step(x, y)) for _ in range(3)]))
+    found = {{"losses": [float(loaded.train_step(x, y)) for _ in range(6)]}}
+    if {swapped}:
+        found["memory"] = tfswap.memory_stats()
+    print(json.dumps(found))
 """
 
 
-def test_without_tfswap_the_model_is_as_any_other(saved, tmp_path):
-    path, _, losses, scores = saved
+def in_a_fresh_process(saved, folder: Path, swapped: bool) -> dict:
+    """Loads the model by TensorFlow's own function; its losses and scores, its memory's counts."""
     x, y = batch()
-    np.savez(tmp_path / "data.npz", x=x.numpy(), y=y.numpy())
-    script = textwrap.dedent(_WITHOUT).format(
+    np.savez(folder / "data.npz", x=x.numpy(), y=y.numpy())
+    script = textwrap.dedent(_FRESH).format(
         root=os.fspath(Path(__file__).resolve().parents[2]),
-        path=os.fspath(path),
-        data=os.fspath(tmp_path / "data.npz"),
-        out=os.fspath(tmp_path / "scores.npy"),
+        swapped=swapped,
+        path=os.fspath(saved[0]),
+        data=os.fspath(folder / "data.npz"),
+        out=os.fspath(folder / "scores.npy"),
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
@@ -154,8 +161,24 @@ def test_without_tfswap_the_model_is_as_any_other(saved, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout) == losses[:3]
-    assert np.array_equal(np.load(tmp_path / "scores.npy"), scores)
+    return {**json.loads(done.stdout.splitlines()[-1]), "scores": np.load(folder / "scores.npy")}
+
+
+def test_without_tfswap_the_model_is_as_any_other(saved, tmp_path):
+    _, _, losses, scores = saved
+    found = in_a_fresh_process(saved, tmp_path, swapped=False)
+    assert found["losses"] == losses[:6]
+    assert np.array_equal(found["scores"], scores)
+
+
+def test_in_another_process_it_keeps_its_budget(saved, tmp_path):
+    path, _, losses, scores = saved
+    found = in_a_fresh_process(saved, tmp_path, swapped=True)
+    assert found["losses"] == losses[:6]
+    assert np.array_equal(found["scores"], scores)
+    budget = json.loads((path / ASSET).read_text())["options"]["budget"]
+    assert found["memory"]["peak_bytes"] <= found["memory"]["budget_bytes"] == budget
+    assert found["memory"]["bytes_out"] > 0
 
 
 def test_the_plan_is_in_the_calls_too(saved):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from dataclasses import dataclass
 
 import keras
 import numpy as np
@@ -43,32 +44,56 @@ def inputs(batch: int = 8) -> tf.Tensor:
     return tf.constant(np.random.default_rng(2).random((batch, WIDTH), dtype=np.float32))
 
 
+def changed(stack) -> None:
+    stack.weights[2].assign(stack.weights[2] * 2)
+    stack.weights[5].assign_add(tf.ones([WIDTH, WIDTH]))
+
+
+@dataclass
+class Saved:
+    """A model of 40 MiB of weights.
+
+    Attributes:
+        path: Where it is saved.
+        outputs: What it makes of `inputs`.
+        changed_outputs: The same after `changed`.
+        values: Of its weights.
+    """
+
+    path: str
+    outputs: np.ndarray
+    changed_outputs: np.ndarray
+    values: list[np.ndarray]
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     stack = Stack()
-    path = tmp_path_factory.mktemp("models") / "stack"
-    tf.saved_model.save(stack, os.fspath(path))
-    return path, stack.serve(inputs()).numpy().copy(), [w.numpy().copy() for w in stack.weights]
+    path = os.fspath(tmp_path_factory.mktemp("models") / "stack")
+    tf.saved_model.save(stack, path)
+    outputs = stack.serve(inputs()).numpy().copy()
+    values = [weight.numpy().copy() for weight in stack.weights]
+    changed(stack)
+    return Saved(path, outputs, stack.serve(inputs()).numpy().copy(), values)
 
 
 @pytest.fixture
 def served(saved):
-    """A model of 40 MiB of weights within 14 MiB, each of which has left once."""
-    path, expected, values = saved
+    """It within 14 MiB, where each weight has left once; and its budget."""
     budget = others_bytes() + BUDGET
-    loaded = tfswap.saved_model.load(path, budget=budget, verbose=0)
+    loaded = tfswap.saved_model.load(saved.path, budget=budget, verbose=0)
     for _ in range(3):
-        assert np.array_equal(loaded.serve(inputs()), expected)
+        assert np.array_equal(loaded.serve(inputs()), saved.outputs)
     tfswap.reset_memory_stats()
-    yield loaded, expected, values, budget
+    yield loaded, budget
     del loaded
     gc.collect()
 
 
-def test_a_model_whose_weights_exceed_the_budget(served):
-    loaded, expected, _, budget = served
+def test_a_model_whose_weights_exceed_the_budget(saved, served):
+    loaded, budget = served
     for _ in range(5):
-        assert np.array_equal(loaded.serve(inputs()), expected)
+        assert np.array_equal(loaded.serve(inputs()), saved.outputs)
     stats = tfswap.memory_stats()
     assert stats["budget_bytes"] == budget and stats["peak_bytes"] <= budget
     # What was not written to leaves without a copy.
@@ -77,50 +102,44 @@ def test_a_model_whose_weights_exceed_the_budget(served):
     assert records[-1]["outcome"] == "bootstrapped"
 
 
-def test_who_looks_outside_of_a_step_sees_the_right_value(served, tmp_path):
-    loaded, expected, values, budget = served
-    for weight, value in zip(loaded.weights, values, strict=True):
+def test_who_looks_outside_of_a_step_sees_the_right_value(saved, served, tmp_path):
+    loaded, budget = served
+    for weight, value in zip(loaded.weights, saved.values, strict=True):
         assert np.array_equal(weight.numpy(), value)
     path = tf.train.Checkpoint(weight=loaded.weights[3]).save(os.fspath(tmp_path / "point"))
     reader = tf.train.load_checkpoint(path)
-    assert np.array_equal(reader.get_tensor("weight/.ATTRIBUTES/VARIABLE_VALUE"), values[3])
-    assert np.array_equal(loaded.serve(inputs()), expected)
+    assert np.array_equal(reader.get_tensor("weight/.ATTRIBUTES/VARIABLE_VALUE"), saved.values[3])
+    assert np.array_equal(loaded.serve(inputs()), saved.outputs)
     assert tfswap.memory_stats()["peak_bytes"] <= budget
 
 
-def test_what_is_written_is_what_is_read_later(served):
-    loaded, _, values, budget = served
-    loaded.weights[2].assign(values[2] * 2)
-    loaded.weights[5].assign_add(tf.ones([WIDTH, WIDTH]))
-    for _ in range(3):
-        loaded.serve(inputs())  # they leave, by copies
-    assert tfswap.memory_stats()["bytes_out"] >= 4 * MIB
-    other = Stack()  # its weights leave too
-    other.weights[2].assign(values[2] * 2)
-    other.weights[5].assign_add(tf.ones([WIDTH, WIDTH]))
-    expected = other.serve(inputs()).numpy()
-    assert tfswap.memory_stats()["peak_bytes"] <= budget
-    assert np.array_equal(loaded.serve(inputs()), expected)
-    assert np.array_equal(loaded.weights[2].numpy(), values[2] * 2)
+def test_what_is_written_is_what_is_read_later(saved, served):
+    loaded, budget = served
+    changed(loaded)
+    for _ in range(3):  # they leave, by copies
+        assert np.array_equal(loaded.serve(inputs()), saved.changed_outputs)
+    stats = tfswap.memory_stats()
+    assert stats["bytes_out"] >= 4 * MIB and stats["peak_bytes"] <= budget
+    assert np.array_equal(loaded.weights[2].numpy(), saved.values[2] * 2)
 
 
 def test_all_come_back_when_the_budget_is_lifted(saved):
-    path, expected, values = saved
     before = others_bytes()
-    loaded = tf.saved_model.load(os.fspath(path))
+    loaded = tf.saved_model.load(saved.path)
     with tfswap.Session(budget=before + BUDGET, stream_weights=True, verbose=0):
-        assert np.array_equal(loaded.serve(inputs()), expected)
+        assert np.array_equal(loaded.serve(inputs()), saved.outputs)
         assert tfswap.memory_stats()["bytes_in_use"] <= before + BUDGET
     stats = tfswap.memory_stats()
     assert stats["bytes_in_use"] >= before + LAYERS * 4 * MIB and stats["budget_bytes"] is None
     assert stats["host_bytes_in_use"] == 0
-    assert all(np.array_equal(w.numpy(), v) for w, v in zip(loaded.weights, values, strict=True))
+    for weight, value in zip(loaded.weights, saved.values, strict=True):
+        assert np.array_equal(weight.numpy(), value)
 
 
 def test_variables_that_go_take_their_copies_along(saved):
-    path, expected, _ = saved
-    loaded = tfswap.saved_model.load(path, budget=others_bytes() + BUDGET, verbose=0)
-    assert np.array_equal(loaded.serve(inputs()), expected)
+    budget = others_bytes() + BUDGET
+    loaded = tfswap.saved_model.load(saved.path, budget=budget, verbose=0)
+    assert np.array_equal(loaded.serve(inputs()), saved.outputs)
     assert tfswap.memory_stats()["host_bytes_in_use"] >= LAYERS * 4 * MIB - BUDGET
     del loaded
     gc.collect()

@@ -276,3 +276,17 @@ def test_swap_within_the_cgroup(tmp_path: Path) -> None:
     assert budgets.swap_bytes(tmp_path) == 0
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\n")
     assert budgets.swap_bytes(tmp_path) == 0
+
+
+def test_budgets_by_device_are_each_checked() -> None:
+    budgets.check_each({"GPU:0": "6GiB", "GPU:1": 0.5}, "budget")
+    budgets.check_each("6GiB", "budget")
+    for wrong, said in [
+        ({}, "no device in it"),
+        ({"0": "6GiB"}, "'0' is no device; they are called 'GPU:0'"),
+        ({0: "6GiB"}, "0 is no device"),
+        ({"GPU:0": "6 gigs"}, "budget of GPU:0"),
+        ({"GPU:0": -1}, "budget of GPU:0"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            budgets.check_each(wrong, "budget")
