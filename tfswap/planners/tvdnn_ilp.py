@@ -91,7 +91,7 @@ def optimum(
     """The decision of `plan_ilp`, and what no schedule of swaps waits less than; ns."""
     begun_s = time.monotonic()
     if importlib.util.find_spec("scipy") is None:
-        raise ValueError(f"{POLICY} needs the package scipy: pip install scipy")
+        raise ValueError(f'{POLICY} needs the package scipy: pip install "tfswap[ilp]"')
     if peak_load(timeline) <= budget_bytes:
         return Decision(POLICY, (), simulate(timeline, (), machine)), 0
     step = Step.of(timeline, machine, budget_bytes, min_bytes)
