@@ -163,7 +163,7 @@ def _map_data(map_: AddressMap) -> dict[str, Any]:
 def _figures(story: StepStory) -> str:
     result, timeline = story.result, story.timeline
     figures = (
-        (readable_bytes(story.unswapped_peak_bytes), "peak without swaps"),
+        (readable_bytes(story.unswapped_peak_bytes), "peak without swaps, ops in this order"),
         (readable_bytes(int(result.peak_bytes)), "peak with swaps, foretold"),
         (readable_bytes(story.budget_bytes), "budget"),
         (readable_seconds(timeline.step_ns / 1e9), "step without swaps"),

@@ -131,14 +131,12 @@ class FunctionRuns:
             self._in_call.release()
 
     def _step(self, function: Any, run: SwapRun, call: Callable[[], Any]) -> Any:
-        import tensorflow as tf
-
         try:
             run.step_begins()
             try:
                 result = call()
                 if run.is_measuring:
-                    tf.test.experimental.sync_devices()
+                    self._session.devices.wait()
             except BaseException as error:
                 run.step_failed(error)
                 run.step_abandoned()

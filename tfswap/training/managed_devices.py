@@ -341,6 +341,16 @@ class ManagedDevices:
             self._library.clear_layouts(device)
         return self._first[busiest]
 
+    def wait(self) -> None:
+        """Until all that was started on them has run: on GPUs, calls return before."""
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        for device in self.numbers:
+            with tf.device(device_name(device)):  # a worker sees other workers' devices too
+                tf.raw_ops.SyncDevice()
+        context.async_wait()
+
     def _budget_of(self, device: int) -> Budget:
         """As it was given."""
         budget = self._options.budget
