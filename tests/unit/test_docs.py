@@ -76,7 +76,7 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
         file, _, anchor = target.partition("#")
         found = (DOCS / page).parent / file if file else DOCS / page
         assert found.is_file(), target
-        if anchor:
+        if anchor and found.suffix == ".md":  # of pictures it is for which colours they are
             assert anchor in anchors(found.relative_to(DOCS).as_posix()), target
 
 
