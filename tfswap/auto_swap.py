@@ -80,6 +80,11 @@ class AutoSwap(keras.callbacks.Callback):
             they come back before an op looks at them, in a step or outside of it. For models that
             only compute, whose weights need more than the budget; where variables are trained, each
             step copies what was changed out again. CPU devices. Defaults to False.
+        sections: Of the batch: ops that compute each example by itself work on so many equal parts
+            of it, one after the other (tvDNN: Park et al., PPoPP 2018), so that no op has all of
+            its inputs and outputs there at once. Sums over the batch are rounded otherwise. The
+            batch's size must be known before the step (``drop_remainder=True``), and a multiple of
+            it. None or 1: the whole batch. Defaults to None.
         log_dir: Folder for TensorBoard: time, peak and traffic of each step, under ``tfswap/``, and
             a picture of the plan (with matplotlib). Defaults to None.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
@@ -119,6 +124,7 @@ class AutoSwap(keras.callbacks.Callback):
         codec: str | None = "auto",
         lossy: bool = False,
         stream_weights: bool = False,
+        sections: int | None = None,
         log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
@@ -140,6 +146,7 @@ class AutoSwap(keras.callbacks.Callback):
             codec=codec,
             lossy=lossy,
             stream_weights=stream_weights,
+            sections=sections,
             log_dir=log_dir,
         )
         self._fit: KerasFit | None = None

@@ -145,7 +145,10 @@ def from_text(variable: str, name: str, text: str) -> Any:
         if text.lower() not in _TRUTHS:
             raise ValueError(f"{variable} is {text!r}; allowed: {', '.join(_TRUTHS)}")
         return _TRUTHS[text.lower()]
-    if name in ("planning_time_s", "verbose") and text != "auto":
+    if name in ("planning_time_s", "verbose", "sections") and text.lower() not in (
+        "auto",
+        *_NOTHING,
+    ):
         try:
             return float(text) if name == "planning_time_s" else int(text)
         except ValueError:

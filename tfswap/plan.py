@@ -133,6 +133,8 @@ class SwapPlan:
         unmatched: What happens to other graphs: "leave", or "bootstrap" (lazy swaps).
         min_bytes: Smaller tensors are never copied.
         tensorflow: The release under which the plan was made.
+        sections: Of the batch, on which ops work one after the other where they can; the functions
+            are for graphs that do.
     """
 
     functions: tuple[FunctionPlan, ...] = ()
@@ -141,6 +143,7 @@ class SwapPlan:
     unmatched: str = "leave"
     min_bytes: int = 1 << 20
     tensorflow: str = ""
+    sections: int = 1
     version: int = field(default=VERSION)
 
     def __post_init__(self) -> None:
@@ -151,6 +154,8 @@ class SwapPlan:
             )
         if self.unmatched not in UNMATCHED:
             raise ValueError(f"unmatched is {self.unmatched!r}; allowed: {', '.join(UNMATCHED)}")
+        if not isinstance(self.sections, int) or self.sections < 1:
+            raise ValueError(f"sections is {self.sections!r}; it must be 1 or more")
         seen: set[str] = set()
         for function in self.functions:
             if function.fingerprint in seen:

@@ -42,6 +42,7 @@ class SwapOptions:
     codec: str | None = "auto"
     lossy: bool = False
     stream_weights: bool = False
+    sections: int | None = None
     log_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
@@ -52,6 +53,8 @@ class SwapOptions:
             raise ValueError(f"verbose is {self.verbose!r}; allowed: 'auto', 0, 1")
         if not 0 <= self.planning_time_s < float("inf"):
             raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 s or more")
+        if self.sections is not None and not (type(self.sections) is int and self.sections > 0):
+            raise ValueError(f"sections is {self.sections!r}; it must be a number of them, or None")
         budgets.check_each(self.budget, "budget")
         budgets.check(self.host_limit, "host_limit")
         codecs.check(self.codec, self.lossy)

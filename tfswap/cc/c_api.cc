@@ -412,6 +412,7 @@ char* tfswap_pass_records() {
             ", \"outcome\": " + Quoted(record.outcome) + ", \"reason\": " + Quoted(record.reason) +
             ", \"nodes\": " + std::to_string(record.nodes) +
             ", \"swaps\": " + std::to_string(record.swaps) +
+            ", \"sectioned_ops\": " + std::to_string(record.sectioned_ops) +
             ", \"serial\": " + std::to_string(record.serial) + "}";
   }
   return Copied(text + "]");

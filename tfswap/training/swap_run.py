@@ -170,6 +170,7 @@ class SwapRun:
             policy=self._options.policy,
             unmatched="bootstrap",
             tensorflow=library.tensorflow_version() or "",
+            sections=plan.sections if plan.functions else self._options.sections or 1,
         )
         self._taken.callback(self._session.withdraw)
         self._taken.callback(self._lossy.end)
@@ -375,6 +376,12 @@ class SwapRun:
             )
             self._phase = _Phase.STEADY
             return
+        if self._plan.sections > 1 and not any(r["sectioned_ops"] for r in records):
+            self._voice.warn(
+                f"sections={self._plan.sections} has no effect: no op was found that can work on a "
+                "part of the batch. Shapes must be known before the step, and the batch a multiple "
+                "of it: dataset.batch(size, drop_remainder=True)."
+            )
         if not self._surely_trains and not any(map(self._has_gradients, records)):
             self._phase = _Phase.LAZY
             return

@@ -16,6 +16,7 @@ struct PassRecord {
   std::string reason;    // why it was refused
   int nodes = 0;
   int swaps = 0;
+  int sectioned_ops = 0;    // of TensorFlow's graph, that work on sections of the batch
   int64_t serial = 0;       // counts records in this process
   std::string description;  // the graph, if the plan asked for it
 };

@@ -11,6 +11,7 @@
 #include "grappler/order_edges.h"
 #include "grappler/pass_log.h"
 #include "grappler/rewriter.h"
+#include "grappler/sections.h"
 #include "grappler/swap_spec.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/grappler_item.h"
@@ -82,10 +83,11 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     }
     PassRecord record;
     record.function = item.id;
-    record.nodes = item.graph.node_size();
-    record.fingerprint = Fingerprint(item.graph);
-    record.portable = PortableFingerprint(item.graph);
-    absl::StatusOr<GraphDef> result = Run(item.graph, &record);
+    const GraphDef graph = InSections(item, &record);
+    record.nodes = graph.node_size();
+    record.fingerprint = Fingerprint(graph);
+    record.portable = PortableFingerprint(graph);
+    absl::StatusOr<GraphDef> result = Run(graph, &record);
     if (result.ok()) {
       *optimized = Marked(record.fingerprint, *std::move(result));
     } else {
@@ -100,6 +102,19 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   }
 
  private:
+  // The graph that is planned for: it works on sections of the batch if the plan says so and its
+  // shapes allow it.
+  GraphDef InSections(const GrapplerItem& item, PassRecord* record) {
+    if (!plan_.ok() || plan_->sections <= 1) return item.graph;
+    absl::StatusOr<Sectioned> cut = CutIntoSections(item, plan_->sections);
+    if (!cut.ok()) {
+      LOG(WARNING) << "tfswap: " << item.id << " runs without sections: " << cut.status().message();
+      return item.graph;
+    }
+    record->sectioned_ops = cut->ops;
+    return std::move(cut->graph);
+  }
+
   int Rounds() const {
     const auto rounds = config_proto_.graph_options().rewrite_options().meta_optimizer_iterations();
     return rounds == RewriterConfig::ONE ? 1 : 2;

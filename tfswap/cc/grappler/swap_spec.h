@@ -48,6 +48,7 @@ struct PlanSpec {
   Unmatched unmatched = Unmatched::kLeave;  // what happens to graphs without an entry
   int64_t min_bytes = 1 << 20;              // smaller tensors pass by reference
   bool describe = false;                    // keep descriptions of the graphs seen
+  int64_t sections = 1;                     // of the batch that ops work on, one after the other
 };
 
 absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json);

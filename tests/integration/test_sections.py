@@ -1,0 +1,213 @@
+"""Steps that work on sections of the batch: less memory, the same sums but for rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import MIB, compiled, images, others_bytes, trained
+
+import tfswap
+
+BATCH, SECTIONS = 8, 4
+
+
+def numbers(*shape: int, seed: int = 0) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(seed).standard_normal(shape, dtype=np.float32))
+
+
+def filters(*shape: int) -> tf.Tensor:
+    return numbers(*shape, seed=1)
+
+
+def pooled(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.max_pool2d(x, 2, 2, "SAME") + tf.nn.avg_pool2d(x, 2, 2, "SAME")
+
+
+def gradient(of: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    def computed(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            made = of(x)
+        return tape.gradient(made, x)
+
+    return computed
+
+
+def filter_gradient(x: tf.Tensor) -> tf.Tensor:
+    weights = filters(3, 3, 3, 5)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        made = tf.nn.conv2d(x, weights, 1, "SAME") ** 2
+    return tape.gradient(made, weights)
+
+
+def weight_gradient(x: tf.Tensor) -> tf.Tensor:
+    weights, bias = filters(6, 3), filters(3)
+    with tf.GradientTape() as tape:
+        tape.watch([weights, bias])
+        made = tf.nn.tanh(tf.nn.bias_add(x @ weights, bias))
+    found = tape.gradient(made, [weights, bias])
+    return tf.concat([found[0], found[1][tf.newaxis]], 0)
+
+
+def attended(x: tf.Tensor) -> tf.Tensor:
+    scores = tf.nn.softmax(tf.einsum("bqd,bkd->bqk", x, x))
+    return tf.einsum("bqk,bkd->bqd", scores, x) + tf.matmul(scores, x)
+
+
+def shaped(x: tf.Tensor) -> tf.Tensor:
+    x = tf.transpose(tf.reshape(x, [BATCH, 4, 4, 3]), [0, 3, 1, 2])
+    x = tf.pad(tf.concat([x, x * 2], axis=1), [[0, 0], [0, 0], [1, 1], [1, 1]])
+    x = tf.stack(tf.unstack(x, axis=1), axis=2)[:, 1:, ::2]
+    first, second = tf.split(x, 2, axis=3)
+    return tf.squeeze(tf.expand_dims(tf.tile(first - second, [1, 1, 2, 1]), 1), 1)
+
+
+def losses(x: tf.Tensor) -> tf.Tensor:
+    labels = tf.argmax(x, axis=1)
+    sparse = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
+    dense = tf.nn.softmax_cross_entropy_with_logits(tf.one_hot(labels, 6), x)
+    return tf.where(sparse > 1.0, sparse, dense) * tf.broadcast_to(tf.constant(0.5), [BATCH])
+
+
+# What is computed, of what shape, and whether it is a sum over the batch.
+CASES = {
+    "elementwise": (
+        lambda x: tf.nn.relu(x) * x + tf.exp(-x) / (1.0 + tf.abs(x)),
+        (BATCH, 6),
+        False,
+    ),
+    "broadcasting": (lambda x: x * filters(6) + filters(1, 6) - x[:, :1], (BATCH, 6), False),
+    "convolution": (
+        lambda x: tf.nn.relu(tf.nn.conv2d(x, filters(3, 3, 3, 5), 1, "SAME")),
+        (BATCH, 8, 8, 3),
+        False,
+    ),
+    "depthwise": (
+        lambda x: tf.nn.depthwise_conv2d(x, filters(3, 3, 3, 1), [1, 1, 1, 1], "SAME"),
+        (BATCH, 8, 8, 3),
+        False,
+    ),
+    "input gradient": (
+        gradient(lambda x: tf.nn.conv2d(tf.nn.elu(x), filters(3, 3, 3, 5), 1, "SAME") ** 2),
+        (BATCH, 8, 8, 3),
+        False,
+    ),
+    "filter gradient": (filter_gradient, (BATCH, 8, 8, 3), True),
+    "weight gradient": (weight_gradient, (BATCH, 6), True),
+    "pooling": (pooled, (BATCH, 8, 8, 3), False),
+    "pooling's gradient": (gradient(pooled), (BATCH, 8, 8, 3), False),
+    "attention": (attended, (BATCH, 5, 6), False),
+    "shapes": (shaped, (BATCH, 48), False),
+    "losses": (losses, (BATCH, 6), False),
+    "reductions": (
+        lambda x: tf.reduce_max(x, 2) + tf.reduce_mean(x, [-1]) - tf.reduce_sum(x, 2),
+        (BATCH, 5, 6),
+        False,
+    ),
+    "sum": (lambda x: tf.reduce_sum(tf.square(x), [0, 1]), (BATCH, 5, 6), True),
+    "mean": (lambda x: tf.reduce_mean(tf.square(x), [0, 2]), (BATCH, 5, 6), True),
+    "embedding": (
+        lambda x: tf.gather(filters(10, 4), tf.cast(tf.abs(x), tf.int32)),
+        (BATCH, 5),
+        False,
+    ),
+    "resizing": (
+        gradient(lambda x: tf.image.resize(x * x, [16, 16]) ** 2),
+        (BATCH, 8, 8, 3),
+        False,
+    ),
+    "moments": (
+        lambda x: (x - tf.nn.moments(x, [0, 1])[0]) / tf.nn.moments(x, [0, 1])[1],
+        (BATCH, 5, 6),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ops_work_on_sections(lib, case):
+    compute, shape, is_sum = CASES[case]
+    x = numbers(*shape)
+
+    def computed(x):
+        return compute(tf.sin(x * 1.5) + tf.cos(x * 2.5))
+
+    @tf.function(jit_compile=False)
+    def plain(x):
+        return computed(x)
+
+    @tf.function(jit_compile=False)
+    def cut(x):
+        return computed(x)
+
+    expected = plain(x).numpy()
+    known = {record["fingerprint"] for record in tfswap.status()["functions"]}
+    with tfswap.Session(budget="1GiB", sections=SECTIONS, verbose=0):
+        found = cut(x).numpy()
+    (record,) = (r for r in tfswap.status()["functions"] if r["fingerprint"] not in known)
+    assert record["outcome"] != "refused" and record["sectioned_ops"] > 0, record
+    # Nothing is put together before the end.
+    nodes = [line.split("\t")[0] for line in lib.describe(record["fingerprint"]).splitlines()]
+    assert sum(name.endswith("/whole") for name in nodes) <= 1, nodes
+    if is_sum:
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def straight(depth: int = 6, filters: int = 16, size: int = 48) -> keras.Model:
+    """A net whose examples do not meet: each needs ``2 * depth`` activations of 144 KiB."""
+    x = inputs = keras.Input((size, size, 3))
+    for _ in range(depth):
+        x = keras.layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, keras.layers.Dense(4)(x))
+
+
+def with_batch_norm() -> keras.Model:
+    x = inputs = keras.Input((48, 48, 3))
+    for _ in range(4):
+        x = keras.layers.Conv2D(16, 1, use_bias=False)(x)
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, keras.layers.Dense(4)(x))
+
+
+@pytest.mark.parametrize("build", [straight, with_batch_norm])
+def test_a_model_in_sections_has_the_same_losses_but_for_rounding(build):
+    data = images(256)
+    unswapped = trained(lambda: compiled(build()), batch_size=64, data=data)
+    swap = tfswap.AutoSwap(budget="4GiB", sections=8, verbose=0)
+    cut = trained(lambda: compiled(build()), [swap], batch_size=64, data=data)
+    np.testing.assert_allclose(cut.losses, unswapped.losses, rtol=1e-5)
+    assert any(record["sectioned_ops"] > 20 for record in tfswap.status()["functions"])
+
+
+def test_without_batch_statistics_a_section_is_all_that_is_there():
+    data = images(256)
+    unswapped = trained(lambda: compiled(straight()), batch_size=128, data=data)
+    alone = max(unswapped.peaks) - unswapped.others_bytes
+    # Two sections' activations at most are there beside the batches that are read ahead.
+    budget = others_bytes() + alone // 4 + 16 * MIB
+    swap = tfswap.AutoSwap(budget=budget, sections=16, verbose=0)
+    cut = trained(lambda: compiled(straight()), [swap], batch_size=128, data=data)
+    np.testing.assert_allclose(cut.losses, unswapped.losses, rtol=1e-5)
+    assert max(cut.peaks) <= budget
+
+
+def test_a_batch_that_is_no_multiple_is_left_whole_and_it_says_so():
+    swap = tfswap.AutoSwap(budget="4GiB", sections=5, verbose=0)
+    with pytest.warns(UserWarning, match="sections=5 has no effect"):
+        cut = trained(lambda: compiled(straight(2)), [swap], batch_size=64)
+    assert cut.losses == trained(lambda: compiled(straight(2)), batch_size=64).losses
+
+
+@pytest.mark.parametrize("sections", [0, -1, 2.5, "4", True])
+def test_a_number_of_sections_is_a_number(sections):
+    with pytest.raises(ValueError, match="sections is"):
+        tfswap.AutoSwap(sections=sections)
