@@ -313,6 +313,7 @@ class _Clock:
 
 def _absences(step: _Step, graph: StepGraph, min_bytes: int) -> list[Absence]:
     absences: list[Absence] = []
+    last_end: dict[int, int] = {}  # by buffer: the op that ends its last absence
     for name, producer in step.op_of_node.items():
         node = graph.nodes[name]
         if not node.producer or node.alias:
@@ -321,7 +322,15 @@ def _absences(step: _Step, graph: StepGraph, min_bytes: int) -> list[Absence]:
             buffer = step.outputs.get((producer, port))
             if not plain or buffer is None or step.buffer_bytes[buffer] < min_bytes:
                 continue
-            absences += _absences_of_tensor(step, graph, name, port, producer, buffer)
+            for absence in _absences_of_tensor(step, graph, name, port, producer, buffer):
+                # Tensors that share a buffer, one being a part of the other, cannot both leave.
+                end = last_end.get(buffer, -1)
+                if end > absence.after_op or (
+                    end >= 0 and step.end_ns[end] > step.end_ns[absence.after_op]
+                ):
+                    continue
+                last_end[buffer] = absence.before_op
+                absences.append(absence)
     return absences
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, compiled, images, others_bytes, trained
+from models import MIB, budget_of, compiled, deterministic, images, others_bytes, trained
 
 import tfswap
 
@@ -188,16 +188,38 @@ def test_a_model_in_sections_has_the_same_losses_but_for_rounding(build):
     assert any(record["sectioned_ops"] > 20 for record in tfswap.status()["functions"])
 
 
-def test_without_batch_statistics_a_section_is_all_that_is_there():
+def test_without_batch_statistics_a_section_is_all_that_is_there(tmp_path):
     data = images(256)
     unswapped = trained(lambda: compiled(straight()), batch_size=128, data=data)
     alone = max(unswapped.peaks) - unswapped.others_bytes
     # Two sections' activations at most are there beside the batches that are read ahead.
     budget = others_bytes() + alone // 4 + 16 * MIB
-    swap = tfswap.AutoSwap(budget=budget, sections=16, verbose=0)
-    cut = trained(lambda: compiled(straight()), [swap], batch_size=128, data=data)
-    np.testing.assert_allclose(cut.losses, unswapped.losses, rtol=1e-5)
+    path = tmp_path / "plan.json"
+    swap = tfswap.AutoSwap(budget=budget, sections=16, save_plan=path, verbose=0)
+    fit = {"batch_size": 128, "data": data, "epochs": 6}
+    cut = trained(lambda: compiled(straight()), [swap], **fit)
+    np.testing.assert_allclose(cut.losses[: len(unswapped.losses)], unswapped.losses, rtol=1e-5)
     assert max(cut.peaks) <= budget
+    if not path.exists():  # it fits without a plan
+        return
+    assert tfswap.SwapPlan.load(path).sections == 16
+    again = tfswap.AutoSwap(budget=budget, plan=path, verbose=0)
+    assert trained(lambda: compiled(straight()), [again], **fit).losses == cut.losses
+
+
+def test_sections_that_wait_for_statistics_are_swapped():
+    deterministic()
+    data = images(256)
+    fit = {"batch_size": 64, "data": data, "epochs": 4}
+    whole = trained(lambda: compiled(with_batch_norm()), **fit)
+    plain = tfswap.AutoSwap(budget="4GiB", sections=4, verbose=0)
+    expected = trained(lambda: compiled(with_batch_norm()), [plain], **fit)
+    budget = budget_of(whole, 0.6)
+    swap = tfswap.AutoSwap(budget=budget, sections=4, verbose=0)
+    found = trained(lambda: compiled(with_batch_norm()), [swap], **fit)
+    assert found.losses == expected.losses
+    assert max(found.peaks) <= budget
+    assert tfswap.memory_stats()["bytes_out"] > 0
 
 
 def test_a_batch_that_is_no_multiple_is_left_whole_and_it_says_so():

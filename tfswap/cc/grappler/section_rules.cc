@@ -241,6 +241,9 @@ Found Pad(const OpView& op) {
 
 Found Tile(const OpView& op) {
   const auto multiples = op.constant(1);
+  if (op.inputs[0] && !op.inputs[0]->empty() && op.inputs[0]->front() == 1) {
+    return Parts(op, {}, {1});
+  }
   return multiples && !multiples->empty() && multiples->front() == 1 ? First(op) : std::nullopt;
 }
 
@@ -276,6 +279,8 @@ Found BroadcastTo(const OpView& op) {
   if (along) return Parts(op, {}, {1});
   return Parts(op, {0}, {1});
 }
+
+Found Fill(const OpView& op) { return Parts(op, {}, {0}); }
 
 // The last axis is what it works on.
 Found LastAxis(const OpView& op) {
@@ -437,6 +442,7 @@ const std::unordered_map<std::string, Rule>& Rules() {
     Set(made, Pack, {"Pack"});
     Set(made, Unpack, {"Unpack"});
     Set(made, Pad, {"MirrorPad", "Pad", "PadV2"});
+    Set(made, Fill, {"Fill"});
     Set(made, Tile, {"Tile"});
     Set(made, StridedSlice, {"StridedSlice", "StridedSliceGrad"});
     Set(made, Slice, {"Slice"});

@@ -56,9 +56,11 @@ int64_t Elements(const Dims& dims) {
   return count;
 }
 
-// Does the op bring the batch into the graph?
+bool IsIterator(const NodeDef& node) { return node.op() == "IteratorGetNext"; }
+
+// Does the op bring data into the graph?
 bool BringsData(const NodeDef& node) {
-  return node.op() == "IteratorGetNext" || node.op() == "_Arg" || node.op() == "Placeholder";
+  return IsIterator(node) || node.op() == "_Arg" || node.op() == "Placeholder";
 }
 
 class Cutter {
@@ -70,6 +72,8 @@ class Cutter {
   Sectioned Cut();
 
  private:
+  // How many examples there are: of what brings data, the largest tensor's.
+  void FindBatch();
   void Choose();
   void FindStages();
   void Emit(int n);
@@ -87,6 +91,7 @@ class Cutter {
   bool IsBatch(TensorId tensor) const;
   std::optional<std::vector<int64_t>> Constant(TensorId tensor) const;
   OpView View(int n) const;
+  bool IsReadByParts(int n) const;
   // Whether it makes more than it reads, if that is all there: then nothing is gained.
   bool MakesMore(int n, const Separation& how) const;
 
@@ -106,7 +111,9 @@ class Cutter {
   const GraphIndex& index_;
   const std::vector<std::vector<Dims>> shapes_;
   const int64_t count_;
+  int64_t batch_ = 0;
   std::vector<bool> batch_ops_;  // what they make is made from the batch
+  std::vector<bool> for_parts_;  // cut only because all that read it are
   std::vector<std::optional<Separation>> separations_;
   std::vector<int> stage_;
   std::vector<int> order_;  // nodes, inputs first
@@ -119,8 +126,9 @@ class Cutter {
 
 bool Cutter::IsBatch(TensorId tensor) const {
   const Dims& dims = DimsOf(tensor);
-  return batch_ops_[tensor.node] && dims && !dims->empty() && dims->front() > 1 &&
-         dims->front() % count_ == 0;
+  if (!batch_ops_[tensor.node] || !dims || dims->empty()) return false;
+  if (BringsData(index_.node(tensor.node))) return dims->front() == batch_;
+  return dims->front() > 1 && dims->front() % count_ == 0;
 }
 
 std::optional<std::vector<int64_t>> Cutter::Constant(TensorId tensor) const {
@@ -173,15 +181,31 @@ bool Cutter::MakesMore(int n, const Separation& how) const {
   return made > read;
 }
 
-void Cutter::Choose() {
+void Cutter::FindBatch() {
   batch_ops_.assign(index_.size(), false);
-  separations_.resize(index_.size());
-  for (int n : order_) {
+  const auto brings = [&](int n, bool iterator) {
     const NodeDef& node = index_.node(n);
-    if (BringsData(node)) {
-      batch_ops_[n] = index_.context(n) == 0;
-      continue;
+    return index_.context(n) == 0 && (iterator ? IsIterator(node) : BringsData(node));
+  };
+  bool iterator = false;
+  for (int n = 0; n < index_.size(); ++n) iterator = iterator || brings(n, true);
+  int64_t most = 0;
+  for (int n = 0; n < index_.size(); ++n) {
+    if (!brings(n, iterator)) continue;
+    batch_ops_[n] = true;
+    for (const Dims& dims : shapes_[n]) {
+      if (!dims || dims->empty() || Elements(dims) <= most) continue;
+      most = Elements(dims);
+      batch_ = dims->front();
     }
+  }
+}
+
+void Cutter::Choose() {
+  separations_.resize(index_.size());
+  for_parts_.assign(index_.size(), false);
+  for (int n : order_) {
+    if (BringsData(index_.node(n))) continue;
     const OpView view = View(n);
     if (std::find(view.batched.begin(), view.batched.end(), true) == view.batched.end()) continue;
     batch_ops_[n] = true;
@@ -189,6 +213,33 @@ void Cutter::Choose() {
     std::optional<Separation> how = Separate(view);
     if (how && !MakesMore(n, *how)) separations_[n] = std::move(how);
   }
+  // What is as large as the batch and made from less (a broadcast of statistics, say) is made part
+  // by part too if nobody reads all of it.
+  std::vector<bool> awaited(index_.size(), false);
+  for (int n : order_) {
+    for (int from : index_.control_inputs(n)) awaited[from] = true;
+  }
+  for (auto n = order_.rbegin(); n != order_.rend(); ++n) {
+    if (IsCut(*n) || awaited[*n] || batch_ops_[*n] || index_.context(*n) != 0 ||
+        !index_.IsManaged(*n))
+      continue;
+    if (!IsReadByParts(*n)) continue;
+    std::optional<Separation> how = Separate(View(*n));
+    const bool in_parts = how && std::all_of(how->outputs.begin(), how->outputs.end(),
+                                             [](Yield yield) { return yield == Yield::kPart; });
+    if (!in_parts) continue;
+    separations_[*n] = std::move(how);
+    for_parts_[*n] = true;
+  }
+}
+
+bool Cutter::IsReadByParts(int n) const {
+  const auto& consumers = index_.consumers(n);
+  return !consumers.empty() &&
+         std::all_of(consumers.begin(), consumers.end(), [&](const GraphIndex::Consumer& consumer) {
+           return IsCut(consumer.node) &&
+                  separations_[consumer.node]->inputs[consumer.input] == Share::kPart;
+         });
 }
 
 void Cutter::FindStages() {
@@ -206,6 +257,15 @@ void Cutter::FindStages() {
     for (int from : index_.control_inputs(n)) {
       stage_[n] = std::max(stage_[n], stage_[from] + (IsCut(from) && !IsCut(n) ? 1 : 0));
     }
+  }
+  // No sooner than where it is read.
+  for (auto n = order_.rbegin(); n != order_.rend(); ++n) {
+    if (!for_parts_[*n]) continue;
+    int first = stage_[index_.consumers(*n).front().node];
+    for (const GraphIndex::Consumer& consumer : index_.consumers(*n)) {
+      first = std::min(first, stage_[consumer.node]);
+    }
+    stage_[*n] = std::max(stage_[*n], first);
   }
 }
 
@@ -409,9 +469,10 @@ Sectioned Cutter::Cut() {
   for (int n = 0; n < index_.size(); ++n) order_[n] = n;
   std::sort(order_.begin(), order_.end(),
             [&](int a, int b) { return index_.position(a) < index_.position(b); });
-  Choose();
+  FindBatch();
   Sectioned done;
-  for (int n = 0; n < index_.size(); ++n) done.ops += IsCut(n);
+  if (batch_ > 1 && batch_ % count_ == 0) Choose();
+  for (size_t n = 0; n < separations_.size(); ++n) done.ops += IsCut(static_cast<int>(n));
   if (done.ops == 0) {
     done.graph = graph_;
     return done;
