@@ -317,8 +317,9 @@ Found OneHot(const OpView& op) { return Integer(op, "axis") != 0 ? First(op) : s
 
 Found Gather(const OpView& op) {
   const auto axis = op.constant(2);
-  const bool rows = axis && axis->size() == 1 && axis->front() == 0;
-  return rows && Integer(op, "batch_dims") == 0 && !op.batched[0] ? Parts(op, {1}) : std::nullopt;
+  if (!axis || axis->size() != 1) return std::nullopt;
+  if (Integer(op, "batch_dims") > 0) return axis->front() > 0 ? FirstTwo(op) : std::nullopt;
+  return axis->front() == 0 && !op.batched[0] ? Parts(op, {1}) : std::nullopt;
 }
 
 Found SegmentSum(const OpView& op) { return Reduced(op, {0, 1}, Yield::kSum); }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grappler/graph_index.h"
+#include "grappler/plain_sums.h"
 #include "grappler/section_rules.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op.h"
@@ -473,10 +474,7 @@ Sectioned Cutter::Cut() {
   Sectioned done;
   if (batch_ > 1 && batch_ % count_ == 0) Choose();
   for (size_t n = 0; n < separations_.size(); ++n) done.ops += IsCut(static_cast<int>(n));
-  if (done.ops == 0) {
-    done.graph = graph_;
-    return done;
-  }
+  if (done.ops == 0) return done;
   FindStages();
   for (int n : order_) {
     if (IsCut(n)) {
@@ -494,7 +492,8 @@ Sectioned Cutter::Cut() {
 
 }  // namespace
 
-absl::StatusOr<Sectioned> CutIntoSections(const GrapplerItem& item, int64_t count) {
+absl::StatusOr<Sectioned> CutIntoSections(const GrapplerItem& given, int64_t count) {
+  const GrapplerItem item = given.WithGraph(WithPlainSums(given.graph));
   const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                         item.graph.library());
   absl::StatusOr<GraphIndex> index = GraphIndex::Build(item.graph, functions);

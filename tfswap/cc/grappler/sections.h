@@ -11,8 +11,8 @@ namespace tfswap {
 
 // A graph of which a part works on sections of the batch.
 struct Sectioned {
-  tensorflow::GraphDef graph;
-  int ops = 0;  // of the given graph, that do
+  tensorflow::GraphDef graph;  // empty if no op does
+  int ops = 0;                 // of the given graph, that do
 };
 
 // Has the item's ops that compute each example by itself (section_rules.h) run on `count` equal
@@ -29,7 +29,7 @@ struct Sectioned {
 // update runs forward and backward section by section. What is summed over the batch is summed in
 // the sections' order, so it is rounded otherwise than without sections; all else is the same sums.
 //
-// The graph stays as it is where shapes do not say that `count` divides the batch.
+// No op does where shapes do not say that `count` divides the batch.
 absl::StatusOr<Sectioned> CutIntoSections(const tensorflow::grappler::GrapplerItem& item,
                                           int64_t count);
 

@@ -112,7 +112,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       return item.graph;
     }
     record->sectioned_ops = cut->ops;
-    return std::move(cut->graph);
+    return cut->ops == 0 ? item.graph : std::move(cut->graph);
   }
 
   int Rounds() const {
