@@ -169,6 +169,17 @@ def straight(depth: int = 6, filters: int = 16, size: int = 48) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(4)(x))
 
 
+def built(model: Callable[[], keras.Model]) -> Callable[[], keras.Model]:
+    """Deterministic ops compute the sparse cross entropy's gradient of all examples at once."""
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    return lambda: compiled(model(), loss=loss)
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    x, y = images(256)
+    return x, keras.utils.to_categorical(y, 4)
+
+
 def with_batch_norm() -> keras.Model:
     x = inputs = keras.Input((48, 48, 3))
     for _ in range(4):
@@ -180,10 +191,9 @@ def with_batch_norm() -> keras.Model:
 
 @pytest.mark.parametrize("build", [straight, with_batch_norm])
 def test_a_model_in_sections_has_the_same_losses_but_for_rounding(build):
-    data = images(256)
-    unswapped = trained(lambda: compiled(build()), batch_size=64, data=data)
+    unswapped = trained(built(build), batch_size=64, data=data())
     swap = tfswap.AutoSwap(budget="4GiB", sections=8, verbose=0)
-    cut = trained(lambda: compiled(build()), [swap], batch_size=64, data=data)
+    cut = trained(built(build), [swap], batch_size=64, data=data())
     np.testing.assert_allclose(cut.losses, unswapped.losses, rtol=1e-5)
     assert any(record["sectioned_ops"] > 20 for record in tfswap.status()["functions"])
     needed, before = (max(each.peaks) - each.others_bytes for each in (cut, unswapped))
@@ -192,34 +202,32 @@ def test_a_model_in_sections_has_the_same_losses_but_for_rounding(build):
 
 
 def test_without_batch_statistics_a_section_is_all_that_is_there(tmp_path):
-    data = images(256)
-    unswapped = trained(lambda: compiled(straight()), batch_size=128, data=data)
+    unswapped = trained(built(straight), batch_size=128, data=data())
     alone = max(unswapped.peaks) - unswapped.others_bytes
     # Two sections' activations at most are there beside the batches that are read ahead.
     budget = others_bytes() + alone // 4 + 16 * MIB
     path = tmp_path / "plan.json"
     swap = tfswap.AutoSwap(budget=budget, sections=16, save_plan=path, verbose=0)
-    fit = {"batch_size": 128, "data": data, "epochs": 6}
-    cut = trained(lambda: compiled(straight()), [swap], **fit)
+    fit = {"batch_size": 128, "data": data(), "epochs": 6}
+    cut = trained(built(straight), [swap], **fit)
     np.testing.assert_allclose(cut.losses[: len(unswapped.losses)], unswapped.losses, rtol=1e-5)
     assert max(cut.peaks) <= budget
     if not path.exists():  # it fits without a plan
         return
     assert tfswap.SwapPlan.load(path).sections == 16
     again = tfswap.AutoSwap(budget=budget, plan=path, verbose=0)
-    assert trained(lambda: compiled(straight()), [again], **fit).losses == cut.losses
+    assert trained(built(straight), [again], **fit).losses == cut.losses
 
 
 def test_sections_that_wait_for_statistics_are_swapped():
     deterministic()
-    data = images(256)
-    fit = {"batch_size": 64, "data": data, "epochs": 4}
-    whole = trained(lambda: compiled(with_batch_norm()), **fit)
+    fit = {"batch_size": 64, "data": data(), "epochs": 4}
+    whole = trained(built(with_batch_norm), **fit)
     plain = tfswap.AutoSwap(budget="4GiB", sections=4, verbose=0)
-    expected = trained(lambda: compiled(with_batch_norm()), [plain], **fit)
+    expected = trained(built(with_batch_norm), [plain], **fit)
     budget = budget_of(whole, 0.6)
     swap = tfswap.AutoSwap(budget=budget, sections=4, verbose=0)
-    found = trained(lambda: compiled(with_batch_norm()), [swap], **fit)
+    found = trained(built(with_batch_norm), [swap], **fit)
     assert found.losses == expected.losses
     assert max(found.peaks) <= budget
     assert tfswap.memory_stats()["bytes_out"] > 0
