@@ -38,7 +38,8 @@ def status() -> dict[str, Any]:
         plan_in_force: Whether a training is under way whose plan is in the session.
         trainings: State of each training under way.
         functions: What the pass did to each graph: fingerprint, outcome ("planned",
-            "bootstrapped", "left", "refused"), reason, nodes, swaps.
+            "bootstrapped", "left", "refused"), reason, nodes, swaps, and of its ops how many work
+            on sections of the batch (sectioned_ops).
     """
     try:
         loaded: library.Library | None = library.load()

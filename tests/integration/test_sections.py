@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, budget_of, compiled, deterministic, images, others_bytes, trained
+from models import MIB, Losses, budget_of, compiled, deterministic, images, others_bytes, trained
 
 import tfswap
 
@@ -180,6 +180,13 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return x, keras.utils.to_categorical(y, 4)
 
 
+def alike(cut: Losses, whole: Losses) -> None:
+    """The first loss is off by its rounding; training enlarges that of gradients."""
+    found = cut.losses[: len(whole.losses)]
+    np.testing.assert_allclose(found[:1], whole.losses[:1], rtol=1e-6)
+    np.testing.assert_allclose(found, whole.losses, rtol=1e-4)
+
+
 def with_batch_norm() -> keras.Model:
     x = inputs = keras.Input((48, 48, 3))
     for _ in range(4):
@@ -194,7 +201,7 @@ def test_a_model_in_sections_has_the_same_losses_but_for_rounding(build):
     unswapped = trained(built(build), batch_size=64, data=data())
     swap = tfswap.AutoSwap(budget="4GiB", sections=8, verbose=0)
     cut = trained(built(build), [swap], batch_size=64, data=data())
-    np.testing.assert_allclose(cut.losses, unswapped.losses, rtol=1e-5)
+    alike(cut, unswapped)
     assert any(record["sectioned_ops"] > 20 for record in tfswap.status()["functions"])
     needed, before = (max(each.peaks) - each.others_bytes for each in (cut, unswapped))
     # What waits for statistics is kept of all sections.
@@ -202,6 +209,7 @@ def test_a_model_in_sections_has_the_same_losses_but_for_rounding(build):
 
 
 def test_without_batch_statistics_a_section_is_all_that_is_there(tmp_path):
+    deterministic()
     unswapped = trained(built(straight), batch_size=128, data=data())
     alone = max(unswapped.peaks) - unswapped.others_bytes
     # Two sections' activations at most are there beside the batches that are read ahead.
@@ -210,7 +218,7 @@ def test_without_batch_statistics_a_section_is_all_that_is_there(tmp_path):
     swap = tfswap.AutoSwap(budget=budget, sections=16, save_plan=path, verbose=0)
     fit = {"batch_size": 128, "data": data(), "epochs": 6}
     cut = trained(built(straight), [swap], **fit)
-    np.testing.assert_allclose(cut.losses[: len(unswapped.losses)], unswapped.losses, rtol=1e-5)
+    alike(cut, unswapped)
     assert max(cut.peaks) <= budget
     if not path.exists():  # it fits without a plan
         return

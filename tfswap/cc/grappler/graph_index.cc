@@ -498,6 +498,10 @@ bool GraphIndex::IsOrderable(int n) const {
   return IsManaged(n) && !IsRacing(n) && !MayFuse(n) && IsRewirable(n);
 }
 
+std::string InputName(const std::string& node, int port) {
+  return port == 0 ? node : absl::StrCat(node, ":", port);
+}
+
 bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsSwappableProducer(int n) const {

@@ -20,6 +20,9 @@ struct TensorId {
   bool operator==(const TensorId& other) const { return node == other.node && port == other.port; }
 };
 
+// As a node's input names it.
+std::string InputName(const std::string& node, int port);
+
 // Everything that the pass asks of a graph, found once.
 //
 // Depth counts *milestones* (convolutions, matrix products, several for a loop) on the longest way

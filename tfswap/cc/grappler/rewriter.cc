@@ -19,10 +19,6 @@ using ::tensorflow::NodeDef;
 
 namespace {
 
-std::string InputName(const std::string& node, int port) {
-  return port == 0 ? node : absl::StrCat(node, ":", port);
-}
-
 class Rewriter {
  public:
   Rewriter(const GraphDef& graph, const GraphIndex& index, int64_t min_bytes)

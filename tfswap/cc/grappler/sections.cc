@@ -27,10 +27,6 @@ using ::tensorflow::grappler::GrapplerItem;
 
 namespace {
 
-std::string InputName(const std::string& node, int port) {
-  return port == 0 ? node : absl::StrCat(node, ":", port);
-}
-
 std::vector<std::vector<Dims>> ShapesOf(const GraphDef& graph, const GraphProperties& properties) {
   std::vector<std::vector<Dims>> shapes(graph.node_size());
   for (int n = 0; n < graph.node_size(); ++n) {
