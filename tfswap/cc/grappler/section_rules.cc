@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -71,13 +70,12 @@ std::vector<int> UpTo(size_t count) {
 }
 
 // Parts are those inputs that have the output's axis 0; others are broadcast along it.
-Found Broadcast(const OpView& op, size_t first_input = 0) {
+Found Elementwise(const OpView& op) {
   if (op.outputs.empty() || !Divisible(op.outputs[0], op.count)) return std::nullopt;
   const std::vector<int64_t>& out = *op.outputs[0];
   std::vector<int> parts;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Dims& in = op.inputs[i];
-    if (i < first_input) continue;
     if (!in) return std::nullopt;
     if (in->size() < out.size()) continue;
     if (in->front() == out.front()) {
@@ -89,11 +87,9 @@ Found Broadcast(const OpView& op, size_t first_input = 0) {
   return Parts(op, parts);
 }
 
-Found Elementwise(const OpView& op) { return Broadcast(op); }
-
 Found Bitcast(const OpView& op) {
   const bool alike = !op.outputs.empty() && op.outputs[0] && op.inputs[0] == op.outputs[0];
-  return alike ? Broadcast(op) : std::nullopt;
+  return alike ? Elementwise(op) : std::nullopt;
 }
 
 // Of rows by a vector, or of elements.
@@ -149,7 +145,7 @@ Found Product(const OpView& op) {
 
 Found BatchProduct(const OpView& op) {
   if (op.outputs.empty() || !op.outputs[0] || op.outputs[0]->size() < 3) return std::nullopt;
-  return Broadcast(op);
+  return Elementwise(op);
 }
 
 // One letter a dimension. The batched inputs' first letter is cut wherever it is.
@@ -178,10 +174,7 @@ Found Einsum(const OpView& op) {
   return at == std::string::npos ? Reduced(op, parts, Yield::kSum) : std::nullopt;
 }
 
-Found Reshape(const OpView& op) {
-  if (op.outputs.empty() || !Divisible(op.outputs[0], op.count)) return std::nullopt;
-  return Parts(op, {0}, {1});
-}
+Found Reshape(const OpView& op) { return Parts(op, {0}, {1}); }
 
 // Whether axis 0 stays what it is: an axis is inserted or taken away behind it.
 Found ExpandDims(const OpView& op) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -95,6 +96,10 @@ class Cutter {
   std::string CopyName(int n, int64_t section) const {
     return absl::StrCat(index_.node(n).name(), "/section_", section);
   }
+  // What the names of nodes begin with that are added for a tensor.
+  std::string BaseName(TensorId tensor) const {
+    return absl::StrCat(index_.node(tensor.node).name(), "/sections_", tensor.port, "/");
+  }
   NodeDef* Add(const std::string& name, const std::string& op, int like);
   std::string AddInts(const std::string& name, const std::vector<int64_t>& values, DataType type,
                       bool scalar, int like);
@@ -115,9 +120,9 @@ class Cutter {
   std::vector<int> stage_;
   std::vector<int> order_;  // nodes, inputs first
   GraphDef result_;
-  std::map<std::string, int> added_;  // by name, place in the result
+  std::set<std::string> added_;  // names of nodes of the result
   std::map<std::pair<int, int>, std::string> wholes_;
-  // Of a stage and section: nodes of the result, and those of them that others read.
+  // Nodes of the result, by stage and section.
   std::map<std::pair<int, int64_t>, std::vector<int>> members_;
 };
 
@@ -267,7 +272,7 @@ void Cutter::FindStages() {
 }
 
 NodeDef* Cutter::Add(const std::string& name, const std::string& op, int like) {
-  added_[name] = result_.node_size();
+  added_.insert(name);
   NodeDef* node = result_.add_node();
   node->set_name(name);
   node->set_op(op);
@@ -297,8 +302,7 @@ std::string Cutter::PartOf(TensorId tensor, int64_t section) {
   if (IsCut(tensor.node) && separations_[tensor.node]->outputs[tensor.port] == Yield::kPart) {
     return InputName(CopyName(tensor.node, section), tensor.port);
   }
-  const std::string base =
-      absl::StrCat(index_.node(tensor.node).name(), "/sections_", tensor.port, "/");
+  const std::string base = BaseName(tensor);
   const std::string name = absl::StrCat(base, section);
   if (added_.count(name) > 0) return name;
   const std::vector<int64_t>& dims = *DimsOf(tensor);
@@ -321,8 +325,7 @@ std::string Cutter::PartOf(TensorId tensor, int64_t section) {
 }
 
 std::string Cutter::ShapePartOf(TensorId tensor) {
-  const std::string name =
-      absl::StrCat(index_.node(tensor.node).name(), "/sections_", tensor.port, "/shape");
+  const std::string name = absl::StrCat(BaseName(tensor), "shape");
   std::vector<int64_t> shape = *Constant(tensor);
   if (shape[0] != -1) shape[0] /= count_;
   return AddInts(name, shape, index_.OutputType(tensor), false, tensor.node);
@@ -332,8 +335,7 @@ std::string Cutter::Whole(TensorId tensor) {
   if (!IsCut(tensor.node)) return InputName(index_.node(tensor.node).name(), tensor.port);
   auto [known, is_new] = wholes_.try_emplace({tensor.node, tensor.port});
   if (!is_new) return known->second;
-  const std::string base =
-      absl::StrCat(index_.node(tensor.node).name(), "/sections_", tensor.port, "/");
+  const std::string base = BaseName(tensor);
   const DataType type = index_.OutputType(tensor);
   const Yield yield = separations_[tensor.node]->outputs[tensor.port];
   const auto copy = [&](int64_t section) {
@@ -419,7 +421,6 @@ void Cutter::EmitReader(int n) {
       names.push_back(absl::StrCat("^", CopyName(from, section)));
     }
   }
-  added_[index_.node(n).name()] = result_.node_size();
   NodeDef* node = result_.add_node();
   *node = index_.node(n);
   node->clear_input();
