@@ -44,6 +44,17 @@ std::string Quoted(const std::string& text) {
   return quoted + '"';
 }
 
+std::string Listed(const std::vector<tfswap::SectionFloor>& floors) {
+  std::string text = "[";
+  for (const tfswap::SectionFloor& each : floors) {
+    if (text.size() > 1) text += ", ";
+    text += "{\"sections\": " + std::to_string(each.sections) +
+            ", \"bytes\": " + std::to_string(each.floor.bytes) +
+            ", \"op\": " + Quoted(each.floor.op) + "}";
+  }
+  return text + "]";
+}
+
 std::vector<CopyEngine*> GpuEngines() {
   std::vector<CopyEngine*> engines;
   for (int i = 0; i < tfswap::GpuCount(); ++i) {
@@ -413,6 +424,9 @@ char* tfswap_pass_records() {
             ", \"nodes\": " + std::to_string(record.nodes) +
             ", \"swaps\": " + std::to_string(record.swaps) +
             ", \"sectioned_ops\": " + std::to_string(record.sectioned_ops) +
+            ", \"sections\": " + std::to_string(record.sections) +
+            ", \"examples\": " + std::to_string(record.examples) +
+            ", \"floors\": " + Listed(record.floors) +
             ", \"serial\": " + std::to_string(record.serial) + "}";
   }
   return Copied(text + "]");

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "grappler/graph_index.h"
 #include "grappler/order_edges.h"
+#include "grappler/tensor_bytes.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/clusters/virtual_cluster.h"
@@ -22,7 +23,6 @@ namespace tfswap {
 using ::tensorflow::DeviceProperties;
 using ::tensorflow::GraphDef;
 using ::tensorflow::NodeDef;
-using ::tensorflow::OpInfo;
 using ::tensorflow::RewriterConfig;
 using ::tensorflow::grappler::DeviceInfo;
 using ::tensorflow::grappler::GraphProperties;
@@ -85,17 +85,6 @@ absl::StatusOr<GraphDef> Optimized(GraphDef graph, const std::vector<std::string
   return optimized;
 }
 
-int64_t SizeOf(const OpInfo::TensorProperties& tensor) {
-  int64_t bytes = tensorflow::DataTypeSize(tensorflow::BaseType(tensor.dtype()));
-  if (bytes == 0) return 0;  // resources and the like are held elsewhere
-  if (tensor.shape().unknown_rank()) return -1;
-  for (const auto& dim : tensor.shape().dim()) {
-    if (dim.size() < 0) return -1;
-    bytes *= dim.size();
-  }
-  return bytes;
-}
-
 absl::StatusOr<std::string> Costs(const GraphDef& graph, const GraphIndex& index,
                                   const DeviceSpeed& speed) {
   GrapplerItem item;
@@ -122,7 +111,7 @@ absl::StatusOr<std::string> Costs(const GraphDef& graph, const GraphIndex& index
     op.op_info.mutable_device()->set_type("GPU");
     const Estimator& estimator = index.IsMilestone(n) ? products : others;
     absl::StrAppend(&text, node.name(), "\t", estimator.PredictCosts(op).execution_time.count());
-    for (const auto& output : outputs) absl::StrAppend(&text, "\t", SizeOf(output));
+    for (const auto& output : outputs) absl::StrAppend(&text, "\t", TensorBytes(output));
     text += '\n';
   }
   return text;

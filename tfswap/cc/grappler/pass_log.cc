@@ -24,7 +24,10 @@ void LogPass(PassRecord record) {
   std::lock_guard<std::mutex> lock(mu);
   record.serial = ++last_serial;
   auto& records = Records();
-  records[record.fingerprint] = std::move(record);
+  PassRecord& kept = records[record.fingerprint];
+  // Under a plan for the number that was chosen, nobody chooses again.
+  if (record.floors.empty()) record.floors = std::move(kept.floors);
+  kept = std::move(record);
   if (records.size() > kKept) {
     records.erase(std::min_element(
         records.begin(), records.end(),

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "grappler/section_choice.h"
+
 namespace tfswap {
 
 // What the pass did to one graph.
@@ -16,7 +18,11 @@ struct PassRecord {
   std::string reason;    // why it was refused
   int nodes = 0;
   int swaps = 0;
-  int sectioned_ops = 0;    // of TensorFlow's graph, that work on sections of the batch
+  int sectioned_ops = 0;  // of TensorFlow's graph, that work on sections of the batch
+  int64_t sections = 1;   // into which the batch is cut
+  int64_t examples = 0;   // of that batch; 0: not known, or nobody asked
+  // Where the pass chose the number: what the largest op needs for those that it looked at.
+  std::vector<SectionFloor> floors;
   int64_t serial = 0;       // counts records in this process
   std::string description;  // the graph, if the plan asked for it
 };

@@ -1,22 +1,27 @@
 // The Grappler optimizer "tfswap": executes the plan that its parameter_map carries.
 
+#include <algorithm>
+#include <limits>
+#include <set>
 #include <unordered_set>
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "core/graph_mark.h"
+#include "device/device_table.h"
 #include "grappler/bootstrap.h"
 #include "grappler/fingerprint.h"
 #include "grappler/graph_index.h"
 #include "grappler/order_edges.h"
 #include "grappler/pass_log.h"
 #include "grappler/rewriter.h"
-#include "grappler/sections.h"
+#include "grappler/section_choice.h"
 #include "grappler/swap_spec.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
+#include "tensorflow/core/util/device_name_utils.h"
 
 namespace tfswap {
 
@@ -53,6 +58,31 @@ void AddEdges(const char* what, const Edges& edges, std::string* description) {
   for (const auto& [before, after] : edges) {
     absl::StrAppend(description, what, "\t", before, "\t", after, "\n");
   }
+}
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+// What the step may take on the fullest of its managed devices, beside what is in use there now:
+// variables, the optimizer's state, batches that were read ahead.
+int64_t RoomBytes(const GraphDef& graph) {
+  std::set<int> cpus = {0}, cards;
+  for (const tensorflow::NodeDef& node : graph.node()) {
+    tensorflow::DeviceNameUtils::ParsedName device;
+    if (!tensorflow::DeviceNameUtils::ParseFullName(node.device(), &device) || !device.has_id) {
+      continue;
+    }
+    if (device.type == tensorflow::DEVICE_GPU) cards.insert(kFirstGpu + device.id);
+    if (device.type == tensorflow::DEVICE_CPU) cpus.insert(device.id);
+  }
+  int64_t room_bytes = kNoLimit;
+  for (int device : cards.empty() ? cpus : cards) {
+    DeviceAllocator* allocator = AllocatorOf(device);
+    if (allocator == nullptr || !allocator->budget()->HasBudget()) continue;
+    const int64_t free_bytes =
+        allocator->budget()->Stats().budget_bytes - allocator->GetStats()->bytes_in_use;
+    room_bytes = std::min(room_bytes, std::max(free_bytes, int64_t{0}));
+  }
+  return room_bytes;
 }
 
 class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
@@ -105,14 +135,23 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   // The graph that is planned for: it works on sections of the batch if the plan says so and its
   // shapes allow it.
   GraphDef InSections(const GrapplerItem& item, PassRecord* record) {
-    if (!plan_.ok() || plan_->sections <= 1) return item.graph;
-    absl::StatusOr<Sectioned> cut = CutIntoSections(item, plan_->sections);
-    if (!cut.ok()) {
-      LOG(WARNING) << "tfswap: " << item.id << " runs without sections: " << cut.status().message();
+    if (!plan_.ok() || plan_->sections == 1) return item.graph;
+    const bool chooses = plan_->sections == 0;
+    const int64_t room_bytes = chooses ? RoomBytes(item.graph) : 0;
+    if (chooses && room_bytes == kNoLimit) return item.graph;
+    absl::StatusOr<SectionChoice> choice =
+        chooses ? ChooseSections(item, room_bytes)
+                : InWantedSections(item, plan_->sections, plan_->batch);
+    if (!choice.ok()) {
+      LOG(WARNING) << "tfswap: " << item.id
+                   << " runs without sections: " << choice.status().message();
       return item.graph;
     }
-    record->sectioned_ops = cut->ops;
-    return cut->ops == 0 ? item.graph : std::move(cut->graph);
+    record->sections = choice->sections;
+    record->examples = choice->examples;
+    record->floors = std::move(choice->floors);
+    record->sectioned_ops = choice->cut.ops;
+    return choice->cut.ops == 0 ? item.graph : std::move(choice->cut.graph);
   }
 
   int Rounds() const {

@@ -83,6 +83,7 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
   plan.min_bytes = Number(object, "min_bytes", plan.min_bytes);
   plan.describe = Truth(object, "describe");
   plan.sections = Number(object, "sections", plan.sections);
+  plan.batch = Number(object, "batch", plan.batch);
   for (const Value& value : List(object, "functions").values()) {
     const Struct& from = value.struct_value();
     FunctionSpec function;
