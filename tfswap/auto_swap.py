@@ -83,8 +83,9 @@ class AutoSwap(keras.callbacks.Callback):
         sections: Of the batch: ops that compute each example by itself work on so many equal parts
             of it, one after the other (tvDNN: Park et al., PPoPP 2018), so that no op has all of
             its inputs and outputs there at once. Sums over the batch are rounded otherwise. The
-            batch's size must be known before the step (``drop_remainder=True``), and a multiple of
-            it. None or 1: the whole batch. Defaults to None.
+            batch must be a multiple of it; an epoch's smaller last one is cut into sections no
+            larger. "auto": as many as the largest op needs to have room within the budget, more
+            where a step would wait for swaps. None or 1: the whole batch. Defaults to None.
         log_dir: Folder for TensorBoard: time, peak and traffic of each step, under ``tfswap/``, and
             a picture of the plan (with matplotlib). Defaults to None.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
@@ -124,7 +125,7 @@ class AutoSwap(keras.callbacks.Callback):
         codec: str | None = "auto",
         lossy: bool = False,
         stream_weights: bool = False,
-        sections: int | None = None,
+        sections: int | str | None = None,
         log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
@@ -166,9 +167,9 @@ class AutoSwap(keras.callbacks.Callback):
         `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes` (highest of all
         steps), `unswapped_step_s`, `predicted_step_s`, `predicted_wait_s` (of it, for copies),
         `least_wait_s` (no plan waits less), `step_s`, `bytes_out_per_step`, `bytes_in_per_step`,
-        `swapped_buffers`, `host_peak_bytes`, `tiers` (a `TierUse` each), `lossy` (a `LossyUse`: how
-        many tensors are kept lossily, by which rate, and how far off they were; None if none is),
-        `corrections`, `plan`,
+        `swapped_buffers`, `sections` (of the batch), `host_peak_bytes`, `tiers` (a `TierUse` each),
+        `lossy` (a `LossyUse`: how many tensors are kept lossily, by which rate, and how far off
+        they were; None if none is), `corrections`, `plan`,
         `addresses` (an `AddressMap` for each layout), `out_of_memory` (what the error said) and
         `notes` (everything that was said). What is not known is None. `summary()` is a text;
         `to_html(path)` writes a page, `to_png(path)` a picture, `to_perfetto(path)` a trace for

@@ -38,8 +38,10 @@ def status() -> dict[str, Any]:
         plan_in_force: Whether a training is under way whose plan is in the session.
         trainings: State of each training under way.
         functions: What the pass did to each graph: fingerprint, outcome ("planned",
-            "bootstrapped", "left", "refused"), reason, nodes, swaps, and of its ops how many work
-            on sections of the batch (sectioned_ops).
+            "bootstrapped", "left", "refused"), reason, nodes, swaps, of its ops how many work on
+            sections of the batch (sectioned_ops), how many sections, examples in the batch (0: not
+            known), and, where the pass chose, floors: sections, bytes and op of the one that needs
+            most, for each number that was looked at.
     """
     try:
         loaded: library.Library | None = library.load()

@@ -13,6 +13,9 @@ from tfswap import codecs
 from tfswap.plan import SwapPlan
 from tfswap.planners.portfolio import PLANNING_TIME_S, POLICIES
 
+AUTO_SECTIONS = "auto"
+"""The pass chooses how many."""
+
 _VERBOSE = ("auto", 0, 1)
 
 
@@ -42,7 +45,7 @@ class SwapOptions:
     codec: str | None = "auto"
     lossy: bool = False
     stream_weights: bool = False
-    sections: int | None = None
+    sections: int | str | None = None
     log_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
@@ -53,8 +56,10 @@ class SwapOptions:
             raise ValueError(f"verbose is {self.verbose!r}; allowed: 'auto', 0, 1")
         if not 0 <= self.planning_time_s < float("inf"):
             raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 s or more")
-        if self.sections is not None and not (type(self.sections) is int and self.sections > 0):
-            raise ValueError(f"sections is {self.sections!r}; it must be a number of them, or None")
+        if not _is_number_of_sections(self.sections):
+            raise ValueError(
+                f"sections is {self.sections!r}; it must be a number of them, 'auto', or None"
+            )
         budgets.check_each(self.budget, "budget")
         budgets.check(self.host_limit, "host_limit")
         codecs.check(self.codec, self.lossy)
@@ -63,6 +68,16 @@ class SwapOptions:
     def says(self) -> bool:
         """Whether progress is printed."""
         return self.verbose != 0
+
+    @property
+    def wants_sections(self) -> bool:
+        """Whether steps may work on sections of the batch."""
+        given = 1 if self.plan is None or not self.plan.functions else self.plan.sections
+        return self.sections not in (None, 1) or given != 1
+
+
+def _is_number_of_sections(sections: object) -> bool:
+    return sections in (None, AUTO_SECTIONS) or (type(sections) is int and sections > 0)
 
 
 NAMES = tuple(each.name for each in dataclasses.fields(SwapOptions))

@@ -95,3 +95,11 @@ def test_the_schema_is_the_pass_s():
     assert function["order"] == [["x", "y"]]
     assert {"tensor", "lazy", "gates", "returns"} <= function["swaps"][0].keys()
     assert function["swaps"][0]["returns"] == [{"trigger": "t", "consumers": ["c"], "next_use": 0}]
+
+
+@pytest.mark.parametrize("field", ["sections", "batch"])
+def test_sections_and_examples_are_counted(field):
+    assert SwapPlan.from_json(SwapPlan(**{field: 0}).to_json()) == SwapPlan(**{field: 0})
+    for wrong in (-1, 1.5, "4"):
+        with pytest.raises(ValueError, match=f"{field} is .*; it must be 0"):
+            SwapPlan(**{field: wrong})

@@ -57,6 +57,13 @@ def test_predictions_stand_beside_measurements():
     ]
 
 
+@pytest.mark.parametrize("outcome", ["swapped", "fits", "bootstrap"])
+def test_sections_are_said_where_there_are_some(outcome):
+    said = "\n".join(summary_lines(Report(outcome=outcome, sections=8)))
+    assert ", 8 sections of the batch" in said
+    assert "sections" not in "\n".join(summary_lines(Report(outcome=outcome)))
+
+
 def test_readable_bytes():
     shown = [readable_bytes(size) for size in (None, 5, 2048, 3 << 20, 5 << 30)]
     assert shown == ["?", "5 bytes", "2 KiB", "3 MiB", "5.00 GiB"]

@@ -110,6 +110,7 @@ class Report(Mapping[str, Any]):
     bytes_out_per_step: int | None = None
     bytes_in_per_step: int | None = None
     swapped_buffers: int = 0
+    sections: int = 1
     host_peak_bytes: int | None = None
     tiers: tuple[TierUse, ...] = ()
     lossy: LossyUse | None = None
@@ -193,6 +194,11 @@ def _far(report: Report) -> str:
     return ", ".join(parts)
 
 
+def _sections(report: Report) -> str:
+    """Into how many the batch is cut, if it is."""
+    return f", {report.sections} sections of the batch" if report.sections > 1 else ""
+
+
 def _waits(report: Report) -> list[str]:
     """How long copies are foretold to hold ops up, and how much of it any plan would."""
     if not report.predicted_wait_s or report.least_wait_s is None:
@@ -221,7 +227,7 @@ def summary_lines(report: Report) -> list[str]:
     if report.outcome == "fits":
         return [
             f"tfswap: the model fits: peak {readable_bytes(report.unswapped_peak_bytes)} of a "
-            f"budget of {budget}. Nothing is swapped."
+            f"budget of {budget}. Nothing is swapped{_sections(report)}."
         ]
     if report.outcome == "no effect":
         return ["tfswap: had no effect on this training."]
@@ -231,7 +237,7 @@ def summary_lines(report: Report) -> list[str]:
             f"(measured peak {readable_bytes(report.measured_peak_bytes)})",
             f"tfswap: step {readable_seconds(report.step_s)}; "
             f"{readable_bytes(report.bytes_out_per_step)} out and "
-            f"{readable_bytes(report.bytes_in_per_step)} in per step, "
+            f"{readable_bytes(report.bytes_in_per_step)} in per step{_sections(report)}, "
             f"far memory {_far(report)}",
         ]
     return [
@@ -244,7 +250,7 @@ def summary_lines(report: Report) -> list[str]:
         *_waits(report),
         f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "
-        f"{report.swapped_buffers} buffers",
+        f"{report.swapped_buffers} buffers{_sections(report)}",
         f"tfswap: far    {_far(report)}",
         *_lossy(report),
     ]

@@ -3,16 +3,14 @@
 ::
 
     first ─▶ warm ─▶ profiled steps ─▶ plan, push ─▶ settle ─▶ measure ─▶ check ─▶ steady
-     (lazy swaps keep the budget)          ▲                                │    └▶ addresses
-                                           └──────── correct (≤ 3 times) ◀──┘
+      ▲  (lazy swaps keep the budget)   │  ▲                                │    └▶ addresses
+      └─── other sections (≤ 3 times) ◀─┘  └──────── correct (≤ 3 times) ◀──┘
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import operator
-import re
 import statistics
 import time
 from contextlib import ExitStack
@@ -23,18 +21,24 @@ from tfswap.ops import library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.assignment import AUTO, CSWAP, FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
+from tfswap.planning import Planned
 from tfswap.portable_plan import renamed
+from tfswap.profile import Profile
 from tfswap.report.summary import Report, summary_lines
 from tfswap.report.tensorboard import TensorBoardLog
-from tfswap.slots import slots_to_text
 from tfswap.state import run_ended, run_started
+from tfswap.swap_options import AUTO_SECTIONS
 from tfswap.trace import StepTrace
-from tfswap.training.address_run import AddressRun
 from tfswap.training.attempt import Attempt, MeasuredStep, best
 from tfswap.training.far_ratios import RatioSamples
 from tfswap.training.lossy_run import LossyRun, check_plan
 from tfswap.training.pass_session import PassSession
+from tfswap.training.plan_in_force import PlanInForce
+from tfswap.training.run_report import RunReport
+from tfswap.training.section_search import SectionSearch, Trial, sections_of
+from tfswap.training.step_addresses import StepAddresses
 from tfswap.training.step_planner import Forgotten, StepPlanner
+from tfswap.training.step_recordings import PROFILED_STEPS, StepRecordings
 from tfswap.training.swap_session import SwapSession
 from tfswap.training.voice import Voice
 
@@ -42,10 +46,6 @@ _MAX_CORRECTIONS = 3
 _MEASURED_STEPS = 2
 # Of a plan that seems to be slower than lazy swaps: others' work on the machine may be why.
 _DOUBTED_STEPS = 8
-# The fastest of them is planned with: what disturbs a step only ever makes it slower.
-_PROFILED_STEPS = 2
-# Steps that allocate less than this share of what another one does are for a smaller batch.
-_FULL = 0.95
 # How often tensors' places are looked at again, at most; and where lossy codecs have another rate.
 _STEPS_BETWEEN_LOOKS = 32
 _STEPS_AT_A_RATE = 8
@@ -66,28 +66,9 @@ class _Phase(enum.Enum):
     LAZY = "lazy"  # what does not train has no plan: lazy swaps stay
 
 
-_OWN_WORDS = re.compile(r"tfswap: the .*(?:\n  - .*)*")
 # Kinds of calls, for recordings.
 _TRAIN, _TEST = "train", "test"
 _SETTLED = (_Phase.LAYOUT, _Phase.STEADY)
-
-
-def _own_words(text: str) -> str:
-    """What tfswap says in TensorFlow's error; all of it if it says nothing."""
-    found = _OWN_WORDS.search(text)
-    return text if found is None else found[0]
-
-
-def _scalars(step: MeasuredStep, counts: dict[str, int]) -> dict[str, float]:
-    """For TensorBoard."""
-    return {
-        "step_s": step.seconds,
-        "peak_bytes": counts["window_peak_bytes"],
-        "budget_bytes": counts["budget_bytes"],
-        "bytes_out": step.bytes_out,
-        "bytes_in": step.bytes_in,
-        "waits": step.waits,
-    }
 
 
 class SwapRun:
@@ -102,6 +83,7 @@ class SwapRun:
         steps_a_call: Of the training function.
         epochs: Where the training counts to; None: not known.
         surely_trains: Otherwise there is only a plan if its graph has gradients.
+        cuts: Whether its batch can be cut into sections, should the options say so.
 
     Raises:
         ValueError: The plan that was given is lossy without leave.
@@ -111,6 +93,9 @@ class SwapRun:
     _ratios: RatioSamples
     _lossy: LossyRun
     _planner: StepPlanner
+    _plan: PlanInForce
+    _addresses: StepAddresses
+    _recordings: StepRecordings
 
     def __init__(
         self,
@@ -123,6 +108,7 @@ class SwapRun:
         steps_a_call: int = 1,
         epochs: int | None = None,
         surely_trains: bool = True,
+        cuts: bool = True,
     ) -> None:
         check_plan(plan or SwapPlan(), session.options.lossy)
         self._options = session.options
@@ -132,22 +118,24 @@ class SwapRun:
         self._voice = voice
         self._given_plan = plan
         self.report = report
+        self._filled = RunReport(report)
         self._steps_a_call = steps_a_call
         self._epochs = epochs
         self._surely_trains = surely_trains
+        self._sections = self._options.sections or 1 if cuts else 1
+        given = plan is not None and bool(plan.functions)
+        self._search: SectionSearch[tuple[StepPlanner, Planned | None]] = SectionSearch(
+            self._sections == AUTO_SECTIONS and not given
+        )
         self._phase = _Phase.IDLE
         self._taken = ExitStack()  # what is to be given back
-        self._plan = SwapPlan()
         self._looks_at_places = False
         self._steps_since_look = 0
-        self._profiled: list[tuple[float, dict[int, StepTrace]]] = []  # seconds; by device
         self._lazy_s: list[float] = []  # of steps under lazy swaps
         self._attempts: list[Attempt] = []
         self._measured: list[MeasuredStep] = []
         self._is_stock = False  # the graph is as TensorFlow made it: the model fits
         self._stock_peak_bytes = 0  # measured then
-        self._addresses: AddressRun | None = None
-        self._log: TensorBoardLog | None = None
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
 
@@ -160,34 +148,63 @@ class SwapRun:
         self.report.budget_bytes = self._devices.budget_bytes
         self._ratios = RatioSamples(self._library, self._devices.sampled_codecs)
         self._lossy = LossyRun(self._library, self._ratios, self._epochs)
-        self._planner = StepPlanner(
-            self._library, self._options, self._devices, self._ratios, self._lossy, self._voice.say
+        self._planner = self._new_planner()
+        self._plan = PlanInForce(
+            self._library, self._options, self._devices, self._session, self._lossy, self._voice
         )
+        self._addresses = StepAddresses(
+            self._library,
+            self._options,
+            self._devices,
+            self._plan,
+            self._voice,
+            self.report,
+            _TRAIN,
+        )
+        self._recordings = StepRecordings(self._library, self._devices)
+        self._taken.callback(self._session.withdraw)
+        self._taken.callback(self._lossy.end)
+        self._taken.callback(self._addresses.end)
+        self._plan.push(self._first_plan())
+        self._plan.install_layouts()
+        if self._options.log_dir is not None:
+            log = TensorBoardLog(self._options.log_dir, self._voice.name)
+            self._taken.callback(log.close)
+            self._filled.log = log
+        self._phase = _Phase.FIRST
+
+    def _first_plan(self) -> SwapPlan:
+        """The one that was given, or one for lazy swaps."""
         plan = self._given_plan or SwapPlan()
-        self._plan = SwapPlan(
+        chosen = 0 if self._sections == AUTO_SECTIONS else int(self._sections)
+        return SwapPlan(
             functions=plan.functions,
             budget_bytes=self._devices.budget_bytes,
             policy=self._options.policy,
             unmatched="bootstrap",
             tensorflow=library.tensorflow_version() or "",
-            sections=plan.sections if plan.functions else self._options.sections or 1,
+            sections=plan.sections if plan.functions else chosen,
+            batch=plan.batch,
         )
-        self._taken.callback(self._session.withdraw)
-        self._taken.callback(self._lossy.end)
-        self._lossy.adopt(self._plan)
-        self._session.push(self._plan)
-        self._install_layouts()
-        if self._options.log_dir is not None:
-            self._log = TensorBoardLog(self._options.log_dir, self._voice.name)
-            self._taken.callback(self._log.close)
-        self._phase = _Phase.FIRST
+
+    def _new_planner(self) -> StepPlanner:
+        return StepPlanner(
+            self._library, self._options, self._devices, self._ratios, self._lossy, self._voice.say
+        )
+
+    def expect_batch(self, examples: int) -> None:
+        """Says before the first step how many examples a whole batch has."""
+        if self._phase is _Phase.FIRST and not self._plan.plan.batch and self._plan.plan.sections:
+            self._plan.push(dataclasses.replace(self._plan.plan, batch=examples))
+
+    def leave_whole(self) -> None:
+        """Says before the first step that batches cannot be cut."""
+        self._search.stop()
+        self._plan.push(dataclasses.replace(self._plan.plan, sections=1))
 
     def step_failed(self, error: BaseException) -> None:
         """Keeps what an error says of memory."""
-        import tensorflow as tf
-
-        if isinstance(error, tf.errors.ResourceExhaustedError):
-            self.report.out_of_memory = _own_words(str(error))
+        self._filled.failed(error)
 
     def finish(self) -> None:
         """The normal end of training."""
@@ -207,11 +224,8 @@ class SwapRun:
     def end(self) -> None:
         """Takes everything back; harmless when called again."""
         if self._phase is _Phase.PROFILE:
-            self._stop_recordings()
+            self._recordings.stop()
         self._phase = _Phase.IDLE
-        if self._addresses is not None:
-            self._addresses.stop()
-            self._addresses = None
         self._taken.close()
 
     @property
@@ -222,7 +236,7 @@ class SwapRun:
     @property
     def settled_plan(self) -> SwapPlan | None:
         """The plan, if it is one that will stay."""
-        return self._plan if self._phase in _SETTLED else None
+        return self._plan.plan if self._phase in _SETTLED else None
 
     def refresh(self) -> None:
         """Brings the report up to date."""
@@ -256,12 +270,10 @@ class SwapRun:
         if self._phase is _Phase.LAZY:
             return
         if self._phase is _Phase.PROFILE:
-            for device in self._devices.numbers:
-                self._library.start_recording(device)
+            self._recordings.start()
         elif self._phase is _Phase.WARM or self._looks_at_places:
             self._ratios.start()
-        if self._addresses is not None:
-            self._addresses.call_begins(_TRAIN)
+        self._addresses.call_begins(_TRAIN)
         if self._phase is _Phase.FIRST:
             self._devices.first_step_begins()
         self._library.restart_window(self._devices.device)
@@ -275,30 +287,23 @@ class SwapRun:
         self._devices.check_codecs()
         traces: dict[int, StepTrace] = {}
         if self._phase is _Phase.PROFILE:
-            traces = self._stop_recordings()
+            traces = self._recordings.stop()
         elif self._phase is _Phase.FIRST:
             self._turn_to_busiest_device()
         after = self._library.step_counts(self._devices.device)
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
-        self.report.measured_peak_bytes = max(
-            self.report.measured_peak_bytes or 0, after["window_peak_bytes"]
-        )
-        self.report.host_peak_bytes = max(
-            self.report.host_peak_bytes or 0, after["host_peak_bytes"]
-        )
-        if self._log is not None:
-            self._log.step(_scalars(step, after))
+        self._filled.step(step, after)
         if self._phase is _Phase.FIRST:
             self._first_ended()
         elif self._phase is _Phase.WARM:
             self._ratios.stop()
             self._phase = _Phase.PROFILE
         elif self._phase is _Phase.PROFILE:
-            self._profiled.append((step.seconds, traces))
-            if len(self._profiled) >= _PROFILED_STEPS:
-                self._lazy_s = [seconds for seconds, _ in self._profiled]
-                self._plan_from(self._profile_of(self._profiled))
-                self._profiled = []
+            if self._recordings.add(step.seconds, traces):
+                recordings = self._recordings
+                self._recordings = StepRecordings(self._library, self._devices)
+                self._lazy_s = recordings.seconds
+                self._plan_from(recordings.fastest())
         elif self._phase is _Phase.SETTLE:
             self._measured = []
             self._phase = _Phase.MEASURE
@@ -324,11 +329,10 @@ class SwapRun:
     def step_abandoned(self) -> None:
         """Instead of `step_ended`, when the step failed: the next one is as this was to be."""
         if self._phase is _Phase.PROFILE:
-            self._stop_recordings()
+            self._recordings.stop()
         elif self._phase is _Phase.WARM or self._looks_at_places:
             self._ratios.stop()
-        if self._addresses is not None:
-            self._addresses.stop()
+        self._addresses.stop()
 
     def between_steps(self) -> None:
         """Has other calls run as without tfswap until `step_begins`."""
@@ -345,11 +349,12 @@ class SwapRun:
         return self._phase not in (_Phase.IDLE, _Phase.FIRST, _Phase.LAZY)
 
     def test_begins(self) -> None:
-        if self._addresses is not None:
+        if self._phase is not _Phase.IDLE:
             self._addresses.call_begins(_TEST)
 
     def test_ended(self) -> None:
-        self._addresses_after(_TEST)
+        if self._phase is not _Phase.IDLE:
+            self._addresses_after(_TEST)
 
     def _turn_to_busiest_device(self) -> None:
         """Of several GPUs, the one that needed most memory is planned for."""
@@ -357,9 +362,9 @@ class SwapRun:
         if before is None:
             return
         self._before = before
-        self._install_layouts()
+        self._plan.install_layouts()
         self.report.budget_bytes = self._devices.budget_bytes
-        self._plan = dataclasses.replace(self._plan, budget_bytes=self._devices.budget_bytes)
+        self._plan.note(budget_bytes=self._devices.budget_bytes)
         self._planner.machine = self._devices.machine()
 
     def _first_ended(self) -> None:
@@ -376,15 +381,10 @@ class SwapRun:
             )
             self._phase = _Phase.STEADY
             return
-        if self._plan.sections > 1 and not any(r["sectioned_ops"] for r in records):
-            self._voice.warn(
-                f"sections={self._plan.sections} has no effect: no op was found that can work on a "
-                "part of the batch. Shapes must be known before the step, and the batch a multiple "
-                "of it: dataset.batch(size, drop_remainder=True)."
-            )
         if not self._surely_trains and not any(map(self._has_gradients, records)):
             self._phase = _Phase.LAZY
             return
+        self._say_of_sections(records)
         planned = [r for r in records if r["outcome"] == "planned"]
         if self._given_plan is not None and planned:
             function = self._plan.function(planned[-1]["fingerprint"])
@@ -404,23 +404,31 @@ class SwapRun:
             )
         self._phase = _Phase.WARM
 
+    def _say_of_sections(self, records: list[dict[str, Any]]) -> None:
+        cut = [record for record in records if record["sectioned_ops"]]
+        self.report.sections = max((record["sections"] for record in cut), default=1)
+        wanted = self._plan.plan.sections
+        if wanted > 1 and not cut and not self._search.is_under_way:
+            self._voice.warn(
+                f"sections={wanted} has no effect: no op was found that can work on a part of the "
+                "batch. Its size must be known before the step, and be a multiple of it."
+            )
+
     def _rename_plan(self, records: list[dict[str, Any]]) -> bool:
         """Whether the given plan is for one of these graphs, under other names; then it is pushed.
 
         So it is for a function that comes back from a SavedModel.
         """
         for record in records:
-            for function in self._plan.functions:
+            for function in self._plan.plan.functions:
                 if not function.portable or function.portable != record["portable"]:
                     continue
                 graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
                 found = renamed(function, record["fingerprint"], graph.nodes)
                 if found is None:
                     continue
-                self._plan = self._plan.with_function(found)
-                self._lossy.adopt(self._plan)
-                self._session.push(self._plan)
-                self._install_layouts()
+                self._plan.push_function(found)
+                self._plan.install_layouts()
                 return True
         return False
 
@@ -428,64 +436,114 @@ class SwapRun:
         graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
         return any(node.backward for node in graph.nodes.values())
 
-    def _stop_recordings(self) -> dict[int, StepTrace]:
-        return {
-            device: StepTrace.from_bytes(self._library.stop_recording(device))
-            for device in self._devices.numbers
-        }
-
-    def _profile_of(
-        self, profiled: list[tuple[float, dict[int, StepTrace]]]
-    ) -> dict[int, StepTrace]:
-        """The fastest of those that were not for a smaller batch."""
-        made = [int(each[self._devices.device].buffers["bytes"].sum()) for _, each in profiled]
-        full = [p for p, size in zip(profiled, made, strict=True) if size >= _FULL * max(made)]
-        return min(full, key=operator.itemgetter(0))[1]
-
     def _plan_from(self, traces: dict[int, StepTrace]) -> None:
-        self._voice.say(f"profiled {_PROFILED_STEPS} steps, planning ...")
+        self._voice.say(f"profiled {PROFILED_STEPS} steps, planning ...")
         try:
-            profile = self._planner.read(traces, self._plan.min_bytes)
+            profile = self._planner.read(traces, self._plan.plan.min_bytes)
         except Forgotten:
             # Another text has the pass see it again.
-            self._session.push_anew(self._plan)
+            self._session.push_anew(self._plan.plan)
             self._phase = _Phase.FIRST
             return
         except ValueError as error:
             self._stay_with_bootstrap(str(error))
             return
+        if not self._take_sections():
+            self._go_on_with(self._search.best)
+            return
         if self._devices.look_again():
             self.report.budget_bytes = self._devices.budget_bytes
-            self._plan = dataclasses.replace(self._plan, budget_bytes=self._devices.budget_bytes)
-        self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
-        self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
+            self._plan.note(budget_bytes=self._devices.budget_bytes)
+        self._filled.profiled(profile)
+        self._search.add(self._tried(profile))
+        more = self._search.next()
+        if more is None:
+            self._go_on_with(self._search.best)
+        else:
+            self._try_sections(more)
+
+    def _take_sections(self) -> bool:
+        """Keeps the plan to the number that the profiled step was cut into.
+
+        Returns:
+            Whether it is the one that was tried.
+        """
+        records = {r["fingerprint"]: r for r in self._library.pass_records()}
+        record = records[self._planner.fingerprint]
+        wanted, made = self._plan.plan.sections, record["sections"]
+        if made == 1 and self._search.is_under_way:
+            self._search.stop()
+            return False
+        self.report.sections = made
+        self._search.examples = self._search.examples or record["examples"]
+        if wanted == 0 or (made > 1 and not self._plan.plan.batch):
+            self._plan.note(sections=made, batch=record["examples"])
+        return True
+
+    def _tried(self, profile: Profile) -> Trial[tuple[StepPlanner, Planned | None]]:
+        """What can be foretold of the profiled step with as many sections as there are."""
+        sections = self._plan.plan.sections
         if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
-            self.report.outcome = "fits"
-            self.report.predicted_peak_bytes = profile.unswapped_peak_bytes
+            return Trial(sections, (self._planner, None), step_ns=profile.timeline.step_ns)
+        try:
+            planned = self._planner.plan()
+        except (BudgetTooSmall, FarMemoryTooSmall) as error:
+            return Trial(sections, (self._planner, None), str(error))
+        step_ns = planned.function.predicted_step_ns
+        wait_ns = int(planned.assignment.result.stall_ns)
+        return Trial(sections, (self._planner, planned), step_ns=step_ns, wait_ns=wait_ns)
+
+    def _try_sections(self, sections: int) -> None:
+        """Begins again with so many: their graph is another one."""
+        self._voice.note(f"{self._search.reason()}: {sections_of(sections)} are tried")
+        self._planner = self._new_planner()
+        self._in_sections(sections)
+        self._phase = _Phase.FIRST
+
+    def _in_sections(self, sections: int) -> None:
+        plan = dataclasses.replace(self._plan.plan, functions=(), sections=sections)
+        self._plan.push(dataclasses.replace(plan, batch=self._search.examples))
+        self.report.sections = sections
+
+    def _go_on_with(self, trial: Trial[tuple[StepPlanner, Planned | None]]) -> None:
+        """Puts the plan of a number of sections in force; of another one than now, again."""
+        if trial.sections != self._plan.plan.sections:
+            self._in_sections(trial.sections)
+            self._lazy_s = []  # of another graph
+            self._voice.note(f"training goes on with {sections_of(trial.sections)}")
+        self._planner, planned = trial.kept
+        profile = self._planner.profile
+        assert profile is not None
+        self._filled.profiled(profile)
+        if trial.problem:
+            self._stay_with_bootstrap(trial.problem)
+        elif planned is not None:
+            self._adopt_planned(planned)
+        else:
             # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
             function = FunctionPlan(self._planner.fingerprint)
-            self._plan = self._plan.with_function(function)
-            self._session.push(self._plan)
-            self.report.story = self._planner.story(function)
+            self._plan.push_function(function)
+            self._filled.fits(profile, self._planner.story(function))
             self._is_stock = True
             self._measured = []
             self._settled()
             self._print_summary()
-            return
-        self._plan_and_push()
 
-    def _plan_and_push(self) -> bool:
+    def _plan_again(self) -> bool:
+        """Plans what was corrected, if it can be."""
         try:
             planned = self._planner.plan()
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
             self._stay_with_bootstrap(str(error))
             return False
-        self._adopt(planned.function)
-        self.report.predicted_wait_s = planned.assignment.result.stall_ns / 1e9
-        self.report.least_wait_s = planned.least_wait_ns / 1e9
-        self.report.notes += planned.decision.notes
-        self._phase = _Phase.SETTLE
+        self._adopt_planned(planned)
         return True
+
+    def _adopt_planned(self, planned: Planned) -> None:
+        self._lossy.rates = planned.rates
+        self._adopt(planned.function)
+        self._filled.planned(planned)
+        self._phase = _Phase.SETTLE
 
     def _place_anew(self) -> None:
         """Puts tensors elsewhere if that is worth having the graph optimised again."""
@@ -514,19 +572,8 @@ class SwapRun:
         )
 
     def _adopt(self, function: FunctionPlan) -> None:
-        self._plan = self._plan.with_function(function)
-        self._lossy.adopt(self._plan)
-        self._session.push(self._plan)
-        self.report.outcome = "swapped" if function.swaps else "fits"
-        self.report.plan = self._plan
-        self.report.predicted_peak_bytes = function.predicted_peak_bytes
-        self.report.predicted_step_s = function.predicted_step_ns / 1e9
-        self.report.unswapped_peak_bytes = function.unswapped_peak_bytes
-        self.report.unswapped_step_s = function.unswapped_step_ns / 1e9
-        self.report.swapped_buffers = len(function.swaps)
-        self.report.story = self._planner.story(function)
-        if self._log is not None and self.report.story is not None:
-            self._log.plan(self.report.story)
+        self._plan.push_function(function)
+        self._filled.adopted(self._plan.plan, function, self._planner.story(function))
 
     def _check_in_force(self) -> None:
         for record in self._session.records():
@@ -546,7 +593,7 @@ class SwapRun:
         if not attempt.is_as_foretold and not given and len(self._attempts) <= _MAX_CORRECTIONS:
             self._planner.correct(attempt)
             self.report.corrections += 1
-            if self._plan_and_push():
+            if self._plan_again():
                 return
         chosen = best(self._attempts)
         if chosen.is_slower_than(self._lazy_s):
@@ -557,8 +604,7 @@ class SwapRun:
         self._measured = [] if chosen.function is not function else self._measured
         self._settled()
         self._update_measured(chosen)
-        if self._options.save_plan is not None:
-            self._plan.save(self._options.save_plan)
+        self._plan.save()
         self._print_summary()
 
     def _give_up_plan(self, attempt: Attempt) -> None:
@@ -568,82 +614,29 @@ class SwapRun:
             f"the plan was given up: with it, a step took {attempt.step_s:.3g} s, under lazy "
             f"swaps {lazy_s:.3g} s. Training goes on under those."
         )
-        self._plan = self._plan.without_function(self._planner.fingerprint)
-        self._lossy.adopt(self._plan)
-        self._session.push(self._plan)
+        self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
         self._update_measured(attempt)
-        self.report.step_s = lazy_s
-        self.report.plan = None
-        self.report.swapped_buffers = 0
-        self.report.outcome = "bootstrap"
+        self._filled.given_up(lazy_s)
         self._measured = []
         self._phase = _Phase.STEADY
         self._print_summary()
 
     def _settled(self) -> None:
         """The plan stays as it is; addresses are planned for it."""
-        self._phase = _Phase.STEADY
-        if self._options.slab:
-            limit_bytes = None if self._devices.on_cpu else self._devices.budget_bytes
-            self._addresses = AddressRun(self._library, self._devices.device, limit_bytes)
-            if not self._has_layout():
-                self._phase = _Phase.LAYOUT
-
-    def _has_layout(self) -> bool:
-        function = self._plan.function(self._planner.fingerprint)
-        return function is not None and bool(function.layouts)
+        pending = self._addresses.begin(self._planner.fingerprint)
+        self._phase = _Phase.LAYOUT if pending else _Phase.STEADY
 
     def _addresses_after(self, kind: str) -> None:
         """Has addresses planned for a graph that has run often enough without any."""
-        if self._addresses is None:
-            return
-        plan = self._addresses.call_ended(kind, self._plan, self._steps_a_call)
-        if plan is not None:
-            self._adopt_addresses(plan)
-        if self._phase is not _Phase.LAYOUT or self._addresses.is_trying(_TRAIN):
-            return
-        if self._has_layout() or self._addresses.is_quiet(_TRAIN):
+        if self._addresses.call_ended(kind, self._steps_a_call):
+            self._measured = []
+        if self._phase is _Phase.LAYOUT and self._addresses.are_settled():
             self._phase = _Phase.STEADY
-        elif self._addresses.problem:
-            self._voice.note(self._addresses.problem)
-            self._phase = _Phase.STEADY
-
-    def _adopt_addresses(self, plan: SwapPlan) -> None:
-        assert self._addresses is not None
-        if self._addresses.said:
-            self._voice.note(self._addresses.said)
-        self._plan = self.report.plan = plan
-        self.report.addresses = tuple(self._addresses.maps)
-        self._measured = []
-        self._session.push(self._plan)
-        self._install_layouts()
-        if self._options.save_plan is not None:
-            self._plan.save(self._options.save_plan)
-
-    def _install_layouts(self) -> None:
-        for function in self._plan.functions:
-            if not any(function.layouts) or not self._options.slab:
-                continue
-            try:
-                self._library.install_layout(
-                    self._devices.device, function.fingerprint, slots_to_text(function.layouts)
-                )
-            except ValueError as error:
-                self._voice.warn(f"addresses are not planned: {error}")
 
     def _update_measured(self, attempt: Attempt | None = None) -> None:
         self.report.tiers = self._devices.tiers()
         self.report.lossy = self._lossy.use()
-        if attempt is not None:
-            self.report.step_s = attempt.step_s
-            self.report.bytes_out_per_step = attempt.bytes_out
-            self.report.bytes_in_per_step = attempt.bytes_in
-        elif self._measured:
-            self.report.step_s = statistics.median(step.seconds for step in self._measured)
-            self.report.bytes_out_per_step = max(step.bytes_out for step in self._measured)
-            self.report.bytes_in_per_step = max(step.bytes_in for step in self._measured)
-            if self.report.outcome == "fits" and self.report.bytes_out_per_step:
-                self.report.outcome = "swapped"  # lazily, in an order of ops that needs more
+        self._filled.measured(self._measured, attempt)
 
     # What people see.
 

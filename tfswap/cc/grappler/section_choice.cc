@@ -19,11 +19,11 @@ namespace {
 
 // Of the room. The largest op is not alone: the gradients of its weights and of its input are
 // computed at once, kernels have workspaces, tensors are on their way. Nets of convolutions ran out
-// of memory where it took more than some 0.55. Too few sections end a training, too many only
+// of memory where it took more than some 0.46. Too few sections end a training, too many only
 // round otherwise.
-constexpr double kWholeShare = 0.5;
+constexpr double kWholeShare = 0.4;
 // Where it is cut all the same, fewer copies shall be left to make.
-constexpr double kCutShare = 0.4;
+constexpr double kCutShare = 0.35;
 // A floor that falls by less has come to what is never cut.
 constexpr double kFalls = 0.98;
 constexpr int64_t kMostSections = 256;

@@ -1,0 +1,88 @@
+"""PlanInForce: the plan of one training, in its session and with its addresses on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tfswap.ops.library import Library
+from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.slots import slots_to_text
+from tfswap.swap_options import SwapOptions
+from tfswap.training.lossy_run import LossyRun
+from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.pass_session import PassSession
+from tfswap.training.voice import Voice
+
+
+class PlanInForce:
+    """What the pass, the codecs and the allocator go by.
+
+    Args:
+        lib: The library.
+        options: Of the training.
+        devices: Of the training.
+        session: Carries the plan to the pass.
+        lossy: Is told of lossy codecs.
+        voice: Warns.
+
+    Attributes:
+        plan: The plan; one that was only noted is in force from the next `push` on.
+    """
+
+    def __init__(
+        self,
+        lib: Library,
+        options: SwapOptions,
+        devices: ManagedDevices,
+        session: PassSession,
+        lossy: LossyRun,
+        voice: Voice,
+    ) -> None:
+        self._library = lib
+        self._options = options
+        self._devices = devices
+        self._session = session
+        self._lossy = lossy
+        self._voice = voice
+        self.plan = SwapPlan()
+
+    def note(self, **changes: Any) -> None:
+        """Changes fields of the plan, without having graphs optimised again."""
+        self.plan = dataclasses.replace(self.plan, **changes)
+
+    def push(self, plan: SwapPlan) -> None:
+        """Puts a plan in force."""
+        self.plan = plan
+        self._lossy.adopt(plan)
+        self._session.push(plan)
+
+    def push_function(self, function: FunctionPlan) -> None:
+        """Puts it in force with this graph's plan."""
+        self.push(self.plan.with_function(function))
+
+    def function(self, fingerprint: str) -> FunctionPlan | None:
+        """The plan of a graph, if there is one."""
+        return self.plan.function(fingerprint)
+
+    def has_layout(self, fingerprint: str) -> bool:
+        """Whether addresses of a graph are planned."""
+        function = self.plan.function(fingerprint)
+        return function is not None and bool(function.layouts)
+
+    def install_layouts(self) -> None:
+        """Has the device's allocator go by the planned addresses."""
+        for function in self.plan.functions:
+            if not any(function.layouts) or not self._options.slab:
+                continue
+            try:
+                self._library.install_layout(
+                    self._devices.device, function.fingerprint, slots_to_text(function.layouts)
+                )
+            except ValueError as error:
+                self._voice.warn(f"addresses are not planned: {error}")
+
+    def save(self) -> None:
+        """Writes the plan where the options say so."""
+        if self._options.save_plan is not None:
+            self.plan.save(self._options.save_plan)

@@ -1,0 +1,122 @@
+"""RunReport: fills in the report of one training."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+
+from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.planning import Planned
+from tfswap.profile import Profile
+from tfswap.report.step_story import StepStory
+from tfswap.report.summary import Report
+from tfswap.report.tensorboard import TensorBoardLog
+from tfswap.training.attempt import Attempt, MeasuredStep
+
+_OWN_WORDS = re.compile(r"tfswap: the .*(?:\n  - .*)*")
+
+
+def _own_words(text: str) -> str:
+    """What tfswap says in TensorFlow's error; all of it if it says nothing."""
+    found = _OWN_WORDS.search(text)
+    return text if found is None else found[0]
+
+
+def _scalars(step: MeasuredStep, counts: dict[str, int]) -> dict[str, float]:
+    """For TensorBoard."""
+    return {
+        "step_s": step.seconds,
+        "peak_bytes": counts["window_peak_bytes"],
+        "budget_bytes": counts["budget_bytes"],
+        "bytes_out": step.bytes_out,
+        "bytes_in": step.bytes_in,
+        "waits": step.waits,
+    }
+
+
+class RunReport:
+    """What is known of a training, as it goes on.
+
+    Args:
+        report: Filled in.
+
+    Attributes:
+        log: Is told likewise, if there is one.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.log: TensorBoardLog | None = None
+
+    def profiled(self, profile: Profile) -> None:
+        """The step without swaps is known."""
+        self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
+        self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
+
+    def fits(self, profile: Profile, story: StepStory | None) -> None:
+        """Nothing need be swapped."""
+        self.report.outcome = "fits"
+        self.report.predicted_peak_bytes = profile.unswapped_peak_bytes
+        self.report.story = story
+
+    def planned(self, planned: Planned) -> None:
+        """A plan was made of the profile."""
+        self.report.predicted_wait_s = planned.assignment.result.stall_ns / 1e9
+        self.report.least_wait_s = planned.least_wait_ns / 1e9
+        self.report.notes += planned.decision.notes
+
+    def adopted(self, plan: SwapPlan, function: FunctionPlan, story: StepStory | None) -> None:
+        """A plan, which has this one of the training's graph, is in force."""
+        self.report.outcome = "swapped" if function.swaps else "fits"
+        self.report.plan = plan
+        self.report.predicted_peak_bytes = function.predicted_peak_bytes
+        self.report.predicted_step_s = function.predicted_step_ns / 1e9
+        self.report.unswapped_peak_bytes = function.unswapped_peak_bytes
+        self.report.unswapped_step_s = function.unswapped_step_ns / 1e9
+        self.report.swapped_buffers = len(function.swaps)
+        self.report.story = story
+        if self.log is not None and story is not None:
+            self.log.plan(story)
+
+    def given_up(self, step_s: float) -> None:
+        """Steps take so long under lazy swaps, which did better than the plan."""
+        self.report.step_s = step_s
+        self.report.plan = None
+        self.report.swapped_buffers = 0
+        self.report.outcome = "bootstrap"
+
+    def step(self, step: MeasuredStep, counts: dict[str, int]) -> None:
+        """A step ended.
+
+        Args:
+            step: As measured.
+            counts: Of the library, behind it.
+        """
+        report = self.report
+        report.measured_peak_bytes = max(
+            report.measured_peak_bytes or 0, counts["window_peak_bytes"]
+        )
+        report.host_peak_bytes = max(report.host_peak_bytes or 0, counts["host_peak_bytes"])
+        if self.log is not None:
+            self.log.step(_scalars(step, counts))
+
+    def failed(self, error: BaseException) -> None:
+        """A step ended with an error, which may say what memory was lacking."""
+        import tensorflow as tf
+
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            self.report.out_of_memory = _own_words(str(error))
+
+    def measured(self, steps: Sequence[MeasuredStep], attempt: Attempt | None) -> None:
+        """Steps under the plan were measured; of an attempt with it, that counts."""
+        if attempt is not None:
+            self.report.step_s = attempt.step_s
+            self.report.bytes_out_per_step = attempt.bytes_out
+            self.report.bytes_in_per_step = attempt.bytes_in
+        elif steps:
+            self.report.step_s = statistics.median(step.seconds for step in steps)
+            self.report.bytes_out_per_step = max(step.bytes_out for step in steps)
+            self.report.bytes_in_per_step = max(step.bytes_in for step in steps)
+            if self.report.outcome == "fits" and self.report.bytes_out_per_step:
+                self.report.outcome = "swapped"  # lazily, in an order of ops that needs more

@@ -1,0 +1,57 @@
+"""StepRecordings: the steps that one is planned from."""
+
+from __future__ import annotations
+
+import operator
+
+from tfswap.ops.library import Library
+from tfswap.trace import StepTrace
+from tfswap.training.managed_devices import ManagedDevices
+
+# The fastest of them is planned with: what disturbs a step only ever makes it slower.
+PROFILED_STEPS = 2
+# Steps that allocate less than this share of what another one does are for a smaller batch.
+_FULL = 0.95
+
+
+class StepRecordings:
+    """Recordings of whole steps, by device.
+
+    Args:
+        lib: The library.
+        devices: Of the training.
+
+    Attributes:
+        seconds: What each step took.
+    """
+
+    def __init__(self, lib: Library, devices: ManagedDevices) -> None:
+        self._library = lib
+        self._devices = devices
+        self._steps: list[dict[int, StepTrace]] = []
+        self.seconds: list[float] = []
+
+    def start(self) -> None:
+        """A step begins."""
+        for device in self._devices.numbers:
+            self._library.start_recording(device)
+
+    def stop(self) -> dict[int, StepTrace]:
+        """It ended, or failed."""
+        return {
+            device: StepTrace.from_bytes(self._library.stop_recording(device))
+            for device in self._devices.numbers
+        }
+
+    def add(self, seconds: float, traces: dict[int, StepTrace]) -> bool:
+        """Takes a step; says whether there are enough."""
+        self.seconds.append(seconds)
+        self._steps.append(traces)
+        return len(self._steps) >= PROFILED_STEPS
+
+    def fastest(self) -> dict[int, StepTrace]:
+        """Of those that were not for a smaller batch."""
+        made = [int(each[self._devices.device].buffers["bytes"].sum()) for each in self._steps]
+        steps = zip(self.seconds, self._steps, made, strict=True)
+        full = [(s, traces) for s, traces, size in steps if size >= _FULL * max(made)]
+        return min(full, key=operator.itemgetter(0))[1]
