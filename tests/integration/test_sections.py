@@ -11,6 +11,7 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, deterministic, images, others_bytes, trained
 
 import tfswap
+from tfswap.training.static_step import StaticStep
 
 BATCH, SECTIONS = 8, 4
 
@@ -248,7 +249,219 @@ def test_a_batch_that_is_no_multiple_is_left_whole_and_it_says_so():
     assert cut.losses == trained(lambda: compiled(straight(2)), batch_size=64).losses
 
 
-@pytest.mark.parametrize("sections", [0, -1, 2.5, "4", True])
-def test_a_number_of_sections_is_a_number(sections):
-    with pytest.raises(ValueError, match="sections is"):
-        tfswap.AutoSwap(sections=sections)
+def wide() -> keras.Model:
+    """Of one layer, input and output are 36 MiB each for 64 examples."""
+    x = inputs = keras.Input((48, 48, 3))
+    for _ in range(2):
+        x = keras.layers.Conv2D(64, 3, padding="same", activation="relu")(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, keras.layers.Dense(4)(x))
+
+
+def uneven() -> tuple[np.ndarray, np.ndarray]:
+    """Four whole batches of 48 and one of 20, of which Keras knows no size before the step."""
+    x, y = images(212)
+    return x, keras.utils.to_categorical(y, 4)
+
+
+def records_since(known: set[str]) -> list[dict]:
+    return [r for r in tfswap.status()["functions"] if r["fingerprint"] not in known]
+
+
+def known() -> set[str]:
+    return {record["fingerprint"] for record in tfswap.status()["functions"]}
+
+
+def test_batches_of_unknown_size_and_the_smaller_last_one_are_cut():
+    fit = {"batch_size": 48, "data": uneven(), "epochs": 2}
+    whole = trained(built(straight), **fit)
+    before, budget = known(), others_bytes() + 30 * MIB
+    swap = tfswap.AutoSwap(budget=budget, sections=8, verbose=0)
+    cut = trained(built(straight), [swap], **fit)
+    alike(cut, whole)
+    assert len(cut.losses) == len(whole.losses) == 10
+    assert max(cut.peaks) <= budget < max(whole.peaks)
+    # Sections of 5 examples, since 20 has no divisor behind it for larger ones of at most 6.
+    made = {r["examples"]: r["sections"] for r in records_since(before) if r["sectioned_ops"]}
+    assert made == {48: 8, 20: 4}
+    assert swap.report.sections == 8
+
+
+def test_a_step_on_data_of_known_size_is_that_of_a_data_set_of_known_size():
+    deterministic()
+    data = tf.data.Dataset.from_tensor_slices(uneven())
+    static = data.batch(48, drop_remainder=True)
+
+    def losses(batches, sections: int | None) -> list[float]:
+        keras.utils.set_random_seed(7)
+        found = Losses()
+        swap = tfswap.AutoSwap(budget="4GiB", sections=sections, verbose=0)
+        built(straight)().fit(batches, epochs=2, verbose=0, callbacks=[swap, found])
+        return found.losses
+
+    expected = losses(static, None)
+    unknown = data.take(192).batch(48)
+    assert unknown.element_spec[0].shape[0] is None
+    step = losses(unknown, 4)
+    np.testing.assert_allclose(step, expected, rtol=1e-4)
+    assert losses(static, 4) == step
+
+
+def test_the_model_gets_its_own_training_function_back():
+    model = built(straight)()
+    x, y = uneven()
+    model.fit(x[:48], y[:48], batch_size=32, verbose=0)
+    own = model.train_function
+    swap = tfswap.AutoSwap(budget="4GiB", sections=2, verbose=0)
+    for _ in range(2):
+        model.fit(x[:48], y[:48], batch_size=32, verbose=0, callbacks=[swap])
+        assert model.train_function is own
+    model.fit(x[:48], y[:48], batch_size=32, verbose=0)
+
+
+def test_validation_is_cut_too():
+    fit = {"batch_size": 48, "data": uneven(), "epochs": 2, "validation_data": uneven()}
+    whole = trained(built(wide), **fit)
+    budget = others_bytes() + 60 * MIB
+    for sections in (16, "auto"):
+        swap = tfswap.AutoSwap(budget=budget, sections=sections, verbose=0)
+        cut = trained(built(wide), [swap], **fit)
+        alike(cut, whole)
+        assert max(cut.peaks) <= budget < max(whole.peaks)
+
+
+def test_ever_new_sizes_are_not_traced_each():
+    model, warned = built(lambda: straight(1))(), []
+    step = StaticStep(model, model.test_step, warned.append)
+    x, y = uneven()
+    for size in range(1, 13):
+        batch = iter(tf.data.Dataset.from_tensor_slices((x, y)).batch(size))
+        step(step.batch_of(batch))
+    assert step._of_a_size.experimental_get_tracing_count() == 8
+    assert step._of_any.experimental_get_tracing_count() <= 2
+    (text,) = warned
+    assert text.startswith("there are batches of more than 8 sizes")
+
+
+class OwnFunction(keras.Model):
+    def make_train_function(self, force=False):
+        return super().make_train_function(force)
+
+
+def test_what_has_no_sections_says_why():
+    x, y = uneven()
+
+    def fitted(model: keras.Model, **options) -> tfswap.AutoSwap:
+        model.compile("sgd", "categorical_crossentropy", jit_compile=False, **options)
+        swap = tfswap.AutoSwap(budget="4GiB", sections=4, verbose=0)
+        model.fit(x, y, batch_size=48, verbose=0, callbacks=[swap])
+        return swap
+
+    inner = straight(2)
+    with pytest.warns(UserWarning, match="sections=4 has no effect: .*make_train_function of its"):
+        swap = fitted(OwnFunction(inner.inputs, inner.outputs))
+    assert swap.report.sections == 1
+    with pytest.warns(UserWarning, match="has no effect: loops .steps_per_execution"):
+        fitted(straight(2), steps_per_execution=2)
+
+
+def test_auto_leaves_a_model_alone_that_fits():
+    deterministic()
+    fit = {"batch_size": 64, "data": data(), "epochs": 2}
+    swap = tfswap.AutoSwap(budget="4GiB", sections="auto", verbose=0)
+    before = known()
+    found = trained(built(straight), [swap], **fit)
+    assert found.losses == trained(built(straight), **fit).losses
+    assert swap.report.sections == 1 and swap.report.outcome == "fits"
+    floors = [r["floors"] for r in records_since(before) if r["nodes"] > 100][-1]
+    assert [each["sections"] for each in floors] == [1]
+    # An activation that is read and one that is made.
+    assert floors[0]["bytes"] == pytest.approx(2 * 64 * 48 * 48 * 16 * 4, rel=0.01)
+    assert "conv2d" in floors[0]["op"]
+
+
+def test_auto_cuts_where_a_single_layer_does_not_fit(tmp_path):
+    fit = {"batch_size": 64, "data": data(), "epochs": 3}
+    whole = trained(built(wide), **fit)
+    before, budget = known(), others_bytes() + 60 * MIB
+    path = tmp_path / "plan.json"
+    swap = tfswap.AutoSwap(budget=budget, sections="auto", save_plan=path, verbose=0)
+    cut = trained(built(wide), [swap], **fit)
+    alike(cut, whole)
+    assert max(cut.peaks) <= budget
+    sections = swap.report.sections
+    assert sections in (4, 8)
+    (record,) = (r for r in records_since(before) if r["floors"] and r["nodes"] > 100)
+    assert record["sections"] == sections and record["examples"] == 64
+    floors = [each["bytes"] for each in record["floors"]]
+    assert [each["sections"] for each in record["floors"]] == [2**i for i in range(len(floors))]
+    assert floors == sorted(floors, reverse=True) and floors[0] > 60 * MIB
+    if path.exists():
+        assert tfswap.SwapPlan.load(path).sections == sections
+        assert tfswap.SwapPlan.load(path).batch == 64
+
+
+def test_auto_cuts_each_size_of_batch():
+    fit = {"batch_size": 48, "data": uneven(), "epochs": 2}
+    whole = trained(built(wide), **fit)
+    budget = others_bytes() + 60 * MIB
+    swap = tfswap.AutoSwap(budget=budget, sections="auto", verbose=0)
+    cut = trained(built(wide), [swap], **fit)
+    alike(cut, whole)
+    assert max(cut.peaks) <= budget
+    assert swap.report.sections > 1
+
+
+def test_auto_goes_on_to_more_sections_where_steps_would_wait():
+    fit = {"batch_size": 64, "data": data(), "epochs": 4}
+    whole = trained(built(straight), **fit)
+    budget = budget_of(whole, 0.75)
+    slow = {"budget": budget, "link_bandwidth": "50MB/s", "verbose": 0}
+    swap = tfswap.AutoSwap(sections="auto", **slow)
+    cut = trained(built(straight), [swap], **fit)
+    alike(cut, whole)
+    assert max(cut.peaks) <= budget
+    assert swap.report.sections > 1
+    assert any("2 sections of the batch are tried" in note for note in swap.report.notes)
+
+
+def test_auto_goes_on_to_more_sections_where_there_is_no_plan():
+    fit = {"batch_size": 64, "data": data(), "epochs": 4}
+    whole = trained(built(straight), **fit)
+    budget = budget_of(whole, 0.75)
+    swap = tfswap.AutoSwap(budget=budget, sections="auto", policy="vdnn_all", verbose=0)
+    cut = trained(built(straight), [swap], **fit)
+    alike(cut, whole)
+    assert max(cut.peaks) <= budget
+    assert swap.report.sections > 1 and swap.report.outcome != "bootstrap"
+    assert any("there is no plan for the budget: 2 sec" in note for note in swap.report.notes)
+
+
+def test_auto_is_for_functions_too():
+    @tf.function(jit_compile=False)
+    def plain(x):
+        for _ in range(4):
+            x = tf.nn.relu(tf.nn.conv2d(x, filters(3, 3, 3, 3), 1, "SAME"))
+        return tf.reduce_mean(x)
+
+    @tf.function(jit_compile=False)
+    def cut(x):
+        return plain(x)
+
+    x, before = numbers(64, 96, 96, 3), known()
+    expected = plain(x)
+    with tfswap.Session(budget=others_bytes() + 16 * MIB, sections="auto", verbose=0):
+        np.testing.assert_allclose(cut(x), expected, rtol=1e-5)
+    assert max(r["sections"] for r in records_since(before)) > 1
+
+
+def test_the_ilp_plans_for_sections():
+    fit = {"batch_size": 64, "data": data(), "epochs": 4}
+    whole = trained(built(with_batch_norm), **fit)
+    budget = budget_of(whole, 0.6)
+    swap = tfswap.AutoSwap(budget=budget, sections=4, policy="tvdnn_ilp", verbose=0)
+    cut = trained(built(with_batch_norm), [swap], **fit)
+    alike(cut, whole)
+    assert max(cut.peaks) <= budget
+    assert swap.report.outcome == "swapped" and swap.report.sections == 4
+    assert ", 4 sections of the batch" in swap.report.summary()

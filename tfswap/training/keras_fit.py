@@ -13,6 +13,12 @@ import keras
 
 from tfswap.report.summary import Report
 from tfswap.swap_options import SwapOptions
+from tfswap.training.static_step import (
+    StaticStep,
+    examples_of,
+    sizes_are_unknown,
+    why_not_static,
+)
 from tfswap.training.swap_run import SwapRun
 from tfswap.training.swap_session import SwapSession
 from tfswap.training.voice import Voice
@@ -52,6 +58,8 @@ class KerasFit:
         self._xla_was_on = False
         self._inner: Any = None
         self._guarded: Any = None
+        self._cuts = options.wants_sections
+        self._static_step: StaticStep | None = None
         self.run: SwapRun | None = None
         self.report = Report()
         self._voice = Voice(self.report.notes, options.says)
@@ -83,6 +91,8 @@ class KerasFit:
             raise
 
     def _begin(self) -> None:
+        if self._cuts and self._model.steps_per_execution > 1:
+            self._warn_of_whole_batches("loops (steps_per_execution of more than 1) are not cut")
         session = SwapSession(self._options, self._voice)
         self._taken.callback(self._restore)
         self._turn_xla_off()
@@ -96,6 +106,7 @@ class KerasFit:
             plan=self._options.plan,
             steps_a_call=max(int(self._model.steps_per_execution), 1),
             epochs=self._epochs,
+            cuts=self._cuts,
         )
         self._taken.callback(run.end)
         run.begin()
@@ -137,7 +148,7 @@ class KerasFit:
 
         def train_function(iterator: Any) -> Any:
             try:
-                return inner(iterator)
+                return self._train(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 raise
             except BaseException as error:
@@ -146,6 +157,7 @@ class KerasFit:
 
         self._guarded = train_function
         self._model.train_function = train_function
+        self._guard_validation()
         frame: FrameType | None = sys._getframe()
         for _ in range(7):
             frame = None if frame is None else frame.f_back
@@ -155,6 +167,58 @@ class KerasFit:
             if type(owner).__name__ == "CallbackList":
                 weakref.finalize(owner, self.end)
                 return
+
+    def _train(self, iterator: Any) -> Any:
+        """One call of the training function; in sections, on data of known sizes."""
+        if not self._cuts or not self._sizes_are_unknown(iterator):
+            return self._inner(iterator)
+        if self._static_step is not None:
+            return self._static_step(self._static_step.batch_of(iterator))
+        assert self.run is not None
+        problem = why_not_static(self._model)
+        if problem:
+            self._warn_of_whole_batches(
+                f"the size of batches is not known before the step, and {problem}. Give all "
+                "batches one size: dataset.batch(size, drop_remainder=True)"
+            )
+            self.run.leave_whole()
+            return self._inner(iterator)
+        model = self._model
+        step = StaticStep.of(model, model.train_step, self._inner, self._voice.warn)
+        self._static_step = step
+        data = step.batch_of(iterator)
+        self.run.expect_batch(examples_of(data))
+        return step(data)
+
+    def _sizes_are_unknown(self, iterator: Any) -> bool:
+        replicas = self._model.distribute_strategy.num_replicas_in_sync
+        return sizes_are_unknown(iterator, replicas)
+
+    def _guard_validation(self) -> None:
+        """Has validation, whose layers are as large, work on sections as well."""
+        model = self._model
+        if not self._cuts or why_not_static(model):
+            return
+        before = model.test_function
+        model.make_test_function()
+        inner = model.test_function
+        step = StaticStep.of(model, model.test_step, inner, self._voice.warn)
+
+        def test_function(iterator: Any) -> Any:
+            if not self._cuts or not self._sizes_are_unknown(iterator):
+                return inner(iterator)
+            return step(step.batch_of(iterator))
+
+        def restore() -> None:
+            if model.test_function is test_function:
+                model.test_function = before
+
+        model.test_function = test_function
+        self._taken.callback(restore)
+
+    def _warn_of_whole_batches(self, why: str) -> None:
+        self._cuts = False
+        self._voice.warn(f"sections={self._options.sections!r} has no effect: {why}.")
 
     def _step_failed(self, error: BaseException) -> None:
         assert self.run is not None
@@ -166,6 +230,7 @@ class KerasFit:
         if self._guarded is not None and self._model.train_function is self._guarded:
             self._model.train_function = None if self._xla_was_on else self._inner
         self._guarded = None
+        self._static_step = None
         if self._xla_was_on:
             self._model.jit_compile = True
             self._xla_was_on = False
