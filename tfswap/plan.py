@@ -134,9 +134,10 @@ class SwapPlan:
         min_bytes: Smaller tensors are never copied.
         tensorflow: The release under which the plan was made.
         sections: Of the batch, on which ops work one after the other where they can; the functions
-            are for graphs that do. 0: the pass chooses their number for each graph.
+            are for graphs that do.
         batch: How many examples the batch has that is cut into so many; others are cut into the
             fewest that have no more examples each. 0: all are cut into so many.
+        chooses: Whether the pass chooses that number for graphs that have no entry.
     """
 
     functions: tuple[FunctionPlan, ...] = ()
@@ -147,6 +148,7 @@ class SwapPlan:
     tensorflow: str = ""
     sections: int = 1
     batch: int = 0
+    chooses: bool = False
     version: int = field(default=VERSION)
 
     def __post_init__(self) -> None:
@@ -157,8 +159,8 @@ class SwapPlan:
             )
         if self.unmatched not in UNMATCHED:
             raise ValueError(f"unmatched is {self.unmatched!r}; allowed: {', '.join(UNMATCHED)}")
-        if not isinstance(self.sections, int) or self.sections < 0:
-            raise ValueError(f"sections is {self.sections!r}; it must be 0 or more")
+        if not isinstance(self.sections, int) or self.sections < 1:
+            raise ValueError(f"sections is {self.sections!r}; it must be 1 or more")
         if not isinstance(self.batch, int) or self.batch < 0:
             raise ValueError(f"batch is {self.batch!r}; it must be 0 examples or more")
         seen: set[str] = set()

@@ -437,6 +437,20 @@ def test_auto_goes_on_to_more_sections_where_there_is_no_plan():
     assert any("there is no plan for the budget: 2 sec" in note for note in swap.report.notes)
 
 
+def test_auto_chooses_anew_for_validation_of_larger_batches():
+    budget = others_bytes() + 60 * MIB
+    x, y = data()
+    model, before = built(wide)(), known()
+    swap = tfswap.AutoSwap(budget=budget, sections="auto", verbose=0)
+    small = {"batch_size": 8, "validation_batch_size": 128, "validation_data": (x, y)}
+    found = model.fit(x[:64], y[:64], epochs=3, verbose=0, callbacks=[swap], **small)
+    assert len(found.history["val_loss"]) == 3
+    made = {r["examples"]: r["sections"] for r in records_since(before) if r["examples"]}
+    assert made[8] == swap.report.sections == 1
+    assert made[128] >= 4
+    assert tfswap.memory_stats()["budget_bytes"] is None
+
+
 def test_auto_is_for_functions_too():
     @tf.function(jit_compile=False)
     def plain(x):

@@ -97,9 +97,10 @@ def test_the_schema_is_the_pass_s():
     assert function["swaps"][0]["returns"] == [{"trigger": "t", "consumers": ["c"], "next_use": 0}]
 
 
-@pytest.mark.parametrize("field", ["sections", "batch"])
-def test_sections_and_examples_are_counted(field):
-    assert SwapPlan.from_json(SwapPlan(**{field: 0}).to_json()) == SwapPlan(**{field: 0})
-    for wrong in (-1, 1.5, "4"):
-        with pytest.raises(ValueError, match=f"{field} is .*; it must be 0"):
+@pytest.mark.parametrize("field, least", [("sections", 1), ("batch", 0)])
+def test_sections_and_examples_are_counted(field, least):
+    plan = SwapPlan(**{field: least}, chooses=True)
+    assert SwapPlan.from_json(plan.to_json()) == plan
+    for wrong in (least - 1, 1.5, "4"):
+        with pytest.raises(ValueError, match=f"{field} is .*; it must be {least}"):
             SwapPlan(**{field: wrong})

@@ -112,9 +112,13 @@ class StepPlanner:
             for device, other in traces.items()
             if device != self._devices.device and other.main_graph() == fingerprint
         }
-        if self._options.save_profile is not None:
-            save_profile(self.profile, self._options.save_profile)
+        self.save_profile()
         return self.profile
+
+    def save_profile(self) -> None:
+        """Writes the profile where the options say so."""
+        if self._options.save_profile is not None and self.profile is not None:
+            save_profile(self.profile, self._options.save_profile)
 
     def plan(self) -> Planned:
         """Plans the step; its predicted peak is that of a measured step.

@@ -122,10 +122,12 @@ class SwapRun:
         self._steps_a_call = steps_a_call
         self._epochs = epochs
         self._surely_trains = surely_trains
-        self._sections = self._options.sections or 1 if cuts else 1
+        wanted = self._options.sections or 1 if cuts else 1
+        self._chooses = wanted == AUTO_SECTIONS
+        self._sections = 1 if isinstance(wanted, str) else wanted
         given = plan is not None and bool(plan.functions)
         self._search: SectionSearch[tuple[StepPlanner, Planned | None]] = SectionSearch(
-            self._sections == AUTO_SECTIONS and not given
+            self._chooses and not given
         )
         self._phase = _Phase.IDLE
         self._taken = ExitStack()  # what is to be given back
@@ -176,15 +178,15 @@ class SwapRun:
     def _first_plan(self) -> SwapPlan:
         """The one that was given, or one for lazy swaps."""
         plan = self._given_plan or SwapPlan()
-        chosen = 0 if self._sections == AUTO_SECTIONS else int(self._sections)
         return SwapPlan(
             functions=plan.functions,
             budget_bytes=self._devices.budget_bytes,
             policy=self._options.policy,
             unmatched="bootstrap",
             tensorflow=library.tensorflow_version() or "",
-            sections=plan.sections if plan.functions else chosen,
+            sections=plan.sections if plan.functions else self._sections,
             batch=plan.batch,
+            chooses=self._chooses,
         )
 
     def _new_planner(self) -> StepPlanner:
@@ -194,13 +196,15 @@ class SwapRun:
 
     def expect_batch(self, examples: int) -> None:
         """Says before the first step how many examples a whole batch has."""
-        if self._phase is _Phase.FIRST and not self._plan.plan.batch and self._plan.plan.sections:
-            self._plan.push(dataclasses.replace(self._plan.plan, batch=examples))
+        plan = self._plan.plan
+        if self._phase is _Phase.FIRST and plan.sections > 1 and not plan.batch:
+            self._plan.push(dataclasses.replace(plan, batch=examples))
 
     def leave_whole(self) -> None:
         """Says before the first step that batches cannot be cut."""
+        self._chooses = False
         self._search.stop()
-        self._plan.push(dataclasses.replace(self._plan.plan, sections=1))
+        self._plan.push(dataclasses.replace(self._plan.plan, sections=1, chooses=False))
 
     def step_failed(self, error: BaseException) -> None:
         """Keeps what an error says of memory."""
@@ -407,8 +411,8 @@ class SwapRun:
     def _say_of_sections(self, records: list[dict[str, Any]]) -> None:
         cut = [record for record in records if record["sectioned_ops"]]
         self.report.sections = max((record["sections"] for record in cut), default=1)
-        wanted = self._plan.plan.sections
-        if wanted > 1 and not cut and not self._search.is_under_way:
+        wanted = 1 if self._chooses else self._plan.plan.sections
+        if wanted > 1 and not cut:
             self._voice.warn(
                 f"sections={wanted} has no effect: no op was found that can work on a part of the "
                 "batch. Its size must be known before the step, and be a multiple of it."
@@ -470,14 +474,16 @@ class SwapRun:
         """
         records = {r["fingerprint"]: r for r in self._library.pass_records()}
         record = records[self._planner.fingerprint]
-        wanted, made = self._plan.plan.sections, record["sections"]
+        made = record["sections"]
         if made == 1 and self._search.is_under_way:
             self._search.stop()
             return False
         self.report.sections = made
         self._search.examples = self._search.examples or record["examples"]
-        if wanted == 0 or (made > 1 and not self._plan.plan.batch):
+        if self._chooses and not self._search.is_under_way:
             self._plan.note(sections=made, batch=record["examples"])
+        elif made > 1 and not self._plan.plan.batch:
+            self._plan.note(batch=record["examples"])
         return True
 
     def _tried(self, profile: Profile) -> Trial[tuple[StepPlanner, Planned | None]]:
@@ -501,8 +507,9 @@ class SwapRun:
         self._phase = _Phase.FIRST
 
     def _in_sections(self, sections: int) -> None:
-        plan = dataclasses.replace(self._plan.plan, functions=(), sections=sections)
-        self._plan.push(dataclasses.replace(plan, batch=self._search.examples))
+        plan = dataclasses.replace(self._plan.plan, functions=(), chooses=False)
+        examples = self._search.examples
+        self._plan.push(dataclasses.replace(plan, sections=sections, batch=examples))
         self.report.sections = sections
 
     def _go_on_with(self, trial: Trial[tuple[StepPlanner, Planned | None]]) -> None:
@@ -510,6 +517,7 @@ class SwapRun:
         if trial.sections != self._plan.plan.sections:
             self._in_sections(trial.sections)
             self._lazy_s = []  # of another graph
+            trial.kept[0].save_profile()
             self._voice.note(f"training goes on with {sections_of(trial.sections)}")
         self._planner, planned = trial.kept
         profile = self._planner.profile
@@ -517,7 +525,9 @@ class SwapRun:
         self._filled.profiled(profile)
         if trial.problem:
             self._stay_with_bootstrap(trial.problem)
-        elif planned is not None:
+            return
+        self._plan.note(chooses=self._chooses)  # for other graphs
+        if planned is not None:
             self._adopt_planned(planned)
         else:
             # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
@@ -614,7 +624,8 @@ class SwapRun:
             f"the plan was given up: with it, a step took {attempt.step_s:.3g} s, under lazy "
             f"swaps {lazy_s:.3g} s. Training goes on under those."
         )
-        self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
+        plan = self._plan.plan.without_function(self._planner.fingerprint)
+        self._plan.push(dataclasses.replace(plan, chooses=False))
         self._update_measured(attempt)
         self._filled.given_up(lazy_s)
         self._measured = []

@@ -60,8 +60,6 @@ void AddEdges(const char* what, const Edges& edges, std::string* description) {
   }
 }
 
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-
 // What the step may take on the fullest of its managed devices, beside what is in use there now:
 // variables, the optimizer's state, batches that were read ahead.
 int64_t RoomBytes(const GraphDef& graph) {
@@ -74,7 +72,7 @@ int64_t RoomBytes(const GraphDef& graph) {
     if (device.type == tensorflow::DEVICE_GPU) cards.insert(kFirstGpu + device.id);
     if (device.type == tensorflow::DEVICE_CPU) cpus.insert(device.id);
   }
-  int64_t room_bytes = kNoLimit;
+  int64_t room_bytes = std::numeric_limits<int64_t>::max();
   for (int device : cards.empty() ? cpus : cards) {
     DeviceAllocator* allocator = AllocatorOf(device);
     if (allocator == nullptr || !allocator->budget()->HasBudget()) continue;
@@ -132,16 +130,31 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   }
 
  private:
+  bool HasEntry(const GraphDef& graph) const {
+    const std::string fingerprint = Fingerprint(graph);
+    return std::any_of(plan_->functions.begin(), plan_->functions.end(),
+                       [&](const FunctionSpec& each) { return each.fingerprint == fingerprint; });
+  }
+
+  // As the plan says; where it has no entry for what becomes of the graph then, it may leave the
+  // number to the graph itself.
+  absl::StatusOr<SectionChoice> Choice(const GrapplerItem& item) const {
+    if (plan_->chooses && plan_->functions.empty()) {
+      return ChooseSections(item, RoomBytes(item.graph));
+    }
+    absl::StatusOr<SectionChoice> planned = InWantedSections(item, plan_->sections, plan_->batch);
+    if (!plan_->chooses || !planned.ok()) return planned;
+    // In sections no larger than those that were planned for.
+    if (planned->examples > 0 && planned->examples < plan_->batch) return planned;
+    if (HasEntry(planned->cut.ops == 0 ? item.graph : planned->cut.graph)) return planned;
+    return ChooseSections(item, RoomBytes(item.graph));
+  }
+
   // The graph that is planned for: it works on sections of the batch if the plan says so and its
   // shapes allow it.
   GraphDef InSections(const GrapplerItem& item, PassRecord* record) {
-    if (!plan_.ok() || plan_->sections == 1) return item.graph;
-    const bool chooses = plan_->sections == 0;
-    const int64_t room_bytes = chooses ? RoomBytes(item.graph) : 0;
-    if (chooses && room_bytes == kNoLimit) return item.graph;
-    absl::StatusOr<SectionChoice> choice =
-        chooses ? ChooseSections(item, room_bytes)
-                : InWantedSections(item, plan_->sections, plan_->batch);
+    if (!plan_.ok() || (plan_->sections <= 1 && !plan_->chooses)) return item.graph;
+    absl::StatusOr<SectionChoice> choice = Choice(item);
     if (!choice.ok()) {
       LOG(WARNING) << "tfswap: " << item.id
                    << " runs without sections: " << choice.status().message();

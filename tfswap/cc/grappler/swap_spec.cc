@@ -84,6 +84,7 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
   plan.describe = Truth(object, "describe");
   plan.sections = Number(object, "sections", plan.sections);
   plan.batch = Number(object, "batch", plan.batch);
+  plan.chooses = Truth(object, "chooses");
   for (const Value& value : List(object, "functions").values()) {
     const Struct& from = value.struct_value();
     FunctionSpec function;

@@ -48,10 +48,11 @@ struct PlanSpec {
   Unmatched unmatched = Unmatched::kLeave;  // what happens to graphs without an entry
   int64_t min_bytes = 1 << 20;              // smaller tensors pass by reference
   bool describe = false;                    // keep descriptions of the graphs seen
-  // Of the batch that ops work on, one after the other; 0: the pass chooses their number.
-  int64_t sections = 1;
+  int64_t sections = 1;                     // of the batch that ops work on, one after the other
   // Examples of the batch that is cut into so many; 0: whatever it has.
   int64_t batch = 0;
+  // Whether the pass chooses that number for graphs that have no entry.
+  bool chooses = false;
 };
 
 absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json);
