@@ -459,6 +459,7 @@ class SwapRun:
             self._plan = dataclasses.replace(self._plan, budget_bytes=self._devices.budget_bytes)
         self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
         self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
+        self.report.least_budgets = self._planner.least_budgets()
         if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
             self.report.outcome = "fits"
             self.report.predicted_peak_bytes = profile.unswapped_peak_bytes
@@ -477,7 +478,11 @@ class SwapRun:
     def _plan_and_push(self) -> bool:
         try:
             planned = self._planner.plan()
-        except (BudgetTooSmall, FarMemoryTooSmall) as error:
+        except BudgetTooSmall as error:
+            least = None if self._plan.sections > 1 else self.report.least_budgets
+            self._stay_with_bootstrap(str(error) if least is None else least.with_advice(error))
+            return False
+        except FarMemoryTooSmall as error:
             self._stay_with_bootstrap(str(error))
             return False
         self._adopt(planned.function)
