@@ -256,7 +256,9 @@ std::vector<int64_t> ExtentsOf(const Dims& filter) { return {(*filter)[0], (*fil
 Found Convolution(const OpView& op, const std::optional<Cut>&) {
   if (op.inputs.size() < 2 || !op.cuts[0] || !IsKnown(op.inputs[1])) return std::nullopt;
   for (size_t i = 2; i < op.inputs.size(); ++i) {
-    if (!op.inputs[i] || op.inputs[i]->size() > 1) return std::nullopt;
+    const Dims& fused = op.inputs[i];
+    if (!IsKnown(fused)) return std::nullopt;
+    if (fused->size() > 1 && Product(*fused, 0, fused->size() - 1) != 1) return std::nullopt;
   }
   const auto window = WindowOf(op, op.inputs[0], op.outputs[0], ExtentsOf(op.inputs[1]));
   return window ? Forward(op, *window, {0}) : std::nullopt;

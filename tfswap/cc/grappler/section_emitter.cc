@@ -14,6 +14,8 @@ using ::tensorflow::Tensor;
 
 namespace {
 
+constexpr char kTurnAttribute[] = "_tfswap_turn";
+
 std::string NodeNameOf(const std::string& input) {
   const size_t skipped = input[0] == '^' ? 1 : 0;
   return input.substr(skipped, input.find(':') - skipped);
@@ -57,6 +59,9 @@ NodeDef* SectionEmitter::AddAt(Turn turn, const std::string& name, const std::st
                                int like) {
   NodeDef* node = Add(name, op, like);
   members_[turn].push_back(result_.node_size() - 1);
+  // Otherwise TensorFlow makes one op of two that cut the same piece, and keeps it from the first
+  // turn to the last.
+  (*node->mutable_attr())[kTurnAttribute].set_s(absl::StrCat(turn.stage, "/", turn.slot));
   return node;
 }
 
@@ -257,7 +262,7 @@ void SectionEmitter::EmitCopies(int n) {
     const std::string name =
         makes_more ? absl::StrCat(CopyName(n, section), "/more") : CopyName(n, section);
     NodeDef* node = AddAt(TurnOf(n, section), name, index_.node(n).op(), n);
-    *node->mutable_attr() = index_.node(n).attr();
+    for (const auto& [key, value] : index_.node(n).attr()) (*node->mutable_attr())[key] = value;
     node->mutable_attr()->erase("_class");
     node->mutable_attr()->erase("_output_shapes");
     if (!how.paddings.empty()) SetPaddings(how.paddings[section], node);

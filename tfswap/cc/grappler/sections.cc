@@ -83,6 +83,8 @@ class Cutter {
   void PutOff(int n);
 
   bool IsCut(int n) const { return plan_.IsCut(n); }
+  // Folded ones come behind what they were folded from, and need not.
+  bool IsConstant(int n) const { return index_.node(n).op() == "Const"; }
   const Dims& DimsOf(TensorId tensor) const {
     static const auto* unknown = new Dims();
     const auto& outputs = shapes_[tensor.node];
@@ -245,6 +247,7 @@ void Cutter::Choose() {
   // by part too if nobody reads all of it.
   std::vector<bool> awaited(index_.size(), false);
   for (int n : plan_.order) {
+    if (IsConstant(n)) continue;
     for (int from : index_.control_inputs(n)) awaited[from] = true;
   }
   for (auto n = plan_.order.rbegin(); n != plan_.order.rend(); ++n) {
@@ -320,8 +323,7 @@ void Cutter::FindStages() {
                             made->yield == Yield::kPart && made->cut.axis == part->axis;
       come_behind(from, by_parts, by_parts ? Reach(*part, made->cut) : 0);
     }
-    // Folded ones come behind what they were folded from, and need not.
-    if (index_.node(n).op() == "Const") continue;
+    if (IsConstant(n)) continue;
     for (int from : index_.control_inputs(n)) come_behind(from, IsCut(n) && IsCut(from), 0);
   }
   for (auto n = plan_.order.rbegin(); n != plan_.order.rend(); ++n) {
