@@ -109,8 +109,9 @@ class Cutter {
   SectionPlan plan_;
   bool by_rows_ = false;
   int64_t batch_ = 0, rows_ = 0, columns_ = 0;
-  std::vector<bool> batch_ops_;  // what they make is made from the batch
-  std::vector<bool> for_parts_;  // cut only because all that read it are
+  std::vector<bool> batch_ops_;               // what they make is made from the batch
+  std::vector<bool> for_parts_;               // cut only because all that read it are
+  std::vector<std::vector<int>> awaited_by_;  // who has a control edge from it
 };
 
 std::optional<tfswap::Cut> Cutter::CutOfWhole(TensorId tensor) const {
@@ -245,15 +246,13 @@ void Cutter::Choose() {
   }
   // What is as large as the batch and made from less (a broadcast of statistics, say) is made part
   // by part too if nobody reads all of it.
-  std::vector<bool> awaited(index_.size(), false);
+  awaited_by_.resize(index_.size());
   for (int n : plan_.order) {
     if (IsConstant(n)) continue;
-    for (int from : index_.control_inputs(n)) awaited[from] = true;
+    for (int from : index_.control_inputs(n)) awaited_by_[from].push_back(n);
   }
   for (auto n = plan_.order.rbegin(); n != plan_.order.rend(); ++n) {
-    if (IsCut(*n) || awaited[*n] || batch_ops_[*n] || index_.context(*n) != 0 ||
-        !index_.IsManaged(*n))
-      continue;
+    if (IsCut(*n) || batch_ops_[*n] || index_.context(*n) != 0 || !index_.IsManaged(*n)) continue;
     const std::optional<tfswap::Cut> wanted = Wanted(*n);
     if (!wanted) continue;
     std::optional<Separation> how = Separate(*n, wanted);
@@ -269,6 +268,9 @@ void Cutter::Choose() {
 std::optional<tfswap::Cut> Cutter::Wanted(int n) const {
   const auto& consumers = index_.consumers(n);
   if (consumers.empty()) return std::nullopt;
+  for (int reader : awaited_by_[n]) {
+    if (!IsCut(reader)) return std::nullopt;
+  }
   std::optional<tfswap::Cut> wanted;
   for (const GraphIndex::Consumer& consumer : consumers) {
     if (!IsCut(consumer.node)) return std::nullopt;
@@ -334,10 +336,12 @@ void Cutter::FindStages() {
 // No sooner than where it is read.
 void Cutter::PutOff(int n) {
   std::optional<std::pair<int, int64_t>> first;
-  for (const GraphIndex::Consumer& consumer : index_.consumers(n)) {
-    const std::pair<int, int64_t> read = {plan_.stage[consumer.node], plan_.delay[consumer.node]};
-    if (!first || read < *first) first = read;
-  }
+  const auto read_by = [&](int reader) {
+    const std::pair<int, int64_t> turn = {plan_.stage[reader], plan_.delay[reader]};
+    if (!first || turn < *first) first = turn;
+  };
+  for (const GraphIndex::Consumer& consumer : index_.consumers(n)) read_by(consumer.node);
+  for (int reader : awaited_by_[n]) read_by(reader);
   if (*first > std::make_pair(plan_.stage[n], plan_.delay[n])) {
     std::tie(plan_.stage[n], plan_.delay[n]) = *first;
   }
