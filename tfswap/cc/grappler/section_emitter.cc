@@ -297,16 +297,14 @@ void SectionEmitter::EmitReader(int n) {
   for (const std::string& name : names) node->add_input(name);
 }
 
-// In each stage, what begins a turn comes behind what ended the one before.
+// What begins a turn comes behind what ended the one before, also where the stage changes: a piece
+// for a gradient could be cut when its tensor is made, long before.
 void SectionEmitter::AddBarriers() {
   const std::vector<int>* before = nullptr;
-  std::optional<Turn> turn_before;
+  Turn turn_before{};
   for (const auto& [turn, members] : members_) {
-    const bool is_first = !turn_before || turn_before->stage != turn.stage;
-    const std::vector<int>* ended = is_first ? nullptr : before;
-    const int64_t slot_before = is_first ? 0 : turn_before->slot;
-    before = &members;
-    turn_before = turn;
+    const std::vector<int>* ended = std::exchange(before, &members);
+    const Turn behind = std::exchange(turn_before, turn);
     if (ended == nullptr) continue;
     std::set<std::string> read;
     for (int member : *ended) {
@@ -314,7 +312,7 @@ void SectionEmitter::AddBarriers() {
         read.insert(NodeNameOf(input));
       }
     }
-    const std::string name = absl::StrCat("sections/stage_", turn.stage, "/behind_", slot_before);
+    const std::string name = absl::StrCat("sections/behind_", behind.stage, "_", behind.slot);
     NodeDef* barrier = result_.add_node();
     barrier->set_name(name);
     barrier->set_op("NoOp");
