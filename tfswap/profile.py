@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tfswap.grappler.graph import StepGraph
 from tfswap.plan import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
+from tfswap.section_floor import SectionFloor
 from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 from tfswap.trace import StepTrace
 
@@ -42,6 +43,8 @@ class Profile:
         large_ops: The timeline's ops that make or read what is large enough to be swapped.
         activations: Places of those absences, of float32 activations, behind which only the
             backward part reads: in none other may a tensor be kept lossily.
+        section_floors: The least budgets with sections, the fewest first; empty where the pass did
+            not look.
     """
 
     timeline: Timeline
@@ -51,10 +54,15 @@ class Profile:
     worst_peak_bytes: int
     large_ops: tuple[int, ...] = ()
     activations: frozenset[int] = frozenset()
+    section_floors: tuple[SectionFloor, ...] = ()
 
 
 def profile_step(
-    trace: StepTrace, graph: StepGraph, fingerprint: str = "", min_bytes: int = 1 << 20
+    trace: StepTrace,
+    graph: StepGraph,
+    fingerprint: str = "",
+    min_bytes: int = 1 << 20,
+    section_floors: Sequence[SectionFloor] = (),
 ) -> Profile:
     """Makes the timeline of the recorded step.
 
@@ -64,6 +72,7 @@ def profile_step(
         graph: The function's graph.
         fingerprint: The graph's.
         min_bytes: Smaller tensors are not swapped.
+        section_floors: What the pass says of sections, see `Profile`.
 
     Raises:
         ValueError: The recording has no ops of this graph.
@@ -79,6 +88,7 @@ def profile_step(
         _peak_without_delays(step, timeline, graph, late_updates=True),
         step.users_of(min_bytes),
         _activations(absences, graph),
+        tuple(section_floors),
     )
 
 

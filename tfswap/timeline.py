@@ -22,6 +22,9 @@ from tfswap import _core
 
 OUTLIVES_STEP_NS = int(np.iinfo(np.int64).max)
 
+BEFORE_FIRST_OP = "(before the first op)"
+"""Stands for an op's name where none has started."""
+
 _FAR_COPY_COLUMN = 4
 
 
@@ -162,6 +165,23 @@ def peak_load(timeline: Timeline) -> int:
     """The largest number of bytes alive at once in the unswapped step."""
     _, load_bytes = timeline.core.events()
     return int(max(load_bytes.max(initial=0), timeline.resident_bytes))
+
+
+def op_at(timeline: Timeline, event: int) -> str:
+    """The name of the op that runs right after an event of ``timeline.core.events()``.
+
+    Of several that run, and of those that ran before if none does, it is the one that started last.
+
+    Args:
+        timeline: the step.
+        event: its place in the order of events; -1: the step's beginning.
+    """
+    start_position, end_position = timeline.core.op_positions()
+    started = np.flatnonzero(start_position <= event)
+    if not len(started):
+        return BEFORE_FIRST_OP
+    running = started[end_position[started] > event]
+    return timeline.op_names[int((running if len(running) else started)[-1])]
 
 
 def _check(holds: bool, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from tfswap.least_budget import with_swaps
 from tfswap.machine import Machine
 from tfswap.planners import portfolio
 from tfswap.planners.bound import least_wait_ns
@@ -42,10 +43,7 @@ class Answer:
 
 def least_budget_bytes(timeline: Timeline, machine: Machine) -> int:
     """The lowest peak that swaps can reach, however long they take."""
-    try:
-        return int(portfolio.POLICIES["greedy"](timeline, machine, 1).result.peak_bytes)
-    except BudgetTooSmall as error:
-        return error.floor_bytes
+    return with_swaps(timeline, machine).bytes
 
 
 def at_budget(

@@ -20,8 +20,10 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, images, trained
 
 import tfswap
+from tfswap.planners.decision import nothing_fits
 from tfswap.trace import StepTrace
 from tfswap.training.attempt import Attempt
+from tfswap.training.step_planner import StepPlanner
 
 
 @pytest.fixture(autouse=True)
@@ -250,6 +252,26 @@ def test_a_plan_that_is_slower_than_lazy_swaps_is_given_up(unswapped, monkeypatc
     assert report["outcome"] == "bootstrap" and report["plan"] is None
     assert report["bytes_out_per_step"] > 0 and report["step_s"] > 0
     assert any("the plan was given up" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize("sections", [None, 2])
+def test_a_budget_that_no_plan_keeps_is_said_with_the_way_out(unswapped, monkeypatch, sections):
+    def plan(planner: StepPlanner) -> None:
+        least = planner.least_budgets().swapped
+        raise nothing_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
+
+    monkeypatch.setattr(StepPlanner, "plan", plan)
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), sections=sections, verbose=0)
+    with pytest.warns(UserWarning, match="the least that works is") as warned:
+        trained(lambda: compiled(convolutions()), [swap])
+    said = next(text for text in map(str, (w.message for w in warned)) if "least that" in text)
+    report = swap.report
+    assert report["outcome"] == "bootstrap"
+    least = report["least_budgets"]
+    assert least.swapped.bytes < least.unswapped.bytes and least.sections == ()
+    assert f"While op {least.swapped.op!r} runs" in said
+    assert ("Or try AutoSwap(sections=2) or more" in said) == (sections is None)
+    assert said.endswith("Training goes on under lazy swaps, which keep the budget but wait.")
 
 
 def test_tensorboard_has_each_step_and_a_picture_of_the_plan(unswapped, tmp_path):

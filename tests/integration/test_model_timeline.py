@@ -178,8 +178,12 @@ def test_the_command_answers_for_a_model(source: Path, capsys: pytest.CaptureFix
     arguments += ["--policy", "greedy", "--budget", "95%"]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "v100 has 16.00 GiB: it fits as it is."
-    assert lines[3].startswith("Batch 256, foretold without a run")
+    assert [line.partition("  ")[0] for line in lines[1:3]] == [
+        "least budget without swapping",
+        "least budget with swapping",
+    ]
+    assert lines[3] == "v100 has 16.00 GiB: it fits as it is."
+    assert lines[4].startswith("Batch 256, foretold without a run")
     assert any(line.endswith("greedy, on v100 x 2") for line in lines)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, deterministic, images, others_bytes, trained
+from sectioned import filters, gradient, in_sections, numbers
 
 import tfswap
 from tfswap.training.static_step import StaticStep
@@ -16,26 +17,8 @@ from tfswap.training.static_step import StaticStep
 BATCH, SECTIONS = 8, 4
 
 
-def numbers(*shape: int, seed: int = 0) -> tf.Tensor:
-    return tf.constant(np.random.default_rng(seed).standard_normal(shape, dtype=np.float32))
-
-
-def filters(*shape: int) -> tf.Tensor:
-    return numbers(*shape, seed=1)
-
-
 def pooled(x: tf.Tensor) -> tf.Tensor:
     return tf.nn.max_pool2d(x, 2, 2, "SAME") + tf.nn.avg_pool2d(x, 2, 2, "SAME")
-
-
-def gradient(of: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    def computed(x: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            made = of(x)
-        return tape.gradient(made, x)
-
-    return computed
 
 
 def filter_gradient(x: tf.Tensor) -> tf.Tensor:
@@ -133,32 +116,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_ops_work_on_sections(lib, case):
     compute, shape, is_sum = CASES[case]
-    x = numbers(*shape)
-
-    def computed(x):
-        return compute(tf.sin(x * 1.5) + tf.cos(x * 2.5))
-
-    @tf.function(jit_compile=False)
-    def plain(x):
-        return computed(x)
-
-    @tf.function(jit_compile=False)
-    def cut(x):
-        return computed(x)
-
-    expected = plain(x).numpy()
-    known = {record["fingerprint"] for record in tfswap.status()["functions"]}
-    with tfswap.Session(budget="1GiB", sections=SECTIONS, verbose=0):
-        found = cut(x).numpy()
-    (record,) = (r for r in tfswap.status()["functions"] if r["fingerprint"] not in known)
-    assert record["outcome"] != "refused" and record["sectioned_ops"] > 0, record
+    found, expected, nodes = in_sections(lib, compute, numbers(*shape), SECTIONS)
     # Nothing is put together before the end.
-    nodes = [line.split("\t")[0] for line in lib.describe(record["fingerprint"]).splitlines()]
     assert sum(name.endswith("/whole") for name in nodes) <= 1, nodes
-    if is_sum:
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    else:
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    tolerance = 1e-5 if is_sum else 1e-6
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def straight(depth: int = 6, filters: int = 16, size: int = 48) -> keras.Model:
@@ -244,9 +206,11 @@ def test_sections_that_wait_for_statistics_are_swapped():
 
 def test_a_batch_that_is_no_multiple_is_left_whole_and_it_says_so():
     swap = tfswap.AutoSwap(budget="4GiB", sections=5, verbose=0)
+    build = built(lambda: straight(2, size=16))
+    fit = {"batch_size": 64, "data": (images(256, 16)[0], data()[1])}
     with pytest.warns(UserWarning, match="sections=5 has no effect"):
-        cut = trained(lambda: compiled(straight(2)), [swap], batch_size=64)
-    assert cut.losses == trained(lambda: compiled(straight(2)), batch_size=64).losses
+        cut = trained(build, [swap], **fit)
+    assert cut.losses == trained(build, **fit).losses
 
 
 def wide() -> keras.Model:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from timelines import make_timeline
 
+from tfswap.least_budget import least_budgets
 from tfswap.machine import Machine
 from tfswap.planners.assignment import Place
 from tfswap.report.address_map import AddressMap, Box
@@ -22,6 +23,7 @@ from tfswap.report.address_strips import strips_to_svg
 from tfswap.report.page import step_data
 from tfswap.report.step_story import StepStory, lanes
 from tfswap.report.summary import Report
+from tfswap.section_floor import SectionFloor
 from tfswap.simulator import Swap
 from tfswap.slots import OUTSIDE, Slot
 from tfswap.timeline import Absence
@@ -165,6 +167,24 @@ def test_a_page_of_a_step(tmp_path: Path) -> None:
         assert part in text
     report.to_html(tmp_path / "short.html", what_if=False)
     assert "faster links" not in (tmp_path / "short.html").read_text()
+
+
+def test_a_page_says_the_least_budgets(tmp_path: Path) -> None:
+    report = Report(story=story(), least_budgets=least_budgets(story().timeline, story().machine))
+    report.to_html(tmp_path / "report.html", what_if=False)
+    read(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "<td>without swapping</td><td>7 MiB</td>" in text
+    assert '<td>with swapping</td><td>5 MiB</td><td class="op">a</td>' in text
+    assert "sections=" not in text
+    floors = (SectionFloor(2, 4 * MIB, "a<b>"), SectionFloor(4, 3 * MIB, "c"))
+    report.least_budgets = replace(report.least_budgets, sections=floors)
+    report.to_html(tmp_path / "report.html", what_if=False)
+    read(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert '<td>sections=2</td><td>4 MiB</td><td class="op">a&lt;b&gt;</td>' in text
+    assert "AutoSwap(sections=4) does." in text
+    assert Report()["least_budgets"] is None
 
 
 def test_a_page_of_20000_ops_is_small(tmp_path: Path) -> None:

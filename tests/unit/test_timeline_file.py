@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from timelines import timelines, training_step
 
 from tfswap.profile import Profile
+from tfswap.section_floor import SectionFloor
 from tfswap.timeline import Timeline
-from tfswap.traces.read import read_trace
+from tfswap.traces.read import read_section_floors, read_trace
 from tfswap.traces.timeline_file import (
     load_profile,
     load_timeline,
@@ -89,3 +90,52 @@ def test_a_timeline_without_its_graph_is_no_profile(tmp_path: Path) -> None:
     save_timeline(training_step(), tmp_path / "step")
     with pytest.raises(ValueError, match=r"no plan can be made for: write a profile with tfswap"):
         load_profile(tmp_path / "step")
+
+
+FLOORS = (SectionFloor(2, 5 << 30, "a conv\twith a tab"), SectionFloor(16, 123, "b"))
+
+
+def test_a_profile_says_the_least_budgets_with_sections(tmp_path: Path) -> None:
+    profile = Profile(training_step(blocks=1), "0123", (), 1, 2, section_floors=FLOORS)
+    save_profile(profile, tmp_path / "step")
+    assert load_profile(tmp_path / "step").section_floors == FLOORS
+    assert read_section_floors(tmp_path / "step") == FLOORS
+    assert_same(load_timeline(tmp_path / "step"), profile.timeline)
+
+
+def test_files_that_say_nothing_of_sections(tmp_path: Path) -> None:
+    save_profile(Profile(training_step(blocks=1), "0123", (), 1, 2), tmp_path / "step")
+    with np.load(tmp_path / "step") as archive:
+        assert "sections" not in archive  # as older ones are
+    assert load_profile(tmp_path / "step").section_floors == ()
+    save_timeline(training_step(blocks=1), tmp_path / "bare")
+    assert read_section_floors(tmp_path / "bare") == ()
+    events = tmp_path / "events"
+    events.write_text("no zip")
+    assert read_section_floors(events) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"4 5 conv\n", r"step: '4 5 conv' is not a number of sections, bytes and an op"),
+        (b"4\t-5\tconv\n", "is not a number of sections"),
+        (b"4\t5\t\n", "is not a number of sections"),
+        (b"4\t" + b"9" * 5000 + b"\tconv\n", "is not a number of sections"),
+        (b"4\t9999999999999999999\tconv\n", "has bytes=9999999999999999999"),
+        (b"0\t5\tconv\n", "has sections=0"),
+        (b"4\t5\tconv\n4\t6\tconv\n", "two least budgets with 4 sections"),
+        (b"4\t5\t\xff\n", "step: 'utf-8' codec"),
+    ],
+)
+def test_sections_that_cannot_be_are_refused(tmp_path: Path, text: bytes, problem: str) -> None:
+    path = tmp_path / "step"
+    save_profile(Profile(training_step(blocks=1), "0123", (), 1, 2), path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["sections"] = np.frombuffer(text, dtype=np.uint8)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    for load in (load_profile, load_timeline, read_section_floors):
+        with pytest.raises(ValueError, match=problem):
+            load(path)

@@ -11,8 +11,10 @@ from timelines import MIB, training_step
 from tfswap import whatif
 from tfswap.__main__ import main
 from tfswap.machine import Machine
+from tfswap.profile import Profile
+from tfswap.section_floor import SectionFloor
 from tfswap.timeline import peak_load
-from tfswap.traces.timeline_file import save_timeline
+from tfswap.traces.timeline_file import save_profile, save_timeline
 
 LINK = Machine("a link", 4e9, 4e9)
 
@@ -51,9 +53,46 @@ def test_the_command_prints_a_line_a_budget(
     assert main([*arguments, "--policy", "greedy", "--link-bandwidth", "4GB/s"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("129 ops") or " ops, " in lines[0]
-    assert lines[1].startswith("The least budget is ")
-    assert lines[4].endswith("greedy")
-    assert "A budget of 10.0 MiB is too small" in lines[5]
+    assert lines[1:3] == [
+        "least budget without swapping     510 MiB, set by loss",
+        "least budget with swapping        282 MiB, set by block0/layer2/relu_grad",
+    ]
+    assert lines[5].endswith("greedy")
+    assert "A budget of 10.0 MiB is too small" in lines[6]
+
+
+@pytest.mark.parametrize(
+    ("floors", "line"),
+    [
+        (
+            [(2, 300), (4, 250), (8, 250)],
+            "least budget with sections        250 MiB by AutoSwap(sections=4) (the best of 3 "
+            "looked at), set by op4",
+        ),
+        (
+            [(2, 400)],
+            "least budget with sections        400 MiB, which is no help (the best of 1 looked "
+            "at), set by op2",
+        ),
+    ],
+)
+def test_sections_are_shown_where_they_are_known(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    floors: list[tuple[int, int]],
+    line: str,
+) -> None:
+    known = tuple(SectionFloor(n, mib * MIB, f"op{n}") for n, mib in floors)
+    timeline = training_step(blocks=3)
+    peak_bytes = peak_load(timeline)
+    profile = Profile(timeline, "0123", (), peak_bytes, peak_bytes, section_floors=known)
+    save_profile(profile, tmp_path / "step")
+    arguments = ["simulate", str(tmp_path / "step"), "--budget", "80%", "--policy", "greedy"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[3] == line
+    assert main([*arguments, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["least_budgets"]["sections"]
+    assert said == [{"sections": n, "bytes": mib * MIB, "op": f"op{n}"} for n, mib in floors]
 
 
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +102,10 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["peak_bytes"] == peak_load(timeline)
+    least = answer["least_budgets"]
+    assert least["unswapped"] == {"bytes": peak_load(timeline), "op": "loss"}
+    assert least["swapped"]["bytes"] == answer["least_budget_bytes"] < peak_load(timeline)
+    assert least["swapped"]["op"] == "block0/layer2/relu_grad" and least["sections"] == []
     assert len(answer["budgets"]) == 6 and len(answer["faster_links"]) == 2
     assert all(b["peak_bytes"] <= b["budget_bytes"] for b in answer["budgets"])
 

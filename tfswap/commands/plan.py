@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 from tfswap import budget as budgets
+from tfswap.least_budget import least_budgets
 from tfswap.machine import Machine
 from tfswap.plan import SwapPlan
-from tfswap.planners import portfolio
+from tfswap.planners import BudgetTooSmall, portfolio
 from tfswap.planning import Planned, plan_function
 from tfswap.report.amounts import readable_bytes
 from tfswap.traces.timeline_file import load_profile
@@ -34,14 +35,19 @@ def run(options: argparse.Namespace) -> int:
         budget_bytes = budgets.resolve(
             options.budget, device_limit_bytes=profile.unswapped_peak_bytes
         )
-        planned = plan_function(
-            profile,
-            options.policy,
-            Machine.here(budgets.parse_bandwidth(options.link_bandwidth)),
-            budget_bytes,
-            options.planning_time,
-            lambda line: print(f"tfswap plan: {line}", file=sys.stderr),
-        )
+        machine = Machine.here(budgets.parse_bandwidth(options.link_bandwidth))
+        try:
+            planned = plan_function(
+                profile,
+                options.policy,
+                machine,
+                budget_bytes,
+                options.planning_time,
+                lambda line: print(f"tfswap plan: {line}", file=sys.stderr),
+            )
+        except BudgetTooSmall as error:
+            least = least_budgets(profile.timeline, machine, profile.section_floors)
+            raise ValueError(least.with_advice(error)) from error
         plan = SwapPlan((planned.function,), budget_bytes, options.policy, unmatched="bootstrap")
         plan.save(options.out)
     except (OSError, ValueError) as error:

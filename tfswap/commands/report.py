@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tfswap import budget as budgets
+from tfswap.least_budget import least_budgets
 from tfswap.machine import Machine
 from tfswap.plan import SwapPlan
 from tfswap.report.step_story import StepStory
@@ -77,6 +78,7 @@ def report_of(options: argparse.Namespace) -> Report:
         budget_bytes=budget_bytes,
         unswapped_peak_bytes=profile.unswapped_peak_bytes,
         predicted_peak_bytes=function.predicted_peak_bytes,
+        least_budgets=least_budgets(timeline, machine, profile.section_floors),
         unswapped_step_s=timeline.step_ns / 1e9,
         predicted_step_s=function.predicted_step_ns / 1e9,
         swapped_buffers=len(swaps),

@@ -11,12 +11,14 @@ from typing import Any
 
 from tfswap import budget as budgets
 from tfswap import whatif
+from tfswap.least_budget import LeastBudgets, least_budgets
 from tfswap.machine import Machine
 from tfswap.machines import find_machine, load_machines
 from tfswap.planners import portfolio
 from tfswap.report.amounts import readable_bytes
+from tfswap.section_floor import SectionFloor
 from tfswap.timeline import Timeline, peak_load
-from tfswap.traces.read import read_trace
+from tfswap.traces.read import read_section_floors, read_trace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +60,7 @@ class Answers:
         timeline: The step.
         machine: Where it runs.
         unswapped_peak_bytes: Its peak without swaps.
-        least_bytes: The least budget.
+        least: The least budgets.
         at_budgets: A line for each budget.
         faster: The smallest budget with faster links.
         batch: Examples in the model's batch; None for a trace.
@@ -68,7 +70,7 @@ class Answers:
     timeline: Timeline
     machine: Machine
     unswapped_peak_bytes: int
-    least_bytes: int
+    least: LeastBudgets
     at_budgets: list[whatif.Answer]
     faster: list[whatif.Answer]
     batch: int | None = None
@@ -102,8 +104,10 @@ def _answers(options: argparse.Namespace) -> Answers:
     _check(options)
     machine = _machine(options)
     batch, largest = None, None
+    floors: tuple[SectionFloor, ...] = ()
     if options.model is None:
         timeline = read_trace(options.trace)
+        floors = read_section_floors(options.trace)
         peak_bytes = peak_load(timeline)
     else:
         batch = 32 if options.batch is None else options.batch
@@ -120,8 +124,8 @@ def _answers(options: argparse.Namespace) -> Answers:
         if asked
         else []
     )
-    least_bytes = whatif.least_budget_bytes(timeline, machine)
-    return Answers(timeline, machine, peak_bytes, least_bytes, at_budgets, faster, batch, largest)
+    least = least_budgets(timeline, machine, floors)
+    return Answers(timeline, machine, peak_bytes, least, at_budgets, faster, batch, largest)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -221,7 +225,8 @@ def values(answers: Answers) -> dict[str, Any]:
         "peak_bytes": peak_load(answers.timeline),
         "unswapped_peak_bytes": answers.unswapped_peak_bytes,
         "step_ns": answers.timeline.step_ns,
-        "least_budget_bytes": answers.least_bytes,
+        "least_budget_bytes": answers.least.swapped.bytes,
+        "least_budgets": asdict(answers.least),
         "largest_batch": None
         if largest is None
         else {"unswapped": largest[0], "swapped": largest[1]},
@@ -236,7 +241,7 @@ def lines(answers: Answers) -> list[str]:
     report = [
         f"{len(timeline.op_names)} ops, {len(timeline.buffer_bytes)} buffers: peak "
         f"{readable_bytes(answers.unswapped_peak_bytes)}, step {timeline.step_ns / 1e6:.1f} ms",
-        f"The least budget is {readable_bytes(answers.least_bytes)}.",
+        *_about_least(answers.least),
         *_about_machine(answers),
         "",
         f"{'budget':>10}  {'peak':>10}  {'step':>10}  {'ratio':>6}  {'at least':>8}  "
@@ -259,6 +264,28 @@ def lines(answers: Answers) -> list[str]:
     return report
 
 
+def _about_least(least: LeastBudgets) -> list[str]:
+    """The least budgets, and the op that sets each."""
+    rows = [
+        ("without swapping", least.unswapped.bytes, least.unswapped.op, ""),
+        ("with swapping", least.swapped.bytes, least.swapped.op, ""),
+    ]
+    best = least.sectioned
+    if best is not None:
+        # Before the op, whose name may be longer than a line.
+        note = (
+            f" by AutoSwap(sections={best.sections})"
+            if least.sections_help
+            else ", which is no help"
+        )
+        note += f" (the best of {len(least.sections)} looked at)"
+        rows.append(("with sections", best.bytes, best.op, note))
+    return [
+        f"least budget {way:<16}  {readable_bytes(least_bytes):>10}{note}, set by {op}"
+        for way, least_bytes, op, note in rows
+    ]
+
+
 def _about_machine(answers: Answers) -> list[str]:
     device = answers.machine.device
     if device is None:
@@ -266,7 +293,7 @@ def _about_machine(answers: Answers) -> list[str]:
     about = f"{answers.machine.name} has {readable_bytes(device.memory_bytes)}: "
     if answers.fits:
         about += "it fits as it is."
-    elif answers.least_bytes <= device.memory_bytes:
+    elif answers.least.swapped.bytes <= device.memory_bytes:
         about += "it fits with swapping."
     else:
         about += "it does not fit, not even with swapping."

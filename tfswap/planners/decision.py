@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap.simulator import Link, SimResult, Swap
-from tfswap.timeline import Timeline
+from tfswap.timeline import BEFORE_FIRST_OP, Timeline
 
 MIB = 1 << 20
 
@@ -116,7 +116,7 @@ def too_small(
         who: the planner, for the text.
     """
     part = int(np.argmax(least))
-    op_name = timeline.op_names[part - 1] if part else "(before the first op)"
+    op_name = timeline.op_names[part - 1] if part else BEFORE_FIRST_OP
     floor_bytes = int(least[part])
     suggestion_bytes = -(-floor_bytes // MIB) * MIB
     message = (
@@ -145,7 +145,7 @@ def over_budget(
         result: the plan, simulated.
         who: the policy, for the text.
     """
-    op_name = timeline.op_names[result.peak_op] if result.peak_op >= 0 else "(before the first op)"
+    op_name = timeline.op_names[result.peak_op] if result.peak_op >= 0 else BEFORE_FIRST_OP
     suggestion_bytes = -(-result.peak_bytes // MIB) * MIB
     message = (
         f"A budget of {budget_bytes / MIB:.1f} MiB is too small for {who}: its plan needs "

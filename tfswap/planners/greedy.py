@@ -40,7 +40,7 @@ from tfswap.planners.placement import (
 )
 from tfswap.planners.tight_load import TightLoad, tight_load
 from tfswap.simulator import Link, SimResult, core_tiers, simulate, swap_rows
-from tfswap.timeline import OUTLIVES_STEP_NS, Timeline, peak_load
+from tfswap.timeline import OUTLIVES_STEP_NS, Timeline, op_at, peak_load
 
 Floats = NDArray[np.float64]
 
@@ -517,10 +517,8 @@ def _longest_wait(trial: _Trial, given_up: set[int]) -> int | None:
 
 
 def _op_in_segment(timeline: Timeline, segment: int) -> str:
-    """The op that started last before the segment's fullest moment."""
-    start_position, end_position = timeline.core.op_positions()
-    borders = np.sort(np.concatenate([start_position, end_position]))
-    if segment == 0 or not len(borders):
-        return "(before the first op)"
-    started = np.flatnonzero(start_position <= borders[segment - 1])
-    return timeline.op_names[int(started[-1])]
+    """The op that runs in a segment: none starts or ends within one."""
+    if segment == 0:
+        return op_at(timeline, -1)
+    borders = np.sort(np.concatenate(timeline.core.op_positions()))
+    return op_at(timeline, int(borders[segment - 1]))

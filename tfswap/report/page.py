@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfswap.least_budget import LeastBudgets
 from tfswap.plan import TIERS
 from tfswap.report.address_map import AddressMap
 from tfswap.report.address_strips import strips_to_svg
@@ -37,6 +38,7 @@ def page(
     out_of_memory: str | None = None,
     story: StepStory | None = None,
     answers: Sequence[Answer] = (),
+    least: LeastBudgets | None = None,
 ) -> str:
     """The text of the page.
 
@@ -46,6 +48,7 @@ def page(
         out_of_memory: What the error said, if memory ran out.
         story: The step.
         answers: What other budgets and links would make of it.
+        least: The least budgets that it can run in.
     """
     parts = [f"<pre>{escape(chr(10).join(lines))}</pre>"] if lines else []
     if out_of_memory is not None:
@@ -53,7 +56,10 @@ def page(
         parts.append(f"<h2>Out of memory</h2>{strips_to_svg(out_of_memory)}{keys}")
         parts.append(f'<p class="error">{escape(out_of_memory)}</p>')
     if story is not None:
-        parts += [_figures(story), _chart(), _tiers(story), _whatif(story, answers), _buffers()]
+        parts += [_figures(story), _chart(), _tiers(story)]
+    parts.append(_least_budgets(least))
+    if story is not None:
+        parts += [_whatif(story, answers), _buffers()]
     for i, map_ in enumerate(maps):
         parts.append(
             f"<h2>Addresses of graph {escape(map_.fingerprint)}</h2>"
@@ -219,6 +225,29 @@ def _tiers(story: StepStory) -> str:
         return ""
     heads = ("far memory", "swaps", "leaves in a step", "kept of it", "copying out", "copying in")
     return "<h2>Far memory and its links</h2>" + _table(heads, rows)
+
+
+def _least_budgets(least: LeastBudgets | None) -> str:
+    if least is None:
+        return ""
+    ways = [
+        ("without swapping", least.unswapped.bytes, least.unswapped.op),
+        ("with swapping", least.swapped.bytes, least.swapped.op),
+    ]
+    ways += [(f"sections={f.sections}", f.bytes, f.op) for f in least.sections]
+    rows = [
+        f'<td>{way}</td><td>{readable_bytes(least_bytes)}</td><td class="op">{escape(op)}</td>'
+        for way, least_bytes, op in ways
+    ]
+    note = "With swapping, no plan goes lower: that much is in use while the op runs."
+    best = least.sectioned
+    if best is not None and least.sections_help:
+        note += f" AutoSwap(sections={best.sections}) does."
+    return (
+        "<h2>The least budgets</h2>"
+        + _table(("least budget", "bytes", "set by"), rows)
+        + f'<p class="note">{note}</p>'
+    )
 
 
 def _whatif(story: StepStory, answers: Sequence[Answer]) -> str:

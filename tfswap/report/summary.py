@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfswap.far_tier import COMPRESSED
+from tfswap.least_budget import LeastBudgets
 from tfswap.plan import SwapPlan
 from tfswap.report.address_map import AddressMap
 from tfswap.report.amounts import readable_bytes, readable_seconds
@@ -106,6 +107,7 @@ class Report(Mapping[str, Any]):
     predicted_step_s: float | None = None
     predicted_wait_s: float | None = None
     least_wait_s: float | None = None
+    least_budgets: LeastBudgets | None = None
     step_s: float | None = None
     bytes_out_per_step: int | None = None
     bytes_in_per_step: int | None = None
@@ -140,7 +142,8 @@ class Report(Mapping[str, Any]):
         """Writes one self-contained page.
 
         It has the summary; the load over time without and with swaps, who holds it, swaps, copies
-        and waits; a table of the buffers; maps of the addresses; what memory ran out of, if it did.
+        and waits; the least budgets; a table of the buffers; maps of the addresses; what memory ran
+        out of, if it did.
 
         Args:
             path: Of the file.
@@ -150,7 +153,14 @@ class Report(Mapping[str, Any]):
             OSError: The file cannot be written.
         """
         answers = self.story.what_if() if what_if and self.story is not None else ()
-        text = page(summary_lines(self), self.addresses, self.out_of_memory, self.story, answers)
+        text = page(
+            summary_lines(self),
+            self.addresses,
+            self.out_of_memory,
+            self.story,
+            answers,
+            self.least_budgets,
+        )
         Path(path).write_text(text, encoding="utf-8")
 
     def to_png(self, path: str | os.PathLike[str]) -> None:

@@ -21,21 +21,26 @@ scalars              int64[2]           resident_bytes, step_ns
 graph                uint8[]            profiles only; UTF-8, one a line: the fingerprint; the peak
                                         of the unswapped step, and that in the worst order of ops,
                                         in bytes; order edges, two names with a tab between them
+sections             uint8[]            profiles only, may be missing; UTF-8, one a line: a number
+                                        of sections, the least budget with them in bytes, the op
+                                        that sets it, with tabs between them
 ===================  =================  ===========================================================
 """
 
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfswap.profile import Profile
+from tfswap.section_floor import SectionFloor, section_floors
 from tfswap.timeline import Absence, Timeline
 
 FORMAT = "tfswap timeline 1"
@@ -59,6 +64,9 @@ _ARRAYS = {
     "consumers": np.uint8,
     "scalars": np.int64,
 }
+_OPTIONAL = {"graph": np.uint8, "sections": np.uint8}
+
+_SECTION_FLOOR = re.compile(r"([0-9]{1,19})\t([0-9]{1,19})\t(.+)")
 
 
 def save_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:
@@ -71,7 +79,11 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     peaks = (profile.unswapped_peak_bytes, profile.worst_peak_bytes)
     graph = [profile.fingerprint, *map(str, peaks)]
     graph += [f"{before}\t{after}" for before, after in profile.order]
-    _save({**_arrays(profile.timeline), "graph": _lines(graph)}, path)
+    arrays = {**_arrays(profile.timeline), "graph": _lines(graph)}
+    floors = [f"{floor.sections}\t{floor.bytes}\t{floor.op}" for floor in profile.section_floors]
+    if floors:
+        arrays["sections"] = _lines(floors)
+    _save(arrays, path)
 
 
 def _arrays(timeline: Timeline) -> dict[str, Any]:
@@ -110,7 +122,17 @@ def load_timeline(path: str | os.PathLike[str]) -> Timeline:
         ValueError: The file is not a timeline, or what it says cannot be.
         OSError: The file cannot be read.
     """
-    return _load(path)[0]
+    return _load(path).timeline
+
+
+def load_section_floors(path: str | os.PathLike[str]) -> tuple[SectionFloor, ...]:
+    """Reads the least budgets with sections that `save_profile` wrote; none if it had none.
+
+    Raises:
+        ValueError: The file is not a timeline, or what it says cannot be.
+        OSError: The file cannot be read.
+    """
+    return _load(path).section_floors
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
@@ -120,7 +142,8 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         ValueError: The file is not a profile, or what it says cannot be.
         OSError: The file cannot be read.
     """
-    timeline, graph = _load(path)
+    loaded = _load(path)
+    graph = loaded.graph
     if len(graph) < 3 or not all(line.isdecimal() for line in graph[1:3]):
         raise ValueError(
             f"{os.fspath(path)} holds a timeline without its graph, which no plan can be made for: "
@@ -130,10 +153,25 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     if any(len(edge) != 2 for edge in order):
         raise ValueError(f"{os.fspath(path)}: an order edge joins two nodes")
     edges = tuple((before, after) for before, after in order)
-    return Profile(timeline, graph[0], edges, int(graph[1]), int(graph[2]))
+    return Profile(
+        loaded.timeline,
+        graph[0],
+        edges,
+        int(graph[1]),
+        int(graph[2]),
+        section_floors=loaded.section_floors,
+    )
 
 
-def _load(path: str | os.PathLike[str]) -> tuple[Timeline, tuple[str, ...]]:
+class _Loaded(NamedTuple):
+    """What a file holds; the graph in lines."""
+
+    timeline: Timeline
+    graph: tuple[str, ...]
+    section_floors: tuple[SectionFloor, ...]
+
+
+def _load(path: str | os.PathLike[str]) -> _Loaded:
     name = os.fspath(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -142,10 +180,11 @@ def _load(path: str | os.PathLike[str]) -> tuple[Timeline, tuple[str, ...]]:
             raise ValueError(f"its arrays would take {whole_bytes} bytes")
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in _ARRAYS}
-            arrays["graph"] = archive["graph"] if "graph" in archive else _lines([])
+            for key in _OPTIONAL:
+                arrays[key] = archive[key] if key in archive else _lines([])
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
         raise ValueError(f"{name} is not a timeline of tfswap: {error}") from error
-    for key, dtype in {**_ARRAYS, "graph": np.uint8}.items():
+    for key, dtype in {**_ARRAYS, **_OPTIONAL}.items():
         if arrays[key].dtype != dtype:
             raise ValueError(f"{name}: {key} has type {arrays[key].dtype}, not {np.dtype(dtype)}")
     if _texts(arrays["format"]) != (FORMAT,):
@@ -154,9 +193,19 @@ def _load(path: str | os.PathLike[str]) -> tuple[Timeline, tuple[str, ...]]:
         timeline = _timeline(arrays)
         timeline.core  # noqa: B018  checks it
         graph = _texts(arrays["graph"])
+        floors = section_floors(map(_floor_record, _texts(arrays["sections"])))
     except (ValueError, IndexError) as error:
         raise ValueError(f"{name}: {error}") from error
-    return timeline, graph
+    return _Loaded(timeline, graph, floors)
+
+
+def _floor_record(line: str) -> dict[str, Any]:
+    match = _SECTION_FLOOR.fullmatch(line)
+    if match is None:
+        raise ValueError(
+            f"{line[:100]!r} is not a number of sections, bytes and an op with tabs between them"
+        )
+    return {"sections": int(match[1]), "bytes": int(match[2]), "op": match[3]}
 
 
 def _timeline(arrays: dict[str, Any]) -> Timeline:

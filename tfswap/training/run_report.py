@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
+from tfswap.least_budget import LeastBudgets
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planning import Planned
 from tfswap.profile import Profile
@@ -49,8 +50,9 @@ class RunReport:
         self.report = report
         self.log: TensorBoardLog | None = None
 
-    def profiled(self, profile: Profile) -> None:
-        """The step without swaps is known."""
+    def profiled(self, profile: Profile, least_budgets: LeastBudgets) -> None:
+        """The step without swaps is known, and what it can run in."""
+        self.report.least_budgets = least_budgets
         self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
         self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from tfswap.far_tier import COMPRESSED, FILE
 from tfswap.gpus import device_name
 from tfswap.grappler.graph import StepGraph
+from tfswap.least_budget import LeastBudgets, least_budgets
 from tfswap.machine import Machine
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan
@@ -119,6 +120,11 @@ class StepPlanner:
         """Writes the profile where the options say so."""
         if self._options.save_profile is not None and self.profile is not None:
             save_profile(self.profile, self._options.save_profile)
+
+    def least_budgets(self) -> LeastBudgets:
+        """What the profiled step can run in, at the least."""
+        assert self.profile is not None
+        return least_budgets(self.profile.timeline, self.machine, self.profile.section_floors)
 
     def plan(self) -> Planned:
         """Plans the step; its predicted peak is that of a measured step.

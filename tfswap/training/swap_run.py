@@ -458,7 +458,7 @@ class SwapRun:
         if self._devices.look_again():
             self.report.budget_bytes = self._devices.budget_bytes
             self._plan.note(budget_bytes=self._devices.budget_bytes)
-        self._filled.profiled(profile)
+        self._filled.profiled(profile, self._planner.least_budgets())
         self._search.add(self._tried(profile))
         more = self._search.next()
         if more is None:
@@ -494,10 +494,17 @@ class SwapRun:
         try:
             planned = self._planner.plan()
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
-            return Trial(sections, (self._planner, None), str(error))
+            return Trial(sections, (self._planner, None), self._advised(error))
         step_ns = planned.function.predicted_step_ns
         wait_ns = int(planned.assignment.result.stall_ns)
         return Trial(sections, (self._planner, planned), step_ns=step_ns, wait_ns=wait_ns)
+
+    def _advised(self, error: Exception) -> str:
+        """What is wrong, and which sections would do."""
+        least = self.report.least_budgets
+        if not isinstance(error, BudgetTooSmall) or self._plan.plan.sections > 1 or least is None:
+            return str(error)
+        return least.with_advice(error)
 
     def _try_sections(self, sections: int) -> None:
         """Begins again with so many: their graph is another one."""
@@ -522,7 +529,7 @@ class SwapRun:
         self._planner, planned = trial.kept
         profile = self._planner.profile
         assert profile is not None
-        self._filled.profiled(profile)
+        self._filled.profiled(profile, self._planner.least_budgets())
         if trial.problem:
             self._stay_with_bootstrap(trial.problem)
             return
@@ -544,7 +551,7 @@ class SwapRun:
         try:
             planned = self._planner.plan()
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
-            self._stay_with_bootstrap(str(error))
+            self._stay_with_bootstrap(self._advised(error))
             return False
         self._adopt_planned(planned)
         return True

@@ -1,4 +1,4 @@
-#include "grappler/section_rules.h"
+#include "grappler/batch_rules.h"
 
 #include <algorithm>
 #include <string>
@@ -7,6 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "grappler/elementwise_ops.h"
+#include "grappler/op_attributes.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
 
@@ -21,37 +23,31 @@ bool Divisible(const Dims& dims, int64_t count) {
   return dims && !dims->empty() && dims->front() > 0 && dims->front() % count == 0;
 }
 
-bool Flag(const OpView& op, const char* name) {
-  auto it = op.node->attr().find(name);
-  return it != op.node->attr().end() && it->second.b();
-}
-
-int64_t Integer(const OpView& op, const char* name) {
-  auto it = op.node->attr().find(name);
-  return it == op.node->attr().end() ? 0 : it->second.i();
-}
-
-const std::string& Text(const OpView& op, const char* name) {
-  static const auto* none = new std::string();
-  auto it = op.node->attr().find(name);
-  return it == op.node->attr().end() ? *none : it->second.s();
-}
-
 // All outputs are parts, of the inputs those at `parts`; those at `shapes` are constant shapes.
 Found Parts(const OpView& op, const std::vector<int>& parts, const std::vector<int>& shapes = {}) {
   Separation found;
-  found.inputs.assign(op.inputs.size(), Share::kWhole);
-  found.outputs.assign(op.outputs.size(), Yield::kPart);
+  found.inputs.resize(op.inputs.size());
+  found.outputs.resize(op.outputs.size());
   for (int input : parts) {
     if (input >= static_cast<int>(op.inputs.size())) return std::nullopt;
     if (!Divisible(op.inputs[input], op.count)) return std::nullopt;
-    found.inputs[input] = Share::kPart;
+    const Cut cut = EvenCut(0, op.inputs[input]->front(), op.count);
+    found.inputs[input].share = Share::kPart;
+    for (int64_t s = 0; s < op.count; ++s) found.inputs[input].pieces.push_back(cut.part(s));
   }
   for (int input : shapes) {
-    const auto shape = op.constant(input);
+    auto shape = op.constant(input);
     if (!shape || shape->empty()) return std::nullopt;
-    if (shape->front() != -1 && shape->front() % op.count != 0) return std::nullopt;
-    found.inputs[input] = Share::kShape;
+    if (shape->front() != -1) {
+      if (shape->front() % op.count != 0) return std::nullopt;
+      shape->front() /= op.count;
+    }
+    found.inputs[input].share = Share::kInts;
+    found.inputs[input].ints.assign(op.count, *shape);
+  }
+  for (size_t output = 0; output < op.outputs.size(); ++output) {
+    if (!Divisible(op.outputs[output], op.count)) continue;
+    found.outputs[output].cut = EvenCut(0, op.outputs[output]->front(), op.count);
   }
   return found;
 }
@@ -59,7 +55,9 @@ Found Parts(const OpView& op, const std::vector<int>& parts, const std::vector<i
 // The same, where the only output is a sum over axis 0, or a mean.
 Found Reduced(const OpView& op, const std::vector<int>& parts, Yield yield) {
   Found found = Parts(op, parts);
-  if (found) found->outputs.assign(op.outputs.size(), yield);
+  if (!found) return std::nullopt;
+  const Cut even = EvenCut(0, op.count, op.count);
+  found->outputs.assign(op.outputs.size(), OutputPart{yield, even});
   return found;
 }
 
@@ -136,8 +134,8 @@ Found Pooling(const OpView& op) {
 Found Product(const OpView& op) {
   if (op.inputs.size() < 2) return std::nullopt;
   const bool a_across = Flag(op, "transpose_a"), b_across = Flag(op, "transpose_b");
-  if (op.batched[0] && !a_across && !op.batched[1]) return Fused(op);
-  if (op.node->op() == "MatMul" && op.batched[0] && op.batched[1] && a_across && !b_across) {
+  if (op.IsBatched(0) && !a_across && !op.IsBatched(1)) return Fused(op);
+  if (op.node->op() == "MatMul" && op.IsBatched(0) && op.IsBatched(1) && a_across && !b_across) {
     return Reduced(op, {0, 1}, Yield::kSum);
   }
   return std::nullopt;
@@ -157,7 +155,7 @@ Found Einsum(const OpView& op) {
   if (inputs.size() != op.inputs.size()) return std::nullopt;
   char batch = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!op.batched[i]) continue;
+    if (!op.IsBatched(i)) continue;
     if (inputs[i].empty() || (batch != 0 && inputs[i][0] != batch)) return std::nullopt;
     batch = inputs[i][0];
   }
@@ -312,7 +310,7 @@ Found Gather(const OpView& op) {
   const auto axis = op.constant(2);
   if (!axis || axis->size() != 1) return std::nullopt;
   if (Integer(op, "batch_dims") > 0) return axis->front() > 0 ? FirstTwo(op) : std::nullopt;
-  return axis->front() == 0 && !op.batched[0] ? Parts(op, {1}) : std::nullopt;
+  return axis->front() == 0 && !op.IsBatched(0) ? Parts(op, {1}) : std::nullopt;
 }
 
 Found SegmentSum(const OpView& op) { return Reduced(op, {0, 1}, Yield::kSum); }
@@ -329,88 +327,7 @@ void Set(std::unordered_map<std::string, Rule>* rules, const Rule& rule,
 const std::unordered_map<std::string, Rule>& Rules() {
   static const auto* rules = [] {
     auto* made = new std::unordered_map<std::string, Rule>();
-    Set(made, Elementwise,
-        {"Abs",
-         "Add",
-         "AddN",
-         "AddV2",
-         "BitwiseAnd",
-         "Cast",
-         "Ceil",
-         "Cos",
-         "Div",
-         "DivNoNan",
-         "Elu",
-         "EluGrad",
-         "Equal",
-         "Erf",
-         "Erfc",
-         "Exp",
-         "Expm1",
-         "Floor",
-         "FloorDiv",
-         "FloorMod",
-         "Greater",
-         "GreaterEqual",
-         "Identity",
-         "Inv",
-         "InvGrad",
-         "IsFinite",
-         "IsNan",
-         "LeakyRelu",
-         "LeakyReluGrad",
-         "Less",
-         "LessEqual",
-         "Log",
-         "Log1p",
-         "LogicalAnd",
-         "LogicalNot",
-         "LogicalOr",
-         "Maximum",
-         "Minimum",
-         "Mul",
-         "MulNoNan",
-         "Neg",
-         "NotEqual",
-         "OnesLike",
-         "Pow",
-         "PreventGradient",
-         "RealDiv",
-         "Reciprocal",
-         "ReciprocalGrad",
-         "Relu",
-         "Relu6",
-         "Relu6Grad",
-         "ReluGrad",
-         "Round",
-         "Rsqrt",
-         "RsqrtGrad",
-         "SelectV2",
-         "Selu",
-         "SeluGrad",
-         "Sigmoid",
-         "SigmoidGrad",
-         "Sign",
-         "Sin",
-         "Snapshot",
-         "Softplus",
-         "SoftplusGrad",
-         "Softsign",
-         "SoftsignGrad",
-         "Sqrt",
-         "SqrtGrad",
-         "Square",
-         "SquaredDifference",
-         "StopGradient",
-         "Sub",
-         "Tan",
-         "Tanh",
-         "TanhGrad",
-         "_UnaryOpsComposition",
-         "Xdivy",
-         "Xlog1py",
-         "Xlogy",
-         "ZerosLike"});
+    Set(made, Elementwise, ElementwiseOps());
     Set(made, Bitcast, {"Bitcast"});
     Set(made, Select, {"Select"});
     Set(made, First,
@@ -457,17 +374,13 @@ const std::unordered_map<std::string, Rule>& Rules() {
 
 }  // namespace
 
-std::optional<Separation> Separate(const OpView& op) {
+std::optional<Separation> SeparateByBatch(const OpView& op) {
   const auto rule = Rules().find(op.node->op());
   if (rule == Rules().end()) return std::nullopt;
   Found found = rule->second(op);
   if (!found) return std::nullopt;
-  // Whatever is made from the batch must be cut: all of it is never there.
-  for (size_t i = 0; i < op.inputs.size(); ++i) {
-    if (op.batched[i] && found->inputs[i] == Share::kWhole) return std::nullopt;
-  }
   for (size_t i = 0; i < op.outputs.size(); ++i) {
-    if (found->outputs[i] == Yield::kPart && !Divisible(op.outputs[i], op.count)) {
+    if (found->outputs[i].yield == Yield::kPart && !Divisible(op.outputs[i], op.count)) {
       return std::nullopt;
     }
   }

@@ -1,0 +1,20 @@
+#ifndef TFSWAP_GRAPPLER_OP_ATTRIBUTES_H_
+#define TFSWAP_GRAPPLER_OP_ATTRIBUTES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "grappler/separation.h"
+
+namespace tfswap {
+
+// An op's attributes; what is not there is false, 0 or empty.
+bool Flag(const OpView& op, const char* name);
+int64_t Integer(const OpView& op, const char* name);
+std::vector<int64_t> Integers(const OpView& op, const char* name);
+const std::string& Text(const OpView& op, const char* name);
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_GRAPPLER_OP_ATTRIBUTES_H_

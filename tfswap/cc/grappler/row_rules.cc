@@ -1,0 +1,645 @@
+#include "grappler/row_rules.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "grappler/elementwise_ops.h"
+#include "grappler/op_attributes.h"
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/types.pb.h"
+
+namespace tfswap {
+
+namespace {
+
+using Found = std::optional<Separation>;
+// What a rule begins with: how its input or, without one, its output is to be cut.
+using Rule = std::function<Found(const OpView&, const std::optional<Cut>& wanted)>;
+
+constexpr int kRows = 1, kColumns = 2;
+constexpr int kImageRank = 4;
+
+bool IsKnown(const Dims& dims) {
+  return dims && std::all_of(dims->begin(), dims->end(), [](int64_t extent) { return extent > 0; });
+}
+
+int64_t Product(const std::vector<int64_t>& dims, size_t begin, size_t end) {
+  int64_t product = 1;
+  for (size_t i = begin; i < end; ++i) product *= dims[i];
+  return product;
+}
+
+// The cut of the first input that has one.
+std::optional<int> FirstBatched(const OpView& op) {
+  for (size_t i = 0; i < op.cuts.size(); ++i) {
+    if (op.cuts[i]) return static_cast<int>(i);
+  }
+  return std::nullopt;
+}
+
+InputPart PartsOf(const Cut& cut) {
+  InputPart input{Share::kPart, cut.axis, {}, {}, {}};
+  for (int64_t s = 0; s < cut.count(); ++s) input.pieces.push_back(cut.part(s));
+  return input;
+}
+
+// Nothing of the inputs; all outputs are parts.
+Separation Begun(const OpView& op, const Cut& cut) {
+  Separation found;
+  found.inputs.resize(op.inputs.size());
+  found.outputs.assign(op.outputs.size(), OutputPart{Yield::kPart, cut});
+  return found;
+}
+
+// The first input by its parts; all outputs by the same.
+Found Alike(const OpView& op, const Cut& cut) {
+  Separation found = Begun(op, cut);
+  found.inputs[0] = PartsOf(cut);
+  return found;
+}
+
+// Constants of each section: an input's own, but for one number.
+InputPart IntsWith(const std::vector<int64_t>& ints, size_t at, const Cut& cut) {
+  InputPart input{Share::kInts, 0, {}, {}, {}};
+  for (int64_t s = 0; s < cut.count(); ++s) {
+    input.ints.push_back(ints);
+    const Piece part = cut.part(s);
+    if (ints[at] != -1) input.ints.back()[at] = part.end - part.begin;
+  }
+  return input;
+}
+
+// Inputs are broadcast to the output; those that have the cut axis, give parts of it.
+Found Elementwise(const OpView& op, const std::optional<Cut>& wanted) {
+  if (op.outputs.empty() || !IsKnown(op.outputs[0])) return std::nullopt;
+  const std::vector<int64_t>& out = *op.outputs[0];
+  std::optional<Cut> cut = wanted;
+  if (const auto first = FirstBatched(op)) {
+    cut = op.cuts[*first];
+    if (!IsKnown(op.inputs[*first])) return std::nullopt;
+    cut->axis += static_cast<int>(out.size() - op.inputs[*first]->size());
+  }
+  if (!cut || cut->axis < 0 || cut->axis >= static_cast<int>(out.size())) return std::nullopt;
+  if (cut->bounds.back() != out[cut->axis]) return std::nullopt;
+  Separation found = Begun(op, *cut);
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!IsKnown(op.inputs[i])) return std::nullopt;
+    const std::vector<int64_t>& in = *op.inputs[i];
+    const int axis = cut->axis - static_cast<int>(out.size() - in.size());
+    if (axis < 0 || in[axis] == 1) continue;
+    if (in[axis] != out[cut->axis]) return std::nullopt;
+    found.inputs[i] = PartsOf({axis, cut->bounds});
+  }
+  return found;
+}
+
+// What is alike in shape only.
+Found Select(const OpView& op, const std::optional<Cut>& wanted) {
+  const bool alike = op.inputs.size() == 3 && op.inputs[0] == op.inputs[1];
+  return alike ? Elementwise(op, wanted) : std::nullopt;
+}
+
+Found Bitcast(const OpView& op, const std::optional<Cut>& wanted) {
+  const bool alike = !op.outputs.empty() && op.inputs[0] == op.outputs[0];
+  return alike ? Elementwise(op, wanted) : std::nullopt;
+}
+
+bool IsChannelsLast(const OpView& op) {
+  const std::string& format = Text(op, "data_format");
+  return format.empty() || format == "NHWC";
+}
+
+// The last axis is what it works on, or along.
+Found LastAxis(const OpView& op, const std::optional<Cut>&) {
+  const auto& cut = op.cuts[0];
+  if (!cut || !IsChannelsLast(op) || cut->axis + 1 >= static_cast<int>(op.inputs[0]->size())) {
+    return std::nullopt;
+  }
+  return Alike(op, *cut);
+}
+
+Found BiasGradient(const OpView& op, const std::optional<Cut>& wanted) {
+  Found found = LastAxis(op, wanted);
+  if (found) found->outputs[0].yield = Yield::kSum;
+  return found;
+}
+
+// How rows of an input and of an output belong together.
+struct Window {
+  int64_t stride = 1;
+  int64_t extent = 1;  // rows that it covers
+  int64_t top = 0, left = 0, right = 0;
+  int64_t in_rows = 0, out_rows = 0;
+
+  // Rows of the input, maybe beyond it, that rows of the output are made from.
+  Piece Covered(Piece out) const {
+    return {out.begin * stride - top, (out.end - 1) * stride - top + extent};
+  }
+  Piece Inside(Piece in) const {
+    return {std::max<int64_t>(in.begin, 0), std::min(in.end, in_rows)};
+  }
+  std::vector<int64_t> Paddings(Piece covered) const {
+    const int64_t above = std::max<int64_t>(-covered.begin, 0);
+    const int64_t below = std::max<int64_t>(covered.end - in_rows, 0);
+    return {0, 0, above, below, left, right, 0, 0};
+  }
+};
+
+// `extents` are rows and columns of a window, `in` and `out` the shapes.
+std::optional<Window> WindowOf(const OpView& op, const Dims& in, const Dims& out,
+                               std::vector<int64_t> extents) {
+  const std::vector<int64_t> strides = Integers(op, "strides");
+  const std::vector<int64_t> dilations = Integers(op, "dilations");
+  if (!IsChannelsLast(op) || !IsKnown(in) || !IsKnown(out) || in->size() != kImageRank ||
+      out->size() != kImageRank || strides.size() != kImageRank) {
+    return std::nullopt;
+  }
+  if (dilations.size() == kImageRank) {
+    for (int i = 0; i < 2; ++i) extents[i] = (extents[i] - 1) * dilations[kRows + i] + 1;
+  }
+  Window window{strides[kRows], extents[0], 0, 0, 0, (*in)[kRows], (*out)[kRows]};
+  const std::string& padding = Text(op, "padding");
+  if (padding == "SAME") {
+    const auto all = [&](int axis) {
+      return std::max<int64_t>(
+          ((*out)[axis] - 1) * strides[axis] + extents[axis - kRows] - (*in)[axis], 0);
+    };
+    window.top = all(kRows) / 2;
+    window.left = all(kColumns) / 2;
+    window.right = all(kColumns) - window.left;
+  } else if (padding == "EXPLICIT") {
+    const std::vector<int64_t> paddings = Integers(op, "explicit_paddings");
+    if (paddings.size() != 2 * kImageRank) return std::nullopt;
+    window.top = paddings[2 * kRows];
+    window.left = paddings[2 * kColumns];
+    window.right = paddings[2 * kColumns + 1];
+  } else if (padding != "VALID") {
+    return std::nullopt;
+  }
+  return window;
+}
+
+// The output is cut, and its windows' rows of the inputs at `images` are read.
+Found Forward(const OpView& op, const Window& window, const std::vector<int>& images) {
+  Separation found = Begun(op, EvenCut(kRows, window.out_rows, op.count));
+  for (int64_t s = 0; s < op.count; ++s) {
+    const Piece covered = window.Covered(found.outputs[0].cut.part(s));
+    const Piece inside = window.Inside(covered);
+    if (inside.begin >= inside.end) return std::nullopt;
+    found.paddings.push_back(window.Paddings(covered));
+    for (int image : images) {
+      found.inputs[image].share = Share::kPart;
+      found.inputs[image].axis = kRows;
+      found.inputs[image].pieces.push_back(inside);
+    }
+  }
+  return found;
+}
+
+// A gradient of the input: rows of it are cut, and computed are all of the windows that touch them.
+struct Backward {
+  std::vector<Piece> out;   // rows of the gradient that is given
+  std::vector<Piece> made;  // rows that the op makes of them, maybe beyond the input
+  Separation found;
+};
+
+std::optional<Backward> BackwardBy(const OpView& op, const Window& window) {
+  const Cut cut = EvenCut(kRows, window.in_rows, op.count);
+  Backward backward{{}, {}, Begun(op, cut)};
+  for (int64_t s = 0; s < op.count; ++s) {
+    const Piece part = cut.part(s);
+    // The first window that reaches the part, or the last that begins before it.
+    const int64_t reaching = (part.begin + window.top - window.extent) / window.stride + 1;
+    const int64_t begun = (part.begin + window.top) / window.stride;
+    const int64_t begin = part.begin + window.top < window.extent ? 0 : std::min(reaching, begun);
+    const int64_t end = std::min((part.end - 1 + window.top) / window.stride + 1, window.out_rows);
+    if (begin >= end) return std::nullopt;
+    Piece made = window.Covered({begin, end});
+    const int64_t untouched = part.end - made.end;  // rows between windows, or behind the last
+    if (made.begin > part.begin || untouched >= window.stride) return std::nullopt;
+    made.end = std::max(made.end, part.end);
+    backward.out.push_back({begin, end});
+    backward.made.push_back(made);
+    std::vector<int64_t> shape = *op.outputs[0];
+    Kept kept;
+    kept.begin = {0, part.begin - made.begin, window.left, 0};
+    shape[kRows] = part.end - part.begin;
+    kept.size = shape;
+    shape[kRows] = made.end - made.begin;
+    shape[kColumns] += window.left + window.right;
+    kept.made = std::move(shape);
+    backward.found.kept.push_back(std::move(kept));
+  }
+  // What is beyond the input is made too, and not kept: oneDNN has no gradients of explicit
+  // padding.
+  backward.found.paddings.assign(op.count, std::vector<int64_t>(2 * kImageRank, 0));
+  return backward;
+}
+
+// The sizes of what each section's gradient makes.
+InputPart MadeSizes(const Backward& backward) {
+  InputPart input;
+  input.share = Share::kInts;
+  for (const Kept& kept : backward.found.kept) input.ints.push_back(kept.made);
+  return input;
+}
+
+InputPart Rows(const std::vector<Piece>& pieces) { return {Share::kPart, kRows, pieces, {}, {}}; }
+
+std::vector<int64_t> ExtentsOf(const Dims& filter) { return {(*filter)[0], (*filter)[1]}; }
+
+// What is fused behind it has an element a channel.
+Found Convolution(const OpView& op, const std::optional<Cut>&) {
+  if (op.inputs.size() < 2 || !op.cuts[0] || !IsKnown(op.inputs[1])) return std::nullopt;
+  for (size_t i = 2; i < op.inputs.size(); ++i) {
+    const Dims& fused = op.inputs[i];
+    if (!IsKnown(fused)) return std::nullopt;
+    if (fused->size() > 1 && Product(*fused, 0, fused->size() - 1) != 1) return std::nullopt;
+  }
+  const auto window = WindowOf(op, op.inputs[0], op.outputs[0], ExtentsOf(op.inputs[1]));
+  return window ? Forward(op, *window, {0}) : std::nullopt;
+}
+
+Found FilterGradient(const OpView& op, const std::optional<Cut>&) {
+  if (op.inputs.size() != 3 || !IsKnown(op.outputs[0])) return std::nullopt;
+  const auto window = WindowOf(op, op.inputs[0], op.inputs[2], ExtentsOf(op.outputs[0]));
+  if (!window) return std::nullopt;
+  Found found = Forward(op, *window, {0});
+  if (!found) return std::nullopt;
+  found->inputs[2] = PartsOf(found->outputs[0].cut);
+  found->outputs[0].yield = Yield::kSum;
+  // oneDNN has no gradients of explicit padding.
+  std::swap(found->inputs[0].zeros, found->paddings);
+  found->paddings.assign(op.count, std::vector<int64_t>(2 * kImageRank, 0));
+  return found;
+}
+
+Found InputGradient(const OpView& op, const std::optional<Cut>&) {
+  if (op.inputs.size() != 3 || !IsKnown(op.inputs[1])) return std::nullopt;
+  const auto sizes = op.constant(0);
+  const auto window = WindowOf(op, op.outputs[0], op.inputs[2], ExtentsOf(op.inputs[1]));
+  if (!window || !sizes || sizes->size() != kImageRank) return std::nullopt;
+  auto backward = BackwardBy(op, *window);
+  if (!backward) return std::nullopt;
+  backward->found.inputs[0] = MadeSizes(*backward);
+  backward->found.inputs[2] = Rows(backward->out);
+  return std::move(backward->found);
+}
+
+// Pools that pad nothing.
+std::optional<Window> PoolOf(const OpView& op, const Dims& in, const Dims& out) {
+  const std::vector<int64_t> extents = Integers(op, "ksize");
+  if (extents.size() != kImageRank || extents[0] != 1 || extents[3] != 1) return std::nullopt;
+  auto window = WindowOf(op, in, out, {extents[kRows], extents[kColumns]});
+  if (!window || window->left != 0 || window->right != 0 || window->top != 0) return std::nullopt;
+  const Piece covered = window->Covered({0, window->out_rows});
+  return covered.end <= window->in_rows ? window : std::nullopt;
+}
+
+Found Pool(const OpView& op, const std::optional<Cut>&) {
+  if (!op.cuts[0]) return std::nullopt;
+  const auto window = PoolOf(op, op.inputs[0], op.outputs[0]);
+  return window ? Forward(op, *window, {0}) : std::nullopt;
+}
+
+Found PoolGradient(const OpView& op, const std::optional<Cut>&) {
+  const bool of_mean = op.node->op() == "AvgPoolGrad";
+  const size_t given = of_mean ? 1 : 2;
+  if (op.inputs.size() != given + 1) return std::nullopt;
+  const auto window = PoolOf(op, op.outputs[0], op.inputs[given]);
+  if (!window) return std::nullopt;
+  auto backward = BackwardBy(op, *window);
+  if (!backward) return std::nullopt;
+  Separation& found = backward->found;
+  found.inputs[given] = Rows(backward->out);
+  if (!of_mean) {
+    found.inputs[0] = Rows(backward->made);
+    found.inputs[1] = Rows(backward->out);
+    return std::move(found);
+  }
+  const auto sizes = op.constant(0);
+  if (!sizes || sizes->size() != kImageRank) return std::nullopt;
+  found.inputs[0] = MadeSizes(*backward);
+  return std::move(found);
+}
+
+// Padded at its ends are the first and the last part.
+Found Pad(const OpView& op, const std::optional<Cut>&) {
+  const auto paddings = op.constant(1);
+  if (!op.cuts[0] || !paddings || !IsKnown(op.outputs[0])) return std::nullopt;
+  const int axis = op.cuts[0]->axis;
+  const int64_t before = paddings->at(2 * axis), extent = (*op.inputs[0])[axis];
+  Separation found = Begun(op, EvenCut(axis, (*op.outputs[0])[axis], op.count));
+  found.inputs[0] = {Share::kPart, axis, {}, {}, {}};
+  found.inputs[1].share = Share::kInts;
+  for (int64_t s = 0; s < op.count; ++s) {
+    const Piece part = found.outputs[0].cut.part(s);
+    const Piece inside = {std::max<int64_t>(part.begin - before, 0),
+                          std::min(part.end - before, extent)};
+    if (inside.begin >= inside.end) return std::nullopt;
+    found.inputs[0].pieces.push_back(inside);
+    std::vector<int64_t> own = *paddings;
+    own[2 * axis] = inside.begin - (part.begin - before);
+    own[2 * axis + 1] = part.end - before - inside.end;
+    found.inputs[1].ints.push_back(std::move(own));
+  }
+  return found;
+}
+
+Found Slice(const OpView& op, const std::optional<Cut>&) {
+  const auto begin = op.constant(1), size = op.constant(2);
+  if (!op.cuts[0] || !begin || !size || !IsKnown(op.outputs[0])) return std::nullopt;
+  Cut cut = *op.cuts[0];
+  const int64_t skipped = begin->at(cut.axis);
+  const int64_t extent = (*op.outputs[0])[cut.axis];
+  if (extent != (*op.inputs[0])[cut.axis]) {
+    if (extent < op.count) return std::nullopt;
+    cut = EvenCut(cut.axis, extent, op.count);
+  }
+  Separation found = Begun(op, cut);
+  found.inputs[0] = PartsOf(cut);
+  for (Piece& piece : found.inputs[0].pieces) {
+    piece.begin += skipped;
+    piece.end += skipped;
+  }
+  std::vector<int64_t> from_start = *begin;
+  from_start[cut.axis] = 0;
+  found.inputs[1] = {Share::kInts, 0, {}, {}, {}};
+  found.inputs[1].ints.assign(op.count, from_start);
+  std::vector<int64_t> all = *size;
+  all[cut.axis] = extent;
+  found.inputs[2] = IntsWith(all, cut.axis, cut);
+  return found;
+}
+
+// Whether a slice takes all of an axis of what has so many, and axes before it stay.
+bool TakesAll(const OpView& op, int axis, int rank) {
+  const auto strides = op.constant(3);
+  const int64_t ellipsis = Integer(op, "ellipsis_mask");
+  if (!strides || Integer(op, "new_axis_mask") != 0) return false;
+  const int given = static_cast<int>(strides->size());
+  int skipped = given;  // the ellipsis' place
+  for (int i = given - 1; i >= 0; --i) {
+    if ((ellipsis >> i & 1) != 0) skipped = i;
+  }
+  const auto bits_before = [](int i) { return (int64_t{1} << i) - 1; };
+  const int64_t shrunk = Integer(op, "shrink_axis_mask");
+  if (axis >= skipped) {
+    const bool is_skipped = skipped == given || axis < rank - (given - skipped - 1);
+    return is_skipped && (shrunk & bits_before(skipped)) == 0;
+  }
+  const bool all = (Integer(op, "begin_mask") >> axis & 1) != 0 &&
+                   (Integer(op, "end_mask") >> axis & 1) != 0 && strides->at(axis) == 1;
+  return all && (shrunk & bits_before(axis + 1)) == 0;
+}
+
+Found StridedSlice(const OpView& op, const std::optional<Cut>&) {
+  if (!op.cuts[0] || !op.inputs[0]) return std::nullopt;
+  const int rank = static_cast<int>(op.inputs[0]->size());
+  return TakesAll(op, op.cuts[0]->axis, rank) ? Alike(op, *op.cuts[0]) : std::nullopt;
+}
+
+Found StridedSliceGradient(const OpView& op, const std::optional<Cut>&) {
+  const auto shape = op.constant(0);
+  if (!shape || op.inputs.size() != 5 || !op.cuts[4]) return std::nullopt;
+  const Cut& cut = *op.cuts[4];
+  if (!TakesAll(op, cut.axis, static_cast<int>(shape->size()))) return std::nullopt;
+  Separation found = Begun(op, cut);
+  found.inputs[0] = IntsWith(*shape, cut.axis, cut);
+  found.inputs[4] = PartsOf(cut);
+  return found;
+}
+
+std::optional<int64_t> ConstantAxis(const OpView& op, int input, const Dims& of) {
+  const auto axis = op.constant(input);
+  if (!axis || axis->size() != 1 || !of) return std::nullopt;
+  return axis->front() < 0 ? axis->front() + static_cast<int64_t>(of->size()) : axis->front();
+}
+
+Found Concat(const OpView& op, const std::optional<Cut>&) {
+  const auto first = FirstBatched(op);
+  const auto last = op.inputs.size() - 1;
+  if (!first) return std::nullopt;
+  const auto axis = ConstantAxis(op, static_cast<int>(last), op.inputs[0]);
+  const Cut& cut = *op.cuts[*first];
+  if (!axis || *axis == cut.axis) return std::nullopt;
+  Separation found = Begun(op, cut);
+  for (size_t i = 0; i < last; ++i) {
+    if (!IsKnown(op.inputs[i]) || (*op.inputs[i])[cut.axis] != cut.bounds.back()) {
+      return std::nullopt;
+    }
+    found.inputs[i] = PartsOf(cut);
+  }
+  return found;
+}
+
+Found Split(const OpView& op, const std::optional<Cut>&) {
+  const bool even = op.node->op() == "Split";
+  const int value = even ? 1 : 0;
+  const auto axis = ConstantAxis(op, even ? 0 : 2, op.inputs[value]);
+  if (!op.cuts[value] || !axis || *axis == op.cuts[value]->axis) return std::nullopt;
+  Separation found = Begun(op, *op.cuts[value]);
+  found.inputs[value] = PartsOf(*op.cuts[value]);
+  return found;
+}
+
+// Over constant axes.
+Found Reduction(const OpView& op, const std::optional<Cut>&) {
+  const auto axes = op.constant(1);
+  if (!op.cuts[0] || !axes || !op.inputs[0]) return std::nullopt;
+  const int64_t rank = op.inputs[0]->size();
+  Cut cut = *op.cuts[0];
+  bool over = false;
+  int before = 0;
+  for (int64_t axis : *axes) {
+    if (axis < 0) axis += rank;
+    over = over || axis == cut.axis;
+    before += axis < cut.axis ? 1 : 0;
+  }
+  Found found = Alike(op, cut);
+  if (!over) {
+    if (!Flag(op, "keep_dims")) found->outputs[0].cut.axis -= before;
+    return found;
+  }
+  const bool is_float =
+      op.node->attr().count("T") > 0 && op.node->attr().at("T").type() == tensorflow::DT_FLOAT;
+  if (op.node->op() == "Sum") {
+    found->outputs[0].yield = Yield::kSum;
+  } else if (op.node->op() == "Mean" && is_float) {
+    found->outputs[0].yield = Yield::kMean;
+  } else {
+    return std::nullopt;
+  }
+  return found;
+}
+
+Found ArgReduction(const OpView& op, const std::optional<Cut>&) {
+  const auto axis = ConstantAxis(op, 1, op.inputs[0]);
+  if (!op.cuts[0] || !axis || *axis == op.cuts[0]->axis) return std::nullopt;
+  Found found = Alike(op, *op.cuts[0]);
+  if (*axis < op.cuts[0]->axis) --found->outputs[0].cut.axis;
+  return found;
+}
+
+// What is repeated along other axes, or along the cut one from a single row.
+Found Tile(const OpView& op, const std::optional<Cut>& wanted) {
+  const auto multiples = op.constant(1);
+  if (!multiples) return std::nullopt;
+  if (op.cuts[0]) {
+    const bool apart = multiples->at(op.cuts[0]->axis) == 1;
+    return apart ? Alike(op, *op.cuts[0]) : std::nullopt;
+  }
+  if (!wanted || !IsKnown(op.inputs[0]) || (*op.inputs[0])[wanted->axis] != 1) return std::nullopt;
+  Separation found = Begun(op, *wanted);
+  found.inputs[1] = IntsWith(*multiples, wanted->axis, *wanted);
+  return found;
+}
+
+Found BroadcastTo(const OpView& op, const std::optional<Cut>& wanted) {
+  const auto shape = op.constant(1);
+  if (!shape || op.cuts[0] || !wanted || !IsKnown(op.inputs[0])) return std::nullopt;
+  const auto in = op.inputs[0]->size(), out = shape->size();
+  const int axis = wanted->axis - static_cast<int>(out - in);
+  if (axis >= 0 && (*op.inputs[0])[axis] != 1) return std::nullopt;
+  Separation found = Begun(op, *wanted);
+  found.inputs[1] = IntsWith(*shape, wanted->axis, *wanted);
+  return found;
+}
+
+Found Fill(const OpView& op, const std::optional<Cut>& wanted) {
+  const auto shape = op.constant(0);
+  if (!shape || !wanted) return std::nullopt;
+  Separation found = Begun(op, *wanted);
+  found.inputs[0] = IntsWith(*shape, wanted->axis, *wanted);
+  return found;
+}
+
+// The same elements under another shape: the cut's places among them stay.
+std::optional<Cut> Reshaped(const Cut& cut, const Dims& in, const Dims& out) {
+  if (!IsKnown(in) || !IsKnown(out) || Product(*in, 0, cut.axis) != 1) return std::nullopt;
+  const int64_t inner = Product(*in, cut.axis + 1, in->size());
+  size_t axis = 0;
+  while (axis < out->size() && (*out)[axis] == 1) ++axis;
+  if (axis == out->size()) return std::nullopt;
+  const int64_t each = Product(*out, axis + 1, out->size());
+  Cut found{static_cast<int>(axis), {}};
+  for (int64_t bound : cut.bounds) {
+    if (bound * inner % each != 0) return std::nullopt;
+    found.bounds.push_back(bound * inner / each);
+  }
+  for (int64_t s = 0; s < found.count(); ++s) {
+    if (found.bounds[s] >= found.bounds[s + 1]) return std::nullopt;
+  }
+  return found;
+}
+
+Found Reshape(const OpView& op, const std::optional<Cut>&) {
+  if (!op.cuts[0]) return std::nullopt;
+  const auto cut = Reshaped(*op.cuts[0], op.inputs[0], op.outputs[0]);
+  if (!cut) return std::nullopt;
+  Found found = Alike(op, *op.cuts[0]);
+  found->outputs[0].cut = *cut;
+  if (op.node->op() != "Reshape") return found;
+  const auto shape = op.constant(1);
+  if (!shape || shape->size() != op.outputs[0]->size()) return std::nullopt;
+  found->inputs[1] = IntsWith(*shape, cut->axis, *cut);
+  return found;
+}
+
+Found Squeeze(const OpView& op, const std::optional<Cut>& wanted) {
+  return Integers(op, "squeeze_dims").empty() ? std::nullopt : Reshape(op, wanted);
+}
+
+Found Transpose(const OpView& op, const std::optional<Cut>&) {
+  const auto order = op.constant(1);
+  if (!op.cuts[0] || !order) return std::nullopt;
+  Found found = Alike(op, *op.cuts[0]);
+  const auto at = std::find(order->begin(), order->end(), op.cuts[0]->axis);
+  if (at == order->end()) return std::nullopt;
+  found->outputs[0].cut.axis = static_cast<int>(at - order->begin());
+  return found;
+}
+
+// Each row of a matrix by itself; labels are a vector, or a matrix too.
+Found CrossEntropy(const OpView& op, const std::optional<Cut>&) {
+  const auto first = FirstBatched(op);
+  if (!first || op.cuts[*first]->axis != 0 || op.inputs.size() != 2) return std::nullopt;
+  Separation found = Begun(op, *op.cuts[*first]);
+  for (int i = 0; i < 2; ++i) {
+    if (!IsKnown(op.inputs[i]) || op.inputs[i]->front() != op.cuts[*first]->bounds.back()) {
+      return std::nullopt;
+    }
+    found.inputs[i] = PartsOf(*op.cuts[*first]);
+  }
+  return found;
+}
+
+// A matrix's rows by another one, or its gradient.
+Found MatrixProduct(const OpView& op, const std::optional<Cut>&) {
+  if (op.inputs.size() != 2 || !op.cuts[0] || op.cuts[0]->axis != 0) return std::nullopt;
+  if (Flag(op, "transpose_b") && op.IsBatched(1)) return std::nullopt;
+  Found found = Alike(op, *op.cuts[0]);
+  if (!Flag(op, "transpose_a")) return op.IsBatched(1) ? std::nullopt : found;
+  if (!op.IsBatched(1) || op.cuts[1]->axis != 0) return std::nullopt;
+  found->inputs[1] = PartsOf(*op.cuts[0]);
+  found->outputs[0].yield = Yield::kSum;
+  return found;
+}
+
+Found OneHot(const OpView& op, const std::optional<Cut>&) {
+  return op.cuts[0] && Integer(op, "axis") == -1 ? Alike(op, *op.cuts[0]) : std::nullopt;
+}
+
+void Set(std::unordered_map<std::string, Rule>* rules, const Rule& rule,
+         const std::vector<std::string>& ops) {
+  for (const std::string& op : ops) (*rules)[op] = rule;
+}
+
+const std::unordered_map<std::string, Rule>& Rules() {
+  static const auto* rules = [] {
+    auto* made = new std::unordered_map<std::string, Rule>();
+    Set(made, Elementwise, ElementwiseOps());
+    Set(made, Bitcast, {"Bitcast"});
+    Set(made, Select, {"Select"});
+    Set(made, LastAxis, {"BiasAdd", "LRN", "LogSoftmax", "Softmax"});
+    Set(made, BiasGradient, {"BiasAddGrad"});
+    Set(made, Convolution, {"Conv2D", "DepthwiseConv2dNative", "_FusedConv2D"});
+    Set(made, FilterGradient, {"Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"});
+    Set(made, InputGradient, {"Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput"});
+    Set(made, Pool, {"AvgPool", "MaxPool"});
+    Set(made, PoolGradient, {"AvgPoolGrad", "MaxPoolGrad"});
+    Set(made, Pad, {"Pad", "PadV2"});
+    Set(made, Slice, {"Slice"});
+    Set(made, StridedSlice, {"StridedSlice"});
+    Set(made, StridedSliceGradient, {"StridedSliceGrad"});
+    Set(made, Concat, {"ConcatV2"});
+    Set(made, Split, {"Split", "SplitV"});
+    Set(made, Reduction, {"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"});
+    Set(made, ArgReduction, {"ArgMax", "ArgMin"});
+    Set(made, Tile, {"Tile"});
+    Set(made, BroadcastTo, {"BroadcastTo"});
+    Set(made, Fill, {"Fill"});
+    Set(made, Reshape, {"ExpandDims", "Reshape"});
+    Set(made, Squeeze, {"Squeeze"});
+    Set(made, Transpose, {"Transpose"});
+    Set(made, CrossEntropy,
+        {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"});
+    Set(made, MatrixProduct, {"MatMul"});
+    Set(made, OneHot, {"OneHot"});
+    return made;
+  }();
+  return *rules;
+}
+
+}  // namespace
+
+std::optional<Separation> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted) {
+  const auto rule = Rules().find(op.node->op());
+  return rule == Rules().end() ? std::nullopt : rule->second(op, wanted);
+}
+
+}  // namespace tfswap
