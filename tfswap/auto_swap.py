@@ -168,10 +168,9 @@ class AutoSwap(keras.callbacks.Callback):
         steps), `unswapped_step_s`, `predicted_step_s`, `predicted_wait_s` (of it, for copies),
         `least_wait_s` (no plan waits less), `least_budgets` (a `LeastBudgets`: without swaps, with
         them and with sections, each with the op that sets it), `step_s`, `bytes_out_per_step`,
-        `bytes_in_per_step`, `swapped_buffers`, `sections` (of the batch), `host_peak_bytes`, `tiers`
-        (a `TierUse` each),
-        `lossy` (a `LossyUse`: how many tensors are kept lossily, by which rate, and how far off
-        they were; None if none is), `corrections`, `plan`,
+        `bytes_in_per_step`, `swapped_buffers`, `sections` (of the batch), `host_peak_bytes`,
+        `tiers` (a `TierUse` each), `lossy` (a `LossyUse`: how many tensors are kept lossily, by
+        which rate, and how far off they were; None if none is), `corrections`, `plan`,
         `addresses` (an `AddressMap` for each layout), `out_of_memory` (what the error said) and
         `notes` (everything that was said). What is not known is None. `summary()` is a text;
         `to_html(path)` writes a page, `to_png(path)` a picture, `to_perfetto(path)` a trace for

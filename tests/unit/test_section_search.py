@@ -70,7 +70,16 @@ def test_a_plan_is_better_than_none():
 
 @pytest.mark.parametrize(
     "examples, sections, behind",
-    [(64, 8, 16), (100, 2, 4), (100, 4, 10), (36, 4, 9), (37, 2, 4), (8, 8, None), (0, 128, 256)],
+    [
+        (64, 8, 16),
+        (100, 2, 4),
+        (100, 4, 10),
+        (36, 4, 9),
+        (37, 2, 4),
+        (8, 8, 16),
+        (0, 128, 256),
+        (512, 256, None),
+    ],
 )
 def test_numbers_divide_the_batch_where_they_can(examples, sections, behind):
     found = search(examples)

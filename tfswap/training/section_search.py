@@ -92,9 +92,8 @@ class SectionSearch(Generic[Kept]):
         return min(planned, key=lambda trial: trial.step_ns, default=self._trials[-1])
 
     def _behind(self, sections: int) -> int | None:
-        """The double, or the next one that divides the batch."""
-        most = min(self.examples or _MOST_SECTIONS, _MOST_SECTIONS)
-        numbers = range(2 * sections, min(4 * sections, most + 1))
+        """The next one from the double on that divides the batch, else the double."""
+        numbers = range(2 * sections, min(4 * sections, _MOST_SECTIONS + 1))
         dividing = (n for n in numbers if self.examples % n == 0)
         return next(dividing, numbers[0] if numbers else None)
 

@@ -115,8 +115,8 @@ absl::StatusOr<SectionChoice> ChooseSections(const GrapplerItem& item, int64_t r
   OpFloor least = choice.floors.front().floor;
   if (fits(least.bytes, kWholeShare)) return choice;
   for (int64_t wanted = 2; wanted <= kMostSections; wanted *= 2) {
-    // Where the batch is no multiple of a number, others may still divide it.
-    for (const int64_t count : {wanted, Dividing(choice.examples, wanted)}) {
+    // Whole examples if there is a number for them, else rows of images.
+    for (const int64_t count : {Dividing(choice.examples, wanted), wanted}) {
       if (count == choice.floors.back().sections) continue;
       absl::StatusOr<Sectioned> cut = CutIntoSections(item, count);
       if (!cut.ok()) return cut.status();

@@ -27,8 +27,8 @@ struct SectionChoice {
 };
 
 // The number by which the largest op fits into `room_bytes`: one section if it does with some room
-// for what is beside it, else the smallest of about 2, 4, 8, ... (powers of two or the divisor of
-// the batch behind one) with which it leaves as much again, else the one that needs least.
+// for what is beside it, else the smallest of about 2, 4, 8, ... (the divisor of the batch behind
+// one, if there is one) with which it leaves as much again, else the one that needs least.
 absl::StatusOr<SectionChoice> ChooseSections(const tensorflow::grappler::GrapplerItem& item,
                                              int64_t room_bytes);
 
