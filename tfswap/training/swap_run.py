@@ -170,8 +170,7 @@ class SwapRun:
             policy=self._options.policy,
             unmatched="bootstrap",
             tensorflow=library.tensorflow_version() or "",
-            sections=plan.sections if plan.functions else self._options.sections or 1,
-        )
+        ).in_sections(plan.sections if plan.functions else self._options.sections or 1)
         self._taken.callback(self._session.withdraw)
         self._taken.callback(self._lossy.end)
         self._lossy.adopt(self._plan)
