@@ -20,6 +20,9 @@ from tfswap.slots import Slot
 VERSION = 1
 """Of the schema; a plan of another version is refused."""
 
+# Of tensors that leave. Parts of what was large are worth it too: there are many.
+_LEAST_BYTES, _LEAST_BYTES_OF_PARTS = 1 << 20, 1 << 17
+
 SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
 """Of the names of the nodes that the pass inserts."""
 
@@ -144,7 +147,7 @@ class SwapPlan:
     budget_bytes: int | None = None
     policy: str = ""
     unmatched: str = "leave"
-    min_bytes: int = 1 << 20
+    min_bytes: int = _LEAST_BYTES
     tensorflow: str = ""
     sections: int = 1
     batch: int = 0
@@ -189,6 +192,11 @@ class SwapPlan:
         """The same plan without this graph's entry."""
         kept = tuple(f for f in self.functions if f.fingerprint != fingerprint)
         return dataclasses.replace(self, functions=kept)
+
+    def in_sections(self, count: int) -> SwapPlan:
+        """The same plan for graphs in so many sections, whose tensors are that much smaller."""
+        min_bytes = max(_LEAST_BYTES // count, _LEAST_BYTES_OF_PARTS)
+        return dataclasses.replace(self, sections=count, min_bytes=min_bytes)
 
     def to_json(self, indent: int | None = None) -> str:
         """The plan as JSON text."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import budget_of, compiled, deterministic, trained
+from models import Losses, budget_of, compiled, deterministic, trained
 from sectioned import filters, gradient, in_sections, numbers
 
 import tfswap
@@ -77,44 +79,57 @@ def joined(x: tf.Tensor) -> tf.Tensor:
     )
 
 
+def padded(x: tf.Tensor) -> tf.Tensor:
+    return tf.pad(x, [[0, 0], [3, 2], [1, 0], [0, 0]])
+
+
+def pooled(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.max_pool2d(x, 2, 2, "VALID") ** 2 + tf.nn.avg_pool2d(x, 2, 2, "SAME")
+
+
+def overlapping(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.max_pool2d(x, 3, 2, "VALID")
+
+
+def global_mean(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(x * x, [1, 2])
+
+
+def depthwise(x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    return tf.nn.depthwise_conv2d(x, weights, [1, 1, 1, 1], "SAME")
+
+
+COMPUTED = {
+    **CONVOLUTIONS,
+    "bias": lambda x: tf.nn.relu(tf.nn.bias_add(x, filters(3))) * filters(20, 1),
+    "transposed": deconvolved,
+    "pool": pooled,
+    "windows that overlap": overlapping,
+    "padding": padded,
+    "channels": lambda x: tf.nn.softmax(x) + tf.reduce_max(x, 3, keepdims=True),
+    "pixels": pixels,
+    "upsampled": upsampled,
+    "joined": joined,
+}
+SUMMED = {
+    "moments": normalised,
+    "global mean": global_mean,
+    "filter gradient": weights_of(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), 3, 3, 3, 5),
+    "strided filter gradient": weights_of(lambda x, w: tf.nn.conv2d(x, w, 2, "SAME"), 3, 3, 3, 5),
+    "depthwise filter gradient": weights_of(depthwise, 3, 3, 3, 2),
+    "bias gradient": weights_of(tf.nn.bias_add, 3),
+    "moments, gradient": gradient(lambda x: normalised(x) ** 3),
+    "global mean, gradient": gradient(lambda x: global_mean(x) ** 2),
+}
 # What is computed, and whether it is a sum over the image.
 CASES = {
-    **{name: (of, False) for name, of in CONVOLUTIONS.items()},
-    **{f"{name}, gradient": (gradient(lambda x, of=of: of(x) ** 2), False) for name, of in CONVOLUTIONS.items()},
-    "filter gradient": (weights_of(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), 3, 3, 3, 5), True),
-    "strided filter gradient": (
-        weights_of(lambda x, w: tf.nn.conv2d(x, w, 2, "SAME"), 3, 3, 3, 5),
-        True,
-    ),
-    "depthwise filter gradient": (
-        weights_of(lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"), 3, 3, 3, 2),
-        True,
-    ),
-    "bias": (lambda x: tf.nn.relu(tf.nn.bias_add(x, filters(3))) * filters(20, 1), False),
-    "bias gradient": (weights_of(lambda x, b: tf.nn.bias_add(x, b), 3), True),
-    "transposed": (deconvolved, False),
-    "transposed, gradient": (gradient(lambda x: deconvolved(x) ** 2), False),
-    "pool": (lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID") + tf.nn.avg_pool2d(x, 2, 2, "SAME"), False),
-    "pool, gradient": (
-        gradient(lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID") ** 2 + tf.nn.avg_pool2d(x, 2, 2, "SAME")),
-        False,
-    ),
-    "windows that overlap": (lambda x: tf.nn.max_pool2d(x, 3, 2, "VALID"), False),
-    "windows that overlap, gradient": (gradient(lambda x: tf.nn.max_pool2d(x, 3, 2, "VALID") ** 2), False),
-    "padding": (lambda x: tf.pad(x, [[0, 0], [3, 2], [1, 0], [0, 0]]), False),
-    "padding, gradient": (gradient(lambda x: tf.pad(x, [[0, 0], [3, 2], [1, 0], [0, 0]]) ** 2), False),
-    "moments": (normalised, True),
-    "moments, gradient": (gradient(lambda x: normalised(x) ** 3), True),
-    "global mean": (lambda x: tf.reduce_mean(x * x, [1, 2]), True),
-    "global mean, gradient": (gradient(lambda x: tf.reduce_mean(x * x, [1, 2]) ** 2), True),
-    "channels": (lambda x: tf.nn.softmax(x) + tf.reduce_max(x, 3, keepdims=True), False),
-    "pixels": (pixels, False),
-    "pixels, gradient": (gradient(pixels), False),
-    "upsampled": (upsampled, False),
-    "upsampled, gradient": (gradient(lambda x: upsampled(x) ** 2), False),
-    "joined": (joined, False),
-    "joined, gradient": (gradient(lambda x: joined(x) ** 2), False),
-}  # fmt: skip
+    **{name: (of, False) for name, of in COMPUTED.items()},
+    **{
+        f"{name}, gradient": (gradient(lambda x, of=of: of(x) ** 2), False)
+        for name, of in COMPUTED.items()
+    },
+    **{name: (of, True) for name, of in SUMMED.items()},
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -126,3 +141,54 @@ def test_ops_work_on_parts_of_an_image(lib, case):
     # Windows' products are added in another order where another size of image has other kernels.
     off = np.abs(found - expected).max() / np.abs(expected).max()
     assert off <= (1e-5 if is_sum else 2e-6)
+
+
+def small_unet(size: int = 96) -> keras.Model:
+    x = inputs = keras.Input((size, size, 3))
+    skipped = []
+    for filters_ in (8, 16):
+        x = keras.layers.Conv2D(filters_, 3, padding="same", use_bias=False)(x)
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+        skipped.append(x)
+        x = keras.layers.MaxPooling2D()(x)
+    for filters_ in (16, 8):
+        x = keras.layers.Conv2DTranspose(filters_, 2, strides=2)(x)
+        x = keras.layers.Concatenate()([skipped.pop(), x])
+        x = keras.layers.Conv2D(filters_, 3, padding="same", activation="relu")(x)
+    return keras.Model(inputs, keras.layers.Conv2D(1, 1)(x))
+
+
+def training(size: int, callbacks: list[Any], epochs: int = 1) -> Losses:
+    random = np.random.default_rng(0)
+    x = random.random((4, size, size, 3), dtype=np.float32)
+    y = random.random((4, size, size, 1)).round()
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    return trained(
+        lambda: compiled(small_unet(size), loss=loss),
+        callbacks,
+        batch_size=1,
+        data=(x, y),
+        epochs=epochs,
+    )
+
+
+def test_a_net_of_images_trains_by_their_rows():
+    size = 104  # no multiple of four on every level
+    unswapped = training(size, [])
+    cut = training(size, [tfswap.AutoSwap(budget="2GiB", sections=SECTIONS, verbose=0)])
+    np.testing.assert_allclose(cut.losses[:1], unswapped.losses[:1], rtol=1e-6)
+    np.testing.assert_allclose(cut.losses, unswapped.losses, rtol=1e-4)
+
+
+def test_an_image_of_which_no_layer_fits_trains():
+    deterministic()
+    size = 384
+    fit = {"size": size, "epochs": 4}
+    plain = training(**fit, callbacks=[])
+    expected = training(**fit, callbacks=[tfswap.AutoSwap("4GiB", sections=8, verbose=0)])
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=r"tfswap: the memory budget"):
+        training(**fit, callbacks=[tfswap.AutoSwap(budget_of(plain, 0.25), verbose=0)])
+    budget = budget_of(plain, 0.25)
+    found = training(**fit, callbacks=[tfswap.AutoSwap(budget, sections=8, verbose=0)])
+    assert found.losses == expected.losses
+    assert max(found.peaks) <= budget

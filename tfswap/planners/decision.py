@@ -12,6 +12,8 @@ from tfswap.simulator import Link, SimResult, Swap
 from tfswap.timeline import BEFORE_FIRST_OP, Timeline
 
 MIB = 1 << 20
+# Of what may leave: smaller buffers free next to nothing.
+LEAST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from tfswap.planners.candidates import (
     load_under,
     stretched,
 )
-from tfswap.planners.decision import MIB, Decision, nothing_fits
+from tfswap.planners.decision import LEAST_BYTES, Decision, nothing_fits
 from tfswap.planners.placement import (
     Placement,
     link_windows,
@@ -109,7 +109,7 @@ def plan_swaps(
     machine: Link,
     budget_bytes: int,
     *,
-    min_bytes: int = MIB,
+    min_bytes: int = LEAST_BYTES,
     margin: float = 0.01,
 ) -> Decision:
     """Choose swaps with which the step stays within the budget, with the least stalls found.
@@ -118,7 +118,8 @@ def plan_swaps(
         timeline: one unswapped step.
         machine: speeds of the link.
         budget_bytes: the load must never exceed it.
-        min_bytes: smaller buffers are not swapped. Default 1 MiB.
+        min_bytes: smaller buffers are not swapped. Default 64 KiB: a
+            timeline's absences are those of tensors that are worth a copy.
         margin: fraction of the budget that is left free where possible. Default 0.01.
 
     Returns:

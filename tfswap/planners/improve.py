@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap import _core
-from tfswap.planners.decision import MIB, Decision, copying_ns, cost
+from tfswap.planners.decision import LEAST_BYTES, Decision, copying_ns, cost
 from tfswap.simulator import Link, Swap, core_tiers, simulate, swap_rows
 from tfswap.timeline import Timeline
 
@@ -31,7 +31,7 @@ def improved(
     budget_bytes: int,
     deadline_s: float,
     say: Callable[[str], None] | None = None,
-    min_bytes: int = MIB,
+    min_bytes: int = LEAST_BYTES,
     tries: int = _NO_LIMIT,
     seed: int = 1,
     forms: NDArray[np.int64] | None = None,

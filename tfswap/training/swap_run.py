@@ -184,10 +184,9 @@ class SwapRun:
             policy=self._options.policy,
             unmatched="bootstrap",
             tensorflow=library.tensorflow_version() or "",
-            sections=plan.sections if plan.functions else self._sections,
             batch=plan.batch,
             chooses=self._chooses,
-        )
+        ).in_sections(plan.sections if plan.functions else self._sections)
 
     def _new_planner(self) -> StepPlanner:
         return StepPlanner(
@@ -204,7 +203,7 @@ class SwapRun:
         """Says before the first step that batches cannot be cut."""
         self._chooses = False
         self._search.stop()
-        self._plan.push(dataclasses.replace(self._plan.plan, sections=1, chooses=False))
+        self._plan.push(dataclasses.replace(self._plan.plan.in_sections(1), chooses=False))
 
     def step_failed(self, error: BaseException) -> None:
         """Keeps what an error says of memory."""
@@ -442,6 +441,9 @@ class SwapRun:
 
     def _plan_from(self, traces: dict[int, StepTrace]) -> None:
         self._voice.say(f"profiled {PROFILED_STEPS} steps, planning ...")
+        if not self._take_sections(traces[self._devices.device].main_graph()):
+            self._go_on_with(self._search.best)
+            return
         try:
             profile = self._planner.read(traces, self._plan.plan.min_bytes)
         except Forgotten:
@@ -451,9 +453,6 @@ class SwapRun:
             return
         except ValueError as error:
             self._stay_with_bootstrap(str(error))
-            return
-        if not self._take_sections():
-            self._go_on_with(self._search.best)
             return
         if self._devices.look_again():
             self.report.budget_bytes = self._devices.budget_bytes
@@ -466,14 +465,19 @@ class SwapRun:
         else:
             self._try_sections(more)
 
-    def _take_sections(self) -> bool:
+    def _take_sections(self, fingerprint: str | None) -> bool:
         """Keeps the plan to the number that the profiled step was cut into.
+
+        Args:
+            fingerprint: Of its graph; None if it has none.
 
         Returns:
             Whether it is the one that was tried.
         """
         records = {r["fingerprint"]: r for r in self._library.pass_records()}
-        record = records[self._planner.fingerprint]
+        record = records.get(fingerprint or "")
+        if record is None:
+            return True
         made = record["sections"]
         if made == 1 and self._search.is_under_way:
             self._search.stop()
@@ -481,7 +485,8 @@ class SwapRun:
         self.report.sections = made
         self._search.examples = self._search.examples or record["examples"]
         if self._chooses and not self._search.is_under_way:
-            self._plan.note(sections=made, batch=record["examples"])
+            self._plan.plan = self._plan.plan.in_sections(made)
+            self._plan.note(batch=record["examples"])
         elif made > 1 and not self._plan.plan.batch:
             self._plan.note(batch=record["examples"])
         return True
@@ -515,8 +520,8 @@ class SwapRun:
 
     def _in_sections(self, sections: int) -> None:
         plan = dataclasses.replace(self._plan.plan, functions=(), chooses=False)
-        examples = self._search.examples
-        self._plan.push(dataclasses.replace(plan, sections=sections, batch=examples))
+        plan = dataclasses.replace(plan, batch=self._search.examples)
+        self._plan.push(plan.in_sections(sections))
         self.report.sections = sections
 
     def _go_on_with(self, trial: Trial[tuple[StepPlanner, Planned | None]]) -> None:

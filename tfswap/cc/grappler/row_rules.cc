@@ -9,6 +9,8 @@
 
 #include "grappler/elementwise_ops.h"
 #include "grappler/op_attributes.h"
+#include "grappler/row_parts.h"
+#include "grappler/window_rules.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
 
@@ -20,39 +22,12 @@ using Found = std::optional<Separation>;
 // What a rule begins with: how its input or, without one, its output is to be cut.
 using Rule = std::function<Found(const OpView&, const std::optional<Cut>& wanted)>;
 
-constexpr int kRows = 1, kColumns = 2;
-constexpr int kImageRank = 4;
-
-bool IsKnown(const Dims& dims) {
-  return dims && std::all_of(dims->begin(), dims->end(), [](int64_t extent) { return extent > 0; });
-}
-
-int64_t Product(const std::vector<int64_t>& dims, size_t begin, size_t end) {
-  int64_t product = 1;
-  for (size_t i = begin; i < end; ++i) product *= dims[i];
-  return product;
-}
-
 // The cut of the first input that has one.
 std::optional<int> FirstBatched(const OpView& op) {
   for (size_t i = 0; i < op.cuts.size(); ++i) {
     if (op.cuts[i]) return static_cast<int>(i);
   }
   return std::nullopt;
-}
-
-InputPart PartsOf(const Cut& cut) {
-  InputPart input{Share::kPart, cut.axis, {}, {}, {}};
-  for (int64_t s = 0; s < cut.count(); ++s) input.pieces.push_back(cut.part(s));
-  return input;
-}
-
-// Nothing of the inputs; all outputs are parts.
-Separation Begun(const OpView& op, const Cut& cut) {
-  Separation found;
-  found.inputs.resize(op.inputs.size());
-  found.outputs.assign(op.outputs.size(), OutputPart{Yield::kPart, cut});
-  return found;
 }
 
 // The first input by its parts; all outputs by the same.
@@ -108,11 +83,6 @@ Found Bitcast(const OpView& op, const std::optional<Cut>& wanted) {
   return alike ? Elementwise(op, wanted) : std::nullopt;
 }
 
-bool IsChannelsLast(const OpView& op) {
-  const std::string& format = Text(op, "data_format");
-  return format.empty() || format == "NHWC";
-}
-
 // The last axis is what it works on, or along.
 Found LastAxis(const OpView& op, const std::optional<Cut>&) {
   const auto& cut = op.cuts[0];
@@ -126,205 +96,6 @@ Found BiasGradient(const OpView& op, const std::optional<Cut>& wanted) {
   Found found = LastAxis(op, wanted);
   if (found) found->outputs[0].yield = Yield::kSum;
   return found;
-}
-
-// How rows of an input and of an output belong together.
-struct Window {
-  int64_t stride = 1;
-  int64_t extent = 1;  // rows that it covers
-  int64_t top = 0, left = 0, right = 0;
-  int64_t in_rows = 0, out_rows = 0;
-
-  // Rows of the input, maybe beyond it, that rows of the output are made from.
-  Piece Covered(Piece out) const {
-    return {out.begin * stride - top, (out.end - 1) * stride - top + extent};
-  }
-  Piece Inside(Piece in) const {
-    return {std::max<int64_t>(in.begin, 0), std::min(in.end, in_rows)};
-  }
-  std::vector<int64_t> Paddings(Piece covered) const {
-    const int64_t above = std::max<int64_t>(-covered.begin, 0);
-    const int64_t below = std::max<int64_t>(covered.end - in_rows, 0);
-    return {0, 0, above, below, left, right, 0, 0};
-  }
-};
-
-// `extents` are rows and columns of a window, `in` and `out` the shapes.
-std::optional<Window> WindowOf(const OpView& op, const Dims& in, const Dims& out,
-                               std::vector<int64_t> extents) {
-  const std::vector<int64_t> strides = Integers(op, "strides");
-  const std::vector<int64_t> dilations = Integers(op, "dilations");
-  if (!IsChannelsLast(op) || !IsKnown(in) || !IsKnown(out) || in->size() != kImageRank ||
-      out->size() != kImageRank || strides.size() != kImageRank) {
-    return std::nullopt;
-  }
-  if (dilations.size() == kImageRank) {
-    for (int i = 0; i < 2; ++i) extents[i] = (extents[i] - 1) * dilations[kRows + i] + 1;
-  }
-  Window window{strides[kRows], extents[0], 0, 0, 0, (*in)[kRows], (*out)[kRows]};
-  const std::string& padding = Text(op, "padding");
-  if (padding == "SAME") {
-    const auto all = [&](int axis) {
-      return std::max<int64_t>(
-          ((*out)[axis] - 1) * strides[axis] + extents[axis - kRows] - (*in)[axis], 0);
-    };
-    window.top = all(kRows) / 2;
-    window.left = all(kColumns) / 2;
-    window.right = all(kColumns) - window.left;
-  } else if (padding == "EXPLICIT") {
-    const std::vector<int64_t> paddings = Integers(op, "explicit_paddings");
-    if (paddings.size() != 2 * kImageRank) return std::nullopt;
-    window.top = paddings[2 * kRows];
-    window.left = paddings[2 * kColumns];
-    window.right = paddings[2 * kColumns + 1];
-  } else if (padding != "VALID") {
-    return std::nullopt;
-  }
-  return window;
-}
-
-// The output is cut, and its windows' rows of the inputs at `images` are read.
-Found Forward(const OpView& op, const Window& window, const std::vector<int>& images) {
-  Separation found = Begun(op, EvenCut(kRows, window.out_rows, op.count));
-  for (int64_t s = 0; s < op.count; ++s) {
-    const Piece covered = window.Covered(found.outputs[0].cut.part(s));
-    const Piece inside = window.Inside(covered);
-    if (inside.begin >= inside.end) return std::nullopt;
-    found.paddings.push_back(window.Paddings(covered));
-    for (int image : images) {
-      found.inputs[image].share = Share::kPart;
-      found.inputs[image].axis = kRows;
-      found.inputs[image].pieces.push_back(inside);
-    }
-  }
-  return found;
-}
-
-// A gradient of the input: rows of it are cut, and computed are all of the windows that touch them.
-struct Backward {
-  std::vector<Piece> out;   // rows of the gradient that is given
-  std::vector<Piece> made;  // rows that the op makes of them, maybe beyond the input
-  Separation found;
-};
-
-std::optional<Backward> BackwardBy(const OpView& op, const Window& window) {
-  const Cut cut = EvenCut(kRows, window.in_rows, op.count);
-  Backward backward{{}, {}, Begun(op, cut)};
-  for (int64_t s = 0; s < op.count; ++s) {
-    const Piece part = cut.part(s);
-    // The first window that reaches the part, or the last that begins before it.
-    const int64_t reaching = (part.begin + window.top - window.extent) / window.stride + 1;
-    const int64_t begun = (part.begin + window.top) / window.stride;
-    const int64_t begin = part.begin + window.top < window.extent ? 0 : std::min(reaching, begun);
-    const int64_t end = std::min((part.end - 1 + window.top) / window.stride + 1, window.out_rows);
-    if (begin >= end) return std::nullopt;
-    Piece made = window.Covered({begin, end});
-    const int64_t untouched = part.end - made.end;  // rows between windows, or behind the last
-    if (made.begin > part.begin || untouched >= window.stride) return std::nullopt;
-    made.end = std::max(made.end, part.end);
-    backward.out.push_back({begin, end});
-    backward.made.push_back(made);
-    std::vector<int64_t> shape = *op.outputs[0];
-    Kept kept;
-    kept.begin = {0, part.begin - made.begin, window.left, 0};
-    shape[kRows] = part.end - part.begin;
-    kept.size = shape;
-    shape[kRows] = made.end - made.begin;
-    shape[kColumns] += window.left + window.right;
-    kept.made = std::move(shape);
-    backward.found.kept.push_back(std::move(kept));
-  }
-  // What is beyond the input is made too, and not kept: oneDNN has no gradients of explicit
-  // padding.
-  backward.found.paddings.assign(op.count, std::vector<int64_t>(2 * kImageRank, 0));
-  return backward;
-}
-
-// The sizes of what each section's gradient makes.
-InputPart MadeSizes(const Backward& backward) {
-  InputPart input;
-  input.share = Share::kInts;
-  for (const Kept& kept : backward.found.kept) input.ints.push_back(kept.made);
-  return input;
-}
-
-InputPart Rows(const std::vector<Piece>& pieces) { return {Share::kPart, kRows, pieces, {}, {}}; }
-
-std::vector<int64_t> ExtentsOf(const Dims& filter) { return {(*filter)[0], (*filter)[1]}; }
-
-// What is fused behind it has an element a channel.
-Found Convolution(const OpView& op, const std::optional<Cut>&) {
-  if (op.inputs.size() < 2 || !op.cuts[0] || !IsKnown(op.inputs[1])) return std::nullopt;
-  for (size_t i = 2; i < op.inputs.size(); ++i) {
-    const Dims& fused = op.inputs[i];
-    if (!IsKnown(fused)) return std::nullopt;
-    if (fused->size() > 1 && Product(*fused, 0, fused->size() - 1) != 1) return std::nullopt;
-  }
-  const auto window = WindowOf(op, op.inputs[0], op.outputs[0], ExtentsOf(op.inputs[1]));
-  return window ? Forward(op, *window, {0}) : std::nullopt;
-}
-
-Found FilterGradient(const OpView& op, const std::optional<Cut>&) {
-  if (op.inputs.size() != 3 || !IsKnown(op.outputs[0])) return std::nullopt;
-  const auto window = WindowOf(op, op.inputs[0], op.inputs[2], ExtentsOf(op.outputs[0]));
-  if (!window) return std::nullopt;
-  Found found = Forward(op, *window, {0});
-  if (!found) return std::nullopt;
-  found->inputs[2] = PartsOf(found->outputs[0].cut);
-  found->outputs[0].yield = Yield::kSum;
-  // oneDNN has no gradients of explicit padding.
-  std::swap(found->inputs[0].zeros, found->paddings);
-  found->paddings.assign(op.count, std::vector<int64_t>(2 * kImageRank, 0));
-  return found;
-}
-
-Found InputGradient(const OpView& op, const std::optional<Cut>&) {
-  if (op.inputs.size() != 3 || !IsKnown(op.inputs[1])) return std::nullopt;
-  const auto sizes = op.constant(0);
-  const auto window = WindowOf(op, op.outputs[0], op.inputs[2], ExtentsOf(op.inputs[1]));
-  if (!window || !sizes || sizes->size() != kImageRank) return std::nullopt;
-  auto backward = BackwardBy(op, *window);
-  if (!backward) return std::nullopt;
-  backward->found.inputs[0] = MadeSizes(*backward);
-  backward->found.inputs[2] = Rows(backward->out);
-  return std::move(backward->found);
-}
-
-// Pools that pad nothing.
-std::optional<Window> PoolOf(const OpView& op, const Dims& in, const Dims& out) {
-  const std::vector<int64_t> extents = Integers(op, "ksize");
-  if (extents.size() != kImageRank || extents[0] != 1 || extents[3] != 1) return std::nullopt;
-  auto window = WindowOf(op, in, out, {extents[kRows], extents[kColumns]});
-  if (!window || window->left != 0 || window->right != 0 || window->top != 0) return std::nullopt;
-  const Piece covered = window->Covered({0, window->out_rows});
-  return covered.end <= window->in_rows ? window : std::nullopt;
-}
-
-Found Pool(const OpView& op, const std::optional<Cut>&) {
-  if (!op.cuts[0]) return std::nullopt;
-  const auto window = PoolOf(op, op.inputs[0], op.outputs[0]);
-  return window ? Forward(op, *window, {0}) : std::nullopt;
-}
-
-Found PoolGradient(const OpView& op, const std::optional<Cut>&) {
-  const bool of_mean = op.node->op() == "AvgPoolGrad";
-  const size_t given = of_mean ? 1 : 2;
-  if (op.inputs.size() != given + 1) return std::nullopt;
-  const auto window = PoolOf(op, op.outputs[0], op.inputs[given]);
-  if (!window) return std::nullopt;
-  auto backward = BackwardBy(op, *window);
-  if (!backward) return std::nullopt;
-  Separation& found = backward->found;
-  found.inputs[given] = Rows(backward->out);
-  if (!of_mean) {
-    found.inputs[0] = Rows(backward->made);
-    found.inputs[1] = Rows(backward->out);
-    return std::move(found);
-  }
-  const auto sizes = op.constant(0);
-  if (!sizes || sizes->size() != kImageRank) return std::nullopt;
-  found.inputs[0] = MadeSizes(*backward);
-  return std::move(found);
 }
 
 // Padded at its ends are the first and the last part.
@@ -607,11 +378,6 @@ const std::unordered_map<std::string, Rule>& Rules() {
     Set(made, Select, {"Select"});
     Set(made, LastAxis, {"BiasAdd", "LRN", "LogSoftmax", "Softmax"});
     Set(made, BiasGradient, {"BiasAddGrad"});
-    Set(made, Convolution, {"Conv2D", "DepthwiseConv2dNative", "_FusedConv2D"});
-    Set(made, FilterGradient, {"Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"});
-    Set(made, InputGradient, {"Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput"});
-    Set(made, Pool, {"AvgPool", "MaxPool"});
-    Set(made, PoolGradient, {"AvgPoolGrad", "MaxPoolGrad"});
     Set(made, Pad, {"Pad", "PadV2"});
     Set(made, Slice, {"Slice"});
     Set(made, StridedSlice, {"StridedSlice"});
@@ -638,6 +404,7 @@ const std::unordered_map<std::string, Rule>& Rules() {
 }  // namespace
 
 std::optional<Separation> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted) {
+  if (HasWindow(op)) return SeparateWindow(op);
   const auto rule = Rules().find(op.node->op());
   return rule == Rules().end() ? std::nullopt : rule->second(op, wanted);
 }

@@ -130,6 +130,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   }
 
  private:
+  // Smaller tensors are not swapped. Those of a graph that was cut into a number of its own are as
+  // small as plan.py says (SwapPlan.in_sections).
+  int64_t MinBytes(int64_t sections) const {
+    constexpr int64_t kLeastBytes = 1 << 20, kLeastBytesOfParts = 1 << 17;
+    if (!plan_->chooses) return plan_->min_bytes;
+    return std::min(plan_->min_bytes, std::max(kLeastBytes / sections, kLeastBytesOfParts));
+  }
+
   bool HasEntry(const GraphDef& graph) const {
     const std::string fingerprint = Fingerprint(graph);
     return std::any_of(plan_->functions.begin(), plan_->functions.end(),
@@ -202,7 +210,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       }
       std::vector<SwapSpec> swaps = function.swaps;
       if (function.reserve) AddReserve(Bootstrap(*index), &swaps);
-      return Rewrite(ordered, *index, swaps, function.order, plan_->min_bytes);
+      return Rewrite(ordered, *index, swaps, function.order, MinBytes(record->sections));
     }
     if (plan_->unmatched == Unmatched::kLeave) {
       record->outcome = "left";
@@ -216,7 +224,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     order.insert(order.end(), chain.begin(), chain.end());
     const Edges late_reads = LateReads(*index);
     order.insert(order.end(), late_reads.begin(), late_reads.end());
-    return Rewrite(ordered, *index, swaps, order, plan_->min_bytes);
+    return Rewrite(ordered, *index, swaps, order, MinBytes(record->sections));
   }
 
   absl::StatusOr<PlanSpec> plan_;
