@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tfswap.grappler.graph import StepGraph
+from tfswap.ops import library
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.portable_plan import renamed
 from tfswap.slots import slots_to_text
 from tfswap.swap_options import SwapOptions
 from tfswap.training.lossy_run import LossyRun
@@ -46,6 +50,43 @@ class PlanInForce:
         self._lossy = lossy
         self._voice = voice
         self.plan = SwapPlan()
+
+    def begin(self, given: SwapPlan, sections: int, chooses: bool) -> None:
+        """Puts a plan that was given in force, or lazy swaps.
+
+        Args:
+            given: Without functions: none was.
+            sections: Of the batch, where none was.
+            chooses: Whether the pass chooses their number for graphs without an entry.
+        """
+        plan = SwapPlan(
+            functions=given.functions,
+            budget_bytes=self._devices.budget_bytes,
+            policy=self._options.policy,
+            unmatched="bootstrap",
+            tensorflow=library.tensorflow_version() or "",
+            batch=given.batch,
+            chooses=chooses,
+        )
+        self.push(plan.in_sections(given.sections if given.functions else sections))
+
+    def rename(self, records: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether the plan is for one of these graphs, under other names; then it is pushed.
+
+        So it is for a function that comes back from a SavedModel.
+        """
+        for record in records:
+            for function in self.plan.functions:
+                if not function.portable or function.portable != record["portable"]:
+                    continue
+                graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
+                found = renamed(function, record["fingerprint"], graph.nodes)
+                if found is None:
+                    continue
+                self.push_function(found)
+                self.install_layouts()
+                return True
+        return False
 
     def note(self, **changes: Any) -> None:
         """Changes fields of the plan, without having graphs optimised again."""

@@ -17,12 +17,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from tfswap.grappler.graph import StepGraph
-from tfswap.ops import library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.assignment import AUTO, CSWAP, FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import Planned
-from tfswap.portable_plan import renamed
 from tfswap.profile import Profile
 from tfswap.report.summary import Report, summary_lines
 from tfswap.report.tensorboard import TensorBoardLog
@@ -167,26 +165,13 @@ class SwapRun:
         self._taken.callback(self._session.withdraw)
         self._taken.callback(self._lossy.end)
         self._taken.callback(self._addresses.end)
-        self._plan.push(self._first_plan())
+        self._plan.begin(self._given_plan or SwapPlan(), self._sections, self._chooses)
         self._plan.install_layouts()
         if self._options.log_dir is not None:
             log = TensorBoardLog(self._options.log_dir, self._voice.name)
             self._taken.callback(log.close)
             self._filled.log = log
         self._phase = _Phase.FIRST
-
-    def _first_plan(self) -> SwapPlan:
-        """The one that was given, or one for lazy swaps."""
-        plan = self._given_plan or SwapPlan()
-        return SwapPlan(
-            functions=plan.functions,
-            budget_bytes=self._devices.budget_bytes,
-            policy=self._options.policy,
-            unmatched="bootstrap",
-            tensorflow=library.tensorflow_version() or "",
-            batch=plan.batch,
-            chooses=self._chooses,
-        ).in_sections(plan.sections if plan.functions else self._sections)
 
     def _new_planner(self) -> StepPlanner:
         return StepPlanner(
@@ -397,7 +382,7 @@ class SwapRun:
             self._measured = []
             self._phase = _Phase.MEASURE
             return
-        if self._given_plan is not None and self._rename_plan(records):
+        if self._given_plan is not None and self._plan.rename(records):
             return
         known = any(self._plan.function(r["fingerprint"]) is not None for r in records)
         if self._given_plan is not None and not known:
@@ -416,24 +401,6 @@ class SwapRun:
                 f"sections={wanted} has no effect: no op was found that can work on a part of the "
                 "batch. Its size must be known before the step, and be a multiple of it."
             )
-
-    def _rename_plan(self, records: list[dict[str, Any]]) -> bool:
-        """Whether the given plan is for one of these graphs, under other names; then it is pushed.
-
-        So it is for a function that comes back from a SavedModel.
-        """
-        for record in records:
-            for function in self._plan.plan.functions:
-                if not function.portable or function.portable != record["portable"]:
-                    continue
-                graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
-                found = renamed(function, record["fingerprint"], graph.nodes)
-                if found is None:
-                    continue
-                self._plan.push_function(found)
-                self._plan.install_layouts()
-                return True
-        return False
 
     def _has_gradients(self, record: dict[str, Any]) -> bool:
         graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
