@@ -13,12 +13,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tfswap.planners import greedy
 from tfswap.planners.decision import MIB, BudgetTooSmall
-from tfswap.section_floor import SectionFloor
+from tfswap.section_floor import SectionFloor, section_floors
 from tfswap.simulator import Link
 from tfswap.timeline import Timeline, op_at
 
@@ -107,6 +108,36 @@ def least_budgets(
         sections: what is known of sections.
     """
     return LeastBudgets(without_swaps(timeline), with_swaps(timeline, machine), tuple(sections))
+
+
+def with_sections(
+    records: Iterable[Mapping[str, Any]], sections: int, swapped: LeastBudget
+) -> tuple[SectionFloor, ...]:
+    """The least budgets with other numbers of sections, estimated.
+
+    What the largest op needs is known for each number from the graph; what stays beside it
+    (weights, work spaces) is taken to be what it is with the profiled number.
+
+    Args:
+        records: what the pass says the largest op needs, a mapping for each number.
+        sections: the profiled number.
+        swapped: the least budget with that one.
+
+    Raises:
+        ValueError: a record cannot be.
+    """
+    floors = section_floors(records)
+    own = next((floor.bytes for floor in floors if floor.sections == sections), None)
+    if own is None:
+        return ()
+    stays = max(swapped.bytes - own, 0)
+    return tuple(
+        SectionFloor(floor.sections, floor.bytes + stays, floor.op)
+        if floor.sections != sections
+        else SectionFloor(sections, swapped.bytes, swapped.op)
+        for floor in floors
+        if floor.sections > 1
+    )
 
 
 def without_swaps(timeline: Timeline) -> LeastBudget:

@@ -40,7 +40,7 @@ def status() -> dict[str, Any]:
         functions: What the pass did to each graph: fingerprint, outcome ("planned",
             "bootstrapped", "left", "refused"), reason, nodes, swaps, of its ops how many work on
             sections of the batch (sectioned_ops), how many sections, examples in the batch (0: not
-            known), and, where the pass chose, floors: sections, bytes and op of the one that needs
+            known), and, of what trains, floors: sections, bytes and op of the one that needs
             most, for each number that was looked at.
     """
     try:

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from timelines import MIB, FakeMachine, crowded_timelines, make_timeline, timelines, training_step
 
 from tfswap import whatif
-from tfswap.least_budget import LeastBudget, LeastBudgets, least_budgets, with_swaps, without_swaps
+from tfswap.least_budget import (
+    LeastBudget,
+    LeastBudgets,
+    least_budgets,
+    with_sections,
+    with_swaps,
+    without_swaps,
+)
 from tfswap.machine import Machine
 from tfswap.planners import BudgetTooSmall, plan
 from tfswap.section_floor import SectionFloor
@@ -49,11 +56,26 @@ def test_without_absences_nothing_gets_less() -> None:
 def test_small_tensors_stay() -> None:
     timeline = make_timeline(
         OPS,
-        [(MIB - 1, 1, 58), (MIB, 31, 39)],
+        [(1000, 1, 58), (MIB, 31, 39)],
         (Absence(0, "A:0", 0, 0, 5),),
         op_names=tuple("ABCDEF"),
     )
-    assert with_swaps(timeline, LINK) == LeastBudget(2 * MIB - 1, "D")
+    assert with_swaps(timeline, LINK) == LeastBudget(MIB + 1000, "D")
+
+
+def test_with_sections_what_stays_is_as_it_was() -> None:
+    records = [
+        {"sections": 1, "bytes": 60 * MIB, "op": "conv"},
+        {"sections": 2, "bytes": 32 * MIB, "op": "conv/section_0"},
+        {"sections": 4, "bytes": 20 * MIB, "op": "dense"},
+    ]
+    swapped = LeastBudget(75 * MIB, "pool")
+    assert with_sections(records, 1, swapped) == (
+        SectionFloor(2, 47 * MIB, "conv/section_0"),
+        SectionFloor(4, 35 * MIB, "dense"),
+    )
+    assert with_sections(records, 2, swapped)[0] == SectionFloor(2, 75 * MIB, "pool")
+    assert with_sections(records, 8, swapped) == ()
 
 
 def test_the_first_of_equals_is_named() -> None:

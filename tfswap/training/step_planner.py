@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from tfswap.far_tier import COMPRESSED, FILE
 from tfswap.gpus import device_name
 from tfswap.grappler.graph import StepGraph
-from tfswap.least_budget import LeastBudgets, least_budgets
+from tfswap.least_budget import LeastBudgets, least_budgets, with_sections, with_swaps
 from tfswap.machine import Machine
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan
@@ -107,7 +107,7 @@ class StepPlanner:
             raise Forgotten
         self.fingerprint = fingerprint
         self._graph = StepGraph.parse(description)
-        self.profile = profile_step(trace, self._graph, fingerprint, min_bytes)
+        self.profile = self._with_floors(profile_step(trace, self._graph, fingerprint, min_bytes))
         self._others = {
             device: profile_step(other, self._graph, fingerprint, min_bytes)
             for device, other in traces.items()
@@ -115,6 +115,16 @@ class StepPlanner:
         }
         self.save_profile()
         return self.profile
+
+    def _with_floors(self, profile: Profile) -> Profile:
+        """With what sections would do, if the pass has looked at that."""
+        records = self._library.pass_records()
+        record = next((r for r in records if r["fingerprint"] == profile.fingerprint), None)
+        if record is None or not record["floors"]:
+            return profile
+        swapped = with_swaps(profile.timeline, self.machine)
+        floors = with_sections(record["floors"], record["sections"], swapped)
+        return dataclasses.replace(profile, section_floors=floors)
 
     def save_profile(self) -> None:
         """Writes the profile where the options say so."""

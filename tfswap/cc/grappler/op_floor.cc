@@ -1,16 +1,13 @@
 #include "grappler/op_floor.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "grappler/tensor_bytes.h"
-
 namespace tfswap {
-
-using ::tensorflow::grappler::GraphProperties;
 
 namespace {
 
@@ -63,30 +60,6 @@ const OpNames& InPlace() {
 
 using Port = std::pair<int, int>;  // node and output
 
-class Sizes {
- public:
-  Sizes(const GraphIndex& index, const GraphProperties& properties)
-      : index_(index), outputs_(index.size()) {
-    for (int n = 0; n < index.size(); ++n) {
-      for (const auto& output : properties.GetOutputProperties(index.node(n).name())) {
-        outputs_[n].push_back(TensorBytes(output));
-      }
-    }
-  }
-
-  // 0 where it is not known, in other memory, or there anyway.
-  int64_t Of(TensorId tensor) const {
-    const auto& outputs = outputs_[tensor.node];
-    if (tensor.port >= static_cast<int>(outputs.size()) || outputs[tensor.port] < 0) return 0;
-    if (!index_.InDeviceMemory(tensor)) return 0;
-    return ThereAnyway().count(index_.node(tensor.node).op()) > 0 ? 0 : outputs[tensor.port];
-  }
-
- private:
-  const GraphIndex& index_;
-  std::vector<std::vector<int64_t>> outputs_;
-};
-
 // By buffer: one that reads it, or -1 if several do.
 std::map<Port, int> OnlyReaders(const GraphIndex& index) {
   std::map<Port, int> readers;
@@ -101,30 +74,138 @@ std::map<Port, int> OnlyReaders(const GraphIndex& index) {
   return readers;
 }
 
-}  // namespace
+class Floor {
+ public:
+  Floor(const InferredGraph& graph, const SectionPlan& plan)
+      : graph_(graph),
+        index_(graph.index()),
+        plan_(plan),
+        only_readers_(OnlyReaders(graph.index())) {}
 
-OpFloor FloorOf(const GraphIndex& index, const GraphProperties& inferred_properties) {
-  const Sizes sizes(index, inferred_properties);
-  const std::map<Port, int> only_readers = OnlyReaders(index);
-  OpFloor floor;
-  for (int n = 0; n < index.size(); ++n) {
-    if (!index.IsManaged(n) || index.IsAlias(n)) continue;
+  OpFloor Find() {
+    for (int n = 0; n < index_.size(); ++n) {
+      if (!index_.IsManaged(n)) continue;
+      if (plan_.IsCut(n)) {
+        for (int64_t s = 0; s < plan_.count; ++s) LookAtCopy(n, s);
+      } else if (!index_.IsAlias(n)) {
+        LookAtWhole(n);
+      }
+    }
+    return std::move(floor_);
+  }
+
+ private:
+  // 0 where it is not known, in other memory, or there anyway.
+  int64_t BytesOf(TensorId tensor) const {
+    return ThereAnyway().count(index_.node(tensor.node).op()) > 0 ? 0 : graph_.BytesOf(tensor);
+  }
+  // Of a piece along an axis.
+  int64_t BytesOf(TensorId tensor, int axis, int64_t extent) const {
+    const Dims& dims = graph_.DimsOf(tensor);
+    const bool known = dims && axis < static_cast<int>(dims->size()) && (*dims)[axis] > 0;
+    return known ? BytesOf(tensor) / (*dims)[axis] * extent : 0;
+  }
+  const OutputPart* PartOf(TensorId tensor) const {
+    return plan_.IsCut(tensor.node) ? &plan_.separations[tensor.node]->outputs[tensor.port]
+                                    : nullptr;
+  }
+  void Look(int n, int64_t bytes) {
+    if (bytes > floor_.bytes) floor_ = {bytes, index_.node(n).name()};
+  }
+
+  // Parts of it are put together, or the summands of a sum are added up: both are there then.
+  void LookAtJoint(TensorId tensor) {
+    if (PartOf(tensor) != nullptr) Look(tensor.node, 2 * BytesOf(tensor));
+  }
+
+  void LookAtWhole(int n) {
     std::set<Port> read;
     int64_t bytes = 0, over = 0;
-    for (const TensorId& input : index.inputs(n)) {
-      const TensorId root = index.Root(input);
+    for (const TensorId& input : index_.inputs(n)) {
+      LookAtJoint(input);
+      const TensorId root = plan_.IsCut(input.node) ? input : index_.Root(input);
       if (!read.insert({root.node, root.port}).second) continue;
-      const int64_t size = sizes.Of(root);
+      const int64_t size = BytesOf(root);
       bytes += size;
-      auto reader = only_readers.find({root.node, root.port});
-      const bool mine = reader != only_readers.end() && reader->second == n;
-      if (mine && size == sizes.Of({n, 0})) over = size;
+      if (ReadOnlyBy(n, root) && size == BytesOf({n, 0})) over = size;
     }
-    for (int port = 0; port < index.outputs(n); ++port) bytes += sizes.Of({n, port});
-    if (InPlace().count(index.node(n).op()) > 0) bytes -= over;
-    if (bytes > floor.bytes) floor = {bytes, index.node(n).name()};
+    for (int port = 0; port < index_.outputs(n); ++port) bytes += BytesOf({n, port});
+    if (InPlace().count(index_.node(n).op()) > 0) bytes -= over;
+    Look(n, bytes);
   }
-  return floor;
+
+  void LookAtCopy(int n, int64_t section) {
+    const Separation& how = *plan_.separations[n];
+    std::set<Port> read;
+    int64_t bytes = 0, over = 0, made = 0;
+    for (int port = 0; port < index_.outputs(n); ++port) {
+      const OutputPart& part = how.outputs[port];
+      const Piece own = part.yield == Yield::kPart ? part.cut.part(section) : Piece{};
+      made += part.yield == Yield::kPart ? BytesOf({n, port}, part.cut.axis, own.end - own.begin)
+                                         : BytesOf({n, port});
+    }
+    for (size_t i = 0; i < how.inputs.size(); ++i) {
+      const TensorId input = index_.inputs(n)[i];
+      const InputPart& part = how.inputs[i];
+      if (part.share == Share::kInts || !read.insert({input.node, input.port}).second) continue;
+      if (part.share == Share::kWhole) {
+        LookAtJoint(input);
+        bytes += BytesOf(input);
+        continue;
+      }
+      const int64_t piece = LookAtPiece(n, input, part, section);
+      bytes += piece;
+      if (ReadOnlyBy(n, index_.Root(input)) && piece == made) over = piece;
+    }
+    if (index_.IsAlias(n)) return;
+    if (InPlace().count(index_.node(n).op()) > 0) bytes -= over;
+    if (!how.kept.empty() && !how.kept[section].IsAll()) {
+      const Kept& kept = how.kept[section];
+      const int64_t all = made / std::max<int64_t>(Elements(kept.size), 1) * Elements(kept.made);
+      Look(n, all + made);
+      made = all;
+    }
+    Look(n, bytes + made);
+  }
+
+  // What is cut out of a whole, or put together of parts, is there beside what it is made of.
+  int64_t LookAtPiece(int n, TensorId input, const InputPart& part, int64_t section) {
+    const Piece piece = part.pieces[section];
+    const int64_t bytes = BytesOf(input, part.axis, piece.end - piece.begin);
+    const OutputPart* given = PartOf(input);
+    if (given == nullptr || given->yield != Yield::kPart || given->cut.axis != part.axis) {
+      LookAtJoint(input);
+      Look(n, BytesOf(index_.Root(input)) + (part.axis == 0 ? 0 : bytes));
+      return bytes;
+    }
+    if (given->cut.part(section) == piece) return bytes;
+    int64_t sources = 0;
+    for (int64_t s = 0; s < plan_.count; ++s) {
+      const Piece own = given->cut.part(s);
+      if (own.begin < piece.end && piece.begin < own.end) {
+        sources += BytesOf(input, part.axis, own.end - own.begin);
+      }
+    }
+    Look(n, sources + bytes);
+    return bytes;
+  }
+
+  bool ReadOnlyBy(int n, TensorId root) const {
+    const auto reader = only_readers_.find({root.node, root.port});
+    return reader != only_readers_.end() && reader->second == n;
+  }
+
+  const InferredGraph& graph_;
+  const GraphIndex& index_;
+  const SectionPlan& plan_;
+  const std::map<Port, int> only_readers_;
+  OpFloor floor_;
+};
+
+}  // namespace
+
+OpFloor FloorOf(const InferredGraph& graph, const SectionPlan& plan) {
+  return Floor(graph, plan).Find();
 }
 
 }  // namespace tfswap

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "grappler/graph_index.h"
-#include "tensorflow/core/grappler/costs/graph_properties.h"
+#include "grappler/inferred_graph.h"
+#include "grappler/section_plan.h"
 
 namespace tfswap {
 
@@ -17,10 +17,10 @@ struct OpFloor {
 
 // What no swap gets below: the most that one op reads and makes at once, in the managed device's
 // memory. A buffer counts once, whatever aliases of it there are; what an op makes in the place of
-// what it alone reads counts once too. Left out is what is there anyway (variables, the function's
-// arguments, constants), workspaces, and tensors of unknown shape.
-OpFloor FloorOf(const GraphIndex& index,
-                const tensorflow::grappler::GraphProperties& inferred_properties);
+// what it alone reads counts once too. Of an op that works on sections, one section's copy counts.
+// Left out is what is there anyway (variables, the function's arguments, constants), workspaces,
+// and tensors of unknown shape.
+OpFloor FloorOf(const InferredGraph& graph, const SectionPlan& plan);
 
 }  // namespace tfswap
 

@@ -25,7 +25,7 @@ void LogPass(PassRecord record) {
   record.serial = ++last_serial;
   auto& records = Records();
   PassRecord& kept = records[record.fingerprint];
-  // Under a plan for the number that was chosen, nobody chooses again.
+  // They are looked at once.
   if (record.floors.empty()) record.floors = std::move(kept.floors);
   kept = std::move(record);
   if (records.size() > kKept) {
@@ -48,6 +48,12 @@ std::string DescriptionOf(const std::string& fingerprint) {
   std::lock_guard<std::mutex> lock(mu);
   auto it = Records().find(fingerprint);
   return it == Records().end() ? "" : it->second.description;
+}
+
+bool HasFloors(const std::string& fingerprint) {
+  std::lock_guard<std::mutex> lock(mu);
+  auto it = Records().find(fingerprint);
+  return it != Records().end() && !it->second.floors.empty();
 }
 
 void ClearPassRecords() {

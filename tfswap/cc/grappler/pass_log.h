@@ -16,12 +16,13 @@ struct PassRecord {
   std::string portable;  // the fingerprint that survives a SavedModel
   std::string outcome;   // "planned", "bootstrapped", "left" or "refused"
   std::string reason;    // why it was refused
+  bool trains = false;   // there are gradients; known where the plan asked for a description
   int nodes = 0;
   int swaps = 0;
   int sectioned_ops = 0;  // of TensorFlow's graph, that work on sections of the batch
   int64_t sections = 1;   // into which the batch is cut
   int64_t examples = 0;   // of that batch; 0: not known, or nobody asked
-  // Where the pass chose the number: what the largest op needs for those that it looked at.
+  // What the largest op needs, for each number of sections that was looked at.
   std::vector<SectionFloor> floors;
   int64_t serial = 0;       // counts records in this process
   std::string description;  // the graph, if the plan asked for it
@@ -32,6 +33,8 @@ void LogPass(PassRecord record);
 std::vector<PassRecord> PassRecords();
 // The description of a graph; "" if there is none.
 std::string DescriptionOf(const std::string& fingerprint);
+// Whether it is known what sections would do for a graph.
+bool HasFloors(const std::string& fingerprint);
 void ClearPassRecords();
 
 }  // namespace tfswap

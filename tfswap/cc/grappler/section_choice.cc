@@ -1,18 +1,15 @@
 #include "grappler/section_choice.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
-#include "grappler/graph_index.h"
-#include "tensorflow/core/framework/function.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/grappler/costs/graph_properties.h"
+#include "grappler/inferred_graph.h"
+#include "grappler/plain_sums.h"
+#include "grappler/section_emitter.h"
+#include "grappler/section_plan.h"
 
 namespace tfswap {
 
-using ::tensorflow::GraphDef;
-using ::tensorflow::grappler::GraphProperties;
 using ::tensorflow::grappler::GrapplerItem;
 
 namespace {
@@ -27,55 +24,6 @@ constexpr double kCutShare = 0.35;
 // A floor that falls by less has come to what is never cut.
 constexpr double kFalls = 0.98;
 constexpr int64_t kMostSections = 256;
-
-// A graph with what is known of it; the item must live as long.
-class Inferred {
- public:
-  static absl::StatusOr<std::unique_ptr<Inferred>> Of(const GrapplerItem& item) {
-    auto made = std::unique_ptr<Inferred>(new Inferred(item));
-    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
-                                                          item.graph.library());
-    absl::StatusOr<GraphIndex> index = GraphIndex::Build(item.graph, functions);
-    if (!index.ok()) return index.status();
-    made->index_ = *std::move(index);
-    const absl::Status inferred = made->properties_.InferStatically(/*assume_valid_feeds=*/true);
-    if (!inferred.ok()) return inferred;
-    return made;
-  }
-
-  OpFloor Floor() const { return FloorOf(index_, properties_); }
-  // As sections.cc finds them: of what brings data, the largest tensor's.
-  int64_t Examples() const;
-
- private:
-  explicit Inferred(const GrapplerItem& item) : properties_(item) {}
-  GraphIndex index_;
-  GraphProperties properties_;
-};
-
-int64_t Inferred::Examples() const {
-  int64_t examples = 0;
-  for (const bool iterators : {true, false}) {
-    int64_t most = 0;
-    for (int n = 0; n < index_.size(); ++n) {
-      const std::string& op = index_.node(n).op();
-      const bool brings = iterators ? op == "IteratorGetNext" : op == "_Arg" || op == "Placeholder";
-      if (!brings || index_.context(n) != 0) continue;
-      for (const auto& output : properties_.GetOutputProperties(index_.node(n).name())) {
-        if (output.shape().unknown_rank() || output.shape().dim_size() == 0) continue;
-        int64_t elements = 1;
-        for (const auto& dim : output.shape().dim()) {
-          elements *= std::max<int64_t>(dim.size(), 0);
-        }
-        if (elements <= most) continue;
-        most = elements;
-        examples = output.shape().dim(0).size();
-      }
-    }
-    if (examples > 0) return examples;
-  }
-  return examples;
-}
 
 // The wanted number, or the next one that divides the batch, if it is less than twice as many.
 int64_t Dividing(int64_t examples, int64_t wanted) {
@@ -94,63 +42,94 @@ int64_t CountFor(int64_t examples, int64_t wanted, int64_t batch) {
   return wanted;
 }
 
-absl::StatusOr<OpFloor> FloorIn(const GrapplerItem& item, const GraphDef& graph) {
-  const GrapplerItem cut = item.WithGraph(GraphDef(graph));
-  const auto inferred = Inferred::Of(cut);
-  if (!inferred.ok()) return inferred.status();
-  return (*inferred)->Floor();
+// Numbers of sections that are looked at, from the smallest on, until the largest op needs no less.
+class Numbers {
+ public:
+  explicit Numbers(const InferredGraph& graph) : graph_(graph) {}
+
+  // Plans the next number; whether there is one. The first is one section.
+  bool Next() {
+    if (ended_) return false;
+    if (floors_.empty()) {
+      floors_.push_back({1, FloorOf(graph_, plan_)});
+      return true;
+    }
+    for (wanted_ *= 2; wanted_ <= kMostSections; wanted_ *= 2) {
+      // Whole examples if there is a number for them, else rows of images.
+      for (const int64_t count : {Dividing(graph_.batch().examples, wanted_), wanted_}) {
+        if (count == floors_.back().sections) continue;
+        SectionPlan plan = PlanSections(graph_, count);
+        if (plan.ops == 0) continue;
+        const OpFloor floor = FloorOf(graph_, plan);
+        const auto before = static_cast<double>(floors_.back().floor.bytes);
+        ended_ = static_cast<double>(floor.bytes) > kFalls * before;
+        if (ended_) return false;
+        floors_.push_back({count, floor});
+        plan_ = std::move(plan);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  const SectionPlan& plan() const { return plan_; }
+  int64_t bytes() const { return floors_.back().floor.bytes; }
+  const std::vector<SectionFloor>& floors() const { return floors_; }
+
+ private:
+  const InferredGraph& graph_;
+  SectionPlan plan_;
+  std::vector<SectionFloor> floors_;
+  int64_t wanted_ = 1;
+  bool ended_ = false;
+};
+
+SectionChoice Chosen(const InferredGraph& graph, const SectionPlan& plan) {
+  SectionChoice choice;
+  choice.sections = plan.count;
+  choice.examples = graph.batch().examples;
+  choice.ops = plan.ops;
+  if (plan.ops > 0) choice.graph = SectionEmitter(graph, plan).Emit();
+  return choice;
 }
 
 }  // namespace
 
-absl::StatusOr<SectionChoice> ChooseSections(const GrapplerItem& item, int64_t room_bytes) {
-  const auto whole = Inferred::Of(item);
-  if (!whole.ok()) return whole.status();
-  SectionChoice choice;
-  choice.examples = (*whole)->Examples();
-  choice.floors.push_back({1, (*whole)->Floor()});
+absl::StatusOr<SectionChoice> ChooseSections(const GrapplerItem& given, int64_t room_bytes) {
+  const GrapplerItem item = given.WithGraph(WithPlainSums(given.graph));
+  const auto graph = InferredGraph::Of(item);
+  if (!graph.ok()) return graph.status();
   const auto fits = [&](int64_t bytes, double share) {
     return static_cast<double>(bytes) <= share * static_cast<double>(room_bytes);
   };
-  OpFloor least = choice.floors.front().floor;
-  if (fits(least.bytes, kWholeShare)) return choice;
-  for (int64_t wanted = 2; wanted <= kMostSections; wanted *= 2) {
-    // Whole examples if there is a number for them, else rows of images.
-    for (const int64_t count : {Dividing(choice.examples, wanted), wanted}) {
-      if (count == choice.floors.back().sections) continue;
-      absl::StatusOr<Sectioned> cut = CutIntoSections(item, count);
-      if (!cut.ok()) return cut.status();
-      if (cut->ops == 0) continue;
-      const absl::StatusOr<OpFloor> floor = FloorIn(item, cut->graph);
-      if (!floor.ok()) return floor.status();
-      choice.floors.push_back({count, *floor});
-      if (static_cast<double>(floor->bytes) > kFalls * static_cast<double>(least.bytes)) {
-        return choice;
-      }
-      least = *floor;
-      choice.sections = count;
-      choice.cut = *std::move(cut);
-      if (fits(least.bytes, kCutShare)) return choice;
-      break;
-    }
+  Numbers numbers(**graph);
+  while (numbers.Next()) {
+    if (fits(numbers.bytes(), numbers.plan().ops == 0 ? kWholeShare : kCutShare)) break;
   }
+  SectionChoice choice = Chosen(**graph, numbers.plan());
+  choice.floors = numbers.floors();
   return choice;
 }
 
-absl::StatusOr<SectionChoice> InWantedSections(const GrapplerItem& item, int64_t wanted,
+absl::StatusOr<SectionChoice> InWantedSections(const GrapplerItem& given, int64_t wanted,
                                                int64_t batch) {
-  const auto whole = Inferred::Of(item);
-  if (!whole.ok()) return whole.status();
-  SectionChoice choice;
-  choice.examples = (*whole)->Examples();
-  const int64_t count = CountFor(choice.examples, wanted, batch);
-  if (count == 1) return choice;
-  absl::StatusOr<Sectioned> cut = CutIntoSections(item, count);
-  if (!cut.ok()) return cut.status();
-  if (cut->ops == 0) return choice;
-  choice.sections = count;
-  choice.cut = *std::move(cut);
-  return choice;
+  const GrapplerItem item = given.WithGraph(WithPlainSums(given.graph));
+  const auto graph = InferredGraph::Of(item);
+  if (!graph.ok()) return graph.status();
+  const int64_t count = CountFor((*graph)->batch().examples, wanted, batch);
+  SectionPlan plan;
+  if (count > 1) plan = PlanSections(**graph, count);
+  if (plan.ops == 0) plan.count = 1;
+  return Chosen(**graph, plan);
+}
+
+absl::StatusOr<std::vector<SectionFloor>> FloorsOf(const GrapplerItem& given) {
+  const GrapplerItem item = given.WithGraph(WithPlainSums(given.graph));
+  const auto graph = InferredGraph::Of(item);
+  if (!graph.ok()) return graph.status();
+  Numbers numbers(**graph);
+  while (numbers.Next()) continue;
+  return numbers.floors();
 }
 
 }  // namespace tfswap

@@ -7,7 +7,6 @@
 
 #include "absl/status/statusor.h"
 #include "grappler/op_floor.h"
-#include "grappler/sections.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 
 namespace tfswap {
@@ -22,7 +21,8 @@ struct SectionFloor {
 struct SectionChoice {
   int64_t sections = 1;
   int64_t examples = 0;              // of its batch; 0: nobody knows
-  Sectioned cut;                     // of one section: empty
+  int ops = 0;                       // that work on sections
+  tensorflow::GraphDef graph;        // empty if no op does
   std::vector<SectionFloor> floors;  // of the numbers that were looked at
 };
 
@@ -36,6 +36,9 @@ absl::StatusOr<SectionChoice> ChooseSections(const tensorflow::grappler::Grapple
 // last one say, is cut into as few sections as have no more examples than those.
 absl::StatusOr<SectionChoice> InWantedSections(const tensorflow::grappler::GrapplerItem& item,
                                                int64_t wanted, int64_t batch);
+
+// The floors of all numbers that are worth a look: until the largest op needs no less.
+absl::StatusOr<std::vector<SectionFloor>> FloorsOf(const tensorflow::grappler::GrapplerItem& item);
 
 }  // namespace tfswap
 

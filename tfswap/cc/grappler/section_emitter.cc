@@ -342,6 +342,8 @@ GraphDef SectionEmitter::Emit() {
     }
   }
   AddBarriers();
+  *result_.mutable_library() = graph_.graph().library();
+  *result_.mutable_versions() = graph_.graph().versions();
   return std::move(result_);
 }
 

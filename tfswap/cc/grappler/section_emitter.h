@@ -10,30 +10,18 @@
 #include <vector>
 
 #include "grappler/graph_index.h"
-#include "grappler/separation.h"
+#include "grappler/inferred_graph.h"
+#include "grappler/section_plan.h"
 #include "tensorflow/core/framework/graph.pb.h"
 
 namespace tfswap {
-
-// Which ops work on sections, how, and when.
-struct SectionPlan {
-  int64_t count = 1;
-  std::vector<std::optional<Separation>> separations;  // by node; no value: as a whole
-  std::vector<int> stage;                              // by node
-  std::vector<int64_t> delay;                          // by node, in sections
-  std::vector<int> order;                              // nodes, inputs first
-
-  bool IsCut(int n) const { return separations[n].has_value(); }
-};
 
 // Writes down the graph that a plan makes of another one: a copy of each op for each section, what
 // cuts and joins tensors, and what has a stage's sections come one behind the other.
 class SectionEmitter {
  public:
-  // `shapes` are those of all nodes' outputs.
-  SectionEmitter(const GraphIndex& index, const std::vector<std::vector<Dims>>& shapes,
-                 const SectionPlan& plan)
-      : index_(index), shapes_(shapes), plan_(plan) {}
+  SectionEmitter(const InferredGraph& graph, const SectionPlan& plan)
+      : graph_(graph), index_(graph.index()), plan_(plan) {}
 
   tensorflow::GraphDef Emit();
 
@@ -76,12 +64,10 @@ class SectionEmitter {
                      const std::string& name, Turn turn);
   std::string Concatenated(const std::vector<std::string>& parts, TensorId like, int axis,
                            const std::string& name, std::optional<Turn> turn);
-  const std::vector<int64_t>& DimsOf(TensorId tensor) const {
-    return *shapes_[tensor.node][tensor.port];
-  }
+  const std::vector<int64_t>& DimsOf(TensorId tensor) const { return *graph_.DimsOf(tensor); }
 
+  const InferredGraph& graph_;
   const GraphIndex& index_;
-  const std::vector<std::vector<Dims>>& shapes_;
   const SectionPlan& plan_;
   tensorflow::GraphDef result_;
   std::set<std::string> added_;  // names of nodes of the result

@@ -116,6 +116,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record.fingerprint = Fingerprint(graph);
     record.portable = PortableFingerprint(graph);
     absl::StatusOr<GraphDef> result = Run(graph, &record);
+    if (record.trains) AddFloors(item, &record);
     if (result.ok()) {
       *optimized = Marked(record.fingerprint, *std::move(result));
     } else {
@@ -154,7 +155,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (!plan_->chooses || !planned.ok()) return planned;
     // In sections no larger than those that were planned for.
     if (planned->examples > 0 && planned->examples < plan_->batch) return planned;
-    if (HasEntry(planned->cut.ops == 0 ? item.graph : planned->cut.graph)) return planned;
+    if (HasEntry(planned->ops == 0 ? item.graph : planned->graph)) return planned;
     return ChooseSections(item, RoomBytes(item.graph));
   }
 
@@ -171,8 +172,15 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record->sections = choice->sections;
     record->examples = choice->examples;
     record->floors = std::move(choice->floors);
-    record->sectioned_ops = choice->cut.ops;
-    return choice->cut.ops == 0 ? item.graph : std::move(choice->cut.graph);
+    record->sectioned_ops = choice->ops;
+    return choice->ops == 0 ? item.graph : std::move(choice->graph);
+  }
+
+  // What sections would do for a graph that trains, whether it has any or not. Looked at once.
+  static void AddFloors(const GrapplerItem& item, PassRecord* record) {
+    if (HasFloors(record->fingerprint)) return;
+    absl::StatusOr<std::vector<SectionFloor>> floors = FloorsOf(item);
+    if (floors.ok()) record->floors = *std::move(floors);
   }
 
   int Rounds() const {
@@ -194,6 +202,9 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const Edges keep_ups = KeepUps(*index);
     const Edges chain = Chain(*index, delays);
     if (plan_->describe) {
+      for (int n = 0; n < index->size(); ++n) {
+        record->trains = record->trains || index->IsBackward(n);
+      }
       record->description = Describe(*index);
       AddEdges("#broadcast", late_broadcasts, &record->description);
       AddEdges("#delay", delays, &record->description);

@@ -1,22 +1,29 @@
-#ifndef TFSWAP_GRAPPLER_SECTIONS_H_
-#define TFSWAP_GRAPPLER_SECTIONS_H_
+#ifndef TFSWAP_GRAPPLER_SECTION_PLAN_H_
+#define TFSWAP_GRAPPLER_SECTION_PLAN_H_
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
-#include "absl/status/statusor.h"
-#include "tensorflow/core/framework/graph.pb.h"
-#include "tensorflow/core/grappler/grappler_item.h"
+#include "grappler/inferred_graph.h"
+#include "grappler/separation.h"
 
 namespace tfswap {
 
-// A graph of which a part works on sections of the batch.
-struct Sectioned {
-  tensorflow::GraphDef graph;  // empty if no op does
-  int ops = 0;                 // of the given graph, that do
+// Which ops work on sections, how, and when.
+struct SectionPlan {
+  int64_t count = 1;
+  int ops = 0;                                         // that work on sections
+  std::vector<std::optional<Separation>> separations;  // by node; no value: as a whole
+  std::vector<int> stage;                              // by node
+  std::vector<int64_t> delay;                          // by node, in sections
+  std::vector<int> order;                              // nodes, inputs first
+
+  bool IsCut(int n) const { return ops > 0 && separations[n].has_value(); }
 };
 
-// Has the item's ops that compute each example by itself (section_rules.h) run on `count` equal
-// sections of the batch, one after the other (tvDNN: Park et al., PPoPP 2018). What they make is
+// Has ops that compute each example by itself (batch_rules.h) run on `count` equal sections of the
+// batch, one after the other (tvDNN: Park et al., PPoPP 2018). What they make is
 // never there as a whole, unless an op that mixes examples reads it:
 //
 //   x ─▶ conv ─▶ relu ─▶ ...            x ─┬─ part 0 ─▶ conv/section_0 ─▶ relu/section_0 ─▶ ...
@@ -30,9 +37,8 @@ struct Sectioned {
 // the sections' order, so it is rounded otherwise than without sections; all else is the same sums.
 //
 // No op does where shapes do not say that `count` divides the batch.
-absl::StatusOr<Sectioned> CutIntoSections(const tensorflow::grappler::GrapplerItem& item,
-                                          int64_t count);
+SectionPlan PlanSections(const InferredGraph& graph, int64_t count);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GRAPPLER_SECTIONS_H_
+#endif  // TFSWAP_GRAPPLER_SECTION_PLAN_H_

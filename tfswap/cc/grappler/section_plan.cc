@@ -1,95 +1,43 @@
-#include "grappler/sections.h"
+#include "grappler/section_plan.h"
 
 #include <algorithm>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "grappler/batch_rules.h"
 #include "grappler/graph_index.h"
-#include "grappler/plain_sums.h"
 #include "grappler/row_rules.h"
-#include "grappler/section_emitter.h"
-#include "tensorflow/core/framework/function.h"
-#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/grappler/costs/graph_properties.h"
 
 namespace tfswap {
 
-using ::tensorflow::DataType;
-using ::tensorflow::GraphDef;
 using ::tensorflow::NodeDef;
 using ::tensorflow::Tensor;
-using ::tensorflow::grappler::GraphProperties;
-using ::tensorflow::grappler::GrapplerItem;
 
 namespace {
 
-std::vector<std::vector<Dims>> ShapesOf(const GraphDef& graph, const GraphProperties& properties) {
-  std::vector<std::vector<Dims>> shapes(graph.node_size());
-  for (int n = 0; n < graph.node_size(); ++n) {
-    for (const auto& output : properties.GetOutputProperties(graph.node(n).name())) {
-      Dims dims;
-      if (!output.shape().unknown_rank()) {
-        dims.emplace();
-        for (const auto& dim : output.shape().dim())
-          dims->push_back(std::max<int64_t>(dim.size(), -1));
-      }
-      shapes[n].push_back(std::move(dims));
-    }
-  }
-  return shapes;
-}
-
-int64_t Elements(const Dims& dims) {
-  if (!dims) return -1;
-  int64_t count = 1;
-  for (int64_t dim : *dims) {
-    if (dim < 0) return -1;
-    count *= dim;
-  }
-  return count;
-}
-
-bool IsIterator(const NodeDef& node) { return node.op() == "IteratorGetNext"; }
-
-// Does the op bring data into the graph?
-bool BringsData(const NodeDef& node) {
-  return IsIterator(node) || node.op() == "_Arg" || node.op() == "Placeholder";
-}
-
-constexpr int kImageRank = 4;
 // Of a section of an image: fewer are mostly rows that two sections read.
 constexpr int64_t kLeastRows = 4;
 
-class Cutter {
+class SectionPlanner {
  public:
-  Cutter(const GraphDef& graph, const GraphIndex& index, std::vector<std::vector<Dims>> shapes,
-         int64_t count)
-      : graph_(graph), index_(index), shapes_(std::move(shapes)) {
+  SectionPlanner(const InferredGraph& graph, int64_t count) : graph_(graph), index_(graph.index()) {
     plan_.count = count;
   }
 
-  Sectioned Cut();
+  SectionPlan Plan();
 
  private:
-  // How many examples there are, and how large: of what brings data, the largest tensor's.
-  void FindBatch();
   void Choose();
   void FindStages();
   void PutOff(int n);
 
-  bool IsCut(int n) const { return plan_.IsCut(n); }
+  bool IsCut(int n) const { return plan_.separations[n].has_value(); }
   // Folded ones come behind what they were folded from, and need not.
   bool IsConstant(int n) const { return index_.node(n).op() == "Const"; }
-  const Dims& DimsOf(TensorId tensor) const {
-    static const auto* unknown = new Dims();
-    const auto& outputs = shapes_[tensor.node];
-    return tensor.port < static_cast<int>(outputs.size()) ? outputs[tensor.port] : *unknown;
-  }
+  const Dims& DimsOf(TensorId tensor) const { return graph_.DimsOf(tensor); }
   // Where a tensor is cut, or would be, if it is made from the batch.
   std::optional<tfswap::Cut> CutOf(TensorId tensor) const;
   std::optional<tfswap::Cut> CutOfWhole(TensorId tensor) const;
@@ -103,23 +51,21 @@ class Cutter {
   // By how many sections an op must come behind one whose parts it reads.
   int64_t Reach(const InputPart& part, const tfswap::Cut& cut) const;
 
-  const GraphDef& graph_;
+  const InferredGraph& graph_;
   const GraphIndex& index_;
-  const std::vector<std::vector<Dims>> shapes_;
   SectionPlan plan_;
   bool by_rows_ = false;
-  int64_t batch_ = 0, rows_ = 0, columns_ = 0;
   std::vector<bool> batch_ops_;               // what they make is made from the batch
   std::vector<bool> for_parts_;               // cut only because all that read it are
   std::vector<std::vector<int>> awaited_by_;  // who has a control edge from it
 };
 
-std::optional<tfswap::Cut> Cutter::CutOfWhole(TensorId tensor) const {
+std::optional<tfswap::Cut> SectionPlanner::CutOfWhole(TensorId tensor) const {
   const Dims& dims = DimsOf(tensor);
   if (!dims || dims->empty()) return std::nullopt;
   if (!by_rows_) {
-    const bool of_batch = BringsData(index_.node(tensor.node))
-                              ? dims->front() == batch_
+    const bool of_batch = graph_.BringsBatch(tensor.node)
+                              ? dims->front() == graph_.batch().examples
                               : dims->front() > 1 && dims->front() % plan_.count == 0;
     if (!of_batch) return std::nullopt;
     return EvenCut(0, dims->front(), plan_.count);
@@ -128,15 +74,16 @@ std::optional<tfswap::Cut> Cutter::CutOfWhole(TensorId tensor) const {
     return EvenCut(1, (*dims)[1], plan_.count);
   }
   // What images become where each pixel has an output of its own.
-  if (dims->size() <= 2 && batch_ == 1 && dims->front() == rows_ * columns_) {
-    auto cut = EvenCut(0, rows_, plan_.count);
-    for (int64_t& bound : cut.bounds) bound *= columns_;
+  const BatchShape& batch = graph_.batch();
+  if (dims->size() <= 2 && batch.examples == 1 && dims->front() == batch.rows * batch.columns) {
+    auto cut = EvenCut(0, batch.rows, plan_.count);
+    for (int64_t& bound : cut.bounds) bound *= batch.columns;
     return cut;
   }
   return std::nullopt;
 }
 
-std::optional<tfswap::Cut> Cutter::CutOf(TensorId tensor) const {
+std::optional<tfswap::Cut> SectionPlanner::CutOf(TensorId tensor) const {
   if (IsCut(tensor.node)) {
     const OutputPart& part = plan_.separations[tensor.node]->outputs[tensor.port];
     // A sum over the batch is the same for all examples.
@@ -146,7 +93,7 @@ std::optional<tfswap::Cut> Cutter::CutOf(TensorId tensor) const {
   return batch_ops_[tensor.node] ? CutOfWhole(tensor) : std::nullopt;
 }
 
-std::optional<std::vector<int64_t>> Cutter::Constant(TensorId tensor) const {
+std::optional<std::vector<int64_t>> SectionPlanner::Constant(TensorId tensor) const {
   const NodeDef& node = index_.node(index_.Root(tensor).node);
   auto value = node.attr().find("value");
   if (node.op() != "Const" || value == node.attr().end()) return std::nullopt;
@@ -165,7 +112,7 @@ std::optional<std::vector<int64_t>> Cutter::Constant(TensorId tensor) const {
   return found;
 }
 
-OpView Cutter::View(int n) const {
+OpView SectionPlanner::View(int n) const {
   OpView view{&index_.node(n), {}, {}, {}, nullptr, plan_.count};
   for (const TensorId& input : index_.inputs(n)) {
     view.inputs.push_back(DimsOf(input));
@@ -180,7 +127,8 @@ OpView Cutter::View(int n) const {
   return view;
 }
 
-std::optional<Separation> Cutter::Separate(int n, const std::optional<tfswap::Cut>& wanted) const {
+std::optional<Separation> SectionPlanner::Separate(int n,
+                                                   const std::optional<tfswap::Cut>& wanted) const {
   const OpView view = View(n);
   std::optional<Separation> found = by_rows_ ? SeparateByRows(view, wanted) : SeparateByBatch(view);
   if (!found) return std::nullopt;
@@ -193,7 +141,7 @@ std::optional<Separation> Cutter::Separate(int n, const std::optional<tfswap::Cu
   return found;
 }
 
-bool Cutter::MakesMore(int n, const Separation& how) const {
+bool SectionPlanner::MakesMore(int n, const Separation& how) const {
   int64_t made = 0, read = 0;
   for (size_t port = 0; port < how.outputs.size(); ++port) {
     if (how.outputs[port].yield == Yield::kPart) return false;
@@ -206,34 +154,11 @@ bool Cutter::MakesMore(int n, const Separation& how) const {
   return made > read;
 }
 
-void Cutter::FindBatch() {
-  batch_ops_.assign(index_.size(), false);
-  const auto brings = [&](int n, bool iterator) {
-    const NodeDef& node = index_.node(n);
-    return index_.context(n) == 0 && (iterator ? IsIterator(node) : BringsData(node));
-  };
-  bool iterator = false;
-  for (int n = 0; n < index_.size(); ++n) iterator = iterator || brings(n, true);
-  int64_t most = 0;
-  for (int n = 0; n < index_.size(); ++n) {
-    if (!brings(n, iterator)) continue;
-    batch_ops_[n] = true;
-    for (const Dims& dims : shapes_[n]) {
-      if (!dims || dims->empty() || Elements(dims) <= most) continue;
-      most = Elements(dims);
-      batch_ = dims->front();
-      const bool images = dims->size() == kImageRank;
-      rows_ = images ? (*dims)[1] : 0;
-      columns_ = images ? (*dims)[2] : 0;
-    }
-  }
-}
-
-void Cutter::Choose() {
-  plan_.separations.resize(index_.size());
+void SectionPlanner::Choose() {
+  for (int n = 0; n < index_.size(); ++n) batch_ops_.push_back(graph_.BringsBatch(n));
   for_parts_.assign(index_.size(), false);
   for (int n : plan_.order) {
-    if (BringsData(index_.node(n))) continue;
+    if (graph_.BringsBatch(n)) continue;
     const auto& inputs = index_.inputs(n);
     if (std::none_of(inputs.begin(), inputs.end(),
                      [&](TensorId input) { return CutOf(input).has_value(); })) {
@@ -242,7 +167,12 @@ void Cutter::Choose() {
     batch_ops_[n] = true;
     if (index_.context(n) != 0 || !index_.IsManaged(n)) continue;
     std::optional<Separation> how = Separate(n, std::nullopt);
-    if (how && !MakesMore(n, *how)) plan_.separations[n] = std::move(how);
+    if (how && MakesMore(n, *how)) {
+      // A large sum over the batch, made at once: what is done with it is the weights' affair.
+      batch_ops_[n] = false;
+    } else if (how) {
+      plan_.separations[n] = std::move(how);
+    }
   }
   // What is as large as the batch and made from less (a broadcast of statistics, say) is made part
   // by part too if nobody reads all of it.
@@ -265,7 +195,7 @@ void Cutter::Choose() {
   }
 }
 
-std::optional<tfswap::Cut> Cutter::Wanted(int n) const {
+std::optional<tfswap::Cut> SectionPlanner::Wanted(int n) const {
   const auto& consumers = index_.consumers(n);
   if (consumers.empty()) return std::nullopt;
   for (int reader : awaited_by_[n]) {
@@ -287,7 +217,7 @@ std::optional<tfswap::Cut> Cutter::Wanted(int n) const {
   return wanted;
 }
 
-int64_t Cutter::Reach(const InputPart& part, const tfswap::Cut& cut) const {
+int64_t SectionPlanner::Reach(const InputPart& part, const tfswap::Cut& cut) const {
   int64_t reach = 0;
   for (int64_t s = 0; s < plan_.count; ++s) {
     int64_t last = s;
@@ -297,7 +227,7 @@ int64_t Cutter::Reach(const InputPart& part, const tfswap::Cut& cut) const {
   return reach;
 }
 
-void Cutter::FindStages() {
+void SectionPlanner::FindStages() {
   std::vector<int>& stage = plan_.stage;
   std::vector<int64_t>& delay = plan_.delay;
   stage.assign(index_.size(), 0);
@@ -334,7 +264,7 @@ void Cutter::FindStages() {
 }
 
 // No sooner than where it is read.
-void Cutter::PutOff(int n) {
+void SectionPlanner::PutOff(int n) {
   std::optional<std::pair<int, int64_t>> first;
   const auto read_by = [&](int reader) {
     const std::pair<int, int64_t> turn = {plan_.stage[reader], plan_.delay[reader]};
@@ -347,36 +277,24 @@ void Cutter::PutOff(int n) {
   }
 }
 
-Sectioned Cutter::Cut() {
+SectionPlan SectionPlanner::Plan() {
   plan_.order.resize(index_.size());
   for (int n = 0; n < index_.size(); ++n) plan_.order[n] = n;
   std::sort(plan_.order.begin(), plan_.order.end(),
             [&](int a, int b) { return index_.position(a) < index_.position(b); });
-  FindBatch();
-  by_rows_ = batch_ % plan_.count != 0;
-  Sectioned done;
-  if (by_rows_ ? rows_ >= kLeastRows * plan_.count : batch_ > 1) Choose();
-  for (size_t n = 0; n < plan_.separations.size(); ++n) done.ops += IsCut(static_cast<int>(n));
-  if (done.ops == 0) return done;
-  FindStages();
-  done.graph = SectionEmitter(index_, shapes_, plan_).Emit();
-  *done.graph.mutable_library() = graph_.library();
-  *done.graph.mutable_versions() = graph_.versions();
-  return done;
+  plan_.separations.resize(index_.size());
+  const BatchShape& batch = graph_.batch();
+  by_rows_ = batch.examples % plan_.count != 0;
+  if (by_rows_ ? batch.rows >= kLeastRows * plan_.count : batch.examples > 1) Choose();
+  for (int n = 0; n < index_.size(); ++n) plan_.ops += IsCut(n);
+  if (plan_.ops > 0) FindStages();
+  return std::move(plan_);
 }
 
 }  // namespace
 
-absl::StatusOr<Sectioned> CutIntoSections(const GrapplerItem& given, int64_t count) {
-  const GrapplerItem item = given.WithGraph(WithPlainSums(given.graph));
-  const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
-                                                        item.graph.library());
-  absl::StatusOr<GraphIndex> index = GraphIndex::Build(item.graph, functions);
-  if (!index.ok()) return index.status();
-  GraphProperties properties(item);
-  const absl::Status inferred = properties.InferStatically(/*assume_valid_feeds=*/true);
-  if (!inferred.ok()) return inferred;
-  return Cutter(item.graph, *index, ShapesOf(item.graph, properties), count).Cut();
+SectionPlan PlanSections(const InferredGraph& graph, int64_t count) {
+  return SectionPlanner(graph, count).Plan();
 }
 
 }  // namespace tfswap
