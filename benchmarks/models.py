@@ -48,7 +48,7 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
     elif name in (UNET, PUBLISHED_UNET):
         model = _unet(name, image)
         x = random.random((batch, image, image, 1), dtype=np.float32)
-        y = random.integers(2, size=(batch, image, image, 1)).astype(np.float32)
+        y = (random.random(x.shape) < 0.25).astype(np.float32)
     else:
         model = _application(name, image)
         x = random.random((batch, image, image, 3), dtype=np.float32)

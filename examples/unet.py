@@ -64,8 +64,12 @@ def unet(image: int, filters: int = 8, depth: int = 4, batch_norm: bool = True) 
     """
 
     def convolved(x: keras.KerasTensor, filters: int) -> keras.KerasTensor:
+        # Without batch norm, activations keep their variance by He's weights only.
+        weights = "glorot_uniform" if batch_norm else "he_normal"
         for _ in range(2):
-            x = layers.Conv2D(filters, 3, padding="same", use_bias=not batch_norm)(x)
+            x = layers.Conv2D(
+                filters, 3, padding="same", use_bias=not batch_norm, kernel_initializer=weights
+            )(x)
             x = layers.ReLU()(layers.BatchNormalization()(x) if batch_norm else x)
         return x
 
