@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 CLASSES = 10
 
 TRANSFORMER = "Transformer"
+UNET, PUBLISHED_UNET = "U-Net", "U-Net64"
 LAYERS, WIDTH, HEADS, FEED_FORWARD, VOCABULARY = 6, 512, 8, 2048, 8000
 
 
@@ -27,7 +28,8 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
     """A compiled model, the same weights and data for the same arguments.
 
     Args:
-        name: Any of keras.applications, or "Transformer".
+        name: Any of keras.applications; "Transformer"; "U-Net", with 16 filters and batch norm, or
+            "U-Net64", with 64 and none, as published.
         batch: Examples in a batch.
         image: Height and width in pixels; for the Transformer, tokens in a sequence.
         seed: Of weights and data. Defaults to 1.
@@ -43,16 +45,35 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
         model = transformer(image)
         x = random.integers(VOCABULARY, size=(batch, image), dtype=np.int32)
         y = random.integers(VOCABULARY, size=(batch, image), dtype=np.int32)
+    elif name in (UNET, PUBLISHED_UNET):
+        model = _unet(name, image)
+        x = random.random((batch, image, image, 1), dtype=np.float32)
+        y = (random.random(x.shape) < 0.25).astype(np.float32)
     else:
         model = _application(name, image)
         x = random.random((batch, image, image, 3), dtype=np.float32)
         y = random.integers(CLASSES, size=batch, dtype=np.int32)
     model.compile(
         optimizer=keras.optimizers.SGD(learning_rate=0.01, momentum=0.9),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=name == TRANSFORMER),
+        loss=_loss(name),
         jit_compile=False,
     )
     return Workload(model, x, y)
+
+
+def _loss(name: str) -> Any:
+    from keras import losses
+
+    if name in (UNET, PUBLISHED_UNET):
+        return losses.BinaryCrossentropy(from_logits=True)  # of each pixel
+    return losses.SparseCategoricalCrossentropy(from_logits=name == TRANSFORMER)
+
+
+def _unet(name: str, image: int) -> Any:
+    from examples.unet import unet
+
+    published = name == PUBLISHED_UNET
+    return unet(image, filters=64 if published else 16, batch_norm=not published)
 
 
 def _application(name: str, image: int) -> Any:
@@ -60,8 +81,9 @@ def _application(name: str, image: int) -> Any:
 
     factory = getattr(keras.applications, name, None)
     if factory is None or not callable(factory):
+        ours = (TRANSFORMER, UNET, PUBLISHED_UNET)
         models = [n for n in dir(keras.applications) if n[0].isupper()]
-        raise ValueError(f"unknown model {name!r}: allowed are {', '.join([TRANSFORMER, *models])}")
+        raise ValueError(f"unknown model {name!r}: allowed are {', '.join([*ours, *models])}")
     return factory(weights=None, input_shape=(image, image, 3), classes=CLASSES)
 
 

@@ -53,19 +53,24 @@ class Training(NamedTuple):
         return f"peak {self.peak_bytes / MIB:.1f} MiB, {self.step_s:.2f} s a step"
 
 
-def unet(image: int, filters: int = 8, depth: int = 4) -> keras.Model:
+def unet(image: int, filters: int = 8, depth: int = 4, batch_norm: bool = True) -> keras.Model:
     """U-Net (Ronneberger et al. 2015) with padded convolutions and batch norm.
 
     Args:
         image: Height and width in pixels, a multiple of 2 to the power of `depth`.
         filters: Of the first two convolutions, the largest activations.
         depth: How often height and width are halved.
+        batch_norm: Behind each convolution; as published, there is none.
     """
 
     def convolved(x: keras.KerasTensor, filters: int) -> keras.KerasTensor:
+        # Without batch norm, activations keep their variance by He's weights only.
+        weights = "glorot_uniform" if batch_norm else "he_normal"
         for _ in range(2):
-            x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-            x = layers.ReLU()(layers.BatchNormalization()(x))
+            x = layers.Conv2D(
+                filters, 3, padding="same", use_bias=not batch_norm, kernel_initializer=weights
+            )(x)
+            x = layers.ReLU()(layers.BatchNormalization()(x) if batch_norm else x)
         return x
 
     x = inputs = keras.Input((image, image, 1))

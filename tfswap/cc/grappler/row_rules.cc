@@ -401,12 +401,31 @@ const std::unordered_map<std::string, Rule>& Rules() {
   return *rules;
 }
 
+// There may be fewer rows than sections.
+bool EachHasAPart(const Separation& how) {
+  for (const InputPart& input : how.inputs) {
+    for (const Piece& piece : input.pieces) {
+      if (piece.begin >= piece.end) return false;
+    }
+  }
+  for (const OutputPart& output : how.outputs) {
+    for (int64_t s = 0; s < output.cut.count(); ++s) {
+      if (output.cut.bounds[s] >= output.cut.bounds[s + 1]) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<Separation> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted) {
-  if (HasWindow(op)) return SeparateWindow(op);
-  const auto rule = Rules().find(op.node->op());
-  return rule == Rules().end() ? std::nullopt : rule->second(op, wanted);
+  Found found;
+  if (HasWindow(op)) {
+    found = SeparateWindow(op);
+  } else if (const auto rule = Rules().find(op.node->op()); rule != Rules().end()) {
+    found = rule->second(op, wanted);
+  }
+  return found && EachHasAPart(*found) ? found : std::nullopt;
 }
 
 }  // namespace tfswap

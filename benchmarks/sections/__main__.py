@@ -1,0 +1,97 @@
+r"""Where a single layer does not fit: sections of the batch, or of images, one after the other.
+
+    python -m benchmarks.sections [--quick] [--cases 256:4GiB:32:3,512:6GiB:64:1]
+    python -m benchmarks.sections --least [--quick] [--models ResNet50,U-Net] [--sections 4,8]
+    python -m benchmarks.sections --images [--quick] [--budget 2GiB] [--limit 4096] [--sections 16]
+
+Every training runs in a process of its own. One JSON line a case goes to stdout, progress to
+stderr. Keys: model batch image budget_bytes measured_peak_bytes step_s images_per_s
+loss_relative_error, and others by mode.
+
+Without a mode: VGG-16 at 224 px, as tvDNN (Park et al., PPoPP 2018) has it: "a large batch size,
+such as 256 or 512, using a few GB". A case is batch:budget:sections:steps, and the first line is of
+a batch of 16 as TensorFlow trains it. Further keys: steps_s: each step's time, the first with
+tracing; sections; losses. The error is the largest of all steps beside a training with gradient
+accumulation over the same images, 16 at a time, which TensorFlow runs without tfswap's passes.
+``--quick``: batch 256, one step.
+
+``--least``: the least budget that each model trains in, by swaps alone and with sections. A
+profile says what no plan goes below; 2 % more is tried, then 5 % more until 14 steps train: the
+first ones swap lazily, and ops run at once. Further keys: mode (unswapped, swapped, sections);
+sections; unswapped_peak_bytes, unswapped_step_s; possible_bytes, limiting_op: what the profile
+says; resident_bytes: of it, what stays (weights, optimiser state, batch); tries; settled: whether
+step_s is of the final plan. The error is that of the first three losses to those unswapped.
+
+``--images``: the largest image, a multiple of 64 px, of which three steps train at batch 1 within
+the budget, under lazy swaps. Further keys: mode; sections; limited_by (memory, or --limit);
+steps_s; tries. The error is that to losses without sections, at compared_image, the largest that
+both trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.sections import images, large_batch, least
+from tfswap.budget import parse_bytes
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sections", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--least", action="store_true", help="the least budget of each model")
+    modes.add_argument("--images", action="store_true", help="the largest image in a budget")
+    modes.add_argument("--cases", help=f"batch:budget:sections:steps, ... ({large_batch.CASES})")
+    parser.add_argument("--quick", action="store_true", help="small ones, to see that it works")
+    parser.add_argument("--models", help="of --least and --images, with commas")
+    parser.add_argument("--sections", help="of --least, with commas (4,8); of --images (16)")
+    parser.add_argument("--batch", type=int, help="of --least (16)")
+    parser.add_argument("--image", type=int, help="pixels or tokens of --least (224; U-Net 256)")
+    parser.add_argument("--budget", help=f"of --images ({images.BUDGET})")
+    parser.add_argument("--limit", type=int, help=f"pixels of --images, at most ({images.LIMIT})")
+    options = parser.parse_args(arguments)
+    if not options.least and (options.batch or options.image):
+        parser.error("--batch and --image are for --least")
+    if not options.images and (options.budget or options.limit):
+        parser.error("--budget and --limit are for --images")
+    if not (options.least or options.images) and (options.models or options.sections):
+        parser.error("--models and --sections are for --least and --images")
+    return options
+
+
+def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What is to be printed, as it is known."""
+    quick = options.quick
+    models = options.models.split(",") if options.models else None
+    sections = [int(number) for number in options.sections.split(",")] if options.sections else []
+    if options.least:
+        return least.least(
+            models or (least.QUICK_MODELS if quick else least.MODELS),
+            sections or (least.QUICK_SECTIONS if quick else least.SECTIONS),
+            options.batch or (least.QUICK_BATCH if quick else least.BATCH),
+            options.image or (least.QUICK_IMAGE if quick else None),
+        )
+    if options.images:
+        return images.largest_images(
+            models or (images.QUICK_MODELS if quick else images.MODELS),
+            sections[0] if sections else images.SECTIONS,
+            parse_bytes(options.budget or (images.QUICK_BUDGET if quick else images.BUDGET)),
+            options.limit or (images.QUICK_LIMIT if quick else images.LIMIT),
+        )
+    cases = large_batch.QUICK_CASES if quick else large_batch.CASES
+    return large_batch.large_batches(options.cases or cases)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints a line for each case."""
+    for line in lines(parse(arguments)):
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
