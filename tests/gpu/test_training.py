@@ -25,7 +25,8 @@ for _ in range(10):
 model = keras.Model(inputs, keras.layers.Dense(4)(layer))
 model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", jit_compile=False)
 x = np.random.default_rng(0).random((16384, 256), dtype=np.float32)
-swap = tfswap.AutoSwap(budget=sys.argv[1]) if len(sys.argv) > 1 else None
+sections = int(sys.argv[3]) if len(sys.argv) > 3 else None
+swap = tfswap.AutoSwap(budget=sys.argv[1], sections=sections) if len(sys.argv) > 1 else None
 driver = ctypes.CDLL("libcuda.so.1")
 fake = hasattr(driver, "fake_cuda_pinned_bytes")
 class Waits(keras.callbacks.Callback):
@@ -42,7 +43,7 @@ if fake:
     stats["pinned_by_tensorflow"] = driver.fake_cuda_pinned_bytes()
 report = {} if swap is None else swap.report
 shown = ("outcome", "budget_bytes", "measured_peak_bytes", "notes", "predicted_peak_bytes",
-         "swapped_buffers", "bytes_out_per_step", "corrections")
+         "swapped_buffers", "bytes_out_per_step", "corrections", "sections")
 print(json.dumps({**stats, "report": {key: report[key] for key in shown if swap}}))
 """
 
@@ -50,7 +51,7 @@ print(json.dumps({**stats, "report": {key: report[key] for key in shown if swap}
 def trained(*arguments: str) -> tuple[dict, str]:
     """The device's memory and the report afterwards, and what was said.
 
-    Arguments: the budget (without it no callback), and epochs.
+    Arguments: the budget (without it no callback), epochs, sections.
     """
     ran = subprocess.run(
         [sys.executable, "-c", TRAINING, *arguments], capture_output=True, text=True, timeout=300
@@ -119,3 +120,11 @@ def test_a_budget_that_cannot_be_met_says_so(budget: str) -> None:
     _, said = trained(budget)
     assert f"the memory budget of {budget} is exceeded" in said
     assert "or more, the smallest that could work" in said
+
+
+def test_sections_need_a_part_of_the_memory(unswapped: int) -> None:
+    budget = int(0.35 * unswapped)
+    stats, said = trained(str(budget), "6", "8")
+    assert stats, said[-2000:]
+    assert stats["report"]["sections"] == 8
+    assert stats["peak_bytes"] <= budget
