@@ -20,7 +20,9 @@ profile says what no plan goes below; 2 % more is tried, then 5 % more until 14 
 first ones swap lazily, and ops run at once. Further keys: mode (unswapped, swapped, sections);
 sections; unswapped_peak_bytes, unswapped_step_s; possible_bytes, limiting_op: what the profile
 says; resident_bytes: of it, what stays (weights, optimiser state, batch); tries; settled: whether
-step_s is of the final plan. The error is that of the first three losses to those unswapped.
+step_s is of the final plan. The error is the largest of the first three losses to those unswapped,
+which in ResNet50 are not the same in two unswapped trainings either; first_loss_relative_error is
+rounding alone.
 
 ``--images``: the largest image, a multiple of 64 px, of which three steps train at batch 1 within
 the budget, under lazy swaps. Further keys: mode; sections; limited_by (memory, or --limit);

@@ -72,5 +72,9 @@ def _at_the_least(case: Case, losses: Sequence[float]) -> dict[str, Any]:
     else:
         return {**line(at, None, None, None), **possible, "tries": tries}
     error = relative_error(training.losses[:_COMPARED_STEPS], losses)
-    told = {"tries": tries, "settled": training.settled_steps > 0}
+    told = {
+        "tries": tries,
+        "settled": training.settled_steps > 0,
+        "first_loss_relative_error": relative_error(training.losses[:1], losses),
+    }
     return {**line(at, training, training.step_s, error), **possible, **told}

@@ -204,6 +204,26 @@ def test_sections_that_wait_for_statistics_are_swapped():
     assert tfswap.memory_stats()["bytes_out"] > 0
 
 
+def test_a_large_tensor_moves_in_sections_each_from_a_planned_place(tmp_path):
+    path = tmp_path / "plan.json"
+    fit = {"batch_size": 64, "data": data(), "epochs": 5}
+    whole = trained(built(with_batch_norm), **fit)
+    budget = budget_of(whole, 0.6)
+    swap = tfswap.AutoSwap(budget=budget, sections=4, save_plan=path, verbose=0)
+    trained(built(with_batch_norm), [swap], **fit)
+    (function,) = tfswap.SwapPlan.load(path).functions
+    parts: dict[str, set[str]] = {}
+    for moved in function.swaps:
+        tensor, cut, part = moved.tensor.rpartition("/section_")
+        assert cut, moved.tensor  # nothing moves as a whole
+        parts.setdefault(tensor, set()).add(part.removesuffix(":0"))
+    assert {"0", "1", "2", "3"} in parts.values()
+    places = {slot.op for layout in function.layouts for slot in layout if slot.offset_bytes >= 0}
+    placed = [f"{tensor}/section_{part}" in places for tensor in parts for part in parts[tensor]]
+    # Others get theirs from an op that hands its input on.
+    assert sum(placed) >= 0.5 * len(placed)
+
+
 def test_a_batch_that_is_no_multiple_is_left_whole_and_it_says_so():
     swap = tfswap.AutoSwap(budget="4GiB", sections=5, verbose=0)
     build = built(lambda: straight(2, size=16))

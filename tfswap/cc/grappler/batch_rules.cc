@@ -111,6 +111,7 @@ Found Fused(const OpView& op) {
     const Dims& in = op.inputs[i];
     if (!in) return std::nullopt;
     if (in->size() > 1 && in->size() == op.outputs[0]->size()) {
+      if (in->front() == 1) continue;
       if (in->front() != op.outputs[0]->front()) return std::nullopt;
       parts.push_back(static_cast<int>(i));
     }
