@@ -268,9 +268,9 @@ def test_a_budget_that_no_plan_keeps_is_said_with_the_way_out(unswapped, monkeyp
     report = swap.report
     assert report["outcome"] == "bootstrap"
     least = report["least_budgets"]
-    assert least.swapped.bytes < least.unswapped.bytes and least.sections == ()
+    assert least.swapped.bytes < least.unswapped.bytes and least.sections_help
     assert f"While op {least.swapped.op!r} runs" in said
-    assert ("Or try AutoSwap(sections=2) or more" in said) == (sections is None)
+    assert ("Or use AutoSwap(sections=2): the least is then" in said) == (sections is None)
     assert said.endswith("Training goes on under lazy swaps, which keep the budget but wait.")
 
 
