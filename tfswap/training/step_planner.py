@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from tfswap.far_tier import COMPRESSED, FILE
 from tfswap.gpus import device_name
 from tfswap.grappler.graph import StepGraph
-from tfswap.least_budget import LeastBudgets, least_budgets, with_sections, with_swaps
+from tfswap.least_budget import LeastBudgets, least_budgets, with_sections
 from tfswap.machine import Machine
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan
@@ -72,6 +72,7 @@ class StepPlanner:
         self._lossy = lossy
         self._say = say
         self._graph: StepGraph | None = None
+        self._least: LeastBudgets | None = None
         self._others: dict[int, Profile] = {}  # what further devices do in the step
         self._plannings: list[Planned] = []
         self._measured_to_simulated = 1.0
@@ -107,7 +108,9 @@ class StepPlanner:
             raise Forgotten
         self.fingerprint = fingerprint
         self._graph = StepGraph.parse(description)
-        self.profile = self._with_floors(profile_step(trace, self._graph, fingerprint, min_bytes))
+        profile = profile_step(trace, self._graph, fingerprint, min_bytes)
+        self._least = self._found_least(profile)
+        self.profile = dataclasses.replace(profile, section_floors=self._least.sections)
         self._others = {
             device: profile_step(other, self._graph, fingerprint, min_bytes)
             for device, other in traces.items()
@@ -116,15 +119,15 @@ class StepPlanner:
         self.save_profile()
         return self.profile
 
-    def _with_floors(self, profile: Profile) -> Profile:
+    def _found_least(self, profile: Profile) -> LeastBudgets:
         """With what sections would do, if the pass has looked at that."""
+        least = least_budgets(profile.timeline, self.machine)
         records = self._library.pass_records()
         record = next((r for r in records if r["fingerprint"] == profile.fingerprint), None)
         if record is None or not record["floors"]:
-            return profile
-        swapped = with_swaps(profile.timeline, self.machine)
-        floors = with_sections(record["floors"], record["sections"], swapped)
-        return dataclasses.replace(profile, section_floors=floors)
+            return least
+        floors = with_sections(record["floors"], record["sections"], least.swapped)
+        return dataclasses.replace(least, sections=floors)
 
     def save_profile(self) -> None:
         """Writes the profile where the options say so."""
@@ -133,8 +136,8 @@ class StepPlanner:
 
     def least_budgets(self) -> LeastBudgets:
         """What the profiled step can run in, at the least."""
-        assert self.profile is not None
-        return least_budgets(self.profile.timeline, self.machine, self.profile.section_floors)
+        assert self._least is not None
+        return self._least
 
     def plan(self) -> Planned:
         """Plans the step; its predicted peak is that of a measured step.

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "grappler/elementwise_ops.h"
 #include "grappler/op_attributes.h"
+#include "grappler/rule_table.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
 
@@ -198,23 +198,16 @@ Found Transpose(const OpView& op) {
   return order && !order->empty() && order->front() == 0 ? First(op) : std::nullopt;
 }
 
-std::optional<int64_t> Axis(const OpView& op, int input, const Dims& of) {
-  const auto axis = op.constant(input);
-  if (!axis || axis->size() != 1 || !of) return std::nullopt;
-  const int64_t rank = of->size();
-  return axis->front() < 0 ? axis->front() + rank : axis->front();
-}
-
 Found Concat(const OpView& op) {
   const auto last = static_cast<int>(op.inputs.size()) - 1;
-  const auto axis = Axis(op, last, op.inputs[0]);
+  const auto axis = ConstantAxis(op, last, op.inputs[0]);
   return axis && *axis > 0 ? Parts(op, UpTo(last)) : std::nullopt;
 }
 
 Found Split(const OpView& op) {
   const int value = op.node->op() == "Split" ? 1 : 0;
   const int where = op.node->op() == "Split" ? 0 : 2;
-  const auto axis = Axis(op, where, op.inputs[value]);
+  const auto axis = ConstantAxis(op, where, op.inputs[value]);
   return axis && *axis > 0 ? Parts(op, {value}) : std::nullopt;
 }
 
@@ -301,7 +294,7 @@ Found Reduction(const OpView& op) {
 }
 
 Found ArgReduction(const OpView& op) {
-  const auto axis = Axis(op, 1, op.inputs[0]);
+  const auto axis = ConstantAxis(op, 1, op.inputs[0]);
   return axis && *axis > 0 ? First(op) : std::nullopt;
 }
 
@@ -320,54 +313,48 @@ Found ResizeGradient(const OpView& op) {
   return op.node->op() == "ResizeBilinearGrad" ? FirstTwo(op) : First(op);
 }
 
-void Set(std::unordered_map<std::string, Rule>* rules, const Rule& rule,
-         const std::vector<std::string>& ops) {
-  for (const std::string& op : ops) (*rules)[op] = rule;
-}
-
-const std::unordered_map<std::string, Rule>& Rules() {
+const RuleTable<Rule>& Rules() {
   static const auto* rules = [] {
-    auto* made = new std::unordered_map<std::string, Rule>();
-    Set(made, Elementwise, ElementwiseOps());
-    Set(made, Bitcast, {"Bitcast"});
-    Set(made, Select, {"Select"});
-    Set(made, First,
-        {"BiasAdd", "LRN", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"});
-    Set(made, Fused,
-        {"Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D",
-         "_FusedDepthwiseConv2dNative"});
-    Set(made, InputGradient,
-        {"Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"});
-    Set(made, FilterGradient,
-        {"Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"});
-    Set(made, SumOverBatch, {"BiasAddGrad"});
-    Set(made, Pooling, {"AvgPool", "AvgPoolGrad", "MaxPool", "MaxPoolGrad"});
-    Set(made, Product, {"MatMul", "_FusedMatMul"});
-    Set(made, BatchProduct, {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"});
-    Set(made, Einsum, {"Einsum"});
-    Set(made, Reshape, {"Reshape"});
-    Set(made, ExpandDims, {"ExpandDims"});
-    Set(made, Squeeze, {"Squeeze"});
-    Set(made, Transpose, {"Transpose"});
-    Set(made, Concat, {"ConcatV2"});
-    Set(made, Split, {"Split", "SplitV"});
-    Set(made, Pack, {"Pack"});
-    Set(made, Unpack, {"Unpack"});
-    Set(made, Pad, {"MirrorPad", "Pad", "PadV2"});
-    Set(made, Fill, {"Fill"});
-    Set(made, Tile, {"Tile"});
-    Set(made, StridedSlice, {"StridedSlice", "StridedSliceGrad"});
-    Set(made, Slice, {"Slice"});
-    Set(made, BroadcastTo, {"BroadcastTo"});
-    Set(made, LastAxis, {"LogSoftmax", "Softmax"});
-    Set(made, CrossEntropy,
-        {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"});
-    Set(made, Reduction, {"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"});
-    Set(made, ArgReduction, {"ArgMax", "ArgMin"});
-    Set(made, OneHot, {"OneHot"});
-    Set(made, Gather, {"GatherV2"});
-    Set(made, SegmentSum, {"UnsortedSegmentSum"});
-    Set(made, ResizeGradient, {"ResizeBilinearGrad", "ResizeNearestNeighborGrad"});
+    auto* made = new RuleTable<Rule>();
+    made->Set(Elementwise, ElementwiseOps());
+    made->Set(Bitcast, {"Bitcast"});
+    made->Set(Select, {"Select"});
+    made->Set(First,
+              {"BiasAdd", "LRN", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"});
+    made->Set(Fused, {"Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D",
+                      "_FusedDepthwiseConv2dNative"});
+    made->Set(InputGradient, {"Conv2DBackpropInput", "Conv3DBackpropInputV2",
+                              "DepthwiseConv2dNativeBackpropInput"});
+    made->Set(FilterGradient, {"Conv2DBackpropFilter", "Conv3DBackpropFilterV2",
+                               "DepthwiseConv2dNativeBackpropFilter"});
+    made->Set(SumOverBatch, {"BiasAddGrad"});
+    made->Set(Pooling, {"AvgPool", "AvgPoolGrad", "MaxPool", "MaxPoolGrad"});
+    made->Set(Product, {"MatMul", "_FusedMatMul"});
+    made->Set(BatchProduct, {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"});
+    made->Set(Einsum, {"Einsum"});
+    made->Set(Reshape, {"Reshape"});
+    made->Set(ExpandDims, {"ExpandDims"});
+    made->Set(Squeeze, {"Squeeze"});
+    made->Set(Transpose, {"Transpose"});
+    made->Set(Concat, {"ConcatV2"});
+    made->Set(Split, {"Split", "SplitV"});
+    made->Set(Pack, {"Pack"});
+    made->Set(Unpack, {"Unpack"});
+    made->Set(Pad, {"MirrorPad", "Pad", "PadV2"});
+    made->Set(Fill, {"Fill"});
+    made->Set(Tile, {"Tile"});
+    made->Set(StridedSlice, {"StridedSlice", "StridedSliceGrad"});
+    made->Set(Slice, {"Slice"});
+    made->Set(BroadcastTo, {"BroadcastTo"});
+    made->Set(LastAxis, {"LogSoftmax", "Softmax"});
+    made->Set(CrossEntropy,
+              {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"});
+    made->Set(Reduction, {"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"});
+    made->Set(ArgReduction, {"ArgMax", "ArgMin"});
+    made->Set(OneHot, {"OneHot"});
+    made->Set(Gather, {"GatherV2"});
+    made->Set(SegmentSum, {"UnsortedSegmentSum"});
+    made->Set(ResizeGradient, {"ResizeBilinearGrad", "ResizeNearestNeighborGrad"});
     return made;
   }();
   return *rules;
@@ -376,9 +363,9 @@ const std::unordered_map<std::string, Rule>& Rules() {
 }  // namespace
 
 std::optional<Separation> SeparateByBatch(const OpView& op) {
-  const auto rule = Rules().find(op.node->op());
-  if (rule == Rules().end()) return std::nullopt;
-  Found found = rule->second(op);
+  const Rule* rule = Rules().Find(op.node->op());
+  if (rule == nullptr) return std::nullopt;
+  Found found = (*rule)(op);
   if (!found) return std::nullopt;
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     if (found->outputs[i].yield == Yield::kPart && !Divisible(op.outputs[i], op.count)) {

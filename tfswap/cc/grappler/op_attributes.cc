@@ -25,4 +25,10 @@ std::vector<int64_t> Integers(const OpView& op, const char* name) {
 
 const std::string& Text(const OpView& op, const char* name) { return Find(op, name).s(); }
 
+std::optional<int64_t> ConstantAxis(const OpView& op, int input, const Dims& of) {
+  const auto axis = op.constant(input);
+  if (!axis || axis->size() != 1 || !of) return std::nullopt;
+  return axis->front() < 0 ? axis->front() + static_cast<int64_t>(of->size()) : axis->front();
+}
+
 }  // namespace tfswap

@@ -2,6 +2,7 @@
 #define TFSWAP_GRAPPLER_OP_ATTRIBUTES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ bool Flag(const OpView& op, const char* name);
 int64_t Integer(const OpView& op, const char* name);
 std::vector<int64_t> Integers(const OpView& op, const char* name);
 const std::string& Text(const OpView& op, const char* name);
+// An input that is a constant axis of what has those dimensions, from the first one on.
+std::optional<int64_t> ConstantAxis(const OpView& op, int input, const Dims& of);
 
 }  // namespace tfswap
 

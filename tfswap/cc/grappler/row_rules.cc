@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <functional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "grappler/elementwise_ops.h"
 #include "grappler/op_attributes.h"
 #include "grappler/row_parts.h"
+#include "grappler/rule_table.h"
 #include "grappler/window_rules.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
@@ -183,12 +183,6 @@ Found StridedSliceGradient(const OpView& op, const std::optional<Cut>&) {
   found.inputs[0] = IntsWith(*shape, cut.axis, cut);
   found.inputs[4] = PartsOf(cut);
   return found;
-}
-
-std::optional<int64_t> ConstantAxis(const OpView& op, int input, const Dims& of) {
-  const auto axis = op.constant(input);
-  if (!axis || axis->size() != 1 || !of) return std::nullopt;
-  return axis->front() < 0 ? axis->front() + static_cast<int64_t>(of->size()) : axis->front();
 }
 
 Found Concat(const OpView& op, const std::optional<Cut>&) {
@@ -365,37 +359,32 @@ Found OneHot(const OpView& op, const std::optional<Cut>&) {
   return op.cuts[0] && Integer(op, "axis") == -1 ? Alike(op, *op.cuts[0]) : std::nullopt;
 }
 
-void Set(std::unordered_map<std::string, Rule>* rules, const Rule& rule,
-         const std::vector<std::string>& ops) {
-  for (const std::string& op : ops) (*rules)[op] = rule;
-}
-
-const std::unordered_map<std::string, Rule>& Rules() {
+const RuleTable<Rule>& Rules() {
   static const auto* rules = [] {
-    auto* made = new std::unordered_map<std::string, Rule>();
-    Set(made, Elementwise, ElementwiseOps());
-    Set(made, Bitcast, {"Bitcast"});
-    Set(made, Select, {"Select"});
-    Set(made, LastAxis, {"BiasAdd", "LRN", "LogSoftmax", "Softmax"});
-    Set(made, BiasGradient, {"BiasAddGrad"});
-    Set(made, Pad, {"Pad", "PadV2"});
-    Set(made, Slice, {"Slice"});
-    Set(made, StridedSlice, {"StridedSlice"});
-    Set(made, StridedSliceGradient, {"StridedSliceGrad"});
-    Set(made, Concat, {"ConcatV2"});
-    Set(made, Split, {"Split", "SplitV"});
-    Set(made, Reduction, {"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"});
-    Set(made, ArgReduction, {"ArgMax", "ArgMin"});
-    Set(made, Tile, {"Tile"});
-    Set(made, BroadcastTo, {"BroadcastTo"});
-    Set(made, Fill, {"Fill"});
-    Set(made, Reshape, {"ExpandDims", "Reshape"});
-    Set(made, Squeeze, {"Squeeze"});
-    Set(made, Transpose, {"Transpose"});
-    Set(made, CrossEntropy,
-        {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"});
-    Set(made, MatrixProduct, {"MatMul"});
-    Set(made, OneHot, {"OneHot"});
+    auto* made = new RuleTable<Rule>();
+    made->Set(Elementwise, ElementwiseOps());
+    made->Set(Bitcast, {"Bitcast"});
+    made->Set(Select, {"Select"});
+    made->Set(LastAxis, {"BiasAdd", "LRN", "LogSoftmax", "Softmax"});
+    made->Set(BiasGradient, {"BiasAddGrad"});
+    made->Set(Pad, {"Pad", "PadV2"});
+    made->Set(Slice, {"Slice"});
+    made->Set(StridedSlice, {"StridedSlice"});
+    made->Set(StridedSliceGradient, {"StridedSliceGrad"});
+    made->Set(Concat, {"ConcatV2"});
+    made->Set(Split, {"Split", "SplitV"});
+    made->Set(Reduction, {"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"});
+    made->Set(ArgReduction, {"ArgMax", "ArgMin"});
+    made->Set(Tile, {"Tile"});
+    made->Set(BroadcastTo, {"BroadcastTo"});
+    made->Set(Fill, {"Fill"});
+    made->Set(Reshape, {"ExpandDims", "Reshape"});
+    made->Set(Squeeze, {"Squeeze"});
+    made->Set(Transpose, {"Transpose"});
+    made->Set(CrossEntropy,
+              {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"});
+    made->Set(MatrixProduct, {"MatMul"});
+    made->Set(OneHot, {"OneHot"});
     return made;
   }();
   return *rules;
@@ -422,8 +411,8 @@ std::optional<Separation> SeparateByRows(const OpView& op, const std::optional<C
   Found found;
   if (HasWindow(op)) {
     found = SeparateWindow(op);
-  } else if (const auto rule = Rules().find(op.node->op()); rule != Rules().end()) {
-    found = rule->second(op, wanted);
+  } else if (const Rule* rule = Rules().Find(op.node->op())) {
+    found = (*rule)(op, wanted);
   }
   return found && EachHasAPart(*found) ? found : std::nullopt;
 }
