@@ -3,6 +3,7 @@ r"""Where a single layer does not fit: sections of the batch, or of images, one 
     python -m benchmarks.sections [--quick] [--cases 256:4GiB:32:3,512:6GiB:64:1]
     python -m benchmarks.sections --least [--quick] [--models ResNet50,U-Net] [--sections 4,8]
     python -m benchmarks.sections --images [--quick] [--budget 2GiB] [--limit 4096] [--sections 16]
+        [--spill-dir FOLDER]
 
 Every training runs in a process of its own. One JSON line a case goes to stdout, progress to
 stderr. Keys: model batch image budget_bytes measured_peak_bytes step_s images_per_s
@@ -24,10 +25,10 @@ step_s is of the final plan. The error is the largest of the first three losses 
 which in ResNet50 are not the same in two unswapped trainings either; first_loss_relative_error is
 rounding alone.
 
-``--images``: the largest image, a multiple of 64 px, of which three steps train at batch 1 within
-the budget, under lazy swaps. Further keys: mode; sections; limited_by (memory, or --limit);
-steps_s; tries. The error is that to losses without sections, at compared_image, the largest that
-both trained.
+``--images``: the largest image, a multiple of 64 px, of which three steps train at batch 1
+within the budget, under lazy swaps, with far memory in host memory and, with --spill-dir, a
+file. Further keys: mode; sections; limited_by (memory, or --limit); steps_s; tries. The error
+is that to losses without sections, at compared_image, the largest that both trained.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--image", type=int, help="pixels or tokens of --least (224; U-Net 256)")
     parser.add_argument("--budget", help=f"of --images ({images.BUDGET})")
     parser.add_argument("--limit", type=int, help=f"pixels of --images, at most ({images.LIMIT})")
+    parser.add_argument("--spill-dir", help="of --images: a folder where host memory ends")
     options = parser.parse_args(arguments)
     if not options.least and (options.batch or options.image):
         parser.error("--batch and --image are for --least")
-    if not options.images and (options.budget or options.limit):
-        parser.error("--budget and --limit are for --images")
+    if not options.images and (options.budget or options.limit or options.spill_dir):
+        parser.error("--budget, --limit and --spill-dir are for --images")
     if not (options.least or options.images) and (options.models or options.sections):
         parser.error("--models and --sections are for --least and --images")
     return options
@@ -84,6 +86,7 @@ def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             sections[0] if sections else images.SECTIONS,
             parse_bytes(options.budget or (images.QUICK_BUDGET if quick else images.BUDGET)),
             options.limit or (images.QUICK_LIMIT if quick else images.LIMIT),
+            options.spill_dir,
         )
     cases = large_batch.QUICK_CASES if quick else large_batch.CASES
     return large_batch.large_batches(options.cases or cases)

@@ -25,7 +25,11 @@ _LEARNING_RATE = 1e-4
 
 
 def largest_images(
-    models: Sequence[str], sections: int, budget_bytes: int, limit: int
+    models: Sequence[str],
+    sections: int,
+    budget_bytes: int,
+    limit: int,
+    spill_dir: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A line for each model under swaps alone, and one with sections.
 
@@ -34,11 +38,13 @@ def largest_images(
         sections: How many.
         budget_bytes: What the device may hold.
         limit: No larger image is tried.
+        spill_dir: A folder on a disk, for what host memory does not hold.
     """
     for model in models:
         swapped: dict[int, Training] = {}
         for number in (None, sections):
             case = Case(model, 1, 0, _STEPS, budget_bytes, number, _LEARNING_RATE)
+            case = replace(case, spill_dir=spill_dir)
             tried = swapped if number is None else {}
             answer = _largest(case, limit, tried)
             if number is not None:

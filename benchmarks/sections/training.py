@@ -42,6 +42,7 @@ class Case:
         learning_rate: Of the optimiser.
         until: "" is all steps; "profiled" ends when a step has been recorded, "timed" when
             nothing changes any more.
+        spill_dir: A folder on a disk, for what host memory does not hold; None: there is none.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Case:
     sections: int | None = None
     learning_rate: float = 0.01
     until: str = ""
+    spill_dir: str | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ def train(case: Case) -> Training:
             swap = tfswap.AutoSwap(
                 budget=case.budget_bytes,
                 sections=case.sections,
+                spill_dir=case.spill_dir,
                 save_profile=recorded if case.until == "profiled" else None,
                 verbose=0,
             )

@@ -400,6 +400,47 @@ def test_a_sum_in_the_order_of_arrival_keeps_its_order(lib, x):
     assert not any(nodes[name].gateable or nodes[name].producer for name in racing)
 
 
+def _filled(number, dtype, side):
+    return tf.fill([side, side], tf.constant(number, dtype))
+
+
+def _tiled(number, dtype, side):
+    row = number + np.arange(side) % 7
+    return tf.tile(tf.constant(row[None], dtype), [side, 1])
+
+
+def _broadcast(number, dtype, side):
+    row = number + np.arange(side) % 7
+    return tf.broadcast_to(tf.constant(row, dtype), [side, side])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("number", [0.0, 1.5])
+@pytest.mark.parametrize("made", [_filled, _tiled, _broadcast])
+def test_a_tensor_made_of_little_holds_no_memory_between_steps(lib, made, number, dtype):
+    # Grappler or TensorFlow's runtime makes a constant of it, and each optimising of the graph
+    # makes one more.
+    side = 512
+
+    def f(x):
+        spread = made(number, dtype, side)
+        product = tf.matmul(x, x) + spread
+        halves = [tf.nn.relu(tf.matmul(product, x)) for _ in range(3)]
+        return tf.reduce_max(tf.add_n(halves) * -spread)
+
+    x = tf.cast(tf.eye(side) / side, dtype)
+    expected = f(x)
+    function = tf.function(f)
+    held = []
+    for min_bytes in range(1, 4):
+        plan = SwapPlan(unmatched="bootstrap", min_bytes=min_bytes)
+        result, record = run(lib, plan, function, x)
+        assert record["outcome"] == "bootstrapped"
+        assert result.numpy() == expected.numpy()
+        held.append(tfswap.memory_stats()["bytes_in_use"])
+    assert held[-1] - held[0] < side * side
+
+
 def test_a_graph_that_is_rewritten_is_left_as_it_is(lib, x):
     from tensorflow.python.eager import context
 

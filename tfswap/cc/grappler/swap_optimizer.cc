@@ -12,6 +12,7 @@
 #include "grappler/bootstrap.h"
 #include "grappler/fingerprint.h"
 #include "grappler/graph_index.h"
+#include "grappler/large_constants.h"
 #include "grappler/order_edges.h"
 #include "grappler/pass_log.h"
 #include "grappler/rewriter.h"
@@ -111,7 +112,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     }
     PassRecord record;
     record.function = item.id;
-    const GraphDef graph = InSections(item, &record);
+    const GraphDef graph = WithoutLargeConstants(InSections(item, &record));
     record.nodes = graph.node_size();
     record.fingerprint = Fingerprint(graph);
     record.portable = PortableFingerprint(graph);
@@ -140,7 +141,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   }
 
   bool HasEntry(const GraphDef& graph) const {
-    const std::string fingerprint = Fingerprint(graph);
+    const std::string fingerprint = Fingerprint(WithoutLargeConstants(graph));
     return std::any_of(plan_->functions.begin(), plan_->functions.end(),
                        [&](const FunctionSpec& each) { return each.fingerprint == fingerprint; });
   }
