@@ -82,9 +82,9 @@ class AutoSwap(keras.callbacks.Callback):
             step copies what was changed out again. CPU devices. Defaults to False.
         sections: Of the batch: ops that compute each example by itself work on so many equal parts
             of it, one after the other (tvDNN: Park et al., PPoPP 2018), so that no op has all of
-            its inputs and outputs there at once. Sums over the batch are rounded otherwise. The
-            batch must be a multiple of it; an epoch's smaller last one is cut into sections no
-            larger. "auto": as many as the largest op needs to have room within the budget, more
+            its inputs and outputs there at once. Sums over the batch are rounded otherwise. A
+            batch that is no multiple of it has its images cut along their rows; an epoch's smaller
+            last one is cut into sections no larger. "auto": as many as the largest op needs to have room within the budget, more
             where a step would wait for swaps. None or 1: the whole batch. Defaults to None.
         log_dir: Folder for TensorBoard: time, peak and traffic of each step, under ``tfswap/``, and
             a picture of the plan (with matplotlib). Defaults to None.

@@ -152,7 +152,8 @@ def from_text(variable: str, name: str, text: str) -> Any:
         try:
             return float(text) if name == "planning_time_s" else int(text)
         except ValueError:
-            raise ValueError(f"{variable} is {text!r}; it must be a number") from None
+            others = "" if name == "planning_time_s" else ", 'auto', or 'none'"
+            raise ValueError(f"{variable} is {text!r}; it must be a number{others}") from None
     return None if text.lower() in _NOTHING else text
 
 
