@@ -76,16 +76,18 @@ class AutoSwap(keras.callbacks.Callback):
         slab: Whether addresses are planned too: what a step allocates is recorded and packed into
             one slab of memory, which then stays, and the step's ops keep the recorded order where
             that needs it. Defaults to True.
-        stream_weights: Whether values of variables may leave too, when nothing else can make room:
-            they come back before an op looks at them, in a step or outside of it. For models that
-            only compute, whose weights need more than the budget; where variables are trained, each
-            step copies what was changed out again. CPU devices. Defaults to False.
+        stream_weights: Whether values of variables (weights, an optimizer's state) may leave too:
+            in training from their last use in a step to the first one in the next, as the plan
+            says, and when nothing else can make room. They come back before an op looks at them, in
+            a step or outside of it. What a step changes is copied out again in each step. CPU
+            devices. Defaults to False.
         sections: Of the batch: ops that compute each example by itself work on so many equal parts
             of it, one after the other (tvDNN: Park et al., PPoPP 2018), so that no op has all of
             its inputs and outputs there at once. Sums over the batch are rounded otherwise. A
             batch that is no multiple of it has its images cut along their rows; an epoch's smaller
-            last one is cut into sections no larger. "auto": as many as the largest op needs to have room within the budget, more
-            where a step would wait for swaps. None or 1: the whole batch. Defaults to None.
+            last one is cut into sections no larger. "auto": as many as the largest op needs to have
+            room within the budget, more where a step would wait for swaps. None or 1: the whole
+            batch. Defaults to None.
         log_dir: Folder for TensorBoard: time, peak and traffic of each step, under ``tfswap/``, and
             a picture of the plan (with matplotlib). Defaults to None.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.

@@ -70,6 +70,9 @@ class TensorSwap:
         rate_percent: Size of what a lossy codec makes at most, in percent of the tensor's.
         threads: Of the host that encode and decode it.
         device: Where it is ("CPU:1"), if not on the device whose peak the plan foretells.
+        after: If `tensor` is the handle of a variable, whose value leaves until the next step: the
+            nodes that need it before that. What then brings it back starts with its trigger, which
+            may be in the step before; consumers are nodes with that variable among their inputs.
     """
 
     tensor: str
@@ -82,6 +85,7 @@ class TensorSwap:
     rate_percent: int = 100
     threads: int = 1
     device: str = ""
+    after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.tier not in TIERS:
@@ -141,6 +145,8 @@ class SwapPlan:
         batch: How many examples the batch has that is cut into so many; others are cut into the
             fewest that have no more examples each. 0: all are cut into so many.
         chooses: Whether the pass chooses that number for graphs that have no entry.
+        stream_weights: Whether values of variables leave too, so that none is read before it is
+            needed.
     """
 
     functions: tuple[FunctionPlan, ...] = ()
@@ -152,6 +158,7 @@ class SwapPlan:
     sections: int = 1
     batch: int = 0
     chooses: bool = False
+    stream_weights: bool = False
     version: int = field(default=VERSION)
 
     def __post_init__(self) -> None:
@@ -260,4 +267,5 @@ def _swap(data: dict[str, Any]) -> TensorSwap:
     returns = tuple(
         Return(**{**back, "consumers": tuple(back["consumers"])}) for back in data["returns"]
     )
-    return TensorSwap(**{**data, "gates": tuple(data["gates"]), "returns": returns})
+    after = tuple(data.get("after", ()))
+    return TensorSwap(**{**data, "gates": tuple(data["gates"]), "returns": returns, "after": after})

@@ -63,6 +63,7 @@ class _Renaming:
             swap,
             tensor=f"{self._node(node)}:{port}",
             gates=tuple(map(self._node, swap.gates)),
+            after=tuple(map(self._node, swap.after)),
             returns=tuple(map(self._return, swap.returns)),
         )
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tfswap.grappler.graph import StepGraph
 from tfswap.plan import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
 from tfswap.section_floor import SectionFloor
+from tfswap.step_variables import variable_absences
 from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 from tfswap.trace import StepTrace
 
@@ -62,7 +63,7 @@ def profile_step(
     graph: StepGraph,
     fingerprint: str = "",
     min_bytes: int = 1 << 20,
-    section_floors: Sequence[SectionFloor] = (),
+    variables_leave: bool = False,
 ) -> Profile:
     """Makes the timeline of the recorded step.
 
@@ -72,13 +73,14 @@ def profile_step(
         graph: The function's graph.
         fingerprint: The graph's.
         min_bytes: Smaller tensors are not swapped.
-        section_floors: What the pass says of sections, see `Profile`.
+        variables_leave: Whether values of variables may be away between steps.
 
     Raises:
         ValueError: The recording has no ops of this graph.
     """
-    step = _Step(trace, graph)
-    absences = _absences(step, graph, min_bytes)
+    step = RecordedOps(trace, graph, min_bytes)
+    of_variables = variable_absences(step, trace, graph, min_bytes) if variables_leave else []
+    absences = [*_absences(step, graph, min_bytes), *of_variables]
     timeline = step.timeline(graph, absences)
     return Profile(
         timeline,
@@ -88,7 +90,6 @@ def profile_step(
         _peak_without_delays(step, timeline, graph, late_updates=True),
         step.users_of(min_bytes),
         _activations(absences, graph),
-        tuple(section_floors),
     )
 
 
@@ -103,10 +104,10 @@ def _activations(absences: Sequence[Absence], graph: StepGraph) -> frozenset[int
     return frozenset(found)
 
 
-class _Step:
+class RecordedOps:
     """One step cut out of a recording, with its times moved to the axis without waits."""
 
-    def __init__(self, trace: StepTrace, graph: StepGraph) -> None:
+    def __init__(self, trace: StepTrace, graph: StepGraph, min_bytes: int) -> None:
         ops = trace.ops
         names = trace.names
         in_graph = np.fromiter((name in graph.nodes for name in names), bool, len(names))
@@ -152,15 +153,19 @@ class _Step:
             for place, (name, op) in enumerate(zip(self.names, kept, strict=True))
             if int(op) in in_group and name in graph.nodes
         }
-        self._read_buffers(trace)
+        self._read_buffers(trace, min_bytes)
         self._read_accesses(trace, graph)
 
-    def _read_buffers(self, trace: StepTrace) -> None:
+    def _read_buffers(self, trace: StepTrace, min_bytes: int) -> None:
         buffers = trace.buffers
+        large = buffers["bytes"] >= min_bytes
+        of_variable = np.zeros(len(buffers), dtype=bool)
+        of_variable[trace.values["buffer"]] = True
         alloc_ns = buffers["alloc_ns"]
         free_ns = np.where(buffers["free_ns"] < 0, np.iinfo(np.int64).max, buffers["free_ns"])
         present = (alloc_ns < self.last_ns) & (free_ns > self.first_ns)
         stays = present & (alloc_ns < self.first_ns) & (free_ns > self.last_ns)
+        stays &= ~(of_variable & large)
         self.resident_bytes = int(trace.resident_bytes + buffers["bytes"][stays].sum())
         moving = np.flatnonzero(present & ~stays)
         self.buffer_place = {int(b): place for place, b in enumerate(moving)}
@@ -185,7 +190,8 @@ class _Step:
             )
             if buffer in self.buffer_place
         ]
-        same, taken = self._buffers_that_came_back(trace, rows, graph)
+        self.same, taken = self._buffers_that_came_back(trace, rows, graph)
+        same = self.same
         for place, origin in enumerate(same.tolist()):
             if place in taken:
                 # Without the swap it could not have been taken: the other tensor was still there.
@@ -321,7 +327,7 @@ class _Clock:
         return np.maximum(np.where(place < 0, 0, moved), 0).astype(np.int64)
 
 
-def _absences(step: _Step, graph: StepGraph, min_bytes: int) -> list[Absence]:
+def _absences(step: RecordedOps, graph: StepGraph, min_bytes: int) -> list[Absence]:
     absences: list[Absence] = []
     last_end: dict[int, int] = {}  # by buffer: the op that ends its last absence
     for name, producer in step.op_of_node.items():
@@ -345,7 +351,7 @@ def _absences(step: _Step, graph: StepGraph, min_bytes: int) -> list[Absence]:
 
 
 def _absences_of_tensor(
-    step: _Step, graph: StepGraph, name: str, port: int, producer: int, buffer: int
+    step: RecordedOps, graph: StepGraph, name: str, port: int, producer: int, buffer: int
 ) -> list[Absence]:
     context = graph.nodes[name].context
     names: dict[int, list[str]] = {}  # of the readers, by op
@@ -401,7 +407,7 @@ def _absences_of_tensor(
 
 
 def _peak_without_delays(
-    step: _Step, timeline: Timeline, graph: StepGraph, late_updates: bool
+    step: RecordedOps, timeline: Timeline, graph: StepGraph, late_updates: bool
 ) -> int:
     """Peak load if the delayed ops had run when the step began, as stock TensorFlow has it.
 

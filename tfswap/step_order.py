@@ -80,14 +80,15 @@ class StepOrder:
             usual = self._is_usual(node)
             if usual:
                 self._outs.add(out)
-            self._before[out].add(node)
+            self._before[out].update(swap.after or (node,))
             for gate in swap.gates:
                 self._before[gate].add(out)
             for ordinal, back in enumerate(swap.returns):
                 name = f"{SWAP_IN_PREFIX}{key}/{ordinal}"
                 if not swap.lazy:
                     self._eager_ins.add(name)
-                self._before[name].add(out)
+                if not swap.after:
+                    self._before[name].add(out)
                 if back.trigger:
                     self._before[name].add(back.trigger)
                 if usual and (not back.trigger or self._is_usual(back.trigger)):

@@ -25,8 +25,39 @@ def tensor_swaps(
         absence = timeline.absences[swap.absence]
         chosen[absence.tensor].append((absence, swap))
     return tuple(
-        _tensor_swap(profile, tensor, absences, places[tensor])
+        _variable_swap(profile, *absences[0], places[tensor])
+        if absences[0][0].of_variable
+        else _tensor_swap(profile, tensor, absences, places[tensor])
         for tensor, absences in sorted(chosen.items())
+    )
+
+
+def _variable_swap(profile: Profile, absence: Absence, swap: Swap, place: Place) -> TensorSwap:
+    """The value leaves in one step and comes back in the next one, or at this one's end.
+
+    Edges are within a step. Who needs the value before it is back, or its memory before it has
+    left, waits for that anyway: they only spare waits that hold a thread.
+    """
+    timeline = profile.timeline
+    gated = swap.gate_op >= 0 and bool(
+        timeline.op_start_ns[swap.gate_op] >= timeline.op_end_ns[absence.after_op]
+    )
+    comes_before_its_use = swap.trigger_op >= 0 and bool(
+        timeline.op_end_ns[swap.trigger_op] <= timeline.op_start_ns[absence.before_op]
+    )
+    back = Return(
+        trigger=timeline.op_names[swap.trigger_op] if swap.trigger_op >= 0 else "",
+        consumers=absence.consumers if comes_before_its_use else (),
+    )
+    return TensorSwap(
+        absence.tensor,
+        int(timeline.buffer_bytes[absence.buffer]),
+        (timeline.op_names[swap.gate_op],) if gated else (),
+        (back,),
+        tier=place.tier,
+        codec=place.codec,
+        threads=place.threads,
+        after=absence.users,
     )
 
 
@@ -89,7 +120,10 @@ def planned_swaps(
         places[swap.tensor] = Place(swap.tier, swap.codec, ratio, swap.threads)
         gates = list(swap.gates)
         for back in swap.returns:
-            found = _absence_of(profile, by_tensor[swap.tensor], set(back.consumers))
+            if swap.after:
+                found = next(iter(by_tensor[swap.tensor]), None)
+            else:
+                found = _absence_of(profile, by_tensor[swap.tensor], set(back.consumers))
             if found is None:
                 raise ValueError(f"the profile has no absence of {swap.tensor!r} for the plan")
             gate, trigger = (gates.pop(0) if gates else ""), back.trigger

@@ -48,6 +48,8 @@ class Absence:
         before_op: index of the first op that needs the buffer again.
         consumers: names of the graph nodes that read the copied-in tensor instead.
         context: control-flow context in which the copies are placed.
+        users: of a variable's value: names of the graph nodes that need it on the device.
+            `consumers` are then those that have the variable itself among their inputs.
     """
 
     buffer: int
@@ -57,6 +59,12 @@ class Absence:
     before_op: int
     consumers: tuple[str, ...] = ()
     context: int = 0
+    users: tuple[str, ...] = ()
+
+    @property
+    def of_variable(self) -> bool:
+        """Whether it is a variable's value that is not used."""
+        return bool(self.users)
 
 
 @dataclass(frozen=True, eq=False)

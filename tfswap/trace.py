@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ OP_DTYPE = np.dtype(
 BUFFER_DTYPE = np.dtype(
     [("bytes", "<i8"), ("alloc_ns", "<i8"), ("free_ns", "<i8"), ("name", "<i4"), ("kind", "<i4")]
 )
-ACCESS_DTYPE = np.dtype([("op", "<i4"), ("port", "<i4"), ("buffer", "<i4"), ("unused", "<i4")])
+ACCESS_DTYPE = np.dtype([("op", "<i4"), ("port", "<i4"), ("buffer", "<i4"), ("of_variable", "<i4")])
 
 _HEAD_COUNT = 7
 
@@ -47,6 +47,9 @@ class StepTrace:
         accesses: Records of ACCESS_DTYPE: op reads buffer as input `port`, or writes it as
             output ``-1 - port``. Aliases are resolved: tensors that share memory share the buffer.
         names: All names.
+        values: Likewise, of the values of variables: the op's input `port` is a variable whose
+            value is in the buffer when the op begins; where `port` is negative, input
+            ``-1 - port`` is one whose value is there when the op ends.
     """
 
     start_ns: int
@@ -56,6 +59,7 @@ class StepTrace:
     buffers: NDArray[np.void]
     accesses: NDArray[np.void]
     names: tuple[str, ...]
+    values: NDArray[np.void] = field(default_factory=lambda: np.empty(0, ACCESS_DTYPE))
 
     def main_graph(self) -> str | None:
         """Fingerprint of the graph that most of the ops belong to; None if no op has one."""
@@ -83,4 +87,8 @@ class StepTrace:
             place += dtype.itemsize * count
         names = data[place : place + name_bytes].decode("utf-8", errors="replace")
         listed = tuple(names.split("\n")[:-1])
-        return StepTrace(start_ns, end_ns, resident_bytes, parts[0], parts[1], parts[2], listed)
+        of_variable = parts[2]["of_variable"] != 0
+        tensors, values = parts[2][~of_variable], parts[2][of_variable]
+        return StepTrace(
+            start_ns, end_ns, resident_bytes, parts[0], parts[1], tensors, listed, values
+        )

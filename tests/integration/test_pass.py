@@ -461,3 +461,67 @@ def test_a_graph_that_is_rewritten_is_left_as_it_is(lib, x):
         context.context().function_call_options = None
     assert [r["outcome"] for r in records(lib, serial)] == ["planned"]
     assert tfswap.memory_stats()["copies_out"] == 1
+
+
+def trained_variable():
+    """A step whose both parts read a variable, which gets a new value, as does its momentum."""
+    variable = tf.Variable(np.eye(SIZE, dtype=np.float32))
+    momentum = tf.Variable(tf.zeros([SIZE, SIZE]))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            hidden = tf.nn.relu(tf.matmul(x, variable))
+            loss = tf.reduce_sum(tf.nn.relu(tf.matmul(hidden, variable)) ** 2)
+        gradient = tape.gradient(loss, variable)
+        momentum.assign(0.9 * momentum + gradient)
+        variable.assign_sub(1e-3 * momentum)
+        return loss
+
+    return step, variable, momentum
+
+
+def test_variables_that_may_leave_are_read_once_more_by_the_backward_part(lib, x):
+    losses = {}
+    for stream in (False, True):
+        step, variable, _ = trained_variable()
+        plan = SwapPlan(unmatched="bootstrap", min_bytes=0, stream_weights=stream)
+        first, record = run(lib, plan, step, x)
+        with session(plan):
+            losses[stream] = [first.numpy(), *(step(x).numpy() for _ in range(3))]
+        assert record["outcome"] == "bootstrapped", record
+        graph = StepGraph.parse(lib.describe(record["fingerprint"]))
+        again = [node for name, node in graph.nodes.items() if name.endswith("/again")]
+        assert bool(again) == stream
+        for node in again:
+            readers = graph.readers[node.name, 0]
+            assert readers and all(graph.nodes[name].backward for name in readers)
+            # It reads what the forward part did: what changes the variable waits for it.
+            updates = [n for n in graph.nodes.values() if n.updates_variable]
+            assert any(node.name in update.controls for update in updates)
+    assert losses[True] == losses[False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"tensor": "product"}, "is no variable"),
+        ({"after": ("nobody",)}, "'nobody', which is not in the graph"),
+        ({"codec": "bfp", "tier": "compressed"}, "is lossy and may not encode it"),
+    ],
+)
+def test_a_variables_swap_that_cannot_be_is_refused(lib, x, changes, problem):
+    step, variable, _ = trained_variable()
+    name, graph = fingerprint(lib, step, x)
+    expected = variable.numpy().copy()
+    product = next(n.name for n in graph.nodes.values() if n.op == "MatMul")
+    handle = next(n.inputs[0][0] for n in graph.nodes.values() if n.op == "ReadVariableOp")
+    node = product if "tensor" in changes else handle
+    swapped = TensorSwap(f"{node}:0", 0, (), (Return("", ()),), after=(product,))
+    others = {field: value for field, value in changes.items() if field != "tensor"}
+    wrong = dataclasses.replace(swapped, **others)
+    step(x)
+    assert not np.array_equal(variable.numpy(), expected)
+    _, record = run(lib, plan_of(name, wrong), step, x)
+    assert record["outcome"] == "refused"
+    assert problem in record["reason"]

@@ -10,9 +10,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, deterministic, others_bytes
+from models import MIB, compiled, deterministic, others_bytes, trained
 
 import tfswap
+from tfswap.plan import TensorSwap
 
 LAYERS, WIDTH = 10, 1024  # 4 MiB a layer
 BUDGET = 14 * MIB
@@ -164,3 +165,79 @@ def test_a_keras_model_that_predicts(tmp_path):
     assert np.array_equal(found, expected)
     again = keras.models.load_model(tmp_path / "model.keras")
     assert np.array_equal(again.predict(x, verbose=0), expected)
+
+
+UNITS, BATCH, STEPS = 1024, 32, 26
+
+
+def perceptron():
+    """Three layers whose weights take 4 MiB each, as do both of Adam's for each of them."""
+    dense = [keras.layers.Dense(UNITS, activation="relu") for _ in range(3)]
+    model = keras.Sequential([keras.Input((UNITS,)), *dense, keras.layers.Dense(10)])
+    return compiled(model, optimizer=keras.optimizers.Adam(1e-3))
+
+
+class Weights(keras.callbacks.Callback):
+    """Looks at all weights in the middle of training, saves them, and keeps the last ones."""
+
+    def __init__(self, path) -> None:
+        super().__init__()
+        self.path = path
+        self.middle: list[np.ndarray] = []
+        self.last: list[np.ndarray] = []
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        if epoch == STEPS // 2:
+            self.model.save(self.path)
+            self.middle = [value.copy() for value in self.model.get_weights()]
+
+    def on_train_end(self, logs=None) -> None:
+        self.last = [value.copy() for value in self.model.get_weights()]
+
+
+def trained_perceptron(path, *callbacks):
+    random = np.random.default_rng(0)
+    data = random.random((BATCH, UNITS), dtype=np.float32), random.integers(0, 10, BATCH)
+    weights = Weights(path)
+    losses = trained(perceptron, [*callbacks, weights], batch_size=BATCH, data=data, epochs=STEPS)
+    return losses, weights
+
+
+@pytest.mark.parametrize("share", [0.85, 0.55])
+def test_weights_and_an_optimizers_state_are_away_between_their_uses(tmp_path, share):
+    plain_path, path = tmp_path / "plain.keras", tmp_path / "swapped.keras"
+    plain, plain_weights = trained_perceptron(plain_path)
+    budget = others_bytes() + int(share * (max(plain.peaks) - plain.others_bytes))
+    swap = tfswap.AutoSwap(budget=budget, stream_weights=True, verbose=0)
+    swapped, weights = trained_perceptron(path, swap)
+    assert swapped.losses == plain.losses
+    assert max(swapped.peaks) <= budget
+    for found, expected in zip(
+        [*weights.middle, *weights.last],
+        [*plain_weights.middle, *plain_weights.last],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, expected)
+    # What was saved is as any other model, with the optimizer's state.
+    loaded, expected = keras.models.load_model(path), keras.models.load_model(plain_path)
+    for value, other in zip(loaded.optimizer.variables, expected.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(value.numpy(), other.numpy())
+
+
+def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
+    plain, _ = trained_perceptron(tmp_path / "plain.keras")
+    budget = others_bytes() + int(0.85 * (max(plain.peaks) - plain.others_bytes))
+    plan = tmp_path / "plan.json"
+    away: list[TensorSwap] = []
+    for _ in range(3):  # a plan whose steps were slower than lazy ones, by chance, is given up
+        swap = tfswap.AutoSwap(budget=budget, stream_weights=True, save_plan=plan, verbose=0)
+        trained_perceptron(tmp_path / "swapped.keras", swap)
+        away = [each for f in swap.report.plan.functions for each in f.swaps if each.after]
+        if away:
+            break
+    assert away
+    with_plan = tfswap.AutoSwap(budget=budget, stream_weights=True, plan=plan, verbose=0)
+    again, _ = trained_perceptron(tmp_path / "again.keras", with_plan)
+    assert again.losses == plain.losses
+    assert max(again.peaks) <= budget
+    assert with_plan.report.bytes_out_per_step >= sum(each.size_bytes for each in away)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from tfswap.grappler.graph import StepGraph
+from tfswap.machine import Machine
 from tfswap.profile import profile_step
-from tfswap.timeline import peak_load
+from tfswap.simulator import Swap, simulate
+from tfswap.timeline import OUTLIVES_STEP_NS, peak_load
 from tfswap.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
 
 MIB = 1 << 20
@@ -35,6 +37,7 @@ class Recording:
         self.ops: list[tuple] = []
         self.buffers: list[tuple] = []
         self.accesses: list[tuple] = []
+        self.values: list[tuple] = []
 
     def name(self, name: str) -> int:
         if name not in self.names:
@@ -56,6 +59,9 @@ class Recording:
     def access(self, op, port, buffer) -> None:
         self.accesses.append((op, port, buffer, 0))
 
+    def value(self, op, port, buffer) -> None:
+        self.values.append((op, port, buffer, 1))
+
     def trace(self) -> StepTrace:
         return StepTrace(
             0,
@@ -65,7 +71,72 @@ class Recording:
             np.array(self.buffers, BUFFER_DTYPE),
             np.array(self.accesses, ACCESS_DTYPE),
             tuple(self.names),
+            np.array(self.values, ACCESS_DTYPE),
         )
+
+
+# A variable that is read, used twice, and given a new value.
+VARIABLE_GRAPH = "\n".join(
+    [
+        "v\t_Arg\t0\tr\t0",
+        "x\tMatMul\t0\tgpr\t1",
+        "read\tReadVariableOp\t0\tro\t1\tv:0",
+        "use\tMatMul\t0\tgpr\t1\tx:0\tread:0",
+        "gradient\tMatMul\t0\tgpb\t1\tuse:0\tread:0",
+        "new\tMul\t0\tprob\t1\tread:0\tgradient:0",
+        "write\tAssignVariableOp\t0\troub\t\tv:0\tnew:0",
+        "last\tMatMul\t0\tgpr\t1\tuse:0",
+    ]
+)
+
+
+def variable_recording() -> Recording:
+    r = Recording()
+    r.op("x", 0, 10)
+    read = r.op("read", 1, 2, op_type="ReadVariableOp")
+    use = r.op("use", 30, 40)
+    r.op("gradient", 50, 60)
+    new = r.op("new", 60, 70, op_type="Mul")
+    write = r.op("write", 70, 71, op_type="AssignVariableOp")
+    r.op("last", 80, 100)
+    old_value, new_value = r.buffer(4, -1, 71), r.buffer(4, 61, -1)
+    r.access(read, -1, old_value)
+    for op in (use, use + 1, new):
+        r.access(op, 1 if op != new else 0, old_value)
+    r.access(new, -1, new_value)
+    r.access(write, 1, new_value)
+    r.value(read, 0, old_value)
+    r.value(read, -1, old_value)
+    r.value(write, 0, old_value)
+    r.value(write, -1, new_value)
+    return r
+
+
+def test_a_variables_value_is_one_buffer_and_absent_until_the_next_step():
+    graph, trace = StepGraph.parse(VARIABLE_GRAPH), variable_recording().trace()
+    timeline = profile_step(trace, graph, variables_leave=True).timeline
+    timeline.validate()
+    (absence,) = (a for a in timeline.absences if a.of_variable)
+    assert absence.tensor == "v:0"
+    assert timeline.op_names[absence.after_op] == "write"
+    assert timeline.op_names[absence.before_op] == "use"  # to read it is not to use it
+    assert absence.producer_op == absence.after_op
+    assert set(absence.consumers) == {"read", "write"}
+    assert set(absence.users) == {"use", "gradient", "new", "write"}
+    assert timeline.buffer_free_ns[absence.buffer] == OUTLIVES_STEP_NS
+    # Old and new are there at once from 61 to 71.
+    assert peak_load(timeline) == 100 + 8 * MIB
+    result = simulate(
+        timeline, [Swap(timeline.absences.index(absence))], Machine("any", 1e12, 1e12)
+    )
+    assert result.bytes_out == result.bytes_in == 4 * MIB
+
+
+def test_a_variables_value_stays_unless_it_may_leave():
+    graph, trace = StepGraph.parse(VARIABLE_GRAPH), variable_recording().trace()
+    timeline = profile_step(trace, graph).timeline
+    assert not any(absence.of_variable for absence in timeline.absences)
+    assert peak_load(timeline) == 100 + 8 * MIB
 
 
 def recording(wait: int = 0) -> Recording:

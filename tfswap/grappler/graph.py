@@ -120,6 +120,12 @@ class StepGraph:
         """The order edges that a rewritten graph needs beside those that are in it."""
         return (*self.delays, *self.keep_ups, *self.chain)
 
+    def root(self, node: str, port: int) -> tuple[str, int]:
+        """The tensor that a tensor is an alias of; itself if it is none."""
+        while self.nodes[node].alias and port == 0:
+            node, port = self.nodes[node].inputs[0]
+        return node, port
+
     def readers_through_aliases(self, node: str, port: int) -> Iterator[str]:
         """Nodes that read a tensor, or an alias of it, without the aliases themselves."""
         reached = [(node, port)]

@@ -17,6 +17,8 @@ buffer_free_ns       int64[m]           2^63 - 1: the step does not free it
 absences             int32[k, 5]        buffer, producer_op, after_op, before_op, context
 tensors              uint8[]            UTF-8, one a line: each absence's tensor
 consumers            uint8[]            UTF-8, one a line: each absence's consumers, by tabs
+users                uint8[]            may be missing; UTF-8, one a line: likewise, each absence's
+                                        users, if it is one of a variable's value
 scalars              int64[2]           resident_bytes, step_ns
 graph                uint8[]            profiles only; UTF-8, one a line: the fingerprint; the peak
                                         of the unswapped step, and that in the worst order of ops,
@@ -64,7 +66,7 @@ _ARRAYS = {
     "consumers": np.uint8,
     "scalars": np.int64,
 }
-_OPTIONAL = {"graph": np.uint8, "sections": np.uint8}
+_OPTIONAL = {"graph": np.uint8, "sections": np.uint8, "users": np.uint8}
 
 _SECTION_FLOOR = re.compile(r"([0-9]{1,19})\t([0-9]{1,19})\t(.+)")
 
@@ -89,7 +91,7 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
 def _arrays(timeline: Timeline) -> dict[str, Any]:
     absences = timeline.absences
     rows = [(a.buffer, a.producer_op, a.after_op, a.before_op, a.context) for a in absences]
-    return {
+    arrays = {
         "format": _lines([FORMAT]),
         "op_start_ns": np.diff(timeline.op_start_ns, prepend=0),
         "op_duration_ns": timeline.op_end_ns - timeline.op_start_ns,
@@ -105,6 +107,9 @@ def _arrays(timeline: Timeline) -> dict[str, Any]:
         "consumers": _lines(["\t".join(a.consumers) for a in absences]),
         "scalars": np.array([timeline.resident_bytes, timeline.step_ns], dtype=np.int64),
     }
+    if any(a.of_variable for a in absences):
+        arrays["users"] = _lines(["\t".join(a.users) for a in absences])
+    return arrays
 
 
 def _save(arrays: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -211,8 +216,9 @@ def _floor_record(line: str) -> dict[str, Any]:
 def _timeline(arrays: dict[str, Any]) -> Timeline:
     rows = arrays["absences"].reshape(-1, 5).tolist()
     tensors, consumers = _texts(arrays["tensors"]), _texts(arrays["consumers"])
-    if not len(rows) == len(tensors) == len(consumers):
-        raise ValueError("absences, tensors and consumers differ in length")
+    users = _texts(arrays["users"]) or ("",) * len(rows)
+    if not len(rows) == len(tensors) == len(consumers) == len(users):
+        raise ValueError("absences, tensors, consumers and users differ in length")
     start_ns = np.cumsum(arrays["op_start_ns"]).astype(np.int64)
     resident_bytes, step_ns = arrays["scalars"].tolist()
     return Timeline(
@@ -234,9 +240,10 @@ def _timeline(arrays: dict[str, Any]) -> Timeline:
                 before,
                 tuple(readers.split("\t")) if readers else (),
                 context,
+                tuple(needed_by.split("\t")) if needed_by else (),
             )
-            for (buffer, producer, after, before, context), tensor, readers in zip(
-                rows, tensors, consumers, strict=True
+            for (buffer, producer, after, before, context), tensor, readers, needed_by in zip(
+                rows, tensors, consumers, users, strict=True
             )
         ),
         step_ns=step_ns,

@@ -67,6 +67,7 @@ class PlanInForce:
             tensorflow=library.tensorflow_version() or "",
             batch=given.batch,
             chooses=chooses,
+            stream_weights=self._options.stream_weights and self._devices.on_cpu,
         )
         self.push(plan.in_sections(given.sections if given.functions else sections))
 

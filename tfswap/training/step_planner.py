@@ -108,11 +108,12 @@ class StepPlanner:
             raise Forgotten
         self.fingerprint = fingerprint
         self._graph = StepGraph.parse(description)
-        profile = profile_step(trace, self._graph, fingerprint, min_bytes)
+        stream = self._options.stream_weights and self._devices.on_cpu
+        profile = profile_step(trace, self._graph, fingerprint, min_bytes, stream)
         self._least = self._found_least(profile)
         self.profile = dataclasses.replace(profile, section_floors=self._least.sections)
         self._others = {
-            device: profile_step(other, self._graph, fingerprint, min_bytes)
+            device: profile_step(other, self._graph, fingerprint, min_bytes, stream)
             for device, other in traces.items()
             if device != self._devices.device and other.main_graph() == fingerprint
         }

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "allocator/variable_inputs.h"
 #include "core/card_step.h"
 #include "core/graph_mark.h"
 #include "core/now.h"
@@ -50,6 +51,7 @@ struct RawAccess {
   size_t op;
   int32_t port;
   const void* ptr;
+  int32_t of_variable = 0;
 };
 
 // What is allocated and freed: slices and reshapes share a root. Null if there is none.
@@ -57,6 +59,24 @@ const void* RootOf(const Tensor& tensor) {
   const auto* buffer = tensorflow::DMAHelper::buffer(&tensor);
   if (buffer == nullptr) return nullptr;
   return const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->data();
+}
+
+struct Value {
+  int input;
+  const void* root;
+};
+
+// Those of the variables that a kernel uses. Not to be called under a lock of ours: whoever changes
+// a variable holds its lock, and may free memory then.
+std::vector<Value> ValuesOf(const OpKernel& kernel, OpKernelContext* context) {
+  std::vector<Value> values;
+  if (!UsesVariables(kernel)) return values;
+  for (const VariableInput& each : VariableInputs(context)) {
+    tensorflow::tf_shared_lock reading(*each.var->mu());
+    const void* root = RootOf(*each.var->tensor());
+    if (root != nullptr) values.push_back({each.input, root});
+  }
+  return values;
 }
 
 }  // namespace
@@ -156,6 +176,7 @@ void StepRecorder::Freed(const void* ptr) {
 }
 
 StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext* context) {
+  const std::vector<Value> values = ValuesOf(kernel, context);
   Shard* shard = ThisThreads();
   std::lock_guard<std::mutex> lock(shard->mu);
   if (!on()) return {};
@@ -170,6 +191,7 @@ StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext*
     const void* root = RootOf(context->input(i));
     if (root != nullptr) shard->accesses.push_back({op, i, root});
   }
+  for (const Value& value : values) shard->accesses.push_back({op, value.input, value.root, 1});
   const Text name = shard->Add(kernel.name_view());
   const Text type = shard->Add(kernel.type_string_view());
   record.start_ns = NowNs();
@@ -183,6 +205,7 @@ StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext*
 
 void StepRecorder::OpEnds(const Op& op, OpKernelContext* context, int64_t wait_ns) {
   const int64_t now = NowNs();
+  const std::vector<Value> values = ValuesOf(context->op_kernel(), context);
   CardClock* clock = clock_.load();
   const bool marked = clock != nullptr && op.shard->thread == std::this_thread::get_id();
   const int32_t end_mark = marked ? clock->Mark() : -1;
@@ -196,6 +219,9 @@ void StepRecorder::OpEnds(const Op& op, OpKernelContext* context, int64_t wait_n
     const Tensor* output = context->mutable_output(i);
     const void* root = output == nullptr ? nullptr : RootOf(*output);
     if (root != nullptr) op.shard->accesses.push_back({op.index, -1 - i, root});
+  }
+  for (const Value& value : values) {
+    op.shard->accesses.push_back({op.index, -1 - value.input, value.root, 1});
   }
 }
 
@@ -315,7 +341,7 @@ StepTrace StepRecorder::Stop() {
       const OpRecord& record = trace.ops[op];
       const int64_t ns = raw.port < 0 ? record.end_ns : record.start_ns;
       const int32_t buffer = residents.Find(raw.ptr, ns, trace.buffers);
-      if (buffer >= 0) trace.accesses.push_back({op, raw.port, buffer, 0});
+      if (buffer >= 0) trace.accesses.push_back({op, raw.port, buffer, raw.of_variable});
     }
   }
   std::stable_sort(trace.accesses.begin(), trace.accesses.end(),

@@ -46,7 +46,9 @@ struct AccessRecord {
   int32_t op;      // index into StepTrace::ops
   int32_t port;    // input i is i, output i is -1 - i
   int32_t buffer;  // index into StepTrace::buffers
-  int32_t unused;  // keeps the record a multiple of 8 bytes
+  // 1: it is the value of the variable that is input `port`, when the op begins; of input
+  // -1 - `port`, when it ends.
+  int32_t of_variable;
 };
 
 struct StepTrace {

@@ -39,46 +39,6 @@ Edges Delays(const GraphIndex& index) {
   return edges;
 }
 
-namespace {
-
-// The shallowest op that reads what `n` makes and does not hang on variables alone; -1 if none
-// does.
-int FirstDeepReader(const GraphIndex& index, int n) {
-  int first = -1;
-  std::vector<int> open = {n};
-  while (!open.empty()) {
-    const int at = open.back();
-    open.pop_back();
-    for (const GraphIndex::Consumer& consumer : index.consumers(at)) {
-      if (index.depth(consumer.node) == 0) {
-        open.push_back(consumer.node);
-      } else if (first < 0 || index.depth(consumer.node) < index.depth(first)) {
-        first = consumer.node;
-      }
-    }
-  }
-  return first;
-}
-
-}  // namespace
-
-Edges LateReads(const GraphIndex& index) {
-  Edges edges;
-  for (int n = 0; n < index.size(); ++n) {
-    if (index.IsBackward(n) || index.IsUpdate(n)) return {};
-  }
-  for (int n = 0; n < index.size(); ++n) {
-    if (index.node(n).op() != "ReadVariableOp" || index.depth(n) != 0) continue;
-    const int first = FirstDeepReader(index, n);
-    if (first < 0) continue;
-    const int trigger = index.TriggerBefore(first, 1, 0);
-    if (trigger >= 0 && index.depth(trigger) < index.depth(first) && index.AliveWith(trigger, n)) {
-      edges.emplace_back(index.node(trigger).name(), index.node(n).name());
-    }
-  }
-  return edges;
-}
-
 Edges KeepUps(const GraphIndex& index) {
   Edges edges;
   // The milestones on the longest way through the graph, by depth.

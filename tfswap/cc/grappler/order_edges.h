@@ -19,11 +19,6 @@ using Edges = std::vector<std::pair<std::string, std::string>>;  // (before, aft
 // when the step begins, and the results lie there until the gradients come.
 Edges Delays(const GraphIndex& index);
 
-// Order edges that have variables read late, in graphs without a backward part: those that give
-// their memory up (kernels/streamed_variables.h) come back in the order in which they are needed.
-// Left alone, the executor reads all of them when the step begins.
-Edges LateReads(const GraphIndex& index);
-
 // Order edges that have updates of variables keep up. The executor's queue has no order: left
 // alone, the backward part runs ahead and gradients pile up. With them the update of a variable is
 // done at most `kSlack` milestones after it could be.

@@ -24,12 +24,18 @@ class Rewriter {
   Rewriter(const GraphDef& graph, const GraphIndex& index, int64_t min_bytes)
       : index_(index), min_bytes_(min_bytes), result_(graph) {}
 
-  absl::Status Apply(const SwapSpec& swap);
+  absl::Status Apply(const SwapSpec& swap) {
+    return swap.after.empty() ? ApplyToTensor(swap) : ApplyToVariable(swap);
+  }
   absl::Status AddOrder(const std::string& before, const std::string& after);
   GraphDef Take() { return std::move(result_); }
 
  private:
+  absl::Status ApplyToTensor(const SwapSpec& swap);
+  absl::Status ApplyToVariable(const SwapSpec& swap);
   absl::StatusOr<int> Known(const std::string& name, const SwapSpec& swap) const;
+  // Who runs whenever `node` does.
+  absl::StatusOr<int> Beside(int node, const std::string& name, const SwapSpec& swap) const;
   absl::Status CheckCodec(const SwapSpec& swap, TensorId root) const;
   absl::Status Rewire(const SwapSpec& swap, TensorId root, const std::string& consumer,
                       const std::string& returned, int ordinal);
@@ -83,7 +89,83 @@ absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
   return absl::OkStatus();
 }
 
-absl::Status Rewriter::Apply(const SwapSpec& swap) {
+absl::StatusOr<int> Rewriter::Beside(int node, const std::string& name,
+                                     const SwapSpec& swap) const {
+  absl::StatusOr<int> found = Known(name, swap);
+  if (!found.ok() || (index_.AliveWith(node, *found) && index_.AliveWith(*found, node))) {
+    return found;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' may run when the swap of '",
+                                                 swap.tensor, "' does not, or the reverse"));
+}
+
+void SetFarWish(const SwapSpec& swap, NodeDef* out) {
+  auto& attributes = *out->mutable_attr();
+  attributes["tier"].set_s(swap.tier);
+  attributes["codec"].set_s(swap.codec);
+  attributes["rate"].set_i(swap.rate_percent);
+  attributes["threads"].set_i(swap.threads);
+}
+
+// Its value leaves when all that need it in this step have ended. Whoever looks at it in the next
+// one has the device bring it back, if it is not there by then.
+absl::Status Rewriter::ApplyToVariable(const SwapSpec& swap) {
+  const tensorflow::TensorId id = tensorflow::ParseTensorName(swap.tensor);
+  absl::StatusOr<int> handle = Known(std::string(id.node()), swap);
+  if (!handle.ok()) return handle.status();
+  const NodeDef& variable = index_.node(*handle);
+  if (index_.OutputType({*handle, id.index()}) != tensorflow::DT_RESOURCE) {
+    return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "' is no variable"));
+  }
+  if (const std::optional<Codec> codec = ParseCodec(swap.codec); codec && IsLossy(*codec)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "' is a variable: '",
+                                                   swap.codec, "' is lossy and may not encode it"));
+  }
+  const std::string key =
+      absl::StrCat(absl::StrReplaceAll(variable.name(), {{":", "_"}}), "_", id.index());
+  NodeDef out;
+  out.set_name(absl::StrCat(kNodePrefix, "out/", key));
+  out.set_op("_VariableToHost");
+  out.set_device(variable.device());
+  out.add_input(InputName(variable.name(), id.index()));
+  SetFarWish(swap, &out);
+  (*out.mutable_attr())["detached"].set_b(swap.gates.empty());
+  for (const std::string& user : swap.after) {
+    absl::StatusOr<int> found = Beside(*handle, user, swap);
+    if (!found.ok()) return found.status();
+    out.add_input(absl::StrCat("^", user));
+  }
+  for (const std::string& gate : swap.gates) {
+    absl::StatusOr<int> found = Beside(*handle, gate, swap);
+    if (!found.ok()) return found.status();
+    AddControlInput(*found, out.name());
+  }
+  int ordinal = 0;
+  for (const ReturnSpec& back : swap.returns) {
+    NodeDef in;
+    in.set_name(absl::StrCat(kNodePrefix, "in/", key, "/", ordinal++));
+    in.set_op("_VariableFromHost");
+    in.set_device(variable.device());
+    in.add_input(out.input(0));
+    if (!back.trigger.empty()) {
+      absl::StatusOr<int> found = Beside(*handle, back.trigger, swap);
+      if (!found.ok()) return found.status();
+      in.add_input(absl::StrCat("^", back.trigger));
+    }
+    for (const std::string& consumer : back.consumers) {
+      absl::StatusOr<int> found = Beside(*handle, consumer, swap);
+      if (!found.ok()) return found.status();
+      AddControlInput(*found, in.name());
+    }
+    Remember(in.name(), *handle);
+    *result_.add_node() = std::move(in);
+  }
+  Remember(out.name(), *handle);
+  *result_.add_node() = std::move(out);
+  return absl::OkStatus();
+}
+
+absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
   const tensorflow::TensorId id = tensorflow::ParseTensorName(swap.tensor);
   absl::StatusOr<int> producer = Known(std::string(id.node()), swap);
   if (!producer.ok()) return producer.status();
@@ -114,10 +196,7 @@ absl::Status Rewriter::Apply(const SwapSpec& swap) {
   out_attributes["returns"].set_i(swap.returns.size());
   out_attributes["next_use"].set_i(swap.next_use);
   out_attributes["min_bytes"].set_i(min_bytes_);
-  out_attributes["tier"].set_s(swap.tier);
-  out_attributes["codec"].set_s(swap.codec);
-  out_attributes["rate"].set_i(swap.rate_percent);
-  out_attributes["threads"].set_i(swap.threads);
+  SetFarWish(swap, &out);
 
   int ordinal = 0;
   for (const ReturnSpec& back : swap.returns) {
@@ -243,7 +322,7 @@ absl::Status Rewriter::AddOrder(const std::string& before, const std::string& af
 
 bool IsRewritten(const GraphDef& graph) {
   for (const NodeDef& node : graph.node()) {
-    if (node.op() == "_CopyToHost") return true;
+    if (node.op() == "_CopyToHost" || node.op() == "_VariableToHost") return true;
   }
   return false;
 }

@@ -18,6 +18,7 @@
 #include "grappler/rewriter.h"
 #include "grappler/section_choice.h"
 #include "grappler/swap_spec.h"
+#include "grappler/variable_reads.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
@@ -84,6 +85,14 @@ int64_t RoomBytes(const GraphDef& graph) {
   return room_bytes;
 }
 
+// Whether it has a backward part, or gives variables new values.
+bool Trains(const GraphIndex& index) {
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.IsBackward(n) || index.IsUpdate(n)) return true;
+  }
+  return false;
+}
+
 class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
  public:
   std::string name() const override { return "tfswap"; }
@@ -112,7 +121,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     }
     PassRecord record;
     record.function = item.id;
-    const GraphDef graph = WithoutLargeConstants(InSections(item, &record));
+    const GraphDef graph = Prepared(InSections(item, &record));
     record.nodes = graph.node_size();
     record.fingerprint = Fingerprint(graph);
     record.portable = PortableFingerprint(graph);
@@ -140,8 +149,18 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return std::min(plan_->min_bytes, std::max(kLeastBytes / sections, kLeastBytesOfParts));
   }
 
+  // The graph that is fingerprinted and planned.
+  GraphDef Prepared(const GraphDef& given) const {
+    GraphDef graph = WithoutLargeConstants(given);
+    if (!plan_.ok() || !plan_->stream_weights) return graph;
+    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                          graph.library());
+    const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
+    return index.ok() ? WithBackwardReads(*index, graph) : graph;
+  }
+
   bool HasEntry(const GraphDef& graph) const {
-    const std::string fingerprint = Fingerprint(WithoutLargeConstants(graph));
+    const std::string fingerprint = Fingerprint(Prepared(graph));
     return std::any_of(plan_->functions.begin(), plan_->functions.end(),
                        [&](const FunctionSpec& each) { return each.fingerprint == fingerprint; });
   }
@@ -199,7 +218,13 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const GraphDef ordered = WithEdges(*as_given, graph, late_broadcasts);
     absl::StatusOr<GraphIndex> index = GraphIndex::Build(ordered, functions);
     if (!index.ok()) return index.status();
-    const Edges delays = Delays(*index);
+    Edges delays = Delays(*index);
+    // Where nothing is trained, whoever calls may have weights leave without a word in the plan.
+    if (plan_->stream_weights || !Trains(*index)) {
+      for (const Edges& edges : {LateReads(*index), UpdatesInTurn(*index)}) {
+        delays.insert(delays.end(), edges.begin(), edges.end());
+      }
+    }
     const Edges keep_ups = KeepUps(*index);
     const Edges chain = Chain(*index, delays);
     if (plan_->describe) {
@@ -234,8 +259,6 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     Edges order = delays;
     order.insert(order.end(), keep_ups.begin(), keep_ups.end());
     order.insert(order.end(), chain.begin(), chain.end());
-    const Edges late_reads = LateReads(*index);
-    order.insert(order.end(), late_reads.begin(), late_reads.end());
     return Rewrite(ordered, *index, swaps, order, MinBytes(record->sections));
   }
 

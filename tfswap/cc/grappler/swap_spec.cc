@@ -55,6 +55,7 @@ SwapSpec ReadSwap(const Struct& object) {
   swap.rate_percent = Number(object, "rate_percent", 100);
   swap.threads = Number(object, "threads", 1);
   swap.gates = Texts(object, "gates");
+  swap.after = Texts(object, "after");
   for (const Value& value : List(object, "returns").values()) {
     const Struct& from = value.struct_value();
     swap.returns.push_back(
@@ -85,6 +86,7 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
   plan.sections = Number(object, "sections", plan.sections);
   plan.batch = Number(object, "batch", plan.batch);
   plan.chooses = Truth(object, "chooses");
+  plan.stream_weights = Truth(object, "stream_weights");
   for (const Value& value : List(object, "functions").values()) {
     const Struct& from = value.struct_value();
     FunctionSpec function;

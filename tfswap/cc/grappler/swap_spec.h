@@ -32,6 +32,9 @@ struct SwapSpec {
   int64_t threads = 1;             // that encode and decode
   std::vector<std::string> gates;  // ops that wait for the swap-out
   std::vector<ReturnSpec> returns;
+  // If `tensor` is a variable's handle, whose value leaves until the next step: who needs it
+  // before.
+  std::vector<std::string> after;
 };
 
 struct FunctionSpec {
@@ -53,6 +56,8 @@ struct PlanSpec {
   int64_t batch = 0;
   // Whether the pass chooses that number for graphs that have no entry.
   bool chooses = false;
+  // Whether values of variables leave, so that none is to be read before it is needed.
+  bool stream_weights = false;
 };
 
 absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json);

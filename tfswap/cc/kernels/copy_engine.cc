@@ -123,6 +123,14 @@ void CopyEngine::StartLeavingLocked(FarBuffer* buffer, Worker* worker,
   worker->Schedule(0, std::move(copy_out));
 }
 
+void CopyEngine::LeavesLater(Worker* worker, int64_t bytes, std::function<void()> move) {
+  bytes_leaving_.fetch_add(bytes);
+  worker->Schedule(0, [this, bytes, move = std::move(move)] {
+    move();
+    bytes_leaving_.fetch_sub(bytes);
+  });
+}
+
 void CopyEngine::SetFarLocked(FarBuffer* buffer, std::vector<Tensor>* given_up) {
   buffer->state_ = FarBuffer::State::kFar;
   given_up->push_back(std::move(buffer->tensor_));
@@ -252,9 +260,8 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
   absl::Status status = context->allocate_output(0, buffer->shape, &output);
   if (scope.gave_way) return false;
   if (status.ok()) {
-    copying_in_.fetch_add(1);
+    const CopyingIn copying(this);
     status = Fill(output, buffer);
-    copying_in_.fetch_sub(1);
   }
   if (!status.ok()) context->SetStatus(status);
   return true;

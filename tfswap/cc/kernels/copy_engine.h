@@ -152,6 +152,14 @@ class CopyEngine : public Reclaimer {
   virtual int64_t ReclaimMore(int64_t bytes) { return 0; }
   // Counts a copy of what is no buffer.
   void CountCopy(bool out, int64_t bytes, int64_t busy_ns);
+  // What is no buffer leaves on a thread; who waits for memory waits for it, too.
+  void LeavesLater(Worker* worker, int64_t bytes, std::function<void()> move);
+  // While it lives, something comes in.
+  struct CopyingIn {
+    explicit CopyingIn(CopyEngine* engine) : engine(engine) { engine->copying_in_.fetch_add(1); }
+    ~CopyingIn() { engine->copying_in_.fetch_sub(1); }
+    CopyEngine* const engine;
+  };
   // Has a buffer leave for whose memory somebody waits, and of which there is no far copy yet. With
   // mu_ held; what is put into `given_up` is released without it.
   virtual void EvictLocked(const FarBufferPtr& buffer,

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/copy_engine.h"
+#include "kernels/far_wish_attributes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -101,35 +102,9 @@ struct SwapOut {
     OP_REQUIRES_OK(construction, construction->GetAttr("returns", &returns));
     OP_REQUIRES_OK(construction, construction->GetAttr("next_use", &next_use));
     OP_REQUIRES_OK(construction, construction->GetAttr("min_bytes", &min_bytes));
-    int rate;
-    std::string tier, codec;
     tensorflow::DataType dtype;
-    OP_REQUIRES_OK(construction, construction->GetAttr("tier", &tier));
-    OP_REQUIRES_OK(construction, construction->GetAttr("codec", &codec));
-    OP_REQUIRES_OK(construction, construction->GetAttr("rate", &rate));
-    OP_REQUIRES_OK(construction, construction->GetAttr("threads", &wish.threads));
     OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype));
-    wish.codec.rate_percent = rate;
-    wish.codec.element_bytes = DataTypeSize(dtype);
-    OP_REQUIRES(construction, ParseFarTier(tier, &wish.tier),
-                absl::InvalidArgumentError(
-                    absl::StrCat("tfswap: there is no tier '", tier, "': host, compressed, file")));
-    if (codec.empty()) return;
-    const std::optional<Codec> parsed = ParseCodec(codec);
-    OP_REQUIRES(construction, parsed.has_value(),
-                absl::InvalidArgumentError(
-                    absl::StrCat("tfswap: there is no codec '", codec, "' (see tfswap.codecs)")));
-    wish.codec.codec = *parsed;
-    OP_REQUIRES(construction, !IsLossy(*parsed) || dtype == tensorflow::DT_FLOAT,
-                absl::InvalidArgumentError(
-                    absl::StrCat("tfswap: codec '", codec, "' is lossy and for float32 only, and '",
-                                 construction->def().name(), "' moves ", DataTypeString(dtype),
-                                 ": make the plan again, or name a lossless codec in it")));
-    // A card copies what it cannot encode.
-    if (construction->device_type() != tensorflow::DEVICE_CPU) return;
-    const std::string why_not = WhyNot(wish.codec);
-    OP_REQUIRES(construction, why_not.empty(),
-                absl::InvalidArgumentError(absl::StrCat("tfswap: ", why_not)));
+    OP_REQUIRES_OK(construction, ReadFarWish(construction, dtype, &wish));
   }
 
   bool EndsLater() const { return wish.tier == FarTier::kFile && !lazy; }

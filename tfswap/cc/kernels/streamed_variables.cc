@@ -7,15 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
+#include "allocator/variable_inputs.h"
 #include "core/readable_bytes.h"
 #include "kernels/thread_copy_engine.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 
 namespace tfswap {
 
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelContext;
-using ::tensorflow::ResourceHandle;
 using ::tensorflow::Tensor;
 using ::tensorflow::Var;
 
@@ -23,33 +22,6 @@ namespace {
 
 // How many variables are fetched ahead of their kernels.
 constexpr int kAhead = 2;
-
-// Hand variables on, without looking at them.
-bool PassesOn(absl::string_view op) {
-  static const auto* ops = new std::unordered_set<absl::string_view>{"Case",
-                                                                     "DestroyResourceOp",
-                                                                     "Enter",
-                                                                     "Exit",
-                                                                     "Identity",
-                                                                     "IdentityN",
-                                                                     "If",
-                                                                     "Merge",
-                                                                     "NextIteration",
-                                                                     "PartitionedCall",
-                                                                     "RefSwitch",
-                                                                     "RemoteCall",
-                                                                     "StatefulPartitionedCall",
-                                                                     "StatelessCase",
-                                                                     "StatelessIf",
-                                                                     "StatelessWhile",
-                                                                     "Switch",
-                                                                     "SymbolicGradient",
-                                                                     "While",
-                                                                     "_Arg",
-                                                                     "_Retval",
-                                                                     "_SwitchN"};
-  return ops->count(op) > 0;
-}
 
 // Leave the value as it is.
 bool OnlyReads(absl::string_view op) {
@@ -59,24 +31,6 @@ bool OnlyReads(absl::string_view op) {
   return ops->count(op) > 0;
 }
 
-// Those that `context`'s kernel has among its inputs, each once.
-std::vector<tensorflow::core::RefCountPtr<Var>> VariablesOf(OpKernelContext* context) {
-  std::vector<tensorflow::core::RefCountPtr<Var>> found;
-  for (int i = 0; i < context->num_inputs(); ++i) {
-    if (context->input_dtype(i) != tensorflow::DT_RESOURCE || !context->has_input(i)) continue;
-    const Tensor& input = context->input(i);
-    if (input.NumElements() != 1) continue;
-    const ResourceHandle& handle = input.flat<ResourceHandle>()(0);
-    if (handle.hash_code() != tensorflow::TypeIndex::Make<Var>().hash_code()) continue;
-    tensorflow::core::RefCountPtr<Var> var;
-    if (!tensorflow::LookupResource(context, handle, &var).ok()) continue;  // there is none yet
-    const bool known = std::any_of(found.begin(), found.end(),
-                                   [&](const auto& other) { return other.get() == var.get(); });
-    if (!known) found.push_back(std::move(var));
-  }
-  return found;
-}
-
 }  // namespace
 
 StreamedVariables::StreamedVariables(DeviceAllocator* allocator, ThreadCopyEngine* engine)
@@ -84,6 +38,7 @@ StreamedVariables::StreamedVariables(DeviceAllocator* allocator, ThreadCopyEngin
 
 std::string StreamedVariables::SetOn(bool on) {
   on_.store(on);
+  planned_.store(false);
   if (on) {
     allocator_->SetGuard(this);
     return "";
@@ -99,7 +54,7 @@ std::string StreamedVariables::SetOn(bool on) {
   std::string problem;
   for (const VarPtr& var : away) {
     std::unique_lock<std::mutex> lock(mu_);
-    const absl::Status status = BringHome(var.get(), &lock);
+    const absl::Status status = BringHome(var.get(), Patience::kNeeded, &lock);
     if (!status.ok()) problem = std::string(status.message());
   }
   // Otherwise what is still away must still be fetched before it is looked at.
@@ -114,29 +69,25 @@ std::string StreamedVariables::SetOn(bool on) {
   return problem;
 }
 
-bool StreamedVariables::Concerns(const OpKernel& kernel) const {
-  const tensorflow::DataTypeVector& types = kernel.input_types();
-  return std::find(types.begin(), types.end(), tensorflow::DT_RESOURCE) != types.end() &&
-         !PassesOn(kernel.type_string_view());
-}
+bool StreamedVariables::Concerns(const OpKernel& kernel) const { return UsesVariables(kernel); }
 
 absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
   const bool only_reads = OnlyReads(context->op_kernel().type_string_view());
   Var* last = nullptr;
-  for (VarPtr& var : VariablesOf(context)) {
+  for (auto& [input, var] : VariableInputs(context)) {
     Var* const raw = var.get();
     std::unique_lock<std::mutex> lock(mu_);
     Entry* entry = KnowLocked(raw);
     ++entry->readers;
     held->push_back(std::move(var));
-    absl::Status status = BringHome(raw, &lock);
+    absl::Status status = BringHome(raw, Patience::kNeeded, &lock);
     if (!status.ok()) return status;
     entry->last_use = ++uses_;
     if (last_used_ != nullptr && last_used_ != raw) entries_[last_used_].next = raw;
     last_used_ = last = raw;
     if (!only_reads) engine_->DropVariable(&entry->far_copy);
   }
-  if (last != nullptr && on() && !fetching_ahead_.exchange(true)) {
+  if (last != nullptr && on() && !planned_.load() && !fetching_ahead_.exchange(true)) {
     VarPtr from = tsl::core::GetNewRef(last);
     ahead_.Schedule(0, [this, from = from.release()] {
       FetchAheadOf(from);
@@ -176,24 +127,26 @@ void StreamedVariables::Forget(Var* var) {
   }
 }
 
-absl::Status StreamedVariables::BringHome(Var* var, std::unique_lock<std::mutex>* lock) {
+absl::Status StreamedVariables::BringHome(Var* var, Patience patience,
+                                          std::unique_lock<std::mutex>* lock) {
   Entry* entry = &entries_.at(var);
   moved_.wait(*lock, [&] { return entry->state == State::kHome || entry->state == State::kAway; });
   if (entry->state == State::kHome) return absl::OkStatus();
   entry->state = State::kComing;
   lock->unlock();
-  const absl::Status status = Fetch(var, entry, /*patient=*/true);
+  const absl::Status status = Fetch(var, entry, patience);
   lock->lock();
   entry->state = status.ok() ? State::kHome : State::kAway;
   moved_.notify_all();
   return status;
 }
 
-absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, bool patient) {
+absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, Patience patience) {
   Tensor value;
   {
-    KernelScope scope(patient ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
-    scope.now_or_never = !patient;
+    const bool needed = patience == Patience::kNeeded;
+    KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
+    scope.now_or_never = patience == Patience::kNone;
     value = Tensor(allocator_, var->tensor()->dtype(), entry->shape);
   }
   if (!value.IsInitialized()) {
@@ -224,33 +177,78 @@ int64_t StreamedVariables::Evict(int64_t bytes, int64_t used_after) {
             [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [use, var] : by_use) {
     if (freed >= bytes) break;
-    Var* const held = var.get();
-    Entry* const entry = &entries_.at(held);
-    if (entry->state != State::kHome || entry->readers > 0 || !held->mu()->try_lock()) continue;
-    Tensor* value = held->tensor();
-    if (!held->is_initialized || value->TotalBytes() < kLeastBytes || !value->RefCountIsOne() ||
-        !tensorflow::DataTypeCanUseMemcpy(value->dtype())) {
-      held->mu()->unlock();
-      continue;
-    }
-    entry->state = State::kLeaving;
-    entry->shape = value->shape();
-    entry->bytes = static_cast<int64_t>(value->TotalBytes());
-    lock.unlock();
-    const bool copied =
-        entry->far_copy.held() ||
-        engine_->CopyVariableOut(value->data(), entry->bytes, &entry->far_copy, &entry->checksum);
-    if (copied) {
-      Tensor gone = std::exchange(*value, Tensor(value->dtype()));
-      freed += entry->bytes;
-    }
-    held->mu()->unlock();
-    lock.lock();
-    entry->state = copied ? State::kAway : State::kHome;
-    moved_.notify_all();
-    if (!copied) break;  // far memory is full
+    const int64_t given_up = GiveUp(var.get(), FarWish(), &lock);
+    if (given_up < 0) break;
+    freed += given_up;
   }
   return freed;
+}
+
+int64_t StreamedVariables::GiveUp(Var* var, const FarWish& wish,
+                                  std::unique_lock<std::mutex>* lock) {
+  Entry* const entry = &entries_.at(var);
+  if (entry->state != State::kHome || entry->readers > 0 || !var->mu()->try_lock()) return 0;
+  Tensor* value = var->tensor();
+  if (!var->is_initialized || value->TotalBytes() < kLeastBytes || !value->RefCountIsOne() ||
+      !tensorflow::DataTypeCanUseMemcpy(value->dtype())) {
+    var->mu()->unlock();
+    return 0;
+  }
+  entry->state = State::kLeaving;
+  entry->shape = value->shape();
+  entry->bytes = static_cast<int64_t>(value->TotalBytes());
+  lock->unlock();
+  FarWish its_wish = wish;
+  its_wish.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
+  const bool copied =
+      entry->far_copy.held() || engine_->CopyVariableOut(value->data(), entry->bytes, its_wish,
+                                                         &entry->far_copy, &entry->checksum);
+  if (copied) Tensor gone = std::exchange(*value, Tensor(value->dtype()));
+  var->mu()->unlock();
+  lock->lock();
+  entry->state = copied ? State::kAway : State::kHome;
+  moved_.notify_all();
+  return copied ? entry->bytes : -1;
+}
+
+void StreamedVariables::Leave(VarPtr var, const FarWish& wish, std::function<void()> done) {
+  planned_.store(true);
+  const int64_t bytes = on() ? static_cast<int64_t>(var->tensor()->TotalBytes()) : 0;
+  if (bytes < kLeastBytes) {
+    if (done) done();
+    return;
+  }
+  // std::function wants what can be copied.
+  engine_->HaveVariableLeave(bytes, wish.tier,
+                             [this, wish, done = std::move(done), raw = var.release()] {
+                               const VarPtr held(raw);
+                               {
+                                 std::unique_lock<std::mutex> lock(mu_);
+                                 KnowLocked(raw);
+                                 GiveUp(raw, wish, &lock);
+                               }
+                               if (done) done();
+                             });
+}
+
+void StreamedVariables::Return(VarPtr var, std::function<void()> done) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto known = entries_.find(var.get());
+    if (known == entries_.end() || known->second.state == State::kHome) {
+      var.reset();
+    }
+  }
+  if (var == nullptr) return done();
+  engine_->HaveVariableReturn([this, done = std::move(done), raw = var.release()] {
+    const VarPtr held(raw);
+    {
+      std::unique_lock<std::mutex> lock(mu_);
+      // Who looks at it tries again, and says what is wrong.
+      if (entries_.count(raw) > 0) BringHome(raw, Patience::kPlanned, &lock).IgnoreError();
+    }
+    done();
+  });
 }
 
 int64_t StreamedVariables::FreeBytes() const {
@@ -276,7 +274,7 @@ void StreamedVariables::FetchAheadOf(Var* var) {
     lock.unlock();
     int64_t missing = bytes - FreeBytes();
     if (missing > 0) Evict(missing, used);
-    const bool fetched = bytes <= FreeBytes() && Fetch(at, entry, /*patient=*/false).ok();
+    const bool fetched = bytes <= FreeBytes() && Fetch(at, entry, Patience::kNone).ok();
     lock.lock();
     entry->state = fetched ? State::kHome : State::kAway;
     moved_.notify_all();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -30,6 +31,8 @@ class ThreadCopyEngine;
 // without a copy.
 class StreamedVariables : public KernelGuard {
  public:
+  using VarPtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
   // Smaller variables stay.
   static constexpr int64_t kLeastBytes = 64 << 10;
 
@@ -41,6 +44,11 @@ class StreamedVariables : public KernelGuard {
   bool on() const { return on_.load(); }
   // Has values leave until so many bytes are free, or there are none that may; answers how many.
   int64_t Reclaim(int64_t bytes);
+  // A plan has no more use for the value in this step. `done`, if there is one, runs when it has
+  // left, or stays because somebody looks at it or far memory is full.
+  void Leave(VarPtr var, const FarWish& wish, std::function<void()> done);
+  // A plan wants it back; `done` runs when it is, or there was no memory for it.
+  void Return(VarPtr var, std::function<void()> done);
 
   bool Concerns(const tensorflow::OpKernel& kernel) const override;
   absl::Status Before(tensorflow::OpKernelContext* context, Held* held) override;
@@ -48,7 +56,9 @@ class StreamedVariables : public KernelGuard {
 
  private:
   enum class State { kHome, kLeaving, kAway, kComing };
-  using VarPtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
+  // How a value that comes waits for memory: as a kernel that needs it now, as one that a plan
+  // wants back, or not at all.
+  enum class Patience { kNeeded, kPlanned, kNone };
 
   struct Entry {
     State state = State::kHome;
@@ -65,10 +75,13 @@ class StreamedVariables : public KernelGuard {
   Entry* KnowLocked(tensorflow::Var* var);
   void Forget(tensorflow::Var* var);
   // Waits until nobody moves it, and has it on the device.
-  absl::Status BringHome(tensorflow::Var* var, std::unique_lock<std::mutex>* lock);
-  // Fills the variable; it is kComing, and the lock is not held. Without `patient` only if there is
-  // room.
-  absl::Status Fetch(tensorflow::Var* var, Entry* entry, bool patient);
+  absl::Status BringHome(tensorflow::Var* var, Patience patience,
+                         std::unique_lock<std::mutex>* lock);
+  // Fills the variable; it is kComing, and the lock is not held.
+  absl::Status Fetch(tensorflow::Var* var, Entry* entry, Patience patience);
+  // Copies the value out and gives it up, if nobody looks at it and it is worth it. Answers how
+  // many bytes are free then, -1 if far memory is full. The lock is not held meanwhile.
+  int64_t GiveUp(tensorflow::Var* var, const FarWish& wish, std::unique_lock<std::mutex>* lock);
   // Has values leave that were used after `used_after`, those that were used last first.
   int64_t Evict(int64_t bytes, int64_t used_after);
   void FetchAheadOf(tensorflow::Var* var);
@@ -78,6 +91,7 @@ class StreamedVariables : public KernelGuard {
   ThreadCopyEngine* const engine_;
   Worker ahead_{"tfswap_weights"};
   std::atomic<bool> on_{false};
+  std::atomic<bool> planned_{false};  // a plan says what comes back when: nothing is fetched ahead
   std::atomic<bool> fetching_ahead_{false};
   std::mutex mu_;
   std::condition_variable moved_;

@@ -69,10 +69,14 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   if (done) done(status);
 }
 
-bool ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes, FarCopy* copy,
-                                       uint64_t* checksum) {
+void ThreadCopyEngine::HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move) {
+  LeavesLater(tier == FarTier::kFile ? &file_out_ : &out_, bytes, std::move(move));
+}
+
+bool ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish,
+                                       FarCopy* copy, uint64_t* checksum) {
   const int64_t start_ns = NowNs();
-  if (!far()->Put(data, bytes, FarWish(), copy)) return false;
+  if (!far()->Put(data, bytes, wish, copy)) return false;
   if (verify_.load()) *checksum = Checksum(data, bytes);
   HoldForLink(start_ns, *copy);
   CountCopy(/*out=*/true, bytes, NowNs() - start_ns);
@@ -81,6 +85,7 @@ bool ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes, FarCopy*
 
 absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, uint64_t checksum, void* data) {
   const int64_t start_ns = NowNs();
+  const CopyingIn copying(this);
   const std::string problem = far()->Get(copy, data);
   if (!problem.empty()) {
     return absl::InternalError("tfswap: fetching a variable failed: " + problem);

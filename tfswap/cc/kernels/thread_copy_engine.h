@@ -35,9 +35,13 @@ class ThreadCopyEngine : public CopyEngine {
   // Values of variables, which give their memory up when no buffer can.
   StreamedVariables* variables() { return &variables_; }
   // Copies one out; whether there was room.
-  bool CopyVariableOut(const void* data, int64_t bytes, FarCopy* copy, uint64_t* checksum);
+  bool CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy,
+                       uint64_t* checksum);
   absl::Status CopyVariableIn(const FarCopy& copy, uint64_t checksum, void* data);
   void DropVariable(FarCopy* copy) { far()->Drop(copy); }
+  // Run a move on the thread of its direction. Who waits for memory waits for what leaves.
+  void HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move);
+  void HaveVariableReturn(std::function<void()> move) { in_.Schedule(0, std::move(move)); }
 
   // These are one for all CPUs.
   static FarMemory* far();

@@ -1,0 +1,74 @@
+#include "allocator/variable_inputs.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace tfswap {
+
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::ResourceHandle;
+using ::tensorflow::Tensor;
+using ::tensorflow::Var;
+
+namespace {
+
+// Hand variables on, without looking at them.
+bool PassesOn(absl::string_view op) {
+  static const auto* ops = new std::unordered_set<absl::string_view>{"Case",
+                                                                     "DestroyResourceOp",
+                                                                     "Enter",
+                                                                     "Exit",
+                                                                     "Identity",
+                                                                     "IdentityN",
+                                                                     "If",
+                                                                     "Merge",
+                                                                     "NextIteration",
+                                                                     "PartitionedCall",
+                                                                     "RefSwitch",
+                                                                     "RemoteCall",
+                                                                     "StatefulPartitionedCall",
+                                                                     "StatelessCase",
+                                                                     "StatelessIf",
+                                                                     "StatelessWhile",
+                                                                     "Switch",
+                                                                     "SymbolicGradient",
+                                                                     "While",
+                                                                     "_Arg",
+                                                                     "_Retval",
+                                                                     "_SwitchN",
+                                                                     "_VariableFromHost",
+                                                                     "_VariableToHost"};
+  return ops->count(op) > 0;
+}
+
+}  // namespace
+
+bool UsesVariables(const OpKernel& kernel) {
+  const tensorflow::DataTypeVector& types = kernel.input_types();
+  return std::find(types.begin(), types.end(), tensorflow::DT_RESOURCE) != types.end() &&
+         !PassesOn(kernel.type_string_view());
+}
+
+std::vector<VariableInput> VariableInputs(OpKernelContext* context) {
+  std::vector<VariableInput> found;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (context->input_dtype(i) != tensorflow::DT_RESOURCE || !context->has_input(i)) continue;
+    const Tensor& input = context->input(i);
+    if (input.NumElements() != 1) continue;
+    const ResourceHandle& handle = input.flat<ResourceHandle>()(0);
+    if (handle.hash_code() != tensorflow::TypeIndex::Make<Var>().hash_code()) continue;
+    tensorflow::core::RefCountPtr<Var> var;
+    if (!tensorflow::LookupResource(context, handle, &var).ok()) continue;
+    const bool known = std::any_of(found.begin(), found.end(), [&](const VariableInput& other) {
+      return other.var.get() == var.get();
+    });
+    if (!known) found.push_back({i, std::move(var)});
+  }
+  return found;
+}
+
+}  // namespace tfswap

@@ -1,0 +1,111 @@
+// _VariableToHost and _VariableFromHost: a variable's value leaves when a step has no more use for
+// it, and comes back for the next one.
+//
+// They only set times: what looks at a value that is away has it brought back
+// (streamed_variables.h), and a value that somebody looks at stays.
+
+#include "absl/strings/str_cat.h"
+#include "kernels/far_wish_attributes.h"
+#include "kernels/thread_copy_engine.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfswap {
+namespace {
+
+using ::tensorflow::AsyncOpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Var;
+
+// Stateful, so that no later pass drops or merges them.
+REGISTER_OP("_VariableToHost")
+    .Input("variable: resource")
+    .Attr("tier: string = 'host'")
+    .Attr("codec: string = ''")
+    .Attr("rate: int = 100")
+    .Attr("threads: int = 1")
+    .Attr("detached: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Moves a variable's value to far memory. Inserted by tfswap.
+
+detached: nobody waits for the copy.
+The others are those of _CopyToHost.
+)doc");
+
+REGISTER_OP("_VariableFromHost")
+    .Input("variable: resource")
+    .SetIsStateful()
+    .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Brings a variable's value back to the device. Inserted by tfswap.
+)doc");
+
+class VariableOp : public AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  bool IsExpensive() override { return false; }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    auto* allocator =
+        dynamic_cast<DeviceAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
+    auto* engine = allocator == nullptr
+                       ? nullptr
+                       : dynamic_cast<ThreadCopyEngine*>(CopyEngine::For(allocator));
+    OP_REQUIRES_ASYNC(context, engine != nullptr,
+                      absl::FailedPreconditionError(absl::StrCat(
+                          "tfswap: device ", context->device()->name(),
+                          " does not move variables: make the plan again on this device")),
+                      done);
+    tensorflow::core::RefCountPtr<Var> var;
+    OP_REQUIRES_OK_ASYNC(context, LookupResource(context, HandleFromInput(context, 0), &var), done);
+    Move(engine->variables(), std::move(var), std::move(done));
+  }
+
+ protected:
+  virtual void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
+                    std::function<void()> done) = 0;
+};
+
+class VariableToHostOp : public VariableOp {
+ public:
+  explicit VariableToHostOp(OpKernelConstruction* construction) : VariableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("detached", &detached_));
+    OP_REQUIRES_OK(construction, ReadFarWish(construction, tensorflow::DT_UINT8, &wish_));
+  }
+
+ protected:
+  void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
+            std::function<void()> done) override {
+    variables->Leave(std::move(var), wish_, detached_ ? nullptr : done);
+    if (detached_) done();
+  }
+
+ private:
+  bool detached_;
+  FarWish wish_;
+};
+
+class VariableFromHostOp : public VariableOp {
+ public:
+  using VariableOp::VariableOp;
+
+ protected:
+  void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
+            std::function<void()> done) override {
+    variables->Return(std::move(var), std::move(done));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("_VariableToHost").Device(tensorflow::DEVICE_CPU), VariableToHostOp);
+REGISTER_KERNEL_BUILDER(Name("_VariableFromHost").Device(tensorflow::DEVICE_CPU),
+                        VariableFromHostOp);
+
+}  // namespace
+}  // namespace tfswap
