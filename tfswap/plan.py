@@ -27,10 +27,11 @@ SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
 """Of the names of the nodes that the pass inserts."""
 
 
-def swap_out_name(tensor: str) -> str:
-    """The name of the node that swaps a tensor ("node:port") out."""
+def swap_out_name(tensor: str, ordinal: int = 0) -> str:
+    """The name of the node that swaps a tensor ("node:port") out; a variable may have several."""
     node, _, port = tensor.rpartition(":")
-    return f"{SWAP_OUT_PREFIX}{node.replace(':', '_')}_{port}"
+    name = f"{SWAP_OUT_PREFIX}{node.replace(':', '_')}_{port}"
+    return f"{name}/{ordinal}" if ordinal else name
 
 
 TIERS = ("host", "compressed", "file")
@@ -70,9 +71,10 @@ class TensorSwap:
         rate_percent: Size of what a lossy codec makes at most, in percent of the tensor's.
         threads: Of the host that encode and decode it.
         device: Where it is ("CPU:1"), if not on the device whose peak the plan foretells.
-        after: If `tensor` is the handle of a variable, whose value leaves until the next step: the
-            nodes that need it before that. What then brings it back starts with its trigger, which
-            may be in the step before; consumers are nodes with that variable among their inputs.
+        after: If `tensor` is the handle of a variable, whose value leaves: the nodes that need it
+            before that. What then brings it back starts with its trigger, which may be in the step
+            before; consumers are nodes with that variable among their inputs.
+        returns_in_step: Of a variable: whether it comes back after it has left in the same step.
     """
 
     tensor: str
@@ -86,6 +88,7 @@ class TensorSwap:
     threads: int = 1
     device: str = ""
     after: tuple[str, ...] = ()
+    returns_in_step: bool = False
 
     def __post_init__(self) -> None:
         if self.tier not in TIERS:
@@ -98,7 +101,7 @@ class FunctionPlan:
 
     Args:
         fingerprint: The graph's, 16 hexadecimal digits.
-        swaps: At most one a tensor.
+        swaps: At most one a tensor; of a variable, at most one after the same nodes.
         order: Pairs of nodes, the first to end before the second starts.
         reserve: Whether all other tensors get lazy swaps, in case that a step needs more memory
             than foretold.
@@ -178,10 +181,11 @@ class SwapPlan:
             if function.fingerprint in seen:
                 raise ValueError(f"two entries for the graph {function.fingerprint}")
             seen.add(function.fingerprint)
-            tensors = [swap.tensor for swap in function.swaps]
-            for tensor in tensors:
-                if tensors.count(tensor) > 1:
-                    raise ValueError(f"two swaps of {tensor!r} in one graph")
+            swapped: set[tuple[str, tuple[str, ...]]] = set()
+            for swap in function.swaps:
+                if (swap.tensor, swap.after) in swapped:
+                    raise ValueError(f"two swaps of {swap.tensor!r} in one graph")
+                swapped.add((swap.tensor, swap.after))
 
     def function(self, fingerprint: str) -> FunctionPlan | None:
         """The entry of a graph, if there is one."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from tfswap.grappler.graph import StepGraph
-from tfswap.plan import SWAP_IN_PREFIX, SWAP_OUT_PREFIX, FunctionPlan
+from tfswap.plan import SWAP_IN_PREFIX, SWAP_OUT_PREFIX, FunctionPlan, swap_out_name
 
 _MERGES = ("Merge", "RefMerge")
 _BACK_EDGES = ("NextIteration", "RefNextIteration")
@@ -73,10 +73,12 @@ class StepOrder:
         self._read_swaps(function)
 
     def _read_swaps(self, function: FunctionPlan) -> None:
+        seen: Counter[str] = Counter()
         for swap in function.swaps:
-            node, _, port = swap.tensor.rpartition(":")
-            key = f"{node.replace(':', '_')}_{port}"
-            out = f"{SWAP_OUT_PREFIX}{key}"
+            node = swap.tensor.rpartition(":")[0]
+            out = swap_out_name(swap.tensor, seen[swap.tensor])
+            key = out.removeprefix(SWAP_OUT_PREFIX)
+            seen[swap.tensor] += 1
             usual = self._is_usual(node)
             if usual:
                 self._outs.add(out)
@@ -87,7 +89,7 @@ class StepOrder:
                 name = f"{SWAP_IN_PREFIX}{key}/{ordinal}"
                 if not swap.lazy:
                     self._eager_ins.add(name)
-                if not swap.after:
+                if not swap.after or swap.returns_in_step:
                     self._before[name].add(out)
                 if back.trigger:
                     self._before[name].add(back.trigger)

@@ -8,13 +8,15 @@ stays, and a second one for as long as they overlap::
                           └────────new────                            overlap  ────
 
 The gap from its last use to the first one in the next step crosses the step's end: in it, the value
-may be away (TENSILE, section 3: across iterations).
+may be away (TENSILE, section 3: across iterations), as it may between uses in the step, such as
+those of the forward and of the backward part, if nothing reads it for both.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -70,21 +72,73 @@ def variable_absences(
         if not users or not _always_run_together(graph, resource[0], variable.users):
             continue
         _become_one(step, buffers)
-        after = max(users, key=lambda op: (step.end_ns[op], op))
-        before = min(users)
-        absences.append(
-            Absence(
-                buffer=buffers[0],
-                tensor=f"{resource[0]}:{resource[1]}",
-                producer_op=after if variable.written else -1,
+
+        def absence(
+            used: Iterable[int],
+            before: int,
+            consumers: Iterable[str],
+            written: bool,
+            handle: tuple[str, int] = resource,
+            buffer: int = buffers[0],
+        ) -> Absence:
+            after = max(used, key=lambda op: (step.end_ns[op], op))
+            return Absence(
+                buffer=buffer,
+                tensor=f"{handle[0]}:{handle[1]}",
+                producer_op=after if written else -1,
                 after_op=after,
                 before_op=before,
-                consumers=tuple(sorted(variable.users)),
-                context=graph.nodes[resource[0]].context,
-                users=tuple(step.names[op] for op in users),
+                consumers=tuple(sorted(consumers)),
+                context=graph.nodes[handle[0]].context,
+                users=tuple(step.names[op] for op in sorted(used)),
             )
-        )
+
+        parts = _parts(step, graph, variable.users)
+        for part, following in itertools.pairwise(parts):
+            if part.writes:
+                break  # what is there now is not what left in the step before
+            before = min(following.users)
+            if before - max(part.users) > 1:
+                absences.append(absence(part.users, before, following.direct, written=False))
+        absences.append(absence(users, min(users), variable.users, variable.written))
     return absences
+
+
+@dataclass
+class _Part:
+    """Uses of a variable without a gap between them.
+
+    Attributes:
+        users: Places of the ops that need the value.
+        direct: Names of the nodes that have the variable itself among their inputs.
+        writes: Whether they change the value.
+    """
+
+    users: set[int]
+    direct: set[str]
+    writes: bool
+
+
+def _parts(step: RecordedOps, graph: StepGraph, direct: Iterable[str]) -> list[_Part]:
+    """The uses in the order of the step; none where it is not known who reads what."""
+    uses = []
+    for name in direct:
+        node = graph.nodes[name]
+        readers = graph.readers_through_aliases(name, 0) if node.op == _READ else [name]
+        places = [step.op_of_node.get(reader) for reader in readers]
+        known = {place for place in places if place is not None}
+        if len(known) < len(set(places)) or not known:
+            return []
+        uses.append(_Part(known, {name}, node.updates_variable))
+    parts: list[_Part] = []
+    for use in sorted(uses, key=lambda use: min(use.users)):
+        if parts and step.start_ns[min(use.users)] < step.end_ns[list(parts[-1].users)].max():
+            parts[-1].users |= use.users
+            parts[-1].direct |= use.direct
+            parts[-1].writes |= use.writes
+        else:
+            parts.append(use)
+    return parts
 
 
 def _variables(

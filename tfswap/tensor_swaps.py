@@ -12,7 +12,7 @@ from tfswap.planners.assignment import Place
 from tfswap.planners.lossy_rate import MOST_RATE
 from tfswap.profile import Profile
 from tfswap.simulator import Swap
-from tfswap.timeline import Absence
+from tfswap.timeline import Absence, crosses_step_end
 
 
 def tensor_swaps(
@@ -24,30 +24,32 @@ def tensor_swaps(
     for swap in sorted(swaps):
         absence = timeline.absences[swap.absence]
         chosen[absence.tensor].append((absence, swap))
-    return tuple(
-        _variable_swap(profile, *absences[0], places[tensor])
-        if absences[0][0].of_variable
-        else _tensor_swap(profile, tensor, absences, places[tensor])
-        for tensor, absences in sorted(chosen.items())
-    )
+    written: list[TensorSwap] = []
+    for tensor, absences in sorted(chosen.items()):
+        if absences[0][0].of_variable:
+            written += (_variable_swap(profile, *each, places[tensor]) for each in absences)
+        else:
+            written.append(_tensor_swap(profile, tensor, absences, places[tensor]))
+    return tuple(written)
 
 
 def _variable_swap(profile: Profile, absence: Absence, swap: Swap, place: Place) -> TensorSwap:
-    """The value leaves in one step and comes back in the next one, or at this one's end.
+    """The value leaves, and comes back in this step, in the next one, or at this one's end.
 
     Edges are within a step. Who needs the value before it is back, or its memory before it has
     left, waits for that anyway: they only spare waits that hold a thread.
     """
     timeline = profile.timeline
-    gated = swap.gate_op >= 0 and bool(
-        timeline.op_start_ns[swap.gate_op] >= timeline.op_end_ns[absence.after_op]
+    crosses = crosses_step_end(timeline, absence)
+    after_ns, before_ns = (
+        timeline.op_end_ns[absence.after_op],
+        timeline.op_start_ns[absence.before_op],
     )
-    comes_before_its_use = swap.trigger_op >= 0 and bool(
-        timeline.op_end_ns[swap.trigger_op] <= timeline.op_start_ns[absence.before_op]
-    )
+    trigger_ns = timeline.op_end_ns[swap.trigger_op] if swap.trigger_op >= 0 else after_ns
+    gated = swap.gate_op >= 0 and bool(timeline.op_start_ns[swap.gate_op] >= after_ns)
     back = Return(
         trigger=timeline.op_names[swap.trigger_op] if swap.trigger_op >= 0 else "",
-        consumers=absence.consumers if comes_before_its_use else (),
+        consumers=absence.consumers if trigger_ns <= before_ns else (),
     )
     return TensorSwap(
         absence.tensor,
@@ -58,6 +60,7 @@ def _variable_swap(profile: Profile, absence: Absence, swap: Swap, place: Place)
         codec=place.codec,
         threads=place.threads,
         after=absence.users,
+        returns_in_step=not crosses or bool(trigger_ns >= after_ns),
     )
 
 
@@ -121,7 +124,10 @@ def planned_swaps(
         gates = list(swap.gates)
         for back in swap.returns:
             if swap.after:
-                found = next(iter(by_tensor[swap.tensor]), None)
+                found = next(
+                    (p for p in by_tensor[swap.tensor] if timeline.absences[p].users == swap.after),
+                    None,
+                )
             else:
                 found = _absence_of(profile, by_tensor[swap.tensor], set(back.consumers))
             if found is None:

@@ -57,6 +57,7 @@ class Rewriter {
   const int64_t min_bytes_;
   GraphDef result_;
   std::map<std::string, std::string> clones_;  // by name
+  std::map<std::string, int> variable_swaps_;  // how many there are of each
   std::unordered_map<std::string, Place> copies_;
 };
 
@@ -121,8 +122,11 @@ absl::Status Rewriter::ApplyToVariable(const SwapSpec& swap) {
     return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "' is a variable: '",
                                                    swap.codec, "' is lossy and may not encode it"));
   }
-  const std::string key =
+  std::string key =
       absl::StrCat(absl::StrReplaceAll(variable.name(), {{":", "_"}}), "_", id.index());
+  if (const int before = variable_swaps_[swap.tensor]++; before > 0) {
+    absl::StrAppend(&key, "/", before);
+  }
   NodeDef out;
   out.set_name(absl::StrCat(kNodePrefix, "out/", key));
   out.set_op("_VariableToHost");
@@ -147,6 +151,7 @@ absl::Status Rewriter::ApplyToVariable(const SwapSpec& swap) {
     in.set_op("_VariableFromHost");
     in.set_device(variable.device());
     in.add_input(out.input(0));
+    if (swap.returns_in_step) in.add_input(absl::StrCat("^", out.name()));
     if (!back.trigger.empty()) {
       absl::StatusOr<int> found = Beside(*handle, back.trigger, swap);
       if (!found.ok()) return found.status();

@@ -56,6 +56,7 @@ SwapSpec ReadSwap(const Struct& object) {
   swap.threads = Number(object, "threads", 1);
   swap.gates = Texts(object, "gates");
   swap.after = Texts(object, "after");
+  swap.returns_in_step = Truth(object, "returns_in_step");
   for (const Value& value : List(object, "returns").values()) {
     const Struct& from = value.struct_value();
     swap.returns.push_back(

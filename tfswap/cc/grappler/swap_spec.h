@@ -32,9 +32,9 @@ struct SwapSpec {
   int64_t threads = 1;             // that encode and decode
   std::vector<std::string> gates;  // ops that wait for the swap-out
   std::vector<ReturnSpec> returns;
-  // If `tensor` is a variable's handle, whose value leaves until the next step: who needs it
-  // before.
+  // If `tensor` is a variable's handle, whose value leaves: who needs it before.
   std::vector<std::string> after;
+  bool returns_in_step = false;  // whether it then comes back behind that
 };
 
 struct FunctionSpec {
