@@ -525,3 +525,26 @@ def test_a_variables_swap_that_cannot_be_is_refused(lib, x, changes, problem):
     _, record = run(lib, plan_of(name, wrong), step, x)
     assert record["outcome"] == "refused"
     assert problem in record["reason"]
+
+
+def test_a_poolings_gradient_chooses_the_same_of_equal_values(lib):
+    # oneDNN writes down which one it chose, for a gradient that reads what the pooling made.
+    random = np.random.default_rng(3)
+    images = tf.constant(random.integers(0, 3, (4, 32, 32, 8)), tf.float32)
+    kernel = tf.constant(random.standard_normal((3, 3, 8, 8)), tf.float32)
+
+    @tf.function
+    def gradients(images):
+        with tf.GradientTape() as tape:
+            tape.watch([images, kernel])
+            pooled = tf.nn.max_pool2d(tf.nn.relu(images), 3, 2, "SAME")
+            made = tf.nn.conv2d(tf.nn.conv2d(pooled, kernel, 1, "SAME"), kernel, 1, "SAME")
+            loss = tf.reduce_sum(made * made)
+        return tape.gradient(loss, [images, kernel])
+
+    expected = gradients(images)
+    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
+    found, record = run(lib, lazy, gradients, images)
+    assert record["outcome"] == "bootstrapped" and record["swaps"] > 0
+    for value, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(value.numpy(), other.numpy())

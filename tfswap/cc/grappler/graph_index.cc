@@ -15,6 +15,7 @@
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/utils/frame.h"
 #include "tensorflow/core/util/device_name_utils.h"
+#include "tensorflow/core/util/util.h"
 
 namespace tfswap {
 
@@ -505,7 +506,22 @@ std::string InputName(const std::string& node, int port) {
 bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsSwappableProducer(int n) const {
-  return IsManaged(n) && HeldElsewhere().count(node(n).op()) == 0 && !IsRacing(n);
+  return IsManaged(n) && HeldElsewhere().count(node(n).op()) == 0 && !IsRacing(n) &&
+         !HasWorkspace(n);
+}
+
+bool GraphIndex::HasWorkspace(int n) const {
+  // By op: its gradient, and that one's input that is the op's output.
+  static const auto* gradients =
+      new std::map<std::string, std::pair<std::string, int>>{{"LRN", {"LRNGrad", 2}},
+                                                             {"MaxPool", {"MaxPoolGrad", 1}},
+                                                             {"MaxPool3D", {"MaxPool3DGrad", 1}}};
+  const auto gradient = gradients->find(node(n).op());
+  if (gradient == gradients->end() || ManagesCard() || !tensorflow::IsMKLEnabled()) return false;
+  return std::any_of(consumers_[n].begin(), consumers_[n].end(), [&](const Consumer& consumer) {
+    return node(consumer.node).op() == gradient->second.first &&
+           consumer.input == gradient->second.second;
+  });
 }
 
 bool GraphIndex::IsRewirable(int n) const { return NotRewirable().count(node(n).op()) == 0; }

@@ -104,8 +104,12 @@ class GraphIndex {
   bool IsActivation(TensorId tensor) const;
   // Whether it gives a variable a new value.
   bool IsUpdate(int n) const;
+  // Does oneDNN's layout pass give this op a workspace that its gradient reads? Only while the
+  // gradient reads its output, too; without one, a pooling's gradient may choose another one of
+  // several equal largest values, and rounds otherwise.
+  bool HasWorkspace(int n) const;
   // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them,
-  // or if it races.
+  // if it races, or has a workspace.
   bool IsSwappableProducer(int n) const;
   // May an input of this op be replaced by a swapped-in tensor?
   bool IsRewirable(int n) const;
