@@ -127,6 +127,11 @@ class ManagedDevices:
         if self.on_cpu and options.workspace_limit is not None:
             self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
 
+    @property
+    def weights_may_leave(self) -> bool:
+        """Whether plans may have values of variables leave."""
+        return self._options.stream_weights and self.on_cpu
+
     def _stream_weights(self) -> None:
         """Has those leave, too, that there are already."""
         import tensorflow as tf

@@ -67,7 +67,7 @@ class PlanInForce:
             tensorflow=library.tensorflow_version() or "",
             batch=given.batch,
             chooses=chooses,
-            stream_weights=self._options.stream_weights and self._devices.on_cpu,
+            stream_weights=self._devices.weights_may_leave,
         )
         self.push(plan.in_sections(given.sections if given.functions else sections))
 

@@ -108,12 +108,12 @@ class StepPlanner:
             raise Forgotten
         self.fingerprint = fingerprint
         self._graph = StepGraph.parse(description)
-        stream = self._options.stream_weights and self._devices.on_cpu
-        profile = profile_step(trace, self._graph, fingerprint, min_bytes, stream)
+        leave = self._devices.weights_may_leave
+        profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)
         self._least = self._found_least(profile)
         self.profile = dataclasses.replace(profile, section_floors=self._least.sections)
         self._others = {
-            device: profile_step(other, self._graph, fingerprint, min_bytes, stream)
+            device: profile_step(other, self._graph, fingerprint, min_bytes, leave)
             for device, other in traces.items()
             if device != self._devices.device and other.main_graph() == fingerprint
         }

@@ -17,7 +17,7 @@ bool IsRead(const GraphIndex& index, int n) { return index.node(n).op() == "Read
 
 bool IsConstant(const GraphIndex& index, int n) { return index.node(n).op() == "Const"; }
 
-// Names `with`, too, where `of` is named as a control input of a node.
+// Has a node wait for the one of that name.
 void WaitFor(const std::string& name, NodeDef* node) {
   const std::string input = absl::StrCat("^", name);
   if (std::find(node->input().begin(), node->input().end(), input) == node->input().end()) {
