@@ -25,6 +25,7 @@ class FarTier:
         capacity_bytes: what it holds.
         core_bytes_per_s: speed of one core that has to do with each byte (copies it, checks it);
             infinite where none has.
+        in_sections: whether large buffers move in sections, see `tfswap.machine.Machine`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class FarTier:
     in_latency_ns: int
     capacity_bytes: int
     core_bytes_per_s: float = math.inf
+    in_sections: bool = False
 
     @classmethod
     def of_host(cls, machine: Machine, capacity_bytes: int) -> FarTier:
@@ -46,6 +48,7 @@ class FarTier:
             machine.in_latency_ns,
             capacity_bytes,
             machine.copy_bytes_per_s,
+            machine.in_sections,
         )
 
     def copy_ns(self, bytes_out: int, bytes_in: int) -> int:

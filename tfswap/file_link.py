@@ -42,6 +42,7 @@ def measured_file(folder: str, limit_bytes: int | None) -> FarTier:
         _LATENCY_NS,
         NO_LIMIT if limit_bytes is None else limit_bytes,
         core_bytes_per_s=_CHECKED_BYTES_PER_S,
+        in_sections=True,
     )
 
 
@@ -58,6 +59,7 @@ def behind_link(file: FarTier, machine: Machine) -> FarTier:
         out_latency_ns=file.out_latency_ns + machine.out_latency_ns,
         in_latency_ns=file.in_latency_ns + machine.in_latency_ns,
         core_bytes_per_s=math.inf,
+        in_sections=False,
     )
 
 

@@ -63,6 +63,8 @@ class Machine:
         in_latency_ns: time before the first byte, back to it.
         copy_bytes_per_s: speed of one core that copies, where cores do; infinite where they do not.
         device: what computes, if it is known (`tfswap.machines` has some by name).
+        in_sections: whether large buffers move in sections, each freed and filled on its own
+            (tvDNN; ``tfswap/cc/core/sections.h`` says in how many).
     """
 
     name: str
@@ -72,6 +74,7 @@ class Machine:
     in_latency_ns: int = _HAND_OFF_NS
     copy_bytes_per_s: float = math.inf
     device: Device | None = None
+    in_sections: bool = False
 
     def __post_init__(self) -> None:
         for speed in (self.out_bytes_per_s, self.in_bytes_per_s, self.copy_bytes_per_s):
@@ -88,7 +91,13 @@ class Machine:
         The first call of a process measures for about 0.1 s; later ones answer the same.
         """
         bytes_per_s = _copy_bytes_per_s()
-        return cls("host memory", bytes_per_s, bytes_per_s, copy_bytes_per_s=bytes_per_s)
+        return cls(
+            "host memory",
+            bytes_per_s,
+            bytes_per_s,
+            copy_bytes_per_s=bytes_per_s,
+            in_sections=True,
+        )
 
     @classmethod
     def here(cls, link_bandwidth: float | None = None) -> Machine:
@@ -114,7 +123,7 @@ class Machine:
         speed = min(float(link_bandwidth), copy_bytes_per_s)
         latency = _HAND_OFF_NS + latency_ns
         name = f"emulated link, {link_bandwidth / 1e9:.3g} GB/s"
-        return cls(name, speed, speed, latency, latency, copy_bytes_per_s)
+        return cls(name, speed, speed, latency, latency, copy_bytes_per_s, in_sections=True)
 
     def copy_ns(self, bytes_out: int, bytes_in: int) -> int:
         """How much longer a step takes because its own cores do the copying.

@@ -23,7 +23,7 @@ NO_LIMIT = int(np.iinfo(np.int64).max)
 class Link(Protocol):
     """The part of a machine, or of a tier of far memory, that the simulator looks at.
 
-    A tier may have ``capacity_bytes`` too.
+    A tier may have ``capacity_bytes``, and ``in_sections``, too.
     """
 
     @property
@@ -45,7 +45,8 @@ class Swap:
         gate_op: index of the op that does not start before the copy-out has ended; -1: none.
         trigger_op: index of the op whose end starts the copy-in; -1: the copy-out's end does.
         tier: index of the far memory that it goes to.
-        sections: pieces in which it moves, each freed and filled on its own.
+        sections: pieces in which it moves, each freed and filled on its own; 0: one, or where the
+            link moves large buffers ``in_sections``, what the engine makes of it.
         far_bytes: its size in far memory; -1: as on the device.
         encode_ns: time of a codec for the whole buffer, before the bytes go out.
         decode_ns: time of a codec for the whole buffer, after the bytes came in.
@@ -55,7 +56,7 @@ class Swap:
     gate_op: int = -1
     trigger_op: int = -1
     tier: int = 0
-    sections: int = 1
+    sections: int = 0
     far_bytes: int = -1
     encode_ns: int = 0
     decode_ns: int = 0
@@ -119,6 +120,7 @@ def core_tiers(machine: Link | Sequence[Link]) -> list[_core.Tier]:
             int(link.out_latency_ns),
             int(link.in_latency_ns),
             int(getattr(link, "capacity_bytes", NO_LIMIT)),
+            bool(getattr(link, "in_sections", False)),
         )
         for link in links
     ]

@@ -58,7 +58,8 @@ class ModelCard(Card):
     def move(self, queue: Queue, transfer: Transfer) -> bool:
         # It takes its time: others may run between its first and its last byte.
         assert transfer.encoded or transfer.host_bytes == transfer.block_bytes
-        parts = range(transfer.host, transfer.host + transfer.host_bytes, MIB)
+        part_bytes = MIB if transfer.encoded else transfer.host_bytes
+        parts = range(transfer.host, transfer.host + transfer.host_bytes, part_bytes)
         if queue in OUT:
             for part in parts:
                 self.queues[queue] += [("load", transfer.block, part), ("store", part)]
@@ -302,7 +303,56 @@ def came_back_by_pieces_and_leaves(host: Host) -> Iterator[None]:
     yield host.use(B, "y")
 
 
+LARGE, SECTION, L, M = 32 * MIB, 16 * MIB, 64 * MIB, 128 * MIB
+
+
+def make_large(host: Host, block: int, value: str) -> None:
+    host.tracker.op_begins()
+    host.tracker.acquired(block, LARGE)
+    for section in range(2):
+        host.card.compute("write", block + section * SECTION, f"{value}{section}")
+
+
+def use_large(host: Host, block: int, value: str) -> None:
+    host.tracker.op_begins()
+    host.tracker.before_use(block)
+    for section in range(2):
+        host.card.compute("read", block + section * SECTION, f"{value}{section}")
+
+
+def exchange_large(host: Host) -> Iterator[None]:
+    """One comes in, section by section, to where another one leaves from, and that comes back."""
+    for section in range(2):
+        host.card.memory[HOST + M + section * SECTION] = f"y{section}"
+    yield make_large(host, L, "x")
+    assert host.tracker.copy_out(HOST + L, L, LARGE)
+    yield host.tracker.released(L, LARGE)
+    assert host.tracker.copy_in(L, HOST + M, LARGE)
+    yield use_large(host, L, "y")
+    yield host.tracker.released(L, LARGE)
+    assert host.tracker.copy_in(L, HOST + L, LARGE)
+    yield use_large(host, L, "x")
+
+
+def test_a_section_comes_in_as_soon_as_one_has_left() -> None:
+    host = Host(HazardTracker.Memory.IN_ORDER)
+    steps = exchange_large(host)
+    for _ in range(3):
+        next(steps)
+    card = host.card
+    while card.can_run(Queue.COMPUTE):
+        card.run(Queue.COMPUTE)
+    while card.memory.get(HOST + L) != "x0":
+        card.run(Queue.OUT)
+    card.run(Queue.OUT)
+    while card.can_run(Queue.IN):
+        card.run(Queue.IN)
+    assert card.memory[L] == "y0" and card.memory[L + SECTION] == "x1"
+    assert HOST + L + SECTION not in card.memory
+
+
 PROGRAMS = [
+    exchange_large,
     piece_by_piece,
     came_back_and_leaves_by_pieces,
     came_back_by_pieces_and_leaves,

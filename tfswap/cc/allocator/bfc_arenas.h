@@ -28,6 +28,8 @@ class BfcArenas : public SizedAdaptor {
  public:
   explicit BfcArenas(tensorflow::Allocator* next) : SizedAdaptor(next) {}
 
+  // Whether any block may be from an arena.
+  bool EverOpened() const { return any_.load(std::memory_order_acquire); }
   // From now on blocks come from a new arena of that many bytes, or are refused; 0: from the next
   // allocator. Blocks of former arenas stay where they are.
   void Open(int64_t bytes);

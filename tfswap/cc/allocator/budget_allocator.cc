@@ -187,6 +187,31 @@ void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   return FromNext(request, refusal);
 }
 
+bool BudgetAllocator::Pay(int64_t bytes) {
+  if (TryReserve(bytes)) return true;
+  if (spare_ == nullptr || !spare_->Grows()) return false;
+  return spare_->GiveBack(in_use_.load() + bytes - budget_.load()) > 0 && TryReserve(bytes);
+}
+
+bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
+  if (!MustDefer() && take()) return true;
+  const int64_t start_ns = NowNs();
+  bool taken = false;
+  waiting_.fetch_add(1);
+  for (;;) {
+    // Read first: what has left by the time that it is tried is free then.
+    const bool leaving = reclaimer_ != nullptr && reclaimer_->BytesLeaving() > 0;
+    const int64_t seen_releases = releases_.load();
+    taken = !MustDefer() && take();
+    if (taken || !leaving) break;
+    std::unique_lock<std::mutex> lock(wait_mu_);
+    if (releases_.load() == seen_releases) freed_.wait_for(lock, kNap);
+  }
+  waiting_.fetch_sub(1);
+  wait_ns_.fetch_add(NowNs() - start_ns, std::memory_order_relaxed);
+  return taken;
+}
+
 void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
   // A card's BFC allocator would wait by itself, for 10 s, for what a swap can free at once.
   const bool ours = HasBudget() || (reclaimer_ != nullptr && reclaimer_->InForce());

@@ -6,11 +6,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "allocator/adaptor.h"
+#include "allocator/kernel_scope.h"
 #include "allocator/recording_allocator.h"
 #include "allocator/shortage.h"
 #include "core/slab.h"
@@ -90,6 +92,11 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   int64_t Overdrawn() const override {
     return HasBudget() ? std::max(in_use_.load() - budget_.load(), int64_t{0}) : 0;
   }
+  // The same, if need be after idle memory was given back.
+  bool Pay(int64_t bytes);
+  // Calls `take` until it succeeds, as long as copies out are on their way: what they leave comes
+  // free without anybody's doing. Kernels that wait for memory go first. Answers whether it did.
+  bool WhileLeaving(const std::function<bool()>& take);
   // Has allocations that wait look again.
   void NotifyFreed();
 
@@ -121,7 +128,7 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   struct Request {
     size_t alignment;
     size_t bytes;
-    int64_t counted() const { return static_cast<int64_t>(bytes); }
+    int64_t counted() const { return KernelScope::PaysFor(static_cast<int64_t>(bytes)); }
     const tensorflow::AllocationAttributes& attributes;
   };
   enum class Refusal { kNone, kBudget, kFragments };

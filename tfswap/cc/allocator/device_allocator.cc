@@ -44,6 +44,33 @@ DeviceAllocator::DeviceAllocator(tensorflow::Allocator* memory, const Watch& wat
 DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
     : StatisticsAllocator(parts->outermost()), owned_(std::move(parts)), parts_(*owned_) {}
 
+int64_t DeviceAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
+  if (!InSections() || !parts_.recording.Lists(ptr)) return 0;
+  int64_t bytes = 0;
+  if (parts_.slab.Owns(ptr)) {
+    bytes = parts_.slab.GiveBackEnd(ptr, kept_bytes);
+  } else {
+    bytes = parts_.system->GiveBackEnd(ptr, kept_bytes);
+    if (bytes > 0) parts_.budget.Release(bytes);
+  }
+  Shrank(bytes);
+  return bytes;
+}
+
+bool DeviceAllocator::Pay(void* ptr, int64_t bytes) {
+  const auto before = static_cast<int64_t>(RequestedSize(ptr));
+  const bool in_slab = parts_.slab.Owns(ptr);
+  const bool paid = parts_.budget.WhileLeaving([&] {
+    if (in_slab) return parts_.slab.Pay(ptr, bytes);
+    const int64_t unpaid = parts_.system->Unpaid(ptr, bytes);
+    if (!parts_.budget.Pay(unpaid)) return false;
+    parts_.system->Paid(ptr, unpaid);
+    return true;
+  });
+  if (paid) Grew(static_cast<int64_t>(RequestedSize(ptr)) - before);
+  return paid;
+}
+
 int64_t DeviceAllocator::memory_bytes() {
   const auto stats = parts_.budget.wrapped()->GetStats();
   return stats.has_value() ? stats->bytes_limit.value_or(0) : 0;

@@ -42,6 +42,14 @@ class DeviceAllocator : public StatisticsAllocator {
   void SetGuard(KernelGuard* guard) { guard_.store(guard); }
   StepRecorder* recorder() { return parts_.recording.recorder(); }
   void StartRecording(bool host_times);
+  // Blocks of host memory that move in sections. Whether any can:
+  bool InSections() const { return parts_.bfc != nullptr && !parts_.bfc->EverOpened(); }
+  // Gives back what is behind the first bytes of a block that nobody uses any more but to copy
+  // these; answers how much that is.
+  int64_t GiveBackEnd(void* ptr, int64_t kept_bytes);
+  // Pays for the first `bytes` bytes of a block that has paid for less (KernelScope::pays). Waits
+  // while copies out are on their way; false if that was not enough.
+  bool Pay(void* ptr, int64_t bytes);
   // All the memory there is, whatever the budget; 0 where nobody knows.
   int64_t memory_bytes();
 

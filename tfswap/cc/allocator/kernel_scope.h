@@ -36,6 +36,9 @@ struct KernelScope {
   bool gave_way = false;
   // Rather fail (`gave_way`) than wait: this thread is the one that would free what it waits for.
   bool now_or_never = false;
+  // Of a larger block, only so much is to be paid for at first; 0: all. The rest is asked for with
+  // DeviceAllocator::Pay().
+  int64_t pays = 0;
   // It goes on, and crashes, where it gets no memory: what to give it, and what to say of it, is in
   // stand_in_allocator.h.
   bool crashes = false;
@@ -43,6 +46,12 @@ struct KernelScope {
   KernelScope* const outer;
 
   static thread_local KernelScope* current;
+
+  // What this thread's allocation of so many bytes pays for at first.
+  static int64_t PaysFor(int64_t bytes) {
+    const int64_t pays = current == nullptr ? 0 : current->pays;
+    return pays > 0 && pays < bytes ? pays : bytes;
+  }
 };
 
 }  // namespace tfswap

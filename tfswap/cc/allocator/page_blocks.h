@@ -13,6 +13,9 @@ inline constexpr size_t kPageBlockBytes = size_t{32} << 20;
 // A block aligned to 2 MiB; null if the system has none.
 void* AllocatePageBlock(size_t bytes);
 void FreePageBlock(void* block, size_t bytes);
+// Gives back the memory behind the first `kept` bytes of a block of `bytes` bytes, huge pages as a
+// whole; answers how many it keeps. The addresses stay the block's.
+size_t GiveBackPages(void* block, size_t bytes, size_t kept);
 
 }  // namespace tfswap
 

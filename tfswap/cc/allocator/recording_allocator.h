@@ -35,6 +35,8 @@ class RecordingAllocator : public Adaptor {
   void DeallocateRaw(void* ptr) override;
   int64_t AllocationId(const void* ptr) const override;
 
+  // Whether it is a block of its own, and not of the small ones.
+  bool Lists(const void* ptr) const { return blocks_.Get(ptr, Block()).bytes > 0; }
   std::vector<Holder> Holders();
   StepRecorder* recorder() { return &recorder_; }
   // `load_bytes`: of all blocks there are, the small ones included. `host_times`: even of a card.

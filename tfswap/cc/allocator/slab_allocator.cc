@@ -77,7 +77,7 @@ void SlabAllocator::Count(Counted served, int64_t bytes) {
 }
 
 void* SlabAllocator::Elsewhere(bool lasts, int64_t bytes) {
-  const int64_t offset = slab()->ClaimUnplanned(bytes);
+  const int64_t offset = slab()->ClaimUnplanned(bytes, KernelScope::PaysFor(bytes));
   if (offset < 0) return nullptr;
   Count(lasts ? kLasting : kMoved, bytes);
   return slab()->At(offset);
@@ -97,7 +97,7 @@ Slab::Claimed SlabAllocator::Take(const Slot* slot, size_t alignment, int64_t by
   if (slot != nullptr) {
     cause = kOtherSize;
     if (slot->bytes == bytes && alignment <= kMostAlignment) {
-      claimed = slab()->Claim(slot->offset, bytes);
+      claimed = slab()->Claim(slot->offset, bytes, KernelScope::PaysFor(bytes));
       if (claimed == Slab::Claimed::kYes) {
         Count(kHits, bytes);
         return claimed;
@@ -110,29 +110,40 @@ Slab::Claimed SlabAllocator::Take(const Slot* slot, size_t alignment, int64_t by
 }
 
 void SlabAllocator::DeallocateRaw(void* ptr) {
-  const Slab* own = slab();
-  if (own == nullptr || !own->Owns(ptr)) {
+  if (!Owns(ptr)) {
     next()->DeallocateRaw(ptr);
     return;
   }
-  slab()->Release(own->OffsetOf(ptr));
-  if (account_ != nullptr && account_->Overdrawn() > 0) slab()->Decommit(account_->Overdrawn());
+  slab()->Release(slab()->OffsetOf(ptr));
   if (on_card_ && !layouts_.active()) {  // it had outlived its training
     std::lock_guard<std::mutex> lock(mu_);
     if (!layouts_.active()) DropBlock();
   }
+  Freed();
+}
+
+int64_t SlabAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
+  const int64_t offset = slab()->OffsetOf(ptr);
+  const int64_t kept = RoundUp(kept_bytes, Slab::kGranuleBytes);
+  const int64_t given_back = slab()->BytesOf(offset) - kept;
+  if (given_back <= 0) return 0;
+  slab()->ReleaseEnd(offset, kept);
+  Freed();
+  return given_back;
+}
+
+void SlabAllocator::Freed() {
+  if (account_ != nullptr && account_->Overdrawn() > 0) slab()->Decommit(account_->Overdrawn());
   if (freed_) freed_();
 }
 
 size_t SlabAllocator::RequestedSize(const void* ptr) const {
-  const Slab* own = slab();
-  if (own == nullptr || !own->Owns(ptr)) return next()->RequestedSize(ptr);
-  return static_cast<size_t>(own->BytesOf(own->OffsetOf(ptr)));
+  if (!Owns(ptr)) return next()->RequestedSize(ptr);
+  return static_cast<size_t>(slab()->BytesOf(slab()->OffsetOf(ptr)));
 }
 
 int64_t SlabAllocator::AllocationId(const void* ptr) const {
-  const Slab* own = slab();
-  return own != nullptr && own->Owns(ptr) ? 0 : next()->AllocationId(ptr);
+  return Owns(ptr) ? 0 : next()->AllocationId(ptr);
 }
 
 int64_t SlabAllocator::GiveBack(int64_t bytes) {
@@ -146,9 +157,10 @@ void* SlabAllocator::Instead(size_t alignment, size_t bytes) {
   const auto size = static_cast<int64_t>(bytes);
   const Slot* slot = passed_on.slot;
   const bool lasts = slot != nullptr && slot->offset == kOutside;
+  const int64_t pays = KernelScope::PaysFor(size);
   const bool at_its_place = slot != nullptr && !lasts && slot->bytes == size &&
-                            slab()->Claim(slot->offset, size) == Slab::Claimed::kYes;
-  int64_t offset = at_its_place ? slot->offset : slab()->ClaimUnplanned(size);
+                            slab()->Claim(slot->offset, size, pays) == Slab::Claimed::kYes;
+  int64_t offset = at_its_place ? slot->offset : slab()->ClaimUnplanned(size, pays);
   if (offset < 0) offset = slab()->ClaimPaid(size);
   if (offset < 0) return nullptr;
   // It was passed on, and comes back.

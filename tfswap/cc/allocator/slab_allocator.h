@@ -57,6 +57,16 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   size_t RequestedSize(const void* ptr) const override;
   int64_t AllocationId(const void* ptr) const override;
 
+  // Of a block in the slab, which is host memory: gives back what is behind its first bytes, all of
+  // which it had; answers how much.
+  int64_t GiveBackEnd(void* ptr, int64_t kept_bytes);
+  // Sees to it that so much of it is there, from its beginning on. Does not wait.
+  bool Pay(void* ptr, int64_t bytes) { return slab()->Pay(slab()->OffsetOf(ptr), bytes); }
+  bool Owns(const void* ptr) const {
+    const Slab* own = slab();
+    return own != nullptr && own->Owns(ptr);
+  }
+
   int64_t GiveBack(int64_t bytes) override;
   bool Grows() const override { return !on_card_; }
   void* Instead(size_t alignment, size_t bytes) override;
@@ -90,6 +100,8 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   absl::Status MakeSlab();
   // At its planned place, which counts as a hit or by cause.
   Slab::Claimed Take(const Slot* slot, size_t alignment, int64_t bytes);
+  // Something was.
+  void Freed();
   // Among the unplanned places; null if nobody pays.
   void* Elsewhere(bool lasts, int64_t bytes);
   // All below: with mu_ held. On a card: sees to it that a block as high as the layouts is there.

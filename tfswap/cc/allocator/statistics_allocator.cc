@@ -1,5 +1,6 @@
 #include "allocator/statistics_allocator.h"
 
+#include "allocator/kernel_scope.h"
 #include "core/atomic_max.h"
 
 namespace tfswap {
@@ -9,12 +10,17 @@ void* StatisticsAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   void* ptr = next()->AllocateRaw(alignment, num_bytes, attributes);
   if (ptr == nullptr) return nullptr;
   const auto bytes = static_cast<int64_t>(num_bytes);
-  const int64_t load = load_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  RaiseTo(load, &peak_);
-  RaiseTo(load, &window_peak_);
+  const bool in_part = KernelScope::PaysFor(bytes) < bytes;
+  Grew(in_part ? static_cast<int64_t>(next()->RequestedSize(ptr)) : bytes);
   RaiseTo(bytes, &largest_);
   allocations_.fetch_add(1, std::memory_order_relaxed);
   return ptr;
+}
+
+void StatisticsAllocator::Grew(int64_t bytes) {
+  const int64_t load = load_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  RaiseTo(load, &peak_);
+  RaiseTo(load, &window_peak_);
 }
 
 void StatisticsAllocator::DeallocateRaw(void* ptr) {

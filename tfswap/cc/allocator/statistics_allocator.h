@@ -23,6 +23,11 @@ class StatisticsAllocator : public Adaptor {
   void RestartWindow() { window_peak_.store(load_.load()); }
   int64_t window_peak_bytes() const { return window_peak_.load(); }
 
+ protected:
+  // A block that there is.
+  void Grew(int64_t bytes);
+  void Shrank(int64_t bytes) { load_.fetch_sub(bytes, std::memory_order_relaxed); }
+
  private:
   std::atomic<int64_t> load_{0};
   std::atomic<int64_t> peak_{0};

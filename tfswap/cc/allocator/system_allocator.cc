@@ -1,7 +1,9 @@
 #include "allocator/system_allocator.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "allocator/kernel_scope.h"
 #include "allocator/page_blocks.h"
 #include "tsl/platform/mem.h"
 
@@ -12,10 +14,12 @@ namespace {
 struct Header {
   size_t bytes;
   size_t padding;  // from the block's begin to the user's
+  size_t held;     // of the bytes, those that are paid for and not given back
 };
 constexpr size_t kLeastPadding = 64;
 static_assert(sizeof(Header) <= kLeastPadding);
 
+Header* HeaderOf(void* ptr) { return static_cast<Header*>(ptr) - 1; }
 const Header* HeaderOf(const void* ptr) { return static_cast<const Header*>(ptr) - 1; }
 
 }  // namespace
@@ -30,7 +34,10 @@ void* SystemAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
           : tsl::port::AlignedMalloc(whole, static_cast<std::align_val_t>(padding)));
   if (block == nullptr) return nullptr;
   char* ptr = block + padding;
-  *(reinterpret_cast<Header*>(ptr) - 1) = {num_bytes, padding};
+  const auto bytes = static_cast<int64_t>(num_bytes);
+  const bool in_part = whole >= kPageBlockBytes;
+  *HeaderOf(ptr) = {num_bytes, padding,
+                    static_cast<size_t>(in_part ? KernelScope::PaysFor(bytes) : bytes)};
   return ptr;
 }
 
@@ -46,6 +53,26 @@ void SystemAllocator::DeallocateRaw(void* ptr) {
   }
 }
 
-size_t SystemAllocator::RequestedSize(const void* ptr) const { return HeaderOf(ptr)->bytes; }
+size_t SystemAllocator::RequestedSize(const void* ptr) const { return HeaderOf(ptr)->held; }
+
+int64_t SystemAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
+  Header* header = HeaderOf(ptr);
+  const size_t whole = header->bytes + header->padding;
+  if (whole < kPageBlockBytes) return 0;
+  char* block = static_cast<char*>(ptr) - header->padding;
+  const size_t kept_pages = GiveBackPages(block, whole, static_cast<size_t>(kept_bytes) + header->padding);
+  const size_t kept = std::min(header->held, kept_pages - header->padding);
+  return static_cast<int64_t>(std::exchange(header->held, kept) - kept);
+}
+
+int64_t SystemAllocator::Unpaid(const void* ptr, int64_t bytes) const {
+  const Header* header = HeaderOf(ptr);
+  const size_t wanted = std::min(header->bytes, static_cast<size_t>(bytes));
+  return wanted > header->held ? static_cast<int64_t>(wanted - header->held) : 0;
+}
+
+void SystemAllocator::Paid(void* ptr, int64_t bytes) {
+  HeaderOf(ptr)->held += static_cast<size_t>(bytes);
+}
 
 }  // namespace tfswap

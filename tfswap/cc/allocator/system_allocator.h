@@ -22,10 +22,18 @@ class SystemAllocator : public tensorflow::Allocator {
   void* AllocateRaw(size_t alignment, size_t num_bytes) override;
   void DeallocateRaw(void* ptr) override;
   bool TracksAllocationSizes() const override { return true; }
+  // As far as it is paid for and was not given back.
   size_t RequestedSize(const void* ptr) const override;
   tensorflow::AllocatorMemoryType GetMemoryType() const override {
     return tensorflow::AllocatorMemoryType::kHostPageable;
   }
+
+  // Gives back what is behind the first bytes of a block; answers how much. Small blocks stay.
+  int64_t GiveBackEnd(void* ptr, int64_t kept_bytes);
+  // Of a block that paid for its beginning only (KernelScope::pays): what it has to pay before its
+  // first `bytes` bytes may be used, and that it has.
+  int64_t Unpaid(const void* ptr, int64_t bytes) const;
+  void Paid(void* ptr, int64_t bytes);
 
  private:
   const std::string name_;

@@ -158,9 +158,10 @@ std::pair<py::array_t<int64_t>, py::array_t<int64_t>> Events(const Timeline& tim
 
 void BindSimulator(py::module_& module) {
   py::class_<Tier>(module, "Tier")
-      .def(py::init<double, double, int64_t, int64_t, int64_t>(), py::arg("out_bytes_per_s"),
+      .def(py::init<double, double, int64_t, int64_t, int64_t, bool>(), py::arg("out_bytes_per_s"),
            py::arg("in_bytes_per_s"), py::arg("out_latency_ns") = 0, py::arg("in_latency_ns") = 0,
-           py::arg("capacity_bytes") = std::numeric_limits<int64_t>::max())
+           py::arg("capacity_bytes") = std::numeric_limits<int64_t>::max(),
+           py::arg("in_sections") = false)
       .def("out_duration_ns", &Tier::OutDuration, py::arg("bytes"))
       .def("in_duration_ns", &Tier::InDuration, py::arg("bytes"));
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/sections.h"
+
 namespace tfswap {
 
 namespace {
@@ -14,6 +16,21 @@ constexpr int64_t kEventBytes = 256 * 1024;
 constexpr int64_t kLookEvery = 64;
 
 uintptr_t Address(const void* ptr) { return reinterpret_cast<uintptr_t>(ptr); }
+
+// Moves a large block piece by piece, each with an event of its own behind it. What is encoded has
+// one size, at its end.
+template <typename Move>
+bool InSections(const Transfer& transfer, const Move& move) {
+  if (transfer.form.kind != Form::Kind::kPlain) return move(transfer);
+  const Sections sections(transfer.block_bytes);
+  for (int i = 0; i < sections.count(); ++i) {
+    const int64_t begin = sections.begin(i), bytes = sections.bytes(i);
+    const Transfer piece{static_cast<char*>(transfer.block) + begin, bytes,
+                         static_cast<char*>(transfer.host) + begin, bytes};
+    if (!move(piece)) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -73,13 +90,15 @@ void HazardTracker::Released(const void* block, int64_t bytes) {
 bool HazardTracker::MoveOut(const Transfer& transfer) {
   std::lock_guard<std::mutex> lock(mu_);
   Activate();
-  return Out(Queue::kOut, BeginOutLocked(transfer.block), transfer);
+  const Whole whole = BeginOutLocked(transfer.block);
+  return InSections(transfer, [&](const Transfer& piece) { return Out(Queue::kOut, whole, piece); });
 }
 
 bool HazardTracker::MoveIn(const Transfer& transfer) {
   std::lock_guard<std::mutex> lock(mu_);
   Activate();
-  return In(Queue::kIn, BeginInLocked(transfer.block), transfer);
+  const Whole whole = BeginInLocked(transfer.block);
+  return InSections(transfer, [&](const Transfer& piece) { return In(Queue::kIn, whole, piece); });
 }
 
 HazardTracker::Whole HazardTracker::BeginOut(const void* block) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <tuple>
 
+#include "core/sections.h"
+
 namespace tfswap {
 namespace {
 
@@ -209,7 +211,7 @@ void Replay::CheckSwaps(const std::vector<Swap>& swaps) const {
       refuse(" names tier " + Number(swap.tier) + " of " +
              Number(static_cast<int64_t>(tiers_.size())));
     }
-    if (swap.sections < 1) refuse(" has " + Number(swap.sections) + " sections");
+    if (swap.sections < 0) refuse(" has " + Number(swap.sections) + " sections");
     if (swap.encode_ns < 0 || swap.decode_ns < 0) refuse(" has a codec of negative time");
     const int32_t producer = data_.absences[swap.absence].producer_op;
     if (swap.gate_op != kNone && producer != kNone &&
@@ -243,17 +245,20 @@ void Replay::AddMoves(const Swap& swap, int32_t place, Role role) {
   const Absence& absence = data_.absences[swap.absence];
   const Bytes bytes = data_.buffer_bytes[absence.buffer];
   const Bytes far_bytes = swap.far_bytes < 0 ? bytes : swap.far_bytes;
-  for (int32_t section = 0; section < swap.sections; ++section) {
+  const int32_t sections =
+      swap.sections > 0 ? swap.sections : tier.in_sections ? Sections(bytes).count() : 1;
+  for (int32_t section = 0; section < sections; ++section) {
     Move move;
     move.swap = swap;
+    move.swap.sections = sections;
     move.absence = absence;
     move.role = role;
     move.place = place;
     move.section = section;
-    move.bytes = Share(bytes, section, swap.sections);
-    move.far_bytes = Share(far_bytes, section, swap.sections);
-    move.out_ns = tier.OutDuration(move.far_bytes) + Share(swap.encode_ns, section, swap.sections);
-    move.in_ns = tier.InDuration(move.far_bytes) + Share(swap.decode_ns, section, swap.sections);
+    move.bytes = Share(bytes, section, sections);
+    move.far_bytes = Share(far_bytes, section, sections);
+    move.out_ns = tier.OutDuration(move.far_bytes) + Share(swap.encode_ns, section, sections);
+    move.in_ns = tier.InDuration(move.far_bytes) + Share(swap.decode_ns, section, sections);
     move.leader = static_cast<int32_t>(moves_.size());
     move.fired = swap.trigger_op == kNone;
     if (role == Role::kArrives) {

@@ -44,6 +44,7 @@ struct Tier {
   Nanoseconds out_latency_ns = 0;
   Nanoseconds in_latency_ns = 0;
   Bytes capacity_bytes = std::numeric_limits<int64_t>::max();
+  bool in_sections = false;  // large buffers move piece by piece, see sections.h
 
   Nanoseconds OutDuration(Bytes bytes) const;
   Nanoseconds InDuration(Bytes bytes) const;
@@ -55,7 +56,7 @@ struct Swap {
   int32_t gate_op = -1;     // does not start before the copy-out has ended; -1: nothing waits
   int32_t trigger_op = -1;  // its end starts the copy-in; -1: the copy-out's end does
   int32_t tier = 0;
-  int32_t sections = 1;       // pieces in which it moves; each is freed and filled on its own
+  int32_t sections = 0;       // pieces in which it moves; 0: as many as its tier says
   Bytes far_bytes = -1;       // its size in far memory; -1: as on the device
   Nanoseconds encode_ns = 0;  // of a codec, for the whole buffer: on the copies' engine, before
   Nanoseconds decode_ns = 0;  // the bytes go out, after they came in

@@ -25,6 +25,10 @@ void* Reserve(int64_t bytes) {
   return mapped;
 }
 
+void FillWithPoison(char* begin, int64_t bytes) {
+  std::fill_n(reinterpret_cast<uint64_t*>(begin), bytes / 8, kPoison);
+}
+
 // The bits of a word that lie in granules [first, last).
 uint64_t Mask(int64_t word, int64_t first, int64_t last) {
   const int64_t begin = std::max(first - word * kWordGranules, int64_t{0});
@@ -71,8 +75,9 @@ Slab::Slab(int64_t capacity_bytes, int64_t whole_bytes, MemoryAccount* account)
   const int64_t granules = whole / kGranuleBytes;
   taken_ = static_cast<std::atomic<uint64_t>*>(Reserve(granules / 8));
   words_ = static_cast<std::atomic<uint64_t>*>(Reserve(granules / 8 / kWordGranules));
-  claims_ = static_cast<int64_t*>(Reserve(granules * 8));
-  madvise(claims_, static_cast<size_t>(granules * 8), MADV_HUGEPAGE);
+  const auto entries = granules * static_cast<int64_t>(sizeof(Entry));
+  claims_ = static_cast<Entry*>(Reserve(entries));
+  madvise(claims_, static_cast<size_t>(entries), MADV_HUGEPAGE);
   backed_ = static_cast<std::atomic<uint64_t>*>(Reserve(whole / kChunkBytes / 8));
   backed_end_[1].store(capacity_bytes_ / kChunkBytes);
 }
@@ -84,7 +89,7 @@ Slab::~Slab() {
   if (!IsOfBlocks()) munmap(begin_.load(), static_cast<size_t>(whole));
   munmap(taken_, static_cast<size_t>(granules / 8));
   munmap(words_, static_cast<size_t>(granules / 8 / kWordGranules));
-  munmap(claims_, static_cast<size_t>(granules * 8));
+  munmap(claims_, static_cast<size_t>(granules) * sizeof(Entry));
   munmap(backed_, static_cast<size_t>(whole / kChunkBytes / 8));
 }
 
@@ -129,11 +134,11 @@ void Slab::SetLimit(int64_t bytes) {
   }
 }
 
-Slab::Claimed Slab::Claim(int64_t offset, int64_t bytes) {
-  return ClaimIn(capacity_bytes_, offset, bytes);
+Slab::Claimed Slab::Claim(int64_t offset, int64_t bytes, int64_t paid) {
+  return ClaimIn(capacity_bytes_, offset, bytes, paid);
 }
 
-Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes) {
+Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t paid) {
   const int64_t first = offset / kGranuleBytes;
   const int64_t last = (offset + std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
   if (offset < 0 || last * kGranuleBytes > end) return Claimed::kOutside;
@@ -144,16 +149,29 @@ Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes) {
     std::lock_guard<std::mutex> lock(commit_mu_);
     if (!ClaimGranules(first, last)) return Claimed::kTaken;
   }
-  if (!Commit(offset / kChunkBytes, (last * kGranuleBytes + kChunkBytes - 1) / kChunkBytes)) {
+  const bool in_part = paid > 0 && paid < bytes;
+  const int64_t backed_end = in_part ? offset + paid : last * kGranuleBytes;
+  if (!Commit(offset / kChunkBytes, (backed_end + kChunkBytes - 1) / kChunkBytes)) {
     ReleaseGranules(first, last);
     return Claimed::kNoMemory;
   }
-  claims_[first] = bytes;
-  if (check_.load(std::memory_order_relaxed)) CheckPoison(offset, (last - first) * kGranuleBytes);
+  claims_[first] = {bytes, in_part ? bytes - paid : 0};
+  if (check_.load(std::memory_order_relaxed)) CheckPoison(offset, backed_end - offset);
   return Claimed::kYes;
 }
 
-int64_t Slab::ClaimUnplanned(int64_t bytes) {
+bool Slab::Pay(int64_t offset, int64_t paid) {
+  Entry& claim = claims_[offset / kGranuleBytes];
+  const int64_t begin = offset + claim.bytes - claim.unpaid;
+  const int64_t end = offset + std::min(paid, claim.bytes);
+  if (end <= begin) return true;
+  if (!Commit(begin / kChunkBytes, (end + kChunkBytes - 1) / kChunkBytes)) return false;
+  claim.unpaid -= end - begin;
+  if (check_.load(std::memory_order_relaxed)) CheckPoison(begin, end - begin);
+  return true;
+}
+
+int64_t Slab::ClaimUnplanned(int64_t bytes, int64_t paid) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
   const int64_t end = whole_bytes_ / kGranuleBytes;
   int64_t run = 0;
@@ -166,7 +184,7 @@ int64_t Slab::ClaimUnplanned(int64_t bytes) {
     granule += clear;
     if (run >= wanted) {
       const int64_t offset = (granule - run) * kGranuleBytes;
-      const Claimed claimed = ClaimIn(whole_bytes_, offset, bytes);
+      const Claimed claimed = ClaimIn(whole_bytes_, offset, bytes, paid);
       if (claimed == Claimed::kYes) return offset;
       if (claimed != Claimed::kTaken) return -1;
       run = 0;  // somebody was faster
@@ -204,7 +222,7 @@ int64_t Slab::ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes) {
     granule -= clear;
     if (run >= wanted) {
       const int64_t offset = (granule + run - wanted) * kGranuleBytes;
-      if (ClaimIn(end, offset, bytes) == Claimed::kYes) return offset;
+      if (ClaimIn(end, offset, bytes, 0) == Claimed::kYes) return offset;
       run = 0;  // somebody was faster
       continue;
     }
@@ -219,9 +237,22 @@ int64_t Slab::ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes) {
 
 void Slab::Release(int64_t offset) {
   const int64_t first = offset / kGranuleBytes;
-  const int64_t length = (std::max<int64_t>(claims_[first], 1) + kGranuleBytes - 1) / kGranuleBytes;
+  const int64_t bytes = std::max<int64_t>(claims_[first].bytes, 1);
+  const int64_t length = (bytes + kGranuleBytes - 1) / kGranuleBytes;
   if (check_.load(std::memory_order_relaxed)) Poison(offset, length * kGranuleBytes);
   ReleaseGranules(first, first + length);
+}
+
+void Slab::ReleaseEnd(int64_t offset, int64_t kept) {
+  Entry& claim = claims_[offset / kGranuleBytes];
+  if (kept >= claim.bytes) return;
+  const int64_t first = (offset + kept) / kGranuleBytes;
+  const int64_t last = (offset + claim.bytes + kGranuleBytes - 1) / kGranuleBytes;
+  claim = {kept, 0};
+  if (check_.load(std::memory_order_relaxed)) {
+    Poison(first * kGranuleBytes, (last - first) * kGranuleBytes);
+  }
+  ReleaseGranules(first, last);
 }
 
 bool Slab::ClaimGranules(int64_t first, int64_t last) {
@@ -311,7 +342,7 @@ bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {
   backed_end.store(std::max(backed_end.load(), last_chunk));
   for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
     if (IsBacked(chunk)) continue;
-    if (check_.load()) Poison(chunk * kChunkBytes, kChunkBytes);
+    if (check_.load()) FillWithPoison(At(chunk * kChunkBytes), kChunkBytes);
     backed_[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64), std::memory_order_release);
   }
   return true;
@@ -368,7 +399,12 @@ void Slab::SetCheck(bool check) {
 }
 
 void Slab::Poison(int64_t offset, int64_t bytes) {
-  std::fill_n(reinterpret_cast<uint64_t*>(At(offset)), bytes / 8, kPoison);
+  for (const int64_t end = offset + bytes; offset < end;) {
+    const int64_t chunk = offset / kChunkBytes;
+    const int64_t part = std::min(end, (chunk + 1) * kChunkBytes) - offset;
+    if (IsBacked(chunk)) FillWithPoison(At(offset), part);
+    offset += part;
+  }
 }
 
 void Slab::CheckPoison(int64_t offset, int64_t bytes) {

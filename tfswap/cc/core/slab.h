@@ -69,15 +69,25 @@ class Slab {
   void SetLimit(int64_t bytes);
 
   // Takes [offset, offset + bytes), granules as a whole. `offset` is a multiple of kGranuleBytes.
-  Claimed Claim(int64_t offset, int64_t bytes);
+  // Of the memory behind it only the first `paid` bytes are asked for, if that is above 0.
+  Claimed Claim(int64_t offset, int64_t bytes, int64_t paid = 0);
   // Takes the lowest free stretch of the second half; -1 if nobody pays for it.
-  int64_t ClaimUnplanned(int64_t bytes);
+  int64_t ClaimUnplanned(int64_t bytes, int64_t paid = 0);
   // Takes the highest free stretch that is paid for already, planned for others or not; -1 if there
   // is none.
   int64_t ClaimPaid(int64_t bytes);
   void Release(int64_t offset);
-  // What was asked for in the claim that begins there.
-  int64_t BytesOf(int64_t offset) const { return claims_[offset / kGranuleBytes]; }
+  // Gives back the end of the claim that begins there; `kept` bytes stay its, a multiple of
+  // kGranuleBytes, at least one.
+  void ReleaseEnd(int64_t offset, int64_t kept);
+  // Sees to it that the memory behind the first `paid` bytes of a claim is there.
+  bool Pay(int64_t offset, int64_t paid);
+  // What was asked for in the claim that begins there, as far as it is paid for and was not given
+  // back.
+  int64_t BytesOf(int64_t offset) const {
+    const Entry& claim = claims_[offset / kGranuleBytes];
+    return claim.bytes - claim.unpaid;
+  }
 
   char* At(int64_t offset) const { return begin_.load(std::memory_order_relaxed) + offset; }
   bool Owns(const void* ptr) const {
@@ -115,13 +125,14 @@ class Slab {
   uint64_t Taken(int64_t word) const;
   int64_t ClaimedIn(int64_t first_chunk, int64_t last_chunk) const;
   std::string PictureOf(int64_t begin, int64_t end, int64_t width) const;
-  Claimed ClaimIn(int64_t end, int64_t offset, int64_t bytes);
+  Claimed ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t paid);
   // The highest free stretch of backed chunks in [begin, end); -1 if there is none.
   int64_t ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes);
   bool Commit(int64_t first_chunk, int64_t last_chunk);
   // With commit_mu_ held.
   int64_t DecommitIdle(int64_t bytes);
   bool DecommitChunk(int64_t chunk);
+  // What is backed of it.
   void Poison(int64_t offset, int64_t bytes);
   void CheckPoison(int64_t offset, int64_t bytes);
 
@@ -135,8 +146,12 @@ class Slab {
   // other afterwards: of two who want the same, one sees it at least.
   std::atomic<uint64_t>* taken_ = nullptr;
   std::atomic<uint64_t>* words_ = nullptr;
-  // At a claim's first granule, the bytes that were asked for.
-  int64_t* claims_ = nullptr;
+  struct Entry {
+    int64_t bytes;   // that were asked for
+    int64_t unpaid;  // at their end
+  };
+  // At a claim's first granule.
+  Entry* claims_ = nullptr;
   bool IsBacked(int64_t chunk) const {
     return backed_[chunk / 64].load(std::memory_order_acquire) >> (chunk % 64) & 1;
   }

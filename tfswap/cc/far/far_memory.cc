@@ -129,6 +129,11 @@ std::string FarMemory::Get(const FarCopy& copy, void* data) {
 
 void FarMemory::Drop(FarCopy* copy) {
   if (!copy->held()) return;
+  if (!copy->sections.empty()) {
+    for (FarCopy& section : copy->sections) Drop(&section);
+    *copy = FarCopy();
+    return;
+  }
   switch (copy->tier) {
     case FarTier::kHost:
       host_.Free(copy->block, copy->bytes);

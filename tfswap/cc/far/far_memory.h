@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "codecs/codec_stream.h"
 #include "core/host_pool.h"
@@ -32,6 +33,11 @@ struct FarCopy {
   bool lossy = false;     // not every bit comes back
   int threads = 1;        // that decode it
   FileExtent extent;      // of kFile
+  uint64_t checksum = 0;  // of what is to come back unchanged, where that is looked at
+  // Of a buffer that went in sections (core/sections.h), each on its own. Those that found no room
+  // are not held: they stayed on the device, in its first `kept_bytes` bytes.
+  std::vector<FarCopy> sections;
+  int64_t kept_bytes = 0;
 
   bool held() const { return bytes > 0; }
 };

@@ -98,7 +98,7 @@ absl::Status StreamCopyEngine::CopyToMemoryLocked(FarBuffer* buffer, FarCopy* co
   const void* block = buffer->tensor_.data();
   FarCopy far_copy;
   if (!TakeFarMemory(*buffer, block, &far_copy)) return absl::OkStatus();
-  if (verify_.load()) buffer->checksum_ = ChecksumOf(block, buffer->bytes);
+  if (verify_.load()) far_copy.checksum = ChecksumOf(block, buffer->bytes);
   Transfer transfer = TransferOf(*buffer, block, far_copy);
   if (far_copy.tier == FarTier::kCompressed) transfer.form.far_bytes = numbers_.Take();
   if (!tracker_->MoveOut(transfer)) {
@@ -120,7 +120,7 @@ absl::Status StreamCopyEngine::CopyToMemoryLocked(FarBuffer* buffer, FarCopy* co
 void StreamCopyEngine::CopyToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole,
                                   const Done& done) {
   const int64_t bytes = buffer->bytes;
-  if (verify_.load()) buffer->checksum_ = ChecksumOf(whole.block, bytes);
+  const uint64_t checksum = verify_.load() ? ChecksumOf(whole.block, bytes) : 0;
   int64_t disk_ns = 0;
   const auto write = [&](SpillFile* file, int64_t offset) {
     return file_.CopyOut(whole, bytes, file, offset, &disk_ns);
@@ -130,6 +130,7 @@ void StreamCopyEngine::CopyToFile(const FarBufferPtr& buffer, const HazardTracke
   if (FarFile::Get()->Put(bytes, write, &counts_, &far_copy.extent)) {
     far_copy.tier = FarTier::kFile;
     far_copy.bytes = far_copy.far_bytes = bytes;
+    far_copy.checksum = checksum;
     counts_.Out(far_copy.tier, bytes, bytes, disk_ns);
     counts_.Kept(far_copy.tier, bytes);
     if (far_copy.tier != buffer->wish.tier) counts_.MovedOn();
@@ -250,7 +251,12 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
   return LinkTimes{block_bytes * copies, first[0].ns, second[0].ns, both[0].ns, both[1].ns};
 }
 
-absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
+bool StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer, absl::Status* status) {
+  *status = FillWhole(output, buffer);
+  return true;
+}
+
+absl::Status StreamCopyEngine::FillWhole(Tensor* output, const FarBufferPtr& buffer) {
   absl::Status status = codecs_.TakeFault(/*wait=*/false);
   if (!status.ok()) return status;
   const FarCopy& copy = buffer->far_copy_;
@@ -262,7 +268,7 @@ absl::Status StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) 
     status = FillFromMemory(output->data(), *buffer);
   }
   if (!status.ok()) return status;
-  if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != buffer->checksum_) {
+  if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != copy.checksum) {
     return Changed(*buffer);
   }
   counts_.In(copy.tier, copy.bytes, disk_ns);

@@ -61,7 +61,8 @@ class StreamCopyEngine : public CopyEngine {
   // The copy to pinned memory, as it is or encoded; not held if there is no room. With mu_ held.
   absl::Status CopyToMemoryLocked(FarBuffer* buffer, FarCopy* copy);
   void CopyToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole, const Done& done);
-  absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) override;
+  bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) override;
+  absl::Status FillWhole(tensorflow::Tensor* output, const FarBufferPtr& buffer);
   absl::Status FillFromMemory(void* block, const FarBuffer& buffer);
   bool FillsAtOnce(const FarBuffer& buffer) const override {
     return buffer.far_copy_.tier != FarTier::kFile;

@@ -8,6 +8,7 @@
 #include "allocator/kernel_scope.h"
 #include "core/readable_bytes.h"
 #include "kernels/thread_copy_engine.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 
 namespace tfswap {
@@ -133,6 +134,7 @@ void CopyEngine::LeavesLater(Worker* worker, int64_t bytes, std::function<void()
 
 void CopyEngine::SetFarLocked(FarBuffer* buffer, std::vector<Tensor>* given_up) {
   buffer->state_ = FarBuffer::State::kFar;
+  if (buffer->far_copy_.kept_bytes > 0) return;
   given_up->push_back(std::move(buffer->tensor_));
   buffer->tensor_ = Tensor();
 }
@@ -143,19 +145,24 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
   Tensor kept;
   const bool copied = far_copy.held();
   FarCopy dead_copy;
-  std::vector<FarBuffer::Continuation> wanted_back;
+  std::vector<FarBuffer::Awaiting> wanted_back;
+  int64_t given_back;
   {
     std::lock_guard<std::mutex> lock(mu_);
     wanted_back.swap(buffer->wanted_back_);
-    buffer->far_copy_ = std::move(far_copy);
+    given_back = std::exchange(buffer->given_back_, 0);
     if (copied) {
       ++stats_.copies_out;
-      stats_.bytes_out += buffer->bytes;
+      stats_.bytes_out += buffer->bytes - far_copy.kept_bytes;
       stats_.busy_out_ns += busy_ns;
     } else {
       ++stats_.copies_declined;
     }
-    if (!copied || !wanted_back.empty()) {
+    buffer->far_copy_ = std::move(far_copy);
+    if (given_back > 0) {
+      SetFarLocked(buffer, &given_up);
+      buffer->returns_left_ += static_cast<int>(wanted_back.size());
+    } else if (!copied || !wanted_back.empty()) {
       buffer->state_ = FarBuffer::State::kHeld;
       kept = buffer->tensor_;
       // Whoever goes on now may be the step's last: nothing is to be left behind that one.
@@ -169,9 +176,36 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
   }
   given_up.clear();
   // Only now: whoever waits for memory is to find it either on its way or free.
-  bytes_leaving_.fetch_sub(buffer->bytes);
+  bytes_leaving_.fetch_sub(buffer->bytes - given_back);
   DropFarCopy(&dead_copy);
-  for (const auto& continuation : wanted_back) continuation(status, kept);
+  for (FarBuffer::Awaiting& each : wanted_back) {
+    if (given_back > 0) {
+      FetchLater(buffer->shared_from_this(), each.place, Manner::kInSections, each.context,
+                 std::move(each.done));
+      continue;
+    }
+    if (status.ok()) {
+      each.context->set_output(0, kept);
+    } else {
+      each.context->SetStatus(status);
+    }
+    each.done();
+  }
+}
+
+void CopyEngine::GiveBackEnd(FarBuffer* buffer, int64_t kept_bytes, int references) {
+  tensorflow::TensorBuffer* memory = tensorflow::DMAHelper::buffer(&buffer->tensor_);
+  if (memory->root_buffer() != memory) return;
+  int64_t bytes = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (buffer->given_back_ == 0) {
+      if (!buffer->wanted_back_.empty() || memory->RefCount() != references) return;
+    }
+    bytes = allocator_->GiveBackEnd(memory->data(), kept_bytes);
+    buffer->given_back_ += bytes;
+  }
+  bytes_leaving_.fetch_sub(bytes);
 }
 
 void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
@@ -185,23 +219,15 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
     switch (buffer->state_) {
       case FarBuffer::State::kFar:
         lock.unlock();
-        if (FillsAtOnce(*buffer) && Fetch(buffer, place, /*patient=*/false, context)) {
+        if (FillsAtOnce(*buffer) && Fetch(buffer, place, Manner::kNow, context)) {
           done();
         } else {
-          FetchLater(buffer, place, context, std::move(done));
+          FetchLater(buffer, place, Manner::kInSections, context, std::move(done));
         }
         return;
       case FarBuffer::State::kLeaving:
         --buffer->returns_left_;
-        buffer->wanted_back_.push_back(
-            [context, done = std::move(done)](const absl::Status& status, const Tensor& kept) {
-              if (status.ok()) {
-                context->set_output(0, kept);
-              } else {
-                context->SetStatus(status);
-              }
-              done();
-            });
+        buffer->wanted_back_.push_back({place, context, std::move(done)});
         return;
       case FarBuffer::State::kHeld:
         tensor = buffer->tensor_;
@@ -223,19 +249,19 @@ Worker* CopyEngine::FillerOf(const FarBuffer& buffer, int64_t place) {
   return planned && buffer.far_copy_.tier == FarTier::kFile ? &file_in_ : &in_;
 }
 
-void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, OpKernelContext* context,
-                            std::function<void()> done) {
+void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, Manner manner,
+                            OpKernelContext* context, std::function<void()> done) {
   FillerOf(*buffer, place)
-      ->Schedule(place, [this, buffer, place, context, done = std::move(done)]() mutable {
-        if (Fetch(buffer, place, /*patient=*/true, context)) {
+      ->Schedule(place, [this, buffer, place, manner, context, done = std::move(done)]() mutable {
+        if (Fetch(buffer, place, manner, context)) {
           done();
         } else {
-          FetchLater(buffer, place, context, std::move(done));
+          FetchLater(buffer, place, Manner::kWhole, context, std::move(done));
         }
       });
 }
 
-bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
+bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
                        OpKernelContext* context) {
   if (context->cancellation_manager() != nullptr &&
       context->cancellation_manager()->IsCancelled()) {
@@ -250,8 +276,10 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
   KernelScope scope(KernelScope::Role::kSwapIn, context);
   SlabAllocator* slab = allocator_->slab();
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
-  scope.now_or_never = !patient;
-  if (patient) {
+  scope.now_or_never = manner == Manner::kNow;
+  // What lazy swaps bring back comes whole: its place in a step's memory was not planned.
+  if (manner == Manner::kInSections && place == 0) scope.pays = FirstSection(*buffer);
+  if (manner != Manner::kNow) {
     scope.give_way = [filler = FillerOf(*buffer, place), place] {
       return filler->HasBefore(place);
     };
@@ -261,7 +289,10 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
   if (scope.gave_way) return false;
   if (status.ok()) {
     const CopyingIn copying(this);
-    status = Fill(output, buffer);
+    if (!Fill(output, buffer, &status)) {
+      delete context->release_output(0).tensor;
+      return false;
+    }
   }
   if (!status.ok()) context->SetStatus(status);
   return true;
@@ -269,12 +300,16 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
 
 void CopyEngine::Filled(FarBuffer* buffer, int64_t busy_ns) {
   FarCopy unwanted;
+  Tensor kept;
   {
     std::lock_guard<std::mutex> lock(mu_);
     ++stats_.copies_in;
-    stats_.bytes_in += buffer->bytes;
+    stats_.bytes_in += buffer->bytes - buffer->far_copy_.kept_bytes;
     stats_.busy_in_ns += busy_ns;
-    if (--buffer->returns_left_ <= 0) std::swap(unwanted, buffer->far_copy_);
+    if (--buffer->returns_left_ <= 0) {
+      std::swap(unwanted, buffer->far_copy_);
+      std::swap(kept, buffer->tensor_);
+    }
   }
   DropFarCopy(&unwanted);
 }

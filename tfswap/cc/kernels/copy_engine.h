@@ -34,6 +34,9 @@ class ThreadCopyEngine;
 //    |                    | wanted back       | Return(): copied into a new tensor
 //    +--------------------+                   v
 //    Return(): handed over by reference    the consumer's tensor
+//
+// Of one that leaves in sections, the device's memory is given back piece by piece. From the first
+// such piece on it has to leave as a whole before it comes back.
 class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
  public:
   enum class State { kHeld, kLeaving, kFar };
@@ -52,7 +55,12 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   friend class CopyEngine;
   friend class StreamCopyEngine;
   friend class ThreadCopyEngine;
-  using Continuation = std::function<void(const absl::Status&, const tensorflow::Tensor&)>;
+  // A swap-in that waits until the buffer has left.
+  struct Awaiting {
+    int64_t place;
+    tensorflow::OpKernelContext* context;
+    std::function<void()> done;
+  };
 
   CopyEngine* const engine_;
   // Guarded by the engine's lock.
@@ -60,10 +68,10 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   bool parked_ = false;
   tensorflow::Tensor tensor_;  // the device's copy while held or leaving
   FarCopy far_copy_;           // valid as long as it is there: tensors do not change
-  uint64_t checksum_ = 0;
+  int64_t given_back_ = 0;     // while leaving in sections, from the end: no longer on the device
   int returns_left_;
   int64_t next_use_;  // place of the next access in the step: what is needed last leaves first
-  std::vector<Continuation> wanted_back_;
+  std::vector<Awaiting> wanted_back_;
 };
 
 using FarBufferPtr = std::shared_ptr<FarBuffer>;
@@ -169,10 +177,16 @@ class CopyEngine : public Reclaimer {
   // `far_copy` has all of it, or is not held: then the buffer stays. If it was wanted back
   // meanwhile it stays too, and goes to who wanted it.
   void EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Status& status, int64_t busy_ns);
+  // A buffer that leaves on a thread is far from there on: gives that memory back, if nobody else
+  // has the tensor (`references` are the engine's and its caller's) or wants it meanwhile.
+  void GiveBackEnd(FarBuffer* buffer, int64_t kept_bytes, int references);
   // The far copy is all that is left. With mu_ held.
   void SetFarLocked(FarBuffer* buffer, std::vector<tensorflow::Tensor>* given_up);
-  // Copies a far buffer into the tensor that was made for it.
-  virtual absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) = 0;
+  // Copies a far buffer into the tensor that was made for it. Whether it was filled, or failed:
+  // false if the tensor has paid for its beginning only (KernelScope::pays) and could not go on.
+  virtual bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) = 0;
+  // What a tensor that will be filled in sections has to pay for at first; 0: it comes whole.
+  virtual int64_t FirstSection(const FarBuffer& buffer) const { return 0; }
   // Whether Fill() of a far buffer only gives commands: then it is called where the swap-in runs,
   // and a thread is taken only to wait for memory.
   virtual bool FillsAtOnce(const FarBuffer& buffer) const { return false; }
@@ -202,12 +216,15 @@ class CopyEngine : public Reclaimer {
   friend class FarBuffer;
 
   int64_t ReclaimParked(int64_t bytes);
+  // How a swap-in gets memory: at once or not at all; whenever there is some, all of it or section
+  // by section.
+  enum class Manner { kNow, kWhole, kInSections };
   // Allocates and fills the swap-in's output. Whether it is done with: if not, there was no memory,
-  // and either `patient` is false or another buffer is needed sooner.
-  bool Fetch(const FarBufferPtr& buffer, int64_t place, bool patient,
+  // and it comes `kNow`, another buffer is needed sooner, or sections stood in each other's way.
+  bool Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
              tensorflow::OpKernelContext* context);
-  void FetchLater(const FarBufferPtr& buffer, int64_t place, tensorflow::OpKernelContext* context,
-                  std::function<void()> done);
+  void FetchLater(const FarBufferPtr& buffer, int64_t place, Manner manner,
+                  tensorflow::OpKernelContext* context, std::function<void()> done);
 
   std::atomic<int64_t> bytes_leaving_{0};
   std::atomic<int> copying_in_{0};

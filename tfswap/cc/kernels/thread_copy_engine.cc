@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "allocator/kernel_scope.h"
 #include "core/copy.h"
 #include "core/now.h"
 
@@ -57,16 +58,46 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   FarCopy far_copy;
   if (TakeFault("out")) {
     status = Failed("swapping out", *buffer, "injected fault");
+  } else if (Sections(buffer->bytes).count() == 1) {
+    PutPiece(*buffer, buffer->tensor_.data(), buffer->bytes, &far_copy);
   } else {
-    const void* data = buffer->tensor_.data();
-    if (far()->Put(data, buffer->bytes, buffer->wish, &far_copy)) {
-      if (verify_.load()) buffer->checksum_ = KeptChecksum(far_copy, data);
-      if (far_copy.lossy) loss_meter()->Compare(buffer->label, data, far_copy.encoded);
-      HoldForLink(start_ns, far_copy);
-    }
+    // The op that waits for `done` has a reference too.
+    PutSections(buffer.get(), done ? 2 : 1, &far_copy);
   }
   EndLeaving(buffer.get(), std::move(far_copy), status, NowNs() - start_ns);
   if (done) done(status);
+}
+
+bool ThreadCopyEngine::PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes,
+                                FarCopy* copy) {
+  const int64_t start_ns = NowNs();
+  if (!far()->Put(data, bytes, buffer.wish, copy)) return false;
+  if (verify_.load()) copy->checksum = KeptChecksum(*copy, data);
+  if (copy->lossy) loss_meter()->Compare(buffer.label, data, copy->encoded);
+  HoldForLink(start_ns, *copy);
+  return true;
+}
+
+void ThreadCopyEngine::PutSections(FarBuffer* buffer, int references, FarCopy* copy) {
+  const Sections sections(buffer->bytes);
+  const char* data = static_cast<const char*>(buffer->tensor_.data());
+  copy->sections.resize(sections.count());
+  // From the end: what stays is a block with the same beginning.
+  for (int i = sections.count() - 1; i >= 0; --i) {
+    const int64_t begin = sections.begin(i);
+    if (!PutPiece(*buffer, data + begin, sections.bytes(i), &copy->sections[i])) {
+      copy->kept_bytes = begin + sections.bytes(i);
+      break;
+    }
+    copy->bytes = buffer->bytes;
+    copy->tier = copy->sections[i].tier;
+    if (begin > 0) GiveBackEnd(buffer, begin, references);
+  }
+  if (copy->kept_bytes > 0 && buffer->given_back_ == 0) {
+    // All that left is still there.
+    far()->Drop(copy);
+    *copy = FarCopy();
+  }
 }
 
 void ThreadCopyEngine::HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move) {
@@ -103,19 +134,48 @@ void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
   StartLeaving(buffer, nullptr);
 }
 
-absl::Status ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer) {
+int64_t ThreadCopyEngine::FirstSection(const FarBuffer& buffer) const {
+  const Sections sections(buffer.bytes);
+  return sections.count() > 1 && allocator_->InSections() ? PaidFor(sections, 0) : 0;
+}
+
+int64_t ThreadCopyEngine::PaidFor(const Sections& sections, int number) {
+  // Its last page may be a huge one.
+  return sections.begin(number + 1) + Sections::kUnitBytes;
+}
+
+bool ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer, absl::Status* status) {
   const int64_t start_ns = NowNs();
+  char* data = static_cast<char*>(output->data());
   const FarCopy& copy = buffer->far_copy_;
-  const std::string problem = far()->Get(copy, output->data());
-  if (!problem.empty()) return Failed("swapping in", *buffer, problem);
-  if (TakeFault("corrupt")) {
-    (copy.lossy ? copy.encoded.chunks[0] : static_cast<char*>(output->data()))[0] ^= 1;
+  if (copy.sections.empty()) {
+    *status = GetPiece(*buffer, copy, data);
+  } else {
+    const Sections sections(buffer->bytes);
+    const bool in_part = KernelScope::current != nullptr && KernelScope::current->pays > 0;
+    for (int i = 0; status->ok() && i < sections.count(); ++i) {
+      if (in_part && !allocator_->Pay(data, PaidFor(sections, i))) return false;
+      const FarCopy& piece = copy.sections[i];
+      const int64_t begin = sections.begin(i);
+      if (piece.held()) {
+        *status = GetPiece(*buffer, piece, data + begin);
+      } else {
+        CopyPastCache(data + begin, static_cast<const char*>(buffer->tensor_.data()) + begin,
+                      sections.bytes(i));
+      }
+    }
   }
-  if (verify_.load() && KeptChecksum(copy, output->data()) != buffer->checksum_) {
-    return Changed(*buffer);
-  }
+  if (status->ok()) Filled(buffer.get(), NowNs() - start_ns);
+  return true;
+}
+
+absl::Status ThreadCopyEngine::GetPiece(const FarBuffer& buffer, const FarCopy& copy, char* data) {
+  const int64_t start_ns = NowNs();
+  const std::string problem = far()->Get(copy, data);
+  if (!problem.empty()) return Failed("swapping in", buffer, problem);
+  if (TakeFault("corrupt")) (copy.lossy ? copy.encoded.chunks[0] : data)[0] ^= 1;
+  if (verify_.load() && KeptChecksum(copy, data) != copy.checksum) return Changed(buffer);
   HoldForLink(start_ns, copy);
-  Filled(buffer.get(), NowNs() - start_ns);
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/sections.h"
 #include "far/loss_meter.h"
 #include "kernels/copy_engine.h"
 #include "kernels/streamed_variables.h"
@@ -55,7 +56,16 @@ class ThreadCopyEngine : public CopyEngine {
   // With mu_ held.
   void StartLeaving(const FarBufferPtr& buffer, Done done);
   void CopyOut(const FarBufferPtr& buffer, const Done& done);
-  absl::Status Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer) override;
+  // Of a buffer; whether there was room.
+  bool PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes, FarCopy* copy);
+  // What has left is given back at once. Without room for all of it, it stays as it is, or what was
+  // not given back by then does.
+  void PutSections(FarBuffer* buffer, int references, FarCopy* copy);
+  bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) override;
+  absl::Status GetPiece(const FarBuffer& buffer, const FarCopy& copy, char* data);
+  int64_t FirstSection(const FarBuffer& buffer) const override;
+  // What has to be paid for before a section is filled.
+  static int64_t PaidFor(const Sections& sections, int number);
   void DropFarCopy(FarCopy* copy) override { far()->Drop(copy); }
   // Of what crosses the link; the file has a link of its own.
   void HoldForLink(int64_t start_ns, const FarCopy& copy) const;
