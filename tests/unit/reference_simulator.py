@@ -104,6 +104,10 @@ def pieces(total: int, count: int) -> list[int]:
     return [after - before for before, after in zip(borders, borders[1:], strict=False)]
 
 
+def sections_of(size: int) -> int:
+    return max(1, min(4, size // (16 << 20)))
+
+
 class _Run:
     def __init__(
         self,
@@ -148,7 +152,7 @@ class _Run:
         size = int(self.timeline.buffer_bytes[absence.buffer])
         far = size if swap.far_bytes < 0 else swap.far_bytes
         tier = self.tiers[swap.tier]
-        n = swap.sections
+        n = swap.sections or (sections_of(size) if tier.in_sections else 1)
         return [
             Copies(
                 place,

@@ -195,6 +195,7 @@ def test_a_gpu_s_encoded_buffers_hold_whole_blocks_in_what_is_left_of_host_memor
         out_latency_ns=10,
         in_latency_ns=10,
         copy_bytes_per_s=float("inf"),
+        in_sections=False,
     )
     far = managed.far_memory(link)  # type: ignore[arg-type]
     assert far.whole_blocks and far.file is None and far.host.capacity_bytes == 7

@@ -345,6 +345,18 @@ def test_sections_are_freed_and_filled_one_by_one() -> None:
     assert result.swap_times().tolist() == [[10, 20, 20, 40, 50]]
 
 
+def test_where_the_link_moves_in_sections_large_buffers_do() -> None:
+    link = FakeMachine(in_sections=True)
+    absence = one_absence().absences[0]
+    for size, count in [(31 * MIB, 1), (33 * MIB, 2), (64 * MIB, 4), (500 * MIB, 4)]:
+        timeline = make_timeline(OPS, [(size, 1, OUTLIVES_STEP_NS)], [absence])
+        swap = Swap(0, 2, 3)
+        own = simulate(timeline, [swap], link)
+        assert curve(own) == curve(simulate(timeline, [replace(swap, sections=count)], link))
+        whole = simulate(timeline, [replace(swap, sections=1)], link)
+        assert (curve(own) == curve(whole)) == (count == 1)
+
+
 def test_a_codec_takes_time_and_saves_bytes() -> None:
     swap = Swap(0, 3, 4, far_bytes=4, encode_ns=3, decode_ns=5)
     result = simulate(one_absence(), [swap], FakeMachine())

@@ -25,6 +25,7 @@ class FakeMachine:
     out_latency_ns: int = 0
     in_latency_ns: int = 0
     capacity_bytes: int = 1 << 62
+    in_sections: bool = False
 
 
 INSTANT = FakeMachine(float("inf"), float("inf"))
