@@ -43,13 +43,16 @@ def clock():
 
 
 def unordered(function, x):
-    """A graph in which copies wait for nothing but their edges; tf.function would put stateful ops
-    in order."""
+    """A graph in which copies wait for nothing but their edges, as in a rewritten one.
+
+    `tf.function` would put stateful ops in order.
+    """
     return tf.compat.v1.wrap_function(function, [tf.TensorSpec(x.shape, x.dtype)])
 
 
 def test_others_get_memory_as_soon_as_a_section_has_left(megabytes, memory):
     x = megabytes(LARGE)
+
     def step(x):
         y = x + 1.0
         handle = copy_to_host(y)

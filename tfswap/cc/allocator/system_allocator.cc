@@ -60,7 +60,8 @@ int64_t SystemAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
   const size_t whole = header->bytes + header->padding;
   if (whole < kPageBlockBytes) return 0;
   char* block = static_cast<char*>(ptr) - header->padding;
-  const size_t kept_pages = GiveBackPages(block, whole, static_cast<size_t>(kept_bytes) + header->padding);
+  const size_t kept_pages =
+      GiveBackPages(block, whole, static_cast<size_t>(kept_bytes) + header->padding);
   const size_t kept = std::min(header->held, kept_pages - header->padding);
   return static_cast<int64_t>(std::exchange(header->held, kept) - kept);
 }

@@ -91,7 +91,8 @@ bool HazardTracker::MoveOut(const Transfer& transfer) {
   std::lock_guard<std::mutex> lock(mu_);
   Activate();
   const Whole whole = BeginOutLocked(transfer.block);
-  return InSections(transfer, [&](const Transfer& piece) { return Out(Queue::kOut, whole, piece); });
+  return InSections(transfer,
+                    [&](const Transfer& piece) { return Out(Queue::kOut, whole, piece); });
 }
 
 bool HazardTracker::MoveIn(const Transfer& transfer) {

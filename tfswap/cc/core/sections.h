@@ -18,7 +18,8 @@ class Sections {
   static constexpr int64_t kUnitBytes = int64_t{2} << 20;
 
   explicit Sections(int64_t bytes)
-      : bytes_(bytes), count_(static_cast<int>(std::clamp<int64_t>(bytes / kLeastBytes, 1, kMost))) {}
+      : bytes_(bytes),
+        count_(static_cast<int>(std::clamp<int64_t>(bytes / kLeastBytes, 1, kMost))) {}
 
   int count() const { return count_; }
   // Of the section with that number; `count()`: the end of all.

@@ -245,8 +245,9 @@ void Replay::AddMoves(const Swap& swap, int32_t place, Role role) {
   const Absence& absence = data_.absences[swap.absence];
   const Bytes bytes = data_.buffer_bytes[absence.buffer];
   const Bytes far_bytes = swap.far_bytes < 0 ? bytes : swap.far_bytes;
-  const int32_t sections =
-      swap.sections > 0 ? swap.sections : tier.in_sections ? Sections(bytes).count() : 1;
+  const int32_t sections = swap.sections > 0  ? swap.sections
+                           : tier.in_sections ? Sections(bytes).count()
+                                              : 1;
   for (int32_t section = 0; section < sections; ++section) {
     Move move;
     move.swap = swap;

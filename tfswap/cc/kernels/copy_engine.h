@@ -184,7 +184,8 @@ class CopyEngine : public Reclaimer {
   void SetFarLocked(FarBuffer* buffer, std::vector<tensorflow::Tensor>* given_up);
   // Copies a far buffer into the tensor that was made for it. Whether it was filled, or failed:
   // false if the tensor has paid for its beginning only (KernelScope::pays) and could not go on.
-  virtual bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) = 0;
+  virtual bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer,
+                    absl::Status* status) = 0;
   // What a tensor that will be filled in sections has to pay for at first; 0: it comes whole.
   virtual int64_t FirstSection(const FarBuffer& buffer) const { return 0; }
   // Whether Fill() of a far buffer only gives commands: then it is called where the swap-in runs,
