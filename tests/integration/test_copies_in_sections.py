@@ -38,7 +38,7 @@ def load():
 
 
 def clock():
-    """The time at which it runs; `tf.timestamp` would be refused once ops are to be deterministic."""
+    """The time at which it runs; `tf.timestamp` is refused where ops are to be deterministic."""
     return tf.numpy_function(time.time, [], tf.float64)
 
 

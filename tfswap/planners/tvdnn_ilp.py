@@ -2,7 +2,8 @@
 
 Source: Park, Cho, Jung, Lee, "tvDNN: GPU memory virtualization for deep learning with memory object
 sectioning", PPoPP 2018, a poster: its text says that the optimal schedule is an ILP's, not which.
-This is a reconstruction, over whole buffers (the paper's are cut in sections).
+This is a reconstruction, over the buffers of a timeline: where a graph is cut
+(``AutoSwap(sections=)``), these are sections, as the paper's are.
 
 Moments k are stretches [t_k, v_k) in which the load is L_k, above the budget B, and no gap ends.
 Stalls happen where ops start: what is at t_k in the recorded step is at T_k = t_k + S_k, and v_k at
