@@ -79,7 +79,7 @@ def test_others_get_memory_as_soon_as_a_section_has_left(megabytes, memory):
     stats = tfswap.memory_stats()
     assert stats["copies_out"] == 1 and stats["waits"] > 0
     assert left_s > 0.95
-    assert got_s < 0.75  # whole, it would have been free no earlier than it has left
+    assert got_s < left_s - 0.1  # whole, it would have been free no earlier than it has left
     assert stats["peak_load_bytes"] <= base + (LARGE + 6) * MIB
     assert load() == base
 
@@ -107,7 +107,7 @@ def test_one_comes_back_into_what_another_one_leaves(megabytes, memory, codec):
     base = load()
     budget = base + (LARGE + 24) * MIB
     tfswap.set_budget(budget)
-    memory.emulate_link(0, 2 * LARGE * MIB)  # half a second a copy
+    memory.emulate_link(0, LARGE * MIB)  # a second a copy
     tfswap.reset_memory_stats()
     begun = time.monotonic()
     values = [float(value) for value in step(x)]
@@ -115,8 +115,8 @@ def test_one_comes_back_into_what_another_one_leaves(megabytes, memory, codec):
     assert values == expected
     stats = tfswap.memory_stats()
     assert stats["peak_load_bytes"] <= budget and stats["copies_out"] == stats["copies_in"] == 2
-    if not codec:  # whole: 4 x 0.5 s one after the other
-        assert took_s < 1.9
+    if not codec:  # whole, they would go one after the other: 4 s
+        assert took_s < 3.8
     assert load() == base
 
 
