@@ -214,3 +214,28 @@ def test_a_changed_section_is_an_error(megabytes, memory):
     memory.inject_fault(0, "")
     trip(x)
     assert load() == base
+
+
+def test_a_training_of_large_activations_keeps_its_bits_and_budget(memory):
+    def train(**options):
+        tf.keras.utils.set_random_seed(1)
+        convolutions = [
+            tf.keras.layers.Conv2D(16, 3, padding="same", activation="tanh") for _ in range(6)
+        ]
+        model = tf.keras.Sequential(
+            [*convolutions, tf.keras.layers.GlobalAveragePooling2D(), tf.keras.layers.Dense(1)]
+        )
+        model.compile("sgd", "mse", jit_compile=False)
+        random = np.random.default_rng(1)
+        x, y = random.random((4, 400, 400, 2), np.float32), random.random((4, 1), np.float32)
+        tfswap.reset_memory_stats()
+        swaps = [tfswap.AutoSwap(**options, verbose=0)] if options else []
+        fit = model.fit(x, y, batch_size=4, epochs=10, verbose=0, shuffle=False, callbacks=swaps)
+        return fit.history["loss"], tfswap.memory_stats()
+
+    losses, unswapped = train()
+    budget = round(0.7 * unswapped["peak_load_bytes"])
+    # Slow enough that sections of one tensor come in while others leave.
+    swapped, stats = train(budget=budget, link_bandwidth=3e8)
+    assert swapped == losses
+    assert stats["peak_load_bytes"] <= budget and stats["copies_out"] > 0
