@@ -1,7 +1,7 @@
 """SwapPlan: what is changed about a step, as data.
 
 A plan says which tensors leave, who waits for that (gates), what starts their way back
-(triggers) and who reads them then. The Grappler pass executes it and decides nothing. It is
+(triggers) and who reads them then; and which are dropped and made again. The Grappler pass executes it and decides nothing. It is
 JSON, one schema for Python and C++ (``tfswap/cc/grappler/swap_spec.h``), and names graphs by
 their fingerprints: a graph without an entry is never given another graph's swaps.
 """
@@ -32,6 +32,14 @@ def swap_out_name(tensor: str, ordinal: int = 0) -> str:
     node, _, port = tensor.rpartition(":")
     name = f"{SWAP_OUT_PREFIX}{node.replace(':', '_')}_{port}"
     return f"{name}/{ordinal}" if ordinal else name
+
+
+def again_name(node: str, ordinal: int) -> str:
+    """The name of the clone that makes a node's outputs again, for the plan's so many'th recompute.
+
+    The pass names them in the same way (``recomputes.cc``).
+    """
+    return f"{node}/again/{ordinal}"
 
 
 TIERS = ("host", "compressed", "file")
@@ -96,6 +104,24 @@ class TensorSwap:
 
 
 @dataclass(frozen=True)
+class Recompute:
+    """A tensor that is made again for those that read it late, instead of kept.
+
+    Args:
+        tensor: "node:port".
+        nodes: That make it, in the order in which they run; the last one made it before. They may
+            be clones of earlier recomputes (`again_name`).
+        trigger: Node whose end lets them begin.
+        consumers: Nodes that read what was made again.
+    """
+
+    tensor: str
+    nodes: tuple[str, ...]
+    trigger: str
+    consumers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FunctionPlan:
     """The plan of one graph.
 
@@ -113,6 +139,8 @@ class FunctionPlan:
             SavedModel; "" if it is not known.
         layouts: Planned addresses of what its ops allocate: one layout for each shape of its
             tensors (the last batch may be smaller), in no order.
+        recomputes: Tensors that are made again, in this order, before all else: what else there is
+            may name their clones.
     """
 
     fingerprint: str
@@ -125,6 +153,7 @@ class FunctionPlan:
     unswapped_step_ns: int = 0
     portable: str = ""
     layouts: tuple[tuple[Slot, ...], ...] = ()
+    recomputes: tuple[Recompute, ...] = ()
 
     @property
     def bytes_per_step(self) -> int:
@@ -264,7 +293,15 @@ def _function(data: dict[str, Any]) -> FunctionPlan:
     swaps = tuple(_swap(swap) for swap in data["swaps"])
     order = tuple((before, after) for before, after in data["order"])
     layouts = tuple(tuple(Slot(*slot) for slot in layout) for layout in data.get("layouts", ()))
-    return FunctionPlan(**{**data, "swaps": swaps, "order": order, "layouts": layouts})
+    recomputes = tuple(map(_recompute, data.get("recomputes", ())))
+    return FunctionPlan(
+        **{**data, "swaps": swaps, "order": order, "layouts": layouts, "recomputes": recomputes}
+    )
+
+
+def _recompute(data: dict[str, Any]) -> Recompute:
+    nodes, consumers = tuple(data["nodes"]), tuple(data["consumers"])
+    return Recompute(**{**data, "nodes": nodes, "consumers": consumers})
 
 
 def _swap(data: dict[str, Any]) -> TensorSwap:

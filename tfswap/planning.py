@@ -27,6 +27,7 @@ from tfswap.planners.early_returns import postponed
 from tfswap.planners.lossy_choice import LossyChoice, RateRange, with_lossy, worthwhile_rates
 from tfswap.planners.reselection import chosen_again
 from tfswap.profile import Profile
+from tfswap.recompute import remade_profile
 from tfswap.simulator import NO_LIMIT, Link, Swap
 from tfswap.tensor_swaps import tensor_swaps
 from tfswap.timeline import Timeline
@@ -38,6 +39,7 @@ class Planned:
 
     Attributes:
         function: The plan.
+        profile: The step that the swaps are of: with clones of what is made again.
         decision: What the planner said, under one link.
         assignment: Where in far memory each tensor goes; simulated with that.
         least_wait_ns: What no plan of swaps waits less than, in this budget and on this link,
@@ -48,6 +50,7 @@ class Planned:
     """
 
     function: FunctionPlan
+    profile: Profile
     decision: Decision
     assignment: Assignment
     least_wait_ns: int
@@ -90,7 +93,6 @@ def plan_function(
         FarMemoryTooSmall: What is to leave has room nowhere.
         ValueError: There is no such policy.
     """
-    timeline = profile.timeline
     if far is None:
         far = FarMemory(FarTier.of_host(machine, NO_LIMIT))
 
@@ -99,8 +101,9 @@ def plan_function(
 
     def under(link: Link) -> tuple[Decision, Assignment, Ratios, RateRange | None]:
         decision = portfolio.plan(
-            policy, timeline, link, budget_bytes, planning_time_s=planning_time_s, say=say
+            policy, profile.timeline, link, budget_bytes, planning_time_s=planning_time_s, say=say
         )
+        timeline = decision.timeline or profile.timeline
         if policy == portfolio.AUTO:
             # What codecs make smaller will come back earlier than this link has it.
             swaps = postponed(timeline, decision.swaps, [link], budget_bytes, deadline_after_s())
@@ -123,6 +126,9 @@ def plan_function(
     if far.file is not None and any(place.tier == FILE for place in chosen[1].places.values()):
         chosen = min(chosen, under(far.file), key=lambda each: each[1].cost_ns)
     decision, assignment, known, rates = chosen
+    unswapped_step_ns = profile.timeline.step_ns
+    profile = remade_profile(profile, decision.timeline)
+    timeline = profile.timeline
     if policy == portfolio.AUTO:
         if codec == AUTO:
             decision, assignment = chosen_again(
@@ -140,9 +146,12 @@ def plan_function(
         predicted_peak_bytes=int(assignment.result.peak_bytes),
         predicted_step_ns=int(assignment.cost_ns),
         unswapped_peak_bytes=profile.unswapped_peak_bytes,
-        unswapped_step_ns=timeline.step_ns,
+        unswapped_step_ns=unswapped_step_ns,
+        recomputes=timeline.recomputes,
     )
     if graph is not None:
+        if timeline.dataflow is not None:
+            graph = timeline.dataflow.graph
         kept = kept_order(profile, graph, function, decision.swaps, budget_bytes)
         function = replace(function, order=(*function.order, *kept))
     # As if every tensor got as small as the smallest.
@@ -154,11 +163,10 @@ def plan_function(
     )
     least = min(least_wait_ns(timeline, fastest, budget_bytes), assignment.result.stall_ns)
     links = tuple(far.links)
-    return Planned(function, decision, assignment, least, budget_bytes, rates, links)
+    return Planned(function, profile, decision, assignment, least, budget_bytes, rates, links)
 
 
 def placed_anew(
-    profile: Profile,
     planned: Planned,
     far: FarMemory,
     ratios: Ratios,
@@ -172,7 +180,7 @@ def placed_anew(
     Returns:
         The places that were planned, with what they come to now, and the best ones now.
     """
-    swaps, timeline = planned.decision.swaps, profile.timeline
+    swaps, timeline = planned.decision.swaps, planned.profile.timeline
     deadline_s = time.monotonic() + planning_time_s
     ratios = _with_lossy(ratios, timeline, swaps, far, lossy, planned.rates)
     before = at_places(timeline, swaps, far, ratios, planned.assignment.places)

@@ -7,12 +7,14 @@ the same buffer, time spent waiting for memory or for copies is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfswap.dataflow import Dataflow
 from tfswap.grappler.graph import StepGraph
 from tfswap.plan import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
 from tfswap.section_floor import SectionFloor
@@ -22,6 +24,9 @@ from tfswap.trace import StepTrace
 
 # Between two ops an executor thread needs some microseconds; a longer gap was a wait.
 _LONGEST_GAP_NS = 20_000
+
+# The kind of a buffer that an op works in (slots.Key).
+_SCRATCH = 1
 
 # Ops that wait for something outside of the step.
 _WAITING_TYPES = frozenset(
@@ -81,7 +86,7 @@ def profile_step(
     step = RecordedOps(trace, graph, min_bytes)
     of_variables = variable_absences(step, trace, graph, min_bytes) if variables_leave else []
     absences = [*_absences(step, graph, min_bytes), *of_variables]
-    timeline = step.timeline(graph, absences)
+    timeline = step.timeline(graph, absences, step.dataflow(trace, graph, min_bytes, of_variables))
     return Profile(
         timeline,
         fingerprint,
@@ -89,11 +94,12 @@ def profile_step(
         _peak_without_delays(step, timeline, graph, late_updates=False),
         _peak_without_delays(step, timeline, graph, late_updates=True),
         step.users_of(min_bytes),
-        _activations(absences, graph),
+        kept_activations(absences, graph),
     )
 
 
-def _activations(absences: Sequence[Absence], graph: StepGraph) -> frozenset[int]:
+def kept_activations(absences: Sequence[Absence], graph: StepGraph) -> frozenset[int]:
+    """Places of the absences of activations that only the backward part ends."""
     found = set()
     for place, absence in enumerate(absences):
         node, _, port = absence.tensor.rpartition(":")
@@ -249,7 +255,31 @@ class RecordedOps:
         large = np.flatnonzero(self.buffer_bytes >= min_bytes)
         return tuple(sorted({op for buffer in large for op in self.users[buffer]}))
 
-    def timeline(self, graph: StepGraph, absences: list[Absence]) -> Timeline:
+    def dataflow(
+        self, trace: StepTrace, graph: StepGraph, min_bytes: int, of_variables: Iterable[Absence]
+    ) -> Dataflow:
+        """Which tensors are in which buffers."""
+        node_of = {place: name for name, place in self.op_of_node.items()}
+        buffer_of = {
+            (node_of[op], port): buffer
+            for (op, port), buffer in sorted(self.outputs.items())
+            if op in node_of and not graph.nodes[node_of[op]].alias
+        }
+        written = set(self.outputs.values())
+        scratch: Counter[str] = Counter()
+        names, kinds = trace.buffers["name"], trace.buffers["kind"]
+        for buffer, place in self.buffer_place.items():
+            if kinds[buffer] == _SCRATCH and place not in written:
+                scratch[trace.names[names[buffer]]] += int(self.buffer_bytes[place])
+        return Dataflow(
+            graph,
+            buffer_of,
+            dict(scratch),
+            min_bytes,
+            frozenset(absence.buffer for absence in of_variables),
+        )
+
+    def timeline(self, graph: StepGraph, absences: list[Absence], dataflow: Dataflow) -> Timeline:
         nodes = [graph.nodes.get(name) for name in self.names]
         own = [self.op_of_node.get(name) == i for i, name in enumerate(self.names)]
         return Timeline(
@@ -273,6 +303,7 @@ class RecordedOps:
             absences=tuple(absences),
             step_ns=int(self.end_ns.max()),
             op_types=tuple(self.types),
+            dataflow=dataflow,
         )
 
 

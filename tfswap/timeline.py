@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfswap import _core
+
+if TYPE_CHECKING:
+    from tfswap.dataflow import Dataflow
+    from tfswap.plan import Recompute
 
 OUTLIVES_STEP_NS = int(np.iinfo(np.int64).max)
 
@@ -84,6 +88,7 @@ class Timeline:
         absences: those of one tensor in the order of time.
         step_ns: duration of the step.
         op_types: type of each op; empty where they are not known.
+        dataflow: what the ops read and make; None where that is not known.
     """
 
     op_names: tuple[str, ...]
@@ -98,6 +103,7 @@ class Timeline:
     absences: tuple[Absence, ...]
     step_ns: int
     op_types: tuple[str, ...] = ()
+    dataflow: Dataflow | None = None
 
     def validate(self) -> None:
         """Check the timeline.
@@ -110,6 +116,11 @@ class Timeline:
         for index, absence in enumerate(self.absences):
             _check_absence(self, index, absence)
         _check_order_of_absences(self)
+
+    @property
+    def recomputes(self) -> tuple[Recompute, ...]:
+        """What is made again in it."""
+        return () if self.dataflow is None else self.dataflow.recomputes
 
     def unswapped_load(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The same as ``load_curve(self)``."""

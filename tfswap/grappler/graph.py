@@ -22,6 +22,7 @@ class Node:
         racing: Must stay as fast as others: who ends first decides how a sum is rounded.
         updates_variable: Gives a variable a new value.
         backward: Is a gradient, or computed from one.
+        repeatable: Makes the same again from the same inputs, and does nothing else.
         plain: For each output, whether it is plain bytes.
         activations: For each output, whether it is a float32 activation of the forward part.
         inputs: Data inputs as (node, port), in order.
@@ -39,6 +40,7 @@ class Node:
     racing: bool
     updates_variable: bool
     backward: bool
+    repeatable: bool
     plain: tuple[bool, ...]
     activations: tuple[bool, ...]
     inputs: tuple[tuple[str, int], ...]
@@ -98,6 +100,7 @@ class StepGraph:
                 racing="s" in flags,
                 updates_variable="u" in flags,
                 backward="b" in flags,
+                repeatable="d" in flags,
                 plain=tuple(digit != "0" for digit in plain),
                 activations=tuple(digit == "2" for digit in plain),
                 inputs=data,

@@ -25,12 +25,15 @@ class Decision:
         swaps: by absence; empty when the step fits as it is.
         result: the step under these swaps, simulated without a budget: its peak is the plan's own.
         notes: what the planner has to say about it.
+        timeline: the step in which some tensors are made again, whose absences are swapped; None:
+            the one that was planned.
     """
 
     policy: str
     swaps: tuple[Swap, ...]
     result: SimResult
     notes: tuple[str, ...] = ()
+    timeline: Timeline | None = None
 
 
 class BudgetTooSmall(ValueError):

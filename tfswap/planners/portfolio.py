@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from tfswap.planners import autoswap, capuchin, greedy, tensile, tvdnn, tvdnn_ilp, vdnn
+from tfswap.planners import autoswap, capuchin, greedy, recompute, tensile, tvdnn, tvdnn_ilp, vdnn
 from tfswap.planners.decision import BudgetTooSmall, Decision, cost
 from tfswap.planners.improve import holds_on_a_slow_link, improved
 from tfswap.simulator import Link
@@ -35,12 +35,16 @@ POLICIES: dict[str, Planner] = {
     tvdnn_ilp.POLICY: tvdnn_ilp.plan_ilp,
     tensile.POLICY: tensile.plan_swaps,
     capuchin.POLICY: capuchin.plan_swaps,
+    recompute.POLICY: recompute.plan_recomputes,
 }
 
 # The simulator calls of the others are few; these search for seconds.
 _TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo", tvdnn_ilp.POLICY})
 # What the best of four is made of is compared anyway.
 _COVERED = frozenset({f"{autoswap.POLICY}:best"})
+
+# Behind the others, for what those leave to wait for.
+_LATER = frozenset({recompute.POLICY})
 
 _SMALLER_BUDGETS = (0.97, 0.94, 0.9, 0.85)
 # Plans that the local search tries before.
@@ -84,7 +88,7 @@ def plan(
     failures: list[BudgetTooSmall] = []
     greedy_s = 0.0
     for name, planner in POLICIES.items():
-        if name in _TOO_SLOW_FOR_AUTO | _COVERED:
+        if name in _TOO_SLOW_FOR_AUTO | _COVERED | _LATER:
             continue
         # The first is ours, and the one that reaches the lowest budgets: it always runs.
         if decisions and time.monotonic() > deadline_s:

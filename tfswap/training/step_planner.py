@@ -242,23 +242,22 @@ class StepPlanner:
         Returns:
             The plan with other places, None if the same ones will do; and what to say of it.
         """
-        assert self.profile is not None
         planned = self._behind(function)
         if planned is None:
             return None, ""
+        profile = planned.profile
         disk = self._devices.look_at_file()
         before, now = placed_anew(
-            self.profile,
             planned,
             self._devices.far_memory(self.machine),
-            self._ratios_now(self.profile),
+            self._ratios_now(profile),
             self._options.codec,
-            lossy=self._lossy_choice(self.profile),
+            lossy=self._lossy_choice(profile),
         )
         if now.cost_ns >= before.cost_ns * _WORTH_A_PUSH:
             return None, f"{disk}: no other places make steps shorter" if disk else ""
         elsewhere = (swap for swap in function.swaps if swap.device)
-        swaps = (*tensor_swaps(self.profile, planned.decision.swaps, now.places), *elsewhere)
+        swaps = (*tensor_swaps(profile, planned.decision.swaps, now.places), *elsewhere)
         function = dataclasses.replace(function, swaps=swaps, predicted_step_ns=int(now.cost_ns))
         self._plannings.append(dataclasses.replace(planned, function=function, assignment=now))
         encoded, in_file = (sum(swap.tier == tier for swap in swaps) for tier in (COMPRESSED, FILE))
@@ -273,13 +272,13 @@ class StepPlanner:
         """The profiled step under a plan, for pages and pictures; None: it was not made of it."""
         if self.profile is None:
             return None
-        timeline, budget_bytes = self.profile.timeline, self._devices.budget_bytes
+        budget_bytes = self._devices.budget_bytes
         planned = self._behind(function)
         if planned is None:
-            links = (self.machine,)
+            timeline, links = self.profile.timeline, (self.machine,)
             return StepStory(timeline, (), {}, self.machine, links, budget_bytes)
         return StepStory(
-            timeline,
+            planned.profile.timeline,
             planned.assignment.swaps,
             planned.assignment.places,
             self.machine,
@@ -289,7 +288,10 @@ class StepPlanner:
         )
 
     def _behind(self, function: FunctionPlan) -> Planned | None:
-        return next((p for p in self._plannings if p.function.swaps == function.swaps), None)
+        known = (function.swaps, function.recomputes)
+        return next(
+            (p for p in self._plannings if (p.function.swaps, p.function.recomputes) == known), None
+        )
 
     def _ratios_now(self, profile: Profile) -> dict[str, dict[str, float]]:
         tensors = {absence.tensor for absence in profile.timeline.absences}

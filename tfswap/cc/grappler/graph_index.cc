@@ -167,6 +167,7 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   index.FindDevices();
   index.FindFusions();
   index.racing_ = AccumulationRaces(index);
+  index.FindRepeatable(functions);
   index.parts_ = FindParts(index);
   return index;
 }
@@ -369,6 +370,25 @@ void GraphIndex::FindFusions() {
   }
 }
 
+void GraphIndex::FindRepeatable(const FunctionLibraryDefinition& functions) {
+  repeatable_.assign(size(), false);
+  for (int n = 0; n < size(); ++n) {
+    const tensorflow::OpDef* op_def = nullptr;
+    repeatable_[n] = IsManaged(n) && !IsRacing(n) && !MayFuse(n) && !HasWorkspace(n) &&
+                     HeldElsewhere().count(node(n).op()) == 0 && IsRewirable(n) &&
+                     functions.LookUpOpDef(node(n).op(), &op_def).ok() && !op_def->is_stateful() &&
+                     !functions.Contains(node(n).op()) && !inputs_[n].empty();
+    // One that oneDNN takes in would have to be read by nobody else.
+    for (const TensorId& input : inputs_[n]) {
+      const bool is_only_reader = consumers_[input.node].size() == 1;
+      if (is_only_reader && !IsAlias(input.node) && MayFuse(input.node) &&
+          HeldElsewhere().count(node(input.node).op()) == 0) {
+        repeatable_[n] = false;
+      }
+    }
+  }
+}
+
 absl::Status GraphIndex::FindFrames() {
   tensorflow::grappler::FrameView frames;
   if (absl::Status status = frames.InferFromGraph(*graph_); !status.ok()) return status;
@@ -546,7 +566,8 @@ std::string Describe(const GraphIndex& index) {
                     index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
                     index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
                     index.IsRacing(n) ? "s" : "", index.IsOrderable(n) ? "o" : "",
-                    index.IsUpdate(n) ? "u" : "", index.IsBackward(n) ? "b" : "", "\t");
+                    index.IsUpdate(n) ? "u" : "", index.IsBackward(n) ? "b" : "",
+                    index.IsRepeatable(n) ? "d" : "", "\t");
     for (int port = 0; port < index.outputs(n); ++port) {
       const bool plain = tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port}));
       text += !plain || !index.InDeviceMemory({n, port}) ? '0'

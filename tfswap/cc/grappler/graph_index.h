@@ -111,6 +111,8 @@ class GraphIndex {
   // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them,
   // if it races, or has a workspace.
   bool IsSwappableProducer(int n) const;
+  // Would it make the same again from the same inputs, and do nothing else?
+  bool IsRepeatable(int n) const { return repeatable_[n]; }
   // May an input of this op be replaced by a swapped-in tensor?
   bool IsRewirable(int n) const;
 
@@ -132,6 +134,7 @@ class GraphIndex {
   bool manages_card_ = false;
   std::vector<int> position_;
   std::vector<bool> racing_;
+  std::vector<bool> repeatable_;
   Parts parts_;
   std::vector<bool> managed_;
   std::vector<std::vector<bool>> in_host_memory_;  // by node and output; empty: none is
@@ -148,6 +151,7 @@ class GraphIndex {
   void MeasureDepth(const std::vector<int>& order);
   void FindDevices();
   void FindFusions();
+  void FindRepeatable(const tensorflow::FunctionLibraryDefinition& functions);
   void FindContexts(const std::vector<int>& order);
   absl::Status FindFrames();
   bool IsExit(int n) const;
@@ -159,9 +163,9 @@ class GraphIndex {
 // The graph as lines of tab-separated fields, for Python's planners:
 //   name  op  context  flags  plain  input...
 // flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update,
-// b backward. plain: a digit an output, 0 where the type is not plain bytes, 2 for an activation.
-// An input is "node:port" or "^node". A line "#twin  a  b" for each of two twins. The pass adds the
-// order edges that bootstrap.h makes as lines "#delay  before  after" and
+// b backward, d repeatable. plain: a digit an output, 0 where the type is not plain bytes, 2 for an
+// activation. An input is "node:port" or "^node". A line "#twin  a  b" for each of two twins. The
+// pass adds the order edges that bootstrap.h makes as lines "#delay  before  after" and
 // "#keepup  before  after".
 std::string Describe(const GraphIndex& index);
 

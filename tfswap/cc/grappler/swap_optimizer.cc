@@ -15,6 +15,7 @@
 #include "grappler/large_constants.h"
 #include "grappler/order_edges.h"
 #include "grappler/pass_log.h"
+#include "grappler/recomputes.h"
 #include "grappler/rewriter.h"
 #include "grappler/section_choice.h"
 #include "grappler/swap_spec.h"
@@ -160,9 +161,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   }
 
   bool HasEntry(const GraphDef& graph) const {
-    const std::string fingerprint = Fingerprint(Prepared(graph));
-    return std::any_of(plan_->functions.begin(), plan_->functions.end(),
-                       [&](const FunctionSpec& each) { return each.fingerprint == fingerprint; });
+    return Entry(Fingerprint(Prepared(graph))) != nullptr;
   }
 
   // As the plan says; where it has no entry for what becomes of the graph then, it may leave the
@@ -208,10 +207,22 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return rounds == RewriterConfig::ONE ? 1 : 2;
   }
 
-  absl::StatusOr<GraphDef> Run(const GraphDef& graph, PassRecord* record) {
+  const FunctionSpec* Entry(const std::string& fingerprint) const {
+    for (const FunctionSpec& function : plan_->functions) {
+      if (function.fingerprint == fingerprint) return &function;
+    }
+    return nullptr;
+  }
+
+  absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) {
     if (!plan_.ok()) return plan_.status();
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
-                                                          graph.library());
+                                                          given.library());
+    const FunctionSpec* entry = Entry(record->fingerprint);
+    absl::StatusOr<GraphDef> recomputing = given;
+    if (entry != nullptr) recomputing = WithRecomputes(given, functions, entry->recomputes);
+    if (!recomputing.ok()) return recomputing.status();
+    const GraphDef& graph = *recomputing;
     absl::StatusOr<GraphIndex> as_given = GraphIndex::Build(graph, functions);
     if (!as_given.ok()) return as_given.status();
     const Edges late_broadcasts = LateBroadcasts(*as_given);
@@ -237,17 +248,15 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       AddEdges("#keepup", keep_ups, &record->description);
       AddEdges("#chain", chain, &record->description);
     }
-    for (const FunctionSpec& function : plan_->functions) {
-      if (function.fingerprint != record->fingerprint) continue;
-      record->outcome = function.swaps.empty() ? "left" : "planned";
-      record->swaps = function.swaps.size();
+    if (entry != nullptr) {
+      const bool changes = !entry->swaps.empty() || !entry->recomputes.empty();
+      record->outcome = changes ? "planned" : "left";
+      record->swaps = entry->swaps.size();
       // A step without swaps is TensorFlow's own, but for the order that its addresses need.
-      if (function.swaps.empty() && !function.reserve) {
-        return Rewrite(graph, *as_given, {}, function.order, 0);
-      }
-      std::vector<SwapSpec> swaps = function.swaps;
-      if (function.reserve) AddReserve(Bootstrap(*index), &swaps);
-      return Rewrite(ordered, *index, swaps, function.order, MinBytes(record->sections));
+      if (!changes && !entry->reserve) return Rewrite(graph, *as_given, {}, entry->order, 0);
+      std::vector<SwapSpec> swaps = entry->swaps;
+      if (entry->reserve) AddReserve(Bootstrap(*index), &swaps);
+      return Rewrite(ordered, *index, swaps, entry->order, MinBytes(record->sections));
     }
     if (plan_->unmatched == Unmatched::kLeave) {
       record->outcome = "left";

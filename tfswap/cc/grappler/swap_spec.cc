@@ -93,6 +93,11 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
     FunctionSpec function;
     function.fingerprint = Text(from, "fingerprint");
     function.reserve = Truth(from, "reserve");
+    for (const Value& each : List(from, "recomputes").values()) {
+      const Struct& again = each.struct_value();
+      function.recomputes.push_back({Text(again, "tensor"), Texts(again, "nodes"),
+                                     Text(again, "trigger"), Texts(again, "consumers")});
+    }
     for (const Value& swap : List(from, "swaps").values()) {
       function.swaps.push_back(ReadSwap(swap.struct_value()));
     }

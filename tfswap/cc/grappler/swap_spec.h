@@ -37,8 +37,17 @@ struct SwapSpec {
   bool returns_in_step = false;  // whether it then comes back behind that
 };
 
+// A tensor that is made again for those that read it late.
+struct RecomputeSpec {
+  std::string tensor;              // "node:port"
+  std::vector<std::string> nodes;  // that make it, in this order; the last one made it before
+  std::string trigger;             // they begin when it has ended
+  std::vector<std::string> consumers;
+};
+
 struct FunctionSpec {
   std::string fingerprint;
+  std::vector<RecomputeSpec> recomputes;  // before all else: swaps and order may name clones
   std::vector<SwapSpec> swaps;
   std::vector<std::pair<std::string, std::string>> order;  // first before second
   bool reserve = false;  // tensors without a swap get a lazy one, as in the bootstrap
