@@ -170,7 +170,8 @@ class AutoSwap(keras.callbacks.Callback):
         steps), `unswapped_step_s`, `predicted_step_s`, `predicted_wait_s` (of it, for copies),
         `least_wait_s` (no plan waits less), `least_budgets` (a `LeastBudgets`: without swaps, with
         them and with sections, each with the op that sets it), `step_s`, `bytes_out_per_step`,
-        `bytes_in_per_step`, `swapped_buffers`, `sections` (of the batch), `host_peak_bytes`,
+        `bytes_in_per_step`, `swapped_buffers`, `recomputed_buffers` (made again instead),
+        `recompute_s` (what that takes, foretold), `sections` (of the batch), `host_peak_bytes`,
         `tiers` (a `TierUse` each), `lossy` (a `LossyUse`: how many tensors are kept lossily, by
         which rate, and how far off they were; None if none is), `corrections`, `plan`,
         `addresses` (an `AddressMap` for each layout), `out_of_memory` (what the error said) and

@@ -1,9 +1,10 @@
 """SwapPlan: what is changed about a step, as data.
 
 A plan says which tensors leave, who waits for that (gates), what starts their way back
-(triggers) and who reads them then; and which are dropped and made again. The Grappler pass executes it and decides nothing. It is
-JSON, one schema for Python and C++ (``tfswap/cc/grappler/swap_spec.h``), and names graphs by
-their fingerprints: a graph without an entry is never given another graph's swaps.
+(triggers) and who reads them then; and which are dropped and made again. The Grappler pass executes
+it and decides nothing. It is JSON, one schema for Python and C++
+(``tfswap/cc/grappler/swap_spec.h``), and names graphs by their fingerprints: a graph without an
+entry is never given another graph's swaps.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tfswap.far_tier import FILE, FarTier
 from tfswap.grappler.graph import StepGraph
@@ -31,6 +32,15 @@ from tfswap.recompute import remade_profile
 from tfswap.simulator import NO_LIMIT, Link, Swap
 from tfswap.tensor_swaps import tensor_swaps
 from tfswap.timeline import Timeline
+
+
+class _Placed(NamedTuple):
+    """What a planner decided, and where that goes."""
+
+    decision: Decision
+    assignment: Assignment
+    ratios: Ratios
+    rates: RateRange | None
 
 
 @dataclass(frozen=True)
@@ -99,10 +109,7 @@ def plan_function(
     def deadline_after_s() -> float:
         return time.monotonic() + planning_time_s
 
-    def under(link: Link) -> tuple[Decision, Assignment, Ratios, RateRange | None]:
-        decision = portfolio.plan(
-            policy, profile.timeline, link, budget_bytes, planning_time_s=planning_time_s, say=say
-        )
+    def placed(decision: Decision, link: Link) -> _Placed:
         timeline = decision.timeline or profile.timeline
         if policy == portfolio.AUTO:
             # What codecs make smaller will come back earlier than this link has it.
@@ -110,7 +117,7 @@ def plan_function(
             decision = replace(decision, swaps=swaps)
         rates = worthwhile_rates(timeline, decision.swaps, far, lossy) if lossy else None
         known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
-        placed = assign(
+        assignment = assign(
             timeline,
             decision.swaps,
             far,
@@ -119,12 +126,35 @@ def plan_function(
             budget_bytes=budget_bytes,
             deadline_s=deadline_after_s(),
         )
-        return decision, placed, known, rates
+        return _Placed(decision, assignment, known, rates)
+
+    def under(link: Link) -> _Placed:
+        decision = portfolio.plan(
+            policy,
+            profile.timeline,
+            link,
+            budget_bytes,
+            planning_time_s=planning_time_s,
+            say=say,
+            only_swaps=True,
+        )
+        swapped = placed(decision, link)
+        if policy != portfolio.AUTO:
+            return swapped
+        # What codecs leave to wait for may cost more than to make some of it again.
+        again = portfolio.relieved(
+            decision, profile.timeline, link, budget_bytes, planning_time_s, say
+        )
+        if again is decision:
+            return swapped
+        return min(swapped, placed(again, link), key=lambda each: each.assignment.cost_ns)
 
     # Under the host's link, or (it is too small) the file's.
     chosen = under(machine)
-    if far.file is not None and any(place.tier == FILE for place in chosen[1].places.values()):
-        chosen = min(chosen, under(far.file), key=lambda each: each[1].cost_ns)
+    if far.file is not None and any(
+        place.tier == FILE for place in chosen.assignment.places.values()
+    ):
+        chosen = min(chosen, under(far.file), key=lambda each: each.assignment.cost_ns)
     decision, assignment, known, rates = chosen
     unswapped_step_ns = profile.timeline.step_ns
     profile = remade_profile(profile, decision.timeline)

@@ -11,9 +11,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tfswap.plan import SWAP_IN_PREFIX, SWAP_OUT_PREFIX, FunctionPlan, Return, TensorSwap
+from tfswap.plan import (
+    SWAP_IN_PREFIX,
+    SWAP_OUT_PREFIX,
+    FunctionPlan,
+    Recompute,
+    Return,
+    TensorSwap,
+    again_name,
+)
 from tfswap.slots import Slot
 
+_AGAIN = "/again/"
 _CALL = re.compile(r"(?:Stateful)?PartitionedCall[^/]*/")
 
 
@@ -55,6 +64,16 @@ class _Renaming:
             swaps=tuple(map(self._swap, plan.swaps)),
             order=tuple((self._node(a), self._node(b)) for a, b in plan.order),
             layouts=tuple(tuple(map(self._slot, layout)) for layout in plan.layouts),
+            recomputes=tuple(map(self._recompute, plan.recomputes)),
+        )
+
+    def _recompute(self, recompute: Recompute) -> Recompute:
+        node, _, port = recompute.tensor.rpartition(":")
+        return Recompute(
+            tensor=f"{self._node(node)}:{port}",
+            nodes=tuple(map(self._node, recompute.nodes)),
+            trigger=self._node(recompute.trigger),
+            consumers=tuple(map(self._node, recompute.consumers)),
         )
 
     def _swap(self, swap: TensorSwap) -> TensorSwap:
@@ -78,16 +97,25 @@ class _Renaming:
         for prefix in (SWAP_OUT_PREFIX, SWAP_IN_PREFIX):
             if name.startswith(prefix):
                 return prefix + self._copy(name.removeprefix(prefix))
+        original, again, ordinal = name.rpartition(_AGAIN)
+        if again and ordinal.isdecimal():
+            return again_name(self._node(original), int(ordinal))
         found = self._names[_CALL.sub("", name)]
         if not found:
             raise KeyError(name)
         return found
+
+    def _knows(self, name: str) -> bool:
+        try:
+            return bool(self._node(name))
+        except KeyError:
+            return False
 
     def _copy(self, rest: str) -> str:
         """What a copy is called after: its tensor's node, "_", its port, and maybe a number."""
         parts = rest.split("/")
         for end in range(len(parts), 0, -1):
             node, _, port = "/".join(parts[:end]).rpartition("_")
-            if port.isdecimal() and self._names.get(_CALL.sub("", node)):
+            if port.isdecimal() and self._knows(node):
                 return "/".join([f"{self._node(node)}_{port}", *parts[end:]])
         raise KeyError(rest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,10 @@ class Profile:
     large_ops: tuple[int, ...] = ()
     activations: frozenset[int] = frozenset()
     section_floors: tuple[SectionFloor, ...] = ()
+
+    def only_swaps(self) -> Profile:
+        """The same without what it takes to make tensors again."""
+        return replace(self, timeline=self.timeline.only_swaps())
 
 
 def profile_step(
@@ -260,11 +264,12 @@ class RecordedOps:
     ) -> Dataflow:
         """Which tensors are in which buffers."""
         node_of = {place: name for name, place in self.op_of_node.items()}
-        buffer_of = {
-            (node_of[op], port): buffer
-            for (op, port), buffer in sorted(self.outputs.items())
-            if op in node_of and not graph.nodes[node_of[op]].alias
-        }
+        buffer_of: dict[tuple[str, int], int] = {}
+        for (op, port), buffer in sorted(self.outputs.items()):
+            node = graph.nodes.get(node_of.get(op, ""))
+            # As oneDNN runs them, ops have more outputs than in the graph.
+            if node is not None and not node.alias and port < len(node.plain):
+                buffer_of[node.name, port] = buffer
         written = set(self.outputs.values())
         scratch: Counter[str] = Counter()
         names, kinds = trace.buffers["name"], trace.buffers["kind"]

@@ -168,14 +168,16 @@ class _Chain:
         self._at_ns = int(timeline.op_start_ns[absence.before_op])
         self.nodes: list[str] = []
         self.kept: list[Tensor] = []
+        self._tried: set[str] = set()
 
     def reach(self, name: str) -> bool:
         """Adds a node, behind those that it needs; says whether that can be."""
         if name in self.nodes:
             return True
         node = self._flow.graph.nodes[name]
-        if not self._repeatable(node) or len(self.nodes) >= _LONGEST_CHAIN:
+        if not self._repeatable(node) or name in self._tried or len(self._tried) > _LONGEST_CHAIN:
             return False
+        self._tried.add(name)
         for source, port in node.inputs:
             root = self._flow.graph.root(source, port)
             state = self._state(root)
@@ -375,14 +377,7 @@ class _Insertion:
         for place, absence in enumerate(self._old.absences):
             if place == self._remaking.place:
                 continue
-            moved = absence
-            if max(absence.producer_op, absence.after_op, absence.before_op) >= at:
-                moved = dataclasses.replace(
-                    absence,
-                    producer_op=_behind(absence.producer_op, at, count),
-                    after_op=_behind(absence.after_op, at, count),
-                    before_op=_behind(absence.before_op, at, count),
-                )
+            moved = _moved(absence, at, count)
             if absence.buffer == this.buffer:
                 moved = self._of_this_buffer(absence, moved, clone_op)
             readers = read.get(absence.tensor)
@@ -403,8 +398,9 @@ class _Insertion:
                     made.append(dataclasses.replace(moved, after_op=ops[-1]))
             else:  # an op that still runs when the clones begin
                 made.append(moved)
-        made += self._absences_of_kept(read)
-        return _in_order(made)
+        for kept in self._absences_of_kept(read):
+            made = _in_order(made, kept)
+        return tuple(made)
 
     def _of_this_buffer(self, absence: Absence, moved: Absence, clone_op: int) -> Absence:
         this = self._absence
@@ -449,20 +445,27 @@ class _Insertion:
             )
 
 
-def _behind(op: int, at: int, count: int) -> int:
-    return op + count if op >= at else op
+def _moved(absence: Absence, at: int, count: int) -> Absence:
+    """The same with so many ops inserted."""
+    if max(absence.producer_op, absence.after_op, absence.before_op) < at:
+        return absence
+    return Absence(
+        absence.buffer,
+        absence.tensor,
+        absence.producer_op + (count if absence.producer_op >= at else 0),
+        absence.after_op + (count if absence.after_op >= at else 0),
+        absence.before_op + (count if absence.before_op >= at else 0),
+        absence.consumers,
+        absence.context,
+        absence.users,
+    )
 
 
-def _in_order(absences: Iterable[Absence]) -> tuple[Absence, ...]:
-    """Those of one buffer in the order of time."""
-    by_buffer: defaultdict[int, list[Absence]] = defaultdict(list)
-    for absence in absences:
-        by_buffer[absence.buffer].append(absence)
-    ordered: list[Absence] = []
-    for those in by_buffer.values():
-        those.sort(key=lambda a: (a.after_op >= a.before_op, a.after_op))
-        ordered += those
-    return tuple(ordered)
+def _in_order(absences: Sequence[Absence], new: Absence) -> list[Absence]:
+    """With one more, those of its buffer in the order of time."""
+    others = [absence for absence in absences if absence.buffer != new.buffer]
+    same = [absence for absence in absences if absence.buffer == new.buffer]
+    return others + sorted([*same, new], key=lambda a: (a.after_op >= a.before_op, a.after_op))
 
 
 def with_clones(graph: StepGraph, recompute: Recompute, ordinal: int) -> StepGraph:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +121,10 @@ class Timeline:
     def recomputes(self) -> tuple[Recompute, ...]:
         """What is made again in it."""
         return () if self.dataflow is None else self.dataflow.recomputes
+
+    def only_swaps(self) -> Timeline:
+        """The same without what it takes to make tensors again."""
+        return replace(self, dataflow=None)
 
     def unswapped_load(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The same as ``load_curve(self)``."""

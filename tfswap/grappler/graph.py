@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+_FLAGS = {
+    "g": "gateable",
+    "a": "alias",
+    "p": "producer",
+    "r": "rewirable",
+    "s": "racing",
+    "o": "orderable",
+    "u": "updates_variable",
+    "b": "backward",
+    "d": "repeatable",
+}
+
 
 @dataclass(frozen=True)
 class Node:
@@ -92,15 +104,7 @@ class StepGraph:
                 name=name,
                 op=op,
                 context=int(context),
-                gateable="g" in flags,
-                alias="a" in flags,
-                producer="p" in flags,
-                rewirable="r" in flags,
-                orderable="o" in flags,
-                racing="s" in flags,
-                updates_variable="u" in flags,
-                backward="b" in flags,
-                repeatable="d" in flags,
+                **{field: flag in flags for flag, field in _FLAGS.items()},
                 plain=tuple(digit != "0" for digit in plain),
                 activations=tuple(digit == "2" for digit in plain),
                 inputs=data,
@@ -117,6 +121,28 @@ class StepGraph:
             {tensor: tuple(dict.fromkeys(names)) for tensor, names in readers.items()},
             dict(edges["#twin"]),
         )
+
+    def to_text(self) -> str:
+        """The description; `parse` reads it again."""
+        lines = []
+        for node in self.nodes.values():
+            flags = "".join(flag for flag, field in _FLAGS.items() if getattr(node, field))
+            plain = "".join(
+                "2" if activation else str(int(is_plain))
+                for is_plain, activation in zip(node.plain, node.activations, strict=True)
+            )
+            inputs = [f"{name}:{port}" for name, port in node.inputs]
+            inputs += [f"^{name}" for name in node.controls]
+            lines.append("\t".join([node.name, node.op, str(node.context), flags, plain, *inputs]))
+        edges = {
+            "#broadcast": self.broadcasts,
+            "#delay": self.delays,
+            "#keepup": self.keep_ups,
+            "#chain": self.chain,
+            "#twin": self.twins.items(),
+        }
+        lines += [f"{kind}\t{a}\t{b}" for kind, pairs in edges.items() for a, b in pairs]
+        return "\n".join(lines)
 
     @property
     def order(self) -> tuple[tuple[str, str], ...]:

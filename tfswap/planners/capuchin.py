@@ -1,4 +1,4 @@
-"""Capuchin's swapping: what is idle longest leaves first; prefetches learn from the waits.
+"""Capuchin: what is idle longest leaves first, what is cheap is made again; prefetches learn.
 
 Source: Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep Learning", ASPLOS 2020,
 section 4. For a tensor of s bytes evicted after one access and needed by the next:
@@ -10,21 +10,27 @@ section 4. For a tensor of s bytes evicted after one access and needed by the ne
 * in-trigger: the access at needed - swap time, but not inside the peak period; if the access still
   waits, the trigger moves earlier by 5 % of the swap time, from iteration to iteration
 
-Its recomputation is not here. Departures: the feedback runs in the simulator, up to 40 iterations;
-a swap-out ends before the op at which the load would exceed the budget (theirs stops an
-allocation).
+* when no hidden swap is left: the swap that waits least, or what is made again in the least time,
+  whichever costs less for each byte (MSPS, memory saving per second); from its nearest sources that
+  are there, and the candidates are looked at anew, since those have to stay for it
+
+Departures: the feedback runs in the simulator, up to 40 iterations; a swap-out ends before the op
+at which the load would exceed the budget (theirs stops an allocation); costs are compared by the
+byte (theirs by the tensor); where the timeline has no dataflow, nothing is made again.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from tfswap.planners.anchors import Wish, swaps_for
 from tfswap.planners.decision import MIB, Decision, over_budget, too_small
-from tfswap.planners.load import Gaps, OpLoad
+from tfswap.planners.load import Gaps, Ints, OpLoad
+from tfswap.recompute import Remaker, Remaking
 from tfswap.simulator import Link, core_tiers, simulate
 from tfswap.timeline import Timeline, peak_load
 
@@ -42,46 +48,104 @@ def plan_swaps(
     min_bytes: int = MIB,
     deadline_s: float = math.inf,
 ) -> Decision:
-    """Choose swaps as Capuchin does, without recomputation.
+    """Choose swaps, and what is made again, as Capuchin does.
 
     Args:
         timeline: one unswapped step.
         machine: speeds of the link.
         budget_bytes: what the load may reach.
         min_bytes: smaller buffers stay. Default 1 MiB.
-        deadline_s: of the monotonic clock; the feedback ends then. Default: never.
+        deadline_s: of the monotonic clock; nothing more is made again then, and the feedback ends.
+            Default: never.
 
     Raises:
         BudgetTooSmall: if all candidates together do not bring the load below the budget.
     """
     if peak_load(timeline) <= budget_bytes:
         return Decision(POLICY, (), simulate(timeline, (), machine))
-    link = core_tiers(machine)[0]
-    load = OpLoad.of(timeline)
-    gaps = Gaps.of(timeline, load, min_bytes)
-    gaps = gaps.take(np.flatnonzero(gaps.areas(load.bytes > budget_bytes)))
-    out_ns = np.array([link.out_duration_ns(int(b)) for b in gaps.bytes], dtype=np.int64)
-    in_ns = np.array([link.in_duration_ns(int(b)) for b in gaps.bytes], dtype=np.int64)
-    free_ns = gaps.duration_ns - out_ns - in_ns
-
-    current = load.bytes.copy()
-    crowded = int(np.count_nonzero(current > budget_bytes))
-    chosen: list[int] = []
-    for i in np.argsort(-free_ns, kind="stable").tolist():
-        if crowded == 0:
+    step = timeline
+    while True:
+        choice = _Choice(step, machine, budget_bytes, min_bytes)
+        again = choice.made_again() if time.monotonic() < deadline_s else None
+        if again is None:
             break
-        inside = sum(int(np.count_nonzero(part > budget_bytes)) for part in gaps.parts(i, current))
-        if not inside:
-            continue  # the peak period is over where it is absent
-        gaps.subtract(i, current)
-        still = sum(int(np.count_nonzero(part > budget_bytes)) for part in gaps.parts(i, current))
-        crowded += still - inside
-        chosen.append(i)
-    if crowded:
-        raise too_small(timeline, budget_bytes, current, POLICY)
-    gaps = gaps.take(np.array(sorted(chosen), dtype=np.int64))
-    in_ns = in_ns[sorted(chosen)]
-    return _with_feedback(timeline, machine, budget_bytes, load, gaps, in_ns, deadline_s)
+        step = Remaker(step).apply(again)
+    load, gaps, in_ns = choice.swaps()
+    decision = _with_feedback(step, machine, budget_bytes, load, gaps, in_ns, deadline_s)
+    return decision if step is timeline else replace(decision, timeline=step)
+
+
+class _Choice:
+    """What leaves, in the order in which it is chosen, and what had better be made again."""
+
+    def __init__(
+        self, timeline: Timeline, machine: Link, budget_bytes: int, min_bytes: int
+    ) -> None:
+        link = core_tiers(machine)[0]
+        self._timeline = timeline
+        self._budget_bytes = budget_bytes
+        self._load = load = OpLoad.of(timeline)
+        gaps = Gaps.of(timeline, load, min_bytes)
+        self._gaps = gaps.take(np.flatnonzero(gaps.areas(load.bytes > budget_bytes)))
+        out_ns = [link.out_duration_ns(int(b)) for b in self._gaps.bytes]
+        in_ns = [link.in_duration_ns(int(b)) for b in self._gaps.bytes]
+        self._in_ns = np.array(in_ns, dtype=np.int64)
+        self._free_ns = self._gaps.duration_ns - np.array(out_ns, dtype=np.int64) - self._in_ns
+        self._current = load.bytes.copy()
+        self._crowded = int(np.count_nonzero(self._current > budget_bytes))
+        self._chosen: list[int] = []
+        self._order = np.argsort(-self._free_ns, kind="stable").tolist()
+
+    def made_again(self) -> Remaking | None:
+        """Takes hidden swaps; then what is made again if that costs less than the next swap."""
+        self._take(hidden=True)
+        if not self._crowded or self._timeline.dataflow is None:
+            return None
+        best, best_ns = None, math.inf
+        remaker = Remaker(self._timeline)
+        chosen = set(self._chosen)
+        for i in self._order:
+            if i in chosen or not self._crowded_in(i):
+                continue
+            remaking = remaker.find(int(self._gaps.absence[i]))
+            if remaking is None or remaking.bytes <= remaking.kept_bytes:
+                continue
+            ns_per_byte = remaking.cost_ns / (remaking.bytes - remaking.kept_bytes)
+            if ns_per_byte < best_ns:
+                best, best_ns = remaking, ns_per_byte
+        waits = [i for i in self._order if i not in chosen and self._crowded_in(i)]
+        if not waits:
+            return best
+        return best if best_ns < -self._free_ns[waits[0]] / self._gaps.bytes[waits[0]] else None
+
+    def swaps(self) -> tuple[OpLoad, Gaps, Ints]:
+        """The load, the gaps of all that leaves, and how long each copy-in takes.
+
+        Raises:
+            BudgetTooSmall: if all candidates together are not enough.
+        """
+        self._take(hidden=False)
+        if self._crowded:
+            raise too_small(self._timeline, self._budget_bytes, self._current, POLICY)
+        chosen = np.array(sorted(self._chosen), dtype=np.int64)
+        return self._load, self._gaps.take(chosen), self._in_ns[chosen]
+
+    def _crowded_in(self, i: int) -> int:
+        parts = self._gaps.parts(i, self._current)
+        return sum(int(np.count_nonzero(part > self._budget_bytes)) for part in parts)
+
+    def _take(self, hidden: bool) -> None:
+        while self._order and self._crowded:
+            i = self._order[0]
+            if hidden and self._free_ns[i] < 0:
+                return
+            self._order.pop(0)
+            inside = self._crowded_in(i)
+            if not inside:
+                continue  # the peak period is over where it is absent
+            self._gaps.subtract(i, self._current)
+            self._crowded += self._crowded_in(i) - inside
+            self._chosen.append(i)
 
 
 def _with_feedback(
@@ -90,7 +154,7 @@ def _with_feedback(
     budget_bytes: int,
     load: OpLoad,
     gaps: Gaps,
-    in_ns: np.ndarray[tuple[int], np.dtype[np.int64]],
+    in_ns: Ints,
     deadline_s: float,
 ) -> Decision:
     start_ns = load.start_ns
@@ -130,9 +194,7 @@ def _with_feedback(
     return best
 
 
-def _gates(
-    load: OpLoad, gaps: Gaps, budget_bytes: int
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _gates(load: OpLoad, gaps: Gaps, budget_bytes: int) -> Ints:
     """The part before which each buffer must have left: where the load would pass the budget."""
     current = load.bytes.copy()
     gone_by = np.minimum(gaps.gone, len(load.bytes) - 1)
@@ -149,10 +211,10 @@ def _gates(
 def _outside_the_peak(
     load: OpLoad,
     gaps: Gaps,
-    begin: np.ndarray[tuple[int], np.dtype[np.int64]],
-    gone_by: np.ndarray[tuple[int], np.dtype[np.int64]],
+    begin: Ints,
+    gone_by: Ints,
     budget_bytes: int,
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+) -> Ints:
     """Copies-in begin where there is room from then on; those needed first choose first."""
     current = gaps.subtracted(load.bytes, gone_by)
     begin = begin.copy()

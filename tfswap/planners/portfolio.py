@@ -7,7 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from tfswap.planners import autoswap, capuchin, greedy, recompute, tensile, tvdnn, tvdnn_ilp, vdnn
+from tfswap.planners import (
+    autoswap,
+    capuchin,
+    greedy,
+    joint,
+    recompute,
+    tensile,
+    tvdnn,
+    tvdnn_ilp,
+    vdnn,
+)
 from tfswap.planners.decision import BudgetTooSmall, Decision, cost
 from tfswap.planners.improve import holds_on_a_slow_link, improved
 from tfswap.simulator import Link
@@ -36,6 +46,7 @@ POLICIES: dict[str, Planner] = {
     tensile.POLICY: tensile.plan_swaps,
     capuchin.POLICY: capuchin.plan_swaps,
     recompute.POLICY: recompute.plan_recomputes,
+    joint.POLICY: joint.plan_jointly,
 }
 
 # The simulator calls of the others are few; these search for seconds.
@@ -44,9 +55,11 @@ _TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo", tvdnn_ilp.POLICY})
 _COVERED = frozenset({f"{autoswap.POLICY}:best"})
 
 # Behind the others, for what those leave to wait for.
-_LATER = frozenset({recompute.POLICY})
+_LATER = frozenset({recompute.POLICY, joint.POLICY})
 
 _SMALLER_BUDGETS = (0.97, 0.94, 0.9, 0.85)
+# How much longer than for swaps it is searched for what had better be made again.
+_RELIEF = 2.0
 # Plans that the local search tries before.
 _FIRST_TRIES = 4000
 
@@ -62,6 +75,7 @@ def plan(
     *,
     planning_time_s: float = PLANNING_TIME_S,
     say: Callable[[str], None] | None = None,
+    only_swaps: bool = False,
 ) -> Decision:
     """Plan one step with a named planner, or with the best one.
 
@@ -72,6 +86,7 @@ def plan(
         budget_bytes: the load must never exceed it.
         planning_time_s: how long ``"auto"`` may search; more is never worse. Defaults to 1 s.
         say: called with a line of progress where planning takes over a second.
+        only_swaps: of ``"auto"``: nothing is made again.
 
     Raises:
         ValueError: if the policy is not known, or cannot plan this timeline.
@@ -83,6 +98,7 @@ def plan(
             raise ValueError(f"unknown policy {policy!r}: allowed are {allowed}")
         return POLICIES[policy](timeline, machine, budget_bytes)
 
+    step, timeline = timeline, timeline.only_swaps()
     deadline_s = time.monotonic() + planning_time_s
     decisions: list[Decision] = []
     failures: list[BudgetTooSmall] = []
@@ -130,4 +146,31 @@ def plan(
         holds = holds_on_a_slow_link(other.swaps, timeline, machine, budget_bytes) or not safe
         if holds and cost(other.result, machine) < cost(best.result, machine):
             best = other
-    return improved(best, timeline, machine, budget_bytes, deadline_s, say, seed=2)
+    best = improved(best, timeline, machine, budget_bytes, deadline_s, say, seed=2)
+    return best if only_swaps else relieved(best, step, machine, budget_bytes, planning_time_s)
+
+
+def relieved(
+    decision: Decision,
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    planning_time_s: float = PLANNING_TIME_S,
+    say: Callable[[str], None] | None = None,
+) -> Decision:
+    """The decision, or one that makes some tensors again instead of waiting for them.
+
+    Args:
+        decision: of swaps; within the budget.
+        timeline: one unswapped step.
+        machine: speeds of the link.
+        budget_bytes: the load must never exceed it.
+        planning_time_s: how long to search for other swaps then; twice that for what is made again.
+        say: called with a line of progress where planning takes over a second.
+    """
+    deadline_s = time.monotonic() + _RELIEF * planning_time_s
+    found = joint.relieved(decision, timeline, machine, budget_bytes, deadline_s)
+    if found.timeline is None:
+        return decision
+    deadline_s = time.monotonic() + planning_time_s
+    return improved(found, found.timeline, machine, budget_bytes, deadline_s, say, seed=3)

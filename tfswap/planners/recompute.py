@@ -1,10 +1,11 @@
 """Tensors are made again, none moves: the most memory at the peak for the least time.
 
-Source: Peng et al., "Capuchin", ASPLOS 2020, section 4.3 (MSPS, memory saving per second): while the
-load is above the budget, of the tensors that are there at the peak and not used then, the one goes
-that frees the most bytes for each second that its making takes; what it is made from counts against
-it, if that has to stay for it. What stays so may be made again in turn, so chains are as long as
-they pay. Departure: ours ends when the budget is kept (theirs does this for what swapping leaves).
+Source: Peng et al., "Capuchin", ASPLOS 2020, section 4.3 (MSPS, memory saving per second): while
+the load is above the budget, of the tensors that are there at the peak and not used then, the one
+goes that frees the most bytes for each second that its making takes; what it is made from counts
+against it, if that has to stay for it. What stays so may be made again in turn, so chains are as
+long as they pay. Departure: ours ends when the budget is kept (theirs does this for what swapping
+leaves).
 """
 
 from __future__ import annotations

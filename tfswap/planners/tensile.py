@@ -12,10 +12,14 @@ towards multiple dynamic workloads system", arXiv 2105.13336, and the first auth
             the peak; the copy-in the latest free gap before the next use; if one does not fit, the
             next absence is tried
     until nothing moves any more
+    while that is not enough: of the tensors at the peak that do not move, the one that is largest
+        for the time of its making is made again; then all of the above again
 
 The link is one for both directions, as in their plan. Departures: it stops when the peak is within
 the budget (they always minimise it, and have none); a copy-out does not hold the next op up (theirs
-waits); weights and optimiser state across iterations only where the timeline has such absences.
+waits); weights and optimiser state across iterations only where the timeline has such absences;
+after something is made again, swaps are chosen anew (theirs stay); what is made again may take
+several ops (theirs: the one that made it), and nothing is where the timeline has no dataflow.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ import numpy as np
 
 from tfswap.planners.anchors import Wish, swaps_for
 from tfswap.planners.decision import MIB, Decision, over_budget
-from tfswap.planners.load import Gaps, OpLoad
+from tfswap.planners.load import Gaps, Ints, OpLoad
+from tfswap.recompute import Remaker
 from tfswap.simulator import Link, core_tiers, simulate
 from tfswap.timeline import Timeline, peak_load
 
@@ -36,7 +41,7 @@ POLICY = "tensile"
 def plan_swaps(
     timeline: Timeline, machine: Link, budget_bytes: int, *, min_bytes: int = MIB
 ) -> Decision:
-    """Choose swaps as TENSILE does for one job.
+    """Choose swaps, and what is made again, as TENSILE does for one job.
 
     Args:
         timeline: one unswapped step.
@@ -49,6 +54,42 @@ def plan_swaps(
     """
     if peak_load(timeline) <= budget_bytes:
         return Decision(POLICY, (), simulate(timeline, (), machine))
+    step = timeline
+    while True:
+        used, gaps, current = _swapped(step, machine, budget_bytes, min_bytes)
+        if current.max() <= budget_bytes:
+            break
+        further = _made_again(step, gaps, set(used), current, budget_bytes)
+        if further is step:
+            break
+        step = further
+    swaps = swaps_for(step, used.values())
+    result = simulate(step, swaps, machine)
+    if result.peak_bytes > budget_bytes:
+        raise over_budget(step, budget_bytes, result, POLICY)
+    return Decision(POLICY, swaps, result, timeline=None if step is timeline else step)
+
+
+def _made_again(
+    timeline: Timeline, gaps: Gaps, moving: set[int], current: Ints, budget_bytes: int
+) -> Timeline:
+    """The step with as much made again as is too much at the peak; itself if nothing can be."""
+    if timeline.dataflow is None:
+        return timeline
+    remaker = Remaker(timeline)
+    at_peak = np.flatnonzero(gaps.cover(int(np.argmax(current)))).tolist()
+    found = [remaker.find(int(gaps.absence[i])) for i in at_peak if i not in moving]
+    offers = [r for r in found if r is not None and r.bytes > r.kept_bytes]
+    if not offers:
+        return timeline
+    best = max(offers, key=lambda r: (r.bytes - r.kept_bytes) / max(r.cost_ns, 1))
+    return remaker.apply(best)
+
+
+def _swapped(
+    timeline: Timeline, machine: Link, budget_bytes: int, min_bytes: int
+) -> tuple[dict[int, Wish], Gaps, Ints]:
+    """What moves, by the place of its gap; the gaps, and the load with that."""
     link = core_tiers(machine)[0]
     load = OpLoad.of(timeline)
     gaps = Gaps.of(timeline, load, min_bytes)
@@ -92,11 +133,7 @@ def plan_swaps(
             gone - 1 if 1 <= gone < len(load.start_ns) else None,
             back if back < gaps.back[i] else None,
         )
-    swaps = swaps_for(timeline, used.values())
-    result = simulate(timeline, swaps, machine)
-    if result.peak_bytes > budget_bytes:
-        raise over_budget(timeline, budget_bytes, result, POLICY)
-    return Decision(POLICY, swaps, result)
+    return used, gaps, current
 
 
 class _Link:

@@ -112,6 +112,8 @@ class Report(Mapping[str, Any]):
     bytes_out_per_step: int | None = None
     bytes_in_per_step: int | None = None
     swapped_buffers: int = 0
+    recomputed_buffers: int = 0
+    recompute_s: float | None = None
     sections: int = 1
     host_peak_bytes: int | None = None
     tiers: tuple[TierUse, ...] = ()
@@ -209,6 +211,13 @@ def _sections(report: Report) -> str:
     return f", {report.sections} sections of the batch" if report.sections > 1 else ""
 
 
+def _recomputes(report: Report) -> str:
+    """What is made again instead, if anything is."""
+    if not report.recomputed_buffers:
+        return ""
+    return f"; {report.recomputed_buffers} made again in {readable_seconds(report.recompute_s)}"
+
+
 def _waits(report: Report) -> list[str]:
     """How long copies are foretold to hold ops up, and how much of it any plan would."""
     if not report.predicted_wait_s or report.least_wait_s is None:
@@ -260,7 +269,7 @@ def summary_lines(report: Report) -> list[str]:
         *_waits(report),
         f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "
-        f"{report.swapped_buffers} buffers{_sections(report)}",
+        f"{report.swapped_buffers} buffers{_recomputes(report)}{_sections(report)}",
         f"tfswap: far    {_far(report)}",
         *_lossy(report),
     ]

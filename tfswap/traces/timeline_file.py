@@ -23,6 +23,11 @@ scalars              int64[2]           resident_bytes, step_ns
 graph                uint8[]            profiles only; UTF-8, one a line: the fingerprint; the peak
                                         of the unswapped step, and that in the worst order of ops,
                                         in bytes; order edges, two names with a tab between them
+dataflow             uint8[]            may be missing; UTF-8, one a line: size of the smallest
+                                        tensor that is swapped, in bytes; buffers that no clone may
+                                        read; for each tensor its node, port and buffer; for each
+                                        op with scratch memory its name and the bytes: all by tabs;
+                                        an empty line; the graph as the pass describes it
 sections             uint8[]            profiles only, may be missing; UTF-8, one a line: a number
                                         of sections, the least budget with them in bytes, the op
                                         that sets it, with tabs between them
@@ -44,6 +49,7 @@ from numpy.typing import NDArray
 from tfswap.profile import Profile
 from tfswap.section_floor import SectionFloor, section_floors
 from tfswap.timeline import Absence, Timeline
+from tfswap.traces.dataflow_text import dataflow_lines, dataflow_of_lines
 
 FORMAT = "tfswap timeline 1"
 
@@ -66,7 +72,7 @@ _ARRAYS = {
     "consumers": np.uint8,
     "scalars": np.int64,
 }
-_OPTIONAL = {"graph": np.uint8, "sections": np.uint8, "users": np.uint8}
+_OPTIONAL = {"graph": np.uint8, "sections": np.uint8, "users": np.uint8, "dataflow": np.uint8}
 
 _SECTION_FLOOR = re.compile(r"([0-9]{1,19})\t([0-9]{1,19})\t(.+)")
 
@@ -107,6 +113,8 @@ def _arrays(timeline: Timeline) -> dict[str, Any]:
         "consumers": _lines(["\t".join(a.consumers) for a in absences]),
         "scalars": np.array([timeline.resident_bytes, timeline.step_ns], dtype=np.int64),
     }
+    if timeline.dataflow is not None and not timeline.recomputes:
+        arrays["dataflow"] = _lines(dataflow_lines(timeline.dataflow))
     if any(a.of_variable for a in absences):
         arrays["users"] = _lines(["\t".join(a.users) for a in absences])
     return arrays
@@ -248,6 +256,7 @@ def _timeline(arrays: dict[str, Any]) -> Timeline:
         ),
         step_ns=step_ns,
         op_types=_texts(arrays["op_types"]),
+        dataflow=dataflow_of_lines(_texts(arrays["dataflow"]), len(arrays["buffer_bytes"])),
     )
 
 

@@ -66,17 +66,20 @@ class RunReport:
         """A plan was made of the profile."""
         self.report.predicted_wait_s = planned.assignment.result.stall_ns / 1e9
         self.report.least_wait_s = planned.least_wait_ns / 1e9
+        longer_ns = planned.profile.timeline.step_ns - planned.function.unswapped_step_ns
+        self.report.recompute_s = longer_ns / 1e9
         self.report.notes += planned.decision.notes
 
     def adopted(self, plan: SwapPlan, function: FunctionPlan, story: StepStory | None) -> None:
         """A plan, which has this one of the training's graph, is in force."""
-        self.report.outcome = "swapped" if function.swaps else "fits"
+        self.report.outcome = "swapped" if function.swaps or function.recomputes else "fits"
         self.report.plan = plan
         self.report.predicted_peak_bytes = function.predicted_peak_bytes
         self.report.predicted_step_s = function.predicted_step_ns / 1e9
         self.report.unswapped_peak_bytes = function.unswapped_peak_bytes
         self.report.unswapped_step_s = function.unswapped_step_ns / 1e9
         self.report.swapped_buffers = len(function.swaps)
+        self.report.recomputed_buffers = len(function.recomputes)
         self.report.story = story
         if self.log is not None and story is not None:
             self.log.plan(story)
@@ -85,7 +88,7 @@ class RunReport:
         """Steps take so long under lazy swaps, which did better than the plan."""
         self.report.step_s = step_s
         self.report.plan = None
-        self.report.swapped_buffers = 0
+        self.report.swapped_buffers = self.report.recomputed_buffers = 0
         self.report.outcome = "bootstrap"
 
     def step(self, step: MeasuredStep, counts: dict[str, int]) -> None:

@@ -112,8 +112,9 @@ class StepPlanner:
         profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)
         self._least = self._found_least(profile)
         self.profile = dataclasses.replace(profile, section_floors=self._least.sections)
+        # One device's plan says what is made again: clones are the graph's.
         self._others = {
-            device: profile_step(other, self._graph, fingerprint, min_bytes, leave)
+            device: profile_step(other, self._graph, fingerprint, min_bytes, leave).only_swaps()
             for device, other in traces.items()
             if device != self._devices.device and other.main_graph() == fingerprint
         }
@@ -180,7 +181,7 @@ class StepPlanner:
             budget_bytes = int((1 - _SPARE) * stats["budget_bytes"] / self._measured_to_simulated)
             try:
                 other = self._planned(budget_bytes, self._options.policy, profile, taken_bytes)
-            except (BudgetTooSmall, FarMemoryTooSmall):
+            except (ValueError, FarMemoryTooSmall):
                 continue
             taken_bytes += int(other.assignment.result.far_peak_bytes[0])
             known = set(function.order)
