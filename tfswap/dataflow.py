@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tfswap.grappler.graph import Node, StepGraph
-from tfswap.plan import Recompute
+from tfswap.plan import Recompute, again_name
 
 Tensor = tuple[str, int]
 """A node's name and the number of its output."""
@@ -46,3 +46,63 @@ class Dataflow:
     def maker(self, tensor: Tensor) -> Node:
         """The node that makes a tensor."""
         return self.graph.nodes[tensor[0]]
+
+
+def with_clones(graph: StepGraph, recompute: Recompute, ordinal: int) -> StepGraph:
+    """The graph as the pass has it after one recompute.
+
+    Args:
+        graph: Before that.
+        recompute: What is made again.
+        ordinal: Its place in the plan.
+    """
+    nodes = dict(graph.nodes)
+    touched: dict[Tensor, list[str]] = {}
+
+    def reads(tensor: Tensor) -> list[str]:
+        return touched.setdefault(tensor, list(graph.readers.get(tensor, ())))
+
+    def add(node: Node) -> None:
+        nodes[node.name] = node
+        for tensor in node.inputs:
+            if node.name not in reads(tensor):
+                reads(tensor).append(node.name)
+
+    cloned = set(recompute.nodes)
+    for name in recompute.nodes:
+        old = nodes[name]
+        inputs = tuple(
+            (again_name(source, ordinal), port) if source in cloned else (source, port)
+            for source, port in old.inputs
+        )
+        behind_a_clone = any(source in cloned for source, _ in old.inputs)
+        add(
+            replace(
+                old,
+                name=again_name(name, ordinal),
+                inputs=inputs,
+                controls=() if behind_a_clone else (recompute.trigger,),
+            )
+        )
+    node, _, port = recompute.tensor.rpartition(":")
+    root = graph.root(node, int(port))
+
+    def again(tensor: Tensor) -> Tensor:
+        clone = again_name(tensor[0], ordinal)
+        if tensor != root and clone not in nodes:
+            alias = nodes[tensor[0]]
+            inputs = (again(alias.inputs[0]), *alias.inputs[1:])
+            add(replace(alias, name=clone, inputs=inputs))
+        return clone, tensor[1]
+
+    for consumer in recompute.consumers:
+        old = nodes[consumer]
+        inputs = tuple(
+            again(tensor) if graph.root(*tensor) == root else tensor for tensor in old.inputs
+        )
+        for tensor in old.inputs:
+            if tensor not in inputs and consumer in reads(tensor):
+                reads(tensor).remove(consumer)
+        add(replace(old, inputs=inputs))
+    readers = {**graph.readers, **{tensor: tuple(names) for tensor, names in touched.items()}}
+    return replace(graph, nodes=nodes, readers=readers)

@@ -19,25 +19,23 @@ ASPLOS 2020, section 4.3), through ops that make the same from the same inputs a
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.dataflow import Dataflow, Tensor
-from tfswap.grappler.graph import Node, StepGraph
+from tfswap.dataflow import Dataflow, Tensor, with_clones
+from tfswap.grappler.graph import Node
 from tfswap.plan import Recompute, again_name
 from tfswap.profile import Profile, kept_activations
-from tfswap.timeline import Absence, Timeline, crosses_step_end
+from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, crosses_step_end
 
 # Ops that one tensor's making may take.
 _LONGEST_CHAIN = 24
 # What the step is given.
 _NOT_RUN = frozenset({"Const", "HostConst", "Placeholder", "_Arg", "_DeviceArg", "VarHandleOp"})
-_FOREVER = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -45,18 +43,18 @@ class Remaking:
     """How the tensor of an absence can be made again at its end.
 
     Attributes:
-        place: of the absence in its timeline.
+        absence: its number.
         bytes: of its buffer, which is free in between.
         nodes: names of the nodes that make it, in their order.
-        trigger_op: index of the op behind which they begin.
+        trigger: the op behind which they begin.
         cost_ns: how long they take.
         kept: sources that were freed before, with their bytes: they stay, or leave.
     """
 
-    place: int
+    absence: int
     bytes: int
     nodes: tuple[str, ...]
-    trigger_op: int
+    trigger: str
     cost_ns: int
     kept: tuple[tuple[Tensor, int], ...]
 
@@ -65,9 +63,19 @@ class Remaking:
         """Bytes of the sources that would be free without it."""
         return sum(size for _, size in self.kept)
 
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes that it frees in between, all in all."""
+        return self.bytes - self.kept_bytes
+
 
 class Remaker:
-    """Finds how tensors of one timeline can be made again, and makes the timeline with that.
+    """One step in which more and more tensors are made again.
+
+    Ops are numbered as in the timeline, clones behind them. Their times are those of the given
+    step, in which clones take none: `timeline` moves all that comes behind them. Absences are
+    numbered as in the timeline, those that clones bring behind them; one that a clone's reading
+    cuts in two keeps its number for the first part.
 
     Args:
         timeline: one unswapped step, with its dataflow.
@@ -82,52 +90,391 @@ class Remaker:
                 "this timeline does not say what its ops read, so nothing can be made again: take "
                 "one of a training, or policy='auto'"
             )
-        self._timeline = timeline
+        self._given = timeline
         self._flow: Dataflow = timeline.dataflow
-        self._op_of = {name: op for op, name in reversed(list(enumerate(timeline.op_names)))}
+        self._buffer_of = dict(self._flow.buffer_of)
+        self._tensors_in = defaultdict(list, {b: list(t) for b, t in self._flow.tensors_in.items()})
+        self._scratch_bytes = dict(self._flow.scratch_bytes)
+
+        self._names = list(timeline.op_names)
+        self._op_of = {name: op for op, name in reversed(list(enumerate(self._names)))}
+        self._like = list(range(len(self._names)))  # of a clone: the op of the step that it repeats
+        self._start_ns = timeline.op_start_ns.tolist()
+        self._end_ns = timeline.op_end_ns.tolist()
+        self._takes_ns = (timeline.op_end_ns - timeline.op_start_ns).tolist()
+        self._order = list(range(len(self._names)))
+        self._rank = list(self._order)
         self._triggers = np.flatnonzero(timeline.op_gateable)
 
-    def find(self, place: int) -> Remaking | None:
-        """How an absence's tensor can be made again; None if it cannot.
+        self._bytes = timeline.buffer_bytes.tolist()
+        self._free_ns = timeline.buffer_free_ns.tolist()
+        # Where it is an op's end: of which; and of a clone's buffer, which one makes it.
+        self._freed_by = [-1] * len(self._bytes)
+        self._made_by: list[int] = []
+
+        self._absences: dict[int, Absence] = dict(enumerate(timeline.absences))
+        self._crossing = {
+            number for number, a in self._absences.items() if crosses_step_end(timeline, a)
+        }
+        self._of_buffer: defaultdict[int, list[int]] = defaultdict(list)
+        for number, absence in self._absences.items():
+            self._of_buffer[absence.buffer].append(number)
+        self._next_absence = len(self._absences)
+
+    @property
+    def recomputes(self) -> tuple[Recompute, ...]:
+        """What is made again by now."""
+        return self._flow.recomputes
+
+    def find(self, number: int) -> Remaking | None:
+        """How an absence's tensor can be made again; None if it cannot (any more).
 
         Args:
-            place: of the absence in the timeline.
+            number: of the absence.
         """
-        timeline, absence = self._timeline, self._timeline.absences[place]
-        if absence.of_variable or absence.producer_op < 0 or crosses_step_end(timeline, absence):
+        absence = self._absences.get(number)
+        if absence is None or absence.of_variable or absence.producer_op < 0:
             return None
-        chain = _Chain(self._timeline, self._flow, self._op_of, absence)
-        node, _, port = absence.tensor.rpartition(":")
-        if (node, int(port)) not in self._flow.buffer_of or not chain.reach(node):
+        if number in self._crossing:
             return None
-        at_ns = timeline.op_start_ns[absence.before_op]
-        usable = self._triggers[self._triggers < absence.before_op]
-        usable = usable[timeline.op_end_ns[usable] <= at_ns]
-        usable = usable[timeline.op_context[usable] == absence.context]
-        if not len(usable):
+        node, port = _tensor(absence.tensor)
+        chain = _Chain(self, absence)
+        if (node, port) not in self._buffer_of or not chain.reach(node):
             return None
-        trigger = int(usable[np.argmax(timeline.op_end_ns[usable])])
+        trigger = self._trigger(absence)
+        if trigger is None:
+            return None
         return Remaking(
-            place,
-            int(timeline.buffer_bytes[absence.buffer]),
+            number,
+            self._bytes[absence.buffer],
             tuple(chain.nodes),
-            trigger,
-            sum(self._duration_ns(name) for name in chain.nodes),
-            tuple((tensor, self._bytes(tensor)) for tensor in chain.kept),
+            self._names[trigger],
+            sum(self._takes_ns[self._op_of[n]] for n in chain.nodes if n in self._op_of),
+            tuple((tensor, self._bytes[self._buffer_of[tensor]]) for tensor in chain.kept),
         )
 
-    def _duration_ns(self, node: str) -> int:
-        op = self._op_of.get(node)
-        if op is None:
-            return 0
-        return int(self._timeline.op_end_ns[op] - self._timeline.op_start_ns[op])
+    def _trigger(self, absence: Absence) -> int | None:
+        """The last op of those that have ended when the first late reader begins."""
+        given, before = self._given, absence.before_op
+        count = bisect_left(self._triggers, self._rank[before], key=self._rank.__getitem__)
+        usable = self._triggers[:count]
+        usable = usable[given.op_end_ns[usable] <= self._start_ns[before]]
+        usable = usable[given.op_context[usable] == absence.context]
+        return int(usable[np.argmax(given.op_end_ns[usable])]) if len(usable) else None
 
-    def _bytes(self, tensor: Tensor) -> int:
-        return int(self._timeline.buffer_bytes[self._flow.buffer_of[tensor]])
+    def state(self, root: Tensor, absence: Absence) -> str:
+        """Whether a tensor is "there" when an absence ends, was "freed" before that, or is "lost".
 
-    def apply(self, remaking: Remaking) -> Timeline:
-        """The step in which that is done; its dataflow has the clones."""
-        return _Insertion(self._timeline, self._flow, self._op_of, remaking).timeline()
+        What was freed could have been kept; what is lost was written over, or is not to be read.
+        """
+        made, buffer = self._op_of.get(root[0]), self._buffer_of.get(root)
+        if made is None:  # a constant, or what was taken in by another op
+            return "there" if self._flow.maker(root).op in _NOT_RUN else "lost"
+        if buffer is None:  # it stays through the step, or is too small to be listed
+            return "there"
+        if buffer in self._flow.fixed:
+            return "lost"
+        at_ns, at_rank = self._start_ns[absence.before_op], self._rank[absence.before_op]
+        for other in self._tensors_in[buffer]:
+            later = self._op_of.get(other[0])
+            if later is None or self._rank[later] <= self._rank[made]:
+                continue
+            if self._start_ns[later] < at_ns:
+                return "lost"  # written over
+        free_by = self._freed_by[buffer]
+        if free_by < 0:
+            return "there" if self._free_ns[buffer] >= at_ns else "freed"
+        end_ns = self._end_ns[free_by]
+        return "there" if end_ns >= at_ns and self._rank[free_by] >= at_rank else "freed"
+
+    def repeatable(self, node: Node, absence: Absence) -> bool:
+        """Whether a node may be run again for an absence."""
+        known = node.alias or node.name in self._op_of
+        return node.repeatable and node.context == absence.context and known
+
+    @property
+    def flow(self) -> Dataflow:
+        """Of the step, with the clones; its buffers and bytes as they were given."""
+        return self._flow
+
+    def apply(self, remaking: Remaking) -> None:
+        """Has the step do that."""
+        this = self._absences.pop(remaking.absence)
+        ordinal = len(self._flow.recomputes)
+        node, port = _tensor(this.tensor)
+        graph = self._flow.graph
+        readers = self._readers(remaking.nodes)
+        clones = self._insert(remaking, this, ordinal)
+        self._keep_sources(readers, clones)
+        new_buffer = self._make_buffers(remaking, this, readers, clones, ordinal)
+        self._cut_absences(remaking, this, readers, clones, ordinal)
+        self._move_absences(this, new_buffer, clones[node], f"{again_name(node, ordinal)}:{port}")
+        recompute = Recompute(this.tensor, remaking.nodes, remaking.trigger, this.consumers)
+        self._flow = dataclasses.replace(
+            self._flow,
+            graph=with_clones(graph, recompute, ordinal),
+            recomputes=(*self._flow.recomputes, recompute),
+        )
+
+    def _readers(self, nodes: tuple[str, ...]) -> dict[Tensor, list[str]]:
+        """Which of the nodes read which tensors: of the step, and of each other."""
+        graph, cloned = self._flow.graph, set(nodes)
+        readers: defaultdict[Tensor, list[str]] = defaultdict(list)
+        for name in nodes:
+            if name not in self._op_of:
+                continue
+            for source, port in graph.nodes[name].inputs:
+                # Aliases among the clones are read through.
+                while source in cloned and graph.nodes[source].alias and port == 0:
+                    source, port = graph.nodes[source].inputs[0]
+                tensor = (source, port) if source in cloned else graph.root(source, port)
+                if name not in readers[tensor]:
+                    readers[tensor].append(name)
+        return readers
+
+    def _insert(self, remaking: Remaking, this: Absence, ordinal: int) -> dict[str, int]:
+        """The clones' numbers, by the nodes that they repeat."""
+        clones = {}
+        at_ns = self._start_ns[this.before_op]
+        for name in remaking.nodes:
+            op = self._op_of.get(name)
+            if op is None:
+                continue
+            clone = clones[name] = len(self._names)
+            self._names.append(again_name(name, ordinal))
+            self._op_of[self._names[-1]] = clone
+            self._like.append(self._like[op])
+            self._start_ns.append(at_ns)
+            self._end_ns.append(at_ns)
+            self._takes_ns.append(self._takes_ns[op])
+            self._rank.append(0)
+            if name in self._scratch_bytes:
+                self._scratch_bytes[self._names[-1]] = self._scratch_bytes[name]
+        place = self._rank[this.before_op]
+        self._order[place:place] = clones.values()
+        for rank in range(place, len(self._order)):
+            self._rank[self._order[rank]] = rank
+        return clones
+
+    def _free_behind(self, buffer: int, clone: int) -> None:
+        """Keeps a buffer until a clone has ended."""
+        freed_by = self._freed_by[buffer]
+        if freed_by < 0:
+            if self._free_ns[buffer] > self._start_ns[clone]:
+                return
+        elif self._rank[freed_by] >= self._rank[clone]:
+            return
+        elif self._end_ns[freed_by] > self._start_ns[clone]:
+            return  # an op that was there before, and ends later
+        self._freed_by[buffer] = clone
+
+    def _keep_sources(self, readers: dict[Tensor, list[str]], clones: dict[str, int]) -> None:
+        for tensor, names in readers.items():
+            buffer = self._buffer_of.get(tensor)
+            if buffer is not None and tensor[0] not in clones:
+                for name in names:
+                    self._free_behind(buffer, clones[name])
+
+    def _make_buffers(
+        self,
+        remaking: Remaking,
+        this: Absence,
+        readers: dict[Tensor, list[str]],
+        clones: dict[str, int],
+        ordinal: int,
+    ) -> int:
+        """Where the clones put what they make; answers where the tensor is from now on."""
+        freed = self._free_ns[this.buffer], self._freed_by[this.buffer]
+        # Tensors that take the buffer over later do so where it is from now on.
+        at_rank = self._rank[this.before_op]
+        later = [
+            other
+            for other in self._tensors_in[this.buffer]
+            if other[0] in self._op_of and self._rank[self._op_of[other[0]]] >= at_rank
+        ]
+        self._freed_by[this.buffer] = this.after_op
+        again: dict[int, int] = {}  # by buffer, the one that the clones have instead
+        for name, clone in clones.items():
+            for port in range(len(self._flow.graph.nodes[name].plain)):
+                buffer = self._buffer_of.get((name, port))
+                if buffer is None:
+                    continue
+                last = max([clone, *(clones[n] for n in readers.get((name, port), ()))])
+                if buffer not in again:
+                    again[buffer] = self._new_buffer(self._bytes[buffer], clone, last)
+                new = again[buffer]
+                self._free_behind(new, last)
+                if f"{name}:{port}" == this.tensor:
+                    self._free_ns[new], self._freed_by[new] = freed
+                tensor = (again_name(name, ordinal), port)
+                self._buffer_of[tensor] = new
+                self._tensors_in[new].append(tensor)
+            if name in self._scratch_bytes:
+                self._new_buffer(self._scratch_bytes[name], clone, clone)
+        new = again[this.buffer]
+        for other in later:
+            self._tensors_in[this.buffer].remove(other)
+            self._tensors_in[new].append(other)
+            self._buffer_of[other] = new
+        return new
+
+    def _new_buffer(self, size: int, clone: int, freed_by: int) -> int:
+        self._bytes.append(size)
+        self._free_ns.append(0)
+        self._freed_by.append(freed_by)
+        self._made_by.append(clone)
+        return len(self._bytes) - 1
+
+    def _cut_absences(
+        self,
+        remaking: Remaking,
+        this: Absence,
+        readers: dict[Tensor, list[str]],
+        clones: dict[str, int],
+        ordinal: int,
+    ) -> None:
+        """What the clones read is used once more."""
+        at_ns, at_rank = self._start_ns[this.before_op], self._rank[this.before_op]
+        kept = {tensor for tensor, _ in remaking.kept}
+        for tensor, names in readers.items():
+            buffer = self._buffer_of.get(tensor)
+            if buffer is None or tensor[0] in clones:
+                continue
+            text = f"{tensor[0]}:{tensor[1]}"
+            consumers = tuple(again_name(name, ordinal) for name in names)
+            first, last = clones[names[0]], clones[names[-1]]
+            for number in list(self._of_buffer[buffer]):
+                absence = self._absences.get(number)
+                if absence is None or absence.tensor != text or number in self._crossing:
+                    continue
+                if self._rank[absence.after_op] >= at_rank:
+                    continue
+                late = absence.consumers
+                if self._rank[absence.before_op] < self._rank[first]:
+                    self._absences[number] = dataclasses.replace(
+                        absence, consumers=(*late, *consumers)
+                    )
+                elif self._end_ns[absence.after_op] <= at_ns:
+                    self._absences[number] = dataclasses.replace(
+                        absence, before_op=first, consumers=(*consumers, *late)
+                    )
+                    if absence.before_op != this.before_op:
+                        self._add(dataclasses.replace(absence, after_op=last))
+            if tensor in kept:
+                self._add_kept(tensor, first, consumers, this)
+
+    def _add(self, absence: Absence) -> None:
+        self._absences[self._next_absence] = absence
+        self._of_buffer[absence.buffer].append(self._next_absence)
+        self._next_absence += 1
+
+    def _add_kept(
+        self, tensor: Tensor, first: int, consumers: tuple[str, ...], this: Absence
+    ) -> None:
+        """A source that would have been freed is absent until the clones read it."""
+        maker, buffer = self._flow.maker(tensor), self._buffer_of[tensor]
+        if not maker.producer or not maker.plain[tensor[1]]:
+            return
+        if self._bytes[buffer] < self._flow.min_bytes:
+            return
+        graph, rank = self._flow.graph, self._rank
+        known = (self._op_of.get(name) for name in graph.readers_through_aliases(*tensor))
+        users = [op for op in known if op is not None and rank[op] < rank[first]]
+        producer = self._op_of[tensor[0]]
+        after = max([producer, *users], key=lambda op: (self._end_ns[op], rank[op]))
+        if self._end_ns[after] > self._start_ns[first] or rank[after] < rank[producer]:
+            return
+        self._add(
+            Absence(
+                buffer=buffer,
+                tensor=f"{tensor[0]}:{tensor[1]}",
+                producer_op=producer,
+                after_op=after,
+                before_op=first,
+                consumers=consumers,
+                context=this.context,
+            )
+        )
+
+    def _move_absences(self, this: Absence, buffer: int, clone: int, tensor: str) -> None:
+        """The tensor's later absences are its clone's; earlier ones end for earlier readers."""
+        at_rank, late = self._rank[this.before_op], set(this.consumers)
+        for number in list(self._of_buffer[this.buffer]):
+            absence = self._absences.get(number)
+            if absence is None:
+                continue
+            if self._rank[absence.after_op] >= at_rank:
+                if absence.tensor == this.tensor:
+                    absence = dataclasses.replace(absence, tensor=tensor, producer_op=clone)
+                self._absences[number] = dataclasses.replace(absence, buffer=buffer)
+                self._of_buffer[this.buffer].remove(number)
+                self._of_buffer[buffer].append(number)
+            elif absence.tensor == this.tensor:
+                early = tuple(name for name in absence.consumers if name not in late)
+                self._absences[number] = dataclasses.replace(absence, consumers=early)
+
+    def timeline(self) -> Timeline:
+        """The step with all clones, whose time everything behind them has moved by."""
+        given = self._given
+        if not self._made_by and not self._flow.recomputes[len(given.recomputes) :]:
+            return given
+        order = np.array(self._order)
+        like = np.array(self._like)[order]
+        takes_ns = np.array(self._takes_ns, dtype=np.int64)
+        inserted_ns = np.where(np.arange(len(takes_ns)) >= len(given.op_names), takes_ns, 0)
+        behind_ns = np.cumsum(inserted_ns[order]) - inserted_ns[order]
+        start_ns = np.array(self._start_ns, dtype=np.int64)[order] + behind_ns
+        shift = _Shift(order, np.array(self._start_ns, dtype=np.int64), inserted_ns)
+        is_clone = order >= len(given.op_names)
+        end_ns = start_ns + takes_ns[order]
+        later_ns = shift.before(np.array(self._end_ns, dtype=np.int64)[order])
+        end_ns = np.where(is_clone, end_ns, np.maximum(end_ns, later_ns))
+        rank = self._rank
+        made_ns = [start_ns[rank[op]] for op in self._made_by]
+        free_ns = shift.before(np.array(self._free_ns, dtype=np.int64))
+        for buffer, op in enumerate(self._freed_by):
+            if op >= 0:
+                free_ns[buffer] = end_ns[rank[op]]
+        return Timeline(
+            op_names=tuple(self._names[op] for op in self._order),
+            op_start_ns=start_ns,
+            op_end_ns=end_ns,
+            op_gateable=given.op_gateable[like],
+            op_context=given.op_context[like],
+            resident_bytes=given.resident_bytes,
+            buffer_bytes=np.array(self._bytes, dtype=np.int64),
+            buffer_alloc_ns=np.concatenate(
+                [shift.at(given.buffer_alloc_ns), np.array(made_ns, dtype=np.int64)]
+            ),
+            buffer_free_ns=free_ns,
+            absences=self._listed_absences(),
+            step_ns=given.step_ns + int(inserted_ns.sum()),
+            op_types=tuple(given.op_types[op] for op in like) if given.op_types else (),
+            dataflow=dataclasses.replace(
+                self._flow,
+                buffer_of=dict(self._buffer_of),
+                scratch_bytes=dict(self._scratch_bytes),
+            ),
+        )
+
+    def _listed_absences(self) -> tuple[Absence, ...]:
+        """With places in the step instead of numbers; those of a buffer in the order of time."""
+        rank = self._rank
+        listed = [
+            Absence(
+                a.buffer,
+                a.tensor,
+                a.producer_op if a.producer_op < 0 else rank[a.producer_op],
+                rank[a.after_op],
+                rank[a.before_op],
+                a.consumers,
+                a.context,
+                a.users,
+            )
+            for a in self._absences.values()
+        ]
+        listed.sort(key=lambda a: (a.after_op >= a.before_op, a.after_op))
+        return tuple(listed)
 
 
 def remade_profile(profile: Profile, timeline: Timeline | None) -> Profile:
@@ -142,7 +489,7 @@ def remade_profile(profile: Profile, timeline: Timeline | None) -> Profile:
     large = {profile.timeline.op_names[op] for op in profile.large_ops}
     clones = {
         again_name(node, ordinal)
-        for ordinal, recompute in enumerate(timeline.dataflow.recomputes)
+        for ordinal, recompute in enumerate(timeline.recomputes)
         for node in recompute.nodes
     }
     return dataclasses.replace(
@@ -158,371 +505,70 @@ def remade_profile(profile: Profile, timeline: Timeline | None) -> Profile:
 class _Chain:
     """The nodes that make a tensor from what is there when an absence ends."""
 
-    def __init__(
-        self, timeline: Timeline, flow: Dataflow, op_of: dict[str, int], absence: Absence
-    ) -> None:
-        self._timeline = timeline
-        self._flow = flow
-        self._op_of = op_of
+    def __init__(self, remaker: Remaker, absence: Absence) -> None:
+        self._remaker = remaker
+        self._graph = remaker.flow.graph
         self._absence = absence
-        self._at_ns = int(timeline.op_start_ns[absence.before_op])
+        self._tried: set[str] = set()
         self.nodes: list[str] = []
         self.kept: list[Tensor] = []
-        self._tried: set[str] = set()
 
     def reach(self, name: str) -> bool:
         """Adds a node, behind those that it needs; says whether that can be."""
         if name in self.nodes:
             return True
-        node = self._flow.graph.nodes[name]
-        if not self._repeatable(node) or name in self._tried or len(self._tried) > _LONGEST_CHAIN:
+        node = self._graph.nodes[name]
+        if name in self._tried or len(self._tried) > _LONGEST_CHAIN:
+            return False
+        if not self._remaker.repeatable(node, self._absence):
             return False
         self._tried.add(name)
         for source, port in node.inputs:
-            root = self._flow.graph.root(source, port)
-            state = self._state(root)
+            root = self._graph.root(source, port)
+            state = self._remaker.state(root, self._absence)
             if state == "there" or root in self.kept:
                 continue
-            before = len(self.nodes), len(self.kept)
+            nodes, kept = len(self.nodes), len(self.kept)
             if self.reach(source):
                 continue
-            del self.nodes[before[0] :], self.kept[before[1] :]
+            del self.nodes[nodes:], self.kept[kept:]
             if state == "lost":
                 return False
             self.kept.append(root)
         self.nodes.append(name)
         return len(self.nodes) <= _LONGEST_CHAIN
 
-    def _repeatable(self, node: Node) -> bool:
-        return (
-            node.repeatable
-            and node.context == self._absence.context
-            and (node.alias or node.name in self._op_of)
-        )
 
-    def _state(self, root: Tensor) -> str:
-        """Whether a source is there, was freed and could have stayed, or is lost."""
-        made = self._op_of.get(root[0])
-        buffer = self._flow.buffer_of.get(root)
-        if made is None:  # a constant, or what was taken in by another op
-            return "there" if self._flow.maker(root).op in _NOT_RUN else "lost"
-        if buffer is None:  # it stays through the step, or is too small to be listed
-            return "there"
-        if buffer in self._flow.fixed:
-            return "lost"
-        start_ns = self._timeline.op_start_ns
-        for other in self._flow.tensors_in[buffer]:
-            later = self._op_of.get(other[0])
-            if later is not None and made < later and start_ns[later] < self._at_ns:
-                return "lost"  # written over
-        if int(self._timeline.buffer_free_ns[buffer]) >= self._at_ns:
-            return "there"
-        return "freed"
-
-
-class _Insertion:
-    """A timeline with the clones of one remaking."""
-
-    def __init__(
-        self, timeline: Timeline, flow: Dataflow, op_of: dict[str, int], remaking: Remaking
-    ) -> None:
-        self._old = timeline
-        self._flow = flow
-        self._op_of = op_of
-        self._remaking = remaking
-        self._absence = timeline.absences[remaking.place]
-        self._ordinal = len(flow.recomputes)
-        self._at = self._absence.before_op
-        self._at_ns = int(timeline.op_start_ns[self._at])
-        self._node, _, port = self._absence.tensor.rpartition(":")
-        self._port = int(port)
-        self._names = [n for n in remaking.nodes if not flow.graph.nodes[n].alias or n in op_of]
-        self._starts: dict[str, int] = {}
-        self._ends: dict[str, int] = {}
-        at_ns = self._at_ns
-        for name in self._names:
-            self._starts[name] = at_ns
-            op = op_of[name]
-            at_ns += int(timeline.op_end_ns[op] - timeline.op_start_ns[op])
-            self._ends[name] = at_ns
-        self._delay_ns = at_ns - self._at_ns
-
-    def timeline(self) -> Timeline:
-        self._list_readers()
-        self._make_buffers()
-        old, at, count = self._old, self._at, len(self._names)
-        sources = [self._op_of[name] for name in self._names]
-
-        def inserted(values: NDArray[Any], new: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-            return np.concatenate([values[:at], np.asarray(new, dtype=values.dtype), values[at:]])
-
-        start_ns, end_ns = old.op_start_ns.copy(), old.op_end_ns.copy()
-        start_ns[at:] += self._delay_ns
-        end_ns[end_ns > self._at_ns] += self._delay_ns
-        end_ns[at:] = start_ns[at:] + (old.op_end_ns[at:] - old.op_start_ns[at:])
-        recompute = Recompute(
-            self._absence.tensor,
-            self._remaking.nodes,
-            old.op_names[self._remaking.trigger_op],
-            self._absence.consumers,
-        )
-        clones = [again_name(name, self._ordinal) for name in self._names]
-        types = old.op_types
-        if types:
-            types = (*types[:at], *(types[op] for op in sources), *types[at:])
-        flow = dataclasses.replace(
-            self._flow,
-            graph=with_clones(self._flow.graph, recompute, self._ordinal),
-            buffer_of={**self._flow.buffer_of, **self._new_tensors},
-            scratch_bytes={
-                **self._flow.scratch_bytes,
-                **{
-                    clone: self._flow.scratch_bytes[name]
-                    for clone, name in zip(clones, self._names, strict=True)
-                    if name in self._flow.scratch_bytes
-                },
-            },
-            recomputes=(*self._flow.recomputes, recompute),
-        )
-        return Timeline(
-            op_names=(*old.op_names[:at], *clones, *old.op_names[at:]),
-            op_start_ns=inserted(start_ns, [self._starts[n] for n in self._names]),
-            op_end_ns=inserted(end_ns, [self._ends[n] for n in self._names]),
-            op_gateable=inserted(old.op_gateable, old.op_gateable[sources]),
-            op_context=inserted(old.op_context, old.op_context[sources]),
-            resident_bytes=old.resident_bytes,
-            buffer_bytes=np.concatenate([old.buffer_bytes, self._bytes]).astype(np.int64),
-            buffer_alloc_ns=np.concatenate([self._alloc_ns, self._new_alloc_ns]).astype(np.int64),
-            buffer_free_ns=np.concatenate([self._free_ns, self._new_free_ns]).astype(np.int64),
-            absences=self._absences(count),
-            step_ns=old.step_ns + self._delay_ns,
-            op_types=types,
-            dataflow=flow,
-        )
-
-    def _list_readers(self) -> None:
-        """Which clones read which tensors of the step, and of each other."""
-        graph, cloned = self._flow.graph, set(self._remaking.nodes)
-        self._readers: defaultdict[Tensor, list[str]] = defaultdict(list)
-        for name in self._names:
-            for source, port in graph.nodes[name].inputs:
-                # Aliases among the clones are read through.
-                while source in cloned and graph.nodes[source].alias and port == 0:
-                    source, port = graph.nodes[source].inputs[0]
-                tensor = (source, port) if source in cloned else graph.root(source, port)
-                if name not in self._readers[tensor]:
-                    self._readers[tensor].append(name)
-
-    def _make_buffers(self) -> None:
-        old, graph, cloned = self._old, self._flow.graph, set(self._remaking.nodes)
-        after_ns = int(old.op_end_ns[self._absence.after_op])
-        later_ns = old.buffer_alloc_ns >= self._at_ns
-        self._alloc_ns = old.buffer_alloc_ns + np.where(later_ns, self._delay_ns, 0)
-        stays = (old.buffer_free_ns > self._at_ns) & (old.buffer_free_ns < _FOREVER)
-        self._free_ns = old.buffer_free_ns + np.where(stays, self._delay_ns, 0)
-        freed_ns = int(self._free_ns[self._absence.buffer])
-        self._free_ns[self._absence.buffer] = after_ns
-        for tensor, readers in self._readers.items():
-            buffer = self._flow.buffer_of.get(tensor)
-            if buffer is not None and tensor[0] not in cloned:
-                until_ns = max(self._ends[name] for name in readers)
-                self._free_ns[buffer] = max(self._free_ns[buffer], until_ns)
-
-        size: list[int] = []
-        alloc_ns: list[int] = []
-        free_ns: list[int] = []
-        self._new_tensors: dict[Tensor, int] = {}
-        again: dict[int, int] = {}  # by buffer, the one that the clones have instead
-        first = len(old.buffer_bytes)
-        for name in self._names:
-            for port in range(len(graph.nodes[name].plain)):
-                buffer = self._flow.buffer_of.get((name, port))
-                if buffer is None:
-                    continue
-                last = [self._ends[n] for n in self._readers.get((name, port), ())]
-                until_ns = max([self._ends[name], *last])
-                if (name, port) == (self._node, self._port):
-                    until_ns = freed_ns
-                if buffer not in again:
-                    again[buffer] = first + len(size)
-                    size.append(int(old.buffer_bytes[buffer]))
-                    alloc_ns.append(self._starts[name])
-                    free_ns.append(until_ns)
-                new = again[buffer]
-                free_ns[new - first] = max(free_ns[new - first], until_ns)
-                self._new_tensors[again_name(name, self._ordinal), port] = new
-            scratch = self._flow.scratch_bytes.get(name, 0)
-            if scratch:
-                size.append(scratch)
-                alloc_ns.append(self._starts[name])
-                free_ns.append(self._ends[name])
-        self._bytes, self._new_alloc_ns, self._new_free_ns = size, alloc_ns, free_ns
-        self._new_buffer = again[self._absence.buffer]
-        # Tensors that take the buffer over later do so where it is now.
-        for other in self._flow.tensors_in[self._absence.buffer]:
-            op = self._op_of.get(other[0])
-            if op is not None and op >= self._at:
-                self._new_tensors[other] = self._new_buffer
-
-    def _absences(self, count: int) -> tuple[Absence, ...]:
-        at, this = self._at, self._absence
-        position = {name: at + place for place, name in enumerate(self._names)}
-        clone_op = position[self._node]
-        read = {
-            f"{node}:{port}": (sorted(position[n] for n in names), names)
-            for (node, port), names in self._readers.items()
-            if node not in self._remaking.nodes
-        }
-        made: list[Absence] = []
-        for place, absence in enumerate(self._old.absences):
-            if place == self._remaking.place:
-                continue
-            moved = _moved(absence, at, count)
-            if absence.buffer == this.buffer:
-                moved = self._of_this_buffer(absence, moved, clone_op)
-            readers = read.get(absence.tensor)
-            if readers is None:
-                made.append(moved)
-                continue
-            ops, names = readers
-            clones = tuple(again_name(name, self._ordinal) for name in names)
-            if crosses_step_end(self._old, absence) or absence.after_op >= at:
-                made.append(moved)
-            elif absence.before_op < at:
-                consumers = (*moved.consumers, *clones)
-                made.append(dataclasses.replace(moved, consumers=consumers))
-            elif self._old.op_end_ns[absence.after_op] <= self._at_ns:
-                consumers = (*clones, *moved.consumers)
-                made.append(dataclasses.replace(moved, before_op=ops[0], consumers=consumers))
-                if absence.before_op > at:
-                    made.append(dataclasses.replace(moved, after_op=ops[-1]))
-            else:  # an op that still runs when the clones begin
-                made.append(moved)
-        for kept in self._absences_of_kept(read):
-            made = _in_order(made, kept)
-        return tuple(made)
-
-    def _of_this_buffer(self, absence: Absence, moved: Absence, clone_op: int) -> Absence:
-        this = self._absence
-        if absence.after_op >= self._at:
-            moved = dataclasses.replace(moved, buffer=self._new_buffer)
-            if absence.tensor == this.tensor:
-                clone = again_name(self._node, self._ordinal)
-                moved = dataclasses.replace(
-                    moved, tensor=f"{clone}:{self._port}", producer_op=clone_op
-                )
-            return moved
-        if absence.tensor == this.tensor:
-            late = set(this.consumers)
-            early = tuple(name for name in absence.consumers if name not in late)
-            return dataclasses.replace(moved, consumers=early)
-        return moved
-
-    def _absences_of_kept(self, read: dict[str, tuple[list[int], list[str]]]) -> Iterable[Absence]:
-        """Sources that would have been freed are absent until the clones read them."""
-        old = self._old
-        for (node, port), size in self._remaking.kept:
-            maker = self._flow.maker((node, port))
-            buffer = self._flow.buffer_of[node, port]
-            if not maker.producer or not maker.plain[port] or size < self._flow.min_bytes:
-                continue
-            readers = self._flow.graph.readers_through_aliases(node, port)
-            users = [self._op_of[r] for r in readers if r in self._op_of]
-            users = [op for op in users if op < self._at]
-            producer = self._op_of[node]
-            after = max([producer, *users], key=lambda op: (int(old.op_end_ns[op]), op))
-            if old.op_end_ns[after] > self._at_ns or after < producer:
-                continue
-            ops, names = read[f"{node}:{port}"]
-            yield Absence(
-                buffer=buffer,
-                tensor=f"{node}:{port}",
-                producer_op=producer,
-                after_op=after,
-                before_op=ops[0],
-                consumers=tuple(again_name(name, self._ordinal) for name in names),
-                context=self._absence.context,
-            )
-
-
-def _moved(absence: Absence, at: int, count: int) -> Absence:
-    """The same with so many ops inserted."""
-    if max(absence.producer_op, absence.after_op, absence.before_op) < at:
-        return absence
-    return Absence(
-        absence.buffer,
-        absence.tensor,
-        absence.producer_op + (count if absence.producer_op >= at else 0),
-        absence.after_op + (count if absence.after_op >= at else 0),
-        absence.before_op + (count if absence.before_op >= at else 0),
-        absence.consumers,
-        absence.context,
-        absence.users,
-    )
-
-
-def _in_order(absences: Sequence[Absence], new: Absence) -> list[Absence]:
-    """With one more, those of its buffer in the order of time."""
-    others = [absence for absence in absences if absence.buffer != new.buffer]
-    same = [absence for absence in absences if absence.buffer == new.buffer]
-    return others + sorted([*same, new], key=lambda a: (a.after_op >= a.before_op, a.after_op))
-
-
-def with_clones(graph: StepGraph, recompute: Recompute, ordinal: int) -> StepGraph:
-    """The graph as the pass has it after one recompute.
+class _Shift:
+    """How much later than in the given step things are.
 
     Args:
-        graph: Before that.
-        recompute: What is made again.
-        ordinal: Its place in the plan.
+        order: numbers of ops, clones among them.
+        start_ns: of ops, in the given step.
+        inserted_ns: how long clones take, and 0 for others.
     """
-    nodes = dict(graph.nodes)
-    touched: dict[Tensor, list[str]] = {}
 
-    def reads(tensor: Tensor) -> list[str]:
-        return touched.setdefault(tensor, list(graph.readers.get(tensor, ())))
+    def __init__(
+        self, order: NDArray[np.int64], start_ns: NDArray[np.int64], inserted_ns: NDArray[np.int64]
+    ) -> None:
+        clones = order[inserted_ns[order] > 0]
+        self._at_ns = np.sort(start_ns[clones])
+        by_start = clones[np.argsort(start_ns[clones], kind="stable")]
+        self._later_ns = np.concatenate([[0], np.cumsum(inserted_ns[by_start])]).astype(np.int64)
 
-    def add(node: Node) -> None:
-        nodes[node.name] = node
-        for tensor in node.inputs:
-            if node.name not in reads(tensor):
-                reads(tensor).append(node.name)
+    def before(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ends and frees: what clones begin at still comes before them."""
+        return self._moved(times_ns, "left")
 
-    cloned = set(recompute.nodes)
-    for name in recompute.nodes:
-        old = nodes[name]
-        inputs = tuple(
-            (again_name(source, ordinal), port) if source in cloned else (source, port)
-            for source, port in old.inputs
-        )
-        behind_a_clone = any(source in cloned for source, _ in old.inputs)
-        add(
-            dataclasses.replace(
-                old,
-                name=again_name(name, ordinal),
-                inputs=inputs,
-                controls=() if behind_a_clone else (recompute.trigger,),
-            )
-        )
-    node, _, port = recompute.tensor.rpartition(":")
-    root = graph.root(node, int(port))
+    def at(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Allocations: those come behind the clones that begin then."""
+        return self._moved(times_ns, "right")
 
-    def again(tensor: Tensor) -> Tensor:
-        clone = again_name(tensor[0], ordinal)
-        if tensor != root and clone not in nodes:
-            alias = nodes[tensor[0]]
-            inputs = (again(alias.inputs[0]), *alias.inputs[1:])
-            add(dataclasses.replace(alias, name=clone, inputs=inputs))
-        return clone, tensor[1]
+    def _moved(self, times_ns: NDArray[np.int64], side: str) -> NDArray[np.int64]:
+        later_ns = self._later_ns[np.searchsorted(self._at_ns, times_ns, side=side)]  # type: ignore[call-overload]
+        return np.where(times_ns == OUTLIVES_STEP_NS, times_ns, times_ns + later_ns)
 
-    for consumer in recompute.consumers:
-        old = nodes[consumer]
-        inputs = tuple(
-            again(tensor) if graph.root(*tensor) == root else tensor for tensor in old.inputs
-        )
-        for tensor in old.inputs:
-            if tensor not in inputs and consumer in reads(tensor):
-                reads(tensor).remove(consumer)
-        add(dataclasses.replace(old, inputs=inputs))
-    readers = {**graph.readers, **{tensor: tuple(names) for tensor, names in touched.items()}}
-    return dataclasses.replace(graph, nodes=nodes, readers=readers)
+
+def _tensor(text: str) -> Tensor:
+    node, _, port = text.rpartition(":")
+    return node, int(port)

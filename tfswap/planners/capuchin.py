@@ -69,7 +69,9 @@ def plan_swaps(
         again = choice.made_again() if time.monotonic() < deadline_s else None
         if again is None:
             break
-        step = Remaker(step).apply(again)
+        remaker = Remaker(step)
+        remaker.apply(again)
+        step = remaker.timeline()
     load, gaps, in_ns = choice.swaps()
     decision = _with_feedback(step, machine, budget_bytes, load, gaps, in_ns, deadline_s)
     return decision if step is timeline else replace(decision, timeline=step)
@@ -108,9 +110,9 @@ class _Choice:
             if i in chosen or not self._crowded_in(i):
                 continue
             remaking = remaker.find(int(self._gaps.absence[i]))
-            if remaking is None or remaking.bytes <= remaking.kept_bytes:
+            if remaking is None or remaking.freed_bytes <= 0:
                 continue
-            ns_per_byte = remaking.cost_ns / (remaking.bytes - remaking.kept_bytes)
+            ns_per_byte = remaking.cost_ns / remaking.freed_bytes
             if ns_per_byte < best_ns:
                 best, best_ns = remaking, ns_per_byte
         waits = [i for i in self._order if i not in chosen and self._crowded_in(i)]

@@ -21,20 +21,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tfswap.planners import greedy
-from tfswap.planners.decision import BudgetTooSmall, Decision, copying_ns, cost
+from tfswap.planners.decision import LEAST_BYTES, BudgetTooSmall, Decision, copying_ns, cost
 from tfswap.planners.improve import holds_on_a_slow_link
-from tfswap.recompute import Remaker, Remaking
+from tfswap.planners.load import Gaps, OpLoad
+from tfswap.recompute import Remaker
 from tfswap.simulator import Link, core_tiers
-from tfswap.timeline import Absence, Timeline
+from tfswap.timeline import Timeline
 
 POLICY = "joint"
 
 _AGAIN = "+recompute"
-# Parts of what pays by the ratio alone that are tried.
-_PARTS = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0)
+# Parts of what pays by the ratio alone that are tried, in this order: with fewer swaps, planning is
+# faster.
+_PARTS = (1.0, 0.5, 0.75, 0.25, 0.375, 0.125, 0.0625)
 # Of the time that copies take: what takes longer to make again is left to the link.
 _DEAREST = 4.0
+# What others made again have made so much dearer than it was is left out.
+_MUCH_DEARER = 1.5
 _MOST_ROUNDS = 6
+_MOST_DROPS = 8
 # Waits below this part of the step are not worth a search.
 _NEGLIGIBLE = 0.0005
 
@@ -83,7 +88,12 @@ def relieved(
         )
         if spared_ns <= _NEGLIGIBLE * step.step_ns:
             break
-        better = _best_part(best, step, machine, budget_bytes, deadline_s, must_hold)
+        better = None
+        for places in (_swapped(best), _crowding(best, step, budget_bytes)):
+            offers = _offers(places, step, machine)
+            better = better or _best_part(
+                best, step, offers, machine, budget_bytes, deadline_s, must_hold
+            )
         if better is None:
             break
         best = better
@@ -92,9 +102,9 @@ def relieved(
 
 @dataclass(frozen=True)
 class _Offer:
-    """A swap that something made again could stand for."""
+    """An absence whose tensor could be made again."""
 
-    absence: Absence
+    absence: int
     cost_ns: int
     ratio: float
 
@@ -102,33 +112,108 @@ class _Offer:
 def _best_part(
     decision: Decision,
     timeline: Timeline,
+    offers: Sequence[_Offer],
     machine: Link,
     budget_bytes: int,
     deadline_s: float,
     must_hold: bool,
 ) -> Decision | None:
-    offers = _offers(decision, timeline, machine)
-    counts = {max(round(part * len(offers)), 1) for part in _PARTS}
-    best, least, step = None, cost(decision.result, machine), timeline
+    search = _Search(timeline, machine, budget_bytes, must_hold, decision)
+    counts = [max(round(part * len(offers)), 1) for part in _PARTS]
+    remaker, taken = Remaker(timeline), []
+    steps: dict[int, tuple[Timeline, Sequence[_Offer]]] = {}
     for number, offer in enumerate(offers, start=1):
+        if _take(remaker, offer):
+            taken.append(offer)
+        if number in counts and taken:
+            steps[number] = remaker.timeline(), tuple(taken)
+    for count in dict.fromkeys(counts):
+        if count in steps and time.monotonic() < deadline_s:
+            search.look_at(*steps[count])
+    # Some may have become superfluous by what came behind them.
+    dearest = sorted(search.taken, key=lambda offer: -offer.cost_ns)[:_MOST_DROPS]
+    for offer in dearest:
         if time.monotonic() > deadline_s:
             break
-        remaker = Remaker(step)
-        remaking = _find(remaker, step, offer)
-        if remaking is not None:
-            step = remaker.apply(remaking)
-        if number not in counts or step is timeline:
-            continue
-        trial = _with_swaps(step, machine, budget_bytes)
-        if trial is None or cost(trial.result, machine) >= least:
-            continue
-        if not must_hold or holds_on_a_slow_link(trial.swaps, step, machine, budget_bytes):
-            best, least = trial, cost(trial.result, machine)
-    return None if best is None else replace(best, policy=decision.policy.split("+")[0] + _AGAIN)
+        remaker, left = Remaker(timeline), [o for o in search.taken if o is not offer]
+        if left and all([_take(remaker, each) for each in left]):
+            search.look_at(remaker.timeline(), left)
+    if search.best is decision:
+        return None
+    return replace(search.best, policy=decision.policy.split("+")[0] + _AGAIN)
 
 
-def _offers(decision: Decision, timeline: Timeline, machine: Link) -> Sequence[_Offer]:
-    """What could be made again instead of swapped, what spares most for its time first."""
+class _Search:
+    """The best plan so far, and what is made again in it.
+
+    Attributes:
+        best: the plan.
+        taken: the offers of what it makes again.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        machine: Link,
+        budget_bytes: int,
+        must_hold: bool,
+        decision: Decision,
+    ) -> None:
+        self._timeline = timeline
+        self._machine = machine
+        self._budget_bytes = budget_bytes
+        self._must_hold = must_hold
+        self.best = decision
+        self.taken: Sequence[_Offer] = ()
+
+    def look_at(self, step: Timeline, taken: Sequence[_Offer]) -> None:
+        """Plans swaps for a step in which some offers are taken."""
+        machine = self._machine
+        try:
+            trial = greedy.plan_swaps(step, machine, self._budget_bytes)
+        except BudgetTooSmall:
+            return
+        within = trial.result.peak_bytes <= self._budget_bytes
+        if not within or cost(trial.result, machine) >= cost(self.best.result, machine):
+            return
+        if self._must_hold:
+            if not holds_on_a_slow_link(trial.swaps, step, machine, self._budget_bytes):
+                return
+        self.best, self.taken = replace(trial, timeline=step), tuple(taken)
+
+
+def _take(remaker: Remaker, offer: _Offer) -> bool:
+    """Has it made again, unless others have made that impossible or much dearer."""
+    remaking = remaker.find(offer.absence)
+    if remaking is None or remaking.cost_ns > _MUCH_DEARER * offer.cost_ns:
+        return False
+    remaker.apply(remaking)
+    return True
+
+
+def _swapped(decision: Decision) -> dict[int, bool]:
+    """The absences that are put to use, and whether the tensor is copied out for each."""
+    copied = (bool(times[0] >= 0) for times in decision.result.swap_times())
+    return dict(zip((swap.absence for swap in decision.swaps), copied, strict=True))
+
+
+def _crowding(decision: Decision, timeline: Timeline, budget_bytes: int) -> dict[int, bool]:
+    """Other absences where the load would be above the budget: their tensors crowd others out."""
+    load = OpLoad.of(timeline)
+    gaps = Gaps.of(timeline, load, LEAST_BYTES)
+    crowded = gaps.absence[gaps.areas(load.bytes > budget_bytes) > 0].tolist()
+    used = {swap.absence for swap in decision.swaps}
+    return {place: True for place in crowded if place not in used}
+
+
+def _offers(places: dict[int, bool], timeline: Timeline, machine: Link) -> Sequence[_Offer]:
+    """What could be made again instead of swapped, what spares most for its time first.
+
+    Args:
+        places: of absences; whether a swap of it takes a copy out.
+        timeline: the step.
+        machine: speeds of the link.
+    """
     remaker, link = Remaker(timeline), core_tiers(machine)[0]
 
     def link_ns(size_bytes: int, out: bool) -> int:
@@ -136,40 +221,13 @@ def _offers(decision: Decision, timeline: Timeline, machine: Link) -> Sequence[_
         return int(moved_ns) + copying_ns(machine, out * size_bytes, size_bytes)
 
     offers = []
-    for swap, times in zip(decision.swaps, decision.result.swap_times(), strict=True):
-        remaking = remaker.find(swap.absence)
+    for place, out in places.items():
+        remaking = remaker.find(place)
         if remaking is None:
             continue
-        spared_ns = link_ns(remaking.bytes, bool(times[0] >= 0))
+        spared_ns = link_ns(remaking.bytes, out)
         spared_ns -= sum(link_ns(size, True) for _, size in remaking.kept)
         if spared_ns <= 0 or remaking.cost_ns > _DEAREST * spared_ns:
             continue
-        absence = timeline.absences[swap.absence]
-        offers.append(_Offer(absence, remaking.cost_ns, remaking.cost_ns / spared_ns))
+        offers.append(_Offer(place, remaking.cost_ns, remaking.cost_ns / spared_ns))
     return sorted(offers, key=lambda offer: offer.ratio)
-
-
-def _with_swaps(step: Timeline, machine: Link, budget_bytes: int) -> Decision | None:
-    """The plan of swaps beside what is made again; None if there is none."""
-    try:
-        decision = greedy.plan_swaps(step, machine, budget_bytes)
-    except BudgetTooSmall:
-        return None
-    within = decision.result.peak_bytes <= budget_bytes
-    return replace(decision, timeline=step) if within else None
-
-
-def _find(remaker: Remaker, step: Timeline, offer: _Offer) -> Remaking | None:
-    """The offer in a step that has clones by now; None if it is not as good any more."""
-    wanted = offer.absence
-    # Of the gaps before these readers, the last one.
-    places = [
-        place
-        for place, absence in enumerate(step.absences)
-        if absence.tensor == wanted.tensor and set(wanted.consumers) <= set(absence.consumers)
-    ]
-    if not places:
-        return None
-    remaking = remaker.find(max(places, key=lambda place: step.absences[place].after_op))
-    # Its sources may have been made again meanwhile, or be kept for others.
-    return remaking if remaking and remaking.cost_ns <= 1.5 * offer.cost_ns else None

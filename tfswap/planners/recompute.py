@@ -50,7 +50,9 @@ def plan_recomputes(
         found = best_at_the_peak(timeline, load, min_bytes)
         if found is None or time.monotonic() > deadline_s:
             raise too_small(timeline, budget_bytes, load.bytes, POLICY)
-        timeline = Remaker(timeline).apply(found)
+        remaker = Remaker(timeline)
+        remaker.apply(found)
+        timeline = remaker.timeline()
         load = OpLoad.of(timeline)
     return Decision(POLICY, (), simulate(timeline, (), machine), timeline=timeline)
 
@@ -74,7 +76,7 @@ def best_at_the_peak(
         remaking = None if timeline.absences[place].tensor in kept else remaker.find(place)
         if remaking is None:
             continue
-        rate = (remaking.bytes - remaking.kept_bytes) / max(remaking.cost_ns, 1)
+        rate = remaking.freed_bytes / max(remaking.cost_ns, 1)
         if rate > best_rate:
             best, best_rate = remaking, rate
     return best

@@ -79,11 +79,11 @@ def _made_again(
     remaker = Remaker(timeline)
     at_peak = np.flatnonzero(gaps.cover(int(np.argmax(current)))).tolist()
     found = [remaker.find(int(gaps.absence[i])) for i in at_peak if i not in moving]
-    offers = [r for r in found if r is not None and r.bytes > r.kept_bytes]
+    offers = [r for r in found if r is not None and r.freed_bytes > 0]
     if not offers:
         return timeline
-    best = max(offers, key=lambda r: (r.bytes - r.kept_bytes) / max(r.cost_ns, 1))
-    return remaker.apply(best)
+    remaker.apply(max(offers, key=lambda r: r.freed_bytes / max(r.cost_ns, 1)))
+    return remaker.timeline()
 
 
 def _swapped(
