@@ -81,7 +81,7 @@ def honest(options: argparse.Namespace) -> None:
         assert speed is not None
         machine = Machine(f"{options.link_bandwidth} link", speed, speed)
     policies = options.policies or [
-        name for name in portfolio.POLICIES if name != "autoswap:bo"
+        name for name in portfolio.POLICIES if name not in {"autoswap:bo", *portfolio.NEED_DATAFLOW}
     ] + [portfolio.AUTO]
     for limit_bytes in limits(options.limits, peak_load(timeline)):
         limit_mib = round(limit_bytes / MIB, 1)

@@ -54,8 +54,8 @@ _TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo", tvdnn_ilp.POLICY})
 # What the best of four is made of is compared anyway.
 _COVERED = frozenset({f"{autoswap.POLICY}:best"})
 
-# Behind the others, for what those leave to wait for.
-_LATER = frozenset({recompute.POLICY, joint.POLICY})
+NEED_DATAFLOW = frozenset({recompute.POLICY, joint.POLICY})
+"""Those that plan only steps of which it is known what ops read."""
 
 _SMALLER_BUDGETS = (0.97, 0.94, 0.9, 0.85)
 # How much longer than for swaps it is searched for what had better be made again.
@@ -104,7 +104,7 @@ def plan(
     failures: list[BudgetTooSmall] = []
     greedy_s = 0.0
     for name, planner in POLICIES.items():
-        if name in _TOO_SLOW_FOR_AUTO | _COVERED | _LATER:
+        if name in _TOO_SLOW_FOR_AUTO | _COVERED | NEED_DATAFLOW:
             continue
         # The first is ours, and the one that reaches the lowest budgets: it always runs.
         if decisions and time.monotonic() > deadline_s:
