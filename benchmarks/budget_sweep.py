@@ -1,13 +1,17 @@
 r"""Step time, peak and losses of one model under shrinking budgets, beside the unswapped training.
 
     python -m benchmarks.budget_sweep --model ResNet50 --batch 16 --image 224 \
-        --budgets 0.8,0.65,0.55,0.4 --steps 6 [--policies auto,capuchin] [--link-bandwidth 1GB/s]
+        --budgets 0.8,0.65,0.55,0.4 --steps 6 [--policies auto,capuchin] [--link-bandwidth 1GB/s] \
+        [--recompute-grad 4,8]
 
 Each case trains in a process of its own. One JSON line a budget and policy goes to stdout, progress
 to stderr.
 
     unswapped ─▶ for each budget: unswapped under it (must fail),
                  AutoSwap under it with each policy                ─▶ unswapped
+
+With --recompute-grad, the model is also trained with `tf.recompute_grad` by hand around so many
+segments (`benchmarks.remat`), and each policy under the memory that this takes.
 
 The two unswapped trainings say how fast the machine was before and after, so that drift shows less,
 and whether losses repeat bit for bit at all: where they do not, there is nothing to compare. If
@@ -69,6 +73,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=["auto"],
         help="planners to compare (auto)",
     )
+    parser.add_argument(
+        "--recompute-grad",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[],
+        help="numbers of segments to wrap in tf.recompute_grad (none)",
+    )
     parser.add_argument("--case", choices=tuple(CASES), help=argparse.SUPPRESS)
     parser.add_argument("--case-budget-bytes", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--case-policy", default="auto", help=argparse.SUPPRESS)
@@ -111,10 +121,16 @@ def swapped(options: argparse.Namespace) -> dict[str, Any]:
     return {**result, "report": report}
 
 
+def recompute_grad(options: argparse.Namespace) -> dict[str, Any]:
+    """Trains without a budget, segments wrapped by hand."""
+    return _train(options, options.steps + SETTLING_BATCHES, [], segments=int(options.case_policy))
+
+
 CASES = {
     "unswapped": unswapped,
     "unswapped_under_budget": unswapped_under_budget,
     "swapped": swapped,
+    "recompute_grad": recompute_grad,
 }
 
 
@@ -123,6 +139,7 @@ def _train(
     batches: int,
     callbacks: list[Any],
     budget_bytes: int | None = None,
+    segments: int = 0,
 ) -> dict[str, Any]:
     """Trains, and answers each step's loss, seconds and phase, and the peak over all of them."""
     import keras
@@ -130,6 +147,7 @@ def _train(
 
     import tfswap
     from benchmarks.models import workload
+    from benchmarks.remat import with_recompute_grad
 
     tf.config.experimental.enable_op_determinism()
     if options.intra:
@@ -156,11 +174,12 @@ def _train(
             self.steps.append({"loss": loss, "seconds": seconds, "phase": self.phase})
 
     training = workload(options.model, options.batch, options.image)
+    model = with_recompute_grad(training.model, segments) if segments else training.model
     data = tf.data.Dataset.from_tensors((training.x, training.y)).repeat(batches)
     recorder = Recorder()
     tfswap.set_budget(budget_bytes)
     tfswap.reset_memory_stats()
-    training.model.fit(data, epochs=1, verbose=0, callbacks=[recorder, *callbacks])
+    model.fit(data, epochs=1, verbose=0, callbacks=[recorder, *callbacks])
     return {"steps": recorder.steps, "peak_bytes": tfswap.memory_stats()["peak_bytes"]}
 
 
@@ -203,8 +222,9 @@ def measure(
         for name in ("intra", "inter", "link_bandwidth"):
             if getattr(options, name):
                 command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        command += ["--case-policy", policy]
         if budget_bytes:
-            command += ["--case-budget-bytes", str(budget_bytes), "--case-policy", policy]
+            command += ["--case-budget-bytes", str(budget_bytes)]
         process = subprocess.run(
             command,
             cwd=TREE,
@@ -274,15 +294,17 @@ def line(
         "bytes_in": None,
         "policy": policy,
         "predicted_step_s": None,
+        "recomputed_buffers": None,
     }
     errors = [found["error"] for found in (fitting, result) if "error" in found]
     if "error" not in result:
-        report = result["report"]
+        report = result.get("report", {"outcome": "fits"})
         values["measured_peak_bytes"] = result["peak_bytes"]
-        values["predicted_peak_bytes"] = report["predicted_peak_bytes"]
-        values["predicted_step_s"] = report["predicted_step_s"]
-        values["bytes_out"] = report["bytes_out_per_step"]
-        values["bytes_in"] = report["bytes_in_per_step"]
+        values["predicted_peak_bytes"] = report.get("predicted_peak_bytes")
+        values["predicted_step_s"] = report.get("predicted_step_s")
+        values["bytes_out"] = report.get("bytes_out_per_step")
+        values["bytes_in"] = report.get("bytes_in_per_step")
+        values["recomputed_buffers"] = report.get("recomputed_buffers")
         values["loss_bit_equal"] = losses_equal(baselines, result)
         seconds = settled_seconds(result["steps"], options.steps)
         if seconds:
@@ -304,8 +326,14 @@ def sweep(options: argparse.Namespace) -> int:
         print(before["error"], file=sys.stderr)
         return 1
     measured = []
-    for part in options.budgets:
-        budget_bytes = int(part * before["peak_bytes"])
+    budgets = [int(part * before["peak_bytes"]) for part in options.budgets]
+    for segments in options.recompute_grad:
+        result = measure(options, "recompute_grad", None, str(segments))
+        budget_bytes = result.get("peak_bytes", 0)
+        measured.append((budget_bytes, f"tf.recompute_grad:{segments}", {}, result))
+        if "error" not in result:
+            budgets.append(budget_bytes)
+    for budget_bytes in budgets:
         fitting = measure(options, "unswapped_under_budget", budget_bytes)
         for policy in options.policies:
             result = measure(options, "swapped", budget_bytes, policy)
@@ -314,7 +342,7 @@ def sweep(options: argparse.Namespace) -> int:
     while len(baselines) == 1 or (
         len(baselines) < MOST_BASELINES
         and any(
-            "error" not in result and losses_equal(baselines, result) is False
+            "report" in result and losses_equal(baselines, result) is False
             for _, _, _, result in measured
         )
     ):

@@ -29,7 +29,7 @@ def trained(
 
 def swapped(outcome: str = "swapped", **arguments: Any) -> dict[str, Any]:
     result = trained([9.0, 1.5, 2.5], **arguments)
-    report = {"predicted_peak_bytes": 540, "predicted_step_s": 1.9}
+    report = {"predicted_peak_bytes": 540, "predicted_step_s": 1.9, "recomputed_buffers": 3}
     report |= {"bytes_out_per_step": 7, "bytes_in_per_step": 8}
     return {**result, "peak_bytes": 550, "report": {**report, "outcome": outcome}}
 
@@ -57,11 +57,12 @@ def test_a_line_has_all_keys_in_their_order(options: argparse.Namespace) -> None
         "bytes_in": 8,
         "policy": "auto",
         "predicted_step_s": 1.9,
+        "recomputed_buffers": 3,
     }
     assert " ".join(line) == (
         "model batch image budget_bytes unswapped_peak_bytes predicted_peak_bytes "
         "measured_peak_bytes unswapped_step_s step_s step_ratio loss_bit_equal unswapped_fits "
-        "bytes_out bytes_in policy predicted_step_s"
+        "bytes_out bytes_in policy predicted_step_s recomputed_buffers"
     )
 
 
