@@ -58,6 +58,18 @@ class GrantedShare:
     jobs: int
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """A share that came over a stream, which hears the answer, and no other one."""
+
+    serial: int
+    share: GrantedShare
+    requests: queue.SimpleQueue[bytes | None]
+
+    def answer(self, data: bytes) -> None:
+        self.requests.put(data)
+
+
 class Holdings(Protocol):
     """What a job holds of the device, between its steps."""
 
@@ -113,7 +125,7 @@ class Job:
         self._call: Any = None
         self._changed = threading.Condition()  # what is below, too
         self._granted: GrantedShare | None = None
-        self._pending: tuple[int, GrantedShare] | None = None
+        self._pending: _Sent | None = None
         self._in_step = False
         self._is_applying = False
         self._leaving = False
@@ -226,22 +238,23 @@ class Job:
                     return
                 if self._pending is None or self._holdings is None:
                     return
-                (serial, share), self._pending = self._pending, None
+                sent, self._pending = self._pending, None
                 holdings = self._holdings
                 self._is_applying = True
             least_bytes: int | None = None
             try:
-                least_bytes = holdings.change(share)
+                least_bytes = holdings.change(sent.share)
+                if least_bytes is None:
+                    self._granted = sent.share
             finally:
                 with self._changed:
                     self._is_applying = False
-                    if least_bytes is None:
-                        self._granted = share
                     self._changed.notify_all()
-            if least_bytes is None:
-                self._say(encode("ack", serial=serial, in_use_bytes=holdings.in_use_bytes()))
-            else:
-                self._say(encode("decline", serial=serial, least_bytes=least_bytes))
+            sent.answer(
+                encode("ack", serial=sent.serial, in_use_bytes=holdings.in_use_bytes())
+                if least_bytes is None
+                else encode("decline", serial=sent.serial, least_bytes=least_bytes)
+            )
 
     def _say(self, data: bytes) -> None:
         with self._changed:
@@ -262,7 +275,7 @@ class Job:
                 pass
             with self._changed:
                 was_in_touch, self._in_touch = self._in_touch, False
-                self._requests = None
+                self._requests = self._pending = None
             if self._is_over():
                 break
             if was_in_touch:
@@ -307,12 +320,13 @@ class Job:
 
     def _hello(self) -> bytes:
         with self._changed:
+            self._changed.wait_for(lambda: not self._is_applying)
             granted = self._granted
             if granted is None:
                 # Nothing is held: another broker need know nothing of the last one's lease.
                 if self._lease is not None:
                     self._lease.release()
-                self._lease = self._welcome = self._pending = None
+                self._lease = self._welcome = None
         welcome = self._welcome or {"lease": "", "token": ""}
         return encode(
             "hello",
@@ -338,7 +352,6 @@ class Job:
             with self._changed:
                 if self._leaving:
                     return
-                self._pending = None  # of another stream
                 self._requests = requests
                 self._in_touch = True
             if is_new:
@@ -352,9 +365,9 @@ class Job:
                 self._problem = message["why"]
                 self._changed.notify_all()
         elif kind == "share":
-            self._take_share(message)
+            self._take_share(message, requests)
 
-    def _take_share(self, message: Message) -> None:
+    def _take_share(self, message: Message, requests: queue.SimpleQueue[bytes | None]) -> None:
         assert self._welcome is not None
         share = GrantedShare(
             message["budget_bytes"],
@@ -363,15 +376,16 @@ class Job:
             self._welcome["device_bytes"],
             message["jobs"],
         )
+        sent = _Sent(message["serial"], share, requests)
         with self._changed:
             first = self._granted is None
             if first:
                 self._granted = share
                 self._changed.notify_all()
             else:
-                self._pending = (message["serial"], share)
+                self._pending = sent
         if first:
-            self._say(encode("ack", serial=message["serial"], in_use_bytes=0))
+            sent.answer(encode("ack", serial=sent.serial, in_use_bytes=0))
         else:
             self._settle()
 

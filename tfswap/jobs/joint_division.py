@@ -23,6 +23,8 @@ from tfswap.planners.decision import Decision
 _ROUNDS = 3
 # Shares of the link that jobs are told: between them nothing is worth another plan.
 _LINK_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
+# A job whose step is not known yet keeps this part of an even share, if it runs and has it.
+_CAUTION = 0.5
 # Of all jobs together.
 _MOST_CURVES = 512
 
@@ -118,8 +120,8 @@ class JointDivision:
     ) -> Claim:
         cautious_bytes = 0
         if job.trace is None:
-            # Nobody knows what would end it: one that runs keeps an even share, if it has that.
-            cautious_bytes = min(int(even_bytes), job.wanted_bytes)
+            # Nobody knows what would end it.
+            cautious_bytes = min(int(_CAUTION * even_bytes), job.wanted_bytes)
             floor_bytes = max(job.minimum_bytes, min(job.held_bytes, cautious_bytes))
             least_bytes = min(job.minimum_bytes, job.wanted_bytes)
             curve = SlowdownCurve.assumed(least_bytes, job.wanted_bytes)
