@@ -33,6 +33,8 @@ from tfswap.jobs.socket_path import SocketRefused, check_socket, leases_of
 
 # Between looks for a broker that is gone: at first, and at most.
 _SOON_S, _LATEST_S = 0.1, 5.0
+# A job that waits longer for its first share says so.
+_UNTOLD_S = 2.0
 
 
 class BrokerError(RuntimeError):
@@ -153,9 +155,11 @@ class Job:
         self._thread = threading.Thread(target=self._keep_in_touch, name="tfswap-job", daemon=True)
         self._thread.start()
         wait_s = self._share.wait_s
-        with self._changed:
-            self._changed.wait_for(lambda: self._granted or self._problem, wait_s)
-            granted, problem, why = self._granted, self._problem, self._waits_because
+        self._wait_for_share(min(wait_s, _UNTOLD_S))
+        if wait_s > _UNTOLD_S and self._granted is None and not self._problem:
+            self._note(f"waiting for a share of the device: {self._waits_because or 'no answer'}")
+            self._wait_for_share(wait_s - _UNTOLD_S)
+        granted, problem, why = self._granted, self._problem, self._waits_because
         if granted is not None:
             return granted
         self.leave()
@@ -167,6 +171,10 @@ class Job:
             + ". End one of those, ask for less (budget=, share=tfswap.Share(minimum=...)), or "
             "wait longer (share=tfswap.Share(wait_s=...))"
         )
+
+    def _wait_for_share(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._granted or self._problem, seconds)
 
     def hold(self, holdings: Holdings) -> None:
         """Says by what shares are put in force; those that came meanwhile are, now."""
