@@ -91,11 +91,11 @@ class AutoSwap(keras.callbacks.Callback):
             batch. Defaults to None.
         log_dir: Folder for TensorBoard: time, peak and traffic of each step, under ``tfswap/``, and
             a picture of the plan (with matplotlib). Defaults to None.
-        broker: Socket of a broker (`tfswap broker`) that divides the device among processes: a path,
-            or True for the default one. It says what this training may hold, from the first step
-            on, and may say otherwise between steps; `budget` is then the most that is of use, and
-            "auto" all of the device. If the broker ends, training goes on with what it has. None
-            for a device of one's own. Defaults to None.
+        broker: Socket of a broker (`tfswap broker`) that divides the device among processes: a
+            path, or True for the default one. It says what this training may hold, from the first
+            step on, and may say otherwise between steps; `budget` is then the most that is of use,
+            and "auto" all of the device. If the broker ends, training goes on with what it has.
+            None for a device of one's own. Defaults to None.
         share: What to ask the broker for: a `tfswap.Share`, or a text such as
             "weight=2,minimum=1GiB". None: a weight of 1, no minimum. Defaults to None.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.

@@ -127,7 +127,7 @@ class Machine:
         return cls(name, speed, speed, latency, latency, copy_bytes_per_s, in_sections=True)
 
     def part(self, share: float) -> Machine:
-        """This link where others use it too, so that copies have a share of its speed.
+        """The link where others use it too, so that copies have a share of its speed.
 
         Args:
             share: Above 0, at most 1.

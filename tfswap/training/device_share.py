@@ -13,11 +13,10 @@ from tfswap.jobs.job import GrantedShare, Job
 from tfswap.jobs.job_trace import job_trace
 from tfswap.jobs.share import Share
 from tfswap.jobs.socket_path import parse_path
-from tfswap.machine import Machine
-from tfswap.profile import Profile
 from tfswap.report.amounts import readable_bytes
 from tfswap.report.summary import Report, ShareUse
 from tfswap.swap_options import SwapOptions
+from tfswap.timeline import Timeline, peak_load
 
 if TYPE_CHECKING:
     from tfswap.training.managed_devices import ManagedDevices
@@ -62,7 +61,9 @@ class DeviceShare:
         self._note = note
         self._runs: weakref.WeakSet[_Run] = weakref.WeakSet()
         self._link_share = 1.0
-        self._least_bytes = 0  # that a step of these trainings can run in
+        self._steps: weakref.WeakKeyDictionary[object, tuple[Timeline, int]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._job = Job(
             parse_path(options.broker),
             share.name or Path(sys.argv[0] or "job").name,
@@ -112,29 +113,31 @@ class DeviceShare:
         """Harmless when called again."""
         self._job.step_ended()
 
-    def profiled(self, profile: Profile, least_bytes: int, whole_link: Machine) -> None:
-        """Tells the broker of a step.
+    def profiled(self, planner: object, timeline: Timeline, least_bytes: int) -> None:
+        """Tells the broker of a step; of several functions' steps, of that with the highest peak.
 
         Args:
-            profile: Of the step.
+            planner: Whose step it is, instead of another one that it may have had.
+            timeline: The step.
             least_bytes: That it can run in.
-            whole_link: The link, as if there were no other jobs.
         """
-        self._least_bytes = max(self._least_bytes, least_bytes)
-        self._job.profiled(job_trace(profile.timeline, whole_link))
+        self._steps[planner] = (timeline, least_bytes)
+        largest = max((step for step, _ in self._steps.values()), key=peak_load)
+        self._job.profiled(job_trace(largest, self._devices.whole_link()))
 
     def use(self) -> ShareUse | None:
         """What there is now, for reports."""
         granted = self._job.granted
-        if granted is None:
-            return None
+        return None if granted is None else self._described(granted)
+
+    def _described(self, share: GrantedShare) -> ShareUse:
         return ShareUse(
             str(self._job.socket),
-            granted.device,
-            granted.budget_bytes,
-            granted.device_bytes,
-            granted.link_share,
-            granted.jobs,
+            share.device,
+            share.budget_bytes,
+            share.device_bytes,
+            share.link_share,
+            share.jobs,
             self._job.in_touch,
         )
 
@@ -148,8 +151,10 @@ class DeviceShare:
         """See `tfswap.jobs.job.Holdings`."""
         before_bytes = self._devices.budget_bytes
         if share.budget_bytes < before_bytes:
-            # What is loaded cannot leave between steps; of what is idle there may be more.
-            least_bytes = max(self._least_bytes, self._devices.load_bytes() + _FIRST_BYTES)
+            least_bytes = max((least for _, least in self._steps.values()), default=0)
+            if not self._devices.weights_may_leave:
+                # Between steps nothing else leaves but what is idle.
+                least_bytes = max(least_bytes, self._devices.load_bytes() + _FIRST_BYTES)
             if share.budget_bytes < least_bytes:
                 return least_bytes
         if not self._devices.change_budget(share.budget_bytes):
@@ -164,14 +169,6 @@ class DeviceShare:
             f"this job of {share.jobs}"
         )
         for run in list(self._runs):
-            run.report.share = ShareUse(
-                str(self._job.socket),
-                share.device,
-                share.budget_bytes,
-                share.device_bytes,
-                share.link_share,
-                share.jobs,
-                True,
-            )
+            run.report.share = self._described(share)
             run.replan("the broker has another share for this job")
         return None

@@ -78,6 +78,7 @@ class ManagedDevices:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
         self._check_names()
+        self.shared: DeviceShare | None = None
         self.device = self.numbers[0]
         self._available_bytes = budgets.without_growth(
             budgets.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
@@ -88,9 +89,8 @@ class ManagedDevices:
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
         self._in_use: list[str] = []  # nvCOMP's
-        self.shared: DeviceShare | None = None
 
-    def share(self, share: DeviceShare, budget_bytes: int) -> None:
+    def use_share(self, share: DeviceShare, budget_bytes: int) -> None:
         """Has a broker's share instead of a budget of its own; before `take`."""
         self.shared = share
         self.budget_bytes = budget_bytes
@@ -332,7 +332,7 @@ class ManagedDevices:
 
     def in_use_bytes(self) -> int:
         """What the planned device holds, idle memory of the slab included."""
-        return self._library.memory_stats(self.device)["bytes_in_use"]
+        return self._in_use_bytes(self.device)
 
     def load_bytes(self) -> int:
         """What was asked of it and not freed."""

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -86,6 +87,7 @@ class SwapRun:
         self._options = session.options
         self._library = session.library
         self._devices = session.devices
+        self._share = session.devices.shared
         self._session = PassSession(session.library, key)
         self._voice = voice
         self._given_plan = plan
@@ -148,6 +150,8 @@ class SwapRun:
             log = TensorBoardLog(self._options.log_dir, self._voice.name)
             self._taken.callback(log.close)
             self._filled.log = log
+        if self._share is not None:
+            self._share.watch(self)
         self._phase = Phase.FIRST
 
     def expect_batch(self, examples: int) -> None:
@@ -232,6 +236,8 @@ class SwapRun:
     def step_begins(self) -> None:
         if self._phase is Phase.IDLE:
             return
+        if self._share is not None:
+            self._share.step_begins()
         if self._session.enter():
             self._voice.note(
                 "the session's options had changed meanwhile; the plan is back in force"
@@ -252,6 +258,17 @@ class SwapRun:
         self._step_start_s = time.perf_counter()
 
     def step_ended(self) -> None:
+        try:
+            self._go_on()
+        finally:
+            self._let_share_change()
+
+    def _let_share_change(self) -> None:
+        if self._share is not None:
+            self._share.step_ended()
+
+    def _go_on(self) -> None:
+        """Takes note of a step, and goes on towards a plan."""
         if self._phase in (Phase.IDLE, Phase.LAZY) or not self._before:
             return
         seconds = time.perf_counter() - self._step_start_s
@@ -305,6 +322,7 @@ class SwapRun:
         elif self._phase is Phase.WARM or self._looks_at_places:
             self._ratios.stop()
         self._addresses.stop()
+        self._let_share_change()
 
     def between_steps(self) -> None:
         """Has other calls run as without tfswap until `step_begins`."""
@@ -322,11 +340,14 @@ class SwapRun:
 
     def test_begins(self) -> None:
         if self._phase is not Phase.IDLE:
+            if self._share is not None:
+                self._share.step_begins()
             self._addresses.call_begins(_TEST)
 
     def test_ended(self) -> None:
         if self._phase is not Phase.IDLE:
             self._addresses_after(_TEST)
+            self._let_share_change()
 
     def _go_to(self, phase: Phase) -> None:
         """Enters a phase; where the plan stays, addresses are planned for it."""
@@ -372,9 +393,11 @@ class SwapRun:
 
     def state(self) -> dict[str, Any]:
         """For `tfswap.status()`."""
+        share = None if self._share is None else self._share.use()
         return {
             "phase": self._phase.value,
             "outcome": self.report.outcome,
             "in_force": self._session.in_force(),
             "budget_bytes": self._devices.budget_bytes,
+            "share": None if share is None else dataclasses.asdict(share),
         }

@@ -79,7 +79,7 @@ class SwapSession:
         try:
             if self.options.broker is not None:
                 share = DeviceShare(self.options, self.devices, self._voice.note)
-                self.devices.share(share, share.join())
+                self.devices.use_share(share, share.join())
             self.devices.take()
             if self.devices.shared is not None:
                 self.devices.shared.hold()
