@@ -15,6 +15,8 @@ except LibraryError:
 
 from tfswap import options, saved_model
 from tfswap.function import Session, swap
+from tfswap.jobs.job import BrokerError
+from tfswap.jobs.share import Share
 from tfswap.plan import SwapPlan
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.state import memory_stats, reset_memory_stats, set_budget, status
@@ -26,9 +28,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoSwap",
+    "BrokerError",
     "BudgetTooSmall",
     "LibraryError",
     "Session",
+    "Share",
     "SwapPlan",
     "memory_stats",
     "options",

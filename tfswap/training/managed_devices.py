@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from tfswap import budget as budgets
 from tfswap.budget import Budget
@@ -26,6 +28,9 @@ from tfswap.planners.assignment import AUTO, CSWAP, FarMemory
 from tfswap.report.summary import TierUse
 from tfswap.swap_options import SwapOptions
 
+if TYPE_CHECKING:
+    from tfswap.training.device_share import DeviceShare
+
 # What a process takes for a model's graphs: traced, differentiated, optimised, and kept.
 _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
 # Of what is there for device and far memory, "auto" leaves so much for what comes and goes: graphs
@@ -33,6 +38,8 @@ _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
 _MARGIN, _MARGIN_BYTES, _MARGIN_BYTES_WITH_SWAP = 0.03, 160 << 20, 64 << 20
 # Others are slower than any link that memory is swapped over.
 _CONSIDERED = ("zvc", "rle", "csr")
+# How long copies that make room are waited for, and how often they are looked at.
+_LEAVING_S, _LOOK_S = 1.0, 0.005
 # Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
 _ASSUMED_LINK = 12e9
 
@@ -40,7 +47,8 @@ _ASSUMED_LINK = 12e9
 class ManagedDevices:
     """The GPUs, if TensorFlow has any, else the CPUs.
 
-    Of several, one is recorded and planned for: ``device``, at first the first one.
+    Of several, one is recorded and planned for: ``device``, at first the first one. One that a
+    broker divides has its share as its budget: ``shared``.
 
     Args:
         lib: The library.
@@ -70,6 +78,7 @@ class ManagedDevices:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
         self._check_names()
+        self.shared: DeviceShare | None = None
         self.device = self.numbers[0]
         self._available_bytes = budgets.without_growth(
             budgets.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
@@ -80,6 +89,11 @@ class ManagedDevices:
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
         self._in_use: list[str] = []  # nvCOMP's
+
+    def use_share(self, share: DeviceShare, budget_bytes: int) -> None:
+        """Has a broker's share instead of a budget of its own; before `take`."""
+        self.shared = share
+        self.budget_bytes = budget_bytes
 
     @property
     def on_cpu(self) -> bool:
@@ -114,7 +128,7 @@ class ManagedDevices:
         for device in self.numbers:
             self._library.set_budget(device, budget_bytes[device])
             self._library.set_workspace_limit(device, options.workspace_limit)
-            self._library.emulate_link(device, options.link_bandwidth)
+            self._library.emulate_link(device, self._link_bandwidth)
             self._library.set_verify(device, options.verify)
             if options.slab:
                 self._library.always_slab(device, True)
@@ -126,6 +140,45 @@ class ManagedDevices:
         self._library.trim_malloc()
         if self.on_cpu and options.workspace_limit is not None:
             self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
+
+    def change_budget(self, budget_bytes: int) -> bool:
+        """Sets another budget on each device, between steps; plans are to be made anew then.
+
+        More is there at once. For less, what can leave does: idle memory of the slab, on a GPU
+        with its planned addresses, and values of streamed variables.
+
+        Args:
+            budget_bytes: Cap on each device's memory.
+
+        Returns:
+            Whether all devices are within it now. Where one is not, no allocation is granted until
+            it is.
+
+        Raises:
+            ValueError: The budget is not above 0 bytes.
+        """
+        if budget_bytes <= 0:
+            raise ValueError(f"a budget must be above 0 bytes, not {budget_bytes}")
+        self.budget_bytes = budget_bytes
+        for device in self.numbers:
+            self._library.set_budget(device, budget_bytes)
+        within = [self._make_room(device, budget_bytes) for device in self.numbers]
+        if self.on_cpu:
+            self._library.trim_malloc()
+        return all(within)
+
+    def _make_room(self, device: int, budget_bytes: int) -> bool:
+        """Has a device let go of what can leave; says whether it has no more in use than that."""
+        if self._in_use_bytes(device) > budget_bytes and not self.on_cpu:
+            self._library.clear_layouts(device)  # its slab is one block
+        self._library.make_room(device)
+        deadline_s = time.monotonic() + _LEAVING_S
+        while self._in_use_bytes(device) > budget_bytes and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)  # at copies under way
+        return self._in_use_bytes(device) <= budget_bytes
+
+    def _in_use_bytes(self, device: int) -> int:
+        return self._library.step_counts(device)["bytes_in_use"]
 
     @property
     def weights_may_leave(self) -> bool:
@@ -214,8 +267,29 @@ class ManagedDevices:
         self._library.set_host_limit(None)
         self._library.trim_host()
 
+    @property
+    def _link_share(self) -> float:
+        return 1.0 if self.shared is None else self.shared.link_share
+
+    @property
+    def _link_bandwidth(self) -> float | None:
+        """Of the emulated link, if there is one: this process's part of it."""
+        whole = self._options.link_bandwidth
+        return None if whole is None else whole * self._link_share
+
+    def use_link_share(self) -> None:
+        """Goes by the part of the link that the share says from now on; between steps."""
+        for device in self.numbers:
+            self._library.emulate_link(device, self._link_bandwidth)
+
     def machine(self) -> Machine:
-        """The planned device's link, measured within its budget."""
+        """What the planned device has of its link, measured within its budget."""
+        if self.on_cpu and self._options.link_bandwidth is not None:
+            return Machine.here(self._link_bandwidth)
+        return self.whole_link().part(self._link_share)
+
+    def whole_link(self) -> Machine:
+        """The planned device's link, as if no other process used it."""
         link_bandwidth = self._options.link_bandwidth
         if self.on_cpu:
             return Machine.here(link_bandwidth)
@@ -237,6 +311,8 @@ class ManagedDevices:
         """
         if not self.on_cpu or isinstance(self._options.budget, Mapping):
             return False
+        if self.shared is not None:
+            return False
         if not budgets.is_auto(self._options.budget):
             return False
         self._library.trim_malloc()
@@ -253,6 +329,14 @@ class ManagedDevices:
             self._host_limit_bytes = int(budgets.AUTO_HOST_LIMIT * left_bytes)
             self._library.set_host_limit(self._host_limit_bytes)
         return True
+
+    def in_use_bytes(self) -> int:
+        """What the planned device holds, idle memory of the slab included."""
+        return self._in_use_bytes(self.device)
+
+    def load_bytes(self) -> int:
+        """What was asked of it and not freed."""
+        return self._library.memory_stats(self.device)["load_bytes"]
 
     def far_memory(self, machine: Machine) -> FarMemory:
         """The tiers behind the planned device, whose link is the machine's."""
@@ -374,6 +458,8 @@ class ManagedDevices:
 
     def _resolved_budget(self, device: int) -> int:
         """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
+        if self.shared is not None:
+            return self.budget_bytes
         stats = self._library.memory_stats(device)
         on_cpu = device < FIRST_GPU
         return budgets.resolve(

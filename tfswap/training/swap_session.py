@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from tfswap.ops import library
 from tfswap.swap_options import SwapOptions
+from tfswap.training.device_share import DeviceShare
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.voice import Voice
 
@@ -53,6 +54,7 @@ class SwapSession:
             layers: How many the models have that are not built or traced yet; they take memory too.
 
         Raises:
+            BrokerError: A broker has them, and no share for this process.
             DeviceBusy: A training is under way that does not share them.
             LibraryError: They are not the library's, or there can be no file.
             ValueError: The budget cannot be kept.
@@ -75,7 +77,12 @@ class SwapSession:
         )
         SwapSession._holder = self
         try:
+            if self.options.broker is not None:
+                share = DeviceShare(self.options, self.devices, self._voice.note)
+                self.devices.use_share(share, share.join())
             self.devices.take()
+            if self.devices.shared is not None:
+                self.devices.shared.hold()
         except BaseException:
             self.end()
             raise
@@ -100,3 +107,5 @@ class SwapSession:
         finally:
             SwapSession._holder = None
             self.devices.give_back()
+            if self.devices.shared is not None:
+                self.devices.shared.leave()
