@@ -42,6 +42,15 @@ SETTLING_BATCHES = 7
 # Enough to allocate what the optimizer keeps, and to go through a whole step after that.
 FITTING_BATCHES = 2
 SETTLED_PHASES = ("measure", "steady")
+# Of a report.
+REPORTED = (
+    "outcome",
+    "predicted_peak_bytes",
+    "predicted_step_s",
+    "bytes_out_per_step",
+    "bytes_in_per_step",
+    "recomputed_buffers",
+)
 # Unswapped trainings that must agree before a swapped one is said to differ.
 MOST_BASELINES = 5
 
@@ -117,8 +126,7 @@ def swapped(options: argparse.Namespace) -> dict[str, Any]:
     )
     result = _train(options, options.steps + SETTLING_BATCHES, [callback])
     report = callback.report
-    report.pop("plan")
-    return {**result, "report": report}
+    return {**result, "report": {key: report[key] for key in REPORTED}}
 
 
 def recompute_grad(options: argparse.Namespace) -> dict[str, Any]:
