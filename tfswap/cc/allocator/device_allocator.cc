@@ -51,7 +51,7 @@ int64_t DeviceAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
     bytes = parts_.slab.GiveBackEnd(ptr, kept_bytes);
   } else {
     bytes = parts_.system->GiveBackEnd(ptr, kept_bytes);
-    if (bytes > 0) parts_.budget.Release(bytes);
+    if (bytes > 0) parts_.budget.ReleaseOf(ptr, bytes);
   }
   Shrank(bytes);
   return bytes;
@@ -76,8 +76,18 @@ int64_t DeviceAllocator::memory_bytes() {
   return stats.has_value() ? stats->bytes_limit.value_or(0) : 0;
 }
 
-void DeviceAllocator::StartRecording(bool host_times) {
-  parts_.recording.StartRecording(GetStats()->bytes_in_use, host_times);
+void DeviceAllocator::StartRecording(bool host_times, int job) {
+  parts_.recording.StartRecording(GetStats()->bytes_in_use, host_times, job);
+}
+
+int64_t DeviceAllocator::WindowPeakLoad(int job) const {
+  // While jobs share the device, memory is asked for by block, and so is a job's load.
+  return job == 0 ? window_peak_bytes() : parts_.budget.Stats(job).window_peak_bytes;
+}
+
+void DeviceAllocator::RestartWindow(int job) {
+  parts_.budget.RestartWindow(job);
+  if (job == 0) StatisticsAllocator::RestartWindow();
 }
 
 }  // namespace tfswap
