@@ -15,6 +15,7 @@ except LibraryError:
 
 from tfswap import options, saved_model
 from tfswap.function import Session, swap
+from tfswap.jobs.share import Share
 from tfswap.plan import SwapPlan
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.state import memory_stats, reset_memory_stats, set_budget, status
@@ -29,6 +30,7 @@ __all__ = [
     "BudgetTooSmall",
     "LibraryError",
     "Session",
+    "Share",
     "SwapPlan",
     "memory_stats",
     "options",

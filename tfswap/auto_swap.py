@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from tfswap.jobs.share import Share
 from tfswap.plan import SwapPlan
 from tfswap.planners.portfolio import PLANNING_TIME_S
 from tfswap.report.summary import Report
@@ -129,6 +130,7 @@ class AutoSwap(keras.callbacks.Callback):
         stream_weights: bool = False,
         sections: int | str | None = None,
         log_dir: str | os.PathLike[str] | None = None,
+        share: Share | str | None = None,
     ) -> None:
         super().__init__()
         self.options = parse_options(
@@ -151,6 +153,7 @@ class AutoSwap(keras.callbacks.Callback):
             stream_weights=stream_weights,
             sections=sections,
             log_dir=log_dir,
+            share=share,
         )
         self._fit: KerasFit | None = None
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfswap import budget as budgets
 from tfswap import codecs
+from tfswap.jobs.share import Share
 from tfswap.plan import SwapPlan
 from tfswap.planners.portfolio import PLANNING_TIME_S, POLICIES
 
@@ -47,6 +48,7 @@ class SwapOptions:
     stream_weights: bool = False
     sections: int | str | None = None
     log_dir: str | os.PathLike[str] | None = None
+    share: Share | None = None
 
     def __post_init__(self) -> None:
         if self.policy != "auto" and self.policy not in POLICIES:
@@ -88,6 +90,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "link_bandwidth": budgets.parse_bandwidth,
     "workspace_limit": budgets.parse_limit,
     "spill_limit": budgets.parse_bytes,
+    "share": Share.parse,
 }
 
 

@@ -359,10 +359,11 @@ void tfswap_step_counts(int device, int job, int64_t* counts) {
   CopyEngine* engine = CopyEngine::For(allocator);
   const auto [bytes_out, bytes_in] = engine->BytesCopied(job);
   for (const int64_t count :
-       {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes,
-        allocator->WindowPeakLoad(job), budget.window_lack_bytes, budget.waits, bytes_out, bytes_in,
-        engine->host_memory()->Stats().peak_bytes_in_use, slab.slab.limit_bytes, slab.hit_bytes,
-        slab.moved_bytes, slab.missed_bytes, slab.lasting_bytes}) {
+       {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes, allocator->Load(job),
+        allocator->EverybodysLoad(), allocator->WindowPeakLoad(job), budget.window_lack_bytes,
+        budget.waits, bytes_out, bytes_in, engine->host_memory()->Stats().peak_bytes_in_use,
+        slab.slab.limit_bytes, slab.hit_bytes, slab.moved_bytes, slab.missed_bytes,
+        slab.lasting_bytes}) {
     *counts++ = count;
   }
 }
@@ -399,7 +400,7 @@ void tfswap_set_label(const char* label, int job) { Jobs::Get()->SetLabel(label,
 // Of the thread that calls.
 void tfswap_set_threads_job(int job) { Jobs::SetThreads(job); }
 
-// What no job has.
+// What of the budget no job has.
 int64_t tfswap_everybodys_bytes(int device) {
   return AllocatorOf(device)->budget()->EverybodysBytes();
 }

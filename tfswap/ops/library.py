@@ -174,6 +174,8 @@ _STEP_COUNTS = (
     "budget_bytes",
     "bytes_in_use",
     "window_peak_bytes",
+    "load_bytes",
+    "everybodys_load_bytes",
     "window_peak_load_bytes",
     "window_lack_bytes",
     "waits",
@@ -319,7 +321,7 @@ class Library:
 
         Args:
             device: Its number.
-            job: Whose: its share and what it has, each with what is no job's; 0 for all.
+            job: Whose: its share, what it has and what it moved; 0 for all.
         """
         counts = (ctypes.c_int64 * len(_STEP_COUNTS))()
         self._dll.tfswap_step_counts(device, job, counts)

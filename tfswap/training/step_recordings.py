@@ -34,12 +34,14 @@ class StepRecordings:
     def start(self) -> None:
         """A step begins."""
         for device in self._devices.numbers:
-            self._library.start_recording(device)
+            self._library.start_recording(device, self._devices.job)
 
     def stop(self) -> dict[int, StepTrace]:
         """It ended, or failed."""
         return {
-            device: StepTrace.from_bytes(self._library.stop_recording(device))
+            device: StepTrace.from_bytes(
+                self._library.stop_recording(device, self._devices.job)
+            )
             for device in self._devices.numbers
         }
 

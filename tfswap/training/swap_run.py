@@ -22,6 +22,7 @@ from tfswap.planners.assignment import AUTO, CSWAP, FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import Planned
 from tfswap.profile import Profile
+from tfswap.report.amounts import readable_bytes
 from tfswap.report.summary import Report, summary_lines
 from tfswap.report.tensorboard import TensorBoardLog
 from tfswap.state import run_ended, run_started
@@ -50,6 +51,10 @@ _STEPS_AT_A_RATE = 8
 # A model that needs no more than this share of the budget is left alone. Others have a plan, be it
 # for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.
 _CLEARLY_FITS = 0.8
+# Between these parts of the budget that was planned for, another one needs no other plan. How many
+# steps under a new share are waited for: variables that were no job's are replaced in the first.
+_STILL_ENOUGH, _WORTH_A_PLAN = 0.99, 1.05
+_STEPS_TO_REPLAN = 2
 
 
 class _Phase(enum.Enum):
@@ -67,6 +72,7 @@ class _Phase(enum.Enum):
 # Kinds of calls, for recordings.
 _TRAIN, _TEST = "train", "test"
 _SETTLED = (_Phase.LAYOUT, _Phase.STEADY)
+_PLANNED = (_Phase.SETTLE, _Phase.MEASURE, *_SETTLED)
 
 
 class SwapRun:
@@ -111,6 +117,7 @@ class SwapRun:
         check_plan(plan or SwapPlan(), session.options.lossy)
         self._options = session.options
         self._library = session.library
+        self._shared = session
         self._devices = session.devices
         self._session = PassSession(session.library, key)
         self._voice = voice
@@ -138,6 +145,11 @@ class SwapRun:
         self._stock_peak_bytes = 0  # measured then
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
+        self._share_version = 0  # of what the session has of the devices
+        self._planned_bytes = 0  # the budget that the plan was made for
+        self._replan_in = 0  # steps; 0: not at all
+        self._is_lazy = False  # until the replan, since the plan needs more
+        self._waits_for_sampler = False
 
     # The beginning and the end.
 
@@ -162,6 +174,8 @@ class SwapRun:
             _TRAIN,
         )
         self._recordings = StepRecordings(self._library, self._devices)
+        self._share_version = self._shared.version
+        self._session.belongs_to(self._devices.job)
         self._taken.callback(self._session.withdraw)
         self._taken.callback(self._lossy.end)
         self._taken.callback(self._addresses.end)
@@ -213,6 +227,8 @@ class SwapRun:
         """Takes everything back; harmless when called again."""
         if self._phase is _Phase.PROFILE:
             self._recordings.stop()
+        if self._phase is not _Phase.IDLE:
+            self._ratios.stop()
         self._phase = _Phase.IDLE
         self._taken.close()
 
@@ -251,24 +267,33 @@ class SwapRun:
     def step_begins(self) -> None:
         if self._phase is _Phase.IDLE:
             return
+        self._shared.step_begins()
         if self._session.enter():
             self._voice.note(
                 "the session's options had changed meanwhile; the plan is back in force"
             )
+        self._look_at_share()
         if self._phase is _Phase.LAZY:
             return
         if self._phase is _Phase.PROFILE:
+            self._devices.profiled_step_begins()
             self._recordings.start()
         elif self._phase is _Phase.WARM or self._looks_at_places:
-            self._ratios.start()
+            self._waits_for_sampler = not self._ratios.start()
         self._addresses.call_begins(_TRAIN)
         if self._phase is _Phase.FIRST:
             self._devices.first_step_begins()
-        self._library.restart_window(self._devices.device)
-        self._before = self._library.step_counts(self._devices.device)
+        self._devices.restart_window()
+        self._before = self._devices.step_counts()
         self._step_start_s = time.perf_counter()
 
     def step_ended(self) -> None:
+        try:
+            self._step_ended()
+        finally:
+            self._shared.step_ended()
+
+    def _step_ended(self) -> None:
         if self._phase in (_Phase.IDLE, _Phase.LAZY) or not self._before:
             return
         seconds = time.perf_counter() - self._step_start_s
@@ -278,14 +303,14 @@ class SwapRun:
             traces = self._recordings.stop()
         elif self._phase is _Phase.FIRST:
             self._turn_to_busiest_device()
-        after = self._library.step_counts(self._devices.device)
+        after = self._devices.step_counts()
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
         self._filled.step(step, after)
         if self._phase is _Phase.FIRST:
             self._first_ended()
         elif self._phase is _Phase.WARM:
             self._ratios.stop()
-            self._phase = _Phase.PROFILE
+            self._phase = _Phase.WARM if self._waits_for_sampler else _Phase.PROFILE
         elif self._phase is _Phase.PROFILE:
             if self._recordings.add(step.seconds, traces):
                 recordings = self._recordings
@@ -301,6 +326,8 @@ class SwapRun:
             self._measured.append(step)
             if len(self._measured) >= _MEASURED_STEPS:
                 self._check()
+        elif self._is_lazy:
+            self._lazy_s.append(step.seconds)
         elif self._phase is _Phase.STEADY:
             if self._looks_at_places:
                 self._place_anew()
@@ -321,10 +348,73 @@ class SwapRun:
         elif self._phase is _Phase.WARM or self._looks_at_places:
             self._ratios.stop()
         self._addresses.stop()
+        self._shared.step_ended()
 
     def between_steps(self) -> None:
         """Has other calls run as without tfswap until `step_begins`."""
         self._session.leave()
+        self._shared.step_ended()
+
+    # Beside other trainings.
+
+    def _look_at_share(self) -> None:
+        """Takes notice, before a step, that there is more or less memory for it."""
+        version = self._shared.version
+        if version == self._share_version:
+            if self._replan_in > 0:
+                self._replan_in -= 1
+                if self._replan_in == 0:
+                    self.replan(self._of_sharing())
+            return
+        was_alone = not self._session.job
+        self._share_version = version
+        self._session.belongs_to(self._devices.job)
+        self._note_budget()
+        is_alone = not self._devices.job
+        if was_alone != is_alone:
+            self._lazy_s = []  # the others' work takes time
+            self._voice.note(self._of_sharing())
+            self._addresses.end()
+        if self._planner.profile is None or self._phase not in _PLANNED:
+            return
+        less = self._devices.budget_bytes < _STILL_ENOUGH * self._planned_bytes
+        more = self._devices.budget_bytes > _WORTH_A_PLAN * self._planned_bytes
+        if less:
+            # Any share will do for lazy swaps.
+            self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
+            self._is_stock = False
+            self._measured = []
+            self._lazy_s = []
+            self._phase = _Phase.STEADY
+            self._is_lazy = True
+        if less or more or was_alone != is_alone:
+            self._replan_in = _STEPS_TO_REPLAN
+
+    def _of_sharing(self) -> str:
+        sharing = self._shared.state()["sharing"]
+        if sharing == 1:
+            return "this training has the device for itself again"
+        budget_bytes = self._devices.budget_bytes
+        return (
+            f"{sharing} trainings share the device: up to {readable_bytes(budget_bytes)} of "
+            f"{readable_bytes(self._devices.total_bytes)} are for this one"
+        )
+
+    def _note_budget(self) -> None:
+        self._filled.budget_changed(self._devices.budget_bytes)
+        self._plan.note(budget_bytes=self._devices.budget_bytes)
+
+    def replan(self, reason: str) -> None:
+        """Plans anew for the budget that there is now, if the step is known."""
+        profile = self._planner.profile
+        if profile is None or self._phase not in _PLANNED:
+            return
+        self._voice.note(f"{reason}: planning anew")
+        self._addresses.end()
+        self._attempts = []
+        self._measured = []
+        self._is_stock = self._is_lazy = False
+        self._go_on_with(self._tried(profile))
 
     def traced_again(self) -> None:
         """There is a graph that has not been seen: it may train."""
@@ -338,11 +428,13 @@ class SwapRun:
 
     def test_begins(self) -> None:
         if self._phase is not _Phase.IDLE:
+            self._shared.step_begins()
             self._addresses.call_begins(_TEST)
 
     def test_ended(self) -> None:
         if self._phase is not _Phase.IDLE:
             self._addresses_after(_TEST)
+            self._shared.step_ended()
 
     def _turn_to_busiest_device(self) -> None:
         """Of several GPUs, the one that needed most memory is planned for."""
@@ -425,6 +517,8 @@ class SwapRun:
             self.report.budget_bytes = self._devices.budget_bytes
             self._plan.note(budget_bytes=self._devices.budget_bytes)
         self._filled.profiled(profile, self._planner.least_budgets())
+        self._shared.know(profile.timeline, self._planner.machine)
+        self._look_at_share()
         self._search.add(self._tried(profile))
         more = self._search.next()
         if more is None:
@@ -460,6 +554,8 @@ class SwapRun:
 
     def _tried(self, profile: Profile) -> Trial[tuple[StepPlanner, Planned | None]]:
         """What can be foretold of the profiled step with as many sections as there are."""
+        self._planned_bytes = self._devices.budget_bytes
+        self._replan_in = 0
         sections = self._plan.plan.sections
         if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
             return Trial(sections, (self._planner, None), step_ns=profile.timeline.step_ns)
@@ -637,6 +733,7 @@ class SwapRun:
             "outcome": self.report.outcome,
             "in_force": self._session.in_force(),
             "budget_bytes": self._devices.budget_bytes,
+            **self._shared.state(),
         }
 
     def _print_summary(self) -> None:

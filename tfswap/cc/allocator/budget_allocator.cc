@@ -168,12 +168,11 @@ int64_t BudgetAllocator::EverybodysBytes() const {
 BudgetStats BudgetAllocator::Stats(int job) const {
   const Account* own = AccountOf(job);
   const Account& account = own == nullptr ? all_ : *own;
-  const int64_t everybodys = own == nullptr ? 0 : EverybodysBytes();
   BudgetStats stats;
-  stats.budget_bytes = everybodys + account.limit.load();
-  stats.bytes_in_use = everybodys + account.in_use.load();
-  stats.peak_bytes = everybodys + account.peak.load();
-  stats.window_peak_bytes = everybodys + account.window_peak.load();
+  stats.budget_bytes = account.limit.load();
+  stats.bytes_in_use = account.in_use.load();
+  stats.peak_bytes = account.peak.load();
+  stats.window_peak_bytes = account.window_peak.load();
   stats.window_lack_bytes = account.window_lack.load();
   stats.waits = account.waits.load();
   stats.wait_ns = wait_ns_.load();
@@ -420,17 +419,19 @@ void BudgetAllocator::NotifyFreed(Account* own) {
 Shortage BudgetAllocator::ShortageOf(const Request& request, Refusal refusal) {
   const int64_t bytes = request.counted();
   const int job = request.own == nullptr ? 0 : request.own->job.load();
-  const BudgetStats stats = Stats(refusal == Refusal::kShare ? job : 0);
+  const int refusing = refusal == Refusal::kShare ? job : 0;
+  const int64_t everybodys = refusing == 0 ? 0 : EverybodysBytes();
+  const BudgetStats stats = Stats(refusing);
   Shortage found;
   if (holders_ != nullptr) found.holders = holders_->Holders(job);
   const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   found.op = annotation.pending_op_name;
   found.bytes = bytes;
-  found.budget = stats.budget_bytes;
-  found.in_use = stats.bytes_in_use;
+  found.budget = everybodys + stats.budget_bytes;
+  found.in_use = everybodys + stats.bytes_in_use;
   found.of_device = refusal == Refusal::kShare ? all_.limit.load() : 0;
   found.in_pieces = refusal == Refusal::kFragments;
-  found.staying = BytesAtStart(annotation.pending_step_id);
+  found.staying = everybodys + BytesAtStart(annotation.pending_step_id);
   found.own = bytes;
   for (const Holder& holder : found.holders) {
     if (holder.step_id == annotation.pending_step_id && holder.op == found.op) {
@@ -441,7 +442,8 @@ Shortage BudgetAllocator::ShortageOf(const Request& request, Refusal refusal) {
       KernelScope::current != nullptr ? KernelScope::current->context : nullptr;
   if (context != nullptr) found.own += InputBytes(context);
   const bool eager = context != nullptr && context->call_frame() == nullptr;
-  if (eager || found.staying == 0) {  // there is no step to move anything in, as far as is known
+  if (eager ||
+      found.staying == everybodys) {  // there is no step to move anything in, as far as is known
     found.staying = found.in_use;
     found.own = bytes;
   }

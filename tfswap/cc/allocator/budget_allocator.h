@@ -56,8 +56,7 @@ class SpareMemory {
   virtual std::string Picture() const = 0;
 };
 
-// Of one job: what the device is for it, beside what the other jobs have. In use is then what is
-// its own and what is nobody's alone.
+// Of all, or of one job, whose budget is its share.
 struct BudgetStats {
   int64_t budget_bytes = 0;  // 0: no limit
   int64_t bytes_in_use = 0;

@@ -87,9 +87,8 @@ void tfswap_chain_end_job(void* chain, int job) {
 
 // What it has; of 0, what no job has.
 int64_t tfswap_chain_job_bytes(void* chain, int job) {
-  BudgetAllocator* budget = static_cast<Chain*>(chain)->budget();
-  const int64_t everybodys = budget->EverybodysBytes();
-  return job == 0 ? everybodys : budget->Stats(job).bytes_in_use - everybodys;
+  const BudgetAllocator* budget = static_cast<Chain*>(chain)->budget();
+  return job == 0 ? budget->EverybodysBytes() : budget->Stats(job).bytes_in_use;
 }
 
 void tfswap_chain_set_workspace_limit(void* chain, int64_t bytes) {

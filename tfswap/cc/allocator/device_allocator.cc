@@ -1,5 +1,6 @@
 #include "allocator/device_allocator.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -80,8 +81,16 @@ void DeviceAllocator::StartRecording(bool host_times, int job) {
   parts_.recording.StartRecording(GetStats()->bytes_in_use, host_times, job);
 }
 
+int64_t DeviceAllocator::Load(int job) {
+  return job == 0 ? GetStats()->bytes_in_use : parts_.budget.Stats(job).bytes_in_use;
+}
+
+int64_t DeviceAllocator::EverybodysLoad() {
+  const int64_t of_jobs = parts_.budget.Stats().bytes_in_use - parts_.budget.EverybodysBytes();
+  return std::max(Load(0) - of_jobs, int64_t{0});
+}
+
 int64_t DeviceAllocator::WindowPeakLoad(int job) const {
-  // While jobs share the device, memory is asked for by block, and so is a job's load.
   return job == 0 ? window_peak_bytes() : parts_.budget.Stats(job).window_peak_bytes;
 }
 

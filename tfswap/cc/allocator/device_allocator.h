@@ -42,8 +42,12 @@ class DeviceAllocator : public StatisticsAllocator {
   void SetGuard(KernelGuard* guard) { guard_.store(guard); }
   StepRecorder* recorder(int job = 0) { return parts_.recording.recorder(job); }
   void StartRecording(bool host_times, int job = 0);
-  // Of a job; of 0: of all.
+  // Of a job; of 0: of all. While jobs share the device, memory is asked for block by block, so
+  // what they have of the budget is their load.
+  int64_t Load(int job);
   int64_t WindowPeakLoad(int job) const;
+  // The load that is no job's.
+  int64_t EverybodysLoad();
   void RestartWindow(int job);
   // Blocks of host memory that move in sections. Whether any can:
   bool InSections() const { return parts_.bfc != nullptr && !parts_.bfc->EverOpened(); }
