@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tfswap.commands import doctor, plan, profile, report, run, simulate
+from tfswap.commands import broker, doctor, plan, profile, report, run, simulate
 
 _COMMANDS = {
     "doctor": doctor,
@@ -15,6 +15,7 @@ _COMMANDS = {
     "plan": plan,
     "report": report,
     "simulate": simulate,
+    "broker": broker,
 }
 
 

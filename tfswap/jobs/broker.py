@@ -1,0 +1,643 @@
+"""Broker: gives out shares of one device to the jobs of its user.
+
+One thread, an event loop: what is written below between two awaits happens at once. Divisions,
+which take seconds, are worked out by another thread from values, and adopted here.
+
+It must be a process of its own, without jobs: to a process, its own locks look like none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tfswap.jobs.division import LEAST_SLOWDOWN
+from tfswap.jobs.grpc_library import CHANNEL_OPTIONS, load_grpc
+from tfswap.jobs.job_trace import MAGIC, BadTrace, JobTrace
+from tfswap.jobs.joint_division import Division, JobClaim, JointDivision
+from tfswap.jobs.lease import LeaseRecord, holder, read_record, write_record
+from tfswap.jobs.ledger import Grant, Ledger, LedgerError
+from tfswap.jobs.messages import FROM_JOBS, METHOD, VERSION, BadMessage, Message, encode, parse
+from tfswap.jobs.rate_limit import RateLimit
+from tfswap.jobs.socket_path import SocketRefused, leases_of, make_private_folder
+from tfswap.report.amounts import readable_bytes
+
+MOST_JOBS = 64
+
+# A job that does not answer: it says hello and locks its lease within this.
+_GREETING_S = 10.0
+# Between looks at the leases of jobs out of touch, and of all.
+_LOOK_S, _LOOK_AT_ALL_S = 0.05, 1.0
+# Joins and leaves that come together are divided for together.
+_TOGETHER_S = 0.02
+# After this a job that waits for all of its target takes what there is.
+_PATIENCE_S = 1.0
+# How long what a job said to be its least is believed: what it held then may be gone.
+_DECLINED_S = 60.0
+# Shares that differ by less than this part of the device stay as they are.
+_WORTH_TELLING = 0.01
+_MESSAGES, _MESSAGES_PER_S = 50, 20
+_TRACES, _TRACES_PER_S = 4, 0.2
+
+
+class Refused(Exception):
+    """A job is refused; the text says why."""
+
+
+class BrokerRunning(RuntimeError):
+    """There is another broker on the socket."""
+
+
+class _Line:
+    """What is said to one job, in order."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._sender = asyncio.create_task(self._send())
+
+    def say(self, data: bytes) -> None:
+        self._queue.put_nowait(data)
+
+    async def _send(self) -> None:
+        while (data := await self._queue.get()) is not None:
+            await self._context.write(data)
+
+    async def close(self) -> None:
+        """Sends what is left, if the other end listens."""
+        self._queue.put_nowait(None)
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            await asyncio.wait_for(self._sender, 1.0)
+
+
+@dataclasses.dataclass
+class _Member:
+    """A job as the broker knows it.
+
+    Attributes:
+        lease: its name in the ledger, and of its lease.
+        record: what it asked for.
+        line: to it; None while it is out of touch.
+        pid: of its process, as the kernel says.
+        declined: the least it said it can do with, and until when that is believed.
+        waits_since_s: since when it has less than its target.
+        told: why it must wait, as it was told last.
+        ended: why it will not come back; "" if it may.
+    """
+
+    lease: str
+    record: LeaseRecord
+    line: _Line | None = None
+    pid: int = 0
+    trace: JobTrace | None = None
+    declined: tuple[int, float] = (0, 0.0)
+    waits_since_s: float | None = None
+    told: str = ""
+    ended: str = ""
+
+    @property
+    def title(self) -> str:
+        """By which it is spoken of."""
+        return f"{self.record.name!r} (process {self.pid})"
+
+
+class Broker:
+    """A device, its jobs, and the socket on which they ask for shares.
+
+    Args:
+        device: What it is called: "CPU:0", "GPU:1".
+        budget_bytes: What jobs may hold together.
+        socket: Where to listen; its folder is made, or must be this user's alone.
+        policy: "slowdown" or "weights", see `tfswap.jobs.division`.
+        weights: Of jobs by name, whatever they ask for.
+        minima: Likewise, in bytes.
+        say: Called with a line for each join, leave and share.
+        watch: Called whenever the ledger may have changed.
+
+    Attributes:
+        ledger: Who holds what.
+
+    Raises:
+        ImportError: There is no gRPC.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        budget_bytes: int,
+        socket: Path,
+        policy: str = LEAST_SLOWDOWN,
+        *,
+        weights: Mapping[str, float] | None = None,
+        minima: Mapping[str, int] | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        watch: Callable[[Ledger], None] = lambda ledger: None,
+    ) -> None:
+        self._grpc = load_grpc()
+        self.device = device
+        self.socket = socket
+        self.ledger = Ledger(budget_bytes)
+        self._weights, self._minima = dict(weights or {}), dict(minima or {})
+        self._leases = leases_of(socket)
+        self._division = JointDivision(policy)
+        self._say = say
+        self._watch = watch
+        self._members: dict[str, _Member] = {}
+        self._lock_fd = -1
+        self._server: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._planner = ThreadPoolExecutor(1, "tfswap-division")
+        # From `start` on, in its loop.
+        self._changed: asyncio.Event
+
+    # The beginning and the end.
+
+    async def start(self) -> None:
+        """Takes over jobs that hold leases, and listens.
+
+        Raises:
+            BrokerRunning: Another one does.
+            SocketRefused: The folder is open to others, or the socket cannot be made.
+            ValueError: Jobs that are still there hold more than the budget.
+        """
+        self._changed = asyncio.Event()
+        make_private_folder(self.socket.parent)
+        make_private_folder(self._leases)
+        self._lock()
+        try:
+            self._adopt_leases()
+            await self._listen()
+        except BaseException:
+            self._unlock()
+            raise
+        self._tasks = [
+            asyncio.create_task(self._divide_when_changed()),
+            asyncio.create_task(self._look_at_leases()),
+        ]
+        self._note_change()
+
+    async def serve(self) -> None:
+        """Serves until it is cancelled.
+
+        Raises:
+            Exception: Whatever ends one of its tasks, which is a bug.
+        """
+        await asyncio.gather(*self._tasks)
+
+    async def stop(self) -> None:
+        """Stops listening; jobs go on with what they have, and their leases stay."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(0.2)
+        self._planner.shutdown(wait=False, cancel_futures=True)
+        self.socket.unlink(missing_ok=True)
+        for path in self._leases.glob("job-*"):
+            if holder(path) is None:
+                path.unlink(missing_ok=True)
+        self._unlock()
+        with contextlib.suppress(OSError):
+            self._leases.rmdir()
+
+    def _lock(self) -> None:
+        path = self._leases / "broker"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise BrokerRunning(
+                f"there is a broker at {self.socket} already: stop it first, or give this one "
+                "another --socket"
+            ) from None
+        self._lock_fd = fd
+
+    def _unlock(self) -> None:
+        (self._leases / "broker").unlink(missing_ok=True)
+        os.close(self._lock_fd)
+
+    def _adopt_leases(self) -> None:
+        """Counts what jobs hold that an earlier broker had."""
+        held = 0
+        for path in sorted(self._leases.glob("job-*")):
+            pid = holder(path)
+            if pid is None:
+                path.unlink(missing_ok=True)
+                continue
+            record = read_record(path)
+            if record is None:
+                raise SocketRefused(
+                    f"process {pid} holds the lease {path}, which does not say what it may hold: "
+                    "end that process first"
+                )
+            held += record.held_bytes
+            if held > self.ledger.capacity_bytes:
+                raise ValueError(
+                    f"jobs of an earlier broker that still run hold {readable_bytes(held)} or "
+                    f"more, and the budget is {readable_bytes(self.ledger.capacity_bytes)}: give "
+                    f"that much, or end process {pid} ({record.name}) first"
+                )
+            self.ledger.adopt(path.name, record.held_bytes)
+            self._members[path.name] = member = _Member(path.name, record, pid=pid)
+            self._say(f"{member.title} still holds {readable_bytes(record.held_bytes)}")
+
+    async def _listen(self) -> None:
+        grpc = self._grpc
+        server = grpc.aio.server(
+            options=[*CHANNEL_OPTIONS, ("grpc.max_concurrent_streams", 4 * MOST_JOBS)]
+        )
+        handler = grpc.stream_stream_rpc_method_handler(self._serve)
+        service, _, method = METHOD.lstrip("/").partition("/")
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+        )
+        self.socket.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            server.add_insecure_port(f"unix:{self.socket}")
+        except RuntimeError as error:
+            raise SocketRefused(f"{self.socket} cannot be listened on: {error}") from None
+        finally:
+            os.umask(before)
+        os.chmod(self.socket, 0o600)
+        await server.start()
+        self._server = server
+
+    # A job's stream.
+
+    async def _serve(self, requests: Any, context: Any) -> None:
+        line = _Line(context)
+        member: _Member | None = None
+        limits = RateLimit(_MESSAGES, _MESSAGES_PER_S), RateLimit(_TRACES, _TRACES_PER_S)
+        try:
+            member = await asyncio.wait_for(self._greeted(line, context), _GREETING_S)
+            while member.line is line and not member.ended:
+                data = await context.read()
+                if data is self._grpc.aio.EOF:
+                    break
+                self._hear(member, data, limits)
+        except (Refused, BadMessage, BadTrace, LedgerError) as error:
+            self._refuse(member, line, str(error))
+        except asyncio.TimeoutError:
+            self._refuse(member, line, f"nothing was heard for {_GREETING_S:g} s")
+        finally:
+            if member is not None and member.line is line:
+                self._lose_touch(member)
+            await line.close()
+
+    async def _heard(self, context: Any) -> Message:
+        data = await context.read()
+        if data is self._grpc.aio.EOF:
+            raise Refused("the job hung up")
+        return parse(data, FROM_JOBS)
+
+    async def _greeted(self, line: _Line, context: Any) -> _Member:
+        """A member after hello and lease."""
+        hello = await self._heard(context)
+        if hello["kind"] != "hello":
+            raise Refused("the first message must be a hello")
+        if hello["version"] != VERSION:
+            raise Refused(
+                f"the broker speaks version {VERSION}, the job {hello['version']}: they must be of "
+                "the same tfswap"
+            )
+        if hello["device"] != self.device[:3]:
+            raise Refused(f"the job trains on a {hello['device']}; the broker has {self.device}")
+        if hello["minimum_bytes"] > self.ledger.capacity_bytes:
+            raise Refused(
+                f"a minimum of {readable_bytes(hello['minimum_bytes'])} is more than the whole "
+                f"budget of {readable_bytes(self.ledger.capacity_bytes)}"
+            )
+        if hello["lease"]:
+            return self._back(line, hello)
+        member = self._new_member(line, hello)
+        path = self._leases / member.lease
+        try:
+            self._welcome(member, line)
+            if (await self._heard(context))["kind"] != "leased":
+                raise Refused("the job does not lock its lease")
+            pid = holder(path)
+            if pid is None:
+                raise Refused(f"the job says that it has locked {path}, and nobody has")
+            if len(self._members) >= MOST_JOBS:
+                raise Refused(f"there are {MOST_JOBS} jobs already")
+            self.ledger.open(member.lease)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        member.pid = pid
+        member.line = line
+        self._members[member.lease] = member
+        self._say(f"{member.title} joined")
+        self._note_change()
+        return member
+
+    def _new_member(self, line: _Line, hello: Message) -> _Member:
+        name: str = hello["name"]
+        weight: float = hello["weight"]
+        wanted_bytes = min(hello["wanted_bytes"] or 1 << 62, self.ledger.capacity_bytes)
+        minimum_bytes = max(hello["minimum_bytes"], self._minima.get(name, 0))
+        record = LeaseRecord(
+            name,
+            secrets.token_hex(32),
+            0,
+            self._weights.get(name, weight),
+            minimum_bytes,
+            max(wanted_bytes, minimum_bytes),
+        )
+        member = _Member(f"job-{secrets.token_hex(8)}", record)
+        write_record(self._leases / member.lease, record, create=True)
+        return member
+
+    def _welcome(self, member: _Member, line: _Line) -> None:
+        line.say(
+            encode(
+                "welcome",
+                version=VERSION,
+                device=self.device,
+                device_bytes=self.ledger.capacity_bytes,
+                lease=member.lease,
+                token=member.record.token,
+            )
+        )
+
+    def _back(self, line: _Line, hello: Message) -> _Member:
+        """A job that was out of touch."""
+        member = self._members.get(hello["lease"])
+        if member is None or not secrets.compare_digest(member.record.token, hello["token"]):
+            raise Refused("this broker does not know the job's lease")
+        if member.ended:
+            raise Refused(member.ended)
+        pid = holder(self._leases / member.lease)
+        if pid is None:
+            raise Refused("the job has given its lease up")
+        if member.line is not None:
+            self._lose_touch(member)  # its old stream, of whose end nobody has heard yet
+        try:
+            self.ledger.resume(member.lease, hello["held_bytes"])
+        except LedgerError as error:
+            member.ended = str(error)
+            raise
+        member.pid = pid
+        member.line = line
+        self._welcome(member, line)
+        self._say(f"{member.title} is back, with {readable_bytes(hello['held_bytes'])}")
+        self._write_record(member)
+        self._note_change()
+        return member
+
+    def _hear(self, member: _Member, data: bytes, limits: tuple[RateLimit, RateLimit]) -> None:
+        now_s = time.monotonic()
+        is_trace = data.startswith(MAGIC)
+        if not limits[is_trace].take(now_s):
+            raise Refused("too many messages")
+        if is_trace:
+            member.trace = JobTrace.from_bytes(data)
+            self._note_change()
+            return
+        message = parse(data, FROM_JOBS)
+        kind = message["kind"]
+        if kind == "ack":
+            self.ledger.acknowledge(member.lease, message["serial"])
+            held_bytes = self.ledger.held_bytes(member.lease)
+            if message["in_use_bytes"] > held_bytes:
+                raise Refused(
+                    f"the job holds {readable_bytes(message['in_use_bytes'])}, and was granted "
+                    f"{readable_bytes(held_bytes)}"
+                )
+            self._write_record(member)
+            self._send_due()
+        elif kind == "decline":
+            self.ledger.decline(member.lease, message["serial"])
+            held_bytes = self.ledger.held_bytes(member.lease)
+            least_bytes = min(message["least_bytes"], held_bytes)
+            member.declined = (least_bytes, now_s + _DECLINED_S)
+            self._say(f"{member.title} cannot do with less than {readable_bytes(least_bytes)}")
+            self._note_change()
+        elif kind == "leave":
+            member.ended = "the job has left"
+        else:
+            raise Refused(f"a {kind} that nobody asked for")
+
+    def _refuse(self, member: _Member | None, line: _Line, why: str) -> None:
+        line.say(encode("refused", why=why[:1000]))
+        who = "a job" if member is None else member.title
+        if member is not None:
+            member.ended = why
+        self._say(f"{who} was refused: {why}")
+
+    def _lose_touch(self, member: _Member) -> None:
+        """Nothing is heard from a job; its lease says whether it still holds something."""
+        member.line = None
+        self.ledger.lose_touch(member.lease)
+        if holder(self._leases / member.lease) is None:
+            self._remove(member)
+            return
+        if not member.ended:
+            held = readable_bytes(self.ledger.held_bytes(member.lease))
+            self._say(f"{member.title} is out of touch, and still holds {held}")
+        self._note_change()
+
+    def _remove(self, member: _Member) -> None:
+        """A job is gone for certain."""
+        held_bytes = self.ledger.held_bytes(member.lease)
+        self.ledger.close(member.lease)
+        del self._members[member.lease]
+        (self._leases / member.lease).unlink(missing_ok=True)
+        self._say(f"{member.title} left, and gives back {readable_bytes(held_bytes)}")
+        self._send_due()
+        self._note_change()
+
+    # Shares.
+
+    def _note_change(self) -> None:
+        self.ledger.check(self._members)
+        self._watch(self.ledger)
+        self._changed.set()
+
+    async def _divide_when_changed(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_TOGETHER_S)
+            self._changed.clear()
+            claims = self._claims()
+            kept_bytes = sum(
+                self.ledger.held_bytes(lease) for lease in self._members if not self._has(lease)
+            )
+            capacity_bytes = self.ledger.capacity_bytes - kept_bytes
+            if not claims:
+                continue
+            try:
+                division = await loop.run_in_executor(
+                    self._planner, self._division.divide, claims, capacity_bytes
+                )
+            except Exception as error:
+                # A step that cannot be planned takes part in nothing but weights.
+                self._say(f"a division failed, and is made without the jobs' steps: {error!r}")
+                claims = [dataclasses.replace(claim, trace=None) for claim in claims]
+                division = self._division.divide(claims, capacity_bytes)
+            self._adopt(division)
+
+    def _has(self, lease: str) -> bool:
+        """Whether a job's share can be changed."""
+        return self.ledger.is_in_touch(lease)
+
+    def _claims(self) -> list[JobClaim]:
+        now_s = time.monotonic()
+        claims = []
+        for lease, member in self._members.items():
+            if not self._has(lease):
+                continue
+            record = member.record
+            declined_bytes, until_s = member.declined
+            least_bytes = declined_bytes if now_s < until_s else 0
+            claims.append(
+                JobClaim(
+                    lease,
+                    max(record.minimum_bytes, least_bytes, 1),
+                    record.wanted_bytes,
+                    record.weight,
+                    self.ledger.held_bytes(lease),
+                    member.trace,
+                    self.ledger.link_share(lease),
+                )
+            )
+        return claims
+
+    def _adopt(self, division: Division) -> None:
+        """Aims at new shares; those that are as good as the old ones stay."""
+        ledger = self.ledger
+        targets = {job: b for job, b in division.budget_bytes.items() if job in self._members}
+        close_bytes = _WORTH_TELLING * ledger.capacity_bytes
+        kept = {
+            job: granted
+            if 0 < (granted := ledger.granted_bytes(job)) and abs(granted - target) <= close_bytes
+            else target
+            for job, target in targets.items()
+        }
+        links = {job: s for job, s in division.link_shares.items() if job in self._members}
+        for each in (kept, targets):
+            try:
+                ledger.aim(each, links)
+                break
+            except LedgerError:
+                continue  # of jobs as they were when the division was begun
+        else:
+            self._note_change()
+        self._send_due()
+        self._tell_those_who_wait()
+
+    def _send_due(self) -> None:
+        """Sends the grants that there is room for."""
+        now_s = time.monotonic()
+        impatient = {
+            lease: max(member.record.minimum_bytes, 1)
+            for lease, member in self._members.items()
+            if member.waits_since_s is not None and now_s - member.waits_since_s > _PATIENCE_S
+        }
+        for grant in self.ledger.due(impatient):
+            self._send(self._members[grant.job], grant)
+        for lease, member in self._members.items():
+            if self.ledger.is_short(lease):
+                member.waits_since_s = member.waits_since_s or now_s
+            else:
+                member.waits_since_s = None
+        self.ledger.check(self._members)
+        self._watch(self.ledger)
+
+    def _send(self, member: _Member, grant: Grant) -> None:
+        assert member.line is not None
+        try:
+            self._write_record(member)  # first: another broker must know of it
+        except OSError as error:
+            self._refuse(member, member.line, f"its lease cannot be written: {error}")
+            return
+        member.told = ""
+        jobs = len(self._members)
+        member.line.say(
+            encode(
+                "share",
+                serial=grant.serial,
+                budget_bytes=grant.budget_bytes,
+                link_share=grant.link_share,
+                jobs=jobs,
+            )
+        )
+        self._say(
+            f"{member.title} gets {readable_bytes(grant.budget_bytes)} and "
+            f"{grant.link_share:.0%} of the link"
+        )
+
+    def _write_record(self, member: _Member) -> None:
+        held_bytes = self.ledger.held_bytes(member.lease)
+        if member.record.held_bytes != held_bytes:
+            member.record = dataclasses.replace(member.record, held_bytes=held_bytes)
+            write_record(self._leases / member.lease, member.record)
+
+    def _tell_those_who_wait(self) -> None:
+        for lease, member in self._members.items():
+            if member.line is None or self.ledger.granted_bytes(lease):
+                continue
+            why = self._who_holds_what(member)
+            if why != member.told:
+                member.told = why
+                member.line.say(encode("waiting", why=why[:4000]))
+
+    def _who_holds_what(self, waiting: _Member) -> str:
+        held = [
+            f"{other.title} holds {readable_bytes(self.ledger.held_bytes(lease))}"
+            + ("" if self._has(lease) else " and is out of touch")
+            for lease, other in self._members.items()
+            if self.ledger.held_bytes(lease)
+        ]
+        least_bytes = max(waiting.record.minimum_bytes, 1)
+        return (
+            f"of {readable_bytes(self.ledger.capacity_bytes)} on {self.device}, "
+            + ("; ".join(held) or "nobody holds anything")
+            + f"; this job needs {readable_bytes(least_bytes)} at least"
+        )
+
+    # Leases.
+
+    async def _look_at_leases(self) -> None:
+        looked_s = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            all_of_them = time.monotonic() - looked_s > _LOOK_AT_ALL_S
+            for member in list(self._members.values()):
+                if member.line is not None and not all_of_them:
+                    continue
+                if holder(self._leases / member.lease) is None:
+                    self._given_up(member)
+            if all_of_them:
+                looked_s = time.monotonic()
+                self._send_due()
+                self._tell_those_who_wait()
+                if any(0 < m.declined[1] < looked_s for m in self._members.values()):
+                    self._forget_declined(looked_s)
+
+    def _given_up(self, member: _Member) -> None:
+        """Nobody holds a lease any more."""
+        line = member.line
+        if line is None:
+            self._remove(member)
+        elif not member.ended:
+            self._refuse(member, line, "the job has given its lease up")
+            self._lose_touch(member)
+
+    def _forget_declined(self, now_s: float) -> None:
+        for member in self._members.values():
+            if 0 < member.declined[1] < now_s:
+                member.declined = (0, 0.0)
+        self._note_change()
