@@ -143,9 +143,7 @@ def _model(depth: int) -> keras.Model:
 
 def _fit(model: keras.Model, callbacks: list[Any], epochs: int = EPOCHS) -> None:
     x, y = images(32 * BATCHES)
-    model.fit(
-        x, y, batch_size=32, shuffle=False, verbose=0, epochs=epochs, callbacks=callbacks
-    )
+    model.fit(x, y, batch_size=32, shuffle=False, verbose=0, epochs=epochs, callbacks=callbacks)
 
 
 def _at_once(*todo: Callable[[], Any]) -> list[BaseException | None]:
@@ -322,6 +320,50 @@ def test_functions_of_two_threads_share_a_budget(lib) -> None:
     _nothing_is_left(lib)
 
 
+def test_a_share_that_does_not_do_is_told_of(lib) -> None:
+    budget = tfswap.memory_stats()["bytes_in_use"] + 100 * MIB
+    weights = [tf.Variable(tf.ones([4, 4096])) for _ in range(2)]
+
+    def make(place: int) -> Any:
+        @tfswap.swap(budget=budget, verbose=0)
+        @tf.function
+        def step(x: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((x @ weights[place]) ** 2)
+            weights[place].assign_sub(1e-9 * tape.gradient(loss, weights[place]))
+            return loss
+
+        return step
+
+    steps = [make(0), make(1)]
+    both = threading.Barrier(2)
+
+    def large() -> None:
+        steps[0](tf.ones([2, 4]))
+        both.wait()
+        try:
+            steps[0](tf.ones([4096, 4]))  # makes 64 MiB
+        finally:
+            both.wait()
+
+    def small() -> None:
+        steps[1](tf.ones([2, 4]))
+        both.wait()
+        for _ in range(5):
+            steps[1](tf.ones([2, 4]))
+        both.wait()
+
+    failed, fine = _at_once(large, small)
+    assert isinstance(failed, tf.errors.ResourceExhaustedError) and fine is None
+    text = str(failed)
+    assert "which is what this training has of 100 MiB beside others, is exceeded" in text
+    assert "let another training end first, or give this one a minimum" in text
+    for step in steps:
+        step.release()
+    _nothing_is_left(lib)
+
+
+@pytest.mark.filterwarnings("ignore:tfswap.*did not run:UserWarning")
 def test_options_that_differ_are_told_of() -> None:
     begun, over = threading.Event(), threading.Event()
 

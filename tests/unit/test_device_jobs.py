@@ -15,7 +15,7 @@ import pytest
 from tfswap.jobs.share import Share
 from tfswap.ops.library import Library
 from tfswap.swap_options import SwapOptions
-from tfswap.training.device_jobs import DeviceBusy, DeviceJobs, Job
+from tfswap.training.device_jobs import DeviceBusy, DeviceJobs, Job, NoShare
 from tfswap.training.managed_devices import ManagedDevices
 
 MIB = 1 << 20
@@ -77,6 +77,9 @@ class Devices:
 
     def look_at_share(self) -> None:
         pass
+
+    def own_bytes(self) -> int:
+        return 0
 
     def give_back(self) -> None:
         assert not self.on.shares
@@ -211,7 +214,7 @@ def test_who_finds_no_room_waits_and_says_so(begin) -> None:
     one = begin(share=Share(minimum="70MiB"))
     one.do(one.join)
     hasty = begin(share=Share(minimum="50MiB", wait_s=0.1))
-    with pytest.raises(DeviceBusy, match=r"after 0.1 s .* no room for this one.*wait_s"):
+    with pytest.raises(NoShare, match=r"after 0.1 s .* no room for this one.*wait_s"):
         hasty.do(hasty.join)
     patient = begin(share=Share(minimum="50MiB"))
     patient.start(patient.join)

@@ -59,6 +59,10 @@ class DeviceBusy(RuntimeError):
     """Another training has the devices, and they cannot be shared."""
 
 
+class NoShare(RuntimeError):
+    """The others left no room for a training as long as it waited."""
+
+
 class Holder(Protocol):
     """Has a job: a `SwapSession`."""
 
@@ -77,6 +81,7 @@ class Job:
         number: By which the library knows it; 0 while it has the device for itself.
         share_bytes: In force; None: all that there is.
         version: Counts the changes of that.
+        held_bytes: What it had when its last step began: its variables.
         devices: What it sees of them.
     """
 
@@ -89,6 +94,7 @@ class Job:
         self.target_bytes: int | None = None
         self.has_begun = False
         self.steps = 0
+        self.held_bytes = 0
         self.in_step = False
         self.thread = threading.current_thread()
         self._profile: tuple[Timeline, Link] | None = None
@@ -106,9 +112,7 @@ class Job:
             return None
         if self._curve is None:
             timeline, link = self._profile
-            self._curve = planned_curve(
-                timeline, link, deadline_s=time.monotonic() + _MOST_CURVE_S
-            )
+            self._curve = planned_curve(timeline, link, deadline_s=time.monotonic() + _MOST_CURVE_S)
         base_bytes = self.devices.base_bytes()
         budgets_bytes = [budget - base_bytes for budget in self._curve.budget_bytes]
         kept = {max(b, 1): s for b, s in zip(budgets_bytes, self._curve.slowdowns, strict=True)}
@@ -169,6 +173,7 @@ class DeviceJobs:
 
         Raises:
             DeviceBusy: Another one has the devices, and they cannot be shared.
+            NoShare: There was no room for it as long as it waits.
             ValueError: The budget cannot be kept.
         """
         with self._changed:
@@ -228,7 +233,7 @@ class DeviceJobs:
                 job.has_begun = True
                 return
             if time.monotonic() > deadline_s:
-                raise DeviceBusy(
+                raise NoShare(
                     f"tfswap: after {job.share.wait_s:g} s the other trainings of this process "
                     "have no room for this one. Let one of them end, give this one a smaller "
                     "minimum, all of them a larger budget, or have it wait longer: "
@@ -288,6 +293,7 @@ class DeviceJobs:
                 job.in_step = True
                 assert job.devices is not None
                 job.devices.look_at_share()
+                job.held_bytes = job.devices.own_bytes()
             self._library.set_threads_job(job.number)
 
     def step_ended(self, job: Job) -> None:
@@ -374,9 +380,9 @@ class DeviceJobs:
 
     def _claim(self, job: Job, held_bytes: int) -> Claim:
         capacity_bytes = self._capacity_bytes
-        curve = job.curve() or SlowdownCurve.assumed(1, capacity_bytes)
-        least_bytes = curve.least_bytes if curve.is_known else 1
-        floor_bytes = max(job.share.minimum_bytes, least_bytes)
+        curve = job.curve() or SlowdownCurve.assumed(job.held_bytes, capacity_bytes)
+        least_bytes = curve.least_bytes if curve.is_known else job.held_bytes
+        floor_bytes = max(job.share.minimum_bytes, least_bytes, 1)
         return Claim(
             str(job.number), curve, floor_bytes, capacity_bytes, job.share.weight, held_bytes
         )

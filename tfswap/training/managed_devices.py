@@ -199,13 +199,15 @@ class ManagedDevices:
             self._library.clear_layouts(self.device)  # gives back what is idle by now
         return self._library.everybodys_bytes(self.device)
 
+    def own_bytes(self) -> int:
+        """What this training has, as far as it is told from what is no training's alone."""
+        return self._library.step_counts(self.device, self.job)["load_bytes"] if self.job else 0
+
     def base_bytes(self) -> int:
         """What is to be added to what this training has, to compare it with its profile."""
-        counts = self._library.step_counts(self.device, self.job)
-        own_bytes = counts["load_bytes"] if self.job else 0
         if self._profiled_bytes is None:
-            return counts["everybodys_load_bytes"]
-        return self._profiled_bytes - own_bytes
+            return self._library.step_counts(self.device)["everybodys_load_bytes"]
+        return self._profiled_bytes - self.own_bytes()
 
     def profiled_step_begins(self) -> None:
         """Remembers what is there before it."""

@@ -39,9 +39,7 @@ class StepRecordings:
     def stop(self) -> dict[int, StepTrace]:
         """It ended, or failed."""
         return {
-            device: StepTrace.from_bytes(
-                self._library.stop_recording(device, self._devices.job)
-            )
+            device: StepTrace.from_bytes(self._library.stop_recording(device, self._devices.job))
             for device in self._devices.numbers
         }
 

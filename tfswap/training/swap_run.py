@@ -155,6 +155,7 @@ class SwapRun:
 
     def begin(self) -> None:
         """Puts lazy swaps, or the given plan, in force; the first steps run under them."""
+        self._share_version = self._shared.version  # first: shares may change meanwhile
         run_started(self)
         self._taken.callback(run_ended, self)
         self.report.budget_bytes = self._devices.budget_bytes
@@ -174,7 +175,6 @@ class SwapRun:
             _TRAIN,
         )
         self._recordings = StepRecordings(self._library, self._devices)
-        self._share_version = self._shared.version
         self._session.belongs_to(self._devices.job)
         self._taken.callback(self._session.withdraw)
         self._taken.callback(self._lossy.end)

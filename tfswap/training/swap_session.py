@@ -10,11 +10,11 @@ from tfswap.simulator import Link
 from tfswap.swap_options import SwapOptions
 from tfswap.timeline import Timeline
 from tfswap.training import device_jobs
-from tfswap.training.device_jobs import DeviceBusy, Job
+from tfswap.training.device_jobs import DeviceBusy, Job, NoShare
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.voice import Voice
 
-__all__ = ["DeviceBusy", "SwapSession"]
+__all__ = ["DeviceBusy", "NoShare", "SwapSession"]
 
 
 class SwapSession:
@@ -58,6 +58,7 @@ class SwapSession:
         Raises:
             DeviceBusy: Another training has them, and they cannot be shared.
             LibraryError: They are not the library's, or there can be no file.
+            NoShare: Others left no room for it as long as it waited.
             ValueError: The budget cannot be kept.
         """
         if not library.device_is_ours():
@@ -85,6 +86,9 @@ class SwapSession:
 
         Returns:
             Whether they are its own; otherwise another training has them.
+
+        Raises:
+            LibraryError, NoShare, ValueError: As `begin`.
         """
         with self._jobs.lock:
             self.is_idle = False
