@@ -101,7 +101,9 @@ def test_training_resumes_with_its_plan_at_once(saved):
     loaded = tfswap.saved_model.load(path, budget=budget, verbose=0)
     tfswap.reset_memory_stats()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfswap.training.swap_run.SwapRun, "_plan_from", lambda *_: pytest.fail("!"))
+        patch.setattr(
+            tfswap.training.plan_choice.PlanChoice, "plan_from", lambda *_: pytest.fail("!")
+        )
         assert steps(loaded.train_step) == losses
     assert tfswap.memory_stats()["peak_bytes"] <= budget
     stats = tfswap.memory_stats()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable, Mapping
 
 from tfswap import budget as budgets
@@ -33,6 +34,8 @@ _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
 _MARGIN, _MARGIN_BYTES, _MARGIN_BYTES_WITH_SWAP = 0.03, 160 << 20, 64 << 20
 # Others are slower than any link that memory is swapped over.
 _CONSIDERED = ("zvc", "rle", "csr")
+# How long copies that make room are waited for, and how often they are looked at.
+_LEAVING_S, _LOOK_S = 1.0, 0.005
 # Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
 _ASSUMED_LINK = 12e9
 
@@ -138,6 +141,45 @@ class ManagedDevices:
         self._library.trim_malloc()
         if self.on_cpu and options.workspace_limit is not None:
             self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
+
+    def change_budget(self, budget_bytes: int) -> bool:
+        """Sets another budget on each device, between steps; plans are to be made anew then.
+
+        More is there at once. For less, what can leave does: idle memory of the slab, on a GPU
+        with its planned addresses, and values of streamed variables.
+
+        Args:
+            budget_bytes: Cap on each device's memory.
+
+        Returns:
+            Whether all devices are within it now. Where one is not, no allocation is granted until
+            it is.
+
+        Raises:
+            ValueError: The budget is not above 0 bytes.
+        """
+        if budget_bytes <= 0:
+            raise ValueError(f"a budget must be above 0 bytes, not {budget_bytes}")
+        self.budget_bytes = self.total_bytes = budget_bytes
+        for device in self.numbers:
+            self._library.set_budget(device, budget_bytes)
+        within = [self._make_room(device, budget_bytes) for device in self.numbers]
+        if self.on_cpu:
+            self._library.trim_malloc()
+        return all(within)
+
+    def _make_room(self, device: int, budget_bytes: int) -> bool:
+        """Has a device let go of what can leave; says whether it has no more in use than that."""
+        if self._in_use_bytes(device) > budget_bytes and not self.on_cpu:
+            self._library.clear_layouts(device)  # its slab is one block
+        self._library.make_room(device)
+        deadline_s = time.monotonic() + _LEAVING_S
+        while self._in_use_bytes(device) > budget_bytes and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)  # at copies under way
+        return self._in_use_bytes(device) <= budget_bytes
+
+    def _in_use_bytes(self, device: int) -> int:
+        return self._library.step_counts(device)["bytes_in_use"]
 
     def _load_codecs(self) -> None:
         codec = self._options.codec

@@ -124,6 +124,14 @@ class PlanInForce:
             except ValueError as error:
                 self._voice.warn(f"addresses are not planned: {error}")
 
+    def forget_layouts(self) -> None:
+        """Takes planned addresses back; the plan is not pushed for that."""
+        for function in self.plan.functions:
+            if function.layouts:
+                self._library.remove_layout(self._devices.device, function.fingerprint)
+        bare = (dataclasses.replace(function, layouts=()) for function in self.plan.functions)
+        self.note(functions=tuple(bare))
+
     def save(self) -> None:
         """Writes the plan where the options say so."""
         if self._options.save_plan is not None:

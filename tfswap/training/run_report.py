@@ -89,6 +89,10 @@ class RunReport:
     def given_up(self, step_s: float) -> None:
         """Steps take so long under lazy swaps, which did better than the plan."""
         self.report.step_s = step_s
+        self.withdrawn()
+
+    def withdrawn(self) -> None:
+        """There is no plan any more."""
         self.report.plan = None
         self.report.swapped_buffers = 0
         self.report.outcome = "bootstrap"

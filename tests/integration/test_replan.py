@@ -1,0 +1,178 @@
+"""A plan is made anew in the middle of a training: the same numbers, within each budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, trained
+
+import tfswap
+from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.swap_run import SwapRun
+
+EPOCHS = 5
+
+
+@pytest.fixture(autouse=True)
+def determinism():
+    deterministic()
+
+
+@pytest.fixture(scope="module")
+def unswapped() -> Losses:
+    deterministic()
+    return trained(lambda: compiled(convolutions()), epochs=EPOCHS)
+
+
+class Between(keras.callbacks.Callback):
+    """Does something between two steps, the first time that there is a settled plan.
+
+    Attributes:
+        phases: Behind each step.
+        peaks: Of each step, beside the budget in it.
+    """
+
+    def __init__(self, swap: tfswap.AutoSwap, act: Callable[[SwapRun, ManagedDevices], None]):
+        super().__init__()
+        self._swap = swap
+        self._act = act
+        self._acted = False
+        self.phases: list[str] = []
+        self.peaks: list[tuple[int, int]] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        (training,) = tfswap.status()["trainings"]
+        self.phases.append(training["phase"])
+        stats = tfswap.memory_stats()
+        self.peaks.append((stats["peak_bytes"], stats["budget_bytes"]))
+        if training["phase"] == "steady" and not self._acted:
+            self._acted = True
+            run = self._swap._fit.run
+            self._act(run, run._devices)
+            tfswap.reset_memory_stats()
+
+
+def settled_again(phases: list[str]) -> bool:
+    """Whether a plan settled twice, without a second profile."""
+    rest = phases[phases.index("steady") + 1 :]
+    return "measure" in rest and "steady" in rest and "profile" not in rest
+
+
+@pytest.mark.parametrize("slab", [True, False])
+@pytest.mark.parametrize("before, after", [(0.75, 0.55), (0.55, 0.75)])
+def test_a_plan_is_made_for_another_budget(unswapped, slab, before, after):
+    budget = budget_of(unswapped, before)
+    other = budget_of(unswapped, after)
+
+    def change(run: SwapRun, devices: ManagedDevices) -> None:
+        assert devices.change_budget(other)
+        run.replan("the budget is another one")
+
+    swap = tfswap.AutoSwap(budget=budget, slab=slab, verbose=0)
+    between = Between(swap, change)
+    swapped = trained(lambda: compiled(convolutions()), [swap, between], epochs=EPOCHS)
+    assert swapped.losses == unswapped.losses
+    assert all(peak <= limit for peak, limit in between.peaks)
+    assert {limit for _, limit in between.peaks} == {budget, other}
+    assert settled_again(between.phases)
+    report = swap.report
+    assert report["outcome"] == "swapped" and report["budget_bytes"] == other
+    assert report["plan"].budget_bytes == other
+    assert any("the budget is another one" in note for note in report["notes"])
+    assert bool(report["plan"].functions[-1].layouts) == slab
+
+
+def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypatch):
+    from tfswap.planners.decision import nothing_fits
+    from tfswap.training.step_planner import StepPlanner
+
+    plan = StepPlanner.plan
+    other = budget_of(unswapped, 0.6)
+
+    def none_for_less(planner: StepPlanner) -> Any:
+        if planner._devices.budget_bytes > other:
+            return plan(planner)
+        least = planner.least_budgets().swapped
+        raise nothing_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
+
+    def change(run: SwapRun, devices: ManagedDevices) -> None:
+        assert devices.change_budget(other)
+        run.replan("less is left")
+
+    monkeypatch.setattr(StepPlanner, "plan", none_for_less)
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.75), verbose=0)
+    between = Between(swap, change)
+    with pytest.warns(UserWarning, match="Training goes on under lazy swaps"):
+        swapped = trained(lambda: compiled(convolutions()), [swap, between], epochs=EPOCHS)
+    assert swapped.losses == unswapped.losses
+    assert all(peak <= limit for peak, limit in between.peaks)
+    assert swap.report["outcome"] == "bootstrap" and swap.report["plan"] is None
+    assert swap.report["bytes_out_per_step"] > 0
+
+
+def test_a_budget_in_which_all_has_room_ends_the_swaps(unswapped):
+    def change(run: SwapRun, devices: ManagedDevices) -> None:
+        assert devices.change_budget(1 << 32)
+        run.replan("more is left")
+
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+    between = Between(swap, change)
+    swapped = trained(lambda: compiled(convolutions()), [swap, between], epochs=EPOCHS)
+    assert swapped.losses == unswapped.losses
+    assert swap.report["outcome"] == "fits"
+    assert tfswap.memory_stats()["copies_out"] == 0
+
+
+def test_before_the_first_plan_there_is_nothing_to_plan_anew(unswapped):
+    class Early(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 0 and self.params["epochs"] and not self.done:
+                self.done = True
+                run = swap._fit.run
+                assert run._devices.change_budget(other)
+                run.replan("less is left")
+
+        done = False
+
+    other = budget_of(unswapped, 0.6)
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.75), verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap, Early()], epochs=2)
+    assert swapped.losses == unswapped.losses[: len(swapped.losses)]
+    assert swap.report["plan"].budget_bytes == other
+    assert not any("new plan" in note for note in swap.report["notes"])
+
+
+def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, tmp_path):
+    path = tmp_path / "plan.json"
+    budget = budget_of(unswapped, 0.6)
+    saved = tfswap.AutoSwap(budget=budget, save_plan=path, verbose=0)
+    trained(lambda: compiled(convolutions()), [saved], epochs=2)
+    swap = tfswap.AutoSwap(budget=budget, plan=path, verbose=0)
+    between = Between(swap, lambda run, devices: run.replan("asked for"))
+    swapped = trained(lambda: compiled(convolutions()), [swap, between], epochs=EPOCHS)
+    assert swapped.losses == unswapped.losses
+    assert "profile" in between.phases
+    assert all(peak <= budget for peak, _ in between.peaks)
+    assert swap.report["outcome"] == "swapped"
+
+
+def test_a_budget_is_above_zero_and_what_stays_is_said(lib, megabytes):
+    from tfswap.swap_options import SwapOptions
+    from tfswap.training.swap_session import SwapSession
+    from tfswap.training.voice import Voice
+
+    session = SwapSession(SwapOptions(budget="1GiB"), Voice([], False))
+    session.begin()
+    try:
+        held = megabytes(8)
+        assert session.devices.change_budget(512 * MIB)
+        assert not session.devices.change_budget(4 * MIB)
+        assert tfswap.memory_stats()["budget_bytes"] == 4 * MIB
+        with pytest.raises(ValueError, match="above 0 bytes"):
+            session.devices.change_budget(0)
+        del held
+    finally:
+        session.end()

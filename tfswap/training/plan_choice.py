@@ -1,0 +1,465 @@
+"""PlanChoice: which plan a training goes by, from its profile to the one that stays."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfswap.grappler.graph import StepGraph
+from tfswap.ops.library import Library
+from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.planners.assignment import FarMemoryTooSmall
+from tfswap.planners.decision import BudgetTooSmall
+from tfswap.planning import Planned
+from tfswap.profile import Profile
+from tfswap.report.summary import summary_lines
+from tfswap.simulator import Link
+from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
+from tfswap.timeline import Timeline
+from tfswap.trace import StepTrace
+from tfswap.training.attempt import Attempt, MeasuredStep, best
+from tfswap.training.far_ratios import RatioSamples
+from tfswap.training.lossy_run import LossyRun
+from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.pass_session import PassSession
+from tfswap.training.phase import Phase
+from tfswap.training.plan_in_force import PlanInForce
+from tfswap.training.run_report import RunReport
+from tfswap.training.section_search import SectionSearch, Trial, sections_of
+from tfswap.training.step_planner import Forgotten, StepPlanner
+from tfswap.training.voice import Voice
+
+_MAX_CORRECTIONS = 3
+_MEASURED_STEPS = 2
+# Of a plan that seems to be slower than lazy swaps: others' work on the machine may be why.
+_DOUBTED_STEPS = 8
+# A model that needs no more than this share of the budget is left alone. Others have a plan, be it
+# for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.
+_CLEARLY_FITS = 0.8
+
+
+class PlanChoice:
+    """Plans, tries and corrects, and says which phase of the training is next.
+
+    Args:
+        lib: The library.
+        options: Of the training.
+        devices: Of the training.
+        session: Knows what the pass said.
+        plan: Gets what is chosen.
+        ratios: What codecs make of the training's tensors.
+        lossy: What may be kept lossily.
+        voice: Says things.
+        filled: The report.
+        given: A plan to begin with; None: to be made.
+        cuts: Whether the batch can be cut into sections, should the options say so.
+        profiled: Told of a step and of its link before it is planned, for whom else has the device.
+
+    Attributes:
+        is_stock: The graph is as TensorFlow made it: the model fits.
+        planned_bytes: The budget that was planned for; 0 before.
+    """
+
+    def __init__(
+        self,
+        lib: Library,
+        options: SwapOptions,
+        devices: ManagedDevices,
+        session: PassSession,
+        plan: PlanInForce,
+        ratios: RatioSamples,
+        lossy: LossyRun,
+        voice: Voice,
+        filled: RunReport,
+        *,
+        given: SwapPlan | None = None,
+        cuts: bool = True,
+        profiled: Callable[[Timeline, Link], None] = lambda timeline, link: None,
+    ) -> None:
+        self._library = lib
+        self._options = options
+        self._devices = devices
+        self._session = session
+        self._plan = plan
+        self._ratios = ratios
+        self._lossy = lossy
+        self._voice = voice
+        self._filled = filled
+        self._report = filled.report
+        self._given = given
+        self._profiled = profiled
+        wanted = options.sections or 1 if cuts else 1
+        self._chooses = wanted == AUTO_SECTIONS
+        self._sections = 1 if isinstance(wanted, str) else wanted
+        self._search = self._new_search(self._chooses and not (given and given.functions))
+        self._planner = self._new_planner()
+        self._lazy_s: list[float] = []  # of steps under lazy swaps
+        self._attempts: list[Attempt] = []
+        self._waits_lazily = False  # for a plan, since the one that there was needs more
+        self.is_stock = False
+        self.planned_bytes = 0
+
+    def begin(self) -> None:
+        """Puts lazy swaps, or the given plan, in force."""
+        self._plan.begin(self._given or SwapPlan(), self._sections, self._chooses)
+        self._plan.install_layouts()
+
+    def _new_planner(self) -> StepPlanner:
+        return StepPlanner(
+            self._library, self._options, self._devices, self._ratios, self._lossy, self._voice.say
+        )
+
+    def _new_search(self, searches: bool) -> SectionSearch[tuple[StepPlanner, Planned | None]]:
+        return SectionSearch(searches)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the graph that was planned; "" before."""
+        return self._planner.fingerprint
+
+    @property
+    def can_move(self) -> bool:
+        """Whether `place_anew` may find something."""
+        return self._planner.has_planned and self._report.outcome == "swapped"
+
+    def expect_batch(self, examples: int) -> None:
+        """Says before the first step how many examples a whole batch has."""
+        plan = self._plan.plan
+        if plan.sections > 1 and not plan.batch:
+            self._plan.push(dataclasses.replace(plan, batch=examples))
+
+    def leave_whole(self) -> None:
+        """Says before the first step that batches cannot be cut."""
+        self._chooses = False
+        self._search.stop()
+        self._plan.push(dataclasses.replace(self._plan.plan.in_sections(1), chooses=False))
+
+    def devices_changed(self) -> None:
+        """Another device is planned for, or it has another budget or link."""
+        self._note_budget()
+        self._planner.machine = self._devices.machine()
+
+    def share_changed(self) -> None:
+        """There is more or less memory beside other trainings."""
+        self._filled.budget_changed(self._devices.budget_bytes)
+        self._plan.note(budget_bytes=self._devices.budget_bytes)
+
+    def go_lazy(self) -> None:
+        """Goes by lazy swaps, which any budget will do for, until `plan_anew`."""
+        self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
+        self._lazy_s = []
+        self._waits_lazily = True
+        self.is_stock = False
+
+    def step_was_lazy(self, seconds: float) -> None:
+        """A step has taken so long; of no matter but until `plan_anew`."""
+        if self._waits_lazily:
+            self._lazy_s.append(seconds)
+
+    def _note_budget(self) -> None:
+        self._report.budget_bytes = self._devices.budget_bytes
+        self._plan.note(budget_bytes=self._devices.budget_bytes)
+
+    # The first step.
+
+    def first_ended(self, surely_trains: bool) -> Phase:
+        """Goes by what the pass said of the training's graphs.
+
+        Args:
+            surely_trains: Otherwise there is only a plan if a graph has gradients.
+        """
+        records = self._session.records()
+        for record in records:
+            if record["outcome"] == "refused" and self._session.is_new(record):
+                self._voice.warn(f"the plan was not applied to a graph: {record['reason']}")
+        if not any(r["outcome"] in ("bootstrapped", "planned", "left") for r in records):
+            self._voice.warn(
+                "TensorFlow's graph optimizer did not run tfswap's pass, so nothing is swapped "
+                "(is it disabled with tf.config.optimizer or 'disable_meta_optimizer'?). The "
+                "budget is still enforced."
+            )
+            return Phase.STEADY
+        if not surely_trains and not any(map(self._has_gradients, records)):
+            return Phase.LAZY
+        self._say_of_sections(records)
+        planned = [r for r in records if r["outcome"] == "planned"]
+        if self._given is not None and planned:
+            function = self._plan.function(planned[-1]["fingerprint"])
+            assert function is not None
+            self._planner.fingerprint = function.fingerprint
+            self.planned_bytes = self._devices.budget_bytes
+            self._adopt(function)
+            return Phase.MEASURE
+        if self._given is not None and self._plan.rename(records):
+            return Phase.FIRST
+        known = any(self._plan.function(r["fingerprint"]) is not None for r in records)
+        if self._given is not None and not known:
+            self._voice.warn(
+                "the plan that was given fits none of this training's graphs (another model, "
+                "optimizer, shapes or TensorFlow): a new one is made."
+            )
+        return Phase.WARM
+
+    def _has_gradients(self, record: dict[str, Any]) -> bool:
+        graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
+        return any(node.backward for node in graph.nodes.values())
+
+    def _say_of_sections(self, records: list[dict[str, Any]]) -> None:
+        cut = [record for record in records if record["sectioned_ops"]]
+        self._report.sections = max((record["sections"] for record in cut), default=1)
+        wanted = 1 if self._chooses else self._plan.plan.sections
+        if wanted > 1 and not cut:
+            self._voice.warn(
+                f"sections={wanted} has no effect: no op was found that can work on a part of the "
+                "batch. Its size must be known before the step, and be a multiple of it."
+            )
+
+    # From the profile to a plan.
+
+    def plan_from(self, traces: Mapping[int, StepTrace], lazy_s: Sequence[float]) -> Phase:
+        """Plans a recorded step.
+
+        Args:
+            traces: The recordings, by device.
+            lazy_s: What steps took under lazy swaps.
+        """
+        self._lazy_s = list(lazy_s)
+        if not self._take_sections(traces[self._devices.device].main_graph()):
+            return self._go_on_with(self._search.best)
+        try:
+            profile = self._planner.read(traces, self._plan.plan.min_bytes)
+        except Forgotten:
+            # Another text has the pass see it again.
+            self._session.push_anew(self._plan.plan)
+            return Phase.FIRST
+        except ValueError as error:
+            return self._stay_with_bootstrap(str(error))
+        if self._devices.look_again():
+            self._note_budget()
+        self._profiled(profile.timeline, self._planner.machine)
+        self._note_budget()
+        return self._plan_profiled(profile)
+
+    def plan_anew(self) -> Phase:
+        """Plans once more, for the devices' budget and link as they are now; pushes that.
+
+        Of the profile that is there. Without one (the plan was given) the training begins again.
+        """
+        self.devices_changed()
+        self._plan.forget_layouts()
+        self._search = self._new_search(self._chooses)
+        self._search.examples = self._plan.plan.batch
+        self._attempts = []
+        if not self._waits_lazily:
+            self._lazy_s = []  # were for another budget or link
+        self._waits_lazily = False
+        self._given = None
+        self.is_stock = False
+        if self._planner.profile is None:
+            self._plan.push(dataclasses.replace(self._plan.plan, functions=()))
+            return Phase.FIRST
+        return self._plan_profiled(self._planner.profile)
+
+    def _plan_profiled(self, profile: Profile) -> Phase:
+        self._filled.profiled(profile, self._planner.least_budgets())
+        self._search.add(self._tried(profile))
+        more = self._search.next()
+        if more is None:
+            return self._go_on_with(self._search.best)
+        return self._try_sections(more)
+
+    def _take_sections(self, fingerprint: str | None) -> bool:
+        """Keeps the plan to the number that the profiled step was cut into.
+
+        Args:
+            fingerprint: Of its graph; None if it has none.
+
+        Returns:
+            Whether it is the one that was tried.
+        """
+        records = {r["fingerprint"]: r for r in self._library.pass_records()}
+        record = records.get(fingerprint or "")
+        if record is None:
+            return True
+        made = record["sections"]
+        if made == 1 and self._search.is_under_way:
+            self._search.stop()
+            return False
+        self._report.sections = made
+        self._search.examples = self._search.examples or record["examples"]
+        if self._chooses and not self._search.is_under_way:
+            self._plan.plan = self._plan.plan.in_sections(made)
+            self._plan.note(batch=record["examples"])
+        elif made > 1 and not self._plan.plan.batch:
+            self._plan.note(batch=record["examples"])
+        return True
+
+    def _tried(self, profile: Profile) -> Trial[tuple[StepPlanner, Planned | None]]:
+        """What can be foretold of the profiled step with as many sections as there are."""
+        self.planned_bytes = self._devices.budget_bytes
+        sections = self._plan.plan.sections
+        if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
+            return Trial(sections, (self._planner, None), step_ns=profile.timeline.step_ns)
+        try:
+            planned = self._planner.plan()
+        except (BudgetTooSmall, FarMemoryTooSmall) as error:
+            return Trial(sections, (self._planner, None), self._advised(error))
+        step_ns = planned.function.predicted_step_ns
+        wait_ns = int(planned.assignment.result.stall_ns)
+        return Trial(sections, (self._planner, planned), step_ns=step_ns, wait_ns=wait_ns)
+
+    def _advised(self, error: Exception) -> str:
+        """What is wrong, and which sections would do."""
+        least = self._report.least_budgets
+        if not isinstance(error, BudgetTooSmall) or self._plan.plan.sections > 1 or least is None:
+            return str(error)
+        return least.with_advice(error)
+
+    def _try_sections(self, sections: int) -> Phase:
+        """Begins again with so many: their graph is another one."""
+        self._voice.note(f"{self._search.reason()}: {sections_of(sections)} are tried")
+        self._planner = self._new_planner()
+        self._in_sections(sections)
+        return Phase.FIRST
+
+    def _in_sections(self, sections: int) -> None:
+        plan = dataclasses.replace(self._plan.plan, functions=(), chooses=False)
+        plan = dataclasses.replace(plan, batch=self._search.examples)
+        self._plan.push(plan.in_sections(sections))
+        self._report.sections = sections
+
+    def _go_on_with(self, trial: Trial[tuple[StepPlanner, Planned | None]]) -> Phase:
+        """Puts the plan of a number of sections in force; of another one than now, again."""
+        if trial.sections != self._plan.plan.sections:
+            self._in_sections(trial.sections)
+            self._lazy_s = []  # of another graph
+            trial.kept[0].save_profile()
+            self._voice.note(f"training goes on with {sections_of(trial.sections)}")
+        self._planner, planned = trial.kept
+        profile = self._planner.profile
+        assert profile is not None
+        self._filled.profiled(profile, self._planner.least_budgets())
+        if trial.problem:
+            return self._stay_with_bootstrap(trial.problem)
+        self._plan.note(chooses=self._chooses)  # for other graphs
+        if planned is not None:
+            return self._adopt_planned(planned)
+        # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
+        function = FunctionPlan(self._planner.fingerprint)
+        self._plan.push_function(function)
+        self._filled.fits(profile, self._planner.story(function))
+        self.is_stock = True
+        self._print_summary()
+        return Phase.LAYOUT
+
+    def _plan_corrected(self) -> Phase | None:
+        """Plans what was corrected; None if it cannot be."""
+        try:
+            planned = self._planner.plan()
+        except (BudgetTooSmall, FarMemoryTooSmall) as error:
+            self._stay_with_bootstrap(self._advised(error))
+            return None
+        return self._adopt_planned(planned)
+
+    def _adopt_planned(self, planned: Planned) -> Phase:
+        self._lossy.rates = planned.rates
+        self._adopt(planned.function)
+        self._filled.planned(planned)
+        return Phase.SETTLE
+
+    def _stay_with_bootstrap(self, why: str) -> Phase:
+        self._report.outcome = "bootstrap"
+        if self._attempts:
+            self._adopt(best(self._attempts).function)
+            return Phase.STEADY
+        if self._plan.function(self._planner.fingerprint) is not None:
+            self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
+            self._filled.withdrawn()
+        self._voice.warn(
+            f"{why} Training goes on under lazy swaps, which keep the budget but wait."
+        )
+        return Phase.STEADY
+
+    def _adopt(self, function: FunctionPlan) -> None:
+        self._plan.push_function(function)
+        self._filled.adopted(self._plan.plan, function, self._planner.story(function))
+
+    def place_anew(self) -> bool:
+        """Puts tensors elsewhere if that is worth having the graph optimised again."""
+        function = self._plan.function(self._planner.fingerprint)
+        if function is None:
+            return False
+        elsewhere, said = self._planner.placed_anew(function)
+        if elsewhere is not None:
+            self._adopt(elsewhere)
+        if said:
+            self._voice.note(said)
+        return elsewhere is not None
+
+    # How the plan does.
+
+    def check_in_force(self) -> None:
+        """Warns if the pass has refused the plan."""
+        for record in self._session.records():
+            if record["fingerprint"] != self._planner.fingerprint:
+                continue
+            if record["outcome"] == "refused":
+                self._voice.warn(f"the plan was not applied: {record['reason']}")
+
+    def check(self, measured: Sequence[MeasuredStep]) -> Phase:
+        """Corrects the plan if its steps, of which these were measured, are not as foretold."""
+        if len(measured) < _MEASURED_STEPS:
+            return Phase.MEASURE
+        function = self._plan.function(self._planner.fingerprint)
+        assert function is not None
+        attempt = Attempt.of(function, measured)
+        if attempt.is_slower_than(self._lazy_s) and len(measured) < _DOUBTED_STEPS:
+            return Phase.MEASURE  # it is measured on
+        self._attempts.append(attempt)
+        given = self._given is not None and self._planner.profile is None
+        if not attempt.is_as_foretold and not given and len(self._attempts) <= _MAX_CORRECTIONS:
+            self._planner.correct(attempt)
+            self._report.corrections += 1
+            corrected = self._plan_corrected()
+            if corrected is not None:
+                return corrected
+        chosen = best(self._attempts)
+        if chosen.is_slower_than(self._lazy_s):
+            return self._give_up_plan(chosen)
+        if chosen.function is not function:
+            self._adopt(chosen.function)
+        self.update_measured(measured, chosen)
+        self._plan.save()
+        self._print_summary()
+        return Phase.LAYOUT
+
+    def _give_up_plan(self, attempt: Attempt) -> Phase:
+        """Lazy swaps did better, be it that a step is not as regular as the profiled ones."""
+        lazy_s = statistics.median(self._lazy_s)
+        self._voice.note(
+            f"the plan was given up: with it, a step took {attempt.step_s:.3g} s, under lazy "
+            f"swaps {lazy_s:.3g} s. Training goes on under those."
+        )
+        plan = self._plan.plan.without_function(self._planner.fingerprint)
+        self._plan.push(dataclasses.replace(plan, chooses=False))
+        self.update_measured((), attempt)
+        self._filled.given_up(lazy_s)
+        self._print_summary()
+        return Phase.STEADY
+
+    def update_measured(
+        self, steps: Sequence[MeasuredStep], attempt: Attempt | None = None
+    ) -> None:
+        """Brings the report up to date with steps under the plan; of an attempt, that counts."""
+        self._report.tiers = self._devices.tiers()
+        self._report.lossy = self._lossy.use()
+        self._filled.measured(steps, attempt)
+
+    def _print_summary(self) -> None:
+        if self._devices.lossy_codecs and self._report.outcome == "swapped":
+            hindrance = self._lossy.hindrance()
+            if hindrance:
+                self._voice.note(f"nothing is kept lossily so far: {hindrance}")
+        self._voice.lines(summary_lines(self._report))
