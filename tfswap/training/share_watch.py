@@ -12,7 +12,7 @@ from tfswap.training.voice import Voice
 
 # Between these parts of the budget that was planned for, another one needs no other plan.
 _STILL_ENOUGH, _WORTH_A_PLAN = 0.99, 1.05
-# Under a new share that are waited for: variables that were no training's are replaced in the first.
+# That a new share is tried for: in the first, variables that were no training's are replaced.
 _STEPS_TO_PLAN = 2
 
 
