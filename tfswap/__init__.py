@@ -15,6 +15,7 @@ except LibraryError:
 
 from tfswap import options, saved_model
 from tfswap.function import Session, swap
+from tfswap.jobs.job import BrokerError
 from tfswap.jobs.share import Share
 from tfswap.plan import SwapPlan
 from tfswap.planners.decision import BudgetTooSmall
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoSwap",
+    "BrokerError",
     "BudgetTooSmall",
     "LibraryError",
     "Session",

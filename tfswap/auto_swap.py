@@ -91,6 +91,13 @@ class AutoSwap(keras.callbacks.Callback):
             batch. Defaults to None.
         log_dir: Folder for TensorBoard: time, peak and traffic of each step, under ``tfswap/``, and
             a picture of the plan (with matplotlib). Defaults to None.
+        broker: Socket of a broker (`tfswap broker`) that divides the device among processes: a
+            path, or True for the default one. It says what this training may hold, from the first
+            step on, and may say otherwise between steps; `budget` is then the most that is of use,
+            and "auto" all of the device. If the broker ends, training goes on with what it has.
+            None for a device of one's own. Defaults to None.
+        share: What to ask the broker for: a `tfswap.Share`, or a text such as
+            "weight=2,minimum=1GiB". None: a weight of 1, no minimum. Defaults to None.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
         verbose: 0 for silence, 1 for progress and a summary of at most six lines, "auto" for 1.
 
@@ -99,6 +106,8 @@ class AutoSwap(keras.callbacks.Callback):
             here; when training begins, a plan that keeps tensors lossily without `lossy`.
         tfswap.LibraryError: When training begins, if the device is not tfswap's, or if there can be
             no file in `spill_dir`.
+        tfswap.BrokerError: When training begins, if there is no broker, it refuses the job, or has
+            no share for it within `share.wait_s`.
 
     Example:
     >>> import tfswap, keras, numpy as np
@@ -130,6 +139,7 @@ class AutoSwap(keras.callbacks.Callback):
         stream_weights: bool = False,
         sections: int | str | None = None,
         log_dir: str | os.PathLike[str] | None = None,
+        broker: bool | str | os.PathLike[str] | None = None,
         share: Share | str | None = None,
     ) -> None:
         super().__init__()
@@ -153,6 +163,7 @@ class AutoSwap(keras.callbacks.Callback):
             stream_weights=stream_weights,
             sections=sections,
             log_dir=log_dir,
+            broker=broker,
             share=share,
         )
         self._fit: KerasFit | None = None
@@ -175,7 +186,8 @@ class AutoSwap(keras.callbacks.Callback):
         them and with sections, each with the op that sets it), `step_s`, `bytes_out_per_step`,
         `bytes_in_per_step`, `swapped_buffers`, `sections` (of the batch), `host_peak_bytes`,
         `tiers` (a `TierUse` each), `lossy` (a `LossyUse`: how many tensors are kept lossily, by
-        which rate, and how far off they were; None if none is), `corrections`, `plan`,
+        which rate, and how far off they were; None if none is), `share` (a `ShareUse`: what a
+        broker gives; None without one), `corrections`, `plan`,
         `addresses` (an `AddressMap` for each layout), `out_of_memory` (what the error said) and
         `notes` (everything that was said). What is not known is None. `summary()` is a text;
         `to_html(path)` writes a page, `to_png(path)` a picture, `to_perfetto(path)` a trace for

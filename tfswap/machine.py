@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from dataclasses import dataclass
@@ -124,6 +125,21 @@ class Machine:
         latency = _HAND_OFF_NS + latency_ns
         name = f"emulated link, {link_bandwidth / 1e9:.3g} GB/s"
         return cls(name, speed, speed, latency, latency, copy_bytes_per_s, in_sections=True)
+
+    def part(self, share: float) -> Machine:
+        """The link where others use it too, so that copies have a share of its speed.
+
+        Args:
+            share: Above 0, at most 1.
+        """
+        if share == 1.0:
+            return self
+        return dataclasses.replace(
+            self,
+            name=f"{self.name}, {share:.0%} of it",
+            out_bytes_per_s=self.out_bytes_per_s * share,
+            in_bytes_per_s=self.in_bytes_per_s * share,
+        )
 
     def copy_ns(self, bytes_out: int, bytes_in: int) -> int:
         """How much longer a step takes because its own cores do the copying.

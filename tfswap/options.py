@@ -145,6 +145,8 @@ def from_text(variable: str, name: str, text: str) -> Any:
         if text.lower() not in _TRUTHS:
             raise ValueError(f"{variable} is {text!r}; allowed: {', '.join(_TRUTHS)}")
         return _TRUTHS[text.lower()]
+    if name == "broker" and text.lower() in _TRUTHS:
+        return _TRUTHS[text.lower()] or None
     if name in ("planning_time_s", "verbose", "sections") and text.lower() not in (
         "auto",
         *_NOTHING,

@@ -11,6 +11,7 @@ from typing import Any
 from tfswap import budget as budgets
 from tfswap import codecs
 from tfswap.jobs.share import Share
+from tfswap.jobs.socket_path import parse_path
 from tfswap.plan import SwapPlan
 from tfswap.planners.portfolio import PLANNING_TIME_S, POLICIES
 
@@ -48,6 +49,7 @@ class SwapOptions:
     stream_weights: bool = False
     sections: int | str | None = None
     log_dir: str | os.PathLike[str] | None = None
+    broker: bool | str | os.PathLike[str] | None = None
     share: Share | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +67,12 @@ class SwapOptions:
         budgets.check_each(self.budget, "budget")
         budgets.check(self.host_limit, "host_limit")
         codecs.check(self.codec, self.lossy)
+        if self.broker is not None:
+            parse_path(self.broker)
+            if isinstance(self.budget, Mapping):
+                raise ValueError("with a broker there is one device: budget is one amount for it")
+        elif self.share is not None:
+            raise ValueError("share is what to ask a broker for: give broker=, too")
 
     @property
     def says(self) -> bool:

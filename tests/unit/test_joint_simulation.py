@@ -114,8 +114,10 @@ def test_jobs_that_are_not_known_share_evenly_and_what_runs_is_not_starved() -> 
     new, runs = JobClaim("new", 1, 1000), JobClaim("runs", 1, 1000, held_bytes=1000)
     budgets = JointDivision().divide([runs, new], 1000).budget_bytes
     assert budgets["runs"] == pytest.approx(500, abs=2)
-    large = JobClaim("large", 900, 1000)
+    large = JobClaim("large", 800, 1000)
     assert set(JointDivision().divide([runs, large], 1000).budget_bytes) == {"runs"}
+    smaller = JobClaim("smaller", 700, 1000)
+    assert JointDivision().divide([runs, smaller], 1000).budget_bytes["runs"] >= 250
 
 
 def test_nobody_has_less_than_its_least_or_its_minimum() -> None:

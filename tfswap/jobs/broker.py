@@ -53,6 +53,10 @@ class Refused(Exception):
     """A job is refused; the text says why."""
 
 
+class _HungUp(Exception):
+    """The stream ended before the job had joined."""
+
+
 class BrokerRunning(RuntimeError):
     """There is another broker on the socket."""
 
@@ -91,6 +95,7 @@ class _Member:
         declined: the least it said it can do with, and until when that is believed.
         waits_since_s: since when it has less than its target.
         told: why it must wait, as it was told last.
+        gave_up: whether nobody held its lease at the last look.
         ended: why it will not come back; "" if it may.
     """
 
@@ -102,6 +107,7 @@ class _Member:
     declined: tuple[int, float] = (0, 0.0)
     waits_since_s: float | None = None
     told: str = ""
+    gave_up: bool = False
     ended: str = ""
 
     @property
@@ -288,6 +294,8 @@ class Broker:
                 self._hear(member, data, limits)
         except (Refused, BadMessage, BadTrace, LedgerError) as error:
             self._refuse(member, line, str(error))
+        except _HungUp:
+            pass
         except asyncio.TimeoutError:
             self._refuse(member, line, f"nothing was heard for {_GREETING_S:g} s")
         finally:
@@ -298,7 +306,7 @@ class Broker:
     async def _heard(self, context: Any) -> Message:
         data = await context.read()
         if data is self._grpc.aio.EOF:
-            raise Refused("the job hung up")
+            raise _HungUp
         return parse(data, FROM_JOBS)
 
     async def _greeted(self, line: _Line, context: Any) -> _Member:
@@ -632,6 +640,8 @@ class Broker:
         line = member.line
         if line is None:
             self._remove(member)
+        elif not member.gave_up:
+            member.gave_up = True  # it has died, as its stream will say before the next look
         elif not member.ended:
             self._refuse(member, line, "the job has given its lease up")
             self._lose_touch(member)

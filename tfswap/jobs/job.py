@@ -33,6 +33,8 @@ from tfswap.jobs.socket_path import SocketRefused, check_socket, leases_of
 
 # Between looks for a broker that is gone: at first, and at most.
 _SOON_S, _LATEST_S = 0.1, 5.0
+# A job that waits longer for its first share says so.
+_UNTOLD_S = 2.0
 
 
 class BrokerError(RuntimeError):
@@ -56,6 +58,18 @@ class GrantedShare:
     device: str
     device_bytes: int
     jobs: int
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A share that came over a stream, which hears the answer, and no other one."""
+
+    serial: int
+    share: GrantedShare
+    requests: queue.SimpleQueue[bytes | None]
+
+    def answer(self, data: bytes) -> None:
+        self.requests.put(data)
 
 
 class Holdings(Protocol):
@@ -113,7 +127,7 @@ class Job:
         self._call: Any = None
         self._changed = threading.Condition()  # what is below, too
         self._granted: GrantedShare | None = None
-        self._pending: tuple[int, GrantedShare] | None = None
+        self._pending: _Sent | None = None
         self._in_step = False
         self._is_applying = False
         self._leaving = False
@@ -141,9 +155,11 @@ class Job:
         self._thread = threading.Thread(target=self._keep_in_touch, name="tfswap-job", daemon=True)
         self._thread.start()
         wait_s = self._share.wait_s
-        with self._changed:
-            self._changed.wait_for(lambda: self._granted or self._problem, wait_s)
-            granted, problem, why = self._granted, self._problem, self._waits_because
+        self._wait_for_share(min(wait_s, _UNTOLD_S))
+        if wait_s > _UNTOLD_S and self._granted is None and not self._problem:
+            self._note(f"waiting for a share of the device: {self._waits_because or 'no answer'}")
+            self._wait_for_share(wait_s - _UNTOLD_S)
+        granted, problem, why = self._granted, self._problem, self._waits_because
         if granted is not None:
             return granted
         self.leave()
@@ -155,6 +171,10 @@ class Job:
             + ". End one of those, ask for less (budget=, share=tfswap.Share(minimum=...)), or "
             "wait longer (share=tfswap.Share(wait_s=...))"
         )
+
+    def _wait_for_share(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._granted or self._problem, seconds)
 
     def hold(self, holdings: Holdings) -> None:
         """Says by what shares are put in force; those that came meanwhile are, now."""
@@ -226,22 +246,23 @@ class Job:
                     return
                 if self._pending is None or self._holdings is None:
                     return
-                (serial, share), self._pending = self._pending, None
+                sent, self._pending = self._pending, None
                 holdings = self._holdings
                 self._is_applying = True
             least_bytes: int | None = None
             try:
-                least_bytes = holdings.change(share)
+                least_bytes = holdings.change(sent.share)
+                if least_bytes is None:
+                    self._granted = sent.share
             finally:
                 with self._changed:
                     self._is_applying = False
-                    if least_bytes is None:
-                        self._granted = share
                     self._changed.notify_all()
-            if least_bytes is None:
-                self._say(encode("ack", serial=serial, in_use_bytes=holdings.in_use_bytes()))
-            else:
-                self._say(encode("decline", serial=serial, least_bytes=least_bytes))
+            sent.answer(
+                encode("ack", serial=sent.serial, in_use_bytes=holdings.in_use_bytes())
+                if least_bytes is None
+                else encode("decline", serial=sent.serial, least_bytes=least_bytes)
+            )
 
     def _say(self, data: bytes) -> None:
         with self._changed:
@@ -262,7 +283,7 @@ class Job:
                 pass
             with self._changed:
                 was_in_touch, self._in_touch = self._in_touch, False
-                self._requests = None
+                self._requests = self._pending = None
             if self._is_over():
                 break
             if was_in_touch:
@@ -307,12 +328,13 @@ class Job:
 
     def _hello(self) -> bytes:
         with self._changed:
+            self._changed.wait_for(lambda: not self._is_applying)
             granted = self._granted
             if granted is None:
                 # Nothing is held: another broker need know nothing of the last one's lease.
                 if self._lease is not None:
                     self._lease.release()
-                self._lease = self._welcome = self._pending = None
+                self._lease = self._welcome = None
         welcome = self._welcome or {"lease": "", "token": ""}
         return encode(
             "hello",
@@ -338,7 +360,6 @@ class Job:
             with self._changed:
                 if self._leaving:
                     return
-                self._pending = None  # of another stream
                 self._requests = requests
                 self._in_touch = True
             if is_new:
@@ -352,9 +373,9 @@ class Job:
                 self._problem = message["why"]
                 self._changed.notify_all()
         elif kind == "share":
-            self._take_share(message)
+            self._take_share(message, requests)
 
-    def _take_share(self, message: Message) -> None:
+    def _take_share(self, message: Message, requests: queue.SimpleQueue[bytes | None]) -> None:
         assert self._welcome is not None
         share = GrantedShare(
             message["budget_bytes"],
@@ -363,15 +384,16 @@ class Job:
             self._welcome["device_bytes"],
             message["jobs"],
         )
+        sent = _Sent(message["serial"], share, requests)
         with self._changed:
             first = self._granted is None
             if first:
                 self._granted = share
                 self._changed.notify_all()
             else:
-                self._pending = (message["serial"], share)
+                self._pending = sent
         if first:
-            self._say(encode("ack", serial=message["serial"], in_use_bytes=0))
+            sent.answer(encode("ack", serial=sent.serial, in_use_bytes=0))
         else:
             self._settle()
 

@@ -8,7 +8,6 @@ least sum of weight times slowdown, as simulated, is taken.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from tfswap.jobs.division import LEAST_SLOWDOWN, Claim, divide
 from tfswap.jobs.job_trace import JobTrace
 from tfswap.jobs.joint_simulation import PlannedJob, simulate_jobs
 from tfswap.jobs.slowdown import SlowdownCurve, decision_at, planned_curve
-from tfswap.machine import Machine
 from tfswap.planners.decision import Decision
 
 _ROUNDS = 3
 # Shares of the link that jobs are told: between them nothing is worth another plan.
 _LINK_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
+# A job whose step is not known yet keeps this part of an even share, if it runs and has it.
+_CAUTION = 0.5
 # Of all jobs together.
 _MOST_CURVES = 512
 
@@ -118,8 +118,8 @@ class JointDivision:
     ) -> Claim:
         cautious_bytes = 0
         if job.trace is None:
-            # Nobody knows what would end it: one that runs keeps an even share, if it has that.
-            cautious_bytes = min(int(even_bytes), job.wanted_bytes)
+            # Nobody knows what would end it.
+            cautious_bytes = min(int(_CAUTION * even_bytes), job.wanted_bytes)
             floor_bytes = max(job.minimum_bytes, min(job.held_bytes, cautious_bytes))
             least_bytes = min(job.minimum_bytes, job.wanted_bytes)
             curve = SlowdownCurve.assumed(least_bytes, job.wanted_bytes)
@@ -145,7 +145,7 @@ class JointDivision:
             else:
                 if len(self._curves) >= _MOST_CURVES:
                     self._curves.clear()
-                link = slowed(trace.link, link_share)
+                link = trace.link.part(link_share)
                 curve = planned_curve(trace.timeline, link, deadline_s=deadline_s)
                 self._curves[key] = (trace, curve)
         return self._curves[key][1]
@@ -174,20 +174,9 @@ class JointDivision:
         if key not in self._decisions:
             if len(self._decisions) >= _MOST_CURVES:
                 self._decisions.clear()
-            link = slowed(trace.link, link_share)
+            link = trace.link.part(link_share)
             self._decisions[key] = (trace, decision_at(trace.timeline, link, budget_bytes))
         return self._decisions[key][1]
-
-
-def slowed(link: Machine, share: float) -> Machine:
-    """A link of which only a share can be had."""
-    if share == 1.0:
-        return link
-    return dataclasses.replace(
-        link,
-        out_bytes_per_s=link.out_bytes_per_s * share,
-        in_bytes_per_s=link.in_bytes_per_s * share,
-    )
 
 
 def _nearest(share: float) -> float:

@@ -25,6 +25,7 @@ class Share:
         minimum: What it needs in any case, as an int or text of bytes; it does not begin with less,
             and never has less. None: what it holds when it joins. Defaults to None.
         wait_s: How long it waits for its first share, in seconds. Defaults to 600.
+        name: By which the broker speaks of it. None: the script's. Defaults to None.
 
     Raises:
         ValueError: A value is none of these.
@@ -33,6 +34,7 @@ class Share:
     weight: float = 1.0
     minimum: int | str | None = None
     wait_s: float = WAIT_S
+    name: str | None = None
 
     def __post_init__(self) -> None:
         if not _is_number(self.weight) or not 0 < self.weight <= MOST_WEIGHT:
@@ -41,6 +43,8 @@ class Share:
             )
         if not _is_number(self.wait_s) or not 0 <= self.wait_s < math.inf:
             raise ValueError(f"share: wait_s is {self.wait_s!r}; it must be 0 s or more")
+        if self.name is not None and not isinstance(self.name, str):
+            raise ValueError(f"share: name is {self.name!r}; it must be a text, or None")
         try:
             _ = self.minimum_bytes
         except ValueError as error:
@@ -66,13 +70,14 @@ class Share:
         values: dict[str, Any] = {}
         for part in share.split(","):
             name, equals, text = (piece.strip() for piece in part.partition("="))
-            if not equals or name not in ("weight", "minimum", "wait_s") or name in values:
+            if not equals or name not in _FIELDS or name in values:
                 raise ValueError(f"share is {share!r}. {_HOW}")
-            values[name] = text if name == "minimum" else _number(name, text)
+            values[name] = text if name in ("minimum", "name") else _number(name, text)
         return Share(**values)
 
 
-_HOW = 'As a text it is one or more of weight=, minimum=, wait_s=: "weight=2,minimum=1GiB"'
+_FIELDS = ("weight", "minimum", "wait_s", "name")
+_HOW = 'As a text it is one or more of weight=, minimum=, wait_s=, name=: "weight=2,minimum=1GiB"'
 
 
 def _is_number(value: object) -> bool:

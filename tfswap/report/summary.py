@@ -94,6 +94,29 @@ class LossyUse:
         return sum(loss.relative_error for loss in self.losses) / len(self.losses)
 
 
+@dataclass(frozen=True)
+class ShareUse:
+    """A share of a device that a broker divides among jobs.
+
+    Attributes:
+        broker: The socket on which it listens.
+        device: What it calls the device.
+        budget_bytes: What this job may hold.
+        device_bytes: What all jobs may hold together.
+        link_share: The part of the link's speed that this job's copies have.
+        jobs: How many there were when the share was given, this one included.
+        in_touch: Whether the broker hears this job; without it, it keeps what it has.
+    """
+
+    broker: str
+    device: str
+    budget_bytes: int
+    device_bytes: int
+    link_share: float
+    jobs: int
+    in_touch: bool
+
+
 @dataclass(eq=False)
 class Report(Mapping[str, Any]):
     """See `AutoSwap.report`. Bytes and seconds; None is not known."""
@@ -116,6 +139,7 @@ class Report(Mapping[str, Any]):
     host_peak_bytes: int | None = None
     tiers: tuple[TierUse, ...] = ()
     lossy: LossyUse | None = None
+    share: ShareUse | None = None
     corrections: int = 0
     plan: SwapPlan | None = None
     addresses: tuple[AddressMap, ...] = ()

@@ -42,7 +42,11 @@ _OF_DEVICE = (
     "workspace_limit",
 )
 # What cannot be shared, and how it is said.
-_ALONE = {"stream_weights": "stream_weights=True", "lossy": "lossy=True"}
+_ALONE = {
+    "broker": "a broker",
+    "lossy": "lossy=True",
+    "stream_weights": "stream_weights=True",
+}
 # Left to what is no job's: batches that are read ahead.
 _SPARE = 0.02
 # Shares are divided again when what is no job's is less or more by this part of the budget.
@@ -148,7 +152,11 @@ class DeviceJobs:
     # Coming and going.
 
     def make_way(self, job: Job) -> None:
-        """Has those end that are idle, where they cannot be beside a job that is about to join."""
+        """Has those end that are idle, where they cannot be beside a job that is about to join.
+
+        Raises:
+            DeviceBusy: Another one has the devices, and they cannot be shared.
+        """
         with self._changed:
             for each in list(self._jobs):
                 same_thread = each.thread is threading.current_thread()
@@ -156,6 +164,12 @@ class DeviceJobs:
                 done = same_thread or not each.steps or self._why_not_beside(each, job)
                 if each is not job and (not alive or (each.holder.is_idle and done)):
                     each.holder.end()
+            self._check_beside(job)
+
+    def _check_beside(self, job: Job) -> None:
+        problem = self._why_not_beside(self._jobs[0], job) if self._jobs else ""
+        if problem:
+            raise DeviceBusy(f"tfswap: {problem}")
 
     def let_go_if_idle(self) -> None:
         """Has those end that are only between calls of functions of this thread."""
@@ -182,10 +196,8 @@ class DeviceJobs:
                 self._jobs.append(job)
                 devices.take()
                 return
+            self._check_beside(job)
             first = self._jobs[0]
-            problem = self._why_not_beside(first, job)
-            if problem:
-                raise DeviceBusy(f"tfswap: {problem}")
             assert first.devices is not None
             job.devices = devices
             devices.join(first.devices)

@@ -6,6 +6,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from tfswap import budget as budgets
 from tfswap.budget import Budget
@@ -27,6 +28,9 @@ from tfswap.planners.assignment import AUTO, CSWAP, FarMemory
 from tfswap.report.summary import TierUse
 from tfswap.swap_options import SwapOptions
 
+if TYPE_CHECKING:
+    from tfswap.training.device_share import DeviceShare
+
 # What a process takes for a model's graphs: traced, differentiated, optimised, and kept.
 _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
 # Of what is there for device and far memory, "auto" leaves so much for what comes and goes: graphs
@@ -43,7 +47,8 @@ _ASSUMED_LINK = 12e9
 class ManagedDevices:
     """The GPUs, if TensorFlow has any, else the CPUs.
 
-    Of several, one is recorded and planned for: ``device``, at first the first one.
+    Of several, one is recorded and planned for: ``device``, at first the first one. One that a
+    broker divides has its share as its budget: ``shared``.
 
     Where trainings share them (`device_jobs.py`), each has this object of its own. What it counts
     is then its own, on top of a *base*: what was there beside when its step was profiled.
@@ -83,6 +88,7 @@ class ManagedDevices:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
         self._check_names()
+        self.shared: DeviceShare | None = None
         self.device = self.numbers[0]
         self._available_bytes = budgets.without_growth(
             budgets.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
@@ -99,6 +105,11 @@ class ManagedDevices:
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
         self._in_use: list[str] = []  # nvCOMP's
+
+    def use_share(self, share: DeviceShare, budget_bytes: int) -> None:
+        """Has a broker's share instead of a budget of its own; before `take`."""
+        self.shared = share
+        self.budget_bytes = self.total_bytes = budget_bytes
 
     @property
     def on_cpu(self) -> bool:
@@ -129,7 +140,7 @@ class ManagedDevices:
         for device in self.numbers:
             self._library.set_budget(device, budget_bytes[device])
             self._library.set_workspace_limit(device, options.workspace_limit)
-            self._library.emulate_link(device, options.link_bandwidth)
+            self._library.emulate_link(device, self._link_bandwidth)
             self._library.set_verify(device, options.verify)
             if options.slab:
                 self._library.always_slab(device, True)
@@ -369,8 +380,29 @@ class ManagedDevices:
         self._library.set_host_limit(None)
         self._library.trim_host()
 
+    @property
+    def _link_share(self) -> float:
+        return 1.0 if self.shared is None else self.shared.link_share
+
+    @property
+    def _link_bandwidth(self) -> float | None:
+        """Of the emulated link, if there is one: this process's part of it."""
+        whole = self._options.link_bandwidth
+        return None if whole is None else whole * self._link_share
+
+    def use_link_share(self) -> None:
+        """Goes by the part of the link that the share says from now on; between steps."""
+        for device in self.numbers:
+            self._library.emulate_link(device, self._link_bandwidth)
+
     def machine(self) -> Machine:
-        """The planned device's link, measured within its budget."""
+        """What the planned device has of its link, measured within its budget."""
+        if self.on_cpu and self._options.link_bandwidth is not None:
+            return Machine.here(self._link_bandwidth).part(1 / self._sharers)
+        return self.whole_link().part(self._link_share / self._sharers)
+
+    def whole_link(self) -> Machine:
+        """The planned device's link, as if no other process used it."""
         link_bandwidth = self._options.link_bandwidth
         if self.on_cpu:
             return Machine.here(link_bandwidth)
@@ -392,6 +424,8 @@ class ManagedDevices:
         """
         if not self.on_cpu or isinstance(self._options.budget, Mapping) or self._was_shared:
             return False
+        if self.shared is not None:
+            return False
         if not budgets.is_auto(self._options.budget):
             return False
         self._library.trim_malloc()
@@ -408,6 +442,14 @@ class ManagedDevices:
             self._host_limit_bytes = int(budgets.AUTO_HOST_LIMIT * left_bytes)
             self._library.set_host_limit(self._host_limit_bytes)
         return True
+
+    def in_use_bytes(self) -> int:
+        """What the planned device holds, idle memory of the slab included."""
+        return self._in_use_bytes(self.device)
+
+    def load_bytes(self) -> int:
+        """What was asked of it and not freed."""
+        return self._library.memory_stats(self.device)["load_bytes"]
 
     def far_memory(self, machine: Machine) -> FarMemory:
         """The tiers behind the planned device, whose link is the machine's."""
@@ -531,6 +573,8 @@ class ManagedDevices:
 
     def _resolved_budget(self, device: int) -> int:
         """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
+        if self.shared is not None:
+            return self.budget_bytes
         stats = self._library.memory_stats(device)
         on_cpu = device < FIRST_GPU
         return budgets.resolve(

@@ -239,7 +239,8 @@ class PlanChoice:
         if self._devices.look_again():
             self._note_budget()
         self._profiled(profile.timeline, self._planner.machine)
-        self._note_budget()
+        if self._devices.job:
+            self.devices_changed()
         return self._plan_profiled(profile)
 
     def plan_anew(self) -> Phase:

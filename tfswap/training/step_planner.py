@@ -19,7 +19,7 @@ from tfswap.planners.portfolio import AUTO
 from tfswap.planning import Planned, placed_anew, plan_function
 from tfswap.profile import Profile, profile_step
 from tfswap.report.step_story import StepStory
-from tfswap.swap_options import SwapOptions
+from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
 from tfswap.tensor_swaps import tensor_swaps
 from tfswap.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
@@ -118,7 +118,16 @@ class StepPlanner:
             if device != self._devices.device and other.main_graph() == fingerprint
         }
         self.save_profile()
+        if self._devices.shared is not None:
+            self._devices.shared.profiled(self, self.profile.timeline, self._least_bytes())
         return self.profile
+
+    def _least_bytes(self) -> int:
+        """What the step can run in, with sections if their number is not given."""
+        least = self.least_budgets()
+        if self._options.sections == AUTO_SECTIONS and least.sectioned is not None:
+            return min(least.swapped.bytes, least.sectioned.bytes)
+        return least.swapped.bytes
 
     def _found_least(self, profile: Profile) -> LeastBudgets:
         """With what sections would do, if the pass has looked at that."""

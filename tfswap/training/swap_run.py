@@ -69,7 +69,7 @@ class SwapRun:
     _choice: PlanChoice
     _addresses: StepAddresses
     _recordings: StepRecordings
-    _share: ShareWatch
+    _watch: ShareWatch
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SwapRun:
 
     def begin(self) -> None:
         """Puts lazy swaps, or the given plan, in force; the first steps run under them."""
-        self._share = ShareWatch(self._shared, self._devices, self._session, self._voice)
+        self._watch = ShareWatch(self._shared, self._devices, self._session, self._voice)
         run_started(self)
         self._taken.callback(run_ended, self)
         self.report.budget_bytes = self._devices.budget_bytes
@@ -154,6 +154,8 @@ class SwapRun:
             log = TensorBoardLog(self._options.log_dir, self._voice.name)
             self._taken.callback(log.close)
             self._filled.log = log
+        if self._devices.shared is not None:
+            self._devices.shared.watch(self)
         self._phase = Phase.FIRST
 
     def expect_batch(self, examples: int) -> None:
@@ -293,7 +295,7 @@ class SwapRun:
                 self._recordings = StepRecordings(self._library, self._devices)
                 self._voice.say(f"profiled {PROFILED_STEPS} steps, planning ...")
                 self._go_to(self._choice.plan_from(recordings.fastest(), recordings.seconds))
-                self._share.planned()
+                self._watch.planned()
         elif self._phase is Phase.SETTLE:
             self._go_to(Phase.MEASURE)
             self._library.trim_malloc()
@@ -370,9 +372,9 @@ class SwapRun:
     def _look_at_share(self) -> None:
         """Before a step: there may be more or less memory for it."""
         planned = self._choice.planned_bytes if self._phase.has_planned else 0
-        news = self._share.look(planned)
+        news = self._watch.look(planned)
         if news is News.PLAN:
-            self.replan(self._share.said())
+            self.replan(self._watch.said())
         elif news is not News.NONE:
             self._choice.share_changed()
             self._addresses.end()
@@ -391,7 +393,7 @@ class SwapRun:
         self._addresses.end()
         self._stock_peak_bytes = 0
         self._go_to(self._choice.plan_anew())
-        self._share.planned()
+        self._watch.planned()
 
     def _place_anew(self) -> None:
         self._ratios.stop()

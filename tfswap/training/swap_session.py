@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from tfswap.swap_options import SwapOptions
 from tfswap.timeline import Timeline
 from tfswap.training import device_jobs
 from tfswap.training.device_jobs import DeviceBusy, Job, NoShare
+from tfswap.training.device_share import DeviceShare
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.voice import Voice
 
@@ -56,6 +58,7 @@ class SwapSession:
             layers: How many the models have that are not built or traced yet; they take memory too.
 
         Raises:
+            BrokerError: A broker has them, and no share for this process.
             DeviceBusy: Another training has them, and they cannot be shared.
             LibraryError: They are not the library's, or there can be no file.
             NoShare: Others left no room for it as long as it waited.
@@ -71,7 +74,12 @@ class SwapSession:
             self.library, self.options, layers, self._voice.note, self._voice.warn
         )
         try:
+            if self.options.broker is not None:
+                share = DeviceShare(self.options, self.devices, self._voice.note)
+                self.devices.use_share(share, share.join())
             self._jobs.join(self._job, self.devices)
+            if self.devices.shared is not None:
+                self.devices.shared.hold()
         except BaseException:
             self.end()
             raise
@@ -88,7 +96,7 @@ class SwapSession:
             Whether they are its own; otherwise another training has them.
 
         Raises:
-            LibraryError, NoShare, ValueError: As `begin`.
+            BrokerError, LibraryError, NoShare, ValueError: As `begin`.
         """
         with self._jobs.lock:
             self.is_idle = False
@@ -107,13 +115,14 @@ class SwapSession:
     def end(self) -> None:
         """Gives them back; harmless when called again."""
         with self._jobs.lock:
-            if not self.has_devices:
-                self._jobs.leave(self._job)  # it may be waiting for its share
-                return
             try:
-                self._let_go()
+                if self.has_devices:
+                    self._let_go()
             finally:
-                self._jobs.leave(self._job)
+                self._jobs.leave(self._job)  # it may be waiting for its share
+        devices = getattr(self, "devices", None)
+        if devices is not None and devices.shared is not None:
+            devices.shared.leave()
 
     # Steps, beside other trainings.
 
@@ -125,15 +134,21 @@ class SwapSession:
     def step_begins(self) -> None:
         """What it has of the devices stays as it is until `step_ended`."""
         self._jobs.step_begins(self._job)
+        if self.devices.shared is not None:
+            self.devices.shared.step_begins()
 
     def step_ended(self) -> None:
         """Harmless when called again."""
         self._jobs.step_ended(self._job)
+        if self.devices.shared is not None:
+            self.devices.shared.step_ended()
 
     def know(self, timeline: Timeline, link: Link) -> None:
         """A step has just been profiled: see `DeviceJobs.know`."""
         self._jobs.know(self._job, timeline, link)
 
     def state(self) -> dict[str, Any]:
-        """For `tfswap.status()`: see `DeviceJobs.state`."""
-        return self._jobs.state(self._job)
+        """For `tfswap.status()`: see `DeviceJobs.state`; and the share that a broker gives."""
+        share = None if self.devices.shared is None else self.devices.shared.use()
+        of_broker = None if share is None else dataclasses.asdict(share)
+        return {**self._jobs.state(self._job), "share": of_broker}

@@ -1,0 +1,153 @@
+"""Trainings in processes of their own under one broker: the same numbers, within one device."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tfswap
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "unit"))
+
+from light import BrokerProcess  # noqa: E402
+
+MIB = 1 << 20
+DEVICE = 130 * MIB  # two trainings of some 90 MiB each
+EPOCHS = 5
+
+
+class Training:
+    """One under way.
+
+    Args:
+        folder: For what it writes.
+        name: Of it.
+        socket: Of the broker; None: it trains alone.
+        epochs: Of 8 steps.
+    """
+
+    def __init__(self, folder: Path, name: str, socket: Path | None, epochs: int = EPOCHS) -> None:
+        self.out = folder / name
+        self.log = folder / f"{name}.log"
+        script = ROOT / "tests" / "integration" / "brokered_training.py"
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(self.out), str(socket or ""), str(epochs)],
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'integration'}",
+                "CUDA_VISIBLE_DEVICES": "-1",
+            },
+            stdout=self.log.open("w"),
+            stderr=subprocess.STDOUT,
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        text = self.out.read_text() if self.out.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def losses(self) -> list[str]:
+        return [line["loss"] for line in self.lines() if "loss" in line]
+
+    def end(self) -> dict[str, Any]:
+        """Waits for it; what it said last."""
+        assert self.process.wait(240) == 0, self.log.read_text()[-3000:]
+        return self.lines()[-1]
+
+    def wait_for_steps(self, count: int) -> None:
+        deadline = time.monotonic() + 120
+        while len(self.losses()) < count:
+            assert time.monotonic() < deadline and self.process.poll() is None, (
+                self.log.read_text()[-3000:]
+            )
+            time.sleep(0.05)
+
+
+def most_at_once(*trainings: Training) -> int:
+    """The largest sum of the budgets that were in force at any moment."""
+    changes: list[tuple[float, int, int]] = []
+    for number, training in enumerate(trainings):
+        before = 0
+        for line in training.lines():
+            if "before_s" not in line:
+                continue
+            budget = line["budget"] or 0  # none: it has ended
+            grows = budget > before
+            changes.append((line["before_s" if grows else "after_s"], number, budget))
+            before = budget
+    held = [0] * len(trainings)
+    most = 0
+    for _, number, budget in sorted(changes):
+        held[number] = budget
+        most = max(most, sum(held))
+    return most
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    training = Training(tmp_path_factory.mktemp("alone"), "alone", None, 3 * EPOCHS)
+    training.end()
+    return training.losses()
+
+
+def test_two_trainings_under_one_broker(tmp_path, alone):
+    broker = BrokerProcess(tmp_path / "run" / "broker.sock", DEVICE)
+    trainings = [Training(tmp_path, name, broker.socket) for name in "ab"]
+    for training in trainings:
+        end = training.end()
+        assert training.losses() == alone[: len(training.losses())]
+        assert len(training.losses()) == 8 * EPOCHS
+        assert all(line.get("within", True) for line in training.lines())
+        assert end["end"] in ("swapped", "fits"), end
+        share = end["share"]
+        assert share["broker"] == str(broker.socket) and share["device_bytes"] == DEVICE
+    assert DEVICE // 2 < most_at_once(*trainings) <= DEVICE
+    states = [line["training"][0] for line in trainings[0].lines() if "training" in line]
+    assert states[-1]["share"]["device"] == "CPU:0"
+    assert states[-1]["share"]["budget_bytes"] == states[-1]["budget_bytes"]
+    assert "refused" not in broker.said
+    broker.end()
+
+
+def test_the_others_go_on_when_a_training_or_the_broker_is_killed(tmp_path, alone):
+    broker = BrokerProcess(tmp_path / "run" / "broker.sock", DEVICE)
+    doomed = Training(tmp_path, "doomed", broker.socket, 1000)
+    doomed.wait_for_steps(2)
+    other = Training(tmp_path, "other", broker.socket, 3 * EPOCHS)
+    other.wait_for_steps(10)
+    held = [line["budget"] for line in other.lines() if "budget" in line][-1]
+    assert held < DEVICE
+    doomed.process.send_signal(signal.SIGKILL)
+    doomed.process.wait()
+    deadline = time.monotonic() + 60
+    while [line["budget"] for line in other.lines() if "budget" in line][-1] != DEVICE:
+        assert time.monotonic() < deadline, broker.said
+        time.sleep(0.05)
+    broker.kill()
+    end = other.end()
+    assert other.losses() == alone
+    assert end["share"]["budget_bytes"] == DEVICE
+    assert any("goes on with what it has" in note for note in end["notes"])
+    assert most_at_once(doomed, other) <= 2 * DEVICE  # of the killed one nobody says when it ended
+    assert all(line.get("within", True) for line in other.lines())
+
+
+def test_without_a_broker_training_does_not_begin(tmp_path):
+    with pytest.raises(ValueError, match="share is what to ask a broker for: give broker=, too"):
+        tfswap.AutoSwap(share="weight=2")
+    with pytest.raises(ValueError, match="with a broker there is one device"):
+        tfswap.AutoSwap(broker=True, budget={"CPU:0": "1GiB"})
+    with pytest.raises(ValueError, match="it must be the path of a broker's socket"):
+        tfswap.AutoSwap(broker="")
+    session = tfswap.Session(broker=tmp_path / "broker.sock", verbose=0)
+    with pytest.raises(tfswap.BrokerError, match="tfswap broker --socket|is open to others"):
+        session.__enter__()
+    assert tfswap.memory_stats()["budget_bytes"] is None

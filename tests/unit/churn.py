@@ -1,0 +1,162 @@
+"""Jobs that come, go and are killed at random, and what they hold at every moment.
+
+Run as a light process (see `light.py`): python churn.py SOCKET JOBS AT_ONCE CAPACITY SEED. Each job
+is a fork of it, without TensorFlow, that holds all that it may, and writes that into shared memory.
+Prints one JSON object in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+
+import grpc  # noqa: F401  before forks: they need not load it
+from timelines import training_step
+
+from tfswap.jobs.job import BrokerError, GrantedShare, Job
+from tfswap.jobs.job_trace import JobTrace, job_trace
+from tfswap.jobs.share import Share
+from tfswap.machine import Machine
+
+_SLOT = struct.Struct("q")
+LONGEST_S = 60.0
+
+
+class Table:
+    """What each job holds, for all processes to see."""
+
+    def __init__(self, slots: int) -> None:
+        self._memory = mmap.mmap(-1, slots * _SLOT.size)
+
+    def __getitem__(self, slot: int) -> int:
+        return int(_SLOT.unpack_from(self._memory, slot * _SLOT.size)[0])
+
+    def __setitem__(self, slot: int, held_bytes: int) -> None:
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, held_bytes)
+
+
+class Memory:
+    """All that a job may hold; sometimes it takes its time, or cannot do with less."""
+
+    def __init__(self, table: Table, slot: int, chance: random.Random) -> None:
+        self._table, self._slot, self._chance = table, slot, chance
+
+    def in_use_bytes(self) -> int:
+        return self._table[self._slot]
+
+    def change(self, share: GrantedShare) -> int | None:
+        held_bytes = self._table[self._slot]
+        if share.budget_bytes < held_bytes:
+            time.sleep(self._chance.choice([0, 0, 0.01, 0.05]))
+            if self._chance.random() < 0.1:
+                return self._chance.randint(share.budget_bytes, held_bytes)
+        self._table[self._slot] = share.budget_bytes
+        return None
+
+
+def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, seed: int) -> int:
+    """One job's life; its exit status."""
+    chance = random.Random(seed)
+    minimum = chance.choice([None, None, capacity // 100, capacity // 20])
+    weight = chance.choice([0.5, 1.0, 1.0, 4.0])
+    job = Job(socket, f"job {slot}", Share(weight, minimum, LONGEST_S))
+    try:
+        table[slot] = job.join().budget_bytes
+    except BrokerError as error:
+        print(f"job {slot}: {error}", file=sys.stderr, flush=True)
+        return 3
+    job.hold(Memory(table, slot, chance))
+    end_s = time.monotonic() + chance.uniform(0.05, 1.0)
+    traced = chance.random() < 0.5
+    while time.monotonic() < end_s:
+        job.step_begins()
+        time.sleep(chance.uniform(0, 0.03))
+        job.step_ended()
+        if traced:
+            job.profiled(trace)
+            traced = False
+        time.sleep(chance.uniform(0, 0.005))
+    if chance.random() < 0.8:  # others end without a word
+        table[slot] = 0
+        job.leave()
+    return 0
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process has not ended: one that is to be waited for has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def main() -> None:
+    socket = Path(sys.argv[1])
+    jobs, at_once, capacity, seed = map(int, sys.argv[2:])
+    chance = random.Random(seed)
+    table = Table(jobs)
+    trace = job_trace(training_step(blocks=2, layers=1), Machine("link", 4e9, 4e9))
+    alive: dict[int, int] = {}  # process by slot
+    begun_s: dict[int, float] = {}
+    doomed_s: dict[int, float] = {}
+    killed, problems, most_bytes, looks, started = 0, [], 0, 0, 0
+    while started < jobs or alive:
+        now_s = time.monotonic()
+        if started < jobs and len(alive) < at_once:
+            pid = os.fork()
+            if pid == 0:
+                status = 4
+                try:
+                    status = live(socket, table, started, capacity, trace, seed + started)
+                finally:
+                    os._exit(status)
+            alive[started], begun_s[started] = pid, now_s
+            if chance.random() < 0.4:
+                doomed_s[started] = now_s + chance.uniform(0.0, 0.8)
+            started += 1
+        held_bytes = sum(table[slot] for slot in alive)
+        if held_bytes > capacity:  # some may have ended since they were looked at
+            held_bytes = sum(table[slot] for slot, pid in alive.items() if is_there(pid))
+            if held_bytes > capacity:
+                problems.append(f"{held_bytes} bytes are held by {sorted(alive)}")
+        most_bytes = max(most_bytes, held_bytes)
+        looks += 1
+        for slot, pid in list(alive.items()):
+            if now_s > doomed_s.get(slot, now_s + 1):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+                del doomed_s[slot]
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del alive[slot]
+                table[slot] = 0
+                if status not in (0, signal.SIGKILL):
+                    problems.append(f"job {slot} ended with status {status}")
+            elif now_s - begun_s[slot] > 2 * LONGEST_S:
+                problems.append(f"job {slot} hangs")
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    print(
+        json.dumps(
+            {
+                "jobs": started,
+                "killed": killed,
+                "looks": looks,
+                "most_bytes": most_bytes,
+                "problems": problems[:10],
+            }
+        ),
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""DeviceShare: the share of a device that a broker gives to this process's trainings."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tfswap import budget as budgets
+from tfswap.jobs.job import GrantedShare, Job
+from tfswap.jobs.job_trace import job_trace
+from tfswap.jobs.share import Share
+from tfswap.jobs.socket_path import parse_path
+from tfswap.report.amounts import readable_bytes
+from tfswap.report.summary import Report, ShareUse
+from tfswap.swap_options import SwapOptions
+from tfswap.timeline import Timeline, peak_load
+
+if TYPE_CHECKING:
+    from tfswap.training.managed_devices import ManagedDevices
+
+# What a process may allocate between what it holds when it joins and its first step.
+_FIRST_BYTES = 1 << 20
+
+
+class _Run(Protocol):
+    report: Report
+
+    def replan(self, reason: str) -> None: ...
+
+
+class DeviceShare:
+    """Joins the broker, and puts its shares in force between steps.
+
+    Args:
+        options: Of the training; with a broker.
+        devices: Which are one device.
+        note: Says something, and keeps it.
+
+    Raises:
+        ImportError: There is no gRPC.
+        ValueError: There are several devices.
+    """
+
+    def __init__(
+        self, options: SwapOptions, devices: ManagedDevices, note: Callable[[str], None]
+    ) -> None:
+        assert options.broker is not None
+        if len(devices.numbers) != 1:
+            raise ValueError(
+                f"broker={options.broker!r} is for processes with one device, and this one has "
+                f"{len(devices.numbers)}: show it one of them (CUDA_VISIBLE_DEVICES, say), and run "
+                "a broker for each"
+            )
+        share = options.share or Share()
+        assert not isinstance(options.budget, Mapping)
+        wanted_bytes = 0 if budgets.is_auto(options.budget) else devices.budget_bytes
+        self._devices = devices
+        self._note = note
+        self._runs: weakref.WeakSet[_Run] = weakref.WeakSet()
+        self._link_share = 1.0
+        self._steps: weakref.WeakKeyDictionary[object, tuple[Timeline, int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._job = Job(
+            parse_path(options.broker),
+            share.name or Path(sys.argv[0] or "job").name,
+            share,
+            wanted_bytes,
+            "CPU" if devices.on_cpu else "GPU",
+            note,
+        )
+
+    # The beginning and the end.
+
+    def join(self) -> int:
+        """Waits for the first share; answers its bytes.
+
+        Raises:
+            BrokerError: There is none to be had.
+        """
+        granted = self._job.join(self.in_use_bytes() + _FIRST_BYTES)
+        self._link_share = granted.link_share
+        return granted.budget_bytes
+
+    def hold(self) -> None:
+        """The first share is in force."""
+        self._job.hold(self)
+
+    def leave(self) -> None:
+        """Gives it back; harmless when called again."""
+        self._job.leave()
+
+    # Trainings.
+
+    @property
+    def link_share(self) -> float:
+        """The part of the link's speed that copies have."""
+        return self._link_share
+
+    def watch(self, run: _Run) -> None:
+        """Has a training's plan made anew when there is another share."""
+        self._runs.add(run)
+        run.report.share = self.use()
+
+    def step_begins(self) -> None:
+        """Until it has ended nothing is changed."""
+        self._job.step_begins()
+
+    def step_ended(self) -> None:
+        """Harmless when called again."""
+        self._job.step_ended()
+
+    def profiled(self, planner: object, timeline: Timeline, least_bytes: int) -> None:
+        """Tells the broker of a step; of several functions' steps, of that with the highest peak.
+
+        Args:
+            planner: Whose step it is, instead of another one that it may have had.
+            timeline: The step.
+            least_bytes: That it can run in.
+        """
+        self._steps[planner] = (timeline, least_bytes)
+        largest = max((step for step, _ in self._steps.values()), key=peak_load)
+        self._job.profiled(job_trace(largest, self._devices.whole_link()))
+
+    def use(self) -> ShareUse | None:
+        """What there is now, for reports."""
+        granted = self._job.granted
+        return None if granted is None else self._described(granted)
+
+    def _described(self, share: GrantedShare) -> ShareUse:
+        return ShareUse(
+            str(self._job.socket),
+            share.device,
+            share.budget_bytes,
+            share.device_bytes,
+            share.link_share,
+            share.jobs,
+            self._job.in_touch,
+        )
+
+    # What the broker's thread, or the one that trains, calls between steps.
+
+    def in_use_bytes(self) -> int:
+        """What the process holds of the device."""
+        return self._devices.in_use_bytes()
+
+    def change(self, share: GrantedShare) -> int | None:
+        """See `tfswap.jobs.job.Holdings`."""
+        before_bytes = self._devices.budget_bytes
+        if share.budget_bytes < before_bytes:
+            least_bytes = max((least for _, least in self._steps.values()), default=0)
+            if not self._devices.weights_may_leave:
+                # Between steps nothing else leaves but what is idle.
+                least_bytes = max(least_bytes, self._devices.load_bytes() + _FIRST_BYTES)
+            if share.budget_bytes < least_bytes:
+                return least_bytes
+        if not self._devices.change_budget(share.budget_bytes):
+            least_bytes = self.in_use_bytes()
+            self._devices.change_budget(before_bytes)
+            return least_bytes
+        self._link_share = share.link_share
+        self._devices.use_link_share()
+        self._note(
+            f"the broker gives {readable_bytes(share.budget_bytes)} of "
+            f"{readable_bytes(share.device_bytes)}, and {share.link_share:.0%} of the link, to "
+            f"this job of {share.jobs}"
+        )
+        for run in list(self._runs):
+            run.report.share = self._described(share)
+            run.replan("the broker has another share for this job")
+        return None
