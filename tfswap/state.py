@@ -40,9 +40,9 @@ def status() -> dict[str, Any]:
             device, share_bytes is what one has for itself, and sharing how many there are.
         functions: What the pass did to each graph: fingerprint, label (of the training), outcome
             ("planned", "bootstrapped", "left", "refused"), reason, nodes, swaps, of its ops how
-            many work on sections of the batch (sectioned_ops), how many sections, examples in the batch (0: not
-            known), and, of what trains, floors: sections, bytes and op of the one that needs
-            most, for each number that was looked at.
+            many work on sections of the batch (sectioned_ops), how many sections, examples in the
+            batch (0: not known), and, of what trains, floors: sections, bytes and op of the one
+            that needs most, for each number that was looked at.
     """
     try:
         loaded: library.Library | None = library.load()

@@ -252,9 +252,13 @@ class DeviceJobs:
                     "share=tfswap.Share(wait_s=...)"
                 )
             self._changed.wait(_POLL_S)
-            for each in list(self._jobs):
-                if each is not job and not each.thread.is_alive():
-                    each.holder.end()
+            self._end_dead(job)
+
+    def _end_dead(self, job: Job) -> None:
+        """Has those end, but for this one, whose threads are no more: an error has ended them."""
+        for each in list(self._jobs):
+            if each is not job and not each.thread.is_alive():
+                each.holder.end()
 
     def _begin_alone(self, job: Job) -> None:
         """The others have ended meanwhile, and have given the devices back."""
@@ -300,6 +304,7 @@ class DeviceJobs:
         with self._changed:
             job.thread = threading.current_thread()
             job.steps += 1
+            self._end_dead(job)
             if job in self._jobs:
                 self._settle()
                 job.in_step = True
