@@ -199,6 +199,27 @@ def test_shares_are_taken_over_between_steps_only(begin, device) -> None:
     assert one.devices.has_all
 
 
+def test_who_waits_is_not_passed_over_by_steps_that_follow_at_once(begin, device) -> None:
+    one, two = begin(), begin()
+    one.do(one.join)
+    over = threading.Event()
+
+    def steps() -> int:
+        count = 0
+        while not over.is_set():
+            one.jobs.step_begins(one.job)
+            time.sleep(0.002)
+            one.jobs.step_ended(one.job)
+            count += 1
+        return count
+
+    one.start(steps)
+    two.do(two.join)
+    assert len(device.shares) == 2
+    over.set()
+    assert one.answer() < 100
+
+
 def test_weights_and_minimums(begin, device) -> None:
     one, two = begin(share=Share(weight=3)), begin()
     one.do(one.join)

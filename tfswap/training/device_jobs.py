@@ -319,14 +319,19 @@ class DeviceJobs:
             if not job.in_step:
                 return
             job.in_step = False
-            if len(self._jobs) > 1 and job.number:
-                assert job.devices is not None
-                now_bytes = job.devices.everybodys_bytes()
-                limit_bytes = _DRIFT * job.devices.total_bytes
-                if abs(now_bytes - self._everybodys_bytes) > limit_bytes:
-                    self._divide()
+            # Who waits may not get to it before the next step begins: it is done for him.
+            if any(each.target_bytes is None for each in self._jobs) or self._has_drifted(job):
+                self._divide()
             self._settle()
             self._changed.notify_all()
+
+    def _has_drifted(self, job: Job) -> bool:
+        """Whether there is more or less that is no job's than shares were divided for."""
+        if len(self._jobs) < 2 or not job.number:
+            return False
+        assert job.devices is not None
+        now_bytes = job.devices.everybodys_bytes()
+        return abs(now_bytes - self._everybodys_bytes) > _DRIFT * job.devices.total_bytes
 
     def know(self, job: Job, timeline: Timeline, link: Link) -> None:
         """A job's step has been profiled, and has just ended: shares are divided by that.
