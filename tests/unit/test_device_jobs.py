@@ -245,6 +245,33 @@ def test_who_finds_no_room_waits_and_says_so(begin) -> None:
     assert patient.devices.has_all
 
 
+def test_those_who_wait_together_have_the_device_when_its_holder_ends(begin, device) -> None:
+    one = begin(share=Share(minimum="90MiB"))
+    one.do(one.join)
+    waiting = [begin(share=Share(minimum="30MiB")) for _ in range(2)]
+    for each in waiting:
+        each.start(each.join)
+    time.sleep(0.1)
+    one.do(one.end)
+    for each in waiting:
+        each.answer()
+    assert len(device.shares) == 2 and min(device.shares.values()) >= 30 * MIB
+    assert device.given_back == 0
+    for each in waiting:
+        each.do(each.end)
+    assert device.given_back == 1
+
+
+def test_a_training_inside_of_a_step_is_refused_whoever_else_shares(begin) -> None:
+    one, two = begin(), begin()
+    one.do(one.join)
+    two.do(two.join)
+    two.do(lambda: two.jobs.step_begins(two.job))
+    inner = Training(one.jobs, one.devices.on)
+    with pytest.raises(DeviceBusy, match=r"in this thread.*give both one tfswap\.Session"):
+        two.do(inner.join)
+
+
 def test_other_options_are_refused(begin) -> None:
     one = begin()
     one.do(one.join)

@@ -167,9 +167,10 @@ class DeviceJobs:
             self._check_beside(job)
 
     def _check_beside(self, job: Job) -> None:
-        problem = self._why_not_beside(self._jobs[0], job) if self._jobs else ""
-        if problem:
-            raise DeviceBusy(f"tfswap: {problem}")
+        for each in self._jobs:
+            problem = self._why_not_beside(each, job)
+            if problem:
+                raise DeviceBusy(f"tfswap: {problem}")
 
     def let_go_if_idle(self) -> None:
         """Has those end that are only between calls of functions of this thread."""
@@ -216,14 +217,14 @@ class DeviceJobs:
             self._jobs.remove(job)
             assert job.devices is not None
             job.devices.end_job()
-            begun, job.has_begun, job.in_step = job.has_begun, False, False
+            job.has_begun, job.in_step = False, False
             job.number, job.share_bytes, job.target_bytes = 0, None, None
             job.version += 1
-            if begun and not any(each.has_begun for each in self._jobs):
-                job.devices.give_back()
-            elif self._jobs:
+            if self._jobs:
                 self._divide()
                 self._settle()
+            else:
+                job.devices.give_back()
             self._changed.notify_all()
 
     def has(self, job: Job) -> bool:
@@ -261,11 +262,9 @@ class DeviceJobs:
                 each.holder.end()
 
     def _begin_alone(self, job: Job) -> None:
-        """The others have ended meanwhile, and have given the devices back."""
-        assert job.devices is not None
-        job.devices.end_job()
-        job.has_begun, job.number, job.target_bytes, job.share_bytes = True, 0, None, None
-        job.devices.take()
+        """The others have ended meanwhile, and have left the devices as they were."""
+        job.has_begun, job.target_bytes = True, None
+        self._have_all(job)
 
     def _why_not_beside(self, other: Job, job: Job) -> str:
         """What hinders two jobs from sharing the devices; "" if nothing does."""
