@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import threading
 import weakref
@@ -22,9 +23,10 @@ def swap(function: Any = None, /, **options: Any) -> Any:
     It does for a custom loop's step what `AutoSwap` does for `fit`: the first calls run under lazy
     swaps, two are profiled, a plan is made, pushed and checked, and last addresses are planned. The
     function must hold the whole step, gradients and update: the graph has nothing to swap
-    otherwise. Functions with the same options share their budget. It is in force from the first
-    call of one of them until `release`, and gives way to others (a `fit` under `AutoSwap`) between
-    calls.
+    otherwise. Functions with the same options that one thread calls share a budget. It is in force
+    from the first call of one of them until `release`, and gives way to others (a `fit` under
+    `AutoSwap`) between calls. Functions that other threads call share the device with them, as
+    trainings under `AutoSwap` do.
 
     Args:
         function: The `tf.function`; left out where `swap` is used with options.
@@ -67,6 +69,7 @@ class SwappedFunction:
             )
         self._function = _without_xla(function)
         self._options = options
+        self._runs: FunctionRuns | None = None  # from the first call on
         self._of_instances: weakref.WeakKeyDictionary[Any, SwappedFunction] = (
             weakref.WeakKeyDictionary()
         )
@@ -79,7 +82,9 @@ class SwappedFunction:
         call = functools.partial(function, *args, **kwargs)
         if not tf.executing_eagerly():  # in a graph it is part of another function
             return call()
-        return function_calls.call_through(_runs_of(self._options), function, call)
+        if self._runs is None:
+            self._runs = _runs_of(self._options)
+        return function_calls.call_through(self._runs, function, call)
 
     def __get__(self, instance: Any, owner: Any = None) -> SwappedFunction:
         # As a method: each instance has a function of its own.
@@ -99,11 +104,11 @@ class SwappedFunction:
     @property
     def report(self) -> Report:
         """What was measured and foretold: see `AutoSwap.report`."""
-        return _runs_of(self._options).report_of(self._function)
+        return Report() if self._runs is None else self._runs.report_of(self._function)
 
     def release(self) -> None:
         """Takes the budget back, until the next call of a function with the same options."""
-        _runs_of(self._options).end()
+        (self._runs or _runs_of(self._options)).end()
 
 
 def _without_xla(function: Any) -> Any:
@@ -115,25 +120,37 @@ def _without_xla(function: Any) -> Any:
     return clone
 
 
+@dataclasses.dataclass
+class _OfThread:
+    options: SwapOptions
+    thread: threading.Thread
+    runs: FunctionRuns
+
+
 _lock = threading.Lock()
-_runs: list[tuple[SwapOptions, FunctionRuns]] = []
+_of_threads: list[_OfThread] = []
 
 
 def _runs_of(options: SwapOptions) -> FunctionRuns:
-    """Those of all functions with equal options."""
+    """Those of all functions with equal options that this thread was the first to call.
+
+    Those of other threads run at the same time: they are trainings that share the device.
+    """
     with _lock:
-        for known, runs in _runs:
-            if known == options:
-                return runs
+        for known in _of_threads:
+            is_ours = known.thread is threading.current_thread()
+            if known.options == options and (is_ours or not known.thread.is_alive()):
+                known.thread = threading.current_thread()
+                return known.runs
         runs = FunctionRuns(options, certain=True)
-        _runs.append((options, runs))
+        _of_threads.append(_OfThread(options, threading.current_thread(), runs))
         return runs
 
 
 @atexit.register
 def _end_all() -> None:
-    for _, runs in _runs:
-        runs.end()
+    for each in _of_threads:
+        each.runs.end()
 
 
 class Session:

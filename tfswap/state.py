@@ -36,12 +36,13 @@ def status() -> dict[str, Any]:
         device_is_ours: Whether TensorFlow's CPU devices are tfswap's.
         tensorflow: The installed TensorFlow release, or None.
         plan_in_force: Whether a training is under way whose plan is in the session.
-        trainings: State of each training under way.
-        functions: What the pass did to each graph: fingerprint, outcome ("planned",
-            "bootstrapped", "left", "refused"), reason, nodes, swaps, of its ops how many work on
-            sections of the batch (sectioned_ops), how many sections, examples in the batch (0: not
-            known), and, of what trains, floors: sections, bytes and op of the one that needs
-            most, for each number that was looked at.
+        trainings: State of each training under way; of those in several threads that share the
+            device, share_bytes is what one has for itself, and sharing how many there are.
+        functions: What the pass did to each graph: fingerprint, label (of the training), outcome
+            ("planned", "bootstrapped", "left", "refused"), reason, nodes, swaps, of its ops how
+            many work on sections of the batch (sectioned_ops), how many sections, examples in the
+            batch (0: not known), and, of what trains, floors: sections, bytes and op of the one
+            that needs most, for each number that was looked at.
     """
     try:
         loaded: library.Library | None = library.load()

@@ -71,8 +71,6 @@ class SwapOptions:
             parse_path(self.broker)
             if isinstance(self.budget, Mapping):
                 raise ValueError("with a broker there is one device: budget is one amount for it")
-        elif self.share is not None:
-            raise ValueError("share is what to ask a broker for: give broker=, too")
 
     @property
     def says(self) -> bool:

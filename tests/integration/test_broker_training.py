@@ -141,8 +141,6 @@ def test_the_others_go_on_when_a_training_or_the_broker_is_killed(tmp_path, alon
 
 
 def test_without_a_broker_training_does_not_begin(tmp_path):
-    with pytest.raises(ValueError, match="share is what to ask a broker for: give broker=, too"):
-        tfswap.AutoSwap(share="weight=2")
     with pytest.raises(ValueError, match="with a broker there is one device"):
         tfswap.AutoSwap(broker=True, budget={"CPU:0": "1GiB"})
     with pytest.raises(ValueError, match="it must be the path of a broker's socket"):

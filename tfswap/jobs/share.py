@@ -17,7 +17,7 @@ MOST_WEIGHT = 1000.0
 
 @dataclass(frozen=True)
 class Share:
-    """What a job asks for, beside others on the same device.
+    """What a job asks for, beside others on the same device: of a broker, or of its own process.
 
     Args:
         weight: How much its slowdown counts beside that of others; where shares go by weights, its

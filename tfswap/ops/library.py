@@ -56,9 +56,16 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_stream_variables": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int]),
     "tfswap_inject_fault": (None, [ctypes.c_int, ctypes.c_char_p]),
     "tfswap_memory_stats": (ctypes.c_void_p, [ctypes.c_int]),
-    "tfswap_step_counts": (None, [ctypes.c_int, ctypes.POINTER(ctypes.c_int64)]),
+    "tfswap_step_counts": (None, [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int64)]),
     "tfswap_reset_memory_stats": (None, [ctypes.c_int]),
-    "tfswap_restart_window": (None, [ctypes.c_int]),
+    "tfswap_restart_window": (None, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_most_jobs": (ctypes.c_int, []),
+    "tfswap_begin_job": (None, [ctypes.c_int, ctypes.c_int, ctypes.c_int64]),
+    "tfswap_set_share": (None, [ctypes.c_int, ctypes.c_int, ctypes.c_int64]),
+    "tfswap_end_job": (None, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_set_label": (None, [ctypes.c_char_p, ctypes.c_int]),
+    "tfswap_set_threads_job": (None, [ctypes.c_int]),
+    "tfswap_everybodys_bytes": (ctypes.c_int64, [ctypes.c_int]),
     "tfswap_install_layout": (
         ctypes.c_void_p,
         [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p],
@@ -124,6 +131,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_chain_free": (None, [ctypes.c_void_p, ctypes.c_void_p]),
     "tfswap_chain_requested": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_void_p]),
     "tfswap_chain_set_workspace_limit": (None, [ctypes.c_void_p, ctypes.c_int64]),
+    "tfswap_chain_begin_job": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]),
+    "tfswap_chain_end_job": (None, [ctypes.c_void_p, ctypes.c_int]),
+    "tfswap_chain_job_bytes": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int]),
     "tfswap_chain_set_budget": (None, [ctypes.c_void_p, ctypes.c_int64]),
     "tfswap_chain_stats": (ctypes.c_void_p, [ctypes.c_void_p]),
     "tfswap_chain_replay": (
@@ -138,10 +148,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
             ctypes.POINTER(ctypes.c_int64),
         ],
     ),
-    "tfswap_start_recording": (None, [ctypes.c_int, ctypes.c_int]),
+    "tfswap_start_recording": (None, [ctypes.c_int, ctypes.c_int, ctypes.c_int]),
     "tfswap_stop_recording": (
         ctypes.c_void_p,
-        [ctypes.c_int, ctypes.POINTER(ctypes.c_int64)],
+        [ctypes.c_int, ctypes.POINTER(ctypes.c_int64), ctypes.c_int],
     ),
     "tfswap_pass_records": (ctypes.c_void_p, []),
     "tfswap_describe": (ctypes.c_void_p, [ctypes.c_char_p]),
@@ -164,6 +174,8 @@ _STEP_COUNTS = (
     "budget_bytes",
     "bytes_in_use",
     "window_peak_bytes",
+    "load_bytes",
+    "everybodys_load_bytes",
     "window_peak_load_bytes",
     "window_lack_bytes",
     "waits",
@@ -304,18 +316,57 @@ class Library:
         stats: dict[str, int] = json.loads(self._text(self._dll.tfswap_memory_stats(device)))
         return stats
 
-    def step_counts(self, device: int) -> dict[str, int]:
-        """Those of `memory_stats` that change from step to step, for whoever asks in each."""
+    def step_counts(self, device: int, job: int = 0) -> dict[str, int]:
+        """Those of `memory_stats` that change from step to step, for whoever asks in each.
+
+        Args:
+            device: Its number.
+            job: Whose: its share, what it has and what it moved; 0 for all.
+        """
         counts = (ctypes.c_int64 * len(_STEP_COUNTS))()
-        self._dll.tfswap_step_counts(device, counts)
+        self._dll.tfswap_step_counts(device, job, counts)
         return dict(zip(_STEP_COUNTS, counts, strict=True))
 
     def reset_memory_stats(self, device: int) -> None:
         self._dll.tfswap_reset_memory_stats(device)
 
-    def restart_window(self, device: int) -> None:
+    def restart_window(self, device: int, job: int = 0) -> None:
         """Restarts ``window_peak_bytes``, the peak of whoever measures single steps."""
-        self._dll.tfswap_restart_window(device)
+        self._dll.tfswap_restart_window(device, job)
+
+    def most_jobs(self) -> int:
+        """Of jobs that are there at once, no two numbers may be alike modulo this, nor 0."""
+        return int(self._dll.tfswap_most_jobs())
+
+    def begin_job(self, device: int, job: int, share_bytes: int) -> None:
+        """Has a training's memory counted apart, and no more than a share of the budget.
+
+        Args:
+            device: Its number.
+            job: The training's: above 0, and never used again.
+            share_bytes: What it may have beside what is no job's.
+        """
+        self._dll.tfswap_begin_job(device, job, share_bytes)
+
+    def set_share(self, device: int, job: int, share_bytes: int) -> None:
+        """Of a job that is there; one below what it has holds from the next allocation on."""
+        self._dll.tfswap_set_share(device, job, share_bytes)
+
+    def end_job(self, device: int, job: int) -> None:
+        """What it has is nobody's alone from then on; harmless when it has ended."""
+        self._dll.tfswap_end_job(device, job)
+
+    def set_label(self, label: str, job: int) -> None:
+        """Has graphs that were optimised under a plan with this label be a job's; 0: no job's."""
+        self._dll.tfswap_set_label(label.encode(), job)
+
+    def set_threads_job(self, job: int) -> None:
+        """Has ops that this thread runs outside of functions be a job's; 0: no job's."""
+        self._dll.tfswap_set_threads_job(job)
+
+    def everybodys_bytes(self, device: int) -> int:
+        """What is in use and no job's."""
+        return int(self._dll.tfswap_everybodys_bytes(device))
 
     def install_layout(self, device: int, fingerprint: str, text: str) -> None:
         """Plans the addresses of a graph's buffers (see `tfswap.layout`), instead of its old ones.
@@ -469,20 +520,21 @@ class Library:
         """What slots begin at multiples of."""
         return int(self._dll.tfswap_granule_bytes())
 
-    def start_recording(self, device: int, *, host_times: bool = False) -> None:
+    def start_recording(self, device: int, job: int = 0, *, host_times: bool = False) -> None:
         """Has what runs on a device written down.
 
         Args:
             device: Its number.
+            job: Whose ops, and buffers beside those that are no job's; 0 for all.
             host_times: Whether a GPU's recording is to have the times at which the host gave it
                 work, in whose order memory is handed out, and not those at which it did it.
         """
-        self._dll.tfswap_start_recording(device, int(host_times))
+        self._dll.tfswap_start_recording(device, int(host_times), job)
 
-    def stop_recording(self, device: int) -> bytes:
+    def stop_recording(self, device: int, job: int = 0) -> bytes:
         """Answers the recorded trace (see `tfswap.trace`)."""
         size = ctypes.c_int64()
-        pointer = self._dll.tfswap_stop_recording(device, ctypes.byref(size))
+        pointer = self._dll.tfswap_stop_recording(device, ctypes.byref(size), job)
         try:
             return ctypes.string_at(pointer, size.value)
         finally:

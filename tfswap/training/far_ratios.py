@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from tfswap.ops.library import Library
@@ -10,6 +11,9 @@ from tfswap.planners.assignment import WORTHWHILE
 
 # A tensor of no more different numbers is a mask. The library counts up to one more.
 _MASK_NUMBERS = 16
+
+# The library has one sampler.
+_sampling = threading.Lock()
 
 
 class RatioSamples:
@@ -25,20 +29,32 @@ class RatioSamples:
         self._codecs = tuple(codecs)
         self._by_node: dict[str, dict[str, float]] = {}
         self._different_words: dict[str, int] = {}
+        self._is_sampling = False
 
-    def start(self) -> None:
-        """Sections of all that is swapped out from now on are encoded, to see what comes of it."""
-        if self._codecs:
+    def start(self) -> bool:
+        """Sections of all that is swapped out from now on are encoded, to see what comes of it.
+
+        Returns:
+            Whether it is so: of trainings that share a device, one at a time can.
+        """
+        if self._codecs and _sampling.acquire(blocking=False):
+            self._is_sampling = True
             self._library.sample_codecs(self._codecs)
+        return self._is_sampling or not self._codecs
 
     def stop(self) -> None:
-        """Ends that, and takes what was found; what passed before and not this time stays."""
-        if not self._codecs:
+        """Ends that, and takes what was found; what passed before and not this time stays.
+
+        Harmless when called again.
+        """
+        if not self._is_sampling:
             return
+        self._is_sampling = False
         text = self._library.codec_samples()
         self._by_node |= parse_samples(text, self._codecs)
         self._different_words |= parse_different_words(text)
         self._library.sample_codecs(())
+        _sampling.release()
 
     def of(self, tensor: str) -> dict[str, float]:
         """Ratios of one tensor ("node:port") by codec; empty if it was not met."""

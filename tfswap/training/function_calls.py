@@ -6,6 +6,7 @@ One of the users of TensorFlow's private interface (see `plan_session.py`).
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -24,25 +25,33 @@ class Caller(Protocol):
         """Warns of something, the first time."""
 
 
-_callers: list[Caller] = []  # the last one has all calls, but those of bound functions
+# With the threads that they began in. A thread's calls go through its own last one, or through the
+# last of all; those of bound functions do not.
+_callers: list[tuple[threading.Thread, Caller]] = []
 _bound: weakref.WeakKeyDictionary[Any, Caller] = weakref.WeakKeyDictionary()
 _originals: list[tuple[Any, str, Any]] = []
 
 
 def begin(caller: Caller) -> None:
     """Calls from outside of any function go through `caller` from now on."""
-    _callers.append(caller)
+    _callers.append((threading.current_thread(), caller))
     _install()
 
 
 def end(caller: Caller) -> None:
     """They do so no more; harmless when called again."""
-    if caller in _callers:
-        _callers.remove(caller)
+    _callers[:] = [each for each in _callers if each[1] is not caller]
     if not _callers and not len(_bound):
         while _originals:
             owner, name, original = _originals.pop()
             setattr(owner, name, original)
+
+
+def _caller() -> Caller | None:
+    """Whom this thread's calls go through."""
+    callers = list(_callers)
+    own = [each for thread, each in callers if thread is threading.current_thread()]
+    return own[-1] if own else callers[-1][1] if callers else None
 
 
 def bind(function: Any, caller: Caller) -> None:
@@ -104,7 +113,7 @@ def _install() -> None:
     def through(call_function: Any) -> Any:
         @functools.wraps(call_function)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-            caller = _bound.get(self) or (_callers[-1] if _callers else None)
+            caller = _bound.get(self) or _caller()
             if caller is None or not tf.executing_eagerly():
                 return call_function(self, *args, **kwargs)
             return call_through(
@@ -117,9 +126,10 @@ def _install() -> None:
 
     @functools.wraps(gradient)
     def derived(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _callers and tf.executing_eagerly():
-            _callers[-1].begin_if_free()
-            _callers[-1].say_once(
+        caller = _caller()
+        if caller is not None and tf.executing_eagerly():
+            caller.begin_if_free()
+            caller.say_once(
                 "a tf.GradientTape outside of any tf.function computes gradients op by op: there "
                 "is no graph to insert swaps into, so nothing is swapped; the budget is kept all "
                 "the same. Put the step into a tf.function"

@@ -164,10 +164,7 @@ class FunctionRuns:
             weakref.finalize(function, trained.end).atexit = False
         elif trained.run is not None and traces_of(function) > trained.traces:
             trained.run.traced_again()
-        try:
-            self.begin()
-            self._session.is_idle = False
-        except DeviceBusy:
+        if not self._session.hold():
             return None  # it has its lazy swaps in force
         if trained.run is None:
             trained.run = SwapRun(

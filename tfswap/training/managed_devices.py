@@ -50,12 +50,22 @@ class ManagedDevices:
     Of several, one is recorded and planned for: ``device``, at first the first one. One that a
     broker divides has its share as its budget: ``shared``.
 
+    Where trainings share them (`device_jobs.py`), each has this object of its own. What it counts
+    is then its own, on top of a *base*: what was there beside when its step was profiled.
+
     Args:
         lib: The library.
         options: Of the training.
         layers: How many the model has; its graphs take memory too.
         note: Says something.
         warn: Warns of something.
+
+    Attributes:
+        numbers: All of them.
+        device: The one that is planned for.
+        job: By which the library knows this training; 0 while it has the devices for itself.
+        total_bytes: The device's budget.
+        budget_bytes: What the training's load may reach of it.
     """
 
     def __init__(
@@ -83,7 +93,13 @@ class ManagedDevices:
         self._available_bytes = budgets.without_growth(
             budgets.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
         )
-        self.budget_bytes = self._resolved_budget(self.device)
+        self.budget_bytes = self.total_bytes = self._resolved_budget(self.device)
+        self.job = 0
+        self._sharers = 1
+        self._was_shared = False
+        self._share_bytes = 0
+        self._base_bytes = 0
+        self._profiled_bytes: int | None = None  # the load when the profiled step began
         self._host_limit_bytes = 0
         self._file: WatchedFile | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
@@ -93,7 +109,7 @@ class ManagedDevices:
     def use_share(self, share: DeviceShare, budget_bytes: int) -> None:
         """Has a broker's share instead of a budget of its own; before `take`."""
         self.shared = share
-        self.budget_bytes = budget_bytes
+        self.budget_bytes = self.total_bytes = budget_bytes
 
     @property
     def on_cpu(self) -> bool:
@@ -116,11 +132,7 @@ class ManagedDevices:
             available_bytes=self._available_bytes,
         )
         self._library.set_host_limit(self._host_limit_bytes)
-        used = (*self.codecs, *self.lossy_codecs)
-        if self.on_cpu and any(codec in NEED_BLOSC for codec in used):
-            self._library.load_blosc(str(find_blosc()))
-        if self.on_cpu and options.codec in OF_NVCOMP and not self.codecs:
-            self._warn_of_codec(options.codec, why_not_on_cpu(options.codec))
+        self._load_codecs()
         if options.spill_dir is not None:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
         if options.stream_weights:
@@ -159,7 +171,7 @@ class ManagedDevices:
         """
         if budget_bytes <= 0:
             raise ValueError(f"a budget must be above 0 bytes, not {budget_bytes}")
-        self.budget_bytes = budget_bytes
+        self.budget_bytes = self.total_bytes = budget_bytes
         for device in self.numbers:
             self._library.set_budget(device, budget_bytes)
         within = [self._make_room(device, budget_bytes) for device in self.numbers]
@@ -179,6 +191,107 @@ class ManagedDevices:
 
     def _in_use_bytes(self, device: int) -> int:
         return self._library.step_counts(device)["bytes_in_use"]
+
+    def _load_codecs(self) -> None:
+        codec = self._options.codec
+        used = (*self.codecs, *self.lossy_codecs)
+        if self.on_cpu and any(name in NEED_BLOSC for name in used):
+            self._library.load_blosc(str(find_blosc()))
+        if self.on_cpu and codec in OF_NVCOMP and not self.codecs:
+            self._warn_of_codec(codec, why_not_on_cpu(codec))
+
+    # Beside other trainings.
+
+    def join(self, first: ManagedDevices) -> None:
+        """Instead of `take`, where another training has done that with the same options."""
+        self.numbers, self.device = first.numbers, first.device
+        self.budget_bytes = self.total_bytes = first.total_bytes
+        self._host_limit_bytes = first._host_limit_bytes
+        self._before = {device: self._library.memory_stats(device) for device in self.numbers}
+        self._load_codecs()
+
+    def take_share(self, job: int, share_bytes: int, sharers: int) -> None:
+        """Keeps to a share from now on; not during a step.
+
+        Args:
+            job: By which the library knows this training.
+            share_bytes: What it may have for itself.
+            sharers: How many trainings have the device.
+        """
+        if self.job == job:
+            self._library.set_share(self.device, job, share_bytes)
+        else:
+            self._library.begin_job(self.device, job, share_bytes)
+        self.job, self._share_bytes, self._sharers = job, share_bytes, sharers
+        self._was_shared = True
+        self.look_at_share()
+
+    def take_all(self) -> None:
+        """The others have ended; not during a step."""
+        self.end_job()
+        if self._options.slab:
+            for device in self.numbers:
+                self._library.always_slab(device, True)
+        self.look_at_share()
+
+    def end_job(self) -> None:
+        """What this training has is no job's any more; harmless when called again."""
+        if self.job:
+            self._library.end_job(self.device, self.job)
+        self.job, self._sharers, self._base_bytes = 0, 1, 0
+
+    def leave_slab(self) -> None:
+        """Has nothing come from the slab, whose memory nobody can tell by whom it is used."""
+        for device in self.numbers:
+            self._library.always_slab(device, False)
+            self._library.clear_layouts(device)
+
+    def everybodys_bytes(self) -> int:
+        """What of the budget is no training's alone."""
+        if self._library.memory_stats(self.device)["slab_bytes"]:
+            self._library.clear_layouts(self.device)  # gives back what is idle by now
+        return self._library.everybodys_bytes(self.device)
+
+    def own_bytes(self) -> int:
+        """What this training has, as far as it is told from what is no training's alone."""
+        return self._library.step_counts(self.device, self.job)["load_bytes"] if self.job else 0
+
+    def base_bytes(self) -> int:
+        """What is to be added to what this training has, to compare it with its profile."""
+        if self._profiled_bytes is None:
+            return self._library.step_counts(self.device)["everybodys_load_bytes"]
+        return self._profiled_bytes - self.own_bytes()
+
+    def profiled_step_begins(self) -> None:
+        """Remembers what is there before it."""
+        counts = self._library.step_counts(self.device, self.job)
+        self._profiled_bytes = counts["load_bytes"]
+        if self.job:
+            self._profiled_bytes += counts["everybodys_load_bytes"]
+
+    def look_at_share(self) -> None:
+        """Before a step: what the training's load may reach, by what there is now."""
+        if self.job:
+            self._base_bytes = self.base_bytes()
+            self.budget_bytes = self._share_bytes + self._base_bytes
+        elif self._was_shared:
+            # The others' weights are still there, say.
+            load_bytes = self._library.step_counts(self.device)["load_bytes"]
+            more_bytes = load_bytes - (self._profiled_bytes or load_bytes)
+            self.budget_bytes = self.total_bytes - max(more_bytes, 0)
+
+    def step_counts(self) -> dict[str, int]:
+        """Those of the planned device, of this training."""
+        counts = self._library.step_counts(self.device, self.job)
+        if self.job:
+            for name in ("budget_bytes", "bytes_in_use", "window_peak_bytes"):
+                counts[name] += self._base_bytes
+            counts["window_peak_load_bytes"] += self._base_bytes
+        return counts
+
+    def restart_window(self) -> None:
+        """Restarts the peaks of the planned device, of this training."""
+        self._library.restart_window(self.device, self.job)
 
     @property
     def weights_may_leave(self) -> bool:
@@ -285,8 +398,8 @@ class ManagedDevices:
     def machine(self) -> Machine:
         """What the planned device has of its link, measured within its budget."""
         if self.on_cpu and self._options.link_bandwidth is not None:
-            return Machine.here(self._link_bandwidth)
-        return self.whole_link().part(self._link_share)
+            return Machine.here(self._link_bandwidth).part(1 / self._sharers)
+        return self.whole_link().part(self._link_share / self._sharers)
 
     def whole_link(self) -> Machine:
         """The planned device's link, as if no other process used it."""
@@ -309,7 +422,7 @@ class ManagedDevices:
 
         To be called when graphs have been made and run. Says whether the budget is another one.
         """
-        if not self.on_cpu or isinstance(self._options.budget, Mapping):
+        if not self.on_cpu or isinstance(self._options.budget, Mapping) or self._was_shared:
             return False
         if self.shared is not None:
             return False
@@ -321,7 +434,7 @@ class ManagedDevices:
         whole_bytes = ours_bytes + budgets.available_host_bytes()
         margin_bytes = _MARGIN_BYTES_WITH_SWAP if budgets.swap_bytes() else _MARGIN_BYTES
         whole_bytes -= max(margin_bytes, int(_MARGIN * whole_bytes))
-        self.budget_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
+        self.budget_bytes = self.total_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
         for device in self.numbers:
             self._library.set_budget(device, self.budget_bytes)
         if budgets.is_auto(self._options.host_limit):
@@ -343,7 +456,7 @@ class ManagedDevices:
         stats = self._library.memory_stats(self.device)
         file = self._file_behind(machine, stats)
         if self.on_cpu:
-            host = FarTier.of_host(machine, self._host_limit_bytes)
+            host = FarTier.of_host(machine, self._host_limit_bytes // self._sharers)
             return FarMemory(host, file, codec_speeds((*self.codecs, *self.lossy_codecs)))
         # A GPU has its part of the limit, and takes some for other ends: the way to the file.
         far_bytes = stats["far_host_bytes_in_use"] + stats["far_compressed_bytes_in_use"]
@@ -404,6 +517,8 @@ class ManagedDevices:
 
     def first_step_begins(self) -> None:
         """Remembers what each device holds before it."""
+        if self.job:
+            return
         for device in self.numbers:
             self._library.restart_window(device)
         self._first = {device: self._library.step_counts(device) for device in self.numbers}

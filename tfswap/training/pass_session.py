@@ -27,12 +27,16 @@ class PassSession:
     Args:
         lib: The library.
         key: What is trained, a model or a function; only referenced weakly.
+
+    Attributes:
+        job: Whose its graphs are.
     """
 
     def __init__(self, lib: Library, key: Any) -> None:
         self._library = lib
         self._key = weakref.ref(key)
         self._label = _labels.setdefault(key, f"model {next(_label_count)}")
+        self.job = 0
         self._serial = self._begun_serial = self._last_serial()  # records behind it hold
         self._session = PlanSession()
 
@@ -44,15 +48,23 @@ class PassSession:
 
     def push_anew(self, plan: SwapPlan) -> None:
         """Likewise, under a text that nobody knows: the pass sees its graphs again."""
+        self._library.set_label(self._label, 0)
         self._label = f"model {next(_label_count)}"
+        self._library.set_label(self._label, self.job)
         key = self._key()
         if key is not None:
             _labels[key] = self._label
         self.push(plan)
 
+    def belongs_to(self, job: int) -> None:
+        """Has the ops of its graphs be a job's: see `Library.set_label`."""
+        self.job = job
+        self._library.set_label(self._label, job)
+
     def records(self) -> list[dict[str, Any]]:
         """What the pass said of this training's graphs, oldest first."""
-        return [r for r in self._library.pass_records() if r["serial"] > self._serial]
+        records = self._library.pass_records()
+        return [r for r in records if r["serial"] > self._serial and r["label"] == self._label]
 
     def is_new(self, record: dict[str, Any]) -> bool:
         """Whether the pass said so in this training, not in an earlier one of this model."""
@@ -72,6 +84,7 @@ class PassSession:
 
     def withdraw(self) -> None:
         """Takes the plan out of the session."""
+        self.belongs_to(0)
         self._session.withdraw()
 
     def _last_serial(self) -> int:

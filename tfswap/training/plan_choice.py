@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfswap.grappler.graph import StepGraph
@@ -15,7 +15,9 @@ from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import Planned
 from tfswap.profile import Profile
 from tfswap.report.summary import summary_lines
+from tfswap.simulator import Link
 from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
+from tfswap.timeline import Timeline
 from tfswap.trace import StepTrace
 from tfswap.training.attempt import Attempt, MeasuredStep, best
 from tfswap.training.far_ratios import RatioSamples
@@ -53,9 +55,11 @@ class PlanChoice:
         filled: The report.
         given: A plan to begin with; None: to be made.
         cuts: Whether the batch can be cut into sections, should the options say so.
+        profiled: Told of a step and of its link before it is planned, for whom else has the device.
 
     Attributes:
         is_stock: The graph is as TensorFlow made it: the model fits.
+        planned_bytes: The budget that was planned for; 0 before.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class PlanChoice:
         *,
         given: SwapPlan | None = None,
         cuts: bool = True,
+        profiled: Callable[[Timeline, Link], None] = lambda timeline, link: None,
     ) -> None:
         self._library = lib
         self._options = options
@@ -84,6 +89,7 @@ class PlanChoice:
         self._filled = filled
         self._report = filled.report
         self._given = given
+        self._profiled = profiled
         wanted = options.sections or 1 if cuts else 1
         self._chooses = wanted == AUTO_SECTIONS
         self._sections = 1 if isinstance(wanted, str) else wanted
@@ -91,7 +97,9 @@ class PlanChoice:
         self._planner = self._new_planner()
         self._lazy_s: list[float] = []  # of steps under lazy swaps
         self._attempts: list[Attempt] = []
+        self._waits_lazily = False  # for a plan, since the one that there was needs more
         self.is_stock = False
+        self.planned_bytes = 0
 
     def begin(self) -> None:
         """Puts lazy swaps, or the given plan, in force."""
@@ -133,6 +141,23 @@ class PlanChoice:
         self._note_budget()
         self._planner.machine = self._devices.machine()
 
+    def share_changed(self) -> None:
+        """There is more or less memory beside other trainings."""
+        self._filled.budget_changed(self._devices.budget_bytes)
+        self._plan.note(budget_bytes=self._devices.budget_bytes)
+
+    def go_lazy(self) -> None:
+        """Goes by lazy swaps, which any budget will do for, until `plan_anew`."""
+        self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
+        self._lazy_s = []
+        self._waits_lazily = True
+        self.is_stock = False
+
+    def step_was_lazy(self, seconds: float) -> None:
+        """A step has taken so long; of no matter but until `plan_anew`."""
+        if self._waits_lazily:
+            self._lazy_s.append(seconds)
+
     def _note_budget(self) -> None:
         self._report.budget_bytes = self._devices.budget_bytes
         self._plan.note(budget_bytes=self._devices.budget_bytes)
@@ -164,6 +189,7 @@ class PlanChoice:
             function = self._plan.function(planned[-1]["fingerprint"])
             assert function is not None
             self._planner.fingerprint = function.fingerprint
+            self.planned_bytes = self._devices.budget_bytes
             self._adopt(function)
             return Phase.MEASURE
         if self._given is not None and self._plan.rename(records):
@@ -212,6 +238,9 @@ class PlanChoice:
             return self._stay_with_bootstrap(str(error))
         if self._devices.look_again():
             self._note_budget()
+        self._profiled(profile.timeline, self._planner.machine)
+        if self._devices.job:
+            self.devices_changed()
         return self._plan_profiled(profile)
 
     def plan_anew(self) -> Phase:
@@ -224,7 +253,9 @@ class PlanChoice:
         self._search = self._new_search(self._chooses)
         self._search.examples = self._plan.plan.batch
         self._attempts = []
-        self._lazy_s = []  # were for another budget or link
+        if not self._waits_lazily:
+            self._lazy_s = []  # were for another budget or link
+        self._waits_lazily = False
         self._given = None
         self.is_stock = False
         if self._planner.profile is None:
@@ -268,6 +299,7 @@ class PlanChoice:
 
     def _tried(self, profile: Profile) -> Trial[tuple[StepPlanner, Planned | None]]:
         """What can be foretold of the profiled step with as many sections as there are."""
+        self.planned_bytes = self._devices.budget_bytes
         sections = self._plan.plan.sections
         if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
             return Trial(sections, (self._planner, None), step_ns=profile.timeline.step_ns)

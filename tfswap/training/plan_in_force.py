@@ -115,7 +115,7 @@ class PlanInForce:
     def install_layouts(self) -> None:
         """Has the device's allocator go by the planned addresses."""
         for function in self.plan.functions:
-            if not any(function.layouts) or not self._options.slab:
+            if not any(function.layouts) or not self._options.slab or self._devices.job:
                 continue
             try:
                 self._library.install_layout(

@@ -50,6 +50,11 @@ class RunReport:
         self.report = report
         self.log: TensorBoardLog | None = None
 
+    def budget_changed(self, budget_bytes: int) -> None:
+        """There is more or less memory from now on: peaks are those within it."""
+        self.report.budget_bytes = budget_bytes
+        self.report.measured_peak_bytes = None
+
     def profiled(self, profile: Profile, least_budgets: LeastBudgets) -> None:
         """The step without swaps is known, and what it can run in."""
         self.report.least_budgets = least_budgets

@@ -28,18 +28,23 @@ class StepRecordings:
     def __init__(self, lib: Library, devices: ManagedDevices) -> None:
         self._library = lib
         self._devices = devices
+        self._job: int | None = None  # whose recording is under way
         self._steps: list[dict[int, StepTrace]] = []
         self.seconds: list[float] = []
 
     def start(self) -> None:
         """A step begins."""
+        self._job = self._devices.job
         for device in self._devices.numbers:
-            self._library.start_recording(device)
+            self._library.start_recording(device, self._job)
 
     def stop(self) -> dict[int, StepTrace]:
-        """It ended, or failed."""
+        """It ended, or failed; harmless when called again."""
+        job, self._job = self._job, None
+        if job is None:
+            return {}
         return {
-            device: StepTrace.from_bytes(self._library.stop_recording(device))
+            device: StepTrace.from_bytes(self._library.stop_recording(device, job))
             for device in self._devices.numbers
         }
 

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -31,6 +30,7 @@ from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
 from tfswap.training.plan_in_force import PlanInForce
 from tfswap.training.run_report import RunReport
+from tfswap.training.share_watch import News, ShareWatch
 from tfswap.training.step_addresses import StepAddresses
 from tfswap.training.step_recordings import PROFILED_STEPS, StepRecordings
 from tfswap.training.swap_session import SwapSession
@@ -69,6 +69,7 @@ class SwapRun:
     _choice: PlanChoice
     _addresses: StepAddresses
     _recordings: StepRecordings
+    _watch: ShareWatch
 
     def __init__(
         self,
@@ -86,8 +87,8 @@ class SwapRun:
         check_plan(plan or SwapPlan(), session.options.lossy)
         self._options = session.options
         self._library = session.library
+        self._shared = session
         self._devices = session.devices
-        self._share = session.devices.shared
         self._session = PassSession(session.library, key)
         self._voice = voice
         self._given_plan = plan
@@ -101,6 +102,7 @@ class SwapRun:
         self._taken = ExitStack()  # what is to be given back
         self._looks_at_places = False
         self._steps_since_look = 0
+        self._waits_for_sampler = False
         self._why_anew = ""  # there is to be a new plan; "": there is not
         self._measured: list[MeasuredStep] = []
         self._stock_peak_bytes = 0  # measured while the graph was as TensorFlow made it
@@ -111,6 +113,7 @@ class SwapRun:
 
     def begin(self) -> None:
         """Puts lazy swaps, or the given plan, in force; the first steps run under them."""
+        self._watch = ShareWatch(self._shared, self._devices, self._session, self._voice)
         run_started(self)
         self._taken.callback(run_ended, self)
         self.report.budget_bytes = self._devices.budget_bytes
@@ -131,6 +134,7 @@ class SwapRun:
             self._filled,
             given=self._given_plan,
             cuts=self._cuts,
+            profiled=self._shared.know,
         )
         self._addresses = StepAddresses(
             self._library,
@@ -150,8 +154,8 @@ class SwapRun:
             log = TensorBoardLog(self._options.log_dir, self._voice.name)
             self._taken.callback(log.close)
             self._filled.log = log
-        if self._share is not None:
-            self._share.watch(self)
+        if self._devices.shared is not None:
+            self._devices.shared.watch(self)
         self._phase = Phase.FIRST
 
     def expect_batch(self, examples: int) -> None:
@@ -199,6 +203,8 @@ class SwapRun:
         """Takes everything back; harmless when called again."""
         if self._phase is Phase.PROFILE:
             self._recordings.stop()
+        if self._phase is not Phase.IDLE:
+            self._ratios.stop()
         self._phase = Phase.IDLE
         self._taken.close()
 
@@ -236,39 +242,35 @@ class SwapRun:
     def step_begins(self) -> None:
         if self._phase is Phase.IDLE:
             return
-        if self._share is not None:
-            self._share.step_begins()
+        self._shared.step_begins()
         if self._session.enter():
             self._voice.note(
                 "the session's options had changed meanwhile; the plan is back in force"
             )
+        self._look_at_share()
         if self._phase is Phase.LAZY:
             return
         if self._why_anew:
             self._plan_anew()
         if self._phase is Phase.PROFILE:
+            self._devices.profiled_step_begins()
             self._recordings.start()
         elif self._phase is Phase.WARM or self._looks_at_places:
-            self._ratios.start()
+            self._waits_for_sampler = not self._ratios.start()
         self._addresses.call_begins(_TRAIN)
         if self._phase is Phase.FIRST:
             self._devices.first_step_begins()
-        self._library.restart_window(self._devices.device)
-        self._before = self._library.step_counts(self._devices.device)
+        self._devices.restart_window()
+        self._before = self._devices.step_counts()
         self._step_start_s = time.perf_counter()
 
     def step_ended(self) -> None:
         try:
-            self._go_on()
+            self._step_ended()
         finally:
-            self._let_share_change()
+            self._shared.step_ended()
 
-    def _let_share_change(self) -> None:
-        if self._share is not None:
-            self._share.step_ended()
-
-    def _go_on(self) -> None:
-        """Takes note of a step, and goes on towards a plan."""
+    def _step_ended(self) -> None:
         if self._phase in (Phase.IDLE, Phase.LAZY) or not self._before:
             return
         seconds = time.perf_counter() - self._step_start_s
@@ -278,7 +280,7 @@ class SwapRun:
             traces = self._recordings.stop()
         elif self._phase is Phase.FIRST:
             self._turn_to_busiest_device()
-        after = self._library.step_counts(self._devices.device)
+        after = self._devices.step_counts()
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
         self._filled.step(step, after)
         if self._phase is Phase.FIRST:
@@ -286,13 +288,14 @@ class SwapRun:
             self._go_to(self._choice.first_ended(self._surely_trains))
         elif self._phase is Phase.WARM:
             self._ratios.stop()
-            self._phase = Phase.PROFILE
+            self._phase = Phase.WARM if self._waits_for_sampler else Phase.PROFILE
         elif self._phase is Phase.PROFILE:
             if self._recordings.add(step.seconds, traces):
                 recordings = self._recordings
                 self._recordings = StepRecordings(self._library, self._devices)
                 self._voice.say(f"profiled {PROFILED_STEPS} steps, planning ...")
                 self._go_to(self._choice.plan_from(recordings.fastest(), recordings.seconds))
+                self._watch.planned()
         elif self._phase is Phase.SETTLE:
             self._go_to(Phase.MEASURE)
             self._library.trim_malloc()
@@ -305,6 +308,7 @@ class SwapRun:
         elif self._phase is Phase.STEADY:
             if self._looks_at_places:
                 self._place_anew()
+            self._choice.step_was_lazy(step.seconds)
             if self._choice.is_stock and after["slab_limit_bytes"] == 0:
                 # What the profile foretold can now be measured.
                 self._stock_peak_bytes = max(self._stock_peak_bytes, step.peak_bytes)
@@ -322,11 +326,12 @@ class SwapRun:
         elif self._phase is Phase.WARM or self._looks_at_places:
             self._ratios.stop()
         self._addresses.stop()
-        self._let_share_change()
+        self._shared.step_ended()
 
     def between_steps(self) -> None:
         """Has other calls run as without tfswap until `step_begins`."""
         self._session.leave()
+        self._shared.step_ended()
 
     def traced_again(self) -> None:
         """There is a graph that has not been seen: it may train."""
@@ -340,14 +345,13 @@ class SwapRun:
 
     def test_begins(self) -> None:
         if self._phase is not Phase.IDLE:
-            if self._share is not None:
-                self._share.step_begins()
+            self._shared.step_begins()
             self._addresses.call_begins(_TEST)
 
     def test_ended(self) -> None:
         if self._phase is not Phase.IDLE:
             self._addresses_after(_TEST)
-            self._let_share_change()
+            self._shared.step_ended()
 
     def _go_to(self, phase: Phase) -> None:
         """Enters a phase; where the plan stays, addresses are planned for it."""
@@ -365,6 +369,21 @@ class SwapRun:
         self._plan.install_layouts()
         self._choice.devices_changed()
 
+    def _look_at_share(self) -> None:
+        """Before a step: there may be more or less memory for it."""
+        planned = self._choice.planned_bytes if self._phase.has_planned else 0
+        news = self._watch.look(planned)
+        if news is News.PLAN:
+            self.replan(self._watch.said())
+        elif news is not News.NONE:
+            self._choice.share_changed()
+            self._addresses.end()
+            if self._phase is Phase.LAYOUT:
+                self._go_to(Phase.STEADY)
+        if news is News.LESS:
+            self._choice.go_lazy()
+            self._go_to(Phase.STEADY)
+
     def _plan_anew(self) -> None:
         why, self._why_anew = self._why_anew, ""
         if not self._phase.has_planned:
@@ -374,6 +393,7 @@ class SwapRun:
         self._addresses.end()
         self._stock_peak_bytes = 0
         self._go_to(self._choice.plan_anew())
+        self._watch.planned()
 
     def _place_anew(self) -> None:
         self._ratios.stop()
@@ -393,11 +413,10 @@ class SwapRun:
 
     def state(self) -> dict[str, Any]:
         """For `tfswap.status()`."""
-        share = None if self._share is None else self._share.use()
         return {
             "phase": self._phase.value,
             "outcome": self.report.outcome,
             "in_force": self._session.in_force(),
             "budget_bytes": self._devices.budget_bytes,
-            "share": None if share is None else dataclasses.asdict(share),
+            **self._shared.state(),
         }

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any
 
 from tfswap.ops import library
+from tfswap.simulator import Link
 from tfswap.swap_options import SwapOptions
+from tfswap.timeline import Timeline
+from tfswap.training import device_jobs
+from tfswap.training.device_jobs import DeviceBusy, Job, NoShare
 from tfswap.training.device_share import DeviceShare
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.voice import Voice
 
-
-class DeviceBusy(RuntimeError):
-    """Another training has the devices, under a budget of its own."""
+__all__ = ["DeviceBusy", "NoShare", "SwapSession"]
 
 
 class SwapSession:
-    """Has the devices of this process from `begin` to `end`; nobody else has them meanwhile.
+    """Has the devices of this process from `begin` to `end`, or a share of them beside others.
 
-    One that is idle (between calls of its functions) lets go of them when another begins.
+    One that is idle (between calls of its functions) lets go of them when another begins that
+    cannot be beside it: in the same thread, or with other options.
 
     Args:
         options: Of all its trainings.
@@ -33,8 +37,6 @@ class SwapSession:
         LibraryError: The library is not loaded.
     """
 
-    _holder: ClassVar[SwapSession | None] = None
-
     # From `begin` on.
     devices: ManagedDevices
 
@@ -45,18 +47,21 @@ class SwapSession:
         self.library = library.load()
         self._voice = voice
         self._let_go = let_go
+        self._jobs = device_jobs.of_process(self.library)
+        self._job = Job(self)
         self.is_idle = False
 
     def begin(self, layers: int = 0) -> None:
-        """Takes the devices.
+        """Takes the devices, or its share.
 
         Args:
             layers: How many the models have that are not built or traced yet; they take memory too.
 
         Raises:
             BrokerError: A broker has them, and no share for this process.
-            DeviceBusy: A training is under way that does not share them.
+            DeviceBusy: Another training has them, and they cannot be shared.
             LibraryError: They are not the library's, or there can be no file.
+            NoShare: Others left no room for it as long as it waited.
             ValueError: The budget cannot be kept.
         """
         if not library.device_is_ours():
@@ -64,48 +69,86 @@ class SwapSession:
                 "TensorFlow's CPU device is not tfswap's although its library is loaded: another "
                 "library has replaced the device factory. Run `tfswap doctor`."
             )
-        holder = SwapSession._holder
-        if holder is not None and holder is not self:
-            if not holder.is_idle:
-                raise DeviceBusy(
-                    "tfswap: another training is under way in this process, and has the devices "
-                    "under its own budget: let it end first, or give both one tfswap.Session"
-                )
-            holder.end()
+        self._jobs.make_way(self._job)
         self.devices = ManagedDevices(
             self.library, self.options, layers, self._voice.note, self._voice.warn
         )
-        SwapSession._holder = self
         try:
             if self.options.broker is not None:
                 share = DeviceShare(self.options, self.devices, self._voice.note)
                 self.devices.use_share(share, share.join())
-            self.devices.take()
+            self._jobs.join(self._job, self.devices)
             if self.devices.shared is not None:
                 self.devices.shared.hold()
         except BaseException:
             self.end()
             raise
 
-    @classmethod
-    def let_go_if_idle(cls) -> None:
+    @staticmethod
+    def let_go_if_idle() -> None:
         """Has nobody's budget in force where somebody's is only between calls of its functions."""
-        if cls._holder is not None and cls._holder.is_idle:
-            cls._holder.end()
+        device_jobs.of_process(library.load()).let_go_if_idle()
+
+    def hold(self) -> bool:
+        """Takes the devices if they are not its own, and is not idle from then on.
+
+        Returns:
+            Whether they are its own; otherwise another training has them.
+
+        Raises:
+            BrokerError, LibraryError, NoShare, ValueError: As `begin`.
+        """
+        with self._jobs.lock:
+            self.is_idle = False
+            if not self.has_devices:
+                try:
+                    self.begin()
+                except DeviceBusy:
+                    return False
+        return True
 
     @property
     def has_devices(self) -> bool:
-        """Whether it has them now."""
-        return SwapSession._holder is self
+        """Whether it has them, or its share, now."""
+        return self._jobs.has(self._job)
 
     def end(self) -> None:
-        """Gives the devices back; harmless when called again."""
-        if SwapSession._holder is not self:
-            return
-        try:
-            self._let_go()
-        finally:
-            SwapSession._holder = None
-            self.devices.give_back()
-            if self.devices.shared is not None:
-                self.devices.shared.leave()
+        """Gives them back; harmless when called again."""
+        with self._jobs.lock:
+            try:
+                if self.has_devices:
+                    self._let_go()
+            finally:
+                self._jobs.leave(self._job)  # it may be waiting for its share
+        devices = getattr(self, "devices", None)
+        if devices is not None and devices.shared is not None:
+            devices.shared.leave()
+
+    # Steps, beside other trainings.
+
+    @property
+    def version(self) -> int:
+        """Counts the changes of what it has of the devices, which happen between steps."""
+        return self._job.version
+
+    def step_begins(self) -> None:
+        """What it has of the devices stays as it is until `step_ended`."""
+        self._jobs.step_begins(self._job)
+        if self.devices.shared is not None:
+            self.devices.shared.step_begins()
+
+    def step_ended(self) -> None:
+        """Harmless when called again."""
+        self._jobs.step_ended(self._job)
+        if self.devices.shared is not None:
+            self.devices.shared.step_ended()
+
+    def know(self, timeline: Timeline, link: Link) -> None:
+        """A step has just been profiled: see `DeviceJobs.know`."""
+        self._jobs.know(self._job, timeline, link)
+
+    def state(self) -> dict[str, Any]:
+        """For `tfswap.status()`: see `DeviceJobs.state`; and the share that a broker gives."""
+        share = None if self.devices.shared is None else self.devices.shared.use()
+        of_broker = None if share is None else dataclasses.asdict(share)
+        return {**self._jobs.state(self._job), "share": of_broker}

@@ -58,9 +58,9 @@ std::string BudgetAllocator::TakeUntold() { return std::exchange(last_failure, s
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
-  const Request request{alignment, num_bytes, attributes};
+  const Request request{alignment, num_bytes, attributes, Own()};
   const bool is_workspace = !attributes.retry_on_failure;
-  if (is_workspace && HasBudget() && request.counted() > budget_.load()) return nullptr;
+  if (is_workspace && HasBudget() && request.counted() > all_.limit.load()) return nullptr;
   Refusal refusal = Refusal::kNone;
   void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
   if (ptr == nullptr) {
@@ -75,15 +75,31 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   const bool gave_way = KernelScope::current != nullptr && KernelScope::current->gave_way;
   if (ptr != nullptr || gave_way || is_workspace) return ptr;
   failures_.fetch_add(1, std::memory_order_relaxed);
-  last_failure = ShortageOf(request.counted(), refusal).Text();
+  last_failure = ShortageOf(request, refusal).Text();
   return nullptr;
 }
 
 void BudgetAllocator::DeallocateRaw(void* ptr) {
   if (ptr == nullptr) return;
   const auto bytes = static_cast<int64_t>(next()->RequestedSize(ptr));
+  Account* own = Discharge(ptr);
   next()->DeallocateRaw(ptr);
-  Release(bytes);
+  Release(bytes, own);
+}
+
+void BudgetAllocator::ReleaseOf(const void* ptr, int64_t bytes) {
+  Release(bytes, charged_blocks_.load() > 0 ? AccountOf(charged_.Get(ptr, 0)) : nullptr);
+}
+
+void BudgetAllocator::Charge(const void* ptr, const Account* own) {
+  charged_.Insert(ptr, own->job.load(), [this] { charged_blocks_.fetch_add(1); });
+}
+
+BudgetAllocator::Account* BudgetAllocator::Discharge(const void* ptr) {
+  if (charged_blocks_.load() == 0) return nullptr;
+  int job = 0;
+  if (charged_.Remove(ptr, [&job](int charged) { job = charged; })) charged_blocks_.fetch_sub(1);
+  return AccountOf(job);
 }
 
 std::optional<tensorflow::AllocatorStats> BudgetAllocator::GetStats() {
@@ -96,8 +112,8 @@ std::optional<tensorflow::AllocatorStats> BudgetAllocator::GetStats() {
 }
 
 bool BudgetAllocator::ClearStats() {
-  peak_.store(in_use_.load());
-  waits_.store(0);
+  all_.peak.store(all_.in_use.load());
+  all_.waits.store(0);
   wait_ns_.store(0);
   failures_.store(0);
   next()->ClearStats();
@@ -105,50 +121,90 @@ bool BudgetAllocator::ClearStats() {
 }
 
 void BudgetAllocator::SetBudget(int64_t budget_bytes) {
-  budget_.store(budget_bytes);
+  all_.limit.store(budget_bytes);
   std::lock_guard<std::mutex> lock(wait_mu_);
   freed_.notify_all();
 }
 
 void BudgetAllocator::MakeRoom() {
-  const auto beyond = [this] { return in_use_.load() - budget_.load(); };
+  const auto beyond = [this] { return all_.Beyond(0); };
   if (!HasBudget() || beyond() <= 0) return;
-  Reclaim(beyond());
+  Reclaim(beyond(), nullptr, Refusal::kBudget);
   if (spare_ != nullptr && beyond() > 0) spare_->GiveBack(beyond());
 }
 
-BudgetStats BudgetAllocator::Stats() const {
+void BudgetAllocator::BeginJob(int job, int64_t share_bytes) {
+  Account& own = jobs_[Jobs::SlotOf(job)];
+  own.in_use.store(0);
+  own.peak.store(0);
+  own.running.store(0);
+  own.waits.store(0);
+  own.waiting_kernels.store(0);
+  own.RestartWindow();
+  own.limit.store(share_bytes);
+  own.job.store(job, std::memory_order_release);
+}
+
+void BudgetAllocator::SetShare(int job, int64_t share_bytes) {
+  Account* own = AccountOf(job);
+  if (own == nullptr) return;
+  own->limit.store(share_bytes);
+  std::lock_guard<std::mutex> lock(wait_mu_);
+  freed_.notify_all();
+}
+
+void BudgetAllocator::EndJob(int job) {
+  if (Account* own = AccountOf(job)) own->job.store(0);
+}
+
+int64_t BudgetAllocator::EverybodysBytes() const {
+  int64_t bytes = all_.in_use.load();
+  for (const Account& each : jobs_) {
+    if (each.job.load() != 0) bytes -= each.in_use.load();
+  }
+  return std::max(bytes, int64_t{0});
+}
+
+BudgetStats BudgetAllocator::Stats(int job) const {
+  const Account* own = AccountOf(job);
+  const Account& account = own == nullptr ? all_ : *own;
   BudgetStats stats;
-  stats.budget_bytes = budget_.load();
-  stats.bytes_in_use = in_use_.load();
-  stats.peak_bytes = peak_.load();
-  stats.window_peak_bytes = window_peak_.load();
-  stats.window_lack_bytes = window_lack_.load();
-  stats.waits = waits_.load();
+  stats.budget_bytes = account.limit.load();
+  stats.bytes_in_use = account.in_use.load();
+  stats.peak_bytes = account.peak.load();
+  stats.window_peak_bytes = account.window_peak.load();
+  stats.window_lack_bytes = account.window_lack.load();
+  stats.waits = account.waits.load();
   stats.wait_ns = wait_ns_.load();
   stats.failures = failures_.load();
   return stats;
 }
 
-void BudgetAllocator::RestartWindow() {
-  window_peak_.store(in_use_.load());
-  window_lack_.store(0);
-  window_reclaimed_.store(0);
+void BudgetAllocator::Account::RestartWindow() {
+  window_peak.store(in_use.load());
+  window_lack.store(0);
+  window_reclaimed.store(0);
 }
 
-void BudgetAllocator::KernelEnds() {
-  running_.fetch_sub(1, std::memory_order_relaxed);
+void BudgetAllocator::RestartWindow(int job) {
+  Account* own = AccountOf(job);
+  (own == nullptr ? all_ : *own).RestartWindow();
+}
+
+void BudgetAllocator::KernelEnds(int job) {
+  all_.running.fetch_sub(1, std::memory_order_relaxed);
+  if (Account* own = AccountOf(job)) own->running.fetch_sub(1, std::memory_order_relaxed);
   if (waiting_.load() > 0) freed_.notify_all();
 }
 
-void BudgetAllocator::NoteStep(int64_t step_id) {
+void BudgetAllocator::NoteStep(int64_t step_id, int job) {
   constexpr size_t kKept = 16;
   last_step_.store(step_id, std::memory_order_relaxed);
   std::lock_guard<std::mutex> lock(steps_mu_);
   for (const StepStart& step : steps_) {
     if (step.step_id == step_id) return;
   }
-  steps_.push_back({step_id, in_use_.load()});
+  steps_.push_back({step_id, Stats(job).bytes_in_use});
   if (steps_.size() > kKept) steps_.pop_front();
 }
 
@@ -160,15 +216,29 @@ int64_t BudgetAllocator::BytesAtStart(int64_t step_id) {
   return 0;
 }
 
-bool BudgetAllocator::TryReserve(int64_t bytes) {
-  int64_t used = in_use_.load(std::memory_order_relaxed);
-  const int64_t budget = budget_.load(std::memory_order_relaxed);
+BudgetAllocator::Refusal BudgetAllocator::Reserve(int64_t bytes, Account* own) {
+  if (own != nullptr && !own->Take(bytes)) return Refusal::kShare;
+  if (!all_.Take(bytes)) {
+    if (own != nullptr) own->in_use.fetch_sub(bytes);
+    return Refusal::kBudget;
+  }
+  return Refusal::kNone;
+}
+
+bool BudgetAllocator::Account::Take(int64_t bytes) {
+  int64_t used = in_use.load(std::memory_order_relaxed);
+  const int64_t most = limit.load(std::memory_order_relaxed);
   do {
-    if (budget > 0 && used + bytes > budget) return false;
-  } while (!in_use_.compare_exchange_weak(used, used + bytes));
-  RaiseTo(used + bytes, &peak_);
-  RaiseTo(used + bytes, &window_peak_);
+    if (most > 0 && used + bytes > most) return false;
+  } while (!in_use.compare_exchange_weak(used, used + bytes));
+  RaiseTo(used + bytes, &peak);
+  RaiseTo(used + bytes, &window_peak);
   return true;
+}
+
+void BudgetAllocator::Unreserve(int64_t bytes, Account* own) {
+  all_.in_use.fetch_sub(bytes);
+  if (own != nullptr) own->in_use.fetch_sub(bytes);
 }
 
 void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
@@ -177,20 +247,25 @@ void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   if (spare_ != nullptr && spare_->Grows()) {
     if (void* ptr = instead()) return ptr;
   }
-  if (TryReserve(request.counted())) {
+  const auto reserved = [&] {
+    *refusal = Reserve(request.counted(), request.own);
+    return *refusal == Refusal::kNone;
+  };
+  if (reserved()) {
     if (void* ptr = FromNext(request, refusal)) return ptr;
   }
-  if (spare_ == nullptr) return nullptr;
+  if (spare_ == nullptr || *refusal == Refusal::kShare) return nullptr;
   if (!spare_->Grows()) return instead();
-  const int64_t missing = in_use_.load() + request.counted() - budget_.load();
-  if (spare_->GiveBack(missing) == 0 || !TryReserve(request.counted())) return nullptr;
+  if (spare_->GiveBack(all_.Beyond(request.counted())) == 0 || !reserved()) return nullptr;
   return FromNext(request, refusal);
 }
 
 bool BudgetAllocator::Pay(int64_t bytes) {
-  if (TryReserve(bytes)) return true;
+  Account* own = Own();
+  const Refusal refusal = Reserve(bytes, own);
+  if (refusal != Refusal::kBudget) return refusal == Refusal::kNone;
   if (spare_ == nullptr || !spare_->Grows()) return false;
-  return spare_->GiveBack(in_use_.load() + bytes - budget_.load()) > 0 && TryReserve(bytes);
+  return spare_->GiveBack(all_.Beyond(bytes)) > 0 && Reserve(bytes, own) == Refusal::kNone;
 }
 
 bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
@@ -200,12 +275,12 @@ bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
   waiting_.fetch_add(1);
   for (;;) {
     // Read first: what has left by the time that it is tried is free then.
-    const bool leaving = reclaimer_ != nullptr && reclaimer_->BytesLeaving() > 0;
-    const int64_t seen_releases = releases_.load();
+    const bool leaving = reclaimer_ != nullptr && reclaimer_->BytesLeaving(Jobs::Current()) > 0;
+    const int64_t seen_releases = all_.releases.load();
     taken = !MustDefer() && take();
     if (taken || !leaving) break;
     std::unique_lock<std::mutex> lock(wait_mu_);
-    if (releases_.load() == seen_releases) freed_.wait_for(lock, kNap);
+    if (all_.releases.load() == seen_releases) freed_.wait_for(lock, kNap);
   }
   waiting_.fetch_sub(1);
   wait_ns_.fetch_add(NowNs() - start_ns, std::memory_order_relaxed);
@@ -220,8 +295,10 @@ void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
                                         request.attributes.freed_by_func);
   void* ptr = next()->AllocateRaw(request.alignment, request.bytes, attributes);
   if (ptr == nullptr) {
-    in_use_.fetch_sub(request.counted());  // nothing became free that others could wait for
+    Unreserve(request.counted(), request.own);  // nothing became free that others could wait for
     *refusal = Refusal::kFragments;
+  } else if (request.own != nullptr) {
+    Charge(ptr, request.own);
   }
   return ptr;
 }
@@ -229,29 +306,34 @@ void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
 int64_t BudgetAllocator::Missing(const Request& request, Refusal refusal) const {
   // Where there is room, but in pieces, whatever leaves may join them.
   if (refusal == Refusal::kFragments) return request.counted();
-  return in_use_.load() + request.counted() - budget_.load();
+  return (refusal == Refusal::kShare ? *request.own : all_).Beyond(request.counted());
 }
 
-int64_t BudgetAllocator::Reclaim(int64_t bytes) {
+int64_t BudgetAllocator::Reclaim(int64_t bytes, Account* own, Refusal refusal) {
   if (reclaimer_ == nullptr) return 0;
-  const int64_t before = window_reclaimed_.load();
-  const int64_t reclaimed = reclaimer_->Reclaim(bytes);
+  Account& account = own == nullptr ? all_ : *own;
+  const int64_t before = account.window_reclaimed.load();
+  int64_t reclaimed = reclaimer_->Reclaim(bytes, account.job.load());
+  if (own != nullptr && refusal != Refusal::kShare && reclaimed < bytes) {
+    reclaimed += reclaimer_->Reclaim(bytes - reclaimed, 0);
+  }
   if (reclaimed > 0) {
     // Tensors leave whole: what was lacking is less than what they are.
-    RaiseTo(before + bytes, &window_lack_);
-    window_reclaimed_.fetch_add(reclaimed);
+    RaiseTo(before + bytes, &account.window_lack);
+    account.window_reclaimed.fetch_add(reclaimed);
   }
   return reclaimed;
 }
 
 bool BudgetAllocator::MustDefer() const {
   const KernelScope* scope = KernelScope::current;
-  return scope != nullptr && scope->role == KernelScope::Role::kSwapIn &&
-         waiting_kernels_.load() > 0;
+  if (scope == nullptr || scope->role != KernelScope::Role::kSwapIn) return false;
+  const Account* own = AccountOf(scope->job);
+  return (own == nullptr ? all_ : *own).waiting_kernels.load() > 0;
 }
 
 void* BudgetAllocator::ObtainNow(const Request& request, Refusal* refusal) {
-  if (Reclaim(Missing(request, *refusal)) == 0) return nullptr;
+  if (Reclaim(Missing(request, *refusal), request.own, *refusal) == 0) return nullptr;
   return Obtain(request, refusal);
 }
 
@@ -259,12 +341,17 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   const int64_t start_ns = NowNs();
   KernelScope* scope = KernelScope::current;
   const bool in_kernel = scope != nullptr && scope->role == KernelScope::Role::kKernel;
-  waits_.fetch_add(1, std::memory_order_relaxed);
+  const std::array<Account*, 2> accounts = {&all_, request.own};
   waiting_.fetch_add(1);
-  if (in_kernel) waiting_kernels_.fetch_add(1);
+  for (Account* each : accounts) {
+    if (each == nullptr) continue;
+    each->waits.fetch_add(1, std::memory_order_relaxed);
+    if (in_kernel) each->waiting_kernels.fetch_add(1);
+  }
 
   void* ptr = nullptr;
-  int64_t seen_releases = releases_.load();
+  const Account* refusing = &Refusing(*refusal, request.own);
+  int64_t seen_releases = refusing->releases.load();
   auto last_release = std::chrono::steady_clock::now();
   auto last_sign_of_life = last_release;
   for (;;) {
@@ -279,28 +366,36 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
         scope->context->cancellation_manager()->IsCancelled()) {
       break;
     }
+    // What others leave is no use where it is the job's share that is exhausted.
+    if (const Account* now = &Refusing(*refusal, request.own); now != refusing) {
+      refusing = now;
+      seen_releases = now->releases.load();
+    }
     // Read first: what has left by the time that `missing` is read is then in neither.
-    const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
+    const int64_t leaving =
+        reclaimer_ != nullptr ? reclaimer_->BytesLeaving(refusing->job.load()) : 0;
     const int64_t missing = Missing(request, *refusal);
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
-    const int64_t reclaimed = missing > leaving ? Reclaim(missing - leaving) : 0;
+    const int64_t reclaimed =
+        missing > leaving ? Reclaim(missing - leaving, request.own, *refusal) : 0;
     const auto now = std::chrono::steady_clock::now();
-    const bool released = releases_.load() != seen_releases;
+    const bool released = refusing->releases.load() != seen_releases;
     if (released) {
-      seen_releases = releases_.load();
+      seen_releases = refusing->releases.load();
       last_release = last_sign_of_life = now;
     }
     // A kernel that waits for memory frees none, so only the others count as life.
-    if (leaving > 0 || reclaimed > 0 || copying_in || running_.load() > waiting_kernels_.load()) {
-      last_sign_of_life = now;
-    }
+    const bool others_run = refusing->running.load() > refusing->waiting_kernels.load();
+    if (leaving > 0 || reclaimed > 0 || copying_in || others_run) last_sign_of_life = now;
     if (now - last_sign_of_life > kPatience || now - last_release > kPatienceWhileBusy) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
-    if (releases_.load() == seen_releases) freed_.wait_for(lock, kNap);
+    if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kNap);
   }
 
-  if (in_kernel) waiting_kernels_.fetch_sub(1);
+  for (Account* each : accounts) {
+    if (each != nullptr && in_kernel) each->waiting_kernels.fetch_sub(1);
+  }
   waiting_.fetch_sub(1);
   const int64_t waited_ns = NowNs() - start_ns;
   wait_ns_.fetch_add(waited_ns, std::memory_order_relaxed);
@@ -308,28 +403,35 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   return ptr;
 }
 
-void BudgetAllocator::Release(int64_t bytes) {
-  in_use_.fetch_sub(bytes);
-  NotifyFreed();
+void BudgetAllocator::Release(int64_t bytes, Account* own) {
+  Unreserve(bytes, own);
+  NotifyFreed(own);
 }
 
-void BudgetAllocator::NotifyFreed() {
+void BudgetAllocator::NotifyFreed(Account* own) {
   if (waiting_.load() == 0) return;
-  releases_.fetch_add(1);
+  all_.releases.fetch_add(1);
+  if (own != nullptr) own->releases.fetch_add(1);
   std::lock_guard<std::mutex> lock(wait_mu_);
   freed_.notify_all();
 }
 
-Shortage BudgetAllocator::ShortageOf(int64_t bytes, Refusal refusal) {
+Shortage BudgetAllocator::ShortageOf(const Request& request, Refusal refusal) {
+  const int64_t bytes = request.counted();
+  const int job = request.own == nullptr ? 0 : request.own->job.load();
+  const int refusing = refusal == Refusal::kShare ? job : 0;
+  const int64_t everybodys = refusing == 0 ? 0 : EverybodysBytes();
+  const BudgetStats stats = Stats(refusing);
   Shortage found;
-  if (holders_ != nullptr) found.holders = holders_->Holders();
+  if (holders_ != nullptr) found.holders = holders_->Holders(job);
   const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   found.op = annotation.pending_op_name;
   found.bytes = bytes;
-  found.budget = budget_.load();
-  found.in_use = in_use_.load();
+  found.budget = everybodys + stats.budget_bytes;
+  found.in_use = everybodys + stats.bytes_in_use;
+  found.of_device = refusal == Refusal::kShare ? all_.limit.load() : 0;
   found.in_pieces = refusal == Refusal::kFragments;
-  found.staying = BytesAtStart(annotation.pending_step_id);
+  found.staying = everybodys + BytesAtStart(annotation.pending_step_id);
   found.own = bytes;
   for (const Holder& holder : found.holders) {
     if (holder.step_id == annotation.pending_step_id && holder.op == found.op) {
@@ -340,7 +442,8 @@ Shortage BudgetAllocator::ShortageOf(int64_t bytes, Refusal refusal) {
       KernelScope::current != nullptr ? KernelScope::current->context : nullptr;
   if (context != nullptr) found.own += InputBytes(context);
   const bool eager = context != nullptr && context->call_frame() == nullptr;
-  if (eager || found.staying == 0) {  // there is no step to move anything in, as far as is known
+  if (eager ||
+      found.staying == everybodys) {  // there is no step to move anything in, as far as is known
     found.staying = found.in_use;
     found.own = bytes;
   }

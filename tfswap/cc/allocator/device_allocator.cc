@@ -1,5 +1,6 @@
 #include "allocator/device_allocator.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -51,7 +52,7 @@ int64_t DeviceAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
     bytes = parts_.slab.GiveBackEnd(ptr, kept_bytes);
   } else {
     bytes = parts_.system->GiveBackEnd(ptr, kept_bytes);
-    if (bytes > 0) parts_.budget.Release(bytes);
+    if (bytes > 0) parts_.budget.ReleaseOf(ptr, bytes);
   }
   Shrank(bytes);
   return bytes;
@@ -76,8 +77,26 @@ int64_t DeviceAllocator::memory_bytes() {
   return stats.has_value() ? stats->bytes_limit.value_or(0) : 0;
 }
 
-void DeviceAllocator::StartRecording(bool host_times) {
-  parts_.recording.StartRecording(GetStats()->bytes_in_use, host_times);
+void DeviceAllocator::StartRecording(bool host_times, int job) {
+  parts_.recording.StartRecording(GetStats()->bytes_in_use, host_times, job);
+}
+
+int64_t DeviceAllocator::Load(int job) {
+  return job == 0 ? GetStats()->bytes_in_use : parts_.budget.Stats(job).bytes_in_use;
+}
+
+int64_t DeviceAllocator::EverybodysLoad() {
+  const int64_t of_jobs = parts_.budget.Stats().bytes_in_use - parts_.budget.EverybodysBytes();
+  return std::max(Load(0) - of_jobs, int64_t{0});
+}
+
+int64_t DeviceAllocator::WindowPeakLoad(int job) const {
+  return job == 0 ? window_peak_bytes() : parts_.budget.Stats(job).window_peak_bytes;
+}
+
+void DeviceAllocator::RestartWindow(int job) {
+  parts_.budget.RestartWindow(job);
+  if (job == 0) StatisticsAllocator::RestartWindow();
 }
 
 }  // namespace tfswap

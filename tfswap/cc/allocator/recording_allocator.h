@@ -1,6 +1,7 @@
 #ifndef TFSWAP_ALLOCATOR_RECORDING_ALLOCATOR_H_
 #define TFSWAP_ALLOCATOR_RECORDING_ALLOCATOR_H_
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "allocator/adaptor.h"
+#include "allocator/jobs.h"
 #include "allocator/step_recorder.h"
 #include "core/address_table.h"
 
@@ -21,8 +23,9 @@ struct Holder {
   int64_t step_id;
 };
 
-// Knows who holds what, and writes a trace while its recorder is on. Blocks below kListedBytes are
-// neither listed nor traced.
+// Knows who holds what, and writes traces while its recorders are on. Blocks below kListedBytes are
+// neither listed nor traced. Each job (jobs.h) has a recorder of its own, which sees what is the
+// job's and what is everybody's; that of 0 sees everything.
 class RecordingAllocator : public Adaptor {
  public:
   static constexpr int64_t kListedBytes = 4096;
@@ -37,11 +40,14 @@ class RecordingAllocator : public Adaptor {
 
   // Whether it is a block of its own, and not of the small ones.
   bool Lists(const void* ptr) const { return blocks_.Get(ptr, Block()).bytes > 0; }
-  std::vector<Holder> Holders();
-  StepRecorder* recorder() { return &recorder_; }
+  // A job's and everybody's; of 0, all.
+  std::vector<Holder> Holders(int job = 0);
+  StepRecorder* recorder(int job = 0) { return &recorders_[Jobs::SlotOf(job)]; }
+  // Whether anything is recorded.
+  bool on() const { return on_.load(std::memory_order_relaxed) != 0; }
   // `load_bytes`: of all blocks there are, the small ones included. `host_times`: even of a card.
-  void StartRecording(int64_t load_bytes, bool host_times);
-  StepTrace StopRecording() { return recorder_.Stop(); }
+  void StartRecording(int64_t load_bytes, bool host_times, int job = 0);
+  StepTrace StopRecording(int job = 0);
 
  private:
   struct Block {
@@ -50,7 +56,14 @@ class RecordingAllocator : public Adaptor {
     int64_t step_id = 0;
     int64_t id = 0;
     BufferKind kind = BufferKind::kOther;
+    int job = 0;
   };
+  static bool Concerns(const Block& block, int job) {
+    return job == 0 || block.job == job || !Jobs::Get()->Has(block.job);
+  }
+  // Calls `tell` with the recorders that are on and whom a block concerns.
+  template <typename Tell>
+  void TellRecorders(const Block& block, Tell tell);
   const std::string* NameOf(absl::string_view op);
 
   const int64_t number_;  // no other one of the process has it
@@ -58,7 +71,9 @@ class RecordingAllocator : public Adaptor {
   std::atomic<int64_t> next_id_{1};
   std::mutex names_mu_;
   std::unordered_set<std::string> names_;
-  StepRecorder recorder_;
+  std::array<StepRecorder, Jobs::kMost> recorders_;
+  std::array<std::atomic<int>, Jobs::kMost> recorded_jobs_ = {};
+  std::atomic<uint32_t> on_{0};  // of the recorders, a bit each
 };
 
 }  // namespace tfswap

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace tfswap {
 
@@ -13,9 +14,27 @@ constexpr size_t kKept = 64;  // graphs; a process that makes ever new ones must
 std::mutex mu;
 int64_t last_serial = 0;
 
-std::map<std::string, PassRecord>& Records() {
-  static auto* records = new std::map<std::string, PassRecord>();
+// By fingerprint and label: two trainings may have the same graph.
+using Key = std::pair<std::string, std::string>;
+
+std::map<Key, PassRecord>& Records() {
+  static auto* records = new std::map<Key, PassRecord>();
   return *records;
+}
+
+// The first of a graph's records that has what is looked for; null if none has.
+template <typename Has>
+const PassRecord* FindOf(const std::string& fingerprint, Has has) {
+  const auto& records = Records();
+  for (auto it = records.lower_bound({fingerprint, ""});
+       it != records.end() && it->first.first == fingerprint; ++it) {
+    if (has(it->second)) return &it->second;
+  }
+  return nullptr;
+}
+
+const PassRecord* WithFloors(const std::string& fingerprint) {
+  return FindOf(fingerprint, [](const PassRecord& each) { return !each.floors.empty(); });
 }
 
 }  // namespace
@@ -24,9 +43,10 @@ void LogPass(PassRecord record) {
   std::lock_guard<std::mutex> lock(mu);
   record.serial = ++last_serial;
   auto& records = Records();
-  PassRecord& kept = records[record.fingerprint];
   // They are looked at once.
-  if (record.floors.empty()) record.floors = std::move(kept.floors);
+  const PassRecord* known = record.floors.empty() ? WithFloors(record.fingerprint) : nullptr;
+  if (known != nullptr) record.floors = known->floors;
+  PassRecord& kept = records[{record.fingerprint, record.label}];
   kept = std::move(record);
   if (records.size() > kKept) {
     records.erase(std::min_element(
@@ -38,7 +58,7 @@ void LogPass(PassRecord record) {
 std::vector<PassRecord> PassRecords() {
   std::lock_guard<std::mutex> lock(mu);
   std::vector<PassRecord> records;
-  for (const auto& [fingerprint, record] : Records()) records.push_back(record);
+  for (const auto& [key, record] : Records()) records.push_back(record);
   std::sort(records.begin(), records.end(),
             [](const PassRecord& a, const PassRecord& b) { return a.serial < b.serial; });
   return records;
@@ -46,14 +66,14 @@ std::vector<PassRecord> PassRecords() {
 
 std::string DescriptionOf(const std::string& fingerprint) {
   std::lock_guard<std::mutex> lock(mu);
-  auto it = Records().find(fingerprint);
-  return it == Records().end() ? "" : it->second.description;
+  const PassRecord* found =
+      FindOf(fingerprint, [](const PassRecord& each) { return !each.description.empty(); });
+  return found == nullptr ? "" : found->description;
 }
 
 bool HasFloors(const std::string& fingerprint) {
   std::lock_guard<std::mutex> lock(mu);
-  auto it = Records().find(fingerprint);
-  return it != Records().end() && !it->second.floors.empty();
+  return WithFloors(fingerprint) != nullptr;
 }
 
 void ClearPassRecords() {

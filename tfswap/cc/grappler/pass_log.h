@@ -14,6 +14,7 @@ struct PassRecord {
   std::string function;  // TensorFlow's name for it
   std::string fingerprint;
   std::string portable;  // the fingerprint that survives a SavedModel
+  std::string label;     // of the training whose plan it was
   std::string outcome;   // "planned", "bootstrapped", "left" or "refused"
   std::string reason;    // why it was refused
   bool trains = false;   // there are gradients; known where the plan asked for a description
@@ -29,7 +30,7 @@ struct PassRecord {
 };
 
 void LogPass(PassRecord record);
-// The newest record of each graph, oldest first.
+// The newest record of each graph of each training, oldest first.
 std::vector<PassRecord> PassRecords();
 // The description of a graph; "" if there is none.
 std::string DescriptionOf(const std::string& fingerprint);

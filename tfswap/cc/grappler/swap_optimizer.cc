@@ -50,11 +50,18 @@ void AddReserve(std::vector<SwapSpec> lazy, std::vector<SwapSpec>* swaps) {
 
 // Tells the device's allocator which graph's layout the nodes go by, and recordings whose ops they
 // are.
-GraphDef Marked(const std::string& fingerprint, GraphDef graph) {
-  for (tensorflow::NodeDef& node : *graph.mutable_node()) {
+void Mark(const std::string& fingerprint, GraphDef* graph) {
+  for (tensorflow::NodeDef& node : *graph->mutable_node()) {
     (*node.mutable_attr())[kGraphAttribute].set_s(fingerprint);
   }
-  return graph;
+}
+
+// Tells whose the nodes are.
+void Label(const std::string& label, GraphDef* graph) {
+  if (label.empty()) return;
+  for (tensorflow::NodeDef& node : *graph->mutable_node()) {
+    (*node.mutable_attr())[kLabelAttribute].set_s(label);
+  }
 }
 
 void AddEdges(const char* what, const Edges& edges, std::string* description) {
@@ -79,8 +86,11 @@ int64_t RoomBytes(const GraphDef& graph) {
   for (int device : cards.empty() ? cpus : cards) {
     DeviceAllocator* allocator = AllocatorOf(device);
     if (allocator == nullptr || !allocator->budget()->HasBudget()) continue;
-    const int64_t free_bytes =
-        allocator->budget()->Stats().budget_bytes - allocator->GetStats()->bytes_in_use;
+    // The thread that is about to run the graph has it optimised.
+    const int job = Jobs::Current();
+    const BudgetStats stats = allocator->budget()->Stats(job);
+    const int64_t used_bytes = job == 0 ? allocator->GetStats()->bytes_in_use : stats.bytes_in_use;
+    const int64_t free_bytes = stats.budget_bytes - used_bytes;
     room_bytes = std::min(room_bytes, std::max(free_bytes, int64_t{0}));
   }
   return room_bytes;
@@ -122,6 +132,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     }
     PassRecord record;
     record.function = item.id;
+    if (plan_.ok()) record.label = plan_->label;
     const GraphDef graph = Prepared(InSections(item, &record));
     record.nodes = graph.node_size();
     record.fingerprint = Fingerprint(graph);
@@ -129,7 +140,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     absl::StatusOr<GraphDef> result = Run(graph, &record);
     if (record.trains) AddFloors(item, &record);
     if (result.ok()) {
-      *optimized = Marked(record.fingerprint, *std::move(result));
+      *optimized = *std::move(result);
+      Mark(record.fingerprint, optimized);
     } else {
       record.outcome = "refused";
       record.swaps = 0;
@@ -137,6 +149,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs as if "
                    << "there were none: " << record.reason;
     }
+    Label(record.label, optimized);
     LogPass(std::move(record));
     return absl::OkStatus();
   }

@@ -37,6 +37,7 @@ FarBuffer::FarBuffer(CopyEngine* engine, std::string label, const Tensor& tensor
       shape(tensor.shape()),
       bytes(tensor.TotalBytes()),
       wish(wish),
+      job(Jobs::Current()),
       engine_(engine),
       tensor_(tensor),
       returns_left_(returns),
@@ -79,32 +80,45 @@ void CopyEngine::Park(const FarBufferPtr& buffer) {
 }
 
 void CopyEngine::ParkLocked(FarBuffer* buffer) {
-  buffer->parked_ = parked_.emplace(buffer->next_use_, buffer).second;
+  auto& parked = jobs_[Jobs::SlotOf(buffer->job)].parked;
+  buffer->parked_ = parked.emplace(buffer->next_use_, buffer).second;
 }
 
 void CopyEngine::UnparkLocked(FarBuffer* buffer) {
   if (!buffer->parked_) return;
-  parked_.erase({buffer->next_use_, buffer});
+  jobs_[Jobs::SlotOf(buffer->job)].parked.erase({buffer->next_use_, buffer});
   buffer->parked_ = false;
 }
 
-int64_t CopyEngine::Reclaim(int64_t bytes) {
-  const int64_t started = ReclaimParked(bytes);
-  return started < bytes ? started + ReclaimMore(bytes - started) : started;
+int64_t CopyEngine::Reclaim(int64_t bytes, int job) {
+  const int64_t started = ReclaimParked(bytes, job);
+  return started < bytes && job == 0 ? started + ReclaimMore(bytes - started) : started;
 }
 
-int64_t CopyEngine::ReclaimParked(int64_t bytes) {
-  int64_t started = 0;
-  std::vector<Tensor> given_up;
-  std::vector<FarBufferPtr> chosen;  // outlives the lock: the last reference may be among them
-  std::lock_guard<std::mutex> lock(mu_);
-  for (auto it = parked_.rbegin(); it != parked_.rend() && started < bytes; ++it) {
+void CopyEngine::ChooseParkedLocked(int64_t bytes, size_t slot, int64_t* started,
+                                    std::vector<FarBufferPtr>* chosen) {
+  const auto& parked = jobs_[slot].parked;
+  for (auto it = parked.rbegin(); it != parked.rend() && *started < bytes; ++it) {
     // A buffer that somebody still reads would not become free.
     if (!it->second->tensor_.RefCountIsOne()) continue;
     FarBufferPtr buffer = it->second->weak_from_this().lock();
     if (buffer == nullptr) continue;
-    started += buffer->bytes;
-    chosen.push_back(std::move(buffer));
+    *started += buffer->bytes;
+    chosen->push_back(std::move(buffer));
+  }
+}
+
+int64_t CopyEngine::ReclaimParked(int64_t bytes, int job) {
+  int64_t started = 0;
+  std::vector<Tensor> given_up;
+  std::vector<FarBufferPtr> chosen;  // outlives the lock: the last reference may be among them
+  std::lock_guard<std::mutex> lock(mu_);
+  if (job != 0) {
+    ChooseParkedLocked(bytes, Jobs::SlotOf(job), &started, &chosen);
+  } else {
+    for (size_t slot = 0; slot < jobs_.size(); ++slot) {
+      ChooseParkedLocked(bytes, slot, &started, &chosen);
+    }
   }
   for (const FarBufferPtr& buffer : chosen) {
     UnparkLocked(buffer.get());
@@ -120,8 +134,13 @@ int64_t CopyEngine::ReclaimParked(int64_t bytes) {
 void CopyEngine::StartLeavingLocked(FarBuffer* buffer, Worker* worker,
                                     std::function<void()> copy_out) {
   buffer->state_ = FarBuffer::State::kLeaving;
-  bytes_leaving_.fetch_add(buffer->bytes);
+  AddLeaving(*buffer, buffer->bytes);
   worker->Schedule(0, std::move(copy_out));
+}
+
+void CopyEngine::AddLeaving(const FarBuffer& buffer, int64_t bytes) {
+  bytes_leaving_.fetch_add(bytes);
+  if (buffer.job != 0) jobs_[Jobs::SlotOf(buffer.job)].bytes_leaving.fetch_add(bytes);
 }
 
 void CopyEngine::LeavesLater(Worker* worker, int64_t bytes, std::function<void()> move) {
@@ -154,6 +173,7 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
     if (copied) {
       ++stats_.copies_out;
       stats_.bytes_out += buffer->bytes - far_copy.kept_bytes;
+      jobs_[Jobs::SlotOf(buffer->job)].bytes_out += buffer->bytes - far_copy.kept_bytes;
       stats_.busy_out_ns += busy_ns;
     } else {
       ++stats_.copies_declined;
@@ -176,7 +196,7 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
   }
   given_up.clear();
   // Only now: whoever waits for memory is to find it either on its way or free.
-  bytes_leaving_.fetch_sub(buffer->bytes - given_back);
+  AddLeaving(*buffer, given_back - buffer->bytes);
   DropFarCopy(&dead_copy);
   for (FarBuffer::Awaiting& each : wanted_back) {
     if (given_back > 0) {
@@ -205,7 +225,7 @@ void CopyEngine::GiveBackEnd(FarBuffer* buffer, int64_t kept_bytes, int referenc
     bytes = allocator_->GiveBackEnd(memory->data(), kept_bytes);
     buffer->given_back_ += bytes;
   }
-  bytes_leaving_.fetch_sub(bytes);
+  AddLeaving(*buffer, -bytes);
 }
 
 void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
@@ -246,7 +266,12 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
 
 Worker* CopyEngine::FillerOf(const FarBuffer& buffer, int64_t place) {
   const bool planned = place == 0;
-  return planned && buffer.far_copy_.tier == FarTier::kFile ? &file_in_ : &in_;
+  if (planned && buffer.far_copy_.tier == FarTier::kFile) return &file_in_;
+  if (buffer.job == 0) return &in_;
+  std::lock_guard<std::mutex> lock(mu_);
+  std::unique_ptr<Worker>& own = jobs_[Jobs::SlotOf(buffer.job)].in;
+  if (own == nullptr) own = std::make_unique<Worker>("tfswap_in");
+  return own.get();
 }
 
 void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, Manner manner,
@@ -274,6 +299,7 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
     return true;
   }
   KernelScope scope(KernelScope::Role::kSwapIn, context);
+  scope.job = buffer->job;
   SlabAllocator* slab = allocator_->slab();
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
   scope.now_or_never = manner == Manner::kNow;
@@ -305,6 +331,7 @@ void CopyEngine::Filled(FarBuffer* buffer, int64_t busy_ns) {
     std::lock_guard<std::mutex> lock(mu_);
     ++stats_.copies_in;
     stats_.bytes_in += buffer->bytes - buffer->far_copy_.kept_bytes;
+    jobs_[Jobs::SlotOf(buffer->job)].bytes_in += buffer->bytes - buffer->far_copy_.kept_bytes;
     stats_.busy_in_ns += busy_ns;
     if (--buffer->returns_left_ <= 0) {
       std::swap(unwanted, buffer->far_copy_);
@@ -351,6 +378,13 @@ absl::Status CopyEngine::Changed(const FarBuffer& buffer) const {
 CopyStats CopyEngine::Stats() const {
   std::lock_guard<std::mutex> lock(mu_);
   return stats_;
+}
+
+std::pair<int64_t, int64_t> CopyEngine::BytesCopied(int job) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (job == 0) return {stats_.bytes_out, stats_.bytes_in};
+  const OfJob& own = jobs_[Jobs::SlotOf(job)];
+  return {own.bytes_out, own.bytes_in};
 }
 
 void CopyEngine::ClearStats() {

@@ -1,5 +1,6 @@
 #include "kernels/thread_copy_engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -74,7 +75,7 @@ bool ThreadCopyEngine::PutPiece(const FarBuffer& buffer, const void* data, int64
   if (!far()->Put(data, bytes, buffer.wish, copy)) return false;
   if (verify_.load()) copy->checksum = KeptChecksum(*copy, data);
   if (copy->lossy) loss_meter()->Compare(buffer.label, data, copy->encoded);
-  HoldForLink(start_ns, *copy);
+  HoldForLink(start_ns, *copy, kOut);
   return true;
 }
 
@@ -109,7 +110,7 @@ bool ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes, const Fa
   const int64_t start_ns = NowNs();
   if (!far()->Put(data, bytes, wish, copy)) return false;
   if (verify_.load()) *checksum = Checksum(data, bytes);
-  HoldForLink(start_ns, *copy);
+  HoldForLink(start_ns, *copy, kOut);
   CountCopy(/*out=*/true, bytes, NowNs() - start_ns);
   return true;
 }
@@ -125,7 +126,7 @@ absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, uint64_t chec
     return absl::DataLossError(
         "tfswap: a variable came back from far memory changed. Suspect the host's memory.");
   }
-  HoldForLink(start_ns, copy);
+  HoldForLink(start_ns, copy, kIn);
   CountCopy(/*out=*/false, copy.bytes, NowNs() - start_ns);
   return absl::OkStatus();
 }
@@ -175,20 +176,26 @@ absl::Status ThreadCopyEngine::GetPiece(const FarBuffer& buffer, const FarCopy& 
   if (!problem.empty()) return Failed("swapping in", buffer, problem);
   if (TakeFault("corrupt")) (copy.lossy ? copy.encoded.chunks[0] : data)[0] ^= 1;
   if (verify_.load() && KeptChecksum(copy, data) != copy.checksum) return Changed(buffer);
-  HoldForLink(start_ns, copy);
+  HoldForLink(start_ns, copy, kIn);
   return absl::OkStatus();
 }
 
 void ThreadCopyEngine::EmulateLink(double bytes_per_s, int64_t latency_ns) {
   link_ns_per_byte_.store(bytes_per_s > 0 ? 1e9 / bytes_per_s : 0);
   link_latency_ns_.store(bytes_per_s > 0 ? latency_ns : 0);
+  for (std::atomic<int64_t>& each : link_free_ns_) each.store(0);
 }
 
-void ThreadCopyEngine::HoldForLink(int64_t start_ns, const FarCopy& copy) const {
+void ThreadCopyEngine::HoldForLink(int64_t start_ns, const FarCopy& copy, Direction direction) {
   const double ns_per_byte = link_ns_per_byte_.load();
   if (ns_per_byte <= 0 || copy.tier == FarTier::kFile) return;
-  const int64_t due_ns = start_ns + link_latency_ns_.load() +
-                         static_cast<int64_t>(ns_per_byte * static_cast<double>(copy.far_bytes));
+  const int64_t takes_ns = link_latency_ns_.load() +
+                           static_cast<int64_t>(ns_per_byte * static_cast<double>(copy.far_bytes));
+  std::atomic<int64_t>& free_ns = link_free_ns_[direction];
+  int64_t before_ns = free_ns.load(), due_ns;
+  do {
+    due_ns = std::max(start_ns, before_ns) + takes_ns;
+  } while (!free_ns.compare_exchange_weak(before_ns, due_ns));
   const int64_t left_ns = due_ns - NowNs();
   if (left_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left_ns));
 }

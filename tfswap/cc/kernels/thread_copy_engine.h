@@ -67,13 +67,15 @@ class ThreadCopyEngine : public CopyEngine {
   // What has to be paid for before a section is filled.
   static int64_t PaidFor(const Sections& sections, int number);
   void DropFarCopy(FarCopy* copy) override { far()->Drop(copy); }
-  // Of what crosses the link; the file has a link of its own.
-  void HoldForLink(int64_t start_ns, const FarCopy& copy) const;
+  enum Direction { kOut, kIn };
+  // Of what crosses the link, one after the other each way; the file has a link of its own.
+  void HoldForLink(int64_t start_ns, const FarCopy& copy, Direction direction);
 
   StreamedVariables variables_;
   Worker out_{"tfswap_out"};
   std::atomic<double> link_ns_per_byte_{0};
   std::atomic<int64_t> link_latency_ns_{0};
+  std::atomic<int64_t> link_free_ns_[2] = {};  // when it is, each way
 };
 
 }  // namespace tfswap

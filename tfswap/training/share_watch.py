@@ -1,0 +1,84 @@
+"""ShareWatch: what a training does when others share its device, or have ended."""
+
+from __future__ import annotations
+
+import enum
+
+from tfswap.report.amounts import readable_bytes
+from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.pass_session import PassSession
+from tfswap.training.swap_session import SwapSession
+from tfswap.training.voice import Voice
+
+# Between these parts of the budget that was planned for, another one needs no other plan.
+_STILL_ENOUGH, _WORTH_A_PLAN = 0.99, 1.05
+# That a new share is tried for: in the first, variables that were no training's are replaced.
+_STEPS_TO_PLAN = 2
+
+
+class News(enum.Enum):
+    """What has become of a training's share since its last step."""
+
+    NONE = "none"
+    CHANGED = "changed"
+    LESS = "less"  # than its plan needs
+    PLAN = "plan"  # it is as it was for some steps: a plan is to be made for it
+
+
+class ShareWatch:
+    """Looks, before each step, at what a training has of the device.
+
+    Args:
+        shared: Has the device, or a share of it.
+        devices: As the training sees them.
+        session: Its graphs are told apart from those of others.
+        voice: Says things.
+    """
+
+    def __init__(
+        self, shared: SwapSession, devices: ManagedDevices, session: PassSession, voice: Voice
+    ) -> None:
+        self._shared = shared
+        self._devices = devices
+        self._session = session
+        self._voice = voice
+        self._plan_in = -1  # steps; below 0: not at all
+        self._version = shared.version  # first: it may change meanwhile
+        session.belongs_to(devices.job)
+
+    def look(self, planned_bytes: int) -> News:
+        """Takes notice of changes.
+
+        Args:
+            planned_bytes: The budget that the plan was made for; 0: there is none.
+        """
+        version = self._shared.version
+        if version == self._version:
+            self._plan_in = max(self._plan_in - 1, -1)
+            return News.PLAN if self._plan_in == 0 else News.NONE
+        self._version = version
+        was_alone, is_alone = not self._session.job, not self._devices.job
+        self._session.belongs_to(self._devices.job)
+        if was_alone != is_alone:
+            self._voice.note(self.said())
+        if not planned_bytes:
+            return News.CHANGED
+        less = self._devices.budget_bytes < _STILL_ENOUGH * planned_bytes
+        if less or is_alone or self._devices.budget_bytes > _WORTH_A_PLAN * planned_bytes:
+            self._plan_in = _STEPS_TO_PLAN
+        return News.LESS if less else News.CHANGED
+
+    def planned(self) -> None:
+        """There is a plan for what it has now."""
+        self._plan_in = -1
+
+    def said(self) -> str:
+        """How things are."""
+        sharing = self._shared.state()["sharing"]
+        if sharing == 1:
+            return "this training has the device for itself again"
+        return (
+            f"{sharing} trainings share the device: up to "
+            f"{readable_bytes(self._devices.budget_bytes)} of "
+            f"{readable_bytes(self._devices.total_bytes)} are for this one"
+        )
