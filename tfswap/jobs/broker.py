@@ -417,6 +417,7 @@ class Broker:
         kind = message["kind"]
         if kind == "ack":
             self.ledger.acknowledge(member.lease, message["serial"])
+            limits[0].give_back()
             held_bytes = self.ledger.held_bytes(member.lease)
             if message["in_use_bytes"] > held_bytes:
                 raise Refused(
@@ -427,6 +428,7 @@ class Broker:
             self._send_due()
         elif kind == "decline":
             self.ledger.decline(member.lease, message["serial"])
+            limits[0].give_back()
             held_bytes = self.ledger.held_bytes(member.lease)
             least_bytes = min(message["least_bytes"], held_bytes)
             member.declined = (least_bytes, now_s + _DECLINED_S)
