@@ -294,10 +294,8 @@ class Broker:
                 self._hear(member, data, limits)
         except (Refused, BadMessage, BadTrace, LedgerError) as error:
             self._refuse(member, line, str(error))
-        except _HungUp:
-            pass
-        except asyncio.TimeoutError:
-            self._refuse(member, line, f"nothing was heard for {_GREETING_S:g} s")
+        except (_HungUp, asyncio.TimeoutError):
+            pass  # it may try again
         finally:
             if member is not None and member.line is line:
                 self._lose_touch(member)
@@ -397,6 +395,7 @@ class Broker:
             member.ended = str(error)
             raise
         member.pid = pid
+        member.gave_up = False
         member.line = line
         self._welcome(member, line)
         self._say(f"{member.title} is back, with {readable_bytes(hello['held_bytes'])}")
