@@ -35,6 +35,7 @@ MOST_JOBS = 64
 
 # A job that does not answer: it says hello and locks its lease within this.
 _GREETING_S = 10.0
+_DYING_S = 0.5
 # Between looks at the leases of jobs out of touch, and of all.
 _LOOK_S, _LOOK_AT_ALL_S = 0.05, 1.0
 # Joins and leaves that come together are divided for together.
@@ -334,6 +335,7 @@ class Broker:
                 raise Refused("the job does not lock its lease")
             pid = holder(path)
             if pid is None:
+                await asyncio.sleep(_DYING_S)  # of one that has died meanwhile the stream ends
                 raise Refused(f"the job says that it has locked {path}, and nobody has")
             if len(self._members) >= MOST_JOBS:
                 raise Refused(f"there are {MOST_JOBS} jobs already")

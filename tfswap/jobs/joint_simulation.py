@@ -346,7 +346,7 @@ class _Job:
             self._shift_ns += now_ns - (self._shift_ns + self._events[self._place].at_ns)
 
     def _foretold_ns(self) -> float:
-        """Of a step that has not ended: what it waited so far, and the rest without more of that."""
+        """Of a step that has not ended: with what it waited so far."""
         return self._timeline.step_ns + self._shift_ns - self._begun_ns
 
     def outcome(self, served_ns: float, busiest_ns: float) -> JobOutcome:
