@@ -11,9 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
+import tensorflow as tf
+from models import compiled, convolutions, deterministic, images
 
 import tfswap
+from tfswap.jobs.job import Job
+from tfswap.jobs.share import Share
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "unit"))
@@ -138,6 +143,49 @@ def test_the_others_go_on_when_a_training_or_the_broker_is_killed(tmp_path, alon
     assert any("goes on with what it has" in note for note in end["notes"])
     assert most_at_once(doomed, other) <= 2 * DEVICE  # of the killed one nobody says when it ended
     assert all(line.get("within", True) for line in other.lines())
+
+
+def test_a_training_that_is_idle_shrinks_and_grows_and_its_link_too(tmp_path):
+    deterministic()
+    x, y = images()
+
+    def step_of() -> Any:
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(7)
+        model = compiled(convolutions())
+        step = tf.function(lambda inputs, labels: model.train_step((inputs, labels)))
+        return lambda: float(step(tf.constant(x[:32]), tf.constant(y[:32]))["loss"])
+
+    train = step_of()
+    losses = [train() for _ in range(16)]
+    del train
+    train = step_of()
+    broker = BrokerProcess(tmp_path / "run" / "broker.sock", 2 * DEVICE)
+    lent = {"link_bandwidth": "2GB/s", "broker": broker.socket, "share": "weight=1"}
+    with tfswap.Session(**lent, verbose=0) as session:
+        again = [train() for _ in range(8)]
+        assert tfswap.memory_stats()["budget_bytes"] == 2 * DEVICE
+        other = Job(broker.socket, "other", Share(minimum="150MiB", wait_s=20))
+        other.join()  # and no step is under way
+        within = tfswap.memory_stats()
+        assert within["budget_bytes"] <= 2 * DEVICE - 150 * MIB
+        assert within["bytes_in_use"] <= within["budget_bytes"]
+        again += [train() for _ in range(4)]
+        (state,) = tfswap.status()["trainings"]
+        assert state["share"]["jobs"] == 2 and state["share"]["in_touch"]
+        assert state["budget_bytes"] == within["budget_bytes"]
+        other.leave()
+        deadline = time.monotonic() + 20
+        while tfswap.memory_stats()["budget_bytes"] != 2 * DEVICE:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        again += [train() for _ in range(4)]
+    assert again == losses
+    (report,) = session.reports.values()
+    assert report["share"].budget_bytes == 2 * DEVICE
+    assert tfswap.memory_stats()["budget_bytes"] is None
+    broker.wait_for("left, and gives back 260 MiB")
+    broker.end()
 
 
 def test_without_a_broker_training_does_not_begin(tmp_path):

@@ -271,11 +271,11 @@ def test_a_job_says_what_it_cannot_do_with(broker, join):
     assert 50 * MIB <= third.granted.budget_bytes <= 100 * MIB
 
 
-def test_a_step_that_is_known_moves_shares(broker, join):
-    step = training_step(blocks=4, layers=2)
+def test_steps_that_are_known_move_shares(broker, join):
     a, b = join("a"), join("b")
     until(lambda: a.granted.budget_bytes == pytest.approx(BUDGET / 2, rel=0.02))
-    a.profiled(job_trace(step, Machine("link", 4e9, 4e9)))  # it needs little of that
+    a.profiled(job_trace(training_step(blocks=2, layers=1), Machine("fast", 4e9, 4e9)))
+    b.profiled(job_trace(training_step(), Machine("slow", 2e8, 2e8)))  # loses most by swaps
     until(lambda: b.granted.budget_bytes > 0.6 * BUDGET, 20)
     assert a.granted.budget_bytes + b.granted.budget_bytes <= BUDGET
 
@@ -495,6 +495,8 @@ def test_so_many_messages_and_no_more():
     limit = RateLimit(3, 2.0)
     assert [limit.take(0.0) for _ in range(4)] == [True, True, True, False]
     assert [limit.take(1.0) for _ in range(3)] == [True, True, False]
+    limit.give_back()
+    assert limit.take(1.0) and not limit.take(1.0)
 
 
 def test_shares_are_checked():

@@ -88,6 +88,13 @@ def test_by_weights_all_above_floors_and_below_wishes_have_one_level(
         assert abs(budgets[a.job] - budgets[b.job] * a.weight / b.weight) <= 1 + a.weight / b.weight
 
 
+def test_what_nobody_needs_goes_to_who_has_least() -> None:
+    flat = SlowdownCurve((10, 20), (1.0, 1.0))
+    small, large = Claim("small", flat, 10, 1000), Claim("large", CURVE, 10, 1000)
+    assert least_slowdown([small, large], 100) == {"small": 50, "large": 50}
+    assert least_slowdown([small, large], 60) == {"small": 20, "large": 40}
+
+
 def test_weights_divide_in_their_ratio() -> None:
     claims = [Claim("a", CURVE, 0, 1000, 3.0), Claim("b", CURVE, 0, 1000, 1.0)]
     assert by_weights(claims, 400) == {"a": 300, "b": 100}

@@ -35,6 +35,7 @@ MOST_JOBS = 64
 
 # A job that does not answer: it says hello and locks its lease within this.
 _GREETING_S = 10.0
+_DYING_S = 0.5
 # Between looks at the leases of jobs out of touch, and of all.
 _LOOK_S, _LOOK_AT_ALL_S = 0.05, 1.0
 # Joins and leaves that come together are divided for together.
@@ -294,10 +295,8 @@ class Broker:
                 self._hear(member, data, limits)
         except (Refused, BadMessage, BadTrace, LedgerError) as error:
             self._refuse(member, line, str(error))
-        except _HungUp:
-            pass
-        except asyncio.TimeoutError:
-            self._refuse(member, line, f"nothing was heard for {_GREETING_S:g} s")
+        except (_HungUp, asyncio.TimeoutError):
+            pass  # it may try again
         finally:
             if member is not None and member.line is line:
                 self._lose_touch(member)
@@ -336,6 +335,7 @@ class Broker:
                 raise Refused("the job does not lock its lease")
             pid = holder(path)
             if pid is None:
+                await asyncio.sleep(_DYING_S)  # of one that has died meanwhile the stream ends
                 raise Refused(f"the job says that it has locked {path}, and nobody has")
             if len(self._members) >= MOST_JOBS:
                 raise Refused(f"there are {MOST_JOBS} jobs already")
@@ -397,6 +397,7 @@ class Broker:
             member.ended = str(error)
             raise
         member.pid = pid
+        member.gave_up = False
         member.line = line
         self._welcome(member, line)
         self._say(f"{member.title} is back, with {readable_bytes(hello['held_bytes'])}")
@@ -417,6 +418,7 @@ class Broker:
         kind = message["kind"]
         if kind == "ack":
             self.ledger.acknowledge(member.lease, message["serial"])
+            limits[0].give_back()
             held_bytes = self.ledger.held_bytes(member.lease)
             if message["in_use_bytes"] > held_bytes:
                 raise Refused(
@@ -427,6 +429,7 @@ class Broker:
             self._send_due()
         elif kind == "decline":
             self.ledger.decline(member.lease, message["serial"])
+            limits[0].give_back()
             held_bytes = self.ledger.held_bytes(member.lease)
             least_bytes = min(message["least_bytes"], held_bytes)
             member.declined = (least_bytes, now_s + _DECLINED_S)

@@ -183,15 +183,8 @@ def by_weights(claims: Sequence[Claim], capacity_bytes: int) -> dict[str, int]:
 def _with_rest(
     claims: Sequence[Claim], budgets: Mapping[str, int], capacity_bytes: int
 ) -> dict[str, int]:
-    """Gives what is left to those that want it, by weights."""
-    rest_bytes = capacity_bytes - sum(budgets.values())
-    open_claims = [claim for claim in claims if claim.wanted_bytes > budgets[claim.job]]
-    above = [
-        replace(claim, floor_bytes=0, wanted_bytes=claim.wanted_bytes - budgets[claim.job])
-        for claim in open_claims
-    ]
-    more = _poured(above, {claim.job: 0 for claim in above}, rest_bytes)
-    return {job: budget + more.get(job, 0) for job, budget in budgets.items()}
+    """Gives what is left to those that want it, by weights: who has least for its weight first."""
+    return _poured(claims, budgets, capacity_bytes)
 
 
 def _poured(

@@ -252,6 +252,7 @@ class Job:
             least_bytes: int | None = None
             try:
                 least_bytes = holdings.change(sent.share)
+                in_use_bytes = holdings.in_use_bytes()
                 if least_bytes is None:
                     self._granted = sent.share
             finally:
@@ -259,7 +260,7 @@ class Job:
                     self._is_applying = False
                     self._changed.notify_all()
             sent.answer(
-                encode("ack", serial=sent.serial, in_use_bytes=holdings.in_use_bytes())
+                encode("ack", serial=sent.serial, in_use_bytes=in_use_bytes)
                 if least_bytes is None
                 else encode("decline", serial=sent.serial, least_bytes=least_bytes)
             )

@@ -5,15 +5,17 @@ them. All other buffers become one staircase, its highest value between any two 
 is foretold with a reduced timeline needs at least as much memory as with the whole one.
 
 The message is ``TFSWJOB1``, then, compressed by zlib, little-endian: a head of int64 (ops, buffers,
-absences, resident_bytes, step_ns, and the speeds and latencies of the job's link), then int64
-arrays: op starts and durations, buffers' bytes, allocations and lifetimes (-1: outlives the step),
-and int32 rows of absences (buffer, producer_op, after_op, before_op, first absence of the tensor).
-Who reads it believes nothing: sizes are bounded before anything is unpacked, values before they are
-used, and what is left is checked as any timeline is.
+absences, resident_bytes, step_ns, the speeds and latencies of the job's link, and the speed of a
+core that copies, 0 where none does), then int64 arrays: op starts and durations, buffers' bytes,
+allocations and lifetimes (-1: outlives the step), and int32 rows of absences (buffer, producer_op,
+after_op, before_op, first absence of the tensor). Who reads it believes nothing: sizes are bounded
+before anything is unpacked, values before they are used, and what is left is checked as any
+timeline is.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 
@@ -32,7 +34,7 @@ MOST_OPS, MOST_ABSENCES = 1500, 400
 """Of a reduced timeline."""
 
 _MOST_BUFFERS = MOST_OPS + MOST_ABSENCES + 1
-_HEAD = 9
+_HEAD = 10
 _MOST_UNPACKED = 8 * (_HEAD + 2 * MOST_OPS + 3 * _MOST_BUFFERS) + 20 * MOST_ABSENCES
 # More than any device or step has; sums of so many fit into 64 bits.
 _MOST_MEMORY, _MOST_NS = 1 << 50, 86_400 * 10**9
@@ -75,9 +77,10 @@ class JobTrace:
             timeline.buffer_free_ns - timeline.buffer_alloc_ns,
         )
         head = [n, m, k, timeline.resident_bytes, timeline.step_ns]
-        head += [int(min(max(speed, _SPEEDS[0]), _SPEEDS[1])) for speed in _speeds(link)]
+        head += [_bounded(link.out_bytes_per_s), _bounded(link.in_bytes_per_s)]
         head += [min(link.out_latency_ns, _MOST_LATENCY_NS)]
         head += [min(link.in_latency_ns, _MOST_LATENCY_NS)]
+        head += [0 if math.isinf(link.copy_bytes_per_s) else _bounded(link.copy_bytes_per_s)]
         arrays = (
             head,
             timeline.op_start_ns,
@@ -110,15 +113,16 @@ class JobTrace:
         return _read(packed)
 
 
-def _speeds(link: Machine) -> tuple[float, float]:
-    return link.out_bytes_per_s, link.in_bytes_per_s
+def _bounded(bytes_per_s: float) -> int:
+    return int(min(max(bytes_per_s, _SPEEDS[0]), _SPEEDS[1]))
 
 
 def _read(packed: bytes) -> JobTrace:
     if len(packed) < 8 * _HEAD:
         raise BadTrace("a trace without a head")
     head = np.frombuffer(packed, "<i8", _HEAD).tolist()
-    n, m, k, resident_bytes, step_ns, out_speed, in_speed, out_latency_ns, in_latency_ns = head
+    n, m, k, resident_bytes, step_ns, out_speed, in_speed = head[:7]
+    out_latency_ns, in_latency_ns, copy_speed = head[7:]
     for what, value, most in (
         ("ops", n, MOST_OPS),
         ("buffers", m, _MOST_BUFFERS),
@@ -129,7 +133,7 @@ def _read(packed: bytes) -> JobTrace:
     ):
         _check(0 <= value <= most, f"{value} {what}; there may be 0 to {most}")
     _check(min(out_latency_ns, in_latency_ns) >= 0, "a latency below 0")
-    for speed in (out_speed, in_speed):
+    for speed in (out_speed, in_speed, copy_speed or _SPEEDS[0]):
         _check(_SPEEDS[0] <= speed <= _SPEEDS[1], f"a link of {speed} bytes per second")
     _check(len(packed) == 8 * (_HEAD + 2 * n + 3 * m) + 20 * k, "another size than its head says")
     numbers = np.frombuffer(packed, "<i8", 2 * n + 3 * m, 8 * _HEAD).astype(np.int64)
@@ -161,7 +165,14 @@ def _read(packed: bytes) -> JobTrace:
         _ = timeline.core  # checks it
     except ValueError as error:
         raise BadTrace(f"a trace of a step that cannot be: {error}") from None
-    link = Machine("link", float(out_speed), float(in_speed), out_latency_ns, in_latency_ns)
+    link = Machine(
+        "link",
+        float(out_speed),
+        float(in_speed),
+        out_latency_ns,
+        in_latency_ns,
+        float(copy_speed or math.inf),
+    )
     return JobTrace(timeline, link)
 
 

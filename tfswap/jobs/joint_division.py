@@ -16,7 +16,7 @@ from tfswap.jobs.division import LEAST_SLOWDOWN, Claim, divide
 from tfswap.jobs.job_trace import JobTrace
 from tfswap.jobs.joint_simulation import PlannedJob, simulate_jobs
 from tfswap.jobs.slowdown import SlowdownCurve, decision_at, planned_curve
-from tfswap.planners.decision import Decision
+from tfswap.planners.decision import Decision, copying_ns
 
 _ROUNDS = 3
 # Shares of the link that jobs are told: between them nothing is worth another plan.
@@ -121,8 +121,9 @@ class JointDivision:
             # Nobody knows what would end it.
             cautious_bytes = min(int(_CAUTION * even_bytes), job.wanted_bytes)
             floor_bytes = max(job.minimum_bytes, min(job.held_bytes, cautious_bytes))
-            least_bytes = min(job.minimum_bytes, job.wanted_bytes)
-            curve = SlowdownCurve.assumed(least_bytes, job.wanted_bytes)
+            curve = SlowdownCurve.assumed(
+                min(job.minimum_bytes, job.wanted_bytes), min(int(even_bytes), job.wanted_bytes)
+            )
         else:
             curve = self._curve(job.trace, link_share, deadline_s)
             floor_bytes = max(job.minimum_bytes, curve.least_bytes)
@@ -155,17 +156,19 @@ class JointDivision:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Slowdowns and shares of the link, of those jobs that can be planned."""
         planned: dict[str, PlannedJob] = {}
+        working_ns: dict[str, int] = {}
         for job in jobs:
             if job.trace is None or job.job not in budgets:
                 continue
             decision = self._decision(job.trace, shares[job.job], budgets[job.job])
             if decision is not None:
-                swaps = decision.swaps
-                planned[job.job] = PlannedJob(job.trace.timeline, swaps, job.trace.link)
+                trace, result = job.trace, decision.result
+                planned[job.job] = PlannedJob(trace.timeline, decision.swaps, trace.link)
+                working_ns[job.job] = copying_ns(trace.link, result.bytes_out, result.bytes_in)
         outcomes = dict(zip(planned, simulate_jobs(list(planned.values())), strict=True))
         slowdowns = {
-            name: max(outcome.step_ns / max(planned[name].timeline.step_ns, 1), 1.0)
-            for name, outcome in outcomes.items()
+            name: max((o.step_ns + working_ns[name]) / max(planned[name].timeline.step_ns, 1), 1.0)
+            for name, o in outcomes.items()
         }
         return slowdowns, {name: _nearest(o.link_share) for name, o in outcomes.items()}
 

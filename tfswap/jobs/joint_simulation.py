@@ -31,7 +31,7 @@ _OFFSET = 0.6180339887498949
 # Steps that are looked at, of the job that takes the fewest; the first one is not counted.
 _STEPS = 3
 # Of all jobs together: a job of short steps beside one of long steps is looked at for a while only.
-_MOST_EVENTS = 200_000
+_MOST_EVENTS = 40_000
 
 
 @dataclass(frozen=True)
@@ -345,6 +345,10 @@ class _Job:
             self.waits_for = None
             self._shift_ns += now_ns - (self._shift_ns + self._events[self._place].at_ns)
 
+    def _foretold_ns(self) -> float:
+        """Of a step that has not ended: with what it waited so far."""
+        return self._timeline.step_ns + self._shift_ns - self._begun_ns
+
     def outcome(self, served_ns: float, busiest_ns: float) -> JobOutcome:
         """What became of it.
 
@@ -352,8 +356,8 @@ class _Job:
             served_ns: How long bytes of its were moved, both ways.
             busiest_ns: Likewise, in the busier direction.
         """
-        counted = self.step_times_ns[1:] or self.step_times_ns
-        step_ns = sum(counted) / len(counted) if counted else float(self._timeline.step_ns)
+        counted = self.step_times_ns[1:] or self.step_times_ns or [self._foretold_ns()]
+        step_ns = sum(counted) / len(counted)
         share = min(self.moved_ns / served_ns, 1.0) if self.moved_ns > 0 else 1.0
         whole_ns = max(sum(self.step_times_ns), 1.0)
         return JobOutcome(step_ns, share, min(busiest_ns / whole_ns, 1.0))

@@ -29,3 +29,7 @@ class RateLimit:
             return False
         self._tokens -= 1
         return True
+
+    def give_back(self) -> None:
+        """The last one does not count: it was asked for."""
+        self._tokens = min(self._tokens + 1, self._burst)

@@ -17,6 +17,7 @@ from tfswap.report.amounts import readable_bytes
 from tfswap.report.summary import Report, ShareUse
 from tfswap.swap_options import SwapOptions
 from tfswap.timeline import Timeline, peak_load
+from tfswap.training.plan_choice import CLEARLY_FITS
 
 if TYPE_CHECKING:
     from tfswap.training.managed_devices import ManagedDevices
@@ -81,7 +82,11 @@ class DeviceShare:
         Raises:
             BrokerError: There is none to be had.
         """
-        granted = self._job.join(self.in_use_bytes() + _FIRST_BYTES)
+        try:
+            granted = self._job.join(self.in_use_bytes() + _FIRST_BYTES)
+        except BaseException:  # an interrupt too
+            self._job.leave()
+            raise
         self._link_share = granted.link_share
         return granted.budget_bytes
 
@@ -170,5 +175,16 @@ class DeviceShare:
         )
         for run in list(self._runs):
             run.report.share = self._described(share)
+            if _still_fits(run.report, share.budget_bytes):
+                run.report.budget_bytes = share.budget_bytes
+                continue
             run.replan("the broker has another share for this job")
         return None
+
+
+def _still_fits(report: Report, budget_bytes: int) -> bool:
+    """Whether nothing is swapped, and nothing need be."""
+    peak_bytes = report.unswapped_peak_bytes
+    if report.outcome != "fits" or peak_bytes is None:
+        return False
+    return not report.bytes_out_per_step and peak_bytes <= CLEARLY_FITS * budget_bytes

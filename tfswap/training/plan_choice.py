@@ -37,7 +37,7 @@ _MEASURED_STEPS = 2
 _DOUBTED_STEPS = 8
 # A model that needs no more than this share of the budget is left alone. Others have a plan, be it
 # for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.
-_CLEARLY_FITS = 0.8
+CLEARLY_FITS = 0.8
 
 
 class PlanChoice:
@@ -301,7 +301,7 @@ class PlanChoice:
         """What can be foretold of the profiled step with as many sections as there are."""
         self.planned_bytes = self._devices.budget_bytes
         sections = self._plan.plan.sections
-        if profile.worst_peak_bytes <= _CLEARLY_FITS * self._devices.budget_bytes:
+        if profile.worst_peak_bytes <= CLEARLY_FITS * self._devices.budget_bytes:
             return Trial(sections, (self._planner, None), step_ns=profile.timeline.step_ns)
         try:
             planned = self._planner.plan()
