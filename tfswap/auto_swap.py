@@ -11,6 +11,7 @@ import keras
 
 from tfswap.jobs.share import Share
 from tfswap.plan import SwapPlan
+from tfswap.plan_memory import LIMIT_BYTES
 from tfswap.planners.portfolio import PLANNING_TIME_S
 from tfswap.report.summary import Report
 from tfswap.swap_options import SwapOptions, parse_options
@@ -105,6 +106,13 @@ class AutoSwap(keras.callbacks.Callback):
         share: What to ask for beside others, of the broker or of trainings in other threads: a
             `tfswap.Share`, or a text such as "weight=2,minimum=1GiB". None: a weight of 1, no
             minimum. Defaults to None.
+        plan_cache: Folder in which plans are remembered, with the profiled steps that they are of,
+            by graph, shapes, machine and options: a training that finds its own there goes by it
+            from the first step on, and is not profiled. "auto": the one that the environment's
+            `TFSWAP_PLAN_CACHE` names (if that is empty, none), else ``tfswap/plans`` in the user's
+            cache folder. None: none. Defaults to "auto".
+        plan_cache_limit: Cap on all that is in that folder, as an int or text of bytes: what was
+            not used longest goes. Defaults to 256 MiB.
         verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
         verbose: 0 for silence, 1 for progress and a summary of at most six lines, "auto" for 1.
 
@@ -152,6 +160,8 @@ class AutoSwap(keras.callbacks.Callback):
         log_dir: str | os.PathLike[str] | None = None,
         broker: bool | str | os.PathLike[str] | None = None,
         share: Share | str | None = None,
+        plan_cache: str | os.PathLike[str] | None = "auto",
+        plan_cache_limit: int | str = LIMIT_BYTES,
     ) -> None:
         super().__init__()
         self.options = parse_options(
@@ -176,6 +186,8 @@ class AutoSwap(keras.callbacks.Callback):
             log_dir=log_dir,
             broker=broker,
             share=share,
+            plan_cache=plan_cache,
+            plan_cache_limit=plan_cache_limit,
         )
         self._fit: KerasFit | None = None
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import platform
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from tfswap import _core, codecs
 from tfswap.far_tier import CodecSpeed, CodecTime
 from tfswap.launch_search import search
-from tfswap.machine import cores
+from tfswap.machine import cores, processor
+from tfswap.user_cache import user_cache
 
 # CSWAP trains its regression on 20 to 80 % of zeros.
 _ZEROS = (0.2, 0.5, 0.8)
@@ -141,24 +141,13 @@ def fitted(amounts: NDArray[np.float64], ns: Sequence[float]) -> CodecTime:
 
 def _cache_folder() -> Path:
     """For this machine."""
-    return cache_folder(_processor(), str(cores()), _core.codec_path(), f"v{_VERSION}")
+    return cache_folder(processor(), str(cores()), _core.codec_path(), f"v{_VERSION}")
 
 
 def cache_folder(*machine: str) -> Path:
     """Where speeds of a machine's codecs are kept: what decides about them is in its name."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = "".join(c if c.isalnum() or c in "-." else "_" for c in "-".join(machine))
-    return base / "tfswap" / "codecs" / name
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
+    return user_cache() / "codecs" / name
 
 
 def speed_of(data: Any) -> CodecSpeed | None:

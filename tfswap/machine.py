@@ -5,13 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import platform
+import time
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+
+import numpy as np
 
 from tfswap import _core
 
 _COPY_BYTES = 64 << 20
 _COPIES = 7
+
+# Of matrix products that say how fast the cores are.
+_PRODUCT_SIZE, _PRODUCTS = 768, 4
+# Of that, what elementwise ops reach, and convolutions; and what an op takes at the least.
+_PRODUCT_TO_ELEMENTWISE, _EFFICIENCY, _LAUNCH_NS = 16, 0.6, 5_000
 
 # Between the end of the op that starts a copy and its first byte: a sleeping copy thread wakes up.
 _HAND_OFF_NS = 20_000
@@ -149,9 +159,47 @@ class Machine:
         return round((bytes_out + bytes_in) * 1e9 / (self.copy_bytes_per_s * cores()))
 
 
+def host_device() -> Device:
+    """What this process's cores reach, for steps that they have not run.
+
+    The first call of a process measures for some 50 ms; later ones answer the same.
+    """
+    ops_per_s = _product_ops_per_s()
+    return Device(
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        ops_per_s=ops_per_s / _PRODUCT_TO_ELEMENTWISE,
+        product_ops_per_s=ops_per_s,
+        bytes_per_s=2 * _copy_bytes_per_s(),  # a copy reads and writes
+        efficiency=_EFFICIENCY,
+        launch_ns=_LAUNCH_NS,
+    )
+
+
+def processor() -> str:
+    """What it calls itself."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
 def cores() -> int:
     """How many cores this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+@cache
+def _product_ops_per_s() -> float:
+    left = np.full((_PRODUCT_SIZE, _PRODUCT_SIZE), 0.5, dtype=np.float32)
+    seconds = []
+    for _ in range(_PRODUCTS):
+        begun_s = time.perf_counter()
+        left @ left
+        seconds.append(time.perf_counter() - begun_s)
+    return 2.0 * _PRODUCT_SIZE**3 / min(seconds)
 
 
 @cache

@@ -28,6 +28,9 @@ from tfswap.training.function_runs import FunctionRuns
 KEY = "tfswap"
 """Of these options among TensorFlow's."""
 
+# By itself it has nothing train under a budget: it is for those that say so in another way.
+_NO_WORD_OF_A_BUDGET = "plan_cache"
+
 _ENVIRONMENT, _OF_BUILDS = "TFSWAP_", "TFSWAP_BUILD_"
 
 _lock = threading.Lock()
@@ -121,6 +124,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, A
         for variable, name in known.items()
         if variable in environment
     }
+    if found.keys() == {_NO_WORD_OF_A_BUDGET}:
+        return {}
     if found:
         parse_options(**found)
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfswap import budget as budgets
-from tfswap import codecs
+from tfswap import codecs, plan_memory
 from tfswap.jobs.share import Share
 from tfswap.jobs.socket_path import parse_path
 from tfswap.plan import SwapPlan
@@ -51,6 +51,8 @@ class SwapOptions:
     log_dir: str | os.PathLike[str] | None = None
     broker: bool | str | os.PathLike[str] | None = None
     share: Share | None = None
+    plan_cache: str | os.PathLike[str] | None = "auto"
+    plan_cache_limit: int = plan_memory.LIMIT_BYTES
 
     def __post_init__(self) -> None:
         if self.policy != "auto" and self.policy not in POLICIES:
@@ -67,6 +69,7 @@ class SwapOptions:
         budgets.check_each(self.budget, "budget")
         budgets.check(self.host_limit, "host_limit")
         codecs.check(self.codec, self.lossy)
+        plan_memory.parse_folder(self.plan_cache)
         if self.broker is not None:
             parse_path(self.broker)
             if isinstance(self.budget, Mapping):
@@ -96,6 +99,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "link_bandwidth": budgets.parse_bandwidth,
     "workspace_limit": budgets.parse_limit,
     "spill_limit": budgets.parse_bytes,
+    "plan_cache_limit": budgets.parse_bytes,
     "share": Share.parse,
 }
 

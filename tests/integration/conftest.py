@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ import tensorflow as tf
 from tfswap.ops import library
 
 MIB = 1 << 20
+
+# No test begins with a plan of another one.
+os.environ["TFSWAP_PLAN_CACHE"] = "none"
 
 
 @pytest.fixture(autouse=True)

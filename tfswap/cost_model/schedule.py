@@ -5,6 +5,9 @@ from __future__ import annotations
 import heapq
 
 from tfswap.cost_model.op_costs import StepCosts
+from tfswap.grappler.graph import Node
+
+_DATA = frozenset({"IteratorGetNext", "Placeholder"})
 
 # From these a variable's new value still has a long way to go; what leads to none is an end.
 _MILESTONES = ("Conv", "DepthwiseConv", "MatMul", "BatchMatMul", "Einsum", "_Fused")
@@ -71,6 +74,11 @@ def one_stream(step: StepCosts, creation: dict[str, int]) -> list[str]:
     return order
 
 
+def brings_data(node: Node) -> bool:
+    """Whether it brings the batch into the graph; arguments may be variables too."""
+    return node.op in _DATA or (node.op == "_Arg" and node.plain == (True,))
+
+
 def _topological(needs: dict[str, list[str]]) -> list[str]:
     order: list[str] = []
     done: set[str] = set()
@@ -94,7 +102,7 @@ def _reached_from_data(
 ) -> set[str]:
     reached: set[str] = set()
     for name in topological:
-        if step.graph.nodes[name].op == "Placeholder" or any(b in reached for b in needs[name]):
+        if brings_data(step.graph.nodes[name]) or any(b in reached for b in needs[name]):
             reached.add(name)
     return reached
 

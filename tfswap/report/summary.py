@@ -117,6 +117,10 @@ class ShareUse:
     in_touch: bool
 
 
+LAZY, FORETOLD, REMEMBERED = "lazy", "foretold", "remembered"
+"""What first steps go by: lazy swaps, a plan of the graph alone, that of an earlier training."""
+
+
 @dataclass(eq=False)
 class Report(Mapping[str, Any]):
     """See `AutoSwap.report`. Bytes and seconds; None is not known."""
@@ -138,6 +142,7 @@ class Report(Mapping[str, Any]):
     recomputed_buffers: int = 0
     recompute_s: float | None = None
     sections: int = 1
+    first_plan: str = LAZY
     host_peak_bytes: int | None = None
     tiers: tuple[TierUse, ...] = ()
     lossy: LossyUse | None = None

@@ -28,6 +28,8 @@ dataflow             uint8[]            may be missing; UTF-8, one a line: size 
                                         read; for each tensor its node, port and buffer; for each
                                         op with scratch memory its name and the bytes: all by tabs;
                                         an empty line; the graph as the pass describes it
+large_ops            int32[]            profiles only, may be missing: ops that make or read what is
+                                        large enough to be swapped
 sections             uint8[]            profiles only, may be missing; UTF-8, one a line: a number
                                         of sections, the least budget with them in bytes, the op
                                         that sets it, with tabs between them
@@ -72,7 +74,13 @@ _ARRAYS = {
     "consumers": np.uint8,
     "scalars": np.int64,
 }
-_OPTIONAL = {"graph": np.uint8, "sections": np.uint8, "users": np.uint8, "dataflow": np.uint8}
+_OPTIONAL = {
+    "graph": np.uint8,
+    "sections": np.uint8,
+    "users": np.uint8,
+    "dataflow": np.uint8,
+    "large_ops": np.int32,
+}
 
 _SECTION_FLOOR = re.compile(r"([0-9]{1,19})\t([0-9]{1,19})\t(.+)")
 
@@ -88,6 +96,7 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     graph = [profile.fingerprint, *map(str, peaks)]
     graph += [f"{before}\t{after}" for before, after in profile.order]
     arrays = {**_arrays(profile.timeline), "graph": _lines(graph)}
+    arrays["large_ops"] = np.array(profile.large_ops, dtype=np.int32)
     floors = [f"{floor.sections}\t{floor.bytes}\t{floor.op}" for floor in profile.section_floors]
     if floors:
         arrays["sections"] = _lines(floors)
@@ -172,6 +181,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         edges,
         int(graph[1]),
         int(graph[2]),
+        loaded.large_ops,
         section_floors=loaded.section_floors,
     )
 
@@ -181,6 +191,7 @@ class _Loaded(NamedTuple):
 
     timeline: Timeline
     graph: tuple[str, ...]
+    large_ops: tuple[int, ...]
     section_floors: tuple[SectionFloor, ...]
 
 
@@ -194,7 +205,7 @@ def _load(path: str | os.PathLike[str]) -> _Loaded:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in _ARRAYS}
             for key in _OPTIONAL:
-                arrays[key] = archive[key] if key in archive else _lines([])
+                arrays[key] = archive[key] if key in archive else np.empty(0, _OPTIONAL[key])
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
         raise ValueError(f"{name} is not a timeline of tfswap: {error}") from error
     for key, dtype in {**_ARRAYS, **_OPTIONAL}.items():
@@ -206,10 +217,13 @@ def _load(path: str | os.PathLike[str]) -> _Loaded:
         timeline = _timeline(arrays)
         timeline.core  # noqa: B018  checks it
         graph = _texts(arrays["graph"])
+        large_ops = tuple(arrays["large_ops"].tolist())
+        if not all(0 <= op < len(timeline.op_names) for op in large_ops):
+            raise ValueError("large_ops names an op that is not there")
         floors = section_floors(map(_floor_record, _texts(arrays["sections"])))
     except (ValueError, IndexError) as error:
         raise ValueError(f"{name}: {error}") from error
-    return _Loaded(timeline, graph, floors)
+    return _Loaded(timeline, graph, large_ops, floors)
 
 
 def _floor_record(line: str) -> dict[str, Any]:

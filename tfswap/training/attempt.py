@@ -95,7 +95,8 @@ class Attempt:
     @property
     def is_as_foretold(self) -> bool:
         """Whether the plan is right: where it moves nothing, nothing was moved."""
-        if not self.function.swaps and self.bytes_out == 0:
+        changes = bool(self.function.swaps or self.function.recomputes)
+        if not changes and self.bytes_out == 0:
             return True
         predicted_bytes = max(self.function.predicted_peak_bytes, 1)
         return abs(self._most_bytes / predicted_bytes - 1) <= TOLERANCE

@@ -13,6 +13,7 @@ import keras
 
 from tfswap.report.summary import Report
 from tfswap.swap_options import SwapOptions
+from tfswap.training.batch_hint import examples_of_fit
 from tfswap.training.static_step import (
     StaticStep,
     examples_of,
@@ -110,8 +111,8 @@ class KerasFit:
         )
         self._taken.callback(run.end)
         run.begin()
-        self._guard()
         self.run = run
+        self._guard()
 
     def finish(self) -> None:
         """The normal end of `fit`."""
@@ -159,13 +160,17 @@ class KerasFit:
         self._model.train_function = train_function
         self._guard_validation()
         frame: FrameType | None = sys._getframe()
-        for _ in range(7):
+        for _ in range(9):
             frame = None if frame is None else frame.f_back
             if frame is None:
                 return
             owner = frame.f_locals.get("self")
             if type(owner).__name__ == "CallbackList":
                 weakref.finalize(owner, self.end)
+            if owner is self._model:  # its `fit`
+                examples = examples_of_fit(frame.f_locals.get("epoch_iterator"))
+                if examples and self.run is not None:
+                    self.run.foretell_batch(examples)
                 return
 
     def _train(self, iterator: Any) -> Any:

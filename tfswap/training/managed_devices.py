@@ -451,6 +451,10 @@ class ManagedDevices:
         """What was asked of it and not freed."""
         return self._library.memory_stats(self.device)["load_bytes"]
 
+    def resident_bytes(self) -> int:
+        """What of the budget is taken before a step."""
+        return self.own_bytes() + self._base_bytes if self.job else self.load_bytes()
+
     def far_memory(self, machine: Machine) -> FarMemory:
         """The tiers behind the planned device, whose link is the machine's."""
         stats = self._library.memory_stats(self.device)

@@ -9,11 +9,14 @@ from typing import Any
 
 from tfswap.ops.library import Library
 from tfswap.plan import SwapPlan
+from tfswap.training.plan_desk import Answer, PlanDesk
 from tfswap.training.plan_session import PlanSession
 
 # Texts of different models differ, so that what the pass said of one is not taken for another's.
 _labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _label_count = itertools.count()
+# Texts under which it asks for plans differ likewise where it is to be answered otherwise.
+_ask_count = itertools.count(1)
 # The pass's last record when each text was pushed for the first time in this process.
 _first_pushed: dict[str, int] = {}
 
@@ -30,6 +33,7 @@ class PassSession:
 
     Attributes:
         job: Whose its graphs are.
+        min_bytes: Smaller tensors are not swapped.
     """
 
     def __init__(self, lib: Library, key: Any) -> None:
@@ -39,22 +43,68 @@ class PassSession:
         self.job = 0
         self._serial = self._begun_serial = self._last_serial()  # records behind it hold
         self._session = PlanSession()
+        self._desk: PlanDesk | None = None
+        self._asks = ""
+        self._answer: Answer | None = None
+        self._speed = (0.0, 0.0, 0.0)
+        self._examples = 0
+        self.min_bytes = SwapPlan().min_bytes
 
     def push(self, plan: SwapPlan) -> None:
         """Puts the plan in force."""
-        text = self._session.push(plan, describe=True, label=self._label)
+        self.min_bytes = plan.min_bytes
+        text = self._session.push(plan, describe=True, label=self._label, asks=self._asks)
         key = hashlib.sha256(text.encode()).hexdigest()
         self._serial = min(self._serial, _first_pushed.setdefault(key, self._last_serial()))
 
     def push_anew(self, plan: SwapPlan) -> None:
         """Likewise, under a text that nobody knows: the pass sees its graphs again."""
         self._library.set_label(self._label, 0)
+        desk, self._desk = self._desk, None
+        if desk is not None:
+            desk.close(self._label)
         self._label = f"model {next(_label_count)}"
         self._library.set_label(self._label, self.job)
+        if desk is not None:
+            self._desk = desk
+            self._open_desk()
         key = self._key()
         if key is not None:
             _labels[key] = self._label
         self.push(plan)
+
+    def ask(self, desk: PlanDesk, answer: Answer, speed: tuple[float, float, float]) -> None:
+        """Has its graphs ask for plans, from the next `push` on, where that has none for them.
+
+        Args:
+            desk: Takes the questions.
+            answer: Answers them.
+            speed: As of `Library.open_desk`.
+        """
+        self._desk, self._answer, self._speed = desk, answer, speed
+        self.ask_otherwise()
+        self._open_desk()
+
+    def ask_otherwise(self) -> None:
+        """Graphs would be answered otherwise now: after the next `push` they ask again."""
+        if self._desk is not None:
+            self._asks = str(next(_ask_count))
+
+    def expect_batch(self, examples: int) -> None:
+        """Says how many examples batches have, where graphs leave it open."""
+        self._examples = examples
+        if self._desk is not None:
+            self._open_desk()
+
+    def ask_no_more(self) -> None:
+        """Graphs without a plan go by lazy swaps; harmless when called again."""
+        desk, self._desk, self._asks = self._desk, None, ""
+        if desk is not None:
+            desk.close(self._label)
+
+    def _open_desk(self) -> None:
+        assert self._desk is not None and self._answer is not None
+        self._desk.open(self._label, self._answer, self._speed, self._examples)
 
     def belongs_to(self, job: int) -> None:
         """Has the ops of its graphs be a job's: see `Library.set_label`."""
@@ -84,6 +134,7 @@ class PassSession:
 
     def withdraw(self) -> None:
         """Takes the plan out of the session."""
+        self.ask_no_more()
         self.belongs_to(0)
         self._session.withdraw()
 

@@ -14,13 +14,14 @@ from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import Planned
 from tfswap.profile import Profile
-from tfswap.report.summary import summary_lines
+from tfswap.report.summary import FORETOLD, REMEMBERED, summary_lines
 from tfswap.simulator import Link
 from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
 from tfswap.timeline import Timeline
 from tfswap.trace import StepTrace
 from tfswap.training.attempt import Attempt, MeasuredStep, best
 from tfswap.training.far_ratios import RatioSamples
+from tfswap.training.first_plans import FirstPlans
 from tfswap.training.lossy_run import LossyRun
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
@@ -95,6 +96,7 @@ class PlanChoice:
         self._sections = 1 if isinstance(wanted, str) else wanted
         self._search = self._new_search(self._chooses and not (given and given.functions))
         self._planner = self._new_planner()
+        self._first = FirstPlans(lib, options, devices, session, self._new_planner, voice)
         self._lazy_s: list[float] = []  # of steps under lazy swaps
         self._attempts: list[Attempt] = []
         self._waits_lazily = False  # for a plan, since the one that there was needs more
@@ -102,7 +104,8 @@ class PlanChoice:
         self.planned_bytes = 0
 
     def begin(self) -> None:
-        """Puts lazy swaps, or the given plan, in force."""
+        """Puts lazy swaps, or the given plan, in force; graphs may ask for others."""
+        self._first.begin()
         self._plan.begin(self._given or SwapPlan(), self._sections, self._chooses)
         self._plan.install_layouts()
 
@@ -126,9 +129,14 @@ class PlanChoice:
 
     def expect_batch(self, examples: int) -> None:
         """Says before the first step how many examples a whole batch has."""
+        self.foretell_batch(examples)
         plan = self._plan.plan
         if plan.sections > 1 and not plan.batch:
             self._plan.push(dataclasses.replace(plan, batch=examples))
+
+    def foretell_batch(self, examples: int) -> None:
+        """Says before the first step how many examples batches seem to have."""
+        self._first.expect_batch(examples)
 
     def leave_whole(self) -> None:
         """Says before the first step that batches cannot be cut."""
@@ -148,6 +156,7 @@ class PlanChoice:
 
     def go_lazy(self) -> None:
         """Goes by lazy swaps, which any budget will do for, until `plan_anew`."""
+        self._first.decline(self._planner.fingerprint)
         self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
         self._lazy_s = []
         self._waits_lazily = True
@@ -185,15 +194,18 @@ class PlanChoice:
             return Phase.LAZY
         self._say_of_sections(records)
         planned = [r for r in records if r["outcome"] == "planned"]
-        if self._given is not None and planned:
-            function = self._plan.function(planned[-1]["fingerprint"])
-            assert function is not None
+        given = [f for r in planned if (f := self._plan.function(r["fingerprint"])) is not None]
+        if self._given is not None and given:
+            function = given[-1]
             self._planner.fingerprint = function.fingerprint
             self.planned_bytes = self._devices.budget_bytes
             self._adopt(function)
             return Phase.MEASURE
         if self._given is not None and self._plan.rename(records):
             return Phase.FIRST
+        for record in planned:
+            if self._take_up(record["fingerprint"]):
+                return Phase.MEASURE
         known = any(self._plan.function(r["fingerprint"]) is not None for r in records)
         if self._given is not None and not known:
             self._voice.warn(
@@ -201,6 +213,48 @@ class PlanChoice:
                 "optimizer, shapes or TensorFlow): a new one is made."
             )
         return Phase.WARM
+
+    def _take_up(self, fingerprint: str) -> bool:
+        """Goes on with the plan that a graph got before it ran, if it is a remembered one."""
+        found = self._first.remembered(fingerprint)
+        if found is None:
+            self._report.first_plan = FORETOLD
+            return False
+        self._planner, function = found
+        profile = self._planner.profile
+        assert profile is not None
+        self._take_sections(fingerprint)
+        self._planner.save_profile()
+        self._filled.profiled(profile, self._planner.least_budgets())
+        self._profiled(profile.timeline, self._planner.machine)
+        self.planned_bytes = self._devices.budget_bytes
+        self._plan.note(functions=self._plan.plan.with_function(function).functions)
+        self._plan.install_layouts()
+        self._filled.adopted(self._plan.plan, function, self._planner.story(function))
+        self._report.first_plan = REMEMBERED
+        self._voice.say("this step was profiled before: training begins under its plan")
+        return True
+
+    def _profile_after_all(self) -> Phase:
+        """The remembered plan is not as foretold: the step is another one by now."""
+        fingerprint = self._planner.fingerprint
+        self._voice.note("the remembered plan needs another peak than foretold: it is made anew")
+        self._first.forget(fingerprint)
+        self._plan.forget_layouts()
+        self._plan.push(self._plan.plan.without_function(fingerprint))
+        self._planner = self._new_planner()
+        self._attempts = []
+        self._filled.withdrawn()
+        return Phase.WARM
+
+    def remember(self) -> None:
+        """Has a later training of the same find the plan, if it does as foretold."""
+        function = self._plan.function(self._planner.fingerprint)
+        profile = self._planner.profile
+        if function is None or profile is None or not self._attempts or self._devices.job:
+            return
+        if best(self._attempts).is_as_foretold and self._report.outcome == "swapped":
+            self._first.keep(profile, function, self.planned_bytes)
 
     def _has_gradients(self, record: dict[str, Any]) -> bool:
         graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
@@ -225,8 +279,11 @@ class PlanChoice:
             traces: The recordings, by device.
             lazy_s: What steps took under lazy swaps.
         """
-        self._lazy_s = list(lazy_s)
-        if not self._take_sections(traces[self._devices.device].main_graph()):
+        fingerprint = traces[self._devices.device].main_graph()
+        # Under a foretold plan, nobody knows what steps take without any.
+        is_lazy = fingerprint is None or not self._first.is_foretold(fingerprint)
+        self._lazy_s = list(lazy_s) if is_lazy else []
+        if not self._take_sections(fingerprint):
             return self._go_on_with(self._search.best)
         try:
             profile = self._planner.read(traces, self._plan.plan.min_bytes)
@@ -372,10 +429,12 @@ class PlanChoice:
 
     def _stay_with_bootstrap(self, why: str) -> Phase:
         self._report.outcome = "bootstrap"
+        foretold = self._first.is_foretold(self._planner.fingerprint)
         if self._attempts:
             self._adopt(best(self._attempts).function)
             return Phase.STEADY
-        if self._plan.function(self._planner.fingerprint) is not None:
+        if self._plan.function(self._planner.fingerprint) is not None or foretold:
+            self._first.decline(self._planner.fingerprint)
             self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
             self._filled.withdrawn()
         self._voice.warn(
@@ -419,6 +478,9 @@ class PlanChoice:
         if attempt.is_slower_than(self._lazy_s) and len(measured) < _DOUBTED_STEPS:
             return Phase.MEASURE  # it is measured on
         self._attempts.append(attempt)
+        remembered = self._report.first_plan == REMEMBERED and not self._planner.has_planned
+        if remembered and not attempt.is_as_foretold:
+            return self._profile_after_all()
         given = self._given is not None and self._planner.profile is None
         if not attempt.is_as_foretold and not given and len(self._attempts) <= _MAX_CORRECTIONS:
             self._planner.correct(attempt)
@@ -443,6 +505,7 @@ class PlanChoice:
             f"the plan was given up: with it, a step took {attempt.step_s:.3g} s, under lazy "
             f"swaps {lazy_s:.3g} s. Training goes on under those."
         )
+        self._first.decline(self._planner.fingerprint)
         plan = self._plan.plan.without_function(self._planner.fingerprint)
         self._plan.push(dataclasses.replace(plan, chooses=False))
         self.update_measured((), attempt)

@@ -36,8 +36,11 @@ class PlanSession:
         self._plan: SwapPlan | None = None
         self._describe = False
         self._label = ""
+        self._asks = ""
 
-    def push(self, plan: SwapPlan, describe: bool = False, label: str = "") -> str:
+    def push(
+        self, plan: SwapPlan, describe: bool = False, label: str = "", asks: str = ""
+    ) -> str:
         """Has every function that this thread calls from now on optimised under `plan`.
 
         A function that was optimised under the same text before runs as it was then.
@@ -46,6 +49,8 @@ class PlanSession:
             plan: The plan.
             describe: Whether the pass keeps descriptions of the graphs that it sees.
             label: Told apart by TensorFlow, of no meaning to the pass.
+            asks: Has the pass ask for plans of graphs without one, of which other ones are known
+                where this is another text.
 
         Returns:
             The text that the pass is given.
@@ -53,13 +58,14 @@ class PlanSession:
         self._plan = plan
         self._describe = describe
         self._label = label
+        self._asks = asks
         context = self._context_module.context()
         if not self.in_force():
             self._under = context.function_call_options
         options = context.config
         if context.soft_device_placement is not False:
             options.allow_soft_placement = True
-        text = with_plan(options, plan, describe, label)
+        text = with_plan(options, plan, describe, label, asks)
         self._pushed = self._context_module.FunctionCallOptions(config_proto=options)
         context.function_call_options = self._pushed
         return text
@@ -70,7 +76,7 @@ class PlanSession:
         if self._plan is None or self.in_force():
             return False
         if context.function_call_options is not self._under:
-            self.push(self._plan, self._describe, self._label)
+            self.push(self._plan, self._describe, self._label, self._asks)
             return True
         context.function_call_options = self._pushed
         return False
@@ -95,7 +101,9 @@ class PlanSession:
         return self._pushed is not None and context.function_call_options is self._pushed
 
 
-def with_plan(config: Any, plan: SwapPlan, describe: bool = False, label: str = "") -> str:
+def with_plan(
+    config: Any, plan: SwapPlan, describe: bool = False, label: str = "", asks: str = ""
+) -> str:
     """Puts a plan into a ``ConfigProto``, instead of one that is in it.
 
     Args:
@@ -103,6 +111,7 @@ def with_plan(config: Any, plan: SwapPlan, describe: bool = False, label: str = 
         plan: The plan.
         describe: Whether the pass keeps descriptions of the graphs that it sees.
         label: Told apart by TensorFlow, of no meaning to the pass.
+        asks: As of `PlanSession.push`.
 
     Returns:
         The text that the pass is given.
@@ -116,6 +125,9 @@ def with_plan(config: Any, plan: SwapPlan, describe: bool = False, label: str = 
     # Addresses are the allocator's business.
     functions = tuple(dataclasses.replace(f, layouts=()) for f in plan.functions)
     data = json.loads(dataclasses.replace(plan, functions=functions).to_json())
-    text = json.dumps({**data, "describe": describe, "label": label})
+    data |= {"describe": describe, "label": label}
+    if asks:
+        data["asks"] = asks
+    text = json.dumps(data)
     optimizer.parameter_map["plan"].s = text.encode()
     return text

@@ -12,15 +12,16 @@ from tfswap.least_budget import LeastBudgets, least_budgets, with_sections
 from tfswap.machine import Machine
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan
-from tfswap.planners.assignment import FarMemoryTooSmall
+from tfswap.planners.assignment import FarMemoryTooSmall, Place
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planners.lossy_choice import LossyChoice
 from tfswap.planners.portfolio import AUTO
 from tfswap.planning import Planned, placed_anew, plan_function
 from tfswap.profile import Profile, profile_step
 from tfswap.report.step_story import StepStory
+from tfswap.simulator import Swap
 from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
-from tfswap.tensor_swaps import tensor_swaps
+from tfswap.tensor_swaps import planned_swaps, tensor_swaps
 from tfswap.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
 from tfswap.training.attempt import Attempt
@@ -31,6 +32,8 @@ from tfswap.training.managed_devices import ManagedDevices
 # Until addresses are planned, memory is given out in chunks that are not always filled: plans leave
 # this part of the budget to that, where there is a plan that can.
 _SPARE = 0.025
+# Of a step that has not run, nobody knows what its ops work in, nor their order.
+_FORETOLD_SPARE, _FORETOLD_TO_FIT, _FORETOLD_POLICY = 0.1, 0.7, "greedy"
 # How much shorter other places must make a step.
 _WORTH_A_PUSH = 0.98
 
@@ -75,6 +78,7 @@ class StepPlanner:
         self._least: LeastBudgets | None = None
         self._others: dict[int, Profile] = {}  # what further devices do in the step
         self._plannings: list[Planned] = []
+        self._taken_up: tuple[FunctionPlan, tuple[Swap, ...], dict[str, Place]] | None = None
         self._measured_to_simulated = 1.0
         self.machine: Machine = devices.machine()  # within the budget
         self.fingerprint = ""
@@ -122,6 +126,51 @@ class StepPlanner:
         if self._devices.shared is not None:
             self._devices.shared.profiled(self, self.profile.timeline, self._least_bytes())
         return self.profile
+
+    def take_up(
+        self, profile: Profile, graph: StepGraph, function: FunctionPlan | None
+    ) -> FunctionPlan:
+        """Takes a step that was recorded in an earlier training.
+
+        Args:
+            profile: Its profile.
+            graph: Its graph, as it is now.
+            function: A plan that was made of it; None: one is made.
+
+        Returns:
+            The plan.
+
+        Raises:
+            BudgetTooSmall, FarMemoryTooSmall: As `plan`.
+            ValueError: The plan is of another step.
+        """
+        self._graph, self.fingerprint, self.profile = graph, profile.fingerprint, profile
+        self._least = least_budgets(profile.timeline, self.machine, profile.section_floors)
+        if function is None:
+            return self.plan().function
+        if not function.recomputes:  # with clones, the pass sees whether they can be made
+            self._taken_up = (function, *planned_swaps(profile, function))
+        return function
+
+    def foretell(self, profile: Profile, graph: StepGraph) -> FunctionPlan | None:
+        """Plans a step that nobody has run, until there is a recording of it.
+
+        Args:
+            profile: As the op cost model has it.
+            graph: Its graph.
+
+        Returns:
+            The plan; None: it seems to fit.
+
+        Raises:
+            BudgetTooSmall, FarMemoryTooSmall: As `plan`.
+        """
+        self._graph, self.fingerprint = graph, profile.fingerprint
+        budget_bytes = self._devices.budget_bytes
+        if profile.unswapped_peak_bytes <= _FORETOLD_TO_FIT * budget_bytes:
+            return None
+        budget_bytes = int((1 - _FORETOLD_SPARE) * budget_bytes)
+        return self._planned(budget_bytes, _FORETOLD_POLICY, profile).function
 
     def _least_bytes(self) -> int:
         """What the step can run in, with sections if their number is not given."""
@@ -285,8 +334,9 @@ class StepPlanner:
         budget_bytes = self._devices.budget_bytes
         planned = self._behind(function)
         if planned is None:
-            timeline, links = self.profile.timeline, (self.machine,)
-            return StepStory(timeline, (), {}, self.machine, links, budget_bytes)
+            swaps, places = self._swaps_taken_up(function)
+            timeline, links = self.profile.timeline, self._devices.far_memory(self.machine).links
+            return StepStory(timeline, swaps, places, self.machine, tuple(links), budget_bytes)
         return StepStory(
             planned.profile.timeline,
             planned.assignment.swaps,
@@ -296,6 +346,13 @@ class StepPlanner:
             budget_bytes,
             planned.decision.policy,
         )
+
+    def _swaps_taken_up(
+        self, function: FunctionPlan
+    ) -> tuple[tuple[Swap, ...], dict[str, Place]]:
+        if self._taken_up is None or self._taken_up[0].swaps != function.swaps:
+            return (), {}
+        return self._taken_up[1], self._taken_up[2]
 
     def _behind(self, function: FunctionPlan) -> Planned | None:
         known = (function.swaps, function.recomputes)

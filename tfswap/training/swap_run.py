@@ -163,6 +163,10 @@ class SwapRun:
         if self._phase is Phase.FIRST:
             self._choice.expect_batch(examples)
 
+    def foretell_batch(self, examples: int) -> None:
+        """Says before the first step how many examples batches seem to have."""
+        self._choice.foretell_batch(examples)
+
     def leave_whole(self) -> None:
         """Says before the first step that batches cannot be cut."""
         self._choice.leave_whole()
@@ -191,6 +195,8 @@ class SwapRun:
         if self.trains and not self._phase.is_settled and self.report.outcome != "fits":
             self._voice.note("training ended before the plan was settled")
         self._choice.update_measured(self._measured)
+        if self._phase.is_settled:
+            self._choice.remember()
         self._devices.check_codecs(wait=True)
         problem = self._devices.file_problem()
         if problem:
@@ -408,6 +414,7 @@ class SwapRun:
             self._measured = []
         if self._phase is Phase.LAYOUT and self._addresses.are_settled():
             self._phase = Phase.STEADY
+            self._choice.remember()
 
     # What people see.
 

@@ -21,7 +21,7 @@ namespace {
 
 // How long nothing at all may happen before a waiting allocation is given up: between two kernels
 // an executor thread is busy without one, so "no kernel runs" alone is no proof.
-constexpr auto kPatience = std::chrono::milliseconds(100);
+constexpr auto kPatience = std::chrono::milliseconds(200);
 constexpr auto kPatienceWhileBusy = std::chrono::seconds(60);
 // How long a swap-in lets kernels that wait for memory go first: what they need is needed now.
 constexpr auto kDeference = std::chrono::milliseconds(20);
@@ -353,7 +353,8 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   const Account* refusing = &Refusing(*refusal, request.own);
   int64_t seen_releases = refusing->releases.load();
   auto last_release = std::chrono::steady_clock::now();
-  auto last_sign_of_life = last_release;
+  auto last_look = last_release;
+  std::chrono::steady_clock::duration lifeless{0};
   for (;;) {
     const bool quiet = std::chrono::steady_clock::now() - last_release > kDeference;
     if ((quiet || !MustDefer()) && (ptr = Obtain(request, refusal)) != nullptr) break;
@@ -382,12 +383,16 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const bool released = refusing->releases.load() != seen_releases;
     if (released) {
       seen_releases = refusing->releases.load();
-      last_release = last_sign_of_life = now;
+      last_release = now;
     }
     // A kernel that waits for memory frees none, so only the others count as life.
     const bool others_run = refusing->running.load() > refusing->waiting_kernels.load();
-    if (leaving > 0 || reclaimed > 0 || copying_in || others_run) last_sign_of_life = now;
-    if (now - last_sign_of_life > kPatience || now - last_release > kPatienceWhileBusy) break;
+    // On a crowded machine, a thread that could free some may not get a core for long, and neither
+    // does this one: what a nap took longer than it should have does not count.
+    lifeless += std::min<std::chrono::steady_clock::duration>(now - last_look, 2 * kNap);
+    last_look = now;
+    if (released || leaving > 0 || reclaimed > 0 || copying_in || others_run) lifeless = {};
+    if (lifeless > kPatience || now - last_release > kPatienceWhileBusy) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
     if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kNap);

@@ -85,10 +85,24 @@ absl::StatusOr<GraphDef> Optimized(GraphDef graph, const std::vector<std::string
   return optimized;
 }
 
-absl::StatusOr<std::string> Costs(const GraphDef& graph, const GraphIndex& index,
-                                  const DeviceSpeed& speed) {
+// Has iterators say how many examples their batches have, where they leave it open.
+void SetExamples(int64_t examples, GraphDef* graph) {
+  for (NodeDef& node : *graph->mutable_node()) {
+    if (node.op() != "IteratorGetNext" || node.attr().count("output_shapes") == 0) continue;
+    for (auto& shape :
+         *(*node.mutable_attr())["output_shapes"].mutable_list()->mutable_shape()) {
+      if (shape.dim_size() > 0 && shape.dim(0).size() < 0) shape.mutable_dim(0)->set_size(examples);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> OpCosts(const GraphDef& graph, const GraphIndex& index,
+                                    const DeviceSpeed& speed, int64_t examples) {
   GrapplerItem item;
   item.graph = graph;
+  if (examples > 0) SetExamples(examples, &item.graph);
   GraphProperties properties(item);
   absl::Status status = properties.InferStatically(/*assume_valid_feeds=*/true,
                                                    /*aggressive_shape_inference=*/true,
@@ -101,23 +115,25 @@ absl::StatusOr<std::string> Costs(const GraphDef& graph, const GraphIndex& index
   std::string text;
   for (int n = 0; n < index.size(); ++n) {
     const NodeDef& node = index.node(n);
+    const auto& inputs = properties.GetInputProperties(node.name());
     const auto& outputs = properties.GetOutputProperties(node.name());
+    // The estimator takes for granted that there is something of each input.
+    const bool known = inputs.size() == index.inputs(n).size();
     tensorflow::grappler::OpContext op;
     op.name = node.name();
     op.op_info = tensorflow::grappler::BuildOpInfoWithoutDevice(
-        node, nodes, properties.GetInputProperties(node.name()));
+        node, nodes, inputs);
     op.op_info.set_op(KnownAs(node.op()));
     for (const auto& output : outputs) *op.op_info.add_outputs() = output;
     op.op_info.mutable_device()->set_type("GPU");
     const Estimator& estimator = index.IsMilestone(n) ? products : others;
-    absl::StrAppend(&text, node.name(), "\t", estimator.PredictCosts(op).execution_time.count());
+    const int64_t duration_ns = known ? estimator.PredictCosts(op).execution_time.count() : 0;
+    absl::StrAppend(&text, node.name(), "\t", duration_ns);
     for (const auto& output : outputs) absl::StrAppend(&text, "\t", TensorBytes(output));
     text += '\n';
   }
   return text;
 }
-
-}  // namespace
 
 absl::StatusOr<std::string> EstimateStep(GraphDef graph, const std::vector<std::string>& kept,
                                          const DeviceSpeed& speed) {
@@ -130,7 +146,7 @@ absl::StatusOr<std::string> EstimateStep(GraphDef graph, const std::vector<std::
   const GraphDef ordered = WithEdges(*as_given, *optimized, LateBroadcasts(*as_given));
   absl::StatusOr<GraphIndex> index = GraphIndex::Build(ordered, functions);
   if (!index.ok()) return index.status();
-  absl::StatusOr<std::string> text = Costs(ordered, *index, speed);
+  absl::StatusOr<std::string> text = OpCosts(ordered, *index, speed);
   if (!text.ok()) return text.status();
   absl::StrAppend(&*text, "\n", Describe(*index));
   for (const auto& [before, after] : Delays(*index)) {

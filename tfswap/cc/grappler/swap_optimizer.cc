@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <set>
 #include <unordered_set>
 
@@ -14,7 +15,9 @@
 #include "grappler/graph_index.h"
 #include "grappler/large_constants.h"
 #include "grappler/order_edges.h"
+#include "grappler/op_costs.h"
 #include "grappler/pass_log.h"
+#include "grappler/plan_desk.h"
 #include "grappler/recomputes.h"
 #include "grappler/rewriter.h"
 #include "grappler/section_choice.h"
@@ -94,6 +97,13 @@ int64_t RoomBytes(const GraphDef& graph) {
     room_bytes = std::min(room_bytes, std::max(free_bytes, int64_t{0}));
   }
   return room_bytes;
+}
+
+bool HasGradients(const GraphIndex& index) {
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.IsBackward(n)) return true;
+  }
+  return false;
 }
 
 // Whether it has a backward part, or gives variables new values.
@@ -227,40 +237,108 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return nullptr;
   }
 
+  // A graph under the order edges that lower its peak without any traffic.
+  struct Ordering {
+    GraphDef graph;  // with the late broadcasts in it
+    GraphIndex index;
+    Edges late_broadcasts, delays, keep_ups, chain;
+  };
+
+  absl::StatusOr<std::unique_ptr<Ordering>> Ordered(
+      const GraphDef& graph, const GraphIndex& index,
+      const tensorflow::FunctionLibraryDefinition& functions) const {
+    auto ordering = std::make_unique<Ordering>();  // the index points into the graph
+    ordering->late_broadcasts = LateBroadcasts(index);
+    ordering->graph = WithEdges(index, graph, ordering->late_broadcasts);
+    absl::StatusOr<GraphIndex> ordered = GraphIndex::Build(ordering->graph, functions);
+    if (!ordered.ok()) return ordered.status();
+    ordering->index = *std::move(ordered);
+    ordering->delays = Delays(ordering->index);
+    // Where nothing is trained, whoever calls may have weights leave without a word in the plan.
+    if (plan_->stream_weights || !Trains(ordering->index)) {
+      for (const Edges& edges : {LateReads(ordering->index), UpdatesInTurn(ordering->index)}) {
+        ordering->delays.insert(ordering->delays.end(), edges.begin(), edges.end());
+      }
+    }
+    ordering->keep_ups = KeepUps(ordering->index);
+    ordering->chain = Chain(ordering->index, ordering->delays);
+    return ordering;
+  }
+
+  static std::string Described(const Ordering& ordering) {
+    std::string description = Describe(ordering.index);
+    AddEdges("#broadcast", ordering.late_broadcasts, &description);
+    AddEdges("#delay", ordering.delays, &description);
+    AddEdges("#keepup", ordering.keep_ups, &description);
+    AddEdges("#chain", ordering.chain, &description);
+    return description;
+  }
+
+  // A plan from outside of a graph that has none; without functions if there is none.
+  PlanSpec Asked(const GraphDef& graph, const PassRecord& record) const {
+    DeskTerms terms;
+    if (!plan_->asks || !DeskIsOpen(plan_->label, &terms)) return {};
+    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                          graph.library());
+    const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
+    if (!index.ok() || !HasGradients(*index)) return {};
+    const absl::StatusOr<std::unique_ptr<Ordering>> made = Ordered(graph, *index, functions);
+    if (!made.ok()) return {};
+    const Ordering* ordering = made->get();
+    PlanQuestion question;
+    question.label = plan_->label;
+    question.fingerprint = record.fingerprint;
+    question.portable = record.portable;
+    question.description = Described(*ordering);
+    question.examples = terms.examples;
+    if (terms.speed.bytes_per_s > 0) {
+      absl::StatusOr<std::string> costs =
+          OpCosts(ordering->graph, ordering->index, terms.speed, terms.examples);
+      if (costs.ok()) question.costs = *std::move(costs);
+    }
+    const std::string answer = AskDesk(std::move(question), terms.patience_s);
+    absl::StatusOr<PlanSpec> plan = ParsePlan(answer);
+    if (answer.empty() || !plan.ok() || plan->functions.size() != 1) return {};
+    if (plan->functions.front().fingerprint != record.fingerprint) return {};
+    return *std::move(plan);
+  }
+
   absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) {
     if (!plan_.ok()) return plan_.status();
+    const FunctionSpec* entry = Entry(record->fingerprint);
+    const PlanSpec asked = entry == nullptr ? Asked(given, *record) : PlanSpec();
+    if (!asked.functions.empty()) {
+      PassRecord with_plan = *record;
+      absl::StatusOr<GraphDef> result = Rewritten(given, &asked.functions.front(), &with_plan);
+      if (result.ok()) {
+        *record = std::move(with_plan);
+        return result;
+      }
+      LOG(WARNING) << "tfswap: " << record->function << " goes by lazy swaps, since the plan made "
+                   << "before its first step cannot be applied: " << result.status().message();
+    }
+    return Rewritten(given, entry, record);
+  }
+
+  // The graph as its entry says; null: by lazy swaps, if those without one have any.
+  absl::StatusOr<GraphDef> Rewritten(const GraphDef& given, const FunctionSpec* entry,
+                                     PassRecord* record) const {
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           given.library());
-    const FunctionSpec* entry = Entry(record->fingerprint);
     absl::StatusOr<GraphDef> recomputing = given;
     if (entry != nullptr) recomputing = WithRecomputes(given, functions, entry->recomputes);
     if (!recomputing.ok()) return recomputing.status();
     const GraphDef& graph = *recomputing;
     absl::StatusOr<GraphIndex> as_given = GraphIndex::Build(graph, functions);
     if (!as_given.ok()) return as_given.status();
-    const Edges late_broadcasts = LateBroadcasts(*as_given);
-    const GraphDef ordered = WithEdges(*as_given, graph, late_broadcasts);
-    absl::StatusOr<GraphIndex> index = GraphIndex::Build(ordered, functions);
-    if (!index.ok()) return index.status();
-    Edges delays = Delays(*index);
-    // Where nothing is trained, whoever calls may have weights leave without a word in the plan.
-    if (plan_->stream_weights || !Trains(*index)) {
-      for (const Edges& edges : {LateReads(*index), UpdatesInTurn(*index)}) {
-        delays.insert(delays.end(), edges.begin(), edges.end());
-      }
-    }
-    const Edges keep_ups = KeepUps(*index);
-    const Edges chain = Chain(*index, delays);
+    const absl::StatusOr<std::unique_ptr<Ordering>> made = Ordered(graph, *as_given, functions);
+    if (!made.ok()) return made.status();
+    const Ordering* ordering = made->get();
     if (plan_->describe) {
-      for (int n = 0; n < index->size(); ++n) {
-        record->trains = record->trains || index->IsBackward(n);
-      }
-      record->description = Describe(*index);
-      AddEdges("#broadcast", late_broadcasts, &record->description);
-      AddEdges("#delay", delays, &record->description);
-      AddEdges("#keepup", keep_ups, &record->description);
-      AddEdges("#chain", chain, &record->description);
+      record->trains = record->trains || HasGradients(ordering->index);
+      record->description = Described(*ordering);
     }
+    const int64_t min_bytes = MinBytes(record->sections);
     if (entry != nullptr) {
       const bool changes = !entry->swaps.empty() || !entry->recomputes.empty();
       record->outcome = changes ? "planned" : "left";
@@ -268,20 +346,21 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       // A step without swaps is TensorFlow's own, but for the order that its addresses need.
       if (!changes && !entry->reserve) return Rewrite(graph, *as_given, {}, entry->order, 0);
       std::vector<SwapSpec> swaps = entry->swaps;
-      if (entry->reserve) AddReserve(Bootstrap(*index), &swaps);
-      return Rewrite(ordered, *index, swaps, entry->order, MinBytes(record->sections));
+      if (entry->reserve) AddReserve(Bootstrap(ordering->index), &swaps);
+      return Rewrite(ordering->graph, ordering->index, swaps, entry->order, min_bytes);
     }
     if (plan_->unmatched == Unmatched::kLeave) {
       record->outcome = "left";
       return graph;
     }
-    const std::vector<SwapSpec> swaps = Bootstrap(*index);
+    const std::vector<SwapSpec> swaps = Bootstrap(ordering->index);
     record->outcome = "bootstrapped";
     record->swaps = swaps.size();
-    Edges order = delays;
-    order.insert(order.end(), keep_ups.begin(), keep_ups.end());
-    order.insert(order.end(), chain.begin(), chain.end());
-    return Rewrite(ordered, *index, swaps, order, MinBytes(record->sections));
+    Edges order = ordering->delays;
+    for (const Edges& edges : {ordering->keep_ups, ordering->chain}) {
+      order.insert(order.end(), edges.begin(), edges.end());
+    }
+    return Rewrite(ordering->graph, ordering->index, swaps, order, min_bytes);
   }
 
   absl::StatusOr<PlanSpec> plan_;

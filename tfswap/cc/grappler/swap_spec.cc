@@ -84,6 +84,7 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
       Text(object, "unmatched") == "bootstrap" ? Unmatched::kBootstrap : Unmatched::kLeave;
   plan.min_bytes = Number(object, "min_bytes", plan.min_bytes);
   plan.describe = Truth(object, "describe");
+  plan.asks = Field(object, "asks") != nullptr;
   plan.label = Text(object, "label");
   plan.sections = Number(object, "sections", plan.sections);
   plan.batch = Number(object, "batch", plan.batch);

@@ -60,6 +60,7 @@ struct PlanSpec {
   Unmatched unmatched = Unmatched::kLeave;  // what happens to graphs without an entry
   int64_t min_bytes = 1 << 20;              // smaller tensors pass by reference
   bool describe = false;                    // keep descriptions of the graphs seen
+  bool asks = false;                        // for plans of graphs that train and have no entry
   std::string label;                        // of the training, by which its ops are known
   int64_t sections = 1;                     // of the batch that ops work on, one after the other
   // Examples of the batch that is cut into so many; 0: whatever it has.

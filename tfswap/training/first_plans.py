@@ -1,0 +1,295 @@
+"""FirstPlans: plans of graphs that have not run yet in a training, remembered or foretold.
+
+::
+
+    pass meets a graph without a plan ─▶ remembered on disk? ──▶ the plan, or one made of the profile
+                                              │ no
+                                              ▼
+                                         op cost model ─▶ a timeline ─▶ a plan until it is profiled
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tfswap.cost_model.model_timeline import met_profile
+from tfswap.cost_model.op_costs import step_costs
+from tfswap.gpus import FIRST_GPU
+from tfswap.grappler.graph import StepGraph
+from tfswap.machine import Device, cores, host_device, processor
+from tfswap.machines import load_machines
+from tfswap.ops import library
+from tfswap.ops.library import Library
+from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.plan_memory import PlanMemory, Remembered, context_of, parse_folder
+from tfswap.planners.assignment import FarMemoryTooSmall
+from tfswap.planners.decision import BudgetTooSmall
+from tfswap.profile import Profile, kept_activations
+from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
+from tfswap.training import plan_desk
+from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.pass_session import PassSession
+from tfswap.training.plan_desk import Question
+from tfswap.training.step_planner import StepPlanner
+from tfswap.training.voice import Voice
+
+# Of the ops of a step that is to be foretold, so many may make something of unknown size.
+_MOST_UNKNOWN = 0.05
+# Of options that plans hang on.
+_OF_PLANS = ("policy", "codec", "slab", "stream_weights", "workspace_limit")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A plan that a graph got before it ran, with what it was made of."""
+
+    planner: StepPlanner
+    function: FunctionPlan
+    is_remembered: bool
+
+
+class FirstPlans:
+    """Answers the pass for one training.
+
+    Args:
+        lib: The library.
+        options: Of the training.
+        devices: Of the training.
+        session: Whose graphs ask.
+        new_planner: Makes a planner of a step.
+        voice: Says things.
+    """
+
+    def __init__(
+        self,
+        lib: Library,
+        options: SwapOptions,
+        devices: ManagedDevices,
+        session: PassSession,
+        new_planner: Callable[[], StepPlanner],
+        voice: Voice,
+    ) -> None:
+        self._library = lib
+        self._options = options
+        self._devices = devices
+        self._session = session
+        self._new_planner = new_planner
+        self._voice = voice
+        folder = parse_folder(options.plan_cache)
+        self._folder: Path | None = folder
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}  # by fingerprint
+        self._declined: set[str] = set()
+        self._kept: dict[str, FunctionPlan] = {}
+
+    @property
+    def _are_wanted(self) -> bool:
+        """Not where the pass chooses sections, rates fall or several devices have one graph."""
+        options = self._options
+        given = options.plan is not None
+        several = len(self._devices.numbers) > 1
+        return not (given or options.lossy or several or options.sections == AUTO_SECTIONS)
+
+    def begin(self) -> None:
+        """Before the first push: graphs without a plan ask for one from then on."""
+        if self._are_wanted:
+            self._session.ask(plan_desk.of_process(self._library), self._answer, self._speed())
+
+    def expect_batch(self, examples: int) -> None:
+        """Says how many examples batches have, where graphs leave it open."""
+        self._session.expect_batch(examples)
+
+    def end(self) -> None:
+        """They ask no more; harmless when called again."""
+        self._session.ask_no_more()
+
+    def remembered(self, fingerprint: str) -> tuple[StepPlanner, FunctionPlan] | None:
+        """The remembered plan that a graph got before it ran, if it is one."""
+        with self._lock:
+            known = self._known.get(fingerprint)
+        return (known.planner, known.function) if known and known.is_remembered else None
+
+    def is_foretold(self, fingerprint: str) -> bool:
+        """Whether a graph got a plan before it ran that was made of nothing but itself."""
+        with self._lock:
+            known = self._known.get(fingerprint)
+        return known is not None and not known.is_remembered
+
+    def decline(self, fingerprint: str) -> None:
+        """A graph is to go by lazy swaps where the plan that is pushed has no entry for it."""
+        with self._lock:
+            self._known.pop(fingerprint, None)
+            self._declined.add(fingerprint)
+        self._session.ask_otherwise()
+
+    def forget(self, fingerprint: str) -> None:
+        """Likewise, and a later training is not to find what there was."""
+        self.decline(fingerprint)
+        memory = self._memory()
+        if memory is not None:
+            memory.forget(fingerprint)
+
+    def keep(self, profile: Profile, function: FunctionPlan, budget_bytes: int) -> None:
+        """Remembers a plan that was measured to be as foretold.
+
+        Args:
+            profile: Of its step.
+            function: The plan.
+            budget_bytes: That it was made for.
+        """
+        memory = self._memory()
+        if memory is None or not self._are_wanted or not (function.swaps or function.recomputes):
+            return
+        if self._kept.get(function.fingerprint) == function:
+            return
+        self._kept[function.fingerprint] = function
+        try:
+            memory.keep(profile, function, budget_bytes, self._devices.machine())
+        except (OSError, ValueError) as error:
+            self._voice.note(f"this plan is not remembered: {error}")
+
+    def _memory(self) -> PlanMemory | None:
+        if self._folder is None:
+            return None
+        return PlanMemory(self._folder, self._context(), self._options.plan_cache_limit)
+
+    def _context(self) -> str:
+        from tensorflow import config
+
+        from tfswap import __version__
+
+        options = {name: getattr(self._options, name) for name in _OF_PLANS}
+        threads = config.threading
+        return context_of(
+            {
+                **options,
+                "file": self._options.spill_dir is not None,
+                "tfswap": __version__,
+                "tensorflow": library.tensorflow_version(),
+                "device": self._device_name(),
+                "cores": cores(),
+                "inter_op": threads.get_inter_op_parallelism_threads(),
+                "intra_op": threads.get_intra_op_parallelism_threads(),
+            }
+        )
+
+    def _device_name(self) -> str:
+        if not self._devices.on_cpu:
+            return _card_details(self._devices.device).get("device_name", "GPU")
+        return processor()
+
+    def _device(self) -> Device | None:
+        """What the planned device reaches; None: nobody knows."""
+        if self._devices.on_cpu:
+            return host_device()
+        details = _card_details(self._devices.device)
+        return card_like(details.get("device_name", ""), details.get("compute_capability"))
+
+    def _speed(self) -> tuple[float, float, float]:
+        device = self._device()
+        if device is None:
+            return (0.0, 0.0, 0.0)
+        products_per_s = device.product_ops_per_s * device.efficiency
+        return (device.ops_per_s, products_per_s, device.bytes_per_s)
+
+    # In the desk's thread.
+
+    def _answer(self, question: Question) -> SwapPlan | None:
+        fingerprint = question.fingerprint
+        with self._lock:
+            known = self._known.get(fingerprint)
+            if fingerprint in self._declined:
+                return None
+        if known is None:
+            try:
+                known = self._remembered(question) or self._foretold(question)
+            except Exception as error:  # lazy swaps do without: no reason to end a training
+                self._voice.note(
+                    f"there is no plan for the first step ({type(error).__name__}: {error}): it "
+                    "goes by lazy swaps"
+                )
+        if known is None:
+            return None
+        with self._lock:
+            self._known[fingerprint] = known
+        return SwapPlan(functions=(dataclasses.replace(known.function, layouts=()),))
+
+    def _remembered(self, question: Question) -> _Known | None:
+        memory = self._memory()
+        if memory is None:
+            return None
+        budget_bytes = self._devices.budget_bytes
+        found = memory.find(question.fingerprint, budget_bytes, self._devices.machine())
+        if found is None:
+            return None
+        try:
+            return self._planned_from(found, StepGraph.parse(question.description))
+        except (BudgetTooSmall, FarMemoryTooSmall):
+            return None
+        except (ValueError, KeyError):
+            memory.forget(question.fingerprint)  # it is of another graph after all
+            return None
+
+    def _planned_from(self, found: Remembered, graph: StepGraph) -> _Known | None:
+        profile = found.profile
+        activations = kept_activations(profile.timeline.absences, graph)
+        profile = dataclasses.replace(profile, activations=activations)
+        planner = self._new_planner()
+        function = planner.take_up(profile, graph, found.function)
+        if not (function.swaps or function.recomputes):
+            return None  # it fits; what does not is seen by lazy swaps
+        return _Known(planner, function, is_remembered=True)
+
+    def _foretold(self, question: Question) -> _Known | None:
+        device = self._device()
+        if not question.costs or device is None:
+            return None
+        try:
+            costs = step_costs(question.costs, question.description, _MOST_UNKNOWN)
+        except ValueError:
+            return None  # loops, sizes that hang on values
+        profile = met_profile(
+            costs,
+            question.fingerprint,
+            self._devices.resident_bytes(),
+            device,
+            self._session.min_bytes,
+        )
+        planner = self._new_planner()
+        try:
+            function = planner.foretell(profile, costs.graph)
+        except (BudgetTooSmall, FarMemoryTooSmall):
+            return None
+        return None if function is None else _Known(planner, function, is_remembered=False)
+
+
+def card_like(name: str, capability: tuple[int, int] | None) -> Device | None:
+    """The fastest known card of that name, or of that architecture; None if there is none.
+
+    Args:
+        name: "NVIDIA H100 80GB HBM3", say.
+        capability: Of CUDA: (9, 0).
+    """
+    by_name = {key: each.device for key, each in load_machines().items() if each.device}
+    words = set(name.lower().replace("-", " ").split())
+    for key, device in by_name.items():
+        if set(key.split("-")) <= words:
+            return device
+    generations = {"p100": 6, "v100": 7, "a100": 8, "h100": 9}
+    for key, generation in generations.items():
+        if capability is not None and capability[0] == generation:
+            return by_name.get(key)
+    return None
+
+
+def _card_details(device: int) -> dict[str, object]:
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    number = device - FIRST_GPU
+    if not 0 <= number < len(gpus):
+        return {}
+    return dict(tf.config.experimental.get_device_details(gpus[number]))
