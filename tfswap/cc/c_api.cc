@@ -464,6 +464,10 @@ char* tfswap_describe(const char* fingerprint) {
   return Copied(tfswap::DescriptionOf(fingerprint));
 }
 
+char* tfswap_describe_under_plan(const char* fingerprint, const char* label) {
+  return Copied(tfswap::DescriptionUnderPlan(fingerprint, label));
+}
+
 void tfswap_clear_pass_records() { tfswap::ClearPassRecords(); }
 
 // Costs of a training step's graph (grappler/op_costs.h), or a line that begins with "#error".

@@ -56,6 +56,11 @@ class PassSession:
             _labels[key] = self._label
         self.push(plan)
 
+    @property
+    def label(self) -> str:
+        """The model's: the pass says what it did under it."""
+        return self._label
+
     def belongs_to(self, job: int) -> None:
         """Has the ops of its graphs be a job's: see `Library.set_label`."""
         self.job = job

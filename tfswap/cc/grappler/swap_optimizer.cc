@@ -138,16 +138,19 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record.fingerprint = Fingerprint(graph);
     record.portable = PortableFingerprint(graph);
     absl::StatusOr<GraphDef> result = Run(graph, &record);
+    if (!result.ok()) {
+      const std::string reason(result.status().message());
+      LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs as if "
+                   << "it were not in it: " << reason;
+      result = RunWithoutEntry(graph, &record);
+      if (!result.ok()) record.swaps = 0;
+      record.outcome = "refused";
+      record.reason = reason;
+    }
     if (record.trains) AddFloors(item, &record);
     if (result.ok()) {
       *optimized = *std::move(result);
       Mark(record.fingerprint, optimized);
-    } else {
-      record.outcome = "refused";
-      record.swaps = 0;
-      record.reason = std::string(result.status().message());
-      LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs as if "
-                   << "there were none: " << record.reason;
     }
     Label(record.label, optimized);
     LogPass(std::move(record));
@@ -227,39 +230,97 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return nullptr;
   }
 
-  absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) {
-    if (!plan_.ok()) return plan_.status();
-    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
-                                                          given.library());
-    const FunctionSpec* entry = Entry(record->fingerprint);
-    absl::StatusOr<GraphDef> recomputing = given;
-    if (entry != nullptr) recomputing = WithRecomputes(given, functions, entry->recomputes);
-    if (!recomputing.ok()) return recomputing.status();
-    const GraphDef& graph = *recomputing;
+  // Edges that lower the peak whatever is swapped.
+  struct OrderEdges {
+    Edges late_broadcasts;
+    Edges delays;
+    Edges keep_ups;
+    Edges chain;
+  };
+
+  OrderEdges OrderOf(const GraphIndex& index, Edges late_broadcasts) const {
+    OrderEdges order;
+    order.late_broadcasts = std::move(late_broadcasts);
+    order.delays = Delays(index);
+    // Where nothing is trained, whoever calls may have weights leave without a word in the plan.
+    if (plan_->stream_weights || !Trains(index)) {
+      for (const Edges& edges : {LateReads(index), UpdatesInTurn(index)}) {
+        order.delays.insert(order.delays.end(), edges.begin(), edges.end());
+      }
+    }
+    order.keep_ups = KeepUps(index);
+    order.chain = Chain(index, order.delays);
+    return order;
+  }
+
+  static std::string Description(const GraphIndex& index, const OrderEdges& order) {
+    std::string description = Describe(index);
+    AddEdges("#broadcast", order.late_broadcasts, &description);
+    AddEdges("#delay", order.delays, &description);
+    AddEdges("#keepup", order.keep_ups, &description);
+    AddEdges("#chain", order.chain, &description);
+    return description;
+  }
+
+  absl::StatusOr<std::string> DescriptionOf(
+      const GraphDef& graph, const tensorflow::FunctionLibraryDefinition& functions) const {
     absl::StatusOr<GraphIndex> as_given = GraphIndex::Build(graph, functions);
     if (!as_given.ok()) return as_given.status();
-    const Edges late_broadcasts = LateBroadcasts(*as_given);
+    Edges late_broadcasts = LateBroadcasts(*as_given);
     const GraphDef ordered = WithEdges(*as_given, graph, late_broadcasts);
     absl::StatusOr<GraphIndex> index = GraphIndex::Build(ordered, functions);
     if (!index.ok()) return index.status();
-    Edges delays = Delays(*index);
-    // Where nothing is trained, whoever calls may have weights leave without a word in the plan.
-    if (plan_->stream_weights || !Trains(*index)) {
-      for (const Edges& edges : {LateReads(*index), UpdatesInTurn(*index)}) {
-        delays.insert(delays.end(), edges.begin(), edges.end());
-      }
+    return Description(*index, OrderOf(*index, std::move(late_broadcasts)));
+  }
+
+  absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) const {
+    if (!plan_.ok()) return plan_.status();
+    const FunctionSpec* entry = Entry(record->fingerprint);
+    if (entry == nullptr || entry->recomputes.empty()) {
+      return Execute(entry, given, record, &record->description);
     }
-    const Edges keep_ups = KeepUps(*index);
-    const Edges chain = Chain(*index, delays);
+    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                          given.library());
+    if (plan_->describe) {
+      absl::StatusOr<std::string> description = DescriptionOf(given, functions);
+      if (!description.ok()) return description.status();
+      record->description = *std::move(description);
+    }
+    const absl::StatusOr<GraphDef> recomputing =
+        WithRecomputes(given, functions, entry->recomputes);
+    if (!recomputing.ok()) return recomputing.status();
+    return Execute(entry, *recomputing, record, &record->planned_description);
+  }
+
+  // For a graph whose entry was refused: what it would be without one. Its steps may have to keep a
+  // budget all the same.
+  absl::StatusOr<GraphDef> RunWithoutEntry(const GraphDef& graph, PassRecord* record) const {
+    record->planned_description.clear();
+    if (!plan_.ok()) return plan_.status();
+    if (plan_->unmatched == Unmatched::kLeave) {
+      return absl::NotFoundError("the plan leaves graphs without an entry alone");
+    }
+    return Execute(nullptr, graph, record, &record->description);
+  }
+
+  // Does what an entry says of a graph, in which clones of ops are already, or (null) what the plan
+  // says of graphs without one.
+  absl::StatusOr<GraphDef> Execute(const FunctionSpec* entry, const GraphDef& graph,
+                                   PassRecord* record, std::string* description) const {
+    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                          graph.library());
+    absl::StatusOr<GraphIndex> as_given = GraphIndex::Build(graph, functions);
+    if (!as_given.ok()) return as_given.status();
+    Edges late_broadcasts = LateBroadcasts(*as_given);
+    const GraphDef ordered = WithEdges(*as_given, graph, late_broadcasts);
+    absl::StatusOr<GraphIndex> index = GraphIndex::Build(ordered, functions);
+    if (!index.ok()) return index.status();
+    const OrderEdges edges = OrderOf(*index, std::move(late_broadcasts));
     if (plan_->describe) {
       for (int n = 0; n < index->size(); ++n) {
         record->trains = record->trains || index->IsBackward(n);
       }
-      record->description = Describe(*index);
-      AddEdges("#broadcast", late_broadcasts, &record->description);
-      AddEdges("#delay", delays, &record->description);
-      AddEdges("#keepup", keep_ups, &record->description);
-      AddEdges("#chain", chain, &record->description);
+      *description = Description(*index, edges);
     }
     if (entry != nullptr) {
       const bool changes = !entry->swaps.empty() || !entry->recomputes.empty();
@@ -278,9 +339,9 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const std::vector<SwapSpec> swaps = Bootstrap(*index);
     record->outcome = "bootstrapped";
     record->swaps = swaps.size();
-    Edges order = delays;
-    order.insert(order.end(), keep_ups.begin(), keep_ups.end());
-    order.insert(order.end(), chain.begin(), chain.end());
+    Edges order = edges.delays;
+    order.insert(order.end(), edges.keep_ups.begin(), edges.keep_ups.end());
+    order.insert(order.end(), edges.chain.begin(), edges.chain.end());
     return Rewrite(ordered, *index, swaps, order, MinBytes(record->sections));
   }
 
