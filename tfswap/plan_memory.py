@@ -112,9 +112,7 @@ class PlanMemory:
                     return Remembered(profile, function)
         return Remembered(profile)
 
-    def keep(
-        self, profile: Profile, function: FunctionPlan, budget_bytes: int, link: Link
-    ) -> None:
+    def keep(self, profile: Profile, function: FunctionPlan, budget_bytes: int, link: Link) -> None:
         """Remembers a plan of a profiled step, instead of what there was for that budget.
 
         Raises:

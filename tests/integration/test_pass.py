@@ -164,6 +164,17 @@ def test_what_is_wrong_is_refused_and_the_graph_left_alone(lib, x, bad, reason):
     assert any(function["outcome"] == "refused" for function in tfswap.status()["functions"])
 
 
+def test_a_graph_whose_entry_is_wrong_is_swapped_lazily_where_others_are(lib, x):
+    f = chain()
+    expected = f(x)
+    name, _ = fingerprint(lib, f, x)
+    plan = dataclasses.replace(plan_of(name, swap(tensor="nobody:0")), unmatched="bootstrap")
+    result, record = run(lib, plan, f, x)
+    assert record["outcome"] == "refused" and "nobody" in record["reason"]
+    assert record["swaps"] > 0
+    assert result.numpy() == expected.numpy()
+
+
 def test_order_edges(lib, x):
     f = chain()
     expected = f(x)

@@ -42,7 +42,7 @@ class KnownGraphs:
     def stop_recording(self, device: int) -> bytes:
         return b"TFSWTRC2" + bytes(7 * 8)
 
-    def describe(self, fingerprint: str) -> str:
+    def describe_under_plan(self, fingerprint: str, label: str = "") -> str:
         self.described += 1
         return "a\tSum\t0\to\t1\nb\tSum\t0\to\t1\ta:0\n#delay\tx\ty"
 

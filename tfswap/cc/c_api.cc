@@ -466,6 +466,10 @@ char* tfswap_describe(const char* fingerprint) {
   return Copied(tfswap::DescriptionOf(fingerprint));
 }
 
+char* tfswap_describe_under_plan(const char* fingerprint, const char* label) {
+  return Copied(tfswap::DescriptionUnderPlan(fingerprint, label));
+}
+
 void tfswap_clear_pass_records() { tfswap::ClearPassRecords(); }
 
 // Has a training's graphs ask for plans (grappler/plan_desk.h). Speeds of 0: without costs.

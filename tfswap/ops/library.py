@@ -155,6 +155,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "tfswap_pass_records": (ctypes.c_void_p, []),
     "tfswap_describe": (ctypes.c_void_p, [ctypes.c_char_p]),
+    "tfswap_describe_under_plan": (ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]),
     "tfswap_clear_pass_records": (None, []),
     "tfswap_open_desk": (
         None,
@@ -569,8 +570,21 @@ class Library:
         return str(records.get(fingerprint, {}).get("portable", ""))
 
     def describe(self, fingerprint: str) -> str:
-        """A graph that the pass saw, as text (see `tfswap.grappler.graph`)."""
+        """A graph that the pass saw, as text (see `tfswap.grappler.graph`).
+
+        It is the one that has the fingerprint, whatever plan it runs under: a profile is of that.
+        """
         return self._text(self._dll.tfswap_describe(fingerprint.encode()))
+
+    def describe_under_plan(self, fingerprint: str, label: str = "") -> str:
+        """The same with the ops that a training's plan has run again.
+
+        Args:
+            fingerprint: The graph's.
+            label: The training's.
+        """
+        text = self._dll.tfswap_describe_under_plan(fingerprint.encode(), label.encode())
+        return self._text(text)
 
     def clear_pass_records(self) -> None:
         self._dll.tfswap_clear_pass_records()

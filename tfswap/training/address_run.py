@@ -108,6 +108,7 @@ class AddressRun:
         device: Whose addresses.
         limit_bytes: What a slab and all beside it may take, where it is one block that stays as it
             is. Defaults to None: a slab gives back what is idle.
+        label: The training's, for the pass.
 
     Attributes:
         maps: Of the layouts that were made.
@@ -115,8 +116,11 @@ class AddressRun:
         said: What is to be told of the last call; "" if nothing.
     """
 
-    def __init__(self, lib: Library, device: int, limit_bytes: int | None = None) -> None:
+    def __init__(
+        self, lib: Library, device: int, limit_bytes: int | None = None, label: str = ""
+    ) -> None:
         self._library = lib
+        self._label = label
         self._device = device
         self._limit_bytes = limit_bytes
         self.problem = ""
@@ -308,7 +312,7 @@ class AddressRun:
     def _laid_out(
         self, fingerprint: str, function: FunctionPlan | None, traces: list[StepTrace]
     ) -> FunctionPlan | None:
-        graph = StepGraph.parse(self._library.describe(fingerprint))
+        graph = StepGraph.parse(self._library.describe_under_plan(fingerprint, self._label))
         if function is None:  # it keeps its lazy swaps
             function = FunctionPlan(fingerprint, order=graph.order, reserve=True)
         layout = plan_layout(traces, graph, function, seconds=_LAYOUT_TIME_S)

@@ -2,10 +2,10 @@
 
 ::
 
-    pass meets a graph without a plan ─▶ remembered on disk? ──▶ the plan, or one made of the profile
+    pass meets a graph without a plan ─▶ remembered on disk? ─▶ that plan, or one of its profile
                                               │ no
                                               ▼
-                                         op cost model ─▶ a timeline ─▶ a plan until it is profiled
+                                         op cost model ─▶ a timeline ─▶ a plan for the first steps
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tfswap.machines import load_machines
 from tfswap.ops import library
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
-from tfswap.plan_memory import PlanMemory, Remembered, context_of, parse_folder
+from tfswap.plan_memory import PlanMemory, context_of, parse_folder
 from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.profile import Profile, kept_activations
@@ -43,12 +43,20 @@ _OF_PLANS = ("policy", "codec", "slab", "stream_weights", "workspace_limit")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Known:
-    """A plan that a graph got before it ran, with what it was made of."""
+class Known:
+    """What a graph was answered before it ran.
 
-    planner: StepPlanner
+    Attributes:
+        function: Its plan.
+        profile: Of its step, as it was recorded in an earlier training; None: it was foretold.
+        graph: The graph.
+        was_measured: Whether the plan was: it was not made just now.
+    """
+
     function: FunctionPlan
-    is_remembered: bool
+    profile: Profile | None
+    graph: StepGraph
+    was_measured: bool = False
 
 
 class FirstPlans:
@@ -81,9 +89,8 @@ class FirstPlans:
         folder = parse_folder(options.plan_cache)
         self._folder: Path | None = folder
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}  # by fingerprint
         self._declined: set[str] = set()
-        self._kept: dict[str, FunctionPlan] = {}
+        self._kept: FunctionPlan | None = None
 
     @property
     def _are_wanted(self) -> bool:
@@ -106,24 +113,17 @@ class FirstPlans:
         """They ask no more; harmless when called again."""
         self._session.ask_no_more()
 
-    def remembered(self, fingerprint: str) -> tuple[StepPlanner, FunctionPlan] | None:
-        """The remembered plan that a graph got before it ran, if it is one."""
+    def known(self, fingerprint: str) -> Known | None:
+        """What a graph was answered for the budget that there is."""
         with self._lock:
-            known = self._known.get(fingerprint)
-        return (known.planner, known.function) if known and known.is_remembered else None
-
-    def is_foretold(self, fingerprint: str) -> bool:
-        """Whether a graph got a plan before it ran that was made of nothing but itself."""
-        with self._lock:
-            known = self._known.get(fingerprint)
-        return known is not None and not known.is_remembered
+            known: Known | None = self._session.answered.get(self._key(fingerprint))
+        return known
 
     def decline(self, fingerprint: str) -> None:
         """A graph is to go by lazy swaps where the plan that is pushed has no entry for it."""
         with self._lock:
-            self._known.pop(fingerprint, None)
             self._declined.add(fingerprint)
-        self._session.ask_otherwise()
+        self._answer_anew(fingerprint)
 
     def forget(self, fingerprint: str) -> None:
         """Likewise, and a later training is not to find what there was."""
@@ -131,6 +131,16 @@ class FirstPlans:
         memory = self._memory()
         if memory is not None:
             memory.forget(fingerprint)
+
+    def _key(self, fingerprint: str) -> tuple[str, int]:
+        return fingerprint, self._devices.budget_bytes
+
+    def _answer_anew(self, fingerprint: str) -> None:
+        with self._lock:
+            answered = self._session.answered
+            for key in [key for key in answered if key[0] == fingerprint]:
+                del answered[key]
+        self._session.ask_again()
 
     def keep(self, profile: Profile, function: FunctionPlan, budget_bytes: int) -> None:
         """Remembers a plan that was measured to be as foretold.
@@ -143,9 +153,11 @@ class FirstPlans:
         memory = self._memory()
         if memory is None or not self._are_wanted or not (function.swaps or function.recomputes):
             return
-        if self._kept.get(function.fingerprint) == function:
+        known = self.known(function.fingerprint)
+        if function == self._kept or (known is not None and function == known.function):
             return
-        self._kept[function.fingerprint] = function
+        self._kept = function
+        self._answer_anew(function.fingerprint)
         try:
             memory.keep(profile, function, budget_bytes, self._devices.machine())
         except (OSError, ValueError) as error:
@@ -198,10 +210,10 @@ class FirstPlans:
     # In the desk's thread.
 
     def _answer(self, question: Question) -> SwapPlan | None:
-        fingerprint = question.fingerprint
+        key = self._key(question.fingerprint)
         with self._lock:
-            known = self._known.get(fingerprint)
-            if fingerprint in self._declined:
+            known: Known | None = self._session.answered.get(key)
+            if question.fingerprint in self._declined:
                 return None
         if known is None:
             try:
@@ -214,10 +226,10 @@ class FirstPlans:
         if known is None:
             return None
         with self._lock:
-            self._known[fingerprint] = known
+            self._session.answered[key] = known
         return SwapPlan(functions=(dataclasses.replace(known.function, layouts=()),))
 
-    def _remembered(self, question: Question) -> _Known | None:
+    def _remembered(self, question: Question) -> Known | None:
         memory = self._memory()
         if memory is None:
             return None
@@ -225,25 +237,21 @@ class FirstPlans:
         found = memory.find(question.fingerprint, budget_bytes, self._devices.machine())
         if found is None:
             return None
+        graph = StepGraph.parse(question.description)
         try:
-            return self._planned_from(found, StepGraph.parse(question.description))
+            activations = kept_activations(found.profile.timeline.absences, graph)
+            profile = dataclasses.replace(found.profile, activations=activations)
+            function = self._new_planner().take_up(profile, graph, found.function)
         except (BudgetTooSmall, FarMemoryTooSmall):
             return None
         except (ValueError, KeyError):
             memory.forget(question.fingerprint)  # it is of another graph after all
             return None
-
-    def _planned_from(self, found: Remembered, graph: StepGraph) -> _Known | None:
-        profile = found.profile
-        activations = kept_activations(profile.timeline.absences, graph)
-        profile = dataclasses.replace(profile, activations=activations)
-        planner = self._new_planner()
-        function = planner.take_up(profile, graph, found.function)
         if not (function.swaps or function.recomputes):
-            return None  # it fits; what does not is seen by lazy swaps
-        return _Known(planner, function, is_remembered=True)
+            return None  # it fits; should it not, lazy swaps see to that
+        return Known(function, profile, graph, was_measured=found.function is not None)
 
-    def _foretold(self, question: Question) -> _Known | None:
+    def _foretold(self, question: Question) -> Known | None:
         device = self._device()
         if not question.costs or device is None:
             return None
@@ -258,12 +266,11 @@ class FirstPlans:
             device,
             self._session.min_bytes,
         )
-        planner = self._new_planner()
         try:
-            function = planner.foretell(profile, costs.graph)
+            function = self._new_planner().foretell(profile, costs.graph)
         except (BudgetTooSmall, FarMemoryTooSmall):
             return None
-        return None if function is None else _Known(planner, function, is_remembered=False)
+        return None if function is None else Known(function, None, costs.graph)
 
 
 def card_like(name: str, capability: tuple[int, int] | None) -> Device | None:

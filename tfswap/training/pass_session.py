@@ -15,7 +15,10 @@ from tfswap.training.plan_session import PlanSession
 # Texts of different models differ, so that what the pass said of one is not taken for another's.
 _labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _label_count = itertools.count()
-# Texts under which it asks for plans differ likewise where it is to be answered otherwise.
+# Under the same text a graph that has asked for a plan does not ask again: what it was answered
+# holds as long as the text has the same number.
+_ask_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_answered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 _ask_count = itertools.count(1)
 # The pass's last record when each text was pushed for the first time in this process.
 _first_pushed: dict[str, int] = {}
@@ -44,7 +47,6 @@ class PassSession:
         self._serial = self._begun_serial = self._last_serial()  # records behind it hold
         self._session = PlanSession()
         self._desk: PlanDesk | None = None
-        self._asks = ""
         self._answer: Answer | None = None
         self._speed = (0.0, 0.0, 0.0)
         self._examples = 0
@@ -53,7 +55,7 @@ class PassSession:
     def push(self, plan: SwapPlan) -> None:
         """Puts the plan in force."""
         self.min_bytes = plan.min_bytes
-        text = self._session.push(plan, describe=True, label=self._label, asks=self._asks)
+        text = self._session.push(plan, describe=True, label=self._label, asks=self._asks())
         key = hashlib.sha256(text.encode()).hexdigest()
         self._serial = min(self._serial, _first_pushed.setdefault(key, self._last_serial()))
 
@@ -82,13 +84,23 @@ class PassSession:
             speed: As of `Library.open_desk`.
         """
         self._desk, self._answer, self._speed = desk, answer, speed
-        self.ask_otherwise()
         self._open_desk()
 
-    def ask_otherwise(self) -> None:
-        """Graphs would be answered otherwise now: after the next `push` they ask again."""
-        if self._desk is not None:
-            self._asks = str(next(_ask_count))
+    def ask_again(self) -> None:
+        """Graphs would be answered otherwise now: they ask again after the next `push`."""
+        key = self._key()
+        if key is not None:
+            _ask_numbers[key] = next(_ask_count)
+
+    @property
+    def answered(self) -> dict[Any, Any]:
+        """Kept as long as what is trained: what its graphs were answered, as the answerer likes."""
+        key = self._key()
+        return {} if key is None else _answered.setdefault(key, {})
+
+    def _asks(self) -> str:
+        key = self._key()
+        return "" if self._desk is None or key is None else str(_ask_numbers.get(key, 0) + 1)
 
     def expect_batch(self, examples: int) -> None:
         """Says how many examples batches have, where graphs leave it open."""
@@ -98,13 +110,18 @@ class PassSession:
 
     def ask_no_more(self) -> None:
         """Graphs without a plan go by lazy swaps; harmless when called again."""
-        desk, self._desk, self._asks = self._desk, None, ""
+        desk, self._desk = self._desk, None
         if desk is not None:
             desk.close(self._label)
 
     def _open_desk(self) -> None:
         assert self._desk is not None and self._answer is not None
         self._desk.open(self._label, self._answer, self._speed, self._examples)
+
+    @property
+    def label(self) -> str:
+        """The model's: the pass says what it did under it."""
+        return self._label
 
     def belongs_to(self, job: int) -> None:
         """Has the ops of its graphs be a job's: see `Library.set_label`."""

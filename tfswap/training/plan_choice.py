@@ -99,6 +99,7 @@ class PlanChoice:
         self._first = FirstPlans(lib, options, devices, session, self._new_planner, voice)
         self._lazy_s: list[float] = []  # of steps under lazy swaps
         self._attempts: list[Attempt] = []
+        self._was_measured = False  # the plan, in an earlier training
         self._waits_lazily = False  # for a plan, since the one that there was needs more
         self.is_stock = False
         self.planned_bytes = 0
@@ -216,13 +217,14 @@ class PlanChoice:
 
     def _take_up(self, fingerprint: str) -> bool:
         """Goes on with the plan that a graph got before it ran, if it is a remembered one."""
-        found = self._first.remembered(fingerprint)
-        if found is None:
+        known = self._first.known(fingerprint)
+        if known is None or known.profile is None:
             self._report.first_plan = FORETOLD
             return False
-        self._planner, function = found
-        profile = self._planner.profile
-        assert profile is not None
+        function, profile = known.function, known.profile
+        self._planner = self._new_planner()
+        self._planner.take_up(profile, known.graph, function)
+        self._was_measured = known.was_measured
         self._take_sections(fingerprint)
         self._planner.save_profile()
         self._filled.profiled(profile, self._planner.least_budgets())
@@ -237,6 +239,7 @@ class PlanChoice:
 
     def _profile_after_all(self) -> Phase:
         """The remembered plan is not as foretold: the step is another one by now."""
+        self._was_measured = False
         fingerprint = self._planner.fingerprint
         self._voice.note("the remembered plan needs another peak than foretold: it is made anew")
         self._first.forget(fingerprint)
@@ -281,7 +284,7 @@ class PlanChoice:
         """
         fingerprint = traces[self._devices.device].main_graph()
         # Under a foretold plan, nobody knows what steps take without any.
-        is_lazy = fingerprint is None or not self._first.is_foretold(fingerprint)
+        is_lazy = fingerprint is None or self._first.known(fingerprint) is None
         self._lazy_s = list(lazy_s) if is_lazy else []
         if not self._take_sections(fingerprint):
             return self._go_on_with(self._search.best)
@@ -429,7 +432,7 @@ class PlanChoice:
 
     def _stay_with_bootstrap(self, why: str) -> Phase:
         self._report.outcome = "bootstrap"
-        foretold = self._first.is_foretold(self._planner.fingerprint)
+        foretold = self._first.known(self._planner.fingerprint) is not None
         if self._attempts:
             self._adopt(best(self._attempts).function)
             return Phase.STEADY
@@ -478,9 +481,9 @@ class PlanChoice:
         if attempt.is_slower_than(self._lazy_s) and len(measured) < _DOUBTED_STEPS:
             return Phase.MEASURE  # it is measured on
         self._attempts.append(attempt)
-        remembered = self._report.first_plan == REMEMBERED and not self._planner.has_planned
-        if remembered and not attempt.is_as_foretold:
+        if self._was_measured and not attempt.is_as_foretold:
             return self._profile_after_all()
+        self._was_measured = False
         given = self._given is not None and self._planner.profile is None
         if not attempt.is_as_foretold and not given and len(self._attempts) <= _MAX_CORRECTIONS:
             self._planner.correct(attempt)

@@ -61,7 +61,8 @@ class PlanDesk:
         Args:
             label: By which the pass knows the training.
             answer: Answers, in the desk's thread; what it raises is taken for None.
-            speed, examples: As of `Library.open_desk`.
+            speed: As of `Library.open_desk`.
+            examples: Likewise.
         """
         with self._lock:
             self._answers[label] = answer

@@ -103,6 +103,11 @@ class PlanInForce:
         """Puts it in force with this graph's plan."""
         self.push(self.plan.with_function(function))
 
+    @property
+    def label(self) -> str:
+        """By which the pass tells the training's graphs from those of others."""
+        return self._session.label
+
     def function(self, fingerprint: str) -> FunctionPlan | None:
         """The plan of a graph, if there is one."""
         return self.plan.function(fingerprint)

@@ -38,9 +38,7 @@ class PlanSession:
         self._label = ""
         self._asks = ""
 
-    def push(
-        self, plan: SwapPlan, describe: bool = False, label: str = "", asks: str = ""
-    ) -> str:
+    def push(self, plan: SwapPlan, describe: bool = False, label: str = "", asks: str = "") -> str:
         """Has every function that this thread calls from now on optimised under `plan`.
 
         A function that was optimised under the same text before runs as it was then.

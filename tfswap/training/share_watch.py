@@ -44,7 +44,12 @@ class ShareWatch:
         self._voice = voice
         self._plan_in = -1  # steps; below 0: not at all
         self._version = shared.version  # first: it may change meanwhile
+        self._is_alone = not devices.job
         session.belongs_to(devices.job)
+
+    def validation_begins(self) -> None:
+        """Has its ops be this training's, whose share may have come since the last step."""
+        self._session.belongs_to(self._devices.job)
 
     def look(self, planned_bytes: int) -> News:
         """Takes notice of changes.
@@ -57,7 +62,8 @@ class ShareWatch:
             self._plan_in = max(self._plan_in - 1, -1)
             return News.PLAN if self._plan_in == 0 else News.NONE
         self._version = version
-        was_alone, is_alone = not self._session.job, not self._devices.job
+        was_alone, is_alone = self._is_alone, not self._devices.job
+        self._is_alone = is_alone
         self._session.belongs_to(self._devices.job)
         if was_alone != is_alone:
             self._voice.note(self.said())

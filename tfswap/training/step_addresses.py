@@ -50,7 +50,7 @@ class StepAddresses:
         if not self._options.slab or self._devices.job:
             return False
         limit_bytes = None if self._devices.on_cpu else self._devices.budget_bytes
-        self._run = AddressRun(self._library, self._devices.device, limit_bytes)
+        self._run = AddressRun(self._library, self._devices.device, limit_bytes, self._plan.label)
         return not self._plan.has_layout(fingerprint)
 
     def call_begins(self, kind: str) -> None:

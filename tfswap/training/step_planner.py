@@ -347,9 +347,7 @@ class StepPlanner:
             planned.decision.policy,
         )
 
-    def _swaps_taken_up(
-        self, function: FunctionPlan
-    ) -> tuple[tuple[Swap, ...], dict[str, Place]]:
+    def _swaps_taken_up(self, function: FunctionPlan) -> tuple[tuple[Swap, ...], dict[str, Place]]:
         if self._taken_up is None or self._taken_up[0].swaps != function.swaps:
             return (), {}
         return self._taken_up[1], self._taken_up[2]

@@ -352,6 +352,7 @@ class SwapRun:
     def test_begins(self) -> None:
         if self._phase is not Phase.IDLE:
             self._shared.step_begins()
+            self._watch.validation_begins()
             self._addresses.call_begins(_TEST)
 
     def test_ended(self) -> None:

@@ -89,8 +89,7 @@ absl::StatusOr<GraphDef> Optimized(GraphDef graph, const std::vector<std::string
 void SetExamples(int64_t examples, GraphDef* graph) {
   for (NodeDef& node : *graph->mutable_node()) {
     if (node.op() != "IteratorGetNext" || node.attr().count("output_shapes") == 0) continue;
-    for (auto& shape :
-         *(*node.mutable_attr())["output_shapes"].mutable_list()->mutable_shape()) {
+    for (auto& shape : *(*node.mutable_attr())["output_shapes"].mutable_list()->mutable_shape()) {
       if (shape.dim_size() > 0 && shape.dim(0).size() < 0) shape.mutable_dim(0)->set_size(examples);
     }
   }
@@ -121,8 +120,7 @@ absl::StatusOr<std::string> OpCosts(const GraphDef& graph, const GraphIndex& ind
     const bool known = inputs.size() == index.inputs(n).size();
     tensorflow::grappler::OpContext op;
     op.name = node.name();
-    op.op_info = tensorflow::grappler::BuildOpInfoWithoutDevice(
-        node, nodes, inputs);
+    op.op_info = tensorflow::grappler::BuildOpInfoWithoutDevice(node, nodes, inputs);
     op.op_info.set_op(KnownAs(node.op()));
     for (const auto& output : outputs) *op.op_info.add_outputs() = output;
     op.op_info.mutable_device()->set_type("GPU");

@@ -71,6 +71,17 @@ std::string DescriptionOf(const std::string& fingerprint) {
   return found == nullptr ? "" : found->description;
 }
 
+std::string DescriptionUnderPlan(const std::string& fingerprint, const std::string& label) {
+  {
+    std::lock_guard<std::mutex> lock(mu);
+    const auto known = Records().find({fingerprint, label});
+    if (known != Records().end() && !known->second.planned_description.empty()) {
+      return known->second.planned_description;
+    }
+  }
+  return DescriptionOf(fingerprint);
+}
+
 bool HasFloors(const std::string& fingerprint) {
   std::lock_guard<std::mutex> lock(mu);
   return WithFloors(fingerprint) != nullptr;

@@ -25,15 +25,20 @@ struct PassRecord {
   int64_t examples = 0;   // of that batch; 0: not known, or nobody asked
   // What the largest op needs, for each number of sections that was looked at.
   std::vector<SectionFloor> floors;
-  int64_t serial = 0;       // counts records in this process
-  std::string description;  // the graph, if the plan asked for it
+  int64_t serial = 0;  // counts records in this process
+  // The graph, if the plan asked for it: as it is fingerprinted, and as it is with what the plan
+  // makes again ("" where that is the same).
+  std::string description;
+  std::string planned_description;
 };
 
 void LogPass(PassRecord record);
 // The newest record of each graph of each training, oldest first.
 std::vector<PassRecord> PassRecords();
-// The description of a graph; "" if there is none.
+// The description of a graph, whichever training had it described; "" if there is none.
 std::string DescriptionOf(const std::string& fingerprint);
+// That of the graph as it is under the plan of the training with this label.
+std::string DescriptionUnderPlan(const std::string& fingerprint, const std::string& label);
 // Whether it is known what sections would do for a graph.
 bool HasFloors(const std::string& fingerprint);
 void ClearPassRecords();

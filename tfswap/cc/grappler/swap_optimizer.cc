@@ -14,8 +14,8 @@
 #include "grappler/fingerprint.h"
 #include "grappler/graph_index.h"
 #include "grappler/large_constants.h"
-#include "grappler/order_edges.h"
 #include "grappler/op_costs.h"
+#include "grappler/order_edges.h"
 #include "grappler/pass_log.h"
 #include "grappler/plan_desk.h"
 #include "grappler/recomputes.h"
@@ -148,16 +148,19 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record.fingerprint = Fingerprint(graph);
     record.portable = PortableFingerprint(graph);
     absl::StatusOr<GraphDef> result = Run(graph, &record);
+    if (!result.ok()) {
+      const std::string reason(result.status().message());
+      LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs as if "
+                   << "it were not in it: " << reason;
+      result = RunWithoutEntry(graph, &record);
+      if (!result.ok()) record.swaps = 0;
+      record.outcome = "refused";
+      record.reason = reason;
+    }
     if (record.trains) AddFloors(item, &record);
     if (result.ok()) {
       *optimized = *std::move(result);
       Mark(record.fingerprint, optimized);
-    } else {
-      record.outcome = "refused";
-      record.swaps = 0;
-      record.reason = std::string(result.status().message());
-      LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs as if "
-                   << "there were none: " << record.reason;
     }
     Label(record.label, optimized);
     LogPass(std::move(record));
@@ -303,13 +306,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return *std::move(plan);
   }
 
-  absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) {
+  absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) const {
     if (!plan_.ok()) return plan_.status();
     const FunctionSpec* entry = Entry(record->fingerprint);
-    const PlanSpec asked = entry == nullptr ? Asked(given, *record) : PlanSpec();
+    if (entry != nullptr) return AsPlanned(*entry, given, record);
+    const PlanSpec asked = Asked(given, *record);
     if (!asked.functions.empty()) {
       PassRecord with_plan = *record;
-      absl::StatusOr<GraphDef> result = Rewritten(given, &asked.functions.front(), &with_plan);
+      absl::StatusOr<GraphDef> result = AsPlanned(asked.functions.front(), given, &with_plan);
       if (result.ok()) {
         *record = std::move(with_plan);
         return result;
@@ -317,18 +321,44 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       LOG(WARNING) << "tfswap: " << record->function << " goes by lazy swaps, since the plan made "
                    << "before its first step cannot be applied: " << result.status().message();
     }
-    return Rewritten(given, entry, record);
+    return Execute(nullptr, given, record, &record->description);
   }
 
-  // The graph as its entry says; null: by lazy swaps, if those without one have any.
-  absl::StatusOr<GraphDef> Rewritten(const GraphDef& given, const FunctionSpec* entry,
+  // For a graph whose entry was refused: what it would be without one. Its steps may have to keep a
+  // budget all the same.
+  absl::StatusOr<GraphDef> RunWithoutEntry(const GraphDef& graph, PassRecord* record) const {
+    record->planned_description.clear();
+    if (!plan_.ok()) return plan_.status();
+    if (plan_->unmatched == Unmatched::kLeave) {
+      return absl::NotFoundError("the plan leaves graphs without an entry alone");
+    }
+    return Execute(nullptr, graph, record, &record->description);
+  }
+
+  // As an entry says.
+  absl::StatusOr<GraphDef> AsPlanned(const FunctionSpec& entry, const GraphDef& given,
                                      PassRecord* record) const {
+    if (entry.recomputes.empty()) return Execute(&entry, given, record, &record->description);
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           given.library());
-    absl::StatusOr<GraphDef> recomputing = given;
-    if (entry != nullptr) recomputing = WithRecomputes(given, functions, entry->recomputes);
+    if (plan_->describe) {
+      const absl::StatusOr<GraphIndex> index = GraphIndex::Build(given, functions);
+      if (!index.ok()) return index.status();
+      const absl::StatusOr<std::unique_ptr<Ordering>> ordering = Ordered(given, *index, functions);
+      if (!ordering.ok()) return ordering.status();
+      record->description = Described(**ordering);
+    }
+    const absl::StatusOr<GraphDef> recomputing = WithRecomputes(given, functions, entry.recomputes);
     if (!recomputing.ok()) return recomputing.status();
-    const GraphDef& graph = *recomputing;
+    return Execute(&entry, *recomputing, record, &record->planned_description);
+  }
+
+  // Does what an entry says of a graph, in which clones of ops are already, or (null) what the plan
+  // says of graphs without one.
+  absl::StatusOr<GraphDef> Execute(const FunctionSpec* entry, const GraphDef& graph,
+                                   PassRecord* record, std::string* description) const {
+    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                          graph.library());
     absl::StatusOr<GraphIndex> as_given = GraphIndex::Build(graph, functions);
     if (!as_given.ok()) return as_given.status();
     const absl::StatusOr<std::unique_ptr<Ordering>> made = Ordered(graph, *as_given, functions);
@@ -336,7 +366,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const Ordering* ordering = made->get();
     if (plan_->describe) {
       record->trains = record->trains || HasGradients(ordering->index);
-      record->description = Described(*ordering);
+      *description = Described(*ordering);
     }
     const int64_t min_bytes = MinBytes(record->sections);
     if (entry != nullptr) {
