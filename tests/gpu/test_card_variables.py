@@ -164,9 +164,10 @@ def test_a_value_that_somebody_holds_stays(streamed: Streamed) -> None:
         held = weights.there[4].read_value()
     for _ in range(2):
         assert weights.are_right()
-    weights.give(4, weights.values[4] + 1)
+    before = weights.values[4]
+    weights.give(4, before + 1)
     assert weights.are_right()
-    assert np.array_equal(held.numpy(), weights.values[4] - 1)
+    assert np.array_equal(held.numpy(), before)
     streamed.stats()
 
 
@@ -184,8 +185,9 @@ def test_all_come_back_when_it_ends(streamed: Streamed) -> None:
 def test_what_does_not_fit_when_it_ends_is_still_right(streamed: Streamed) -> None:
     problem = streamed.lib.stream_variables(streamed.number, False)
     assert "no room for a variable of 4.0 MiB that is away" in problem
-    assert streamed.weights.are_right()
     streamed.stats()
+    streamed.lib.set_budget(streamed.number, None)
+    assert streamed.weights.are_right()
 
 
 def test_variables_that_go_take_their_copies_along(streamed: Streamed) -> None:
@@ -212,18 +214,25 @@ def test_values_in_host_memory_are_left_alone(number: int) -> None:
 # Copies that fail.
 
 
-@pytest.mark.parametrize("kind", ["in", "out"])
-def test_a_copy_that_fails_is_an_error(streamed: Streamed, kind: str) -> None:
+def test_a_copy_in_that_fails_is_an_error(streamed: Streamed) -> None:
+    streamed.lib.inject_fault(streamed.number, "in")
+    with pytest.raises(
+        tf.errors.InternalError, match="swapping in a variable failed: injected fault"
+    ):
+        streamed.weights.are_right()
+    streamed.lib.inject_fault(streamed.number, "")
+    assert streamed.weights.are_right()
+
+
+def test_what_cannot_be_copied_out_stays(streamed: Streamed) -> None:
     weights = streamed.weights
-    for i in range(COUNT):
-        weights.give(i, weights.values[i] + 1)  # so that leaving needs a copy
-    streamed.lib.inject_fault(streamed.number, kind)
-    error = tf.errors.InternalError if kind == "in" else tf.errors.ResourceExhaustedError
-    with pytest.raises(error, match="a variable failed: injected fault|budget"):
-        for _ in range(2):
-            weights.are_right()
+    streamed.lib.inject_fault(streamed.number, "out")
+    with pytest.raises(tf.errors.OpError, match="Dst tensor is not initialized|memory budget"):
+        for i in range(COUNT):
+            weights.give(i, weights.values[i] + 1)
     streamed.lib.inject_fault(streamed.number, "")
     assert weights.are_right()
+    streamed.stats()
 
 
 def test_a_changed_byte_in_far_memory_is_noticed(streamed: Streamed) -> None:
@@ -234,11 +243,11 @@ def test_a_changed_byte_in_far_memory_is_noticed(streamed: Streamed) -> None:
     assert weights.are_right() and weights.are_right()
     streamed.lib.inject_fault(streamed.number, "corrupt")
     with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
-        weights.are_right()
+        for variable in reversed(weights.there):  # against the order in which they are fetched
+            variable.numpy()
     streamed.lib.inject_fault(streamed.number, "")
-    for i in range(COUNT):
-        weights.give(i, weights.values[i] + 1)
-    assert weights.are_right()
+    del weights, variable, streamed.weights
+    gc.collect()
 
 
 # As a plan says.
@@ -259,7 +268,7 @@ def moved(op: str, variable: tf.Variable, **attributes: Any) -> tf.Operation:
 
 
 def planned_step(weights: Weights, **attributes: Any) -> Any:
-    """Each leaves behind its use, and comes back when the one two before it is used."""
+    """Each is given a new value and leaves, and comes back when the one two before it has left."""
 
     @tf.function
     def step(expected: list[tf.Tensor]) -> tf.Tensor:
@@ -270,14 +279,24 @@ def planned_step(weights: Weights, **attributes: Any) -> Any:
                 read = tf.identity(weights.there[i].read_value())
             with tf.device("CPU:0"):
                 same.append(tf.reduce_all(tf.equal(tf.identity(read), host)))
-            with tf.device("GPU:0"), tf.control_dependencies([same[-1]]):
-                out = moved("_VariableToHost", weights.there[i], **attributes)
+            with tf.device("CPU:0"), tf.control_dependencies([same[-1]]):
+                new = host * 2.0
+            with tf.device("GPU:0"):
+                given = weights.there[i].assign(tf.identity(new), read_value=False)
+                with tf.control_dependencies([given]):
+                    out = moved("_VariableToHost", weights.there[i], **attributes)
                 with tf.control_dependencies([out]):
                     last = [moved("_VariableFromHost", weights.there[(i + 2) % COUNT])]
         with tf.device("CPU:0"):
             return tf.reduce_all(tf.stack(same))
 
-    return step
+    def run() -> bool:
+        with tf.device("CPU:0"):
+            same = bool(step([tf.constant(value) for value in weights.values]))
+        weights.values = [value * 2 for value in weights.values]
+        return same
+
+    return run
 
 
 @pytest.fixture
@@ -303,70 +322,81 @@ def test_a_plan_has_them_leave_and_return(streamed: Streamed, attributes: dict[s
             weights.give(i, np.where(weights.values[i] < 0.6, 0, weights.values[i]))
         assert weights.are_right()
     step = planned_step(weights, **attributes)
-    with tf.device("CPU:0"):
-        expected = [tf.constant(value) for value in weights.values]
-    step(expected)
+    assert step()
     tfswap.reset_memory_stats("GPU:0")
     for _ in range(3):
-        assert step(expected)
+        assert step()
     stats = streamed.stats()
-    assert stats["copies_in"] == 3 * COUNT and stats["copies_declined"] == 0
+    # One that TensorFlow's copy from the host still holds stays.
+    assert stats["copies_out"] > 2 * COUNT and stats["copies_in"] > 2 * COUNT
     if "tier" in attributes:
-        assert settled()["far_compressed_bytes_in_use"] > 0
-
-
-@pytest.mark.parametrize("detached", [False, True])
-def test_a_plan_has_them_leave_for_the_file(
-    streamed: Streamed, disk: Path, detached: bool
-) -> None:
-    lib, weights = streamed.lib, streamed.weights
-    lib.open_file(str(disk))
-    step = planned_step(weights, tier="file", detached=detached)
-    for k in range(3):
-        for i in range(COUNT):
-            weights.give(i, weights.values[i] + 1)
-        with tf.device("CPU:0"):
-            expected = [tf.constant(value) for value in weights.values]
-        assert step(expected), k
+        assert stats["far_compressed_copies_out"] > 2 * COUNT
+        assert stats["far_compressed_kept_bytes_out"] < 0.7 * stats["far_compressed_bytes_out"]
     assert weights.are_right()
-    assert streamed.stats()["far_file_copies_out"] >= COUNT
-    lib.set_budget(streamed.number, None)
-    assert lib.stream_variables(streamed.number, False) == ""
-    lib.open_file(None)
+
+
+@pytest.fixture
+def with_file(number: int, disk: Path, request: pytest.FixtureRequest) -> Iterator[Streamed]:
+    """With the file behind host memory of a limit, the fixture's parameter."""
+    lib = library.load()
     lib.trim_host()
-
-
-def test_without_host_memory_they_go_to_the_file_or_stay(streamed: Streamed, disk: Path) -> None:
-    lib, weights = streamed.lib, streamed.weights
-    lib.set_host_limit(20 * MIB)
+    lib.set_host_limit(request.param)
     lib.open_file(str(disk))
+    made = Streamed(number)
+    yield made
+    lib.set_budget(number, None)
+    assert lib.stream_variables(number, False) == ""
+    lib.open_file(None)
+    lib.set_host_limit(None)
+    lib.trim_host()
+    assert settled()["far_file_bytes_in_use"] == settled()["host_bytes_in_use"] == 0
+
+
+@pytest.mark.parametrize("with_file", [None], indirect=True)
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_plan_has_them_leave_for_the_file(with_file: Streamed, detached: bool) -> None:
+    step = planned_step(with_file.weights, tier="file", detached=detached)
+    for _ in range(3):
+        assert step()
+    assert with_file.weights.are_right()
+    stats = with_file.stats()
+    assert stats["far_file_copies_out"] >= COUNT and stats["file_errors"] == 0
+
+
+@pytest.mark.parametrize("with_file", [20 * MIB], indirect=True)
+def test_without_room_in_host_memory_they_go_to_the_file(with_file: Streamed) -> None:
+    weights = with_file.weights
     for _ in range(2):
         for i in range(COUNT):
             weights.give(i, weights.values[i] + 1)
         assert weights.are_right()
-    stats = streamed.stats()
+    stats = with_file.stats()
     assert stats["far_file_copies_out"] > 0 and stats["file_errors"] == 0
-    lib.set_budget(streamed.number, None)
-    assert lib.stream_variables(streamed.number, False) == ""
-    lib.open_file(None)
-    lib.set_host_limit(None)
-    lib.trim_host()
+    assert stats["host_bytes_in_use"] <= 20 * MIB
+
+
+@pytest.mark.parametrize("with_file", [None], indirect=True)
+def test_what_the_file_does_not_give_back_is_an_error(with_file: Streamed) -> None:
+    step = planned_step(with_file.weights, tier="file")
+    assert step()
+    with_file.lib.inject_file_fault("read-error")
+    with pytest.raises(tf.errors.InternalError, match="swapping in a variable failed: reading"):
+        with_file.weights.are_right()
+    with_file.lib.inject_file_fault("")
+    assert with_file.weights.are_right()
 
 
 def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
     weights = streamed.weights
     step = planned_step(weights, detached=True)
-    with tf.device("CPU:0"):
-        expected = [tf.constant(value) for value in weights.values]
-    assert step(expected)
-    for i in range(COUNT):
-        weights.give(i, weights.values[i] + 1)
-    with tf.device("CPU:0"):
-        expected = [tf.constant(value) for value in weights.values]
+    assert step()
     streamed.lib.inject_fault(streamed.number, "out")
     with pytest.raises(
-        (tf.errors.InternalError, tf.errors.ResourceExhaustedError), match="injected|budget"
+        tf.errors.InternalError, match="swapping out a variable failed: injected fault"
     ):
-        step(expected)
+        step()
     streamed.lib.inject_fault(streamed.number, "")
-    assert step(expected)
+    for i, value in enumerate(weights.values):
+        weights.give(i, value)
+    assert step()
+    assert weights.are_right()
