@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from swaps import settled
+from trainings import ran
 
 import tfswap
 from tfswap import _core
@@ -33,17 +34,19 @@ on_fake_card = pytest.mark.skipif(
 
 
 class Weights:
-    """Variables on the card, of which the host knows the values.
+    """Variables on a card, of which the host knows the values.
 
     Attributes:
+        device: The card.
         there: The variables.
         values: What they are to be.
     """
 
-    def __init__(self, count: int = COUNT) -> None:
+    def __init__(self, device: str = "GPU:0") -> None:
         dice = np.random.default_rng(3)
-        self.values = [dice.random(EACH // 4, dtype=np.float32) for _ in range(count)]
-        with tf.device("GPU:0"):
+        self.device = device
+        self.values = [dice.random(EACH // 4, dtype=np.float32) for _ in range(COUNT)]
+        with tf.device(device):
             self.there = [tf.Variable(tf.zeros([EACH // 4])) for _ in self.values]
         for i, value in enumerate(self.values):
             self.give(i, value)
@@ -53,14 +56,14 @@ class Weights:
         """A variable has another value from now on."""
         with tf.device("CPU:0"):
             made = tf.constant(value)
-        with tf.device("GPU:0"):
+        with tf.device(self.device):
             self.there[i].assign(made)
         self.values[i] = value
 
     def _compared(self, expected: list[tf.Tensor]) -> tf.Tensor:
         same: list[tf.Tensor] = []
         for variable, host in zip(self.there, expected, strict=True):
-            with tf.device("GPU:0"), tf.control_dependencies(same[-1:]):
+            with tf.device(self.device), tf.control_dependencies(same[-1:]):
                 read = tf.identity(variable.read_value())
             with tf.device("CPU:0"):
                 same.append(tf.reduce_all(tf.equal(tf.identity(read), host)))
@@ -77,11 +80,12 @@ class Weights:
 class Streamed:
     """Weights on a card with room for three, where each has left once."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, device: str = "GPU:0") -> None:
         self.lib = library.load()
-        self.number = number
-        self.weights = Weights()
-        self.others_bytes = settled()["bytes_in_use"] - COUNT * EACH
+        self.device = device
+        self.weights = Weights(device)
+        self.number = number = tfswap.state.number_of(device)
+        self.others_bytes = settled(device)["bytes_in_use"] - COUNT * EACH
         self.budget_bytes = self.others_bytes + ROOM
         assert self.lib.stream_variables(number, True) == ""
         for variable in self.weights.there:
@@ -90,18 +94,18 @@ class Streamed:
         self.lib.make_room(number)
         for _ in range(2):
             assert self.weights.are_right()
-        tfswap.reset_memory_stats("GPU:0")
+        tfswap.reset_memory_stats(device)
 
     def stats(self) -> dict[str, int]:
         """Statistics; the budget was kept."""
-        stats = settled()
+        stats = settled(self.device)
         assert stats["peak_bytes"] <= self.budget_bytes
         return stats
 
 
 @pytest.fixture
 def streamed(number: int) -> Iterator[Streamed]:
-    made = Streamed(number)
+    made = Streamed()
     yield made
     made.lib.inject_fault(number, "")
     made.lib.set_budget(number, None)
@@ -342,7 +346,7 @@ def with_file(number: int, disk: Path, request: pytest.FixtureRequest) -> Iterat
     lib.trim_host()
     lib.set_host_limit(request.param)
     lib.open_file(str(disk))
-    made = Streamed(number)
+    made = Streamed()
     yield made
     lib.set_budget(number, None)
     assert lib.stream_variables(number, False) == ""
@@ -400,3 +404,42 @@ def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
         weights.give(i, value)
     assert step()
     assert weights.are_right()
+
+
+# Several cards, and memory that comes and goes with the compute stream.
+
+ON_EACH = """
+import json
+import tensorflow as tf
+from test_card_variables import Streamed
+
+told = {}
+for device in [gpu.name.split("device:")[1] for gpu in tf.config.list_logical_devices("GPU")]:
+    told[device] = Streamed(device)
+right = all([each.weights.are_right() for _ in range(2) for each in told.values()])
+for each in told.values():
+    for i in (1, 6):
+        each.weights.give(i, each.weights.values[i] * 2)
+right &= all([each.weights.are_right() for _ in range(2) for each in told.values()])
+stats = {device: each.stats() for device, each in told.items()}
+for each in told.values():
+    each.lib.set_budget(each.number, None)
+    right &= each.lib.stream_variables(each.number, False) == "" and each.weights.are_right()
+print(json.dumps({"right": right, "stats": stats}))
+"""
+
+
+@on_fake_card
+@pytest.mark.parametrize(
+    ("cards", "environment"),
+    [
+        (2, {"FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_MEMORY_MIB": "4096,2560"}),
+        pytest.param(1, {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, marks=pytest.mark.slow),
+    ],
+)
+def test_each_card_moves_its_own(cards: int, environment: dict[str, str]) -> None:
+    told = ran(ON_EACH, **environment)
+    assert told["right"] and len(told["stats"]) == cards
+    for stats in told["stats"].values():
+        assert stats["peak_bytes"] <= stats["budget_bytes"]
+        assert stats["bytes_in"] > 2 * (COUNT * EACH - ROOM) and stats["bytes_out"] >= 2 * EACH

@@ -18,7 +18,6 @@ from trainings import ran
 MIB = 1 << 20
 # Of variables, of which the optimizer's state is a half.
 VARIABLES = 8 * 2 * 2 * MIB
-EPOCHS = 14
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
 
@@ -27,7 +26,7 @@ import hashlib, json, sys
 import keras, numpy as np, tensorflow as tf, tfswap
 from tfswap.ops import library
 
-LAYERS, ROWS, WIDTH, EPOCHS = 8, 16384, 32, 14
+LAYERS, ROWS, WIDTH, EPOCHS = 8, 16384, 32, 10
 tf.config.experimental.enable_tensor_float_32_execution(False)  # which would round
 options = json.loads(sys.argv[1])
 fault = options.pop("fault", "")
@@ -147,7 +146,7 @@ def last_step(swapped: dict[str, Any]) -> tuple[int, int, int]:
     return after[0], after[2], after[1] - before[1]
 
 
-@pytest.mark.parametrize("budget", [24 * MIB, 28 * MIB])
+@pytest.mark.parametrize("budget", [24 * MIB, pytest.param(28 * MIB, marks=pytest.mark.slow)])
 def test_a_plan_has_weights_leave_across_the_steps_end(
     unswapped: dict[str, Any], tmp_path: Path, budget: int
 ) -> None:
@@ -182,25 +181,29 @@ def test_without_streamed_weights_there_is_no_room(tmp_path: Path) -> None:
     assert not failed["losses"]
 
 
+@pytest.mark.slow
 def test_values_are_verified(unswapped: dict[str, Any], tmp_path: Path) -> None:
     swapped = told(tmp_path, budget=24 * MIB, stream_weights=True, verify=True)
     assert_same(swapped, unswapped)
 
 
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        ("out", "swapping out .* failed: injected fault|memory budget"),
-        ("in", "swapping in .* failed: injected fault"),
-    ],
-)
-def test_a_copy_that_fails_ends_the_training(tmp_path: Path, fault: str, why: str) -> None:
-    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault=fault)
-    assert re.search(why, failed["error"])
+def test_a_copy_in_that_fails_ends_the_training(tmp_path: Path) -> None:
+    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="in")
+    assert re.search("swapping in .* failed: injected fault", failed["error"])
+    # They could not all be brought back, so whoever looks has them fetched still.
+    assert len(failed["last"]) == 16 and failed["stats"]["bytes_in"] > 0
+    assert failed["stats"]["budget_bytes"] is None
+
+
+@pytest.mark.slow
+def test_a_copy_out_that_fails_ends_the_training(tmp_path: Path) -> None:
+    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="out")
+    assert re.search("swapping out .* failed: injected fault|memory budget", failed["error"])
     assert failed["stats"]["host_bytes_in_use"] == 0
     assert failed["stats"]["bytes_in_use"] >= VARIABLES
 
 
+@pytest.mark.slow
 def test_a_saved_plan_moves_them_from_the_first_step_on(
     unswapped: dict[str, Any], tmp_path: Path
 ) -> None:
