@@ -39,10 +39,9 @@ void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
 
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
-  RunGuardedAsync(allocator_->guard(), *kernel, context, std::move(done),
-                  [&](AsyncOpKernel::DoneCallback at_end) {
-                    RunAsync(kernel, context, std::move(at_end));
-                  });
+  RunGuardedAsync(
+      allocator_->guard(), *kernel, context, std::move(done),
+      [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });
 }
 
 void SwapDevice::Run(OpKernel* kernel, OpKernelContext* context) {

@@ -115,10 +115,9 @@ class SwapGpuDevice : public BaseGPUDevice {
 
   void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                     AsyncOpKernel::DoneCallback done) override {
-    RunGuardedAsync(gpu_->allocator->guard(), *kernel, context, std::move(done),
-                    [&](AsyncOpKernel::DoneCallback at_end) {
-                      RunAsync(kernel, context, std::move(at_end));
-                    });
+    RunGuardedAsync(
+        gpu_->allocator->guard(), *kernel, context, std::move(done),
+        [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });
   }
 
  private:
@@ -146,8 +145,7 @@ class SwapGpuDevice : public BaseGPUDevice {
     if (counted) allocator->budget()->KernelEnds();
   }
 
-  void RunAsync(AsyncOpKernel* kernel, OpKernelContext* context,
-                AsyncOpKernel::DoneCallback done) {
+  void RunAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel::DoneCallback done) {
     HazardTracker* tracker = TrackerOf();
     if (tracker != nullptr && tracker->active()) BeforeOp(tracker, context);
     StepRecorder* recorder = gpu_->allocator->recorder();

@@ -211,8 +211,8 @@ bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const Far
 
 bool StreamCopyEngine::CanEncode(const void* block, const CodecSpec& spec) {
   const std::optional<CardCodec> codec = CardCodecOf(spec.codec);
-  return codec.has_value() && WordBytesOf(spec) != 0 &&
-         CudaCodecs::IsAligned(block, nullptr) && card_->Knows(*codec);
+  return codec.has_value() && WordBytesOf(spec) != 0 && CudaCodecs::IsAligned(block, nullptr) &&
+         card_->Knows(*codec);
 }
 
 Transfer StreamCopyEngine::TransferOf(const void* block, const CodecSpec& spec,

@@ -225,8 +225,7 @@ absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const FarWish& wish,
   if (!entry->far_copy.held()) {
     entry->wish = wish;
     entry->wish.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
-    copied =
-        engine_->CopyVariableOut(value->data(), entry->bytes, entry->wish, &entry->far_copy);
+    copied = engine_->CopyVariableOut(value->data(), entry->bytes, entry->wish, &entry->far_copy);
   }
   const bool leaves = copied.ok() && *copied;
   if (leaves) Tensor gone = std::exchange(*value, Tensor(value->dtype()));

@@ -72,10 +72,10 @@ class StreamedVariables : public KernelGuard {
     tensorflow::core::WeakPtr<tensorflow::Var> var;
     tensorflow::TensorShape shape;  // of what is away
     int64_t bytes = 0;
-    FarCopy far_copy;  // of the value as it is, if it is held
-    FarWish wish;      // by which that was made
+    FarCopy far_copy;              // of the value as it is, if it is held
+    FarWish wish;                  // by which that was made
     const void* filled = nullptr;  // where it was copied to, until a kernel uses it
-    int readers = 0;  // kernels that look at it now
+    int readers = 0;               // kernels that look at it now
     int64_t last_use = 0;
     tensorflow::Var* next = nullptr;  // used after it, the last time
   };
@@ -93,8 +93,8 @@ class StreamedVariables : public KernelGuard {
                                  std::unique_lock<std::mutex>* lock);
   // Has values leave that were used after `used_after`, those that were used last first.
   int64_t Evict(int64_t bytes, int64_t used_after);
-  // Fetches what is used next. `at_once`: in the order of the host, so what a thread has to fetch is
-  // left to one.
+  // Fetches what is used next. `at_once`: in the order of the host, so what a thread has to fetch
+  // is left to one.
   void FetchAheadOf(tensorflow::Var* var, bool at_once);
   void HaveFetchedAheadOf(VarPtr var);
   // Whether its memory is the device's.

@@ -100,7 +100,9 @@ class VariableToHostGpuOp : public VariableToHostOp {
     return wish_.tier == FarTier::kFile && !detached_ ? this : nullptr;
   }
 
-  void Compute(OpKernelContext* context) override { ComputeAsync(context, [] {}); }
+  void Compute(OpKernelContext* context) override {
+    ComputeAsync(context, [] {});
+  }
 };
 
 class VariableFromHostOp : public VariableOp {
@@ -121,7 +123,9 @@ class VariableFromHostGpuOp : public VariableFromHostOp {
 
   AsyncOpKernel* AsAsync() override { return nullptr; }
 
-  void Compute(OpKernelContext* context) override { ComputeAsync(context, [] {}); }
+  void Compute(OpKernelContext* context) override {
+    ComputeAsync(context, [] {});
+  }
 };
 
 REGISTER_KERNEL_BUILDER(Name("_VariableToHost").Device(tensorflow::DEVICE_CPU), VariableToHostOp);
