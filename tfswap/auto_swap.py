@@ -87,8 +87,8 @@ class AutoSwap(keras.callbacks.Callback):
         stream_weights: Whether values of variables (weights, an optimizer's state) may leave too:
             in training from their last use in a step to the first one in the next, as the plan
             says, and when nothing else can make room. They come back before an op looks at them, in
-            a step or outside of it. What a step changes is copied out again in each step. CPU
-            devices. Defaults to False.
+            a step or outside of it. What a step changes is copied out again in each step. Defaults
+            to False.
         sections: Of the batch: ops that compute each example by itself work on so many equal parts
             of it, one after the other (tvDNN: Park et al., PPoPP 2018), so that no op has all of
             its inputs and outputs there at once. Sums over the batch are rounded otherwise. A

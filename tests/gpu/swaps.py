@@ -74,11 +74,11 @@ def swapped_and_compared(
     return step
 
 
-def settled() -> dict[str, int]:
+def settled(device: str = "GPU:0") -> dict[str, int]:
     """Statistics when the card has told all that it had to."""
-    with tf.device("GPU:0"):
+    with tf.device(device):
         tf.identity(tf.constant(1.0)).numpy()
-    return tfswap.memory_stats("GPU:0")
+    return tfswap.memory_stats(device)
 
 
 def synchronizations(codec: str, tier: str = "") -> int:

@@ -217,6 +217,33 @@ def changed_in_place(host: Host) -> Iterator[None]:
     yield host.use(A, "z")
 
 
+def a_value_across_steps(host: Host) -> Iterator[None]:
+    """A variable leaves when it was changed; the op that needs it gets it memory of compute's."""
+    yield host.make(A, "x")
+    yield host.change(A, "x", "z")
+    yield host.leave(A, F)
+    yield host.free(A)
+    yield host.make(A, "y")
+    yield host.free(A)
+    host.tracker.acquired(A, MIB)
+    yield host.come_back(A, F)
+    yield host.use(A, "z")
+
+
+def an_unchanged_value(host: Host) -> Iterator[None]:
+    """It leaves without a copy, before anybody has read it, and comes back to be changed."""
+    host.card.memory[HOST + F] = "x"
+    yield host.come_back(A, F)
+    yield host.free(A)
+    host.tracker.acquired(A, MIB)
+    yield host.come_back(A, F)
+    yield host.change(A, "x", "z")
+    yield host.leave(A, F)
+    yield host.free(A)
+    yield host.come_back(B, F)
+    yield host.use(B, "z")
+
+
 def encoded_and_reused(host: Host) -> Iterator[None]:
     """As `swap_and_reuse`, encoded."""
     yield host.make(A, "x")
@@ -364,6 +391,8 @@ PROGRAMS = [
     nobody_reads_it,
     out_again_unread,
     changed_in_place,
+    a_value_across_steps,
+    an_unchanged_value,
 ]
 
 

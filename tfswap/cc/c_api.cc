@@ -284,9 +284,7 @@ void tfswap_set_verify(int device, int verify) {
 void tfswap_make_room(int device) { AllocatorOf(device)->budget()->MakeRoom(); }
 
 char* tfswap_stream_variables(int device, int on) {
-  auto* engine = dynamic_cast<ThreadCopyEngine*>(CopyEngine::For(AllocatorOf(device)));
-  if (engine == nullptr) return Copied("tfswap: variables of a GPU stay on it");
-  return Copied(engine->variables()->SetOn(on != 0));
+  return Copied(CopyEngine::For(AllocatorOf(device))->variables()->SetOn(on != 0));
 }
 
 void tfswap_inject_fault(int device, const char* kind) {

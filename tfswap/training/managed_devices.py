@@ -296,17 +296,14 @@ class ManagedDevices:
     @property
     def weights_may_leave(self) -> bool:
         """Whether plans may have values of variables leave."""
-        return self._options.stream_weights and self.on_cpu
+        return self._options.stream_weights
 
     def _stream_weights(self) -> None:
         """Has those leave, too, that there are already."""
         import tensorflow as tf
 
         for device in self.numbers:
-            problem = self._library.stream_variables(device, True)
-            if problem:
-                self._warn(f"stream_weights has no effect: {problem.removeprefix('tfswap: ')}")
-                return
+            self._library.stream_variables(device, True)
         eager = tf.__internal__.EagerTensor
         for known in gc.get_objects():
             # An op that has a variable among its inputs makes it known.
@@ -369,7 +366,7 @@ class ManagedDevices:
             self._library.set_budget(device, None)
             if self._options.stream_weights:
                 problem = self._library.stream_variables(device, False)
-                if problem and self.on_cpu:
+                if problem:
                     self._warn(f"some variables are still in far memory: {problem}")
             self._library.set_workspace_limit(device, None)
             self._library.emulate_link(device, None)

@@ -34,40 +34,14 @@ tensorflow::Allocator* SwapDevice::GetAllocator(tensorflow::AllocatorAttributes 
 }
 
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
-  KernelGuard* const guard = allocator_->guard();
-  if (guard == nullptr || !guard->Concerns(*kernel)) {
-    Run(kernel, context);
-    return;
-  }
-  KernelGuard::Held held;
-  const absl::Status status = guard->Before(context, &held);
-  if (status.ok()) {
-    Run(kernel, context);
-  } else {
-    context->SetStatus(status);
-  }
-  guard->After(held);
+  RunGuarded(allocator_->guard(), *kernel, context, [&] { Run(kernel, context); });
 }
 
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
-  KernelGuard* const guard = allocator_->guard();
-  if (guard == nullptr || !guard->Concerns(*kernel)) {
-    RunAsync(kernel, context, std::move(done));
-    return;
-  }
-  auto held = std::make_shared<KernelGuard::Held>();
-  const absl::Status status = guard->Before(context, held.get());
-  auto after = [guard, held, done = std::move(done)] {
-    guard->After(*held);
-    done();
-  };
-  if (status.ok()) {
-    RunAsync(kernel, context, std::move(after));
-  } else {
-    context->SetStatus(status);
-    after();
-  }
+  RunGuardedAsync(
+      allocator_->guard(), *kernel, context, std::move(done),
+      [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });
 }
 
 void SwapDevice::Run(OpKernel* kernel, OpKernelContext* context) {

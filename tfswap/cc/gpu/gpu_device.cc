@@ -110,6 +110,18 @@ class SwapGpuDevice : public BaseGPUDevice {
   }
 
   void Compute(OpKernel* kernel, OpKernelContext* context) override {
+    RunGuarded(gpu_->allocator->guard(), *kernel, context, [&] { Run(kernel, context); });
+  }
+
+  void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
+                    AsyncOpKernel::DoneCallback done) override {
+    RunGuardedAsync(
+        gpu_->allocator->guard(), *kernel, context, std::move(done),
+        [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });
+  }
+
+ private:
+  void Run(OpKernel* kernel, OpKernelContext* context) {
     HazardTracker* tracker = TrackerOf();
     DeviceAllocator* allocator = gpu_->allocator.get();
     StepRecorder* recorder = allocator->recorder();
@@ -133,8 +145,7 @@ class SwapGpuDevice : public BaseGPUDevice {
     if (counted) allocator->budget()->KernelEnds();
   }
 
-  void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
-                    AsyncOpKernel::DoneCallback done) override {
+  void RunAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel::DoneCallback done) {
     HazardTracker* tracker = TrackerOf();
     if (tracker != nullptr && tracker->active()) BeforeOp(tracker, context);
     StepRecorder* recorder = gpu_->allocator->recorder();
@@ -156,7 +167,6 @@ class SwapGpuDevice : public BaseGPUDevice {
     if (counted) gpu_->allocator->budget()->KernelEnds();
   }
 
- private:
   // Made when the first kernel runs: TensorFlow makes its streams after the device.
   HazardTracker* TrackerOf() {
     HazardTracker* tracker = gpu_->tracker.load(std::memory_order_acquire);

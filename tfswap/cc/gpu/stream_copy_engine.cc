@@ -70,8 +70,9 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
   const bool has_file = file_.IsReady();
   FarCopy far_copy;
   if (!(wishes_file && has_file)) {
-    const absl::Status status = CopyToMemoryLocked(buffer.get(), &far_copy);
-    if (!status.ok()) return status;
+    const std::string problem =
+        CopyToMemoryLocked(buffer->tensor_.data(), buffer->bytes, buffer->wish, &far_copy);
+    if (!problem.empty()) return Failed("swapping out", *buffer, problem);
   }
   if (far_copy.held()) {
     far_memory_full_.store(false);
@@ -84,7 +85,7 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
     const HazardTracker::Whole whole = tracker_->BeginOut(buffer->tensor_.data());
     Done at_end = wishes_file ? std::exchange(*done, nullptr) : nullptr;
     StartLeavingLocked(buffer.get(), &file_out_, [this, buffer, whole, at_end = std::move(at_end)] {
-      CopyToFile(buffer, whole, at_end);
+      SendToFile(buffer, whole, at_end);
     });
   } else {
     far_memory_full_.store(true);
@@ -93,85 +94,134 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
   return absl::OkStatus();
 }
 
-absl::Status StreamCopyEngine::CopyToMemoryLocked(FarBuffer* buffer, FarCopy* copy) {
+std::string StreamCopyEngine::CopyToMemoryLocked(const void* block, int64_t bytes,
+                                                 const FarWish& wish, FarCopy* copy) {
   LearnKeptBytesLocked();
-  const void* block = buffer->tensor_.data();
   FarCopy far_copy;
-  if (!TakeFarMemory(*buffer, block, &far_copy)) return absl::OkStatus();
-  if (verify_.load()) far_copy.checksum = ChecksumOf(block, buffer->bytes);
-  Transfer transfer = TransferOf(*buffer, block, far_copy);
+  if (!TakeFarMemory(block, bytes, wish, &far_copy)) return "";
+  if (verify_.load()) far_copy.checksum = ChecksumOf(block, bytes);
+  Transfer transfer = TransferOf(block, wish.codec, far_copy);
   if (far_copy.tier == FarTier::kCompressed) transfer.form.far_bytes = numbers_.Take();
   if (!tracker_->MoveOut(transfer)) {
     if (transfer.form.far_bytes != nullptr) numbers_.Give(transfer.form.far_bytes);
     host_memory_.Free(far_copy.block, far_copy.far_bytes);
-    return Failed("swapping out", *buffer, std::string(card_->status().message()));
+    return CardFailed();
   }
-  counts_.Out(far_copy.tier, buffer->bytes, far_copy.far_bytes, /*busy_ns=*/0);
+  counts_.Out(far_copy.tier, bytes, far_copy.far_bytes, /*busy_ns=*/0);
   if (transfer.form.far_bytes != nullptr) {
     awaited_.push_back({transfer.form.far_bytes, /*counts=*/true});
   } else {
     counts_.Kept(far_copy.tier, far_copy.far_bytes);
   }
-  if (far_copy.tier != buffer->wish.tier) counts_.MovedOn();
+  if (far_copy.tier != wish.tier) counts_.MovedOn();
   *copy = std::move(far_copy);
-  return absl::OkStatus();
+  return "";
 }
 
-void StreamCopyEngine::CopyToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole,
-                                  const Done& done) {
-  const int64_t bytes = buffer->bytes;
+bool StreamCopyEngine::CopyToFile(const HazardTracker::Whole& whole, int64_t bytes,
+                                  const FarWish& wish, FarCopy* copy, int64_t* disk_ns) {
   const uint64_t checksum = verify_.load() ? ChecksumOf(whole.block, bytes) : 0;
-  int64_t disk_ns = 0;
   const auto write = [&](SpillFile* file, int64_t offset) {
-    return file_.CopyOut(whole, bytes, file, offset, &disk_ns);
+    return file_.CopyOut(whole, bytes, file, offset, disk_ns);
   };
+  if (!FarFile::Get()->Put(bytes, write, &counts_, &copy->extent)) return false;
+  copy->tier = FarTier::kFile;
+  copy->bytes = copy->far_bytes = bytes;
+  copy->checksum = checksum;
+  counts_.Out(copy->tier, bytes, bytes, *disk_ns);
+  counts_.Kept(copy->tier, bytes);
+  if (copy->tier != wish.tier) counts_.MovedOn();
+  return true;
+}
+
+void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole,
+                                  const Done& done) {
+  int64_t disk_ns = 0;
   absl::Status status;
   FarCopy far_copy;
-  if (FarFile::Get()->Put(bytes, write, &counts_, &far_copy.extent)) {
-    far_copy.tier = FarTier::kFile;
-    far_copy.bytes = far_copy.far_bytes = bytes;
-    far_copy.checksum = checksum;
-    counts_.Out(far_copy.tier, bytes, bytes, disk_ns);
-    counts_.Kept(far_copy.tier, bytes);
-    if (far_copy.tier != buffer->wish.tier) counts_.MovedOn();
-  } else if (buffer->wish.tier == FarTier::kFile) {
+  if (!CopyToFile(whole, buffer->bytes, buffer->wish, &far_copy, &disk_ns) &&
+      buffer->wish.tier == FarTier::kFile) {
     // Where it has not been tried yet.
     std::lock_guard<std::mutex> lock(mu_);
-    status = CopyToMemoryLocked(buffer.get(), &far_copy);
+    const std::string problem =
+        CopyToMemoryLocked(whole.block, buffer->bytes, buffer->wish, &far_copy);
+    if (!problem.empty()) status = Failed("swapping out", *buffer, problem);
   }
   far_memory_full_.store(!far_copy.held());
   EndLeaving(buffer.get(), std::move(far_copy), status, disk_ns);
   if (done) done(status);
 }
 
-bool StreamCopyEngine::TakeFarMemory(const FarBuffer& buffer, const void* block, FarCopy* copy) {
-  copy->bytes = buffer.bytes;
-  if (buffer.wish.tier == FarTier::kCompressed && CanEncode(buffer, block)) {
+absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
+                                                       const FarWish& wish, FarCopy* copy) {
+  const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
+  if (!codec.ok()) return codec;
+  if (TakeFault("out")) return VariableFailed("swapping out", "injected fault");
+  const bool has_file = file_.IsReady();
+  int64_t disk_ns = 0;
+  const auto to_memory = [&] {
+    std::lock_guard<std::mutex> lock(mu_);
+    return CopyToMemoryLocked(data, bytes, wish, copy);
+  };
+  const auto to_file = [&] {
+    if (has_file) CopyToFile(tracker_->BeginOut(data), bytes, wish, copy, &disk_ns);
+  };
+  const bool file_first = wish.tier == FarTier::kFile;
+  if (file_first) to_file();
+  const std::string problem = copy->held() ? "" : to_memory();
+  if (!problem.empty()) return VariableFailed("swapping out", problem);
+  if (!file_first && !copy->held()) to_file();
+  far_memory_full_.store(!copy->held());
+  if (copy->held()) CountCopy(/*out=*/true, bytes, disk_ns);
+  return copy->held();
+}
+
+absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish& wish,
+                                              void* data) {
+  const CopyingIn copying(this);
+  const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
+  if (!codec.ok()) return codec;
+  if (TakeFault("in")) return VariableFailed("swapping in", "injected fault");
+  int64_t disk_ns = 0;
+  const std::string problem = FillBlock(data, copy, wish, &disk_ns);
+  if (!problem.empty()) return VariableFailed("swapping in", problem);
+  if (copy.checksum != 0 && verify_.load() && ChecksumOf(data, copy.bytes) != copy.checksum) {
+    return VariableChanged(copy.bytes);
+  }
+  counts_.In(copy.tier, copy.bytes, disk_ns);
+  CountCopy(/*out=*/false, copy.bytes, disk_ns);
+  return absl::OkStatus();
+}
+
+bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const FarWish& wish,
+                                     FarCopy* copy) {
+  copy->bytes = bytes;
+  if (wish.tier == FarTier::kCompressed && CanEncode(block, wish.codec)) {
     copy->tier = FarTier::kCompressed;
-    copy->far_bytes = CudaCodecs::MostBytes(buffer.bytes);
+    copy->far_bytes = CudaCodecs::MostBytes(bytes);
     copy->block = host_memory_.Allocate(copy->far_bytes);
     if (copy->block != nullptr) return true;
   }
   copy->tier = FarTier::kHost;
-  copy->far_bytes = buffer.bytes;
+  copy->far_bytes = bytes;
   copy->block = host_memory_.Allocate(copy->far_bytes);
   if (copy->block == nullptr) *copy = FarCopy();
   return copy->held();
 }
 
-bool StreamCopyEngine::CanEncode(const FarBuffer& buffer, const void* block) {
-  const std::optional<CardCodec> codec = CardCodecOf(buffer.wish.codec.codec);
-  return codec.has_value() && WordBytesOf(buffer.wish.codec) != 0 &&
-         CudaCodecs::IsAligned(block, nullptr) && card_->Knows(*codec);
+bool StreamCopyEngine::CanEncode(const void* block, const CodecSpec& spec) {
+  const std::optional<CardCodec> codec = CardCodecOf(spec.codec);
+  return codec.has_value() && WordBytesOf(spec) != 0 && CudaCodecs::IsAligned(block, nullptr) &&
+         card_->Knows(*codec);
 }
 
-Transfer StreamCopyEngine::TransferOf(const FarBuffer& buffer, const void* block,
+Transfer StreamCopyEngine::TransferOf(const void* block, const CodecSpec& spec,
                                       const FarCopy& copy) const {
-  Transfer transfer{const_cast<void*>(block), buffer.bytes, copy.block, copy.far_bytes};
+  Transfer transfer{const_cast<void*>(block), copy.bytes, copy.block, copy.far_bytes};
   if (copy.tier != FarTier::kCompressed) return transfer;
   transfer.form.kind = Form::Kind::kEncoded;
-  transfer.form.codec = static_cast<int>(*CardCodecOf(buffer.wish.codec.codec));
-  transfer.form.word_bytes = WordBytesOf(buffer.wish.codec);
+  transfer.form.codec = static_cast<int>(*CardCodecOf(spec.codec));
+  transfer.form.word_bytes = WordBytesOf(spec);
   return transfer;
 }
 
@@ -261,13 +311,8 @@ absl::Status StreamCopyEngine::FillWhole(Tensor* output, const FarBufferPtr& buf
   if (!status.ok()) return status;
   const FarCopy& copy = buffer->far_copy_;
   int64_t disk_ns = 0;
-  if (copy.tier == FarTier::kFile) {
-    const std::string problem = file_.CopyIn(copy.extent, output->data(), buffer->bytes, &disk_ns);
-    if (!problem.empty()) status = Failed("swapping in", *buffer, problem);
-  } else {
-    status = FillFromMemory(output->data(), *buffer);
-  }
-  if (!status.ok()) return status;
+  const std::string problem = FillBlock(output->data(), copy, buffer->wish, &disk_ns);
+  if (!problem.empty()) return Failed("swapping in", *buffer, problem);
   if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != copy.checksum) {
     return Changed(*buffer);
   }
@@ -277,8 +322,13 @@ absl::Status StreamCopyEngine::FillWhole(Tensor* output, const FarBufferPtr& buf
   return absl::OkStatus();
 }
 
-absl::Status StreamCopyEngine::FillFromMemory(void* block, const FarBuffer& buffer) {
-  const FarCopy& copy = buffer.far_copy_;
+std::string StreamCopyEngine::FillBlock(void* block, const FarCopy& copy, const FarWish& wish,
+                                        int64_t* disk_ns) {
+  if (copy.tier == FarTier::kFile) return file_.CopyIn(copy.extent, block, copy.bytes, disk_ns);
+  return FillFromMemory(block, copy, wish) ? "" : CardFailed();
+}
+
+bool StreamCopyEngine::FillFromMemory(void* block, const FarCopy& copy, const FarWish& wish) {
   if (TakeFault("corrupt")) {
     card_->Finish(Queue::kOut);
     // Of an encoded one, how long its first section is.
@@ -287,8 +337,7 @@ absl::Status StreamCopyEngine::FillFromMemory(void* block, const FarBuffer& buff
                           : 0;
     static_cast<char*>(copy.block)[at] ^= 1;
   }
-  if (tracker_->MoveIn(TransferOf(buffer, block, copy))) return absl::OkStatus();
-  return Failed("swapping in", buffer, std::string(card_->status().message()));
+  return tracker_->MoveIn(TransferOf(block, wish.codec, copy));
 }
 
 void StreamCopyEngine::DropFarCopy(FarCopy* copy) {

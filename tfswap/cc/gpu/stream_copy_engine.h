@@ -44,6 +44,12 @@ class StreamCopyEngine : public CopyEngine {
   void Sample(const FarBuffer& buffer, const void* data) override;
   std::string CodecSamples() override { return sampler_.Text(); }
   DeviceCodecs* codecs() override { return &codecs_; }
+  absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish,
+                                       FarCopy* copy) override;
+  absl::Status CopyVariableIn(const FarCopy& copy, const FarWish& wish, void* data) override;
+  void BeforeVariableUse(const void* data) override { tracker_->BeforeUse(data); }
+  bool MovesAtOnce(FarTier tier) const override { return tier != FarTier::kFile; }
+  void DropFarCopy(FarCopy* copy) override;
 
  private:
   // Of an encoded buffer: what the card is to tell.
@@ -58,23 +64,30 @@ class StreamCopyEngine : public CopyEngine {
   // where it was to go. With mu_ held.
   absl::Status SendLocked(const FarBufferPtr& buffer, Done* done,
                           std::vector<tensorflow::Tensor>* given_up);
-  // The copy to pinned memory, as it is or encoded; not held if there is no room. With mu_ held.
-  absl::Status CopyToMemoryLocked(FarBuffer* buffer, FarCopy* copy);
-  void CopyToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole, const Done& done);
+  // The copy to pinned memory, as it is or encoded; not held if there is no room. Answers "" or why
+  // the card refused it. With mu_ held.
+  std::string CopyToMemoryLocked(const void* block, int64_t bytes, const FarWish& wish,
+                                 FarCopy* copy);
+  // The copy to the file, whose caller waits for it; whether there was room.
+  bool CopyToFile(const HazardTracker::Whole& whole, int64_t bytes, const FarWish& wish,
+                  FarCopy* copy, int64_t* disk_ns);
+  void SendToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole, const Done& done);
   bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) override;
   absl::Status FillWhole(tensorflow::Tensor* output, const FarBufferPtr& buffer);
-  absl::Status FillFromMemory(void* block, const FarBuffer& buffer);
+  // Fills a block from pinned memory or the file; answers "" or what went wrong.
+  std::string FillBlock(void* block, const FarCopy& copy, const FarWish& wish, int64_t* disk_ns);
+  bool FillFromMemory(void* block, const FarCopy& copy, const FarWish& wish);
   bool FillsAtOnce(const FarBuffer& buffer) const override {
     return buffer.far_copy_.tier != FarTier::kFile;
   }
-  void DropFarCopy(FarCopy* copy) override;
 
-  // Takes far memory that the buffer can go to from `block`; whether there is some.
-  bool TakeFarMemory(const FarBuffer& buffer, const void* block, FarCopy* copy);
+  // Takes far memory that what is in `block` can go to; whether there is some.
+  bool TakeFarMemory(const void* block, int64_t bytes, const FarWish& wish, FarCopy* copy);
   // Whether the card can encode it, from there.
-  bool CanEncode(const FarBuffer& buffer, const void* block);
-  // Between a block of the card's and the buffer's far copy.
-  Transfer TransferOf(const FarBuffer& buffer, const void* block, const FarCopy& copy) const;
+  bool CanEncode(const void* block, const CodecSpec& spec);
+  // Between a block of the card's and its far copy.
+  Transfer TransferOf(const void* block, const CodecSpec& spec, const FarCopy& copy) const;
+  std::string CardFailed() const { return std::string(card_->status().message()); }
   void LearnKeptBytesLocked();
   // Of a block of the card's, by way of the host, which waits for it. In verify mode only.
   uint64_t ChecksumOf(const void* block, int64_t bytes);

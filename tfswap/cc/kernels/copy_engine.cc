@@ -55,7 +55,8 @@ FarBuffer::~FarBuffer() {
   engine_->DropFarCopy(&far_copy_);
 }
 
-CopyEngine::CopyEngine(DeviceAllocator* allocator) : allocator_(allocator) {
+CopyEngine::CopyEngine(DeviceAllocator* allocator)
+    : allocator_(allocator), variables_(allocator, this) {
   allocator_->budget()->SetReclaimer(this);
   Engines& engines = AllEngines();
   std::lock_guard<std::mutex> lock(engines.mu);
@@ -92,7 +93,7 @@ void CopyEngine::UnparkLocked(FarBuffer* buffer) {
 
 int64_t CopyEngine::Reclaim(int64_t bytes, int job) {
   const int64_t started = ReclaimParked(bytes, job);
-  return started < bytes && job == 0 ? started + ReclaimMore(bytes - started) : started;
+  return started < bytes && job == 0 ? started + variables_.Reclaim(bytes - started) : started;
 }
 
 void CopyEngine::ChooseParkedLocked(int64_t bytes, size_t slot, int64_t* started,
@@ -143,9 +144,10 @@ void CopyEngine::AddLeaving(const FarBuffer& buffer, int64_t bytes) {
   if (buffer.job != 0) jobs_[Jobs::SlotOf(buffer.job)].bytes_leaving.fetch_add(bytes);
 }
 
-void CopyEngine::LeavesLater(Worker* worker, int64_t bytes, std::function<void()> move) {
+void CopyEngine::HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move) {
+  if (MovesAtOnce(tier)) return move();
   bytes_leaving_.fetch_add(bytes);
-  worker->Schedule(0, [this, bytes, move = std::move(move)] {
+  Leaver(tier)->Schedule(0, [this, bytes, move = std::move(move)] {
     move();
     bytes_leaving_.fetch_sub(bytes);
   });
@@ -372,6 +374,17 @@ absl::Status CopyEngine::Changed(const FarBuffer& buffer) const {
   return absl::DataLossError(absl::StrCat(
       "tfswap: '", buffer.label, "' (", ReadableBytes(buffer.bytes),
       ") came back from far memory changed: its checksum differs from the one taken when it left. "
+      "Suspect the host's memory."));
+}
+
+absl::Status CopyEngine::VariableFailed(const char* doing, const std::string& why) {
+  return absl::InternalError(absl::StrCat("tfswap: ", doing, " a variable failed: ", why));
+}
+
+absl::Status CopyEngine::VariableChanged(int64_t bytes) {
+  return absl::DataLossError(absl::StrCat(
+      "tfswap: a variable of ", ReadableBytes(bytes),
+      " came back from far memory changed: its checksum differs from the one taken when it left. "
       "Suspect the host's memory."));
 }
 

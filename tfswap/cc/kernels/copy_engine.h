@@ -18,6 +18,7 @@
 #include "far/far_memory.h"
 #include "far/ratio_sampler.h"
 #include "kernels/device_codecs.h"
+#include "kernels/streamed_variables.h"
 #include "kernels/worker.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -127,7 +128,7 @@ class CopyEngine : public Reclaimer {
     return job == 0 ? bytes_leaving_.load() : jobs_[Jobs::SlotOf(job)].bytes_leaving.load();
   }
   bool IsCopyingIn() const final { return copying_in_.load() > 0; }
-  bool InForce() const final { return Stats().buffers_alive > 0 || MovesMore(); }
+  bool InForce() const final { return Stats().buffers_alive > 0 || variables_.on(); }
 
   // Makes each copy take as long as on a link of this speed; 0 lifts that. Only where threads copy.
   virtual void EmulateLink(double bytes_per_s, int64_t latency_ns) {}
@@ -161,17 +162,32 @@ class CopyEngine : public Reclaimer {
   // Those that are the device's own work; null where the host encodes.
   virtual DeviceCodecs* codecs() { return nullptr; }
 
+  // Values of variables, which give their memory up when no buffer can.
+  StreamedVariables* variables() { return &variables_; }
+  // Copies one out, by any thread: then its memory may be given up. Whether there was room for it.
+  virtual absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish,
+                                               FarCopy* copy) = 0;
+  // Copies one, which left by that wish, into the memory that was made for it.
+  virtual absl::Status CopyVariableIn(const FarCopy& copy, const FarWish& wish, void* data) = 0;
+  // A kernel is about to use one that was copied in since nobody has.
+  virtual void BeforeVariableUse(const void* data) {}
+  // Whether such copies are only commands to a card, which are given where they come up, in the
+  // order of the host. Others are made by threads.
+  virtual bool MovesAtOnce(FarTier tier) const { return false; }
+  // Runs a move, on the thread of its direction if need be. Who waits for memory waits for what
+  // leaves.
+  void HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move);
+  void HaveVariableReturn(std::function<void()> move) { in_.Schedule(0, std::move(move)); }
+  virtual void DropFarCopy(FarCopy* copy) = 0;
+
  protected:
   // Of the device that `allocator` serves; not one of several.
   explicit CopyEngine(DeviceAllocator* allocator);
 
-  // Whether it can move more than buffers; does, when those are not enough. Answers as Reclaim().
-  virtual bool MovesMore() const { return false; }
-  virtual int64_t ReclaimMore(int64_t bytes) { return 0; }
   // Counts a copy of what is no buffer.
   void CountCopy(bool out, int64_t bytes, int64_t busy_ns);
-  // What is no buffer leaves on a thread; who waits for memory waits for it, too.
-  void LeavesLater(Worker* worker, int64_t bytes, std::function<void()> move);
+  // The thread that moves what leaves for a tier, where that is not done at once.
+  virtual Worker* Leaver(FarTier tier) { return &file_out_; }
   // While it lives, something comes in.
   struct CopyingIn {
     explicit CopyingIn(CopyEngine* engine) : engine(engine) { engine->copying_in_.fetch_add(1); }
@@ -203,7 +219,6 @@ class CopyEngine : public Reclaimer {
   virtual bool FillsAtOnce(const FarBuffer& buffer) const { return false; }
   // Counts a copy in, and gives up the far copy if nobody will want it again.
   void Filled(FarBuffer* buffer, int64_t busy_ns);
-  virtual void DropFarCopy(FarCopy* copy) = 0;
   // The thread that is to fill a buffer which comes back, for a reader at `place`. What a plan
   // brings back from the file only waits for it; what lazy swaps do goes one after the other,
   // wherever it comes from: so none takes the memory that an earlier one needs.
@@ -214,6 +229,8 @@ class CopyEngine : public Reclaimer {
   void ParkLocked(FarBuffer* buffer);
   absl::Status Failed(const char* doing, const FarBuffer& buffer, const std::string& why) const;
   absl::Status Changed(const FarBuffer& buffer) const;
+  static absl::Status VariableFailed(const char* doing, const std::string& why);
+  static absl::Status VariableChanged(int64_t bytes);
 
   DeviceAllocator* const allocator_;
   Worker in_{"tfswap_in"};
@@ -240,6 +257,7 @@ class CopyEngine : public Reclaimer {
   void FetchLater(const FarBufferPtr& buffer, int64_t place, Manner manner,
                   tensorflow::OpKernelContext* context, std::function<void()> done);
 
+  StreamedVariables variables_;
   std::atomic<int64_t> bytes_leaving_{0};
   std::atomic<int> copying_in_{0};
   struct OfJob {

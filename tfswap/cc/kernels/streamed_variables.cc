@@ -9,7 +9,8 @@
 #include "allocator/kernel_scope.h"
 #include "allocator/variable_inputs.h"
 #include "core/readable_bytes.h"
-#include "kernels/thread_copy_engine.h"
+#include "kernels/copy_engine.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 
 namespace tfswap {
 
@@ -33,7 +34,7 @@ bool OnlyReads(absl::string_view op) {
 
 }  // namespace
 
-StreamedVariables::StreamedVariables(DeviceAllocator* allocator, ThreadCopyEngine* engine)
+StreamedVariables::StreamedVariables(DeviceAllocator* allocator, CopyEngine* engine)
     : allocator_(allocator), engine_(engine) {}
 
 std::string StreamedVariables::SetOn(bool on) {
@@ -62,7 +63,10 @@ std::string StreamedVariables::SetOn(bool on) {
     allocator_->SetGuard(nullptr);
     std::unordered_map<Var*, Entry> forgotten;
     std::lock_guard<std::mutex> lock(mu_);
-    for (auto& [var, entry] : entries_) engine_->DropVariable(&entry.far_copy);
+    for (auto& [var, entry] : entries_) {
+      engine_->DropFarCopy(&entry.far_copy);
+      if (entry.filled != nullptr) engine_->BeforeVariableUse(entry.filled);
+    }
     forgotten.swap(entries_);
     last_used_ = nullptr;
   }
@@ -85,24 +89,37 @@ absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
     entry->last_use = ++uses_;
     if (last_used_ != nullptr && last_used_ != raw) entries_[last_used_].next = raw;
     last_used_ = last = raw;
-    if (!only_reads) engine_->DropVariable(&entry->far_copy);
+    if (!only_reads) engine_->DropFarCopy(&entry->far_copy);
+    if (entry->filled != nullptr) {
+      engine_->BeforeVariableUse(std::exchange(entry->filled, nullptr));
+    }
   }
-  if (last != nullptr && on() && !planned_.load() && !fetching_ahead_.exchange(true)) {
-    VarPtr from = tsl::core::GetNewRef(last);
-    ahead_.Schedule(0, [this, from = from.release()] {
-      FetchAheadOf(from);
-      fetching_ahead_.store(false);
-      from->Unref();
-    });
+  if (last != nullptr && !engine_->MovesAtOnce(FarTier::kHost)) {
+    HaveFetchedAheadOf(tsl::core::GetNewRef(last));
   }
   return absl::OkStatus();
 }
 
+void StreamedVariables::HaveFetchedAheadOf(VarPtr var) {
+  if (!on() || planned_.load() || fetching_ahead_.exchange(true)) return;
+  ahead_.Schedule(0, [this, raw = var.release()] {
+    const VarPtr from(raw);
+    FetchAheadOf(raw, /*at_once=*/false);
+    fetching_ahead_.store(false);
+  });
+}
+
 void StreamedVariables::After(const Held& held) {
-  std::lock_guard<std::mutex> lock(mu_);
-  for (const VarPtr& var : held) {
-    const auto known = entries_.find(var.get());
-    if (known != entries_.end() && known->second.readers > 0) --known->second.readers;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const VarPtr& var : held) {
+      const auto known = entries_.find(var.get());
+      if (known != entries_.end() && known->second.readers > 0) --known->second.readers;
+    }
+  }
+  // The kernel has its memory by now.
+  if (!held.empty() && on() && !planned_.load() && engine_->MovesAtOnce(FarTier::kHost)) {
+    FetchAheadOf(held.back().get(), /*at_once=*/true);
   }
 }
 
@@ -120,7 +137,7 @@ void StreamedVariables::Forget(Var* var) {
   std::lock_guard<std::mutex> lock(mu_);
   gone = entries_.extract(var);
   if (gone.empty()) return;
-  engine_->DropVariable(&gone.mapped().far_copy);
+  engine_->DropFarCopy(&gone.mapped().far_copy);
   if (last_used_ == var) last_used_ = nullptr;
   for (auto& [other, entry] : entries_) {
     if (entry.next == var) entry.next = nullptr;
@@ -154,9 +171,9 @@ absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, Patience patience)
     return absl::ResourceExhaustedError(absl::StrCat(
         "tfswap: no room for a variable of ", ReadableBytes(entry->bytes), " that is away. ", why));
   }
-  const absl::Status status =
-      engine_->CopyVariableIn(entry->far_copy, entry->checksum, value.data());
+  const absl::Status status = engine_->CopyVariableIn(entry->far_copy, entry->wish, value.data());
   if (!status.ok()) return status;
+  entry->filled = value.data();
   tensorflow::mutex_lock writing(*var->mu());
   *var->tensor() = value;
   return absl::OkStatus();
@@ -177,20 +194,26 @@ int64_t StreamedVariables::Evict(int64_t bytes, int64_t used_after) {
             [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [use, var] : by_use) {
     if (freed >= bytes) break;
-    const int64_t given_up = GiveUp(var.get(), FarWish(), &lock);
-    if (given_up < 0) break;
-    freed += given_up;
+    // Of a copy that failed, the memory that is missing tells.
+    const absl::StatusOr<int64_t> given_up = GiveUp(var.get(), FarWish(), &lock);
+    if (!given_up.ok() || *given_up < 0) break;
+    freed += *given_up;
   }
   return freed;
 }
 
-int64_t StreamedVariables::GiveUp(Var* var, const FarWish& wish,
-                                  std::unique_lock<std::mutex>* lock) {
+bool StreamedVariables::IsHere(const Tensor& value) const {
+  auto* memory = const_cast<tensorflow::TensorBuffer*>(tensorflow::DMAHelper::buffer(&value));
+  return allocator_->recording()->Lists(memory->root_buffer()->data());
+}
+
+absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const FarWish& wish,
+                                                  std::unique_lock<std::mutex>* lock) {
   Entry* const entry = &entries_.at(var);
   if (entry->state != State::kHome || entry->readers > 0 || !var->mu()->try_lock()) return 0;
   Tensor* value = var->tensor();
   if (!var->is_initialized || value->TotalBytes() < kLeastBytes || !value->RefCountIsOne() ||
-      !tensorflow::DataTypeCanUseMemcpy(value->dtype())) {
+      !tensorflow::DataTypeCanUseMemcpy(value->dtype()) || !IsHere(*value)) {
     var->mu()->unlock();
     return 0;
   }
@@ -198,44 +221,55 @@ int64_t StreamedVariables::GiveUp(Var* var, const FarWish& wish,
   entry->shape = value->shape();
   entry->bytes = static_cast<int64_t>(value->TotalBytes());
   lock->unlock();
-  FarWish its_wish = wish;
-  its_wish.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
-  const bool copied =
-      entry->far_copy.held() || engine_->CopyVariableOut(value->data(), entry->bytes, its_wish,
-                                                         &entry->far_copy, &entry->checksum);
-  if (copied) Tensor gone = std::exchange(*value, Tensor(value->dtype()));
+  absl::StatusOr<bool> copied = true;
+  if (!entry->far_copy.held()) {
+    entry->wish = wish;
+    entry->wish.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
+    copied = engine_->CopyVariableOut(value->data(), entry->bytes, entry->wish, &entry->far_copy);
+  }
+  const bool leaves = copied.ok() && *copied;
+  if (leaves) Tensor gone = std::exchange(*value, Tensor(value->dtype()));
   var->mu()->unlock();
   lock->lock();
-  entry->state = copied ? State::kAway : State::kHome;
+  entry->state = leaves ? State::kAway : State::kHome;
+  if (leaves) entry->filled = nullptr;
   moved_.notify_all();
-  return copied ? entry->bytes : -1;
+  if (!copied.ok()) return copied.status();
+  return leaves ? entry->bytes : -1;
 }
 
-void StreamedVariables::Leave(VarPtr var, const FarWish& wish, std::function<void()> done) {
+void StreamedVariables::Leave(VarPtr var, const FarWish& wish, bool detached, Done done) {
   planned_.store(true);
   const int64_t bytes = on() ? static_cast<int64_t>(var->tensor()->TotalBytes()) : 0;
-  if (bytes < kLeastBytes) {
-    if (done) done();
-    return;
-  }
+  if (bytes < kLeastBytes) return done(absl::OkStatus());
+  const bool at_once = detached && !engine_->MovesAtOnce(wish.tier);
+  const auto give_up = [this, wish](Var* leaving) {
+    const VarPtr held(leaving);
+    std::unique_lock<std::mutex> lock(mu_);
+    KnowLocked(leaving);
+    return GiveUp(leaving, wish, &lock).status();
+  };
   // std::function wants what can be copied.
+  Done at_end = at_once ? nullptr : done;
   engine_->HaveVariableLeave(bytes, wish.tier,
-                             [this, wish, done = std::move(done), raw = var.release()] {
-                               const VarPtr held(raw);
-                               {
-                                 std::unique_lock<std::mutex> lock(mu_);
-                                 KnowLocked(raw);
-                                 GiveUp(raw, wish, &lock);
-                               }
-                               if (done) done();
+                             [give_up, at_end = std::move(at_end), raw = var.release()] {
+                               const absl::Status status = give_up(raw);
+                               if (at_end) at_end(status);
                              });
+  if (at_once) done(absl::OkStatus());
 }
 
 void StreamedVariables::Return(VarPtr var, std::function<void()> done) {
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    std::unique_lock<std::mutex> lock(mu_);
     const auto known = entries_.find(var.get());
-    if (known == entries_.end() || known->second.state == State::kHome) {
+    const bool is_home = known == entries_.end() || known->second.state == State::kHome;
+    // In the order of the host. What finds no memory then is fetched when a kernel needs it.
+    const bool at_once = !is_home && known->second.state == State::kAway &&
+                         engine_->MovesAtOnce(known->second.far_copy.tier);
+    if (at_once) BringHome(var.get(), Patience::kNone, &lock).IgnoreError();
+    if (is_home || at_once) {
+      lock.unlock();
       var.reset();
     }
   }
@@ -256,8 +290,8 @@ int64_t StreamedVariables::FreeBytes() const {
   return stats.budget_bytes - stats.bytes_in_use;
 }
 
-void StreamedVariables::FetchAheadOf(Var* var) {
-  std::vector<VarPtr> seen;
+void StreamedVariables::FetchAheadOf(Var* var, bool at_once) {
+  std::vector<VarPtr> seen;  // outlives the lock
   std::unique_lock<std::mutex> lock(mu_);
   Var* at = var;
   for (int i = 0; i < kAhead && on(); ++i) {
@@ -269,6 +303,10 @@ void StreamedVariables::FetchAheadOf(Var* var) {
     VarPtr held = entry->var.GetNewRef();
     if (held == nullptr) return;
     seen.push_back(std::move(held));
+    if (at_once && !engine_->MovesAtOnce(entry->far_copy.tier)) {
+      lock.unlock();
+      return HaveFetchedAheadOf(tsl::core::GetNewRef(var));
+    }
     entry->state = State::kComing;
     const int64_t bytes = entry->bytes, used = entry->last_use;
     lock.unlock();

@@ -17,7 +17,7 @@
 
 namespace tfswap {
 
-class ThreadCopyEngine;
+class CopyEngine;
 
 // Variables whose values leave the device when memory runs out, and are back before a kernel looks
 // at them: a step's kernels, but also what reads a variable outside of any step.
@@ -29,6 +29,10 @@ class ThreadCopyEngine;
 // last, and leaves first; and after each one the next ones in the order of the step before are
 // fetched ahead, while its kernel runs. A value that was not written to since it was fetched leaves
 // without a copy.
+//
+// On a card, copies are commands that are given where they come up, in the order of the host: a
+// value has left when its copy out was given, and is home when its copy in was. What it touches the
+// card makes wait (core/hazard_tracker.h).
 class StreamedVariables : public KernelGuard {
  public:
   using VarPtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
@@ -37,16 +41,19 @@ class StreamedVariables : public KernelGuard {
   static constexpr int64_t kLeastBytes = 64 << 10;
 
   // Moves values of the device that `allocator` serves, by the engine's ways.
-  StreamedVariables(DeviceAllocator* allocator, ThreadCopyEngine* engine);
+  StreamedVariables(DeviceAllocator* allocator, CopyEngine* engine);
 
   // From now on, or no more: then all values come back. Answers "" or why some cannot.
   std::string SetOn(bool on);
   bool on() const { return on_.load(); }
   // Has values leave until so many bytes are free, or there are none that may; answers how many.
   int64_t Reclaim(int64_t bytes);
-  // A plan has no more use for the value in this step. `done`, if there is one, runs when it has
-  // left, or stays because somebody looks at it or far memory is full.
-  void Leave(VarPtr var, const FarWish& wish, std::function<void()> done);
+  using Done = std::function<void(const absl::Status&)>;
+
+  // A plan has no more use for the value in this step. `done` runs when it has left, or stays
+  // because somebody looks at it or far memory is full; at once if a thread is to copy it and
+  // nobody waits for that (`detached`).
+  void Leave(VarPtr var, const FarWish& wish, bool detached, Done done);
   // A plan wants it back; `done` runs when it is, or there was no memory for it.
   void Return(VarPtr var, std::function<void()> done);
 
@@ -65,9 +72,10 @@ class StreamedVariables : public KernelGuard {
     tensorflow::core::WeakPtr<tensorflow::Var> var;
     tensorflow::TensorShape shape;  // of what is away
     int64_t bytes = 0;
-    FarCopy far_copy;  // of the value as it is, if it is held
-    uint64_t checksum = 0;
-    int readers = 0;  // kernels that look at it now
+    FarCopy far_copy;              // of the value as it is, if it is held
+    FarWish wish;                  // by which that was made
+    const void* filled = nullptr;  // where it was copied to, until a kernel uses it
+    int readers = 0;               // kernels that look at it now
     int64_t last_use = 0;
     tensorflow::Var* next = nullptr;  // used after it, the last time
   };
@@ -81,14 +89,20 @@ class StreamedVariables : public KernelGuard {
   absl::Status Fetch(tensorflow::Var* var, Entry* entry, Patience patience);
   // Copies the value out and gives it up, if nobody looks at it and it is worth it. Answers how
   // many bytes are free then, -1 if far memory is full. The lock is not held meanwhile.
-  int64_t GiveUp(tensorflow::Var* var, const FarWish& wish, std::unique_lock<std::mutex>* lock);
+  absl::StatusOr<int64_t> GiveUp(tensorflow::Var* var, const FarWish& wish,
+                                 std::unique_lock<std::mutex>* lock);
   // Has values leave that were used after `used_after`, those that were used last first.
   int64_t Evict(int64_t bytes, int64_t used_after);
-  void FetchAheadOf(tensorflow::Var* var);
+  // Fetches what is used next. `at_once`: in the order of the host, so what a thread has to fetch
+  // is left to one.
+  void FetchAheadOf(tensorflow::Var* var, bool at_once);
+  void HaveFetchedAheadOf(VarPtr var);
+  // Whether its memory is the device's.
+  bool IsHere(const tensorflow::Tensor& value) const;
   int64_t FreeBytes() const;
 
   DeviceAllocator* const allocator_;
-  ThreadCopyEngine* const engine_;
+  CopyEngine* const engine_;
   Worker ahead_{"tfswap_weights"};
   std::atomic<bool> on_{false};
   std::atomic<bool> planned_{false};  // a plan says what comes back when: nothing is fetched ahead

@@ -101,30 +101,26 @@ void ThreadCopyEngine::PutSections(FarBuffer* buffer, int references, FarCopy* c
   }
 }
 
-void ThreadCopyEngine::HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move) {
-  LeavesLater(tier == FarTier::kFile ? &file_out_ : &out_, bytes, std::move(move));
-}
-
-bool ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish,
-                                       FarCopy* copy, uint64_t* checksum) {
+absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
+                                                       const FarWish& wish, FarCopy* copy) {
   const int64_t start_ns = NowNs();
+  if (TakeFault("out")) return VariableFailed("swapping out", "injected fault");
   if (!far()->Put(data, bytes, wish, copy)) return false;
-  if (verify_.load()) *checksum = Checksum(data, bytes);
+  if (verify_.load()) copy->checksum = Checksum(data, bytes);
   HoldForLink(start_ns, *copy, kOut);
   CountCopy(/*out=*/true, bytes, NowNs() - start_ns);
   return true;
 }
 
-absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, uint64_t checksum, void* data) {
+absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish&, void* data) {
   const int64_t start_ns = NowNs();
   const CopyingIn copying(this);
+  if (TakeFault("in")) return VariableFailed("swapping in", "injected fault");
   const std::string problem = far()->Get(copy, data);
-  if (!problem.empty()) {
-    return absl::InternalError("tfswap: fetching a variable failed: " + problem);
-  }
-  if (checksum != 0 && verify_.load() && Checksum(data, copy.bytes) != checksum) {
-    return absl::DataLossError(
-        "tfswap: a variable came back from far memory changed. Suspect the host's memory.");
+  if (!problem.empty()) return VariableFailed("swapping in", problem);
+  if (TakeFault("corrupt")) static_cast<char*>(data)[0] ^= 1;
+  if (copy.checksum != 0 && verify_.load() && Checksum(data, copy.bytes) != copy.checksum) {
+    return VariableChanged(copy.bytes);
   }
   HoldForLink(start_ns, copy, kIn);
   CountCopy(/*out=*/false, copy.bytes, NowNs() - start_ns);

@@ -8,7 +8,6 @@
 #include "core/sections.h"
 #include "far/loss_meter.h"
 #include "kernels/copy_engine.h"
-#include "kernels/streamed_variables.h"
 #include "kernels/worker.h"
 
 namespace tfswap {
@@ -18,8 +17,7 @@ namespace tfswap {
 // place of their readers in the step.
 class ThreadCopyEngine : public CopyEngine {
  public:
-  explicit ThreadCopyEngine(DeviceAllocator* allocator)
-      : CopyEngine(allocator), variables_(allocator, this) {}
+  explicit ThreadCopyEngine(DeviceAllocator* allocator) : CopyEngine(allocator) {}
 
   void Leave(const FarBufferPtr& buffer, Done done) override;
   void EmulateLink(double bytes_per_s, int64_t latency_ns) override;
@@ -33,16 +31,10 @@ class ThreadCopyEngine : public CopyEngine {
   void Sample(const FarBuffer& buffer, const void* data) override;
   std::string CodecSamples() override { return sampler()->Text(); }
 
-  // Values of variables, which give their memory up when no buffer can.
-  StreamedVariables* variables() { return &variables_; }
-  // Copies one out; whether there was room.
-  bool CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy,
-                       uint64_t* checksum);
-  absl::Status CopyVariableIn(const FarCopy& copy, uint64_t checksum, void* data);
-  void DropVariable(FarCopy* copy) { far()->Drop(copy); }
-  // Run a move on the thread of its direction. Who waits for memory waits for what leaves.
-  void HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move);
-  void HaveVariableReturn(std::function<void()> move) { in_.Schedule(0, std::move(move)); }
+  absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish,
+                                       FarCopy* copy) override;
+  absl::Status CopyVariableIn(const FarCopy& copy, const FarWish& wish, void* data) override;
+  void DropFarCopy(FarCopy* copy) override { far()->Drop(copy); }
 
   // These are one for all CPUs.
   static FarMemory* far();
@@ -50,8 +42,7 @@ class ThreadCopyEngine : public CopyEngine {
   static LossMeter* loss_meter();
 
  private:
-  bool MovesMore() const override { return variables_.on(); }
-  int64_t ReclaimMore(int64_t bytes) override { return variables_.Reclaim(bytes); }
+  Worker* Leaver(FarTier tier) override { return tier == FarTier::kFile ? &file_out_ : &out_; }
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
   // With mu_ held.
   void StartLeaving(const FarBufferPtr& buffer, Done done);
@@ -66,12 +57,10 @@ class ThreadCopyEngine : public CopyEngine {
   int64_t FirstSection(const FarBuffer& buffer) const override;
   // What has to be paid for before a section is filled.
   static int64_t PaidFor(const Sections& sections, int number);
-  void DropFarCopy(FarCopy* copy) override { far()->Drop(copy); }
   enum Direction { kOut, kIn };
   // Of what crosses the link, one after the other each way; the file has a link of its own.
   void HoldForLink(int64_t start_ns, const FarCopy& copy, Direction direction);
 
-  StreamedVariables variables_;
   Worker out_{"tfswap_out"};
   std::atomic<double> link_ns_per_byte_{0};
   std::atomic<int64_t> link_latency_ns_{0};

@@ -5,8 +5,8 @@
 // (streamed_variables.h), and a value that somebody looks at stays.
 
 #include "absl/strings/str_cat.h"
+#include "kernels/copy_engine.h"
 #include "kernels/far_wish_attributes.h"
-#include "kernels/thread_copy_engine.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -55,9 +55,7 @@ class VariableOp : public AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto* allocator =
         dynamic_cast<DeviceAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
-    auto* engine = allocator == nullptr
-                       ? nullptr
-                       : dynamic_cast<ThreadCopyEngine*>(CopyEngine::For(allocator));
+    CopyEngine* engine = allocator == nullptr ? nullptr : CopyEngine::For(allocator);
     OP_REQUIRES_ASYNC(context, engine != nullptr,
                       absl::FailedPreconditionError(absl::StrCat(
                           "tfswap: device ", context->device()->name(),
@@ -65,12 +63,15 @@ class VariableOp : public AsyncOpKernel {
                       done);
     tensorflow::core::RefCountPtr<Var> var;
     OP_REQUIRES_OK_ASYNC(context, LookupResource(context, HandleFromInput(context, 0), &var), done);
-    Move(engine->variables(), std::move(var), std::move(done));
+    Move(engine->variables(), std::move(var), [context, done](const absl::Status& status) {
+      if (!status.ok()) context->SetStatus(status);
+      done();
+    });
   }
 
  protected:
   virtual void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
-                    std::function<void()> done) = 0;
+                    StreamedVariables::Done done) = 0;
 };
 
 class VariableToHostOp : public VariableOp {
@@ -82,14 +83,26 @@ class VariableToHostOp : public VariableOp {
 
  protected:
   void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
-            std::function<void()> done) override {
-    variables->Leave(std::move(var), wish_, detached_ ? nullptr : done);
-    if (detached_) done();
+            StreamedVariables::Done done) override {
+    variables->Leave(std::move(var), wish_, detached_, std::move(done));
   }
 
- private:
   bool detached_;
   FarWish wish_;
+};
+
+// As _CopyToHost there, of which copy_ops.cc says why.
+class VariableToHostGpuOp : public VariableToHostOp {
+ public:
+  using VariableToHostOp::VariableToHostOp;
+
+  AsyncOpKernel* AsAsync() override {
+    return wish_.tier == FarTier::kFile && !detached_ ? this : nullptr;
+  }
+
+  void Compute(OpKernelContext* context) override {
+    ComputeAsync(context, [] {});
+  }
 };
 
 class VariableFromHostOp : public VariableOp {
@@ -98,14 +111,32 @@ class VariableFromHostOp : public VariableOp {
 
  protected:
   void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
-            std::function<void()> done) override {
-    variables->Return(std::move(var), std::move(done));
+            StreamedVariables::Done done) override {
+    variables->Return(std::move(var), [done = std::move(done)] { done(absl::OkStatus()); });
+  }
+};
+
+// Ends when the copy was given to the card, else at once: who looks at the value waits for it.
+class VariableFromHostGpuOp : public VariableFromHostOp {
+ public:
+  using VariableFromHostOp::VariableFromHostOp;
+
+  AsyncOpKernel* AsAsync() override { return nullptr; }
+
+  void Compute(OpKernelContext* context) override {
+    ComputeAsync(context, [] {});
   }
 };
 
 REGISTER_KERNEL_BUILDER(Name("_VariableToHost").Device(tensorflow::DEVICE_CPU), VariableToHostOp);
 REGISTER_KERNEL_BUILDER(Name("_VariableFromHost").Device(tensorflow::DEVICE_CPU),
                         VariableFromHostOp);
+REGISTER_KERNEL_BUILDER(
+    Name("_VariableToHost").Device(tensorflow::DEVICE_GPU).HostMemory("variable"),
+    VariableToHostGpuOp);
+REGISTER_KERNEL_BUILDER(
+    Name("_VariableFromHost").Device(tensorflow::DEVICE_GPU).HostMemory("variable"),
+    VariableFromHostGpuOp);
 
 }  // namespace
 }  // namespace tfswap

@@ -1,0 +1,445 @@
+"""Values of variables that leave a card: back for whoever looks, in the order of the host.
+
+What the fake card cannot compute it need not: values come from the host, and are compared there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from swaps import settled
+from trainings import ran
+
+import tfswap
+from tfswap import _core
+from tfswap.ops import library
+
+MIB = 1 << 20
+COUNT, EACH = 10, 4 * MIB
+ROOM = 14 * MIB  # for 40 MiB
+
+pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
+on_fake_card = pytest.mark.skipif(
+    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
+)
+
+
+class Weights:
+    """Variables on a card, of which the host knows the values.
+
+    Attributes:
+        device: The card.
+        there: The variables.
+        values: What they are to be.
+    """
+
+    def __init__(self, device: str = "GPU:0") -> None:
+        dice = np.random.default_rng(3)
+        self.device = device
+        self.values = [dice.random(EACH // 4, dtype=np.float32) for _ in range(COUNT)]
+        with tf.device(device):
+            self.there = [tf.Variable(tf.zeros([EACH // 4])) for _ in self.values]
+        for i, value in enumerate(self.values):
+            self.give(i, value)
+        self._step = tf.function(self._compared)
+
+    def give(self, i: int, value: np.ndarray) -> None:
+        """A variable has another value from now on."""
+        with tf.device("CPU:0"):
+            made = tf.constant(value)
+        with tf.device(self.device):
+            self.there[i].assign(made)
+        self.values[i] = value
+
+    def _compared(self, expected: list[tf.Tensor]) -> tf.Tensor:
+        same: list[tf.Tensor] = []
+        for variable, host in zip(self.there, expected, strict=True):
+            with tf.device(self.device), tf.control_dependencies(same[-1:]):
+                read = tf.identity(variable.read_value())
+            with tf.device("CPU:0"):
+                same.append(tf.reduce_all(tf.equal(tf.identity(read), host)))
+        with tf.device("CPU:0"):
+            return tf.reduce_all(tf.stack(same))
+
+    def are_right(self) -> bool:
+        """Whether a step that uses one after the other finds all of them."""
+        with tf.device("CPU:0"):
+            expected = [tf.constant(value) for value in self.values]
+        return bool(self._step(expected))
+
+
+class Streamed:
+    """Weights on a card with room for three, where each has left once."""
+
+    def __init__(self, device: str = "GPU:0") -> None:
+        self.lib = library.load()
+        self.device = device
+        self.weights = Weights(device)
+        self.number = number = tfswap.state.number_of(device)
+        self.others_bytes = settled(device)["bytes_in_use"] - COUNT * EACH
+        self.budget_bytes = self.others_bytes + ROOM
+        assert self.lib.stream_variables(number, True) == ""
+        for variable in self.weights.there:
+            tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
+        self.lib.set_budget(number, self.budget_bytes)
+        self.lib.make_room(number)
+        for _ in range(2):
+            assert self.weights.are_right()
+        tfswap.reset_memory_stats(device)
+
+    def stats(self) -> dict[str, int]:
+        """Statistics; the budget was kept."""
+        stats = settled(self.device)
+        assert stats["peak_bytes"] <= self.budget_bytes
+        return stats
+
+
+@pytest.fixture
+def streamed(number: int) -> Iterator[Streamed]:
+    made = Streamed()
+    yield made
+    made.lib.inject_fault(number, "")
+    made.lib.set_budget(number, None)
+    assert made.lib.stream_variables(number, False) == ""
+    del made
+    gc.collect()
+    assert settled()["host_bytes_in_use"] == 0
+
+
+def test_a_step_whose_variables_exceed_the_budget(streamed: Streamed) -> None:
+    for _ in range(4):
+        assert streamed.weights.are_right()
+    stats = streamed.stats()
+    # What was not written to leaves without a copy.
+    assert stats["bytes_in"] >= 4 * (COUNT * EACH - ROOM) and stats["bytes_out"] == 0
+    assert stats["host_bytes_in_use"] <= COUNT * EACH
+
+
+@on_fake_card
+def test_the_host_waits_for_no_copy(streamed: Streamed) -> None:
+    waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
+    counts = []
+    for budget in (streamed.budget_bytes, None):
+        streamed.lib.set_budget(streamed.number, budget)
+        assert streamed.weights.are_right()
+        before = waits()
+        assert streamed.weights.are_right()
+        counts.append(waits() - before)
+    assert counts[0] == counts[1]  # TensorFlow's own
+
+
+def test_who_looks_outside_of_a_step_sees_the_right_value(
+    streamed: Streamed, tmp_path: Path
+) -> None:
+    weights = streamed.weights
+    for variable, value in zip(weights.there, weights.values, strict=True):
+        assert np.array_equal(variable.numpy(), value)
+    point = tf.train.Checkpoint(weights=weights.there).save(os.fspath(tmp_path / "point"))
+    reader = tf.train.load_checkpoint(point)
+    for i, value in enumerate(weights.values):
+        found = reader.get_tensor(f"weights/{i}/.ATTRIBUTES/VARIABLE_VALUE")
+        assert np.array_equal(found, value)
+    assert streamed.stats()["bytes_in"] > 0
+
+
+def test_what_is_written_is_what_is_read_later(streamed: Streamed) -> None:
+    weights = streamed.weights
+    for i in (2, 5, 9):
+        weights.give(i, weights.values[i] * 2 + 1)
+    for _ in range(3):  # they leave, by copies
+        assert weights.are_right()
+    stats = streamed.stats()
+    assert 3 * EACH <= stats["bytes_out"] <= 4 * EACH
+    assert np.array_equal(weights.there[5].numpy(), weights.values[5])
+
+
+def test_a_value_that_somebody_holds_stays(streamed: Streamed) -> None:
+    weights = streamed.weights
+    with tf.device("GPU:0"):
+        held = weights.there[4].read_value()
+    for _ in range(2):
+        assert weights.are_right()
+    before = weights.values[4]
+    weights.give(4, before + 1)
+    assert weights.are_right()
+    assert np.array_equal(held.numpy(), before)
+    streamed.stats()
+
+
+def test_all_come_back_when_it_ends(streamed: Streamed) -> None:
+    weights = streamed.weights
+    streamed.lib.set_budget(streamed.number, None)
+    assert streamed.lib.stream_variables(streamed.number, False) == ""
+    stats = settled()
+    assert stats["bytes_in_use"] >= streamed.others_bytes + COUNT * EACH
+    assert stats["host_bytes_in_use"] == 0
+    for variable, value in zip(weights.there, weights.values, strict=True):
+        assert np.array_equal(variable.numpy(), value)
+
+
+def test_what_does_not_fit_when_it_ends_is_still_right(streamed: Streamed) -> None:
+    problem = streamed.lib.stream_variables(streamed.number, False)
+    assert "no room for a variable of 4.0 MiB that is away" in problem
+    streamed.stats()
+    streamed.lib.set_budget(streamed.number, None)
+    assert streamed.weights.are_right()
+
+
+def test_variables_that_go_take_their_copies_along(streamed: Streamed) -> None:
+    assert streamed.stats()["host_bytes_in_use"] >= COUNT * EACH - ROOM
+    del streamed.weights
+    gc.collect()
+    assert settled()["host_bytes_in_use"] == 0
+
+
+def test_values_in_host_memory_are_left_alone(number: int) -> None:
+    lib = library.load()
+    assert lib.stream_variables(number, True) == ""
+    with tf.device("GPU:0"):
+        counts = tf.Variable(tf.range(MIB, dtype=tf.int32))
+    held = settled()["bytes_in_use"]
+    lib.set_budget(number, held // 2)
+    lib.make_room(number)
+    lib.set_budget(number, None)
+    assert settled()["copies_out"] == 0
+    assert np.array_equal(counts.numpy(), np.arange(MIB))
+    assert lib.stream_variables(number, False) == ""
+
+
+# Copies that fail.
+
+
+def test_a_copy_in_that_fails_is_an_error(streamed: Streamed) -> None:
+    streamed.lib.inject_fault(streamed.number, "in")
+    with pytest.raises(
+        tf.errors.InternalError, match="swapping in a variable failed: injected fault"
+    ):
+        streamed.weights.are_right()
+    streamed.lib.inject_fault(streamed.number, "")
+    assert streamed.weights.are_right()
+
+
+def test_what_cannot_be_copied_out_stays(streamed: Streamed) -> None:
+    weights = streamed.weights
+    streamed.lib.inject_fault(streamed.number, "out")
+    with pytest.raises(tf.errors.OpError, match="Dst tensor is not initialized|memory budget"):
+        for i in range(COUNT):
+            weights.give(i, weights.values[i] + 1)
+    streamed.lib.inject_fault(streamed.number, "")
+    assert weights.are_right()
+    streamed.stats()
+
+
+def test_a_changed_byte_in_far_memory_is_noticed(streamed: Streamed) -> None:
+    weights = streamed.weights
+    streamed.lib.set_verify(streamed.number, True)
+    for i in range(COUNT):
+        weights.give(i, weights.values[i] + 1)  # so that all are summed up when they leave
+    assert weights.are_right() and weights.are_right()
+    streamed.lib.inject_fault(streamed.number, "corrupt")
+    with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
+        for variable in reversed(weights.there):  # against the order in which they are fetched
+            variable.numpy()
+    streamed.lib.inject_fault(streamed.number, "")
+    del weights, variable, streamed.weights
+    gc.collect()
+
+
+# As a plan says.
+
+
+def moved(op: str, variable: tf.Variable, **attributes: Any) -> tf.Operation:
+    """`_VariableToHost` or `_VariableFromHost`, of a variable."""
+    from tensorflow.core.framework import attr_value_pb2
+
+    attrs = {}
+    for key, value in attributes.items():
+        is_text = isinstance(value, str)
+        attrs[key] = attr_value_pb2.AttrValue(
+            **({"s": value.encode()} if is_text else {"b": value})
+        )
+    graph = tf.compat.v1.get_default_graph()
+    return graph._create_op_internal(op, [variable.handle], dtypes=[], attrs=attrs, name="moved")
+
+
+def planned_step(weights: Weights, **attributes: Any) -> Any:
+    """Each is given a new value and leaves, and comes back when the one two before it has left."""
+
+    @tf.function
+    def step(expected: list[tf.Tensor]) -> tf.Tensor:
+        same: list[tf.Tensor] = []
+        last: list[Any] = []
+        for i, host in enumerate(expected):
+            with tf.device("GPU:0"), tf.control_dependencies(last):
+                read = tf.identity(weights.there[i].read_value())
+            with tf.device("CPU:0"):
+                same.append(tf.reduce_all(tf.equal(tf.identity(read), host)))
+            with tf.device("CPU:0"), tf.control_dependencies([same[-1]]):
+                new = host * 2.0
+            with tf.device("GPU:0"):
+                given = weights.there[i].assign(tf.identity(new), read_value=False)
+                with tf.control_dependencies([given]):
+                    out = moved("_VariableToHost", weights.there[i], **attributes)
+                with tf.control_dependencies([out]):
+                    last = [moved("_VariableFromHost", weights.there[(i + 2) % COUNT])]
+        with tf.device("CPU:0"):
+            return tf.reduce_all(tf.stack(same))
+
+    def run() -> bool:
+        with tf.device("CPU:0"):
+            same = bool(step([tf.constant(value) for value in weights.values]))
+        weights.values = [value * 2 for value in weights.values]
+        return same
+
+    return run
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder whose file system reads and writes past the page cache."""
+    for parent in (tempfile.gettempdir(), os.getcwd(), "/var/tmp"):
+        with tempfile.TemporaryDirectory(dir=parent) as found:
+            try:
+                _core.SpillFile(found)
+            except OSError:
+                continue
+            yield Path(found)
+            return
+    pytest.skip("no disk here takes direct reads and writes")
+
+
+@pytest.mark.parametrize("attributes", [{}, {"detached": True}, {"tier": "compressed"}])
+def test_a_plan_has_them_leave_and_return(streamed: Streamed, attributes: dict[str, Any]) -> None:
+    weights = streamed.weights
+    if "tier" in attributes:
+        attributes = {**attributes, "codec": "zvc"}
+        for i in range(COUNT):
+            weights.give(i, np.where(weights.values[i] < 0.6, 0, weights.values[i]))
+        assert weights.are_right()
+    step = planned_step(weights, **attributes)
+    assert step()
+    tfswap.reset_memory_stats("GPU:0")
+    for _ in range(3):
+        assert step()
+    stats = streamed.stats()
+    # One that TensorFlow's copy from the host still holds stays.
+    assert stats["copies_out"] > 2 * COUNT and stats["copies_in"] > 2 * COUNT
+    if "tier" in attributes:
+        assert stats["far_compressed_copies_out"] > 2 * COUNT
+        assert stats["far_compressed_kept_bytes_out"] < 0.7 * stats["far_compressed_bytes_out"]
+    assert weights.are_right()
+
+
+@pytest.fixture
+def with_file(number: int, disk: Path, request: pytest.FixtureRequest) -> Iterator[Streamed]:
+    """With the file behind host memory of a limit, the fixture's parameter."""
+    lib = library.load()
+    lib.trim_host()
+    lib.set_host_limit(request.param)
+    lib.open_file(str(disk))
+    made = Streamed()
+    yield made
+    lib.set_budget(number, None)
+    assert lib.stream_variables(number, False) == ""
+    lib.open_file(None)
+    lib.set_host_limit(None)
+    lib.trim_host()
+    assert settled()["far_file_bytes_in_use"] == settled()["host_bytes_in_use"] == 0
+
+
+@pytest.mark.parametrize("with_file", [None], indirect=True)
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_plan_has_them_leave_for_the_file(with_file: Streamed, detached: bool) -> None:
+    step = planned_step(with_file.weights, tier="file", detached=detached)
+    for _ in range(3):
+        assert step()
+    assert with_file.weights.are_right()
+    stats = with_file.stats()
+    assert stats["far_file_copies_out"] >= COUNT and stats["file_errors"] == 0
+
+
+@pytest.mark.parametrize("with_file", [20 * MIB], indirect=True)
+def test_without_room_in_host_memory_they_go_to_the_file(with_file: Streamed) -> None:
+    weights = with_file.weights
+    for _ in range(2):
+        for i in range(COUNT):
+            weights.give(i, weights.values[i] + 1)
+        assert weights.are_right()
+    stats = with_file.stats()
+    assert stats["far_file_copies_out"] > 0 and stats["file_errors"] == 0
+    assert stats["host_bytes_in_use"] <= 20 * MIB
+
+
+@pytest.mark.parametrize("with_file", [None], indirect=True)
+def test_what_the_file_does_not_give_back_is_an_error(with_file: Streamed) -> None:
+    step = planned_step(with_file.weights, tier="file")
+    assert step()
+    with_file.lib.inject_file_fault("read-error")
+    with pytest.raises(tf.errors.InternalError, match="swapping in a variable failed: reading"):
+        with_file.weights.are_right()
+    with_file.lib.inject_file_fault("")
+    assert with_file.weights.are_right()
+
+
+def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
+    weights = streamed.weights
+    step = planned_step(weights, detached=True)
+    assert step()
+    streamed.lib.inject_fault(streamed.number, "out")
+    with pytest.raises(
+        tf.errors.InternalError, match="swapping out a variable failed: injected fault"
+    ):
+        step()
+    streamed.lib.inject_fault(streamed.number, "")
+    for i, value in enumerate(weights.values):
+        weights.give(i, value)
+    assert step()
+    assert weights.are_right()
+
+
+# Several cards, and memory that comes and goes with the compute stream.
+
+ON_EACH = """
+import json
+import tensorflow as tf
+from test_card_variables import Streamed
+
+told = {}
+for device in [gpu.name.split("device:")[1] for gpu in tf.config.list_logical_devices("GPU")]:
+    told[device] = Streamed(device)
+right = all([each.weights.are_right() for _ in range(2) for each in told.values()])
+for each in told.values():
+    for i in (1, 6):
+        each.weights.give(i, each.weights.values[i] * 2)
+right &= all([each.weights.are_right() for _ in range(2) for each in told.values()])
+stats = {device: each.stats() for device, each in told.items()}
+for each in told.values():
+    each.lib.set_budget(each.number, None)
+    right &= each.lib.stream_variables(each.number, False) == "" and each.weights.are_right()
+print(json.dumps({"right": right, "stats": stats}))
+"""
+
+
+@on_fake_card
+@pytest.mark.parametrize(
+    ("cards", "environment"),
+    [
+        (2, {"FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_MEMORY_MIB": "4096,2560"}),
+        pytest.param(1, {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, marks=pytest.mark.slow),
+    ],
+)
+def test_each_card_moves_its_own(cards: int, environment: dict[str, str]) -> None:
+    told = ran(ON_EACH, **environment)
+    assert told["right"] and len(told["stats"]) == cards
+    for stats in told["stats"].values():
+        assert stats["peak_bytes"] <= stats["budget_bytes"]
+        assert stats["bytes_in"] > 2 * (COUNT * EACH - ROOM) and stats["bytes_out"] >= 2 * EACH
