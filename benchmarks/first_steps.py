@@ -1,0 +1,169 @@
+r"""The first steps of a training: by lazy swaps, by a foretold plan, by a remembered one.
+
+    python -m benchmarks.first_steps [--models ResNet50,VGG16] [--batch 16] [--image 128] \
+        [--budget 0.6] [--links 1GB/s,6GB/s] [--steps 16]
+
+Each training in a process of its own, all from the same weights:
+
+    unswapped     without a budget
+    lazy          nothing is known before the step is profiled: what AutoSwap does without the rest
+    foretold      the first steps go by a plan made by an op cost model (TENSILE's cold start)
+    remembered    by the plan that the training before has left on disk
+
+One JSON line a training: model, link_bandwidth, mode, budget_bytes, first_plan, steps_s (of each
+step), first_steps_s (of the four after the first one, in which the function is traced), until_steady
+(steps before the plan stays), steady_step_s, measured_peak_bytes, predicted_peak_bytes,
+losses_equal (to the unswapped ones).
+
+Source: cold start: Zhang, Wang et al., TENSILE, arXiv 2105.13336.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+TREE = Path(__file__).resolve().parent.parent
+UNSWAPPED, LAZY, FORETOLD, REMEMBERED = "unswapped", "lazy", "foretold", "remembered"
+
+
+def train(options: argparse.Namespace) -> dict[str, Any]:
+    """One training."""
+    import keras
+    import tensorflow as tf
+
+    import tfswap
+    from benchmarks.models import workload
+    from tfswap.training.first_plans import FirstPlans
+
+    tf.config.experimental.enable_op_determinism()
+    if options.mode == LAZY:
+        FirstPlans._foretold = lambda self, question: None  # type: ignore[method-assign]
+    swap = None
+    if options.mode != UNSWAPPED:
+        swap = tfswap.AutoSwap(
+            budget=options.budget_bytes,
+            link_bandwidth=options.link,
+            plan_cache=options.folder if options.mode != LAZY else None,
+            verbose=0,
+        )
+    training = workload(options.model, options.batch, options.image)
+    steps: list[tuple[float, str, str]] = []
+    peaks: list[int] = []
+
+    class Steps(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            tfswap.reset_memory_stats()
+            self.begun_s = time.perf_counter()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            took_s = time.perf_counter() - self.begun_s
+            trainings = tfswap.status()["trainings"]
+            phase = trainings[0]["phase"] if trainings else "steady"
+            steps.append((took_s, phase, float(logs["loss"]).hex()))
+            peaks.append(tfswap.memory_stats()["peak_bytes"])
+
+    data = tf.data.Dataset.from_tensors((training.x, training.y)).repeat()
+    callbacks = [Steps()] if swap is None else [swap, Steps()]
+    training.model.fit(data, steps_per_epoch=options.steps, verbose=0, callbacks=callbacks)
+    seconds = [took_s for took_s, _, _ in steps]
+    settled = next((i for i, (_, phase, _) in enumerate(steps) if phase == "steady"), len(steps))
+    return {
+        "first_plan": "" if swap is None else swap.report.first_plan,
+        "steps_s": [round(took_s, 3) for took_s in seconds],
+        "first_steps_s": round(sum(seconds[1:5]), 3),
+        "until_steady": settled,
+        "steady_step_s": round(statistics.median(seconds[settled:] or seconds[-3:]), 4),
+        "measured_peak_bytes": max(peaks),
+        "predicted_peak_bytes": None if swap is None else swap.report.predicted_peak_bytes,
+        "losses": [loss for _, _, loss in steps],
+    }
+
+
+def in_process(**given: Any) -> dict[str, Any]:
+    """Runs a training in a process of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        result = Path(name) / "result"
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [sys.executable, "-m", "benchmarks.first_steps"]
+        command += ["--serve", json.dumps({**given, "result": str(result)})]
+        ended = subprocess.run(
+            command, cwd=TREE, env=environment, capture_output=True, text=True, check=False
+        )
+        if ended.returncode or not result.exists():
+            return {"failed": ended.stderr[-1500:]}
+        answer: dict[str, Any] = json.loads(result.read_text())
+        return answer
+
+
+def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All trainings, as lines."""
+    for model in options.models:
+        common = {key: getattr(options, key) for key in ("batch", "image", "steps")}
+        unswapped = in_process(model=model, mode=UNSWAPPED, **common)
+        yield {"model": model, "mode": UNSWAPPED, **without_losses(unswapped)}
+        if "failed" in unswapped:
+            continue
+        budget_bytes = int(options.budget * unswapped["measured_peak_bytes"])
+        for link in options.links:
+            with tempfile.TemporaryDirectory() as folder:
+                for mode in (LAZY, FORETOLD, REMEMBERED):
+                    given = {"budget_bytes": budget_bytes, "link": link, "folder": folder}
+                    answer = in_process(model=model, mode=mode, **given, **common)
+                    line = {"model": model, "link_bandwidth": link, "mode": mode}
+                    line |= {"budget_bytes": budget_bytes, **without_losses(answer)}
+                    if "failed" not in answer:
+                        line["losses_equal"] = answer["losses"] == unswapped["losses"]
+                    yield line
+
+
+def without_losses(answer: dict[str, Any]) -> dict[str, Any]:
+    """What is printed."""
+    return {key: value for key, value in answer.items() if key != "losses"}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.first_steps",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def names(text: str) -> list[str]:
+        return text.split(",")
+
+    parser.add_argument("--models", type=names, default=["ResNet50", "VGG16"])
+    parser.add_argument("--batch", type=int, default=16, help="examples in a batch (16)")
+    parser.add_argument("--image", type=int, default=128, help="pixels of a side (128)")
+    parser.add_argument("--budget", type=float, default=0.7, help="of the unswapped peak (0.7)")
+    parser.add_argument("--links", type=names, default=["1GB/s", "6GB/s"], help="(1GB/s,6GB/s)")
+    parser.add_argument("--steps", type=int, default=16, help="of each training (16)")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = parse()
+    if options.serve:
+        case = argparse.Namespace(**json.loads(options.serve))
+        Path(case.result).write_text(json.dumps(train(case)))
+        return 0
+    failed = False
+    for line in compare(options):
+        failed = failed or "failed" in line
+        print(json.dumps(line), flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
