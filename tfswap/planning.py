@@ -225,6 +225,15 @@ def placed_anew(
     )
 
 
+def placed_as_planned(
+    planned: Planned, far: FarMemory, ratios: Ratios, *, lossy: LossyChoice | None = None
+) -> Assignment:
+    """What a plan comes to where its profile, or what codecs make of tensors, is another one."""
+    swaps, timeline = planned.decision.swaps, planned.profile.timeline
+    ratios = _with_lossy(ratios, timeline, swaps, far, lossy, planned.rates)
+    return at_places(timeline, swaps, far, ratios, planned.assignment.places)
+
+
 def _with_lossy(
     ratios: Ratios,
     timeline: Timeline,

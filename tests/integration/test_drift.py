@@ -1,0 +1,197 @@
+"""What changes in the middle of a training leads to other plans, and to no other numbers."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+from models import (
+    Losses,
+    budget_of,
+    compiled,
+    convolutions,
+    deterministic,
+    images,
+    others_bytes,
+    trained,
+)
+
+import tfswap
+from tfswap.training import drift_watch, graph_watch, step_planner
+
+EPOCHS = 6
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch):
+    """Every fourth step, where users wait for the 64th."""
+    deterministic()
+    monkeypatch.setattr(drift_watch, "FIRST_PAUSE", 4)
+    monkeypatch.setattr(drift_watch, "_FIRST_STEPS", 4)
+    monkeypatch.setattr(graph_watch, "FIRST_PAUSE", 4)
+
+
+@pytest.fixture(scope="module")
+def unswapped() -> Losses:
+    deterministic()
+    return trained(lambda: compiled(convolutions()), epochs=EPOCHS)
+
+
+class OpsTake:
+    """Has each recorded step look as if its ops took so many times as long as planned with.
+
+    Attributes:
+        factor: Of each, by its name.
+        recorded: Steps in passing.
+    """
+
+    def __init__(self, monkeypatch, factor=lambda name: 1.0) -> None:
+        self.factor = factor
+        self.recorded = 0
+        self._planned: dict[str, int] = {}
+        planned = step_planner.planned_durations
+
+        def remembered(timeline):
+            self._planned = planned(timeline)
+            return self._planned
+
+        monkeypatch.setattr(step_planner, "planned_durations", remembered)
+        monkeypatch.setattr(step_planner, "op_durations", self._durations)
+
+    def _durations(self, trace, graph):
+        self.recorded += 1
+        return {name: round(ns * self.factor(name)) for name, ns in self._planned.items()}
+
+
+def notes_with(report, text: str) -> list[str]:
+    return [note for note in report["notes"] if text in note]
+
+
+def test_steady_steps_are_recorded_and_the_plan_stays(unswapped, monkeypatch):
+    ops = OpsTake(monkeypatch)
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), link_bandwidth=4e9, verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=EPOCHS)
+    assert swapped.losses == unswapped.losses
+    assert ops.recorded > 0
+    assert not notes_with(swap.report, "ops take")
+
+
+def test_real_recordings_are_taken(unswapped, monkeypatch):
+    taken = []
+    time_step = step_planner.StepPlanner.time_step
+
+    def watched(planner, trace):
+        taken.append(time_step(planner, trace))
+        return taken[-1]
+
+    monkeypatch.setattr(step_planner.StepPlanner, "time_step", watched)
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), link_bandwidth=4e9, verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=EPOCHS)
+    assert swapped.losses == unswapped.losses
+    assert taken and None not in taken
+
+
+@pytest.mark.parametrize("slab", [True, False])
+def test_a_drift_leads_to_one_new_plan(unswapped, monkeypatch, slab):
+    # Faster ops leave copies less time to hide in.
+    OpsTake(monkeypatch, lambda name: 0.25)
+    budget = budget_of(unswapped, 0.55)
+    swap = tfswap.AutoSwap(budget=budget, link_bandwidth=1e9, slab=slab, verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=EPOCHS + 2)
+    assert swapped.losses[: len(unswapped.losses)] == unswapped.losses
+    assert max(swapped.peaks) <= budget
+    assert len(notes_with(swap.report, "ops take")) == 1
+    assert swap.report["outcome"] == "swapped"
+
+
+def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
+    from tfswap.planners.decision import nothing_fits
+
+    OpsTake(monkeypatch, lambda name: 3.0)
+    plan, planned = step_planner.StepPlanner.plan, []
+
+    def once(planner):
+        if planned:
+            least = planner.least_budgets().swapped
+            raise nothing_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
+        planned.append(plan(planner))
+        return planned[-1]
+
+    monkeypatch.setattr(step_planner.StepPlanner, "plan", once)
+    monkeypatch.setattr("tfswap.training.attempt.TOLERANCE", 1.0)
+    swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), link_bandwidth=4e9, verbose=0)
+    swapped = trained(lambda: compiled(convolutions()), [swap], epochs=EPOCHS)
+    assert swapped.losses == unswapped.losses
+    assert len(notes_with(swap.report, "the plan stays")) == 1
+    (kept,) = planned
+    assert swap.report["plan"].functions[0].swaps == kept.function.swaps
+
+
+def test_another_speed_of_the_link_leads_to_a_new_plan(unswapped, monkeypatch, lib):
+    OpsTake(monkeypatch)
+
+    class Slower(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs=None) -> None:
+            if epoch == 3:
+                lib.emulate_link(0, 0.25e9)
+
+    swap = tfswap.AutoSwap(
+        budget=budget_of(unswapped, 0.6), link_bandwidth=1e9, codec=None, verbose=0
+    )
+    swapped = trained(lambda: compiled(convolutions()), [swap, Slower()], epochs=EPOCHS + 2)
+    assert swapped.losses[: len(unswapped.losses)] == unswapped.losses
+    (note,) = notes_with(swap.report, "copies")
+    assert "1 were expected: a new plan is made" in note
+    assert swap.report["outcome"] == "swapped"
+
+
+class Loop:
+    """A step that is traced for each size of images, as custom loops have it."""
+
+    def __init__(self, wrap=lambda function: function) -> None:
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(7)
+        self.model = convolutions(size=None)
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+        optimizer.build(self.model.trainable_variables)
+        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        def train_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, self.model(x, training=True))
+            gradients = tape.gradient(loss, self.model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+            return loss
+
+        self.step = wrap(tf.function(train_step))
+
+    def losses(self, sizes: list[int]) -> list[float]:
+        data = {size: tuple(map(tf.constant, images(32, size))) for size in set(sizes)}
+        return [float(self.step(*data[size])) for size in sizes]
+
+
+def measured(loop: Loop, sizes: list[int]) -> tuple[list[float], int]:
+    """Losses, and what the device held beside what it held before."""
+    before = others_bytes()
+    tfswap.reset_memory_stats()
+    return loop.losses(sizes), tfswap.memory_stats()["peak_bytes"] - before
+
+
+ALTERNATING = [48, 40] * 48
+LARGER_LATER = [40] * 20 + [48] * 76
+
+
+@pytest.mark.parametrize("sizes", [ALTERNATING, LARGER_LATER])
+@pytest.mark.parametrize("slab", [True, False])
+def test_each_graph_gets_a_plan_of_its_own(monkeypatch, sizes, slab):
+    OpsTake(monkeypatch)
+    expected, peak = measured(Loop(), sizes)
+    budget = others_bytes() + int(0.6 * peak)
+    wrap = tfswap.swap(budget=budget, link_bandwidth=4e9, slab=slab, verbose=0)
+    loop = Loop(wrap)
+    tfswap.reset_memory_stats()
+    assert loop.losses(sizes) == expected
+    assert tfswap.memory_stats()["peak_bytes"] <= budget
+    report = loop.step.report
+    assert sum(bool(each.swaps or each.recomputes) for each in report["plan"].functions) == 2
+    assert len(notes_with(report, "2 graphs of this training")) == 1
