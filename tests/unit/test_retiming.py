@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import make_timeline, timelines, training_step
 
@@ -27,6 +27,7 @@ def all_times(timeline: Timeline) -> np.ndarray:
     )
 
 
+@settings(deadline=None)
 @given(timelines(), st.data())
 def test_the_order_of_events_is_kept(timeline: Timeline, data: st.DataObject) -> None:
     ratios = {name: data.draw(RATIOS) for name in timeline.op_names if data.draw(st.booleans())}
@@ -38,6 +39,7 @@ def test_the_order_of_events_is_kept(timeline: Timeline, data: st.DataObject) ->
     )
 
 
+@settings(deadline=None)
 @given(timelines(), st.data())
 def test_the_load_goes_through_the_same_values(timeline: Timeline, data: st.DataObject) -> None:
     ratios = {name: data.draw(RATIOS) for name in timeline.op_names}

@@ -71,6 +71,7 @@ class DriftWatch:
     def _recorded(self) -> None:
         if self._looks:
             self._looks -= 1
+            self._left = self._pause
             return
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         self._left = self._pause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -76,7 +77,7 @@ class LinkWatch:
             self.factors[1] * _ratio(seen.back, expected.back),
         )
         self._known = Speeds(seen.out or expected.out, seen.back or expected.back)
-        _, doing, now, planned = min(changes)
+        _, doing, now, planned = max(changes, key=lambda change: abs(math.log(change[0])))
         return f"copies {doing} go at {now / 1e9:.3g} GB/s where {planned / 1e9:.3g} were expected"
 
     @property
