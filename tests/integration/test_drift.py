@@ -195,3 +195,41 @@ def test_each_graph_gets_a_plan_of_its_own(monkeypatch, sizes, slab):
     report = loop.step.report
     assert sum(bool(each.swaps or each.recomputes) for each in report["plan"].functions) == 2
     assert len(notes_with(report, "2 graphs of this training")) == 1
+
+
+class Batches(keras.utils.PyDataset):
+    """Images of several sizes, for one graph: their sizes are not known before the step."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__()
+        self._sizes = sizes
+        self._data = {size: images(32, size) for size in set(sizes)}
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __getitem__(self, place: int):
+        return self._data[self._sizes[place]]
+
+
+def fitted(sizes: list[int], *callbacks) -> Losses:
+    losses = Losses()
+    keras.utils.set_random_seed(7)
+    model = compiled(convolutions(size=None))
+    model.fit(Batches(sizes), shuffle=False, verbose=0, callbacks=[*callbacks, losses])
+    return losses
+
+
+@pytest.mark.parametrize("slab", [True, False])
+def test_a_graph_for_several_shapes_is_planned_for_the_larger_ones(monkeypatch, slab):
+    OpsTake(monkeypatch)
+    sizes = [40, 48] + [40] * 18 + [48, 40] * 38
+    unswapped = fitted(sizes)
+    budget = budget_of(unswapped, 0.6)
+    swap = tfswap.AutoSwap(budget=budget, link_bandwidth=4e9, slab=slab, verbose=0)
+    swapped = fitted(sizes, swap)
+    assert swapped.losses == unswapped.losses
+    assert max(swapped.peaks) <= budget
+    assert len(notes_with(swap.report, "larger tensors")) == 1
+    needed = max(unswapped.peaks) - unswapped.others_bytes
+    assert swap.report["unswapped_peak_bytes"] > 0.9 * needed

@@ -9,7 +9,9 @@ MOST_GRAPHS = 8
 
 # So many steps of a graph, and this part of those that were looked at, make it worth a plan, if
 # lazy swaps had to move something in so many of them.
-_OFTEN, _SHARE, _MOVED = 8, 0.125, 0.5
+OFTEN, _SHARE, _MOVED = 8, 0.125, 0.5
+# So often may a graph be profiled once more, for larger tensors.
+_MOST_PROFILES = 4
 # Steps that are looked at one after the other, and between that: at first, and in the end.
 LOOKS, FIRST_PAUSE, _LONGEST_PAUSE = 32, 32, 1024
 
@@ -29,6 +31,7 @@ class GraphWatch:
         self._ran: Counter[str] = Counter()
         self._moved: Counter[str] = Counter()
         self._refused: set[str] = set()
+        self._larger: Counter[str] = Counter()
 
     @property
     def wants(self) -> bool:
@@ -51,7 +54,7 @@ class GraphWatch:
         Args:
             fingerprint: Of its graph.
             moved: Whether anything left the device in it.
-            planned: Whether the graph has a plan.
+            planned: Whether the graph has a plan, for tensors of that size.
         """
         self._looks = max(self._looks - 1, 0)
         self._seen += 1
@@ -65,12 +68,19 @@ class GraphWatch:
             if fingerprint in self._refused:
                 continue
             moved = self._moved[fingerprint]
-            if steps >= max(_OFTEN, _SHARE * self._seen) and moved >= _MOVED * steps:
+            if steps >= max(OFTEN, _SHARE * self._seen) and moved >= _MOVED * steps:
                 return fingerprint
         return None
 
+    def began_larger(self, fingerprint: str) -> None:
+        """A graph that has a plan is profiled once more."""
+        self._larger[fingerprint] += 1
+        if self._larger[fingerprint] >= _MOST_PROFILES:
+            self._refused.add(fingerprint)
+        self.begin_anew()
+
     def refuse(self, fingerprint: str) -> None:
-        """It will have no plan, or has one."""
+        """It will have no plan."""
         self._refused.add(fingerprint)
         self.begin_anew()
 

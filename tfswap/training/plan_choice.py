@@ -444,6 +444,28 @@ class PlanChoice:
         """Takes a step that was recorded in passing: see `StepPlanner.time_step`."""
         return self._planner.time_step(trace)
 
+    def is_larger(self, trace: StepTrace) -> bool:
+        """Whether a step of its graph was for larger tensors than the one that was planned."""
+        return self._planner.is_larger(trace)
+
+    def is_like_profiled(self, trace: StepTrace) -> bool:
+        """Whether a step of its graph was for tensors like those that were planned."""
+        return self._planner.is_like_profiled(trace)
+
+    def profile_anew(self, measured: Sequence[MeasuredStep]) -> None:
+        """Goes by lazy swaps until `plan_from`.
+
+        Args:
+            measured: Steps under the plan that there is, which comes back if there is no other.
+        """
+        function = self.planned_function
+        assert function is not None
+        self._plan.forget_layout(function.fingerprint)
+        self._plan.push(self._plan.plan.without_function(function.fingerprint))
+        bare = dataclasses.replace(function, layouts=())
+        self._attempts = [Attempt.of(bare, measured)]
+        self._search = self._new_search(False)
+
     def plan_drifted(self, measured: Sequence[MeasuredStep]) -> bool:
         """Has the plan go by what ops take by now; says whether that is another plan.
 

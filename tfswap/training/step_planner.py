@@ -113,6 +113,7 @@ class StepPlanner:
         if not description:
             raise Forgotten
         self.fingerprint = fingerprint
+        self._plannings.clear()
         self._graph = StepGraph.parse(description)
         leave = self._devices.weights_may_leave
         profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)
@@ -288,6 +289,19 @@ class StepPlanner:
 
     # What drifts.
 
+    def is_larger(self, trace: StepTrace) -> bool:
+        """Whether a step of the graph was for larger tensors than the profiled one."""
+        sizes = sizes_recorded(trace)
+        if self.profile is None or trace.main_graph() != self.fingerprint:
+            return False
+        common = sizes.keys() & self._sizes.keys()
+        larger = sum(sizes[op] for op in common) > sum(self._sizes[op] for op in common)
+        return larger and not alike(sizes, self._sizes)
+
+    def is_like_profiled(self, trace: StepTrace) -> bool:
+        """Whether a step ran the graph for tensors of the same shapes."""
+        return trace.main_graph() == self.fingerprint and alike(sizes_recorded(trace), self._sizes)
+
     def time_step(self, trace: StepTrace) -> float | None:
         """Takes the times of a step that was recorded in passing into `op_times`.
 
@@ -295,9 +309,7 @@ class StepPlanner:
             How much longer its ops took than planned with, as a part of that; None: it was for
             tensors of other shapes, or is not like the profiled one.
         """
-        if self.op_times is None or self._graph is None:
-            return None
-        if trace.main_graph() != self.fingerprint or not alike(sizes_recorded(trace), self._sizes):
+        if self.op_times is None or self._graph is None or not self.is_like_profiled(trace):
             return None
         try:
             return self.op_times.add(op_durations(trace, self._graph))

@@ -27,7 +27,7 @@ from tfswap.trace import StepTrace
 from tfswap.training.attempt import MeasuredStep
 from tfswap.training.drift_watch import DriftWatch
 from tfswap.training.far_ratios import RatioSamples
-from tfswap.training.graph_watch import MOST_GRAPHS, GraphWatch
+from tfswap.training.graph_watch import MOST_GRAPHS, OFTEN, GraphWatch
 from tfswap.training.lossy_run import LossyRun, check_plan
 from tfswap.training.op_times import DRIFT
 from tfswap.training.pass_session import PassSession
@@ -118,6 +118,9 @@ class SwapRun:
         self._graphs = GraphWatch()
         self._further: dict[str, PlanChoice] = {}  # of graphs beside the first one, by fingerprint
         self._only = ""  # the graph whose steps count until the plan is settled; "": all do
+        self._only_larger = False  # of that, those for larger tensors than were planned
+        self._shapes_vary = False  # of tensors, in steps of one graph
+        self._beyond = 0  # steps that needed more than planned
         self._others = 0  # steps of other graphs meanwhile
         self._back_to = Phase.STEADY  # the first graph's phase, behind those of a further one
         self._watches_step = False  # the step is recorded for what drifts
@@ -318,6 +321,7 @@ class SwapRun:
                 self._voice.say(f"profiled {PROFILED_STEPS} steps, planning ...")
                 self._go_to(self._choice.plan_from(recordings.fastest(), recordings.seconds))
                 self._watch.planned()
+                self._shapes_vary |= recordings.vary
                 self._tell_graphs_apart()
         elif self._phase is Phase.SETTLE:
             self._go_to(Phase.MEASURE)
@@ -383,8 +387,8 @@ class SwapRun:
         """Enters a phase; where the plan stays, addresses are planned for it."""
         self._measured = []
         self._drift.begin_anew()
-        if phase in (Phase.LAYOUT, Phase.STEADY):
-            self._only = ""
+        if phase in (Phase.LAYOUT, Phase.STEADY, Phase.FIRST):
+            self._only, self._only_larger = "", False
         if self._is_further:
             self._go_on_with_further(phase)
             return
@@ -472,15 +476,21 @@ class SwapRun:
             step: As measured.
             trace: Its recording, if it was recorded in passing.
         """
+        self._beyond += step.needed_bytes > 0
         if self._plans_graphs and self._graphs.step_ended():
-            self._graphs.has_unplanned = bool(self._unplanned())
+            beyond, self._beyond = self._beyond, 0
+            self._graphs.has_unplanned = beyond >= OFTEN or bool(self._unplanned())
         ran = self._addresses.recorded if trace is None else trace.main_graph()
         choice = next((c for c in self._choices() if c.fingerprint == ran), None)
         if self._graphs.has_unplanned and ran is not None:
-            self._graphs.ran(ran, step.bytes_out > 0, choice is not None)
+            is_larger = trace is not None and choice is not None and choice.is_larger(trace)
+            self._graphs.ran(ran, step.bytes_out > 0, choice is not None and not is_larger)
             due = self._graphs.due()
-            if due is not None:
-                self._plan_further(due)
+            if due is not None and due == ran:
+                if choice is None:
+                    self._plan_further(due)
+                else:
+                    self._plan_larger(choice)
                 return
         if trace is None:
             return
@@ -567,16 +577,35 @@ class SwapRun:
         self._measured = []
         self._back_to, self._phase = self._phase, Phase.WARM
 
+    def _plan_larger(self, choice: PlanChoice) -> None:
+        """Profiles a planned graph anew, in steps for larger tensors: smaller ones fit, too."""
+        if choice.planned_function is None or not self._measured:
+            return
+        self._voice.note(
+            "steps for larger tensors than were planned come often: they are profiled, for a plan "
+            "that has room for them"
+        )
+        self._graphs.began_larger(choice.fingerprint)
+        choice.profile_anew(self._measured[-_LATEST:])
+        self._choice, self._back_to = choice, Phase.STEADY
+        if not self._is_further:
+            self._addresses.end()
+        self._only, self._only_larger, self._others = choice.fingerprint, True, 0
+        self._recordings = StepRecordings(self._library, self._devices)
+        self._measured = []
+        self._phase = Phase.WARM
+
     def _go_on_with_further(self, phase: Phase) -> None:
         """As `_go_to`, for a further graph."""
-        if phase is Phase.FIRST:  # the pass has to see the graph again
-            phase = Phase.PROFILE
+        if phase is Phase.FIRST:  # the pass has forgotten the graph
+            phase = Phase.STEADY
         if phase not in (Phase.LAYOUT, Phase.STEADY):
             self._phase = phase
             return
         choice, function = self._choice, self._choice.planned_function
         known = choice.fingerprint in self._further
-        self._graphs.refuse(choice.fingerprint)
+        if function is None:
+            self._graphs.refuse(choice.fingerprint)
         self._leave_further()
         if function is not None and not known:
             self._voice.note(
@@ -605,22 +634,38 @@ class SwapRun:
     def _counts(self, traces: dict[int, StepTrace]) -> bool:
         """Whether the step was one of the graph that is looked at, or those come no more."""
         trace = traces.get(self._devices.device)
-        if trace is not None and trace.main_graph() == self._only:
+        if trace is not None and trace.main_graph() == self._only and self._is_of_that_size(trace):
             self._others = 0
             return True
         if self._phase is Phase.WARM:
             self._ratios.stop()
         self._others += 1
         if self._others >= _PATIENCE:
-            self._only = ""
-            self._leave_further()
+            self._wait_no_longer()
         return False
 
+    def _is_of_that_size(self, trace: StepTrace) -> bool:
+        """Whether a step of the graph is for tensors that are looked at."""
+        if self._phase.has_planned:
+            return self._choice.is_like_profiled(trace)
+        return not self._only_larger or self._choice.is_larger(trace)
+
+    def _wait_no_longer(self) -> None:
+        """Steps that are looked at come no more."""
+        self._only = ""
+        self._leave_further()
+        if self._only_larger:
+            self._only_larger = False
+            self._recordings = StepRecordings(self._library, self._devices)
+            self._phase = Phase.STEADY
+            self.replan("steps for larger tensors come no more")
+
     def _tell_graphs_apart(self) -> None:
-        """Has only steps of the planned graph count where there are several."""
-        if self._phase in (Phase.SETTLE, Phase.MEASURE) and not self._only:
-            if len(self._choice.training_graphs()) > 1:
-                self._only, self._others = self._choice.fingerprint, 0
+        """Has only steps like the profiled one count where there are others."""
+        if self._phase not in (Phase.SETTLE, Phase.MEASURE) or self._only:
+            return
+        if self._shapes_vary or len(self._choice.training_graphs()) > 1:
+            self._only, self._others = self._choice.fingerprint, 0
 
     # What people see.
 
