@@ -17,15 +17,16 @@ from models import (
 )
 
 import tfswap
-from tfswap.training import drift_watch, graph_watch, step_planner
+from tfswap.training import attempt, drift_watch, graph_watch, managed_devices, step_planner
 
 EPOCHS = 6
 
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    """Every fourth step, where users wait for the 64th."""
+    """Every fourth step, where users wait for the 64th; and no plan is given up for its time."""
     deterministic()
+    monkeypatch.setattr(attempt, "_CLEARLY_SLOWER", float("inf"))
     monkeypatch.setattr(drift_watch, "FIRST_PAUSE", 4)
     monkeypatch.setattr(drift_watch, "_FIRST_STEPS", 4)
     monkeypatch.setattr(graph_watch, "FIRST_PAUSE", 4)
@@ -118,7 +119,7 @@ def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
         return planned[-1]
 
     monkeypatch.setattr(step_planner.StepPlanner, "plan", once)
-    monkeypatch.setattr("tfswap.training.attempt.TOLERANCE", 1.0)
+    monkeypatch.setattr(attempt, "TOLERANCE", 1.0)
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), link_bandwidth=4e9, verbose=0)
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=EPOCHS)
     assert swapped.losses == unswapped.losses
@@ -129,19 +130,27 @@ def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
 
 def test_another_speed_of_the_link_leads_to_a_new_plan(unswapped, monkeypatch, lib):
     OpsTake(monkeypatch)
+    monkeypatch.setattr(managed_devices, "_MUCH_FASTER", 0.1)  # however busy the machine is
 
     class Slower(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs=None) -> None:
             if epoch == 3:
-                lib.emulate_link(0, 0.25e9)
+                lib.emulate_link(0, 0.1e9)
 
+    budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(
-        budget=budget_of(unswapped, 0.6), link_bandwidth=1e9, codec=None, verbose=0
+        budget=budget,
+        link_bandwidth=0.4e9,
+        policy="autoswap:swdoa",
+        codec=None,
+        slab=False,
+        verbose=0,
     )
     swapped = trained(lambda: compiled(convolutions()), [swap, Slower()], epochs=EPOCHS + 2)
     assert swapped.losses[: len(unswapped.losses)] == unswapped.losses
-    (note,) = notes_with(swap.report, "copies")
-    assert "1 were expected: a new plan is made" in note
+    (note,) = notes_with(swap.report, "expected")
+    assert max(swapped.peaks) <= budget
+    assert "0.4 were expected: a new plan is made" in note
     assert swap.report["outcome"] == "swapped"
 
 

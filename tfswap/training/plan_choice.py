@@ -481,7 +481,7 @@ class PlanChoice:
             self._planner.retime()
             known, keeps_budget = self._planner.foretold_anew(function)
             planned = self._planner.plan()
-        except (BudgetTooSmall, FarMemoryTooSmall) as error:
+        except ValueError as error:  # there is no plan for the budget, say
             self._lossy.rates = rates
             self._voice.note(f"{said}; the plan stays: {error}")
             return False

@@ -44,8 +44,9 @@ from tfswap.training.voice import Voice
 # How often tensors' places are looked at again, at most; and where lossy codecs have another rate.
 _STEPS_BETWEEN_LOOKS = 32
 _STEPS_AT_A_RATE = 8
-# How many steps of other graphs a step of the graph that is looked at is waited for.
-_PATIENCE = 64
+# How many steps of other graphs or shapes one that is looked at is waited for: to be profiled, and
+# to be measured, without which a plan holds as well.
+_PATIENCE, _PATIENCE_TO_MEASURE = 64, 16
 # Of a plan that another one is to be better than, after something has drifted.
 _LATEST = 8
 
@@ -427,10 +428,10 @@ class SwapRun:
     def _plan_anew(self) -> None:
         why, self._why_anew = self._why_anew, ""
         self._leave_further()
-        self._only = ""
         if not self._phase.has_planned:
             self._choice.devices_changed()
             return
+        self._only = ""
         self._voice.note(f"{why}: a new plan is made")
         self._addresses.end()
         self._stock_peak_bytes = 0
@@ -460,7 +461,7 @@ class SwapRun:
         """Whether the next step is recorded in passing; addresses come first."""
         if self._phase is not Phase.STEADY or self._addresses.wants(_TRAIN):
             return False
-        if self._graphs.wants:
+        if self._graphs.wants and self._plans_graphs:
             return True
         return self._drift.wants and any(
             choice.planned_function is not None for choice in self._choices()
@@ -482,7 +483,7 @@ class SwapRun:
             self._graphs.has_unplanned = beyond >= OFTEN or bool(self._unplanned())
         ran = self._addresses.recorded if trace is None else trace.main_graph()
         choice = next((c for c in self._choices() if c.fingerprint == ran), None)
-        if self._graphs.has_unplanned and ran is not None:
+        if self._graphs.has_unplanned and ran is not None and self._plans_graphs:
             is_larger = trace is not None and choice is not None and choice.is_larger(trace)
             self._graphs.ran(ran, step.bytes_out > 0, choice is not None and not is_larger)
             due = self._graphs.due()
@@ -540,6 +541,7 @@ class SwapRun:
             and plan.sections == 1
             and not plan.chooses
             and not self._options.lossy
+            and not self._options.stream_weights
             and not self._devices.job
             and self._devices.shared is None
             and bool(self._first_choice.fingerprint)
@@ -640,7 +642,7 @@ class SwapRun:
         if self._phase is Phase.WARM:
             self._ratios.stop()
         self._others += 1
-        if self._others >= _PATIENCE:
+        if self._others >= (_PATIENCE_TO_MEASURE if self._phase.has_planned else _PATIENCE):
             self._wait_no_longer()
         return False
 
