@@ -17,6 +17,7 @@ from models import (
 )
 
 import tfswap
+from tfswap.profile import planned_durations
 from tfswap.training import attempt, drift_watch, graph_watch, managed_devices, step_planner
 
 EPOCHS = 6
@@ -49,19 +50,21 @@ class OpsTake:
     def __init__(self, monkeypatch, factor=lambda name: 1.0) -> None:
         self.factor = factor
         self.recorded = 0
-        self._planned: dict[str, int] = {}
-        planned = step_planner.planned_durations
+        read = step_planner.StepPlanner.read
+        planned_ns: dict[str, dict[str, int]] = {}  # by graph
 
-        def remembered(timeline):
-            self._planned = planned(timeline)
-            return self._planned
+        def remembered(planner, traces, min_bytes):
+            profile = read(planner, traces, min_bytes)
+            planned_ns[profile.fingerprint] = planned_durations(profile.timeline)
+            return profile
 
-        monkeypatch.setattr(step_planner, "planned_durations", remembered)
-        monkeypatch.setattr(step_planner, "op_durations", self._durations)
+        def durations(trace, graph):
+            self.recorded += 1
+            planned = planned_ns[trace.main_graph()]
+            return {name: round(ns * self.factor(name)) for name, ns in planned.items()}
 
-    def _durations(self, trace, graph):
-        self.recorded += 1
-        return {name: round(ns * self.factor(name)) for name, ns in self._planned.items()}
+        monkeypatch.setattr(step_planner.StepPlanner, "read", remembered)
+        monkeypatch.setattr(step_planner, "op_durations", durations)
 
 
 def notes_with(report, text: str) -> list[str]:
@@ -157,7 +160,7 @@ def test_another_speed_of_the_link_leads_to_a_new_plan(unswapped, monkeypatch, l
 class Loop:
     """A step that is traced for each size of images, as custom loops have it."""
 
-    def __init__(self, wrap=lambda function: function) -> None:
+    def __init__(self) -> None:
         keras.utils.clear_session()
         keras.utils.set_random_seed(7)
         self.model = convolutions(size=None)
@@ -172,37 +175,41 @@ class Loop:
             optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
             return loss
 
-        self.step = wrap(tf.function(train_step))
+        self.step = tf.function(train_step)
 
-    def losses(self, sizes: list[int]) -> list[float]:
+    def losses(self, sizes: tuple[int, ...]) -> list[float]:
         data = {size: tuple(map(tf.constant, images(32, size))) for size in set(sizes)}
         return [float(self.step(*data[size])) for size in sizes]
 
 
-def measured(loop: Loop, sizes: list[int]) -> tuple[list[float], int]:
-    """Losses, and what the device held beside what it held before."""
+ALTERNATING = (48, 40) * 40
+LARGER_LATER = (40,) * 16 + (48,) * 44
+
+
+@pytest.fixture(scope="module")
+def unswapped_loops() -> tuple[dict[tuple[int, ...], list[float]], int]:
+    """Losses by sizes, and what such a loop holds beside what is there without."""
+    deterministic()
     before = others_bytes()
     tfswap.reset_memory_stats()
-    return loop.losses(sizes), tfswap.memory_stats()["peak_bytes"] - before
-
-
-ALTERNATING = [48, 40] * 48
-LARGER_LATER = [40] * 20 + [48] * 76
+    losses = {sizes: Loop().losses(sizes) for sizes in (ALTERNATING, LARGER_LATER)}
+    return losses, tfswap.memory_stats()["peak_bytes"] - before
 
 
 @pytest.mark.parametrize("sizes", [ALTERNATING, LARGER_LATER])
 @pytest.mark.parametrize("slab", [True, False])
-def test_each_graph_gets_a_plan_of_its_own(monkeypatch, sizes, slab):
+def test_each_graph_gets_a_plan_of_its_own(unswapped_loops, monkeypatch, sizes, slab):
     OpsTake(monkeypatch)
-    expected, peak = measured(Loop(), sizes)
+    losses, peak = unswapped_loops
     budget = others_bytes() + int(0.6 * peak)
-    wrap = tfswap.swap(budget=budget, link_bandwidth=4e9, slab=slab, verbose=0)
-    loop = Loop(wrap)
-    tfswap.reset_memory_stats()
-    assert loop.losses(sizes) == expected
-    assert tfswap.memory_stats()["peak_bytes"] <= budget
-    report = loop.step.report
-    assert sum(bool(each.swaps or each.recomputes) for each in report["plan"].functions) == 2
+    with tfswap.Session(budget=budget, link_bandwidth=4e9, slab=slab, verbose=0) as session:
+        loop = Loop()
+        tfswap.reset_memory_stats()
+        assert loop.losses(sizes) == losses[sizes]
+        assert tfswap.memory_stats()["peak_bytes"] <= budget
+        report = session.reports["train_step"]
+    planned = [each for each in report["plan"].functions if each.swaps or each.recomputes]
+    assert len(planned) == 2
     assert len(notes_with(report, "2 graphs of this training")) == 1
 
 
@@ -232,7 +239,7 @@ def fitted(sizes: list[int], *callbacks) -> Losses:
 @pytest.mark.parametrize("slab", [True, False])
 def test_a_graph_for_several_shapes_is_planned_for_the_larger_ones(monkeypatch, slab):
     OpsTake(monkeypatch)
-    sizes = [40, 48] + [40] * 18 + [48, 40] * 38
+    sizes = [40, 48] + [40] * 18 + [48, 40] * 30
     unswapped = fitted(sizes)
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget=budget, link_bandwidth=4e9, slab=slab, verbose=0)

@@ -486,7 +486,11 @@ class PlanChoice:
             self._voice.note(f"{said}; the plan stays: {error}")
             return False
         now_ns, known_ns = planned.function.predicted_step_ns, known.predicted_step_ns
-        if keeps_budget and now_ns >= known_ns * WORTH_A_PUSH:
+        same = (planned.function.swaps, planned.function.recomputes) == (
+            known.swaps,
+            known.recomputes,
+        )
+        if same or (keeps_budget and now_ns >= known_ns * WORTH_A_PUSH):
             self._lossy.rates = rates
             self._plan.note(functions=self._plan.plan.with_function(known).functions)
             self._filled.adopted(self._plan.plan, known, self._planner.story(known))

@@ -112,9 +112,11 @@ class StepPlanner:
         description = self._library.describe(fingerprint)
         if not description:
             raise Forgotten
+        # What the pass says now may be of the graph with clones, which plans must not name.
+        if self._graph is None or fingerprint != self.fingerprint:
+            self._graph = StepGraph.parse(description)
         self.fingerprint = fingerprint
         self._plannings.clear()
-        self._graph = StepGraph.parse(description)
         leave = self._devices.weights_may_leave
         profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)
         self._least = self._found_least(profile)
