@@ -236,13 +236,13 @@ def fitted(sizes: list[int], *callbacks) -> Losses:
     return losses
 
 
-@pytest.mark.parametrize("slab", [True, False])
-def test_a_graph_for_several_shapes_is_planned_for_the_larger_ones(monkeypatch, slab):
+@pytest.mark.parametrize("slab, policy", [(True, "auto"), (False, "recompute")])
+def test_a_graph_for_several_shapes_is_planned_for_the_larger_ones(monkeypatch, slab, policy):
     OpsTake(monkeypatch)
     sizes = [40, 48] + [40] * 18 + [48, 40] * 30
     unswapped = fitted(sizes)
     budget = budget_of(unswapped, 0.6)
-    swap = tfswap.AutoSwap(budget=budget, link_bandwidth=4e9, slab=slab, verbose=0)
+    swap = tfswap.AutoSwap(budget=budget, link_bandwidth=4e9, slab=slab, policy=policy, verbose=0)
     swapped = fitted(sizes, swap)
     assert swapped.losses == unswapped.losses
     assert max(swapped.peaks) <= budget
