@@ -22,15 +22,18 @@ std::map<Key, PassRecord>& Records() {
   return *records;
 }
 
-// The first of a graph's records that has what is looked for; null if none has.
+// The latest of a graph's records that has what is looked for; null if none has. (An earlier
+// training's may name clones of its plan.)
 template <typename Has>
 const PassRecord* FindOf(const std::string& fingerprint, Has has) {
   const auto& records = Records();
+  const PassRecord* found = nullptr;
   for (auto it = records.lower_bound({fingerprint, ""});
        it != records.end() && it->first.first == fingerprint; ++it) {
-    if (has(it->second)) return &it->second;
+    if (!has(it->second)) continue;
+    if (found == nullptr || it->second.serial > found->serial) found = &it->second;
   }
-  return nullptr;
+  return found;
 }
 
 const PassRecord* WithFloors(const std::string& fingerprint) {
