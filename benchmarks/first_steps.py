@@ -11,7 +11,7 @@ Each training in a process of its own, all from the same weights:
     remembered    by the plan that the training before has left on disk
 
 One JSON line a training: model, link_bandwidth, mode, budget_bytes, first_plan, steps_s (of each
-step), first_steps_s (of the four after the first one, in which the function is traced), until_steady
+step), first_steps_s (of the four after the first one, which is traced), until_steady
 (steps before the plan stays), steady_step_s, measured_peak_bytes, predicted_peak_bytes,
 losses_equal (to the unswapped ones).
 

@@ -151,6 +151,17 @@ class Machine:
             in_bytes_per_s=self.in_bytes_per_s * share,
         )
 
+    def times(self, out: float, back: float) -> Machine:
+        """The link where copies were seen to be so many times as fast, each way."""
+        if (out, back) == (1.0, 1.0):
+            return self
+        return dataclasses.replace(
+            self,
+            name=f"{self.name}, as seen in steps",
+            out_bytes_per_s=self.out_bytes_per_s * out,
+            in_bytes_per_s=self.in_bytes_per_s * back,
+        )
+
     def copy_ns(self, bytes_out: int, bytes_in: int) -> int:
         """How much longer a step takes because its own cores do the copying.
 

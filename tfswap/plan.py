@@ -27,6 +27,9 @@ _LEAST_BYTES, _LEAST_BYTES_OF_PARTS = 1 << 20, 1 << 17
 SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
 """Of the names of the nodes that the pass inserts."""
 
+AGAIN = "/again/"
+"""In the names of clones, behind the node's that they are of."""
+
 
 def swap_out_name(tensor: str, ordinal: int = 0) -> str:
     """The name of the node that swaps a tensor ("node:port") out; a variable may have several."""
@@ -40,7 +43,7 @@ def again_name(node: str, ordinal: int) -> str:
 
     The pass names them in the same way (``recomputes.cc``).
     """
-    return f"{node}/again/{ordinal}"
+    return f"{node}{AGAIN}{ordinal}"
 
 
 TIERS = ("host", "compressed", "file")

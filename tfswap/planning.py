@@ -30,7 +30,7 @@ from tfswap.planners.reselection import chosen_again
 from tfswap.profile import Profile
 from tfswap.recompute import remade_profile
 from tfswap.simulator import NO_LIMIT, Link, Swap
-from tfswap.tensor_swaps import tensor_swaps
+from tfswap.tensor_swaps import planned_swaps, tensor_swaps
 from tfswap.timeline import Timeline
 
 
@@ -196,6 +196,36 @@ def plan_function(
     return Planned(function, profile, decision, assignment, least, budget_bytes, rates, links)
 
 
+def planned_before(
+    profile: Profile,
+    function: FunctionPlan,
+    policy: str,
+    machine: Machine,
+    budget_bytes: int,
+    far: FarMemory,
+) -> Planned:
+    """The simulation behind a plan that was made earlier, of the same profile.
+
+    Args:
+        profile: Its profiled step.
+        function: The plan; nothing is made again in it.
+        policy: By which it was made.
+        machine: Speeds of the link.
+        budget_bytes: What the load may reach.
+        far: The tiers of far memory.
+
+    Raises:
+        ValueError: It is of another step.
+    """
+    swaps, places = planned_swaps(profile, function)
+    timeline = profile.timeline
+    assignment = at_places(timeline, swaps, far, {}, places)
+    decision = Decision(policy, without_places(swaps), assignment.result)
+    least = min(least_wait_ns(timeline, machine, budget_bytes), assignment.result.stall_ns)
+    links = tuple(far.links)
+    return Planned(function, profile, decision, assignment, least, budget_bytes, links=links)
+
+
 def placed_anew(
     planned: Planned,
     far: FarMemory,
@@ -223,6 +253,15 @@ def placed_anew(
         budget_bytes=planned.budget_bytes,
         deadline_s=deadline_s,
     )
+
+
+def placed_as_planned(
+    planned: Planned, far: FarMemory, ratios: Ratios, *, lossy: LossyChoice | None = None
+) -> Assignment:
+    """What a plan comes to where its profile, or what codecs make of tensors, is another one."""
+    swaps, timeline = planned.decision.swaps, planned.profile.timeline
+    ratios = _with_lossy(ratios, timeline, swaps, far, lossy, planned.rates)
+    return at_places(timeline, swaps, far, ratios, planned.assignment.places)
 
 
 def _with_lossy(

@@ -120,24 +120,9 @@ class RecordedOps:
     def __init__(self, trace: StepTrace, graph: StepGraph, min_bytes: int) -> None:
         ops = trace.ops
         names = trace.names
-        in_graph = np.fromiter((name in graph.nodes for name in names), bool, len(names))
-        ended = ops["end_ns"] >= 0
-        ours = in_graph[ops["name"]] & ended
-        if not ours.any():
-            raise ValueError(
-                "the recording holds no op of the training graph: the step ran elsewhere (on "
-                "another device, or compiled by XLA)"
-            )
-        group = _main_group(ops, ours)
+        group, inside = _one_step(trace, graph)
         first_ns = int(ops["start_ns"][group].min())
         last_ns = int(ops["end_ns"][group].max())
-        step_ids = np.unique(ops["step_id"][group])
-        inside = (
-            np.isin(ops["step_id"], step_ids)
-            & ended
-            & (ops["start_ns"] >= first_ns)
-            & (ops["end_ns"] <= last_ns)
-        )
         self.clock = _Clock(ops[inside], names)
         copy = np.fromiter((name.startswith("tfswap/") for name in names), bool, len(names))
         kept = np.flatnonzero(inside & ~copy[ops["name"]])
@@ -315,6 +300,62 @@ class RecordedOps:
 def _names(op_name: str, key: str) -> bool:
     """Whether a copy's key is that of an output of the op."""
     return key.rpartition("_")[0] == op_name.replace(":", "_")
+
+
+def op_durations(trace: StepTrace, graph: StepGraph) -> dict[str, int]:
+    """By op, how long it ran in the recorded step, in ns; one that ran often, in all.
+
+    Waits for memory are left out, as are ops that wait for something outside of the step.
+
+    Raises:
+        ValueError: The recording has no ops of this graph.
+    """
+    _, inside = _one_step(trace, graph)
+    durations: Counter[str] = Counter()
+    ops = trace.ops[inside]
+    took_ns = ops["end_ns"] - ops["start_ns"] - ops["wait_ns"]
+    for name, type_, ns in zip(
+        ops["name"].tolist(), ops["type"].tolist(), took_ns.tolist(), strict=True
+    ):
+        if trace.names[type_] not in _WAITING_TYPES:
+            durations[trace.names[name]] += max(ns, 0)
+    return dict(durations)
+
+
+def planned_durations(timeline: Timeline) -> dict[str, int]:
+    """Likewise of a profiled step: what plans go by."""
+    durations: Counter[str] = Counter()
+    took_ns = (timeline.op_end_ns - timeline.op_start_ns).tolist()
+    types = timeline.op_types or ("",) * len(took_ns)
+    for name, type_, ns in zip(timeline.op_names, types, took_ns, strict=True):
+        if type_ not in _WAITING_TYPES:
+            durations[name] += ns
+    return dict(durations)
+
+
+def _one_step(trace: StepTrace, graph: StepGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of the recorded ops, the graph's own of one step, and all that ended while those ran.
+
+    Raises:
+        ValueError: There are none.
+    """
+    ops, names = trace.ops, trace.names
+    in_graph = np.fromiter((name in graph.nodes for name in names), bool, len(names))
+    ended = ops["end_ns"] >= 0
+    ours = in_graph[ops["name"]] & ended
+    if not ours.any():
+        raise ValueError(
+            "the recording holds no op of the training graph: the step ran elsewhere (on "
+            "another device, or compiled by XLA)"
+        )
+    group = _main_group(ops, ours)
+    inside = (
+        np.isin(ops["step_id"], np.unique(ops["step_id"][group]))
+        & ended
+        & (ops["start_ns"] >= ops["start_ns"][group].min())
+        & (ops["end_ns"] <= ops["end_ns"][group].max())
+    )
+    return group, np.asarray(inside)
 
 
 def _main_group(ops: NDArray[np.void], ours: NDArray[np.bool_]) -> NDArray[np.bool_]:

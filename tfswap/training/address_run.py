@@ -16,16 +16,15 @@ import dataclasses
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tfswap.grappler.graph import StepGraph
 from tfswap.layout import plan_layout
 from tfswap.ops.library import Library
+from tfswap.output_sizes import alike, sizes_planned, sizes_recorded
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.report.address_map import AddressMap, Box
 from tfswap.report.amounts import readable_bytes
-from tfswap.slots import OUTSIDE, Slot
 from tfswap.trace import StepTrace
 
 _LAYOUT_TIME_S = 1.0
@@ -47,8 +46,6 @@ _AS_PLANNED, _MOST_RUNS = 3, 12
 _PATIENCE, _MOST_IN_VAIN = 64, 256
 # Each layout has the graph optimised again, for the order of ops that it needs.
 _MOST_SHAPES = 8
-# Of what ops have in common in two runs: bytes in outputs of another size. More is another shape.
-_OTHER_SHAPE = 0.05
 # So many calls under a new order of ops are timed, behind the one that optimises the graph, and may
 # take so much longer than before.
 _TIMED_CALLS = 5
@@ -114,6 +111,7 @@ class AddressRun:
         maps: Of the layouts that were made.
         problem: Why there are no more; "" if nothing is in the way.
         said: What is to be told of the last call; "" if nothing.
+        recorded: Fingerprint of the graph that the last call ran, if it was recorded.
     """
 
     def __init__(
@@ -125,6 +123,7 @@ class AddressRun:
         self._limit_bytes = limit_bytes
         self.problem = ""
         self.said = ""
+        self.recorded: str | None = None
         self._recording = False
         self._before: dict[str, int] = {}
         self._begun_s = 0.0
@@ -159,6 +158,7 @@ class AddressRun:
             or without the order of ops for them, if it has turned out to cost time.
         """
         self.said = ""
+        self.recorded = None
         if not self._before:
             return None
         taken_s = time.perf_counter() - self._begun_s
@@ -174,8 +174,9 @@ class AddressRun:
         if recording:
             in_vain = self._in_vain[kind]
             trace = StepTrace.from_bytes(recording)
+            self.recorded = trace.main_graph()
             with_addresses = self.ran(kind, trace, since["bytes_out"] // steps, plan, call_bytes)
-            nothing_new = self._in_vain[kind] > in_vain and trace.main_graph() is not None
+            nothing_new = self._in_vain[kind] > in_vain and self.recorded is not None
             if nothing_new and unusual:
                 self._usual[kind] = planned
                 self._patience[kind] = 0
@@ -270,13 +271,13 @@ class AddressRun:
             return None
         function = plan.function(fingerprint)
         layouts = () if function is None else function.layouts
-        sizes = _sizes_recorded(trace)
-        known = any(_alike(sizes, _sizes_planned(layout)) for layout in layouts)
+        sizes = sizes_recorded(trace)
+        known = any(alike(sizes, sizes_planned(layout)) for layout in layouts)
         if known or len(layouts) >= _MOST_SHAPES:
             self._was_in_vain(kind)
             return None
         shapes = self._shapes[fingerprint]
-        shape = next((s for s in shapes if _alike(sizes, s.sizes)), None)
+        shape = next((s for s in shapes if alike(sizes, s.sizes)), None)
         if shape is None:
             shape = _Shape(sizes)
             shapes.append(shape)
@@ -333,26 +334,3 @@ class AddressRun:
             layouts=(*function.layouts, layout.slots),
             order=(*function.order, *layout.order),
         )
-
-
-def _sizes_recorded(trace: StepTrace) -> dict[str, int]:
-    made = trace.buffers[(trace.buffers["alloc_ns"] >= 0) & (trace.buffers["kind"] == 0)]
-    sizes: dict[str, int] = {}
-    for name, size in zip(made["name"].tolist(), made["bytes"].tolist(), strict=True):
-        sizes.setdefault(trace.names[name], size)
-    return sizes
-
-
-def _sizes_planned(layout: Iterable[Slot]) -> dict[str, int]:
-    return {
-        slot.op: slot.size_bytes
-        for slot in layout
-        if slot.kind == 0 and slot.ordinal == 0 and slot.offset_bytes != OUTSIDE
-    }
-
-
-def _alike(one: dict[str, int], other: dict[str, int]) -> bool:
-    """Whether two runs of a graph were for tensors of the same shape."""
-    common = one.keys() & other.keys()
-    differ = sum(max(one[op], other[op]) for op in common if one[op] != other[op])
-    return differ <= _OTHER_SHAPE * sum(max(one[op], other[op]) for op in common)

@@ -14,6 +14,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tfswap.cost_model.model_timeline import met_profile
 from tfswap.cost_model.op_costs import step_costs
@@ -190,7 +191,7 @@ class FirstPlans:
 
     def _device_name(self) -> str:
         if not self._devices.on_cpu:
-            return _card_details(self._devices.device).get("device_name", "GPU")
+            return str(_card_details(self._devices.device).get("device_name", "GPU"))
         return processor()
 
     def _device(self) -> Device | None:
@@ -292,7 +293,7 @@ def card_like(name: str, capability: tuple[int, int] | None) -> Device | None:
     return None
 
 
-def _card_details(device: int) -> dict[str, object]:
+def _card_details(device: int) -> dict[str, Any]:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")

@@ -27,6 +27,7 @@ from tfswap.plan import TIERS
 from tfswap.planners.assignment import AUTO, CSWAP, FarMemory
 from tfswap.report.summary import TierUse
 from tfswap.swap_options import SwapOptions
+from tfswap.training.link_watch import LinkWatch, Speeds
 
 if TYPE_CHECKING:
     from tfswap.training.device_share import DeviceShare
@@ -40,6 +41,8 @@ _MARGIN, _MARGIN_BYTES, _MARGIN_BYTES_WITH_SWAP = 0.03, 160 << 20, 64 << 20
 _CONSIDERED = ("zvc", "rle", "csr")
 # How long copies that make room are waited for, and how often they are looked at.
 _LEAVING_S, _LOOK_S = 1.0, 0.005
+# Copies that cores make so much faster than a link are as fast as the link, whatever ops do.
+_MUCH_FASTER = 3
 # Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
 _ASSUMED_LINK = 12e9
 
@@ -102,6 +105,7 @@ class ManagedDevices:
         self._profiled_bytes: int | None = None  # the load when the profiled step began
         self._host_limit_bytes = 0
         self._file: WatchedFile | None = None
+        self._link: LinkWatch | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
         self._in_use: list[str] = []  # nvCOMP's
@@ -391,12 +395,39 @@ class ManagedDevices:
         """Goes by the part of the link that the share says from now on; between steps."""
         for device in self.numbers:
             self._library.emulate_link(device, self._link_bandwidth)
+        self._link = None  # what copies had of the other part
 
     def machine(self) -> Machine:
         """What the planned device has of its link, measured within its budget."""
         if self.on_cpu and self._options.link_bandwidth is not None:
-            return Machine.here(self._link_bandwidth).part(1 / self._sharers)
-        return self.whole_link().part(self._link_share / self._sharers)
+            machine = Machine.here(self._link_bandwidth).part(1 / self._sharers)
+        else:
+            machine = self.whole_link().part(self._link_share / self._sharers)
+        return machine if self._link is None else machine.times(*self._link.factors)
+
+    def look_at_link(self, machine: Machine) -> str:
+        """Whether copies have another speed than plans take the link for: see `LinkWatch.look`.
+
+        Not of a GPU, which says nothing of single copies, nor where others use the link too.
+
+        Args:
+            machine: The link that the plan goes by.
+        """
+        if not self.on_cpu or self.shared is not None or self._sharers > 1:
+            return ""
+        stats = self._library.memory_stats(self.device)
+        if self._link is None:
+            speeds = Speeds(machine.out_bytes_per_s, machine.in_bytes_per_s)
+            by_cores = machine.copy_bytes_per_s / _MUCH_FASTER
+            is_known = max(machine.out_bytes_per_s, machine.in_bytes_per_s) < by_cores
+            self._link = LinkWatch(speeds, stats, is_known)
+            return ""
+        return self._link.look(stats)
+
+    @property
+    def link_is_off(self) -> bool:
+        """Whether the last look saw another speed, so that another look will tell."""
+        return self._link is not None and self._link.is_off
 
     def whole_link(self) -> Machine:
         """The planned device's link, as if no other process used it."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfswap.grappler.graph import StepGraph
+from tfswap.machine import Machine
 from tfswap.ops.library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.assignment import FarMemoryTooSmall
@@ -24,12 +25,13 @@ from tfswap.training.far_ratios import RatioSamples
 from tfswap.training.first_plans import FirstPlans
 from tfswap.training.lossy_run import LossyRun
 from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.op_times import OpTimes
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.plan_in_force import PlanInForce
 from tfswap.training.run_report import RunReport
 from tfswap.training.section_search import SectionSearch, Trial, sections_of
-from tfswap.training.step_planner import Forgotten, StepPlanner
+from tfswap.training.step_planner import WORTH_A_PUSH, Forgotten, StepPlanner
 from tfswap.training.voice import Voice
 
 _MAX_CORRECTIONS = 3
@@ -57,6 +59,8 @@ class PlanChoice:
         given: A plan to begin with; None: to be made.
         cuts: Whether the batch can be cut into sections, should the options say so.
         profiled: Told of a step and of its link before it is planned, for whom else has the device.
+        further: Whether it is for one more graph of a training whose first one has the report. What
+            holds for all graphs is the first one's choice.
 
     Attributes:
         is_stock: The graph is as TensorFlow made it: the model fits.
@@ -78,6 +82,7 @@ class PlanChoice:
         given: SwapPlan | None = None,
         cuts: bool = True,
         profiled: Callable[[Timeline, Link], None] = lambda timeline, link: None,
+        further: bool = False,
     ) -> None:
         self._library = lib
         self._options = options
@@ -91,6 +96,7 @@ class PlanChoice:
         self._report = filled.report
         self._given = given
         self._profiled = profiled
+        self._further = further
         wanted = options.sections or 1 if cuts else 1
         self._chooses = wanted == AUTO_SECTIONS
         self._sections = 1 if isinstance(wanted, str) else wanted
@@ -101,6 +107,7 @@ class PlanChoice:
         self._attempts: list[Attempt] = []
         self._was_measured = False  # the plan, in an earlier training
         self._waits_lazily = False  # for a plan, since the one that there was needs more
+        self._trains: dict[str, bool] = {}  # by graph, whether it has gradients
         self.is_stock = False
         self.planned_bytes = 0
 
@@ -122,6 +129,24 @@ class PlanChoice:
     def fingerprint(self) -> str:
         """Of the graph that was planned; "" before."""
         return self._planner.fingerprint
+
+    @property
+    def machine(self) -> Machine:
+        """The link that plans go by."""
+        return self._planner.machine
+
+    def training_graphs(self) -> set[str]:
+        """Fingerprints of the graphs with gradients that the pass has met under the plan."""
+        for record in self._session.records():
+            fingerprint = record["fingerprint"]
+            if fingerprint not in self._trains and record["outcome"] != "refused":
+                self._trains[fingerprint] = self._has_gradients(record)
+        return {fingerprint for fingerprint, trains in self._trains.items() if trains}
+
+    @property
+    def has_profile(self) -> bool:
+        """Whether `plan_anew` has something to go by."""
+        return self._planner.profile is not None
 
     @property
     def can_move(self) -> bool:
@@ -296,7 +321,7 @@ class PlanChoice:
             return Phase.FIRST
         except ValueError as error:
             return self._stay_with_bootstrap(str(error))
-        if self._devices.look_again():
+        if not self._further and self._devices.look_again():
             self._note_budget()
         self._profiled(profile.timeline, self._planner.machine)
         if self._devices.job:
@@ -404,7 +429,8 @@ class PlanChoice:
         self._filled.profiled(profile, self._planner.least_budgets())
         if trial.problem:
             return self._stay_with_bootstrap(trial.problem)
-        self._plan.note(chooses=self._chooses)  # for other graphs
+        if not self._further:
+            self._plan.note(chooses=self._chooses)  # for other graphs
         if planned is not None:
             return self._adopt_planned(planned)
         # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
@@ -460,6 +486,88 @@ class PlanChoice:
         if said:
             self._voice.note(said)
         return elsewhere is not None
+
+    # What drifts.
+
+    @property
+    def planned_function(self) -> FunctionPlan | None:
+        """The plan that was made of a profile and moves something; None if there is none."""
+        function = self._plan.function(self._planner.fingerprint)
+        if function is None or not self._planner.has_planned or self._waits_lazily:
+            return None
+        return function if function.swaps or function.recomputes else None
+
+    @property
+    def op_times(self) -> OpTimes | None:
+        """What its graph's ops take; None before there is a profile."""
+        return self._planner.op_times
+
+    def time_step(self, trace: StepTrace) -> float | None:
+        """Takes a step that was recorded in passing: see `StepPlanner.time_step`."""
+        return self._planner.time_step(trace)
+
+    def is_larger(self, trace: StepTrace) -> bool:
+        """Whether a step of its graph was for larger tensors than the one that was planned."""
+        return self._planner.is_larger(trace)
+
+    def is_like_profiled(self, trace: StepTrace) -> bool:
+        """Whether a step of its graph was for tensors like those that were planned."""
+        return self._planner.is_like_profiled(trace)
+
+    def profile_anew(self, measured: Sequence[MeasuredStep]) -> None:
+        """Goes by lazy swaps until `plan_from`.
+
+        Args:
+            measured: Steps under the plan that there is, which comes back if there is no other.
+        """
+        function = self.planned_function
+        assert function is not None
+        self._plan.forget_layout(function.fingerprint)
+        self._plan.push(self._plan.plan.without_function(function.fingerprint))
+        bare = dataclasses.replace(function, layouts=())
+        self._attempts = [Attempt.of(bare, measured)]
+        self._search = self._new_search(False)
+
+    def plan_drifted(self, measured: Sequence[MeasuredStep]) -> bool:
+        """Has the plan go by what ops take by now; says whether that is another plan.
+
+        Args:
+            measured: Steps under the one that there is, which stays if it did better in the end.
+        """
+        function, times = self.planned_function, self._planner.op_times
+        assert function is not None and times is not None
+        before_s, now_s = times.planned_ns / 1e9, times.average_ns / 1e9
+        said = f"ops take {now_s:.3g} s a step, not {before_s:.3g} s as planned with"
+        rates = self._lossy.rates
+        try:
+            self._planner.retime()
+            known, keeps_budget = self._planner.foretold_anew(function)
+            planned = self._planner.plan()
+        except ValueError as error:  # there is no plan for the budget, say
+            self._lossy.rates = rates
+            self._voice.note(f"{said}; the plan stays: {error}")
+            return False
+        now_ns, known_ns = planned.function.predicted_step_ns, known.predicted_step_ns
+        same = (planned.function.swaps, planned.function.recomputes) == (
+            known.swaps,
+            known.recomputes,
+        )
+        if same or (keeps_budget and now_ns >= known_ns * WORTH_A_PUSH):
+            self._lossy.rates = rates
+            self._plan.note(functions=self._plan.plan.with_function(known).functions)
+            self._filled.adopted(self._plan.plan, known, self._planner.story(known))
+            self._voice.note(f"{said}; the plan stays, for steps of {known_ns / 1e9:.3g} s")
+            return False
+        self._voice.note(
+            f"{said}: a new plan is made, for steps of {now_ns / 1e9:.3g} s instead of "
+            f"{known_ns / 1e9:.3g} s"
+        )
+        self._plan.forget_layout(self._planner.fingerprint)
+        bare = dataclasses.replace(known, layouts=())
+        self._attempts = [Attempt.of(bare, measured)] if measured else []
+        self._lazy_s = []  # were with ops that took other times
+        self._adopt_planned(planned)
+        return True
 
     # How the plan does.
 
@@ -525,6 +633,8 @@ class PlanChoice:
         self._filled.measured(steps, attempt)
 
     def _print_summary(self) -> None:
+        if self._further:
+            return
         if self._devices.lossy_codecs and self._report.outcome == "swapped":
             hindrance = self._lossy.hindrance()
             if hindrance:

@@ -137,6 +137,19 @@ class PlanInForce:
         bare = (dataclasses.replace(function, layouts=()) for function in self.plan.functions)
         self.note(functions=tuple(bare))
 
+    def forget_layout(self, fingerprint: str) -> None:
+        """Likewise, of one graph."""
+        function = self.plan.function(fingerprint)
+        if function is None or not function.layouts:
+            return
+        self._library.remove_layout(self._devices.device, fingerprint)
+        self.note(
+            functions=tuple(
+                dataclasses.replace(each, layouts=()) if each is function else each
+                for each in self.plan.functions
+            )
+        )
+
     def save(self) -> None:
         """Writes the plan where the options say so."""
         if self._options.save_plan is not None:

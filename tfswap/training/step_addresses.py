@@ -53,6 +53,20 @@ class StepAddresses:
         self._run = AddressRun(self._library, self._devices.device, limit_bytes, self._plan.label)
         return not self._plan.has_layout(fingerprint)
 
+    def wants(self, kind: str) -> bool:
+        """Whether the next call of this kind is to be recorded."""
+        return self._run is not None and self._run.wants(kind)
+
+    @property
+    def recorded(self) -> str | None:
+        """Fingerprint of the graph that the last call ran, if it was recorded."""
+        return None if self._run is None else self._run.recorded
+
+    def expect(self, kind: str) -> None:
+        """A graph in calls of this kind has lost its addresses."""
+        if self._run is not None:
+            self._run.expect(kind)
+
     def call_begins(self, kind: str) -> None:
         """Of a step, or of a validation."""
         if self._run is not None:

@@ -11,31 +11,39 @@ from tfswap.grappler.graph import StepGraph
 from tfswap.least_budget import LeastBudgets, least_budgets, with_sections
 from tfswap.machine import Machine
 from tfswap.ops.library import Library
+from tfswap.output_sizes import alike, sizes_recorded
 from tfswap.plan import FunctionPlan
-from tfswap.planners.assignment import FarMemoryTooSmall, Place
+from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planners.lossy_choice import LossyChoice
 from tfswap.planners.portfolio import AUTO
-from tfswap.planning import Planned, placed_anew, plan_function
-from tfswap.profile import Profile, profile_step
+from tfswap.planning import (
+    Planned,
+    placed_anew,
+    placed_as_planned,
+    plan_function,
+    planned_before,
+)
+from tfswap.profile import Profile, op_durations, planned_durations, profile_step
 from tfswap.report.step_story import StepStory
-from tfswap.simulator import Swap
+from tfswap.retiming import retimed
 from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
-from tfswap.tensor_swaps import planned_swaps, tensor_swaps
+from tfswap.tensor_swaps import tensor_swaps
 from tfswap.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
 from tfswap.training.attempt import Attempt
 from tfswap.training.far_ratios import RatioSamples
 from tfswap.training.lossy_run import LossyRun
 from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.op_times import OpTimes
 
 # Until addresses are planned, memory is given out in chunks that are not always filled: plans leave
 # this part of the budget to that, where there is a plan that can.
 _SPARE = 0.025
 # Of a step that has not run, nobody knows what its ops work in, nor their order.
 _FORETOLD_SPARE, _FORETOLD_TO_FIT, _FORETOLD_POLICY = 0.1, 0.7, "greedy"
-# How much shorter other places must make a step.
-_WORTH_A_PUSH = 0.98
+WORTH_A_PUSH = 0.98
+"""How much shorter a plan must make a step to be worth having the graph optimised again."""
 
 
 class Forgotten(Exception):
@@ -57,6 +65,7 @@ class StepPlanner:
         machine: The link of the planned device.
         fingerprint: The graph's; "" before there is a profile.
         profile: The step's; None before it was recorded.
+        op_times: What its ops take now; None before.
     """
 
     def __init__(
@@ -78,11 +87,12 @@ class StepPlanner:
         self._least: LeastBudgets | None = None
         self._others: dict[int, Profile] = {}  # what further devices do in the step
         self._plannings: list[Planned] = []
-        self._taken_up: tuple[FunctionPlan, tuple[Swap, ...], dict[str, Place]] | None = None
         self._measured_to_simulated = 1.0
+        self._sizes: dict[str, int] = {}  # of ops' outputs, in the profiled step
         self.machine: Machine = devices.machine()  # within the budget
         self.fingerprint = ""
         self.profile: Profile | None = None
+        self.op_times: OpTimes | None = None
 
     @property
     def has_planned(self) -> bool:
@@ -110,12 +120,15 @@ class StepPlanner:
         description = self._library.describe(fingerprint)
         if not description:
             raise Forgotten
-        self.fingerprint = fingerprint
         self._graph = StepGraph.parse(description)
+        self.fingerprint = fingerprint
+        self._plannings.clear()
         leave = self._devices.weights_may_leave
         profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)
         self._least = self._found_least(profile)
         self.profile = dataclasses.replace(profile, section_floors=self._least.sections)
+        self.op_times = OpTimes(planned_durations(profile.timeline))
+        self._sizes = sizes_recorded(trace)
         # One device's plan says what is made again: clones are the graph's.
         self._others = {
             device: profile_step(other, self._graph, fingerprint, min_bytes, leave).only_swaps()
@@ -146,10 +159,14 @@ class StepPlanner:
         """
         self._graph, self.fingerprint, self.profile = graph, profile.fingerprint, profile
         self._least = least_budgets(profile.timeline, self.machine, profile.section_floors)
+        self.op_times = OpTimes(planned_durations(profile.timeline))
         if function is None:
             return self.plan().function
         if not function.recomputes:  # with clones, the pass sees whether they can be made
-            self._taken_up = (function, *planned_swaps(profile, function))
+            far, budget_bytes = self._devices.far_memory(self.machine), self._devices.budget_bytes
+            policy = self._options.policy
+            planned = planned_before(profile, function, policy, self.machine, budget_bytes, far)
+            self._plannings.append(planned)
         return function
 
     def foretell(self, profile: Profile, graph: StepGraph) -> FunctionPlan | None:
@@ -313,7 +330,7 @@ class StepPlanner:
             self._options.codec,
             lossy=self._lossy_choice(profile),
         )
-        if now.cost_ns >= before.cost_ns * _WORTH_A_PUSH:
+        if now.cost_ns >= before.cost_ns * WORTH_A_PUSH:
             return None, f"{disk}: no other places make steps shorter" if disk else ""
         elsewhere = (swap for swap in function.swaps if swap.device)
         swaps = (*tensor_swaps(profile, planned.decision.swaps, now.places), *elsewhere)
@@ -327,6 +344,74 @@ class StepPlanner:
             + f", for steps of {now.cost_ns / 1e9:.2f} s, not {before.cost_ns / 1e9:.2f} s"
         )
 
+    # What drifts.
+
+    def is_larger(self, trace: StepTrace) -> bool:
+        """Whether a step of the graph was for larger tensors than the profiled one."""
+        sizes = sizes_recorded(trace)
+        if self.profile is None or trace.main_graph() != self.fingerprint:
+            return False
+        common = sizes.keys() & self._sizes.keys()
+        larger = sum(sizes[op] for op in common) > sum(self._sizes[op] for op in common)
+        return larger and not alike(sizes, self._sizes)
+
+    def is_like_profiled(self, trace: StepTrace) -> bool:
+        """Whether a step ran the graph for tensors of the same shapes."""
+        return trace.main_graph() == self.fingerprint and alike(sizes_recorded(trace), self._sizes)
+
+    def time_step(self, trace: StepTrace) -> float | None:
+        """Takes the times of a step that was recorded in passing into `op_times`.
+
+        Returns:
+            How much longer its ops took than planned with, as a part of that; None: it was for
+            tensors of other shapes, or is not like the profiled one.
+        """
+        if self.op_times is None or self._graph is None or not self.is_like_profiled(trace):
+            return None
+        try:
+            return self.op_times.add(op_durations(trace, self._graph))
+        except ValueError:
+            return None
+
+    def retime(self) -> None:
+        """Has the profile, and so each plan from now on, go by what ops take by now."""
+        assert self.profile is not None and self.op_times is not None
+        ratios, other = self.op_times.ratios(), 1 + self.op_times.drift
+
+        def now(profile: Profile) -> Profile:
+            return dataclasses.replace(profile, timeline=retimed(profile.timeline, ratios, other))
+
+        self.profile = now(self.profile)
+        self._others = {device: now(each) for device, each in self._others.items()}
+        self._plannings = [
+            dataclasses.replace(each, profile=now(each.profile)) for each in self._plannings
+        ]
+        self.op_times.plan_with_averages()
+
+    def foretold_anew(self, function: FunctionPlan) -> tuple[FunctionPlan, bool]:
+        """What the plan in force comes to by the profile as it is now.
+
+        Returns:
+            The same plan with that, and whether it keeps the budget then.
+        """
+        planned = self._behind(function)
+        assert planned is not None and self.profile is not None
+        assignment = placed_as_planned(
+            planned,
+            self._devices.far_memory(self.machine),
+            self._ratios_now(planned.profile),
+            lossy=self._lossy_choice(planned.profile),
+        )
+        peak_bytes = int(assignment.result.peak_bytes * self._measured_to_simulated)
+        function = dataclasses.replace(
+            function,
+            predicted_step_ns=int(assignment.cost_ns),
+            unswapped_step_ns=self.profile.timeline.step_ns,
+        )
+        anew = dataclasses.replace(planned, function=function, assignment=assignment)
+        self._plannings = [anew if each is planned else each for each in self._plannings]
+        return function, peak_bytes <= self._devices.budget_bytes
+
     def story(self, function: FunctionPlan) -> StepStory | None:
         """The profiled step under a plan, for pages and pictures; None: it was not made of it."""
         if self.profile is None:
@@ -334,9 +419,8 @@ class StepPlanner:
         budget_bytes = self._devices.budget_bytes
         planned = self._behind(function)
         if planned is None:
-            swaps, places = self._swaps_taken_up(function)
-            timeline, links = self.profile.timeline, self._devices.far_memory(self.machine).links
-            return StepStory(timeline, swaps, places, self.machine, tuple(links), budget_bytes)
+            timeline, links = self.profile.timeline, (self.machine,)
+            return StepStory(timeline, (), {}, self.machine, links, budget_bytes)
         return StepStory(
             planned.profile.timeline,
             planned.assignment.swaps,
@@ -346,11 +430,6 @@ class StepPlanner:
             budget_bytes,
             planned.decision.policy,
         )
-
-    def _swaps_taken_up(self, function: FunctionPlan) -> tuple[tuple[Swap, ...], dict[str, Place]]:
-        if self._taken_up is None or self._taken_up[0].swaps != function.swaps:
-            return (), {}
-        return self._taken_up[1], self._taken_up[2]
 
     def _behind(self, function: FunctionPlan) -> Planned | None:
         known = (function.swaps, function.recomputes)

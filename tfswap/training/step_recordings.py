@@ -54,9 +54,18 @@ class StepRecordings:
         self._steps.append(traces)
         return len(self._steps) >= PROFILED_STEPS
 
+    @property
+    def vary(self) -> bool:
+        """Whether they are for tensors of several shapes, or of several graphs."""
+        made = self._made_bytes()
+        return min(made) < _FULL * max(made)
+
+    def _made_bytes(self) -> list[int]:
+        return [int(each[self._devices.device].buffers["bytes"].sum()) for each in self._steps]
+
     def fastest(self) -> dict[int, StepTrace]:
         """Of those that were not for a smaller batch."""
-        made = [int(each[self._devices.device].buffers["bytes"].sum()) for each in self._steps]
+        made = self._made_bytes()
         steps = zip(self.seconds, self._steps, made, strict=True)
         full = [(s, traces) for s, traces, size in steps if size >= _FULL * max(made)]
         return min(full, key=operator.itemgetter(0))[1]

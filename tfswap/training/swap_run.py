@@ -7,11 +7,13 @@
       └─── other sections (≤ 3 times) ◀─┘  │  └────── correct (≤ 3 times) ◀─┘      │
                                            └─────────────── replan ◀───────────────┘
 
-`PlanChoice` plans and decides; what is here is when.
+`PlanChoice` plans and decides; what is here is when. Steady steps are looked at now and then: what
+drifts leads to another plan, and a further graph that runs often goes from *warm* on for itself.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -23,8 +25,11 @@ from tfswap.report.tensorboard import TensorBoardLog
 from tfswap.state import run_ended, run_started
 from tfswap.trace import StepTrace
 from tfswap.training.attempt import MeasuredStep
+from tfswap.training.drift_watch import DriftWatch
 from tfswap.training.far_ratios import RatioSamples
+from tfswap.training.graph_watch import MOST_GRAPHS, OFTEN, GraphWatch
 from tfswap.training.lossy_run import LossyRun, check_plan
+from tfswap.training.op_times import DRIFT
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
@@ -39,6 +44,11 @@ from tfswap.training.voice import Voice
 # How often tensors' places are looked at again, at most; and where lossy codecs have another rate.
 _STEPS_BETWEEN_LOOKS = 32
 _STEPS_AT_A_RATE = 8
+# How many steps of other graphs or shapes one that is looked at is waited for: to be profiled, and
+# to be measured, without which a plan holds as well.
+_PATIENCE, _PATIENCE_TO_MEASURE = 64, 16
+# Of a plan that another one is to be better than, after something has drifted.
+_LATEST = 8
 
 # Kinds of calls, for recordings.
 _TRAIN, _TEST = "train", "test"
@@ -67,6 +77,7 @@ class SwapRun:
     _lossy: LossyRun
     _plan: PlanInForce
     _choice: PlanChoice
+    _first_choice: PlanChoice
     _addresses: StepAddresses
     _recordings: StepRecordings
     _watch: ShareWatch
@@ -104,6 +115,16 @@ class SwapRun:
         self._steps_since_look = 0
         self._waits_for_sampler = False
         self._why_anew = ""  # there is to be a new plan; "": there is not
+        self._drift = DriftWatch()
+        self._graphs = GraphWatch()
+        self._further: dict[str, PlanChoice] = {}  # of graphs beside the first one, by fingerprint
+        self._only = ""  # the graph whose steps count until the plan is settled; "": all do
+        self._only_larger = False  # of that, those for larger tensors than were planned
+        self._shapes_vary = False  # of tensors, in steps of one graph
+        self._beyond = 0  # steps that needed more than planned
+        self._others = 0  # steps of other graphs meanwhile
+        self._back_to = Phase.STEADY  # the first graph's phase, behind those of a further one
+        self._watches_step = False  # the step is recorded for what drifts
         self._measured: list[MeasuredStep] = []
         self._stock_peak_bytes = 0  # measured while the graph was as TensorFlow made it
         self._step_start_s = 0.0
@@ -122,7 +143,7 @@ class SwapRun:
         self._plan = PlanInForce(
             self._library, self._options, self._devices, self._session, self._lossy, self._voice
         )
-        self._choice = PlanChoice(
+        self._choice = self._first_choice = PlanChoice(
             self._library,
             self._options,
             self._devices,
@@ -192,11 +213,13 @@ class SwapRun:
         """The normal end of training."""
         if self._phase is Phase.IDLE:
             return
+        self._leave_further()
         if self.trains and not self._phase.is_settled and self.report.outcome != "fits":
             self._voice.note("training ended before the plan was settled")
         self._choice.update_measured(self._measured)
         if self._phase.is_settled:
-            self._choice.remember()
+            for choice in self._choices():
+                choice.remember()
         self._devices.check_codecs(wait=True)
         problem = self._devices.file_problem()
         if problem:
@@ -207,9 +230,8 @@ class SwapRun:
 
     def end(self) -> None:
         """Takes everything back; harmless when called again."""
-        if self._phase is Phase.PROFILE:
-            self._recordings.stop()
         if self._phase is not Phase.IDLE:
+            self._recordings.stop()
             self._ratios.stop()
         self._phase = Phase.IDLE
         self._taken.close()
@@ -222,11 +244,11 @@ class SwapRun:
     @property
     def settled_plan(self) -> SwapPlan | None:
         """The plan, if it is one that will stay."""
-        return self._plan.plan if self._phase.is_settled else None
+        return self._plan.plan if self._phase.is_settled or self._is_further else None
 
     def refresh(self) -> None:
         """Brings the report up to date."""
-        if self._phase is not Phase.IDLE:
+        if self._phase is not Phase.IDLE and not self._is_further:
             self._choice.update_measured(self._measured)
 
     # Steps.
@@ -258,12 +280,15 @@ class SwapRun:
             return
         if self._why_anew:
             self._plan_anew()
-        if self._phase is Phase.PROFILE:
+        if self._phase is Phase.PROFILE and not self._is_further:
             self._devices.profiled_step_begins()
-            self._recordings.start()
-        elif self._phase is Phase.WARM or self._looks_at_places:
+        if self._phase is Phase.WARM or self._looks_at_places:
             self._waits_for_sampler = not self._ratios.start()
-        self._addresses.call_begins(_TRAIN)
+        self._watches_step = self._wants_to_watch()
+        if self._phase is Phase.PROFILE or self._only or self._watches_step:
+            self._recordings.start()
+        else:
+            self._addresses.call_begins(_TRAIN)
         if self._phase is Phase.FIRST:
             self._devices.first_step_begins()
         self._devices.restart_window()
@@ -282,13 +307,15 @@ class SwapRun:
         seconds = time.perf_counter() - self._step_start_s
         self._devices.check_codecs()
         traces: dict[int, StepTrace] = {}
-        if self._phase is Phase.PROFILE:
-            traces = self._recordings.stop()
-        elif self._phase is Phase.FIRST:
+        if self._phase is Phase.FIRST:
             self._turn_to_busiest_device()
+        else:
+            traces = self._recordings.stop()
         after = self._devices.step_counts()
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
         self._filled.step(step, after)
+        if self._only and not self._counts(traces):
+            return
         if self._phase is Phase.FIRST:
             self._library.trim_malloc()  # of tracing and optimising
             self._go_to(self._choice.first_ended(self._surely_trains))
@@ -302,6 +329,8 @@ class SwapRun:
                 self._voice.say(f"profiled {PROFILED_STEPS} steps, planning ...")
                 self._go_to(self._choice.plan_from(recordings.fastest(), recordings.seconds))
                 self._watch.planned()
+                self._shapes_vary |= recordings.vary
+                self._tell_graphs_apart()
         elif self._phase is Phase.SETTLE:
             self._go_to(Phase.MEASURE)
             self._library.trim_malloc()
@@ -322,14 +351,17 @@ class SwapRun:
             self._measured.append(step)
             if len(self._measured) > 64:
                 del self._measured[:32]
+            self._drift.step_ended(step.seconds, self._watches_step and self._drift.wants)
+        was_settled = self._phase.is_settled
         self._steps_since_look += 1
         self._addresses_after(_TRAIN)
+        if was_settled:
+            self._watch_settled(step, traces.get(self._devices.device))
 
     def step_abandoned(self) -> None:
         """Instead of `step_ended`, when the step failed: the next one is as this was to be."""
-        if self._phase is Phase.PROFILE:
-            self._recordings.stop()
-        elif self._phase is Phase.WARM or self._looks_at_places:
+        self._recordings.stop()
+        if self._phase is Phase.WARM or self._looks_at_places:
             self._ratios.stop()
         self._addresses.stop()
         self._shared.step_ended()
@@ -363,6 +395,12 @@ class SwapRun:
     def _go_to(self, phase: Phase) -> None:
         """Enters a phase; where the plan stays, addresses are planned for it."""
         self._measured = []
+        self._drift.begin_anew()
+        if phase in (Phase.LAYOUT, Phase.STEADY, Phase.FIRST):
+            self._only, self._only_larger = "", False
+        if self._is_further:
+            self._go_on_with_further(phase)
+            return
         if phase is Phase.LAYOUT and not self._addresses.begin(self._choice.fingerprint):
             phase = Phase.STEADY
         self._phase = phase
@@ -378,8 +416,11 @@ class SwapRun:
 
     def _look_at_share(self) -> None:
         """Before a step: there may be more or less memory for it."""
-        planned = self._choice.planned_bytes if self._phase.has_planned else 0
+        choice = self._first_choice
+        planned = choice.planned_bytes if self._phase.has_planned or self._is_further else 0
         news = self._watch.look(planned)
+        if news is not News.NONE:
+            self._leave_further()
         if news is News.PLAN:
             self.replan(self._watch.said())
         elif news is not News.NONE:
@@ -388,19 +429,25 @@ class SwapRun:
             if self._phase is Phase.LAYOUT:
                 self._go_to(Phase.STEADY)
         if news is News.LESS:
-            self._choice.go_lazy()
+            for each in (*self._further.values(), self._choice):
+                each.go_lazy()
             self._go_to(Phase.STEADY)
 
     def _plan_anew(self) -> None:
         why, self._why_anew = self._why_anew, ""
+        self._leave_further()
         if not self._phase.has_planned:
             self._choice.devices_changed()
             return
+        self._only = ""
         self._voice.note(f"{why}: a new plan is made")
         self._addresses.end()
         self._stock_peak_bytes = 0
+        for each in self._further.values():
+            each.plan_anew()
         self._go_to(self._choice.plan_anew())
         self._watch.planned()
+        self._tell_graphs_apart()
 
     def _place_anew(self) -> None:
         self._ratios.stop()
@@ -416,6 +463,220 @@ class SwapRun:
         if self._phase is Phase.LAYOUT and self._addresses.are_settled():
             self._phase = Phase.STEADY
             self._choice.remember()
+
+    # What drifts, and further graphs.
+
+    def _wants_to_watch(self) -> bool:
+        """Whether the next step is recorded in passing; addresses come first."""
+        if self._phase is not Phase.STEADY or self._addresses.wants(_TRAIN):
+            return False
+        if self._graphs.wants and self._plans_graphs:
+            return True
+        return self._drift.wants and any(
+            choice.planned_function is not None for choice in self._choices()
+        )
+
+    def _choices(self) -> tuple[PlanChoice, ...]:
+        return (self._first_choice, *self._further.values())
+
+    def _watch_settled(self, step: MeasuredStep, trace: StepTrace | None) -> None:
+        """Behind a step under a settled plan: there may have to be another one, or one more.
+
+        Args:
+            step: As measured.
+            trace: Its recording, if it was recorded in passing.
+        """
+        self._beyond += step.needed_bytes > 0
+        if self._plans_graphs and self._graphs.step_ended():
+            beyond, self._beyond = self._beyond, 0
+            self._graphs.has_unplanned = beyond >= OFTEN or bool(self._unplanned())
+        ran = self._addresses.recorded if trace is None else trace.main_graph()
+        choice = next((c for c in self._choices() if c.fingerprint == ran), None)
+        if self._graphs.has_unplanned and ran is not None and self._plans_graphs:
+            is_larger = trace is not None and choice is not None and choice.is_larger(trace)
+            self._graphs.ran(ran, step.bytes_out > 0, choice is not None and not is_larger)
+            due = self._graphs.due()
+            if due is not None and due == ran:
+                if choice is None:
+                    self._plan_further(due)
+                else:
+                    self._plan_larger(choice)
+                return
+        if trace is None:
+            return
+        if choice is not None and choice.planned_function is not None:
+            self._watch_times(choice, trace)
+        if self._choice.planned_function is not None and not self._why_anew:
+            self._watch_link()
+
+    def _watch_times(self, choice: PlanChoice, trace: StepTrace) -> None:
+        """Has a plan go by other times of ops, should they have become others."""
+        longer = choice.time_step(trace)
+        times = choice.op_times
+        if longer is None or times is None:
+            return
+        if abs(longer) > DRIFT:
+            self._drift.look_on()
+        if not times.has_drifted or not self._drift.may_plan or self._phase is not Phase.STEADY:
+            return
+        measured = () if self._further else self._measured[-_LATEST:]
+        is_another = choice.plan_drifted(measured)
+        self._drift.planned()
+        if not is_another:
+            return
+        self._choice, self._back_to = choice, Phase.STEADY
+        if not self._is_further:
+            self._addresses.end()
+        self._go_to(Phase.SETTLE)
+        self._tell_graphs_apart()
+
+    def _watch_link(self) -> None:
+        """Has plans made for another speed of the link, should copies have come to have one."""
+        if not self._drift.may_plan:
+            return
+        said = self._devices.look_at_link(self._choice.machine)
+        if self._devices.link_is_off:
+            self._drift.look_on()
+        if said:
+            self._drift.planned()
+            self.replan(said)
+
+    @property
+    def _plans_graphs(self) -> bool:
+        """Whether further graphs have plans: of a training that has its devices for itself."""
+        plan = self._plan.plan
+        return (
+            len(self._further) + 1 < MOST_GRAPHS
+            and plan.sections == 1
+            and not plan.chooses
+            and not self._options.lossy
+            and not self._options.stream_weights
+            and not self._devices.job
+            and self._devices.shared is None
+            and bool(self._first_choice.fingerprint)
+        )
+
+    def _unplanned(self) -> set[str]:
+        """Graphs of this training that have gradients and no plan."""
+        planned = {choice.fingerprint for choice in self._choices()}
+        return {f for f in self._choice.training_graphs() if f not in planned}
+
+    @property
+    def _is_further(self) -> bool:
+        """Whether it is a further graph's turn to be profiled, planned or measured."""
+        return self._phase is not Phase.IDLE and self._choice is not self._first_choice
+
+    def _plan_further(self, fingerprint: str) -> None:
+        """Begins with a graph as with the first one; meanwhile that keeps its plan."""
+        self._graphs.begin_anew()
+        self._plan.forget_layout(fingerprint)
+        self._choice = PlanChoice(
+            self._library,
+            dataclasses.replace(self._options, save_profile=None, sections=1),
+            self._devices,
+            self._session,
+            self._plan,
+            self._ratios,
+            self._lossy,
+            self._voice,
+            RunReport(Report()),
+            cuts=False,
+            further=True,
+        )
+        self._only, self._others = fingerprint, 0
+        self._recordings = StepRecordings(self._library, self._devices)
+        self._measured = []
+        self._back_to, self._phase = self._phase, Phase.WARM
+
+    def _plan_larger(self, choice: PlanChoice) -> None:
+        """Profiles a planned graph anew, in steps for larger tensors: smaller ones fit, too."""
+        if choice.planned_function is None or not self._measured:
+            return
+        self._voice.note(
+            "steps for larger tensors than were planned come often: they are profiled, for a plan "
+            "that has room for them"
+        )
+        self._graphs.began_larger(choice.fingerprint)
+        choice.profile_anew(self._measured[-_LATEST:])
+        self._choice, self._back_to = choice, Phase.STEADY
+        if not self._is_further:
+            self._addresses.end()
+        self._only, self._only_larger, self._others = choice.fingerprint, True, 0
+        self._recordings = StepRecordings(self._library, self._devices)
+        self._measured = []
+        self._phase = Phase.WARM
+
+    def _go_on_with_further(self, phase: Phase) -> None:
+        """As `_go_to`, for a further graph."""
+        if phase is Phase.FIRST:  # the pass has forgotten the graph
+            phase = Phase.STEADY
+        if phase not in (Phase.LAYOUT, Phase.STEADY):
+            self._phase = phase
+            return
+        choice, function = self._choice, self._choice.planned_function
+        known = choice.fingerprint in self._further
+        if function is None:
+            self._graphs.refuse(choice.fingerprint)
+        self._leave_further()
+        if function is not None and not known:
+            self._voice.note(
+                f"{len(self._choices())} graphs of this training (for other shapes, say) have "
+                f"plans of their own: in the last one {len(function.swaps)} tensors leave and "
+                f"{len(function.recomputes)} are made again, for steps of "
+                f"{function.predicted_step_ns / 1e9:.3g} s"
+            )
+        self.report.plan = self._plan.plan
+        self._addresses.expect(_TRAIN)
+
+    def _leave_further(self) -> None:
+        """Goes back to the first graph; harmless when it is its turn."""
+        if not self._is_further:
+            return
+        choice, self._choice = self._choice, self._first_choice
+        if choice.has_profile:
+            self._further[choice.fingerprint] = choice
+        self._ratios.stop()
+        self._recordings = StepRecordings(self._library, self._devices)
+        self._measured = []
+        self._only = ""
+        self._drift.begin_anew()
+        self._phase = self._back_to
+
+    def _counts(self, traces: dict[int, StepTrace]) -> bool:
+        """Whether the step was one of the graph that is looked at, or those come no more."""
+        trace = traces.get(self._devices.device)
+        if trace is not None and trace.main_graph() == self._only and self._is_of_that_size(trace):
+            self._others = 0
+            return True
+        if self._phase is Phase.WARM:
+            self._ratios.stop()
+        self._others += 1
+        if self._others >= (_PATIENCE_TO_MEASURE if self._phase.has_planned else _PATIENCE):
+            self._wait_no_longer()
+        return False
+
+    def _is_of_that_size(self, trace: StepTrace) -> bool:
+        """Whether a step of the graph is for tensors that are looked at."""
+        if self._phase.has_planned:
+            return self._choice.is_like_profiled(trace)
+        return not self._only_larger or self._choice.is_larger(trace)
+
+    def _wait_no_longer(self) -> None:
+        """Steps that are looked at come no more."""
+        self._only = ""
+        self._leave_further()
+        if self._only_larger:
+            self._only_larger = False
+            self._recordings = StepRecordings(self._library, self._devices)
+            self._phase = Phase.STEADY
+            self.replan("steps for larger tensors come no more")
+
+    def _tell_graphs_apart(self) -> None:
+        """Has only steps like the profiled one count where there are others."""
+        if self._phase not in (Phase.SETTLE, Phase.MEASURE) or self._only:
+            return
+        if self._shapes_vary or len(self._choice.training_graphs()) > 1:
+            self._only, self._others = self._choice.fingerprint, 0
 
     # What people see.
 
