@@ -1,6 +1,6 @@
 """From a recorded step to the timeline that planners see.
 
-The recording was made under the bootstrap's lazy swaps, so some buffers may have left and come
+The recording was made under lazy swaps or a first plan, so some buffers may have left and come
 back while it ran. The timeline is that of the step without swaps: a buffer that came back is
 the same buffer, time spent waiting for memory or for copies is left out.
 """
@@ -174,7 +174,7 @@ class RecordedOps:
     def _read_accesses(self, trace: StepTrace, graph: StepGraph) -> None:
         """Fills `outputs` (op, port) -> buffer and `users` buffer -> places of ops."""
         self.outputs: dict[tuple[int, int], int] = {}
-        self.users: list[list[int]] = [[] for _ in self.buffer_bytes]
+        self.users: list[list[int]] = []
         rows = [
             (op, port, self.buffer_place[buffer])
             for op, port, buffer in zip(
@@ -185,6 +185,8 @@ class RecordedOps:
             )
             if buffer in self.buffer_place
         ]
+        rows = self._apart_from_what_left(trace, rows, graph)
+        self.users = [[] for _ in self.buffer_bytes]
         self.same, taken = self._buffers_that_came_back(trace, rows, graph)
         same = self.same
         for place, origin in enumerate(same.tolist()):
@@ -208,6 +210,52 @@ class RecordedOps:
             self.users[logical].append(op_place)
             if port < 0:
                 self.outputs[op_place, -1 - port] = logical
+
+    def _apart_from_what_left(
+        self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph
+    ) -> list[tuple[int, int, int]]:
+        """Gives tensors buffers of their own that took over the memory of one that had left.
+
+        A planned copy-out gives its tensor up at once, so that the last op which reads it before it
+        is back may write in its place. Without the swap it could not.
+        """
+        op_names = [trace.names[i] for i in trace.ops["name"]]
+        return_keys = {
+            name[len(SWAP_IN_PREFIX) :].rpartition("/")[0]
+            for name in op_names
+            if name.startswith(SWAP_IN_PREFIX)
+        }
+        now: dict[int, int] = {}  # by buffer: what its memory is by now
+        left: set[int] = set()
+        taken: dict[int, tuple[int, int]] = {}  # by new buffer: the op, and the one that had left
+        sizes, alloc_ns, free_ns = map(
+            np.ndarray.tolist, (self.buffer_bytes, self.alloc_ns, self.free_ns)
+        )
+        apart = []
+        for op, port, place in rows:  # by the ops' starts
+            name, op_place = op_names[op], self.place.get(op)
+            current = now.get(place, place)
+            node = graph.nodes.get(name)
+            if port == 0 and name.startswith(SWAP_OUT_PREFIX):
+                if name[len(SWAP_OUT_PREFIX) :] in return_keys:
+                    left.add(current)
+            elif port < 0 and name.startswith(SWAP_IN_PREFIX):
+                left.discard(current)  # a lazy one that is handed back had not left
+            elif port < 0 and current in left and op_place is not None:
+                if node is not None and not node.alias:
+                    taken[len(sizes)] = (op, current)
+                    sizes.append(sizes[place])
+                    alloc_ns.append(int(self.start_ns[op_place]))
+                    free_ns.append(free_ns[current])
+                    free_ns[current] = int(self.end_ns[op_place])
+                    current = now[place] = len(sizes) - 1
+            elif port >= 0 and taken.get(current, (-1, 0))[0] == op:
+                current = taken[current][1]  # it reads what it takes over
+            apart.append((op, port, current))
+        self.buffer_bytes = np.array(sizes, dtype=np.int64)
+        self.alloc_ns = np.array(alloc_ns, dtype=np.int64)
+        self.free_ns = np.array(free_ns, dtype=np.int64)
+        return apart
 
     def _buffers_that_came_back(
         self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph

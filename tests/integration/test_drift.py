@@ -239,7 +239,7 @@ def fitted(sizes: list[int], *callbacks) -> Losses:
 @pytest.mark.parametrize("slab, policy", [(True, "auto"), (False, "recompute")])
 def test_a_graph_for_several_shapes_is_planned_for_the_larger_ones(monkeypatch, slab, policy):
     OpsTake(monkeypatch)
-    sizes = [40, 48] + [40] * 18 + [48, 40] * 30
+    sizes = [40, 48] + [40] * 18 + [48, 40] * 80
     unswapped = fitted(sizes)
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget=budget, link_bandwidth=4e9, slab=slab, policy=policy, verbose=0)

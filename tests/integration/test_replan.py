@@ -77,7 +77,7 @@ def test_a_plan_is_made_for_another_budget(unswapped, slab, before, after):
     assert swapped.losses == unswapped.losses
     assert all(peak <= limit for peak, limit in between.peaks)
     assert {limit for _, limit in between.peaks} == {budget, other}
-    assert settled_again(between.phases)
+    assert settled_again(between.phases), between.phases
     report = swap.report
     assert report["outcome"] == "swapped" and report["budget_bytes"] == other
     assert report["plan"].budget_bytes == other

@@ -274,6 +274,35 @@ def test_an_op_that_takes_a_copy_that_came_back_has_a_buffer_of_its_own():
     assert peak_load(timeline) == 100 + 16 * MIB
 
 
+def test_an_op_that_takes_the_memory_of_what_has_left_has_a_buffer_of_its_own():
+    # Under a plan a leaves at once, so b may write in its place; without the swap d still needs a.
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 14, op_type="_CopyToHost")
+    b = r.op("b", 20, 30)
+    c = r.op("c", 30, 50)
+    back = r.op("tfswap/in/a_0/0", 60, 70, op_type="_CopyFromHost")
+    d = r.op("d", 70, 90)
+    memory, copy = r.buffer(8, 1, 50), r.buffer(8, 60, 90)
+    for op, port, buffer in (
+        (a, -1, memory),
+        (out, 0, memory),
+        (b, 0, memory),
+        (b, -1, memory),
+        (c, 0, memory),
+        (back, -1, copy),
+        (d, 0, copy),
+    ):
+        r.access(op, port, buffer)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    timeline.validate()
+    assert sorted(timeline.buffer_bytes.tolist()) == [0, 8 * MIB, 8 * MIB]
+    assert peak_load(timeline) == 100 + 16 * MIB
+    gaps = [(each.tensor, each.after_op, each.before_op) for each in timeline.absences]
+    places = {name: place for place, name in enumerate(timeline.op_names)}
+    assert ("a:0", places["b"], places["d"]) in gaps
+
+
 def test_the_worst_order_has_all_updates_at_the_end():
     graph = StepGraph.parse(GRAPH.replace("#keepup\tc\td", "#keepup\tb\td"))
     r = recording()

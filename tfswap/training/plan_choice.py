@@ -15,6 +15,7 @@ from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import Planned
 from tfswap.profile import Profile
+from tfswap.report.amounts import readable_bytes
 from tfswap.report.summary import FORETOLD, REMEMBERED, summary_lines
 from tfswap.simulator import Link
 from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
@@ -35,6 +36,8 @@ from tfswap.training.step_planner import WORTH_A_PUSH, Forgotten, StepPlanner
 from tfswap.training.voice import Voice
 
 _MAX_CORRECTIONS = 3
+# Of a budget that is too small, so much through the whole step is worth a word.
+_MUCH_STAYS = 0.25
 _MEASURED_STEPS = 2
 # Of a plan that seems to be slower than lazy swaps: others' work on the machine may be why.
 _DOUBTED_STEPS = 8
@@ -397,11 +400,18 @@ class PlanChoice:
         return Trial(sections, (self._planner, planned), step_ns=step_ns, wait_ns=wait_ns)
 
     def _advised(self, error: Exception) -> str:
-        """What is wrong, and which sections would do."""
+        """What is wrong, and what sections or streamed weights would do."""
         least = self._report.least_budgets
         if not isinstance(error, BudgetTooSmall) or self._plan.plan.sections > 1 or least is None:
             return str(error)
-        return least.with_advice(error)
+        said, profile = least.with_advice(error), self._planner.profile
+        stays_bytes = 0 if profile is None else profile.timeline.resident_bytes
+        if self._options.stream_weights or stays_bytes < _MUCH_STAYS * error.budget_bytes:
+            return said
+        return (
+            f"{said} With stream_weights=True, weights and optimiser state leave, too, which are "
+            f"most of the {readable_bytes(stays_bytes)} that stay."
+        )
 
     def _try_sections(self, sections: int) -> Phase:
         """Begins again with so many: their graph is another one."""
