@@ -110,7 +110,7 @@ def streamed(number: int) -> Iterator[Streamed]:
     made.lib.inject_fault(number, "")
     made.lib.set_budget(number, None)
     assert made.lib.stream_variables(number, False) == ""
-    del made
+    made.__dict__.clear()  # pytest has it until the next test begins
     gc.collect()
     assert settled()["host_bytes_in_use"] == 0
 
@@ -395,8 +395,10 @@ def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
     step = planned_step(weights, detached=True)
     assert step()
     streamed.lib.inject_fault(streamed.number, "out")
+    # Whoever copies first says so: the plan's op, or an allocation that values should make room for.
     with pytest.raises(
-        tf.errors.InternalError, match="swapping out a variable failed: injected fault"
+        (tf.errors.InternalError, tf.errors.ResourceExhaustedError),
+        match="swapping out a variable failed: injected fault|tfswap: the memory budget of",
     ):
         step()
     streamed.lib.inject_fault(streamed.number, "")

@@ -236,6 +236,7 @@ def fitted(sizes: list[int], *callbacks) -> Losses:
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slab, policy", [(True, "auto"), (False, "recompute")])
 def test_a_graph_for_several_shapes_is_planned_for_the_larger_ones(monkeypatch, slab, policy):
     OpsTake(monkeypatch)

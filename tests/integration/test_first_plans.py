@@ -144,6 +144,7 @@ def test_so_does_a_second_fit_of_the_same_model(unswapped: Losses, tmp_path: Pat
     assert records[-1] == records[-2]
 
 
+@pytest.mark.slow
 def test_so_does_one_in_another_process(unswapped: Losses, tmp_path: Path) -> None:
     budget_bytes = budget_of(unswapped, 0.7)
     script = (
@@ -213,7 +214,14 @@ def test_swaps_of_tensors_that_are_not_there_are_not_believed(
     assert later.report.outcome == "swapped"
 
 
-@pytest.mark.parametrize("kind", ["raises", "is of another graph", "cannot be applied"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("raises", marks=pytest.mark.slow),
+        pytest.param("is of another graph", marks=pytest.mark.slow),
+        "cannot be applied",
+    ],
+)
 def test_an_answer_that_is_no_good_leaves_lazy_swaps(
     unswapped: Losses, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

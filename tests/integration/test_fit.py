@@ -49,7 +49,7 @@ def test_same_losses_inside_a_budget_that_the_model_exceeds(unswapped, capsys, s
     assert swapped.peaks[0] <= budget  # the first step too
     report = swap.report
     assert report["outcome"] == "swapped"
-    assert report["swapped_buffers"] > 0 and report["bytes_out_per_step"] > 0
+    assert report["swapped_buffers"] + report["recomputed_buffers"] > 0
     assert report["predicted_peak_bytes"] == pytest.approx(report["measured_peak_bytes"], rel=0.1)
     # Whether the 15 MiB work spaces of two convolutions meet is up to the executor, also unswapped.
     work_space = 15 * MIB
@@ -75,7 +75,7 @@ def test_a_model_is_trained_again_and_again(unswapped):
         swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
         model.fit(x, y, batch_size=32, epochs=2, verbose=0, shuffle=False, callbacks=[swap])
         assert swap.report["outcome"] == "swapped"
-        assert swap.report["bytes_out_per_step"] > 0
+        assert swap.report["swapped_buffers"] + swap.report["recomputed_buffers"] > 0
         assert not any("did not run" in note for note in swap.report["notes"])
 
 
@@ -89,7 +89,7 @@ def test_a_model_is_trained_with_other_batches_and_with_the_first_again(unswappe
         assert swap.report["outcome"] in ("swapped", "fits")
         assert not any("did not run" in note for note in swap.report["notes"])
         if batch_size == 32:
-            assert swap.report["bytes_out_per_step"] > 0
+            assert swap.report["swapped_buffers"] + swap.report["recomputed_buffers"] > 0
 
 
 @pytest.mark.parametrize("slab", [True, False])
@@ -276,7 +276,7 @@ def test_a_budget_that_no_plan_keeps_is_said_with_the_way_out(unswapped, monkeyp
 
 def test_tensorboard_has_each_step_and_a_picture_of_the_plan(unswapped, tmp_path):
     budget = budget_of(unswapped, 0.6)
-    swap = tfswap.AutoSwap(budget=budget, verbose=0, log_dir=tmp_path)
+    swap = tfswap.AutoSwap(budget=budget, policy="greedy", verbose=0, log_dir=tmp_path)
     found = trained(lambda: compiled(convolutions()), [swap], epochs=2)
     assert found.losses == unswapped.losses
     (path,) = tmp_path.iterdir()
@@ -348,7 +348,7 @@ def test_a_saved_plan_needs_no_profile(unswapped, tmp_path):
     )
     assert json.loads(path.read_text())["version"] == 1
     plan = tfswap.SwapPlan.load(path)
-    assert plan.functions[-1].swaps
+    assert plan.functions[-1].swaps or plan.functions[-1].recomputes
     swap = tfswap.AutoSwap(budget=budget, plan=path, verbose=0)
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
     assert swapped.losses == unswapped.losses

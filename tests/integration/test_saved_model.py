@@ -83,7 +83,7 @@ def saved(tmp_path_factory):
     whole = tfswap.memory_stats()["peak_bytes"] - before
     trainer = Trainer()
     budget = in_use() + int(0.6 * whole) + MIB
-    with tfswap.Session(budget=budget, verbose=0) as session:
+    with tfswap.Session(budget=budget, policy="greedy", verbose=0) as session:
         steps(trainer.train_step, 16)
         report = session.reports["train_step"]
     assert report["outcome"] == "swapped"

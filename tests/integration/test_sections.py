@@ -209,13 +209,16 @@ def test_a_large_tensor_moves_in_sections_each_from_a_planned_place(tmp_path):
     fit = {"batch_size": 64, "data": data(), "epochs": 5}
     whole = trained(built(with_batch_norm), **fit)
     budget = budget_of(whole, 0.6)
-    swap = tfswap.AutoSwap(budget=budget, sections=4, save_plan=path, verbose=0)
+    options = {"sections": 4, "policy": "greedy", "save_plan": path, "verbose": 0}
+    swap = tfswap.AutoSwap(budget=budget, **options)
     trained(built(with_batch_norm), [swap], **fit)
     (function,) = tfswap.SwapPlan.load(path).functions
     parts: dict[str, set[str]] = {}
     for moved in function.swaps:
+        if moved.tensor == "IteratorGetNext:0":
+            continue  # the batch itself, of which each section takes its part
         tensor, cut, part = moved.tensor.rpartition("/section_")
-        assert cut, moved.tensor  # nothing moves as a whole
+        assert cut, moved.tensor  # nothing else moves as a whole
         parts.setdefault(tensor, set()).add(part.removesuffix(":0"))
     assert {"0", "1", "2", "3"} in parts.values()
     places = {slot.op for layout in function.layouts for slot in layout if slot.offset_bytes >= 0}
@@ -400,7 +403,7 @@ def test_auto_goes_on_to_more_sections_where_steps_would_wait():
     fit = {"batch_size": 64, "data": data(), "epochs": 4}
     whole = trained(built(straight), **fit)
     budget = budget_of(whole, 0.75)
-    slow = {"budget": budget, "link_bandwidth": "50MB/s", "verbose": 0}
+    slow = {"budget": budget, "link_bandwidth": "50MB/s", "policy": "greedy", "verbose": 0}
     swap = tfswap.AutoSwap(sections="auto", **slow)
     cut = trained(built(straight), [swap], **fit)
     alike(cut, whole)

@@ -24,6 +24,9 @@ def one_stream(step: StepCosts, creation: dict[str, int]) -> list[str]:
         name: [tensor[0] for tensor in node.inputs] + list(step.waits_for.get(name, ()))
         for name, node in step.graph.nodes.items()
     }
+    # What may run as one op needs all that both need, and comes one behind the other.
+    twins = step.graph.twins
+    needs |= {name: [*needs[name], *needs[twin]] for name, twin in twins.items()}
     topological = _topological(needs)
     of_data = _reached_from_data(step, needs, topological)
     ending = _leading_to_updates(step, needs, topological)
@@ -63,6 +66,8 @@ def one_stream(step: StepCosts, creation: dict[str, int]) -> list[str]:
     while ready:
         *_, name = heapq.heappop(ready)
         run(name)
+        if name in twins:
+            run(twins[name])
         for reader in readers[name]:
             pending[reader] -= 1
             if pending[reader] == 0:

@@ -213,13 +213,22 @@ int GraphIndex::Find(absl::string_view name) const {
   return it == index_.end() ? -1 : it->second;
 }
 
-absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder() const {
+absl::Status GraphIndex::CheckTwins() const {
+  if (std::all_of(twin_.begin(), twin_.end(), [](int twin) { return twin < 0; })) {
+    return absl::OkStatus();
+  }
+  return TopologicalOrder(/*twins=*/true).status();
+}
+
+absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(bool twins) const {
   std::vector<int> pending(size(), 0);
   std::vector<std::vector<int>> successors(size());
+  // The first of two stands for both.
+  auto stand_in = [&](int n) { return twins && twin_[n] >= 0 ? std::min(n, twin_[n]) : n; };
   auto add = [&](int from, int to) {
-    if (IsBackEdge(node(from), node(to))) return;
-    successors[from].push_back(to);
-    ++pending[to];
+    if (IsBackEdge(node(from), node(to)) || (twins && stand_in(from) == stand_in(to))) return;
+    successors[stand_in(from)].push_back(stand_in(to));
+    ++pending[stand_in(to)];
   };
   for (int n = 0; n < size(); ++n) {
     for (const TensorId& input : inputs_[n]) add(input.node, n);

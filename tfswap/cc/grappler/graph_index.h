@@ -94,6 +94,8 @@ class GraphIndex {
   // tensor: a convolution's gradient of the weights with that of the bias. -1 if there is none. Two
   // ops instead of one round otherwise, so no swap may come between the two.
   int Twin(int n) const { return twin_[n]; }
+  // Whether there is still no cycle once that is done: nothing may lie between the two.
+  absl::Status CheckTwins() const;
   // May oneDNN's layout pass make one op of this one and a neighbour? With a control edge into it,
   // it would not.
   bool MayFuse(int n) const { return may_fuse_[n]; }
@@ -147,7 +149,8 @@ class GraphIndex {
   std::vector<std::vector<int>> guards_;  // by context
 
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
-  absl::StatusOr<std::vector<int>> TopologicalOrder() const;
+  // With `twins`, each two are one node.
+  absl::StatusOr<std::vector<int>> TopologicalOrder(bool twins = false) const;
   void MeasureDepth(const std::vector<int>& order);
   void FindDevices();
   void FindFusions();

@@ -349,6 +349,7 @@ absl::StatusOr<GraphDef> Rewrite(const GraphDef& graph, const GraphIndex& index,
                                                         graph.library());
   absl::StatusOr<GraphIndex> check = GraphIndex::Build(result, functions);
   if (!check.ok()) return check.status();
+  if (absl::Status status = check->CheckTwins(); !status.ok()) return status;
   return result;
 }
 
