@@ -24,9 +24,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +32,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-TREE = Path(__file__).resolve().parent.parent
+from benchmarks import one_case
+
+MODULE = "benchmarks.across_iterations"
 UNSWAPPED, SWAPS, WEIGHTS_TOO, RESTORED = "unswapped", "swaps", "weights too", "restored"
 # Steps until there is a plan with addresses, at most.
 MOST_STEPS = 60
@@ -133,19 +133,13 @@ def restore(options: argparse.Namespace) -> dict[str, Any]:
 
 def in_process(options: argparse.Namespace, case: str, **changes: Any) -> dict[str, Any]:
     """Runs a case in a process of its own."""
-    with tempfile.TemporaryDirectory() as name:
-        result = Path(name) / "result"
-        given = {**vars(options), **changes, "case": case, "result": str(result)}
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, "-m", "benchmarks.across_iterations"]
-        command += ["--serve", json.dumps(given)]
-        ended = subprocess.run(
-            command, cwd=TREE, env=environment, capture_output=True, text=True, check=False
-        )
-        if ended.returncode or not result.exists():
-            return {"failed": ended.stderr[-1500:]}
-        answer: dict[str, Any] = json.loads(result.read_text())
-        return answer
+    return one_case.in_process(MODULE, {**vars(options), **changes, "case": case})
+
+
+def run(case: dict[str, Any]) -> dict[str, Any]:
+    """That process."""
+    options = argparse.Namespace(**case)
+    return restore(options) if options.case == RESTORED else train(options)
 
 
 def sweep(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -211,7 +205,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=6, help="timed steps (6)")
     parser.add_argument("--link-bandwidth", help='emulate a link, such as "12GB/s"')
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument(one_case.SERVE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.checkpoint, options.budget_bytes = "", 0
     return options
@@ -220,10 +214,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     options = parse()
     if options.serve:
-        case = argparse.Namespace(**json.loads(options.serve))
-        answer = restore(case) if case.case == RESTORED else train(case)
-        Path(case.result).write_text(json.dumps(answer))
-        return 0
+        return one_case.answer(options.serve, run)
     failed = False
     for line in sweep(options):
         failed = failed or "failed" in line

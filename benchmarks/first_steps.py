@@ -22,17 +22,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-TREE = Path(__file__).resolve().parent.parent
+from benchmarks.one_case import SERVE, answer, in_process
+
+MODULE = "benchmarks.first_steps"
 UNSWAPPED, LAZY, FORETOLD, REMEMBERED = "unswapped", "lazy", "foretold", "remembered"
 
 
@@ -89,27 +88,11 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def in_process(**given: Any) -> dict[str, Any]:
-    """Runs a training in a process of its own."""
-    with tempfile.TemporaryDirectory() as name:
-        result = Path(name) / "result"
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, "-m", "benchmarks.first_steps"]
-        command += ["--serve", json.dumps({**given, "result": str(result)})]
-        ended = subprocess.run(
-            command, cwd=TREE, env=environment, capture_output=True, text=True, check=False
-        )
-        if ended.returncode or not result.exists():
-            return {"failed": ended.stderr[-1500:]}
-        answer: dict[str, Any] = json.loads(result.read_text())
-        return answer
-
-
 def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All trainings, as lines."""
     for model in options.models:
         common = {key: getattr(options, key) for key in ("batch", "image", "steps")}
-        unswapped = in_process(model=model, mode=UNSWAPPED, **common)
+        unswapped = in_process(MODULE, {"model": model, "mode": UNSWAPPED, **common})
         yield {"model": model, "mode": UNSWAPPED, **without_losses(unswapped)}
         if "failed" in unswapped:
             continue
@@ -118,17 +101,17 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             with tempfile.TemporaryDirectory() as folder:
                 for mode in (LAZY, FORETOLD, REMEMBERED):
                     given = {"budget_bytes": budget_bytes, "link": link, "folder": folder}
-                    answer = in_process(model=model, mode=mode, **given, **common)
+                    found = in_process(MODULE, {"model": model, "mode": mode, **given, **common})
                     line = {"model": model, "link_bandwidth": link, "mode": mode}
-                    line |= {"budget_bytes": budget_bytes, **without_losses(answer)}
-                    if "failed" not in answer:
-                        line["losses_equal"] = answer["losses"] == unswapped["losses"]
+                    line |= {"budget_bytes": budget_bytes, **without_losses(found)}
+                    if "failed" not in found:
+                        line["losses_equal"] = found["losses"] == unswapped["losses"]
                     yield line
 
 
-def without_losses(answer: dict[str, Any]) -> dict[str, Any]:
+def without_losses(found: dict[str, Any]) -> dict[str, Any]:
     """What is printed."""
-    return {key: value for key, value in answer.items() if key != "losses"}
+    return {key: value for key, value in found.items() if key != "losses"}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -148,16 +131,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=0.7, help="of the unswapped peak (0.7)")
     parser.add_argument("--links", type=names, default=["1GB/s", "6GB/s"], help="(1GB/s,6GB/s)")
     parser.add_argument("--steps", type=int, default=16, help="of each training (16)")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument(SERVE, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def main() -> int:
     options = parse()
     if options.serve:
-        case = argparse.Namespace(**json.loads(options.serve))
-        Path(case.result).write_text(json.dumps(train(case)))
-        return 0
+        return answer(options.serve, lambda case: train(argparse.Namespace(**case)))
     failed = False
     for line in compare(options):
         failed = failed or "failed" in line

@@ -395,7 +395,7 @@ def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
     step = planned_step(weights, detached=True)
     assert step()
     streamed.lib.inject_fault(streamed.number, "out")
-    # Whoever copies first says so: the plan's op, or an allocation that values should make room for.
+    # Whoever copies first says so: the plan's op, or an allocation that needs the room.
     with pytest.raises(
         (tf.errors.InternalError, tf.errors.ResourceExhaustedError),
         match="swapping out a variable failed: injected fault|tfswap: the memory budget of",

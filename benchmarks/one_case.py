@@ -1,0 +1,51 @@
+"""One case of a benchmark, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+TREE = Path(__file__).resolve().parent.parent
+SERVE = "--serve"
+"""The argument by which a benchmark's own module becomes that process; a case as JSON follows."""
+
+_RESULT = "result"
+_TAIL_CHARACTERS = 1500
+
+
+def in_process(module: str, case: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs a case on the CPU; what it answers, or {"failed": the end of what it said}.
+
+    Args:
+        module: Of the benchmark.
+        case: As `answer` is given it there.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        result = Path(name) / "result.json"
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [sys.executable, "-m", module, SERVE, json.dumps({**case, _RESULT: str(result)})]
+        ended = subprocess.run(
+            command, cwd=TREE, env=environment, capture_output=True, text=True, check=False
+        )
+        if ended.returncode or not result.exists():
+            return {"failed": ended.stderr[-_TAIL_CHARACTERS:]}
+        answer: dict[str, Any] = json.loads(result.read_text())
+        return answer
+
+
+def answer(text: str, run: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
+    """That process's side.
+
+    Args:
+        text: Behind `SERVE`.
+        run: Called with the case.
+    """
+    case = json.loads(text)
+    Path(case.pop(_RESULT)).write_text(json.dumps(run(case)))
+    return 0
