@@ -151,6 +151,11 @@ def serve(options: argparse.Namespace) -> None:
     if len(jobs) == 1:
         train(jobs[0], folder, options.swapped, shared=False)
         return
+    import keras  # noqa: F401  not in several threads at once
+    import tensorflow as tf  # noqa: F401
+
+    import tfswap  # noqa: F401
+
     threads = [
         threading.Thread(target=train, args=(job, folder, options.swapped, True)) for job in jobs
     ]
