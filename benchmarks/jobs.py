@@ -86,6 +86,7 @@ class Step:
     Attributes:
         begin_s, end_s: On the clock of all processes.
         peak_bytes: Of the device; 0 where jobs share a process.
+        before_bytes: In use when it began, be it that its share had shrunk; likewise.
         settled: Whether the plan, if any, is made.
     """
 
@@ -93,6 +94,7 @@ class Step:
     end_s: float
     peak_bytes: int
     settled: bool
+    before_bytes: int = 0
 
 
 # In a process of its own.
@@ -113,6 +115,7 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             self.begun_s = time.monotonic()
+            self.before_bytes = 0 if shared else tfswap.memory_stats()["bytes_in_use"]
             if not shared:
                 tfswap.reset_memory_stats()
 
@@ -120,7 +123,8 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
             peak_bytes = 0 if shared else tfswap.memory_stats()["peak_bytes"]
             phases = {each["phase"] for each in tfswap.status()["trainings"]}
             settled = phases == {"steady"} if swapped else batch >= UNTIMED
-            step = Step(self.begun_s, time.monotonic(), peak_bytes, settled)
+            now_s = time.monotonic()
+            step = Step(self.begun_s, now_s, peak_bytes, settled, self.before_bytes)
             self.file.write(json.dumps(asdict(step)) + "\n")
             if (folder / f"{job.name}.stop").exists():
                 self.model.stop_training = True
@@ -356,10 +360,16 @@ def rates(
 
 
 def largest_sum(jobs: Sequence[Sequence[Step]]) -> int:
-    """The largest sum of what steps needed that ran at one time; between them, of the last one."""
+    """The largest sum of what steps needed that ran at one time.
+
+    Between two steps a job counts with what it has when the second begins: in between it gives up
+    what its share has no room for any more, before anybody else gets that.
+    """
     changes: list[tuple[float, int, int]] = []
     for number, steps in enumerate(jobs):
         changes += [(step.begin_s, number, step.peak_bytes) for step in steps]
+        between = zip(steps, steps[1:], strict=False)
+        changes += [(step.end_s, number, after.before_bytes) for step, after in between]
         if steps:
             changes.append((steps[-1].end_s, number, 0))
     now, most = [0] * len(jobs), 0
@@ -372,10 +382,10 @@ def largest_sum(jobs: Sequence[Sequence[Step]]) -> int:
 def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All cases, as they are done."""
     alone: dict[str, Measured] = {}
-    for model in options.models:
+    for model in dict.fromkeys([*options.models, *(m for each in options.together for m in each)]):
         job = Job("a", model, options.batch, options.image)
         alone[model] = at_once([job], options, UNSWAPPED, 0)
-        if model in LOGGED:
+        if model in LOGGED and model in options.models:
             logged = int((1 - LOGGED[model][0]) * alone[model].peak_bytes)
             possible = at_once([job], options, ALONE, 4 * alone[model].peak_bytes).least_bytes
             budget = max(logged, int(_SPARE * possible))
@@ -443,7 +453,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     names = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--quick", action="store_true", help="two jobs, small images, a minute")
-    parser.add_argument("--models", type=names, default=list(LOGGED), help="to compare (four)")
+    parser.add_argument("--models", type=names, help="alone (four; none with --together)")
+    parser.add_argument(
+        "--together",
+        type=lambda text: [each.split("+") for each in text.split(",")],
+        help="what runs at once, such as ResNet50+VGG16, instead of what is said above",
+    )
     parser.add_argument("--modes", type=names, default=list(MODES), help=f"({','.join(MODES)})")
     parser.add_argument("--batch", type=int, default=16, help="examples (16)")
     parser.add_argument("--image", type=int, default=128, help="pixels of a side (128)")
@@ -456,10 +471,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     unknown = set(options.modes) - set(MODES)
     if unknown:
         parser.error(f"unknown modes {sorted(unknown)}: allowed are {', '.join(MODES)}")
+    if options.models is None:
+        options.models = [] if options.together else list(LOGGED)
     if options.quick:
         options.models, options.image, options.batch = ["U-Net"], 128, 8
         options.modes, options.steps = [PROCESSES], 4
         options.together = [["U-Net", "U-Net"]]
+        return options
+    if options.together:
         return options
     same = [[options.models[-2 % len(options.models)]] * count for count in (2, 3)]
     mixed = [options.models[-2:], options.models[-3:]] if len(options.models) > 2 else []
