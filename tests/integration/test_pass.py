@@ -564,8 +564,8 @@ def test_a_poolings_gradient_chooses_the_same_of_equal_values(lib):
 def test_nothing_may_lie_between_ops_that_onednn_makes_one_of(lib, x):
     @tf.function
     def f(x):
-        image = tf.reshape(tf.matmul(x, x, name="m"), [1, 64, 64, 16])
-        gradient = tf.reshape(x, [1, 64, 64, 16])
+        image = tf.reshape(tf.matmul(x, x, name="m"), [1, SIZE, SIZE // 16, 16])
+        gradient = tf.reshape(x, [1, SIZE, SIZE // 16, 16])
         w = tf.raw_ops.Conv2DBackpropFilter(
             input=image,
             filter_sizes=[3, 3, 16, 16],
