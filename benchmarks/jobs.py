@@ -32,6 +32,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -160,9 +161,14 @@ def serve(options: argparse.Namespace) -> None:
 
     import tfswap  # noqa: F401
 
-    threads = [
-        threading.Thread(target=train, args=(job, folder, options.swapped, True)) for job in jobs
-    ]
+    def run(job: Job) -> None:
+        try:
+            train(job, folder, options.swapped, shared=True)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # the others, too: nobody is to wait for what will not come
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
     for thread in threads:
         thread.start()
     watch(threads, folder)

@@ -72,6 +72,34 @@ def test_what_a_job_leaves_behind_is_nobodys(chain: Chain, lib: Library) -> None
     chain.end_job(later)
 
 
+def test_what_is_older_than_the_jobs_becomes_a_part_of_the_share_of_who_frees_it(
+    lib: Library,
+) -> None:
+    with Chain("statistics recording slab budget system", 64 * MIB) as chain:
+        variables = [chain.allocate(8 * MIB) for _ in range(5)]
+        chain.begin_job(1001, 12 * MIB)
+        chain.begin_job(1002, 12 * MIB)
+        later = chain.allocate(MIB // 2)  # nobody's, but no older
+        lib.set_threads_job(1001)
+        # Each value is made before the one that it replaces is gone.
+        for place, value in enumerate(variables):
+            variables[place] = chain.allocate(8 * MIB, retry=False)
+            assert variables[place], place
+            chain.free(value)
+        assert chain.job_bytes(1001) == 40 * MIB and chain.job_bytes(0) == MIB // 2
+        chain.free(later)
+        assert chain.allocate(13 * MIB, retry=False) == 0
+        lib.set_threads_job(1002)
+        others = chain.allocate(12 * MIB, retry=False)  # as ever
+        assert others and chain.allocate(MIB, retry=False) == 0
+        assert chain.stats()["budget_peak"] <= 64 * MIB
+        lib.set_threads_job(0)
+        for block in (*variables, others):
+            chain.free(block)
+        chain.end_job(1001)
+        chain.end_job(1002)
+
+
 def test_a_share_that_is_waited_for_comes_from_the_jobs_own_thread(
     chain: Chain, lib: Library
 ) -> None:

@@ -69,6 +69,15 @@ class Devices:
         self.on.shares.pop(self.job, None)
         self.job = 0
 
+    def share_bytes(self) -> int:
+        return self.on.shares[self.job]
+
+    def inherit(self, inherited: int) -> None:
+        """What was everybody's, and older than the jobs, is replaced in this one's step."""
+        self.on.everybodys -= inherited
+        self.on.shares[self.job] += inherited
+        self.on.note()
+
     def leave_slab(self) -> None:
         pass
 
@@ -314,6 +323,24 @@ def test_who_died_is_not_waited_for(begin) -> None:
     one.do(lambda: "over")
     two.answer()
     assert two.devices.has_all
+
+
+def test_variables_that_are_replaced_come_with_their_memory(begin, device) -> None:
+    device.everybodys = 60 * MIB
+    one, two = begin(), begin()
+    one.do(one.join)
+    two.do(two.join)
+    assert sum(device.shares.values()) <= 40 * MIB
+    one.do(lambda: one.jobs.step_begins(one.job))
+    for _ in range(10):
+        one.do(lambda: one.devices.inherit(5 * MIB))
+        two.do(two.step)
+    one.do(lambda: one.jobs.step_ended(one.job))
+    for _ in range(2):
+        two.do(two.step)
+        one.do(one.step)
+    assert sum(device.shares.values()) > 85 * MIB
+    assert one.job.share_bytes == device.shares[one.devices.job]
 
 
 def test_what_is_no_jobs_is_not_given_out(begin, device) -> None:

@@ -8,7 +8,9 @@
                            each takes its own between two steps
 
 Shares, with what is no job's, are never more than the budget, and they are hard: an allocation
-within a share finds its memory there, so no job waits for another one's step. A job gives up what
+within a share finds its memory there, so no job waits for another one's step. What is no job's
+because it is older than they are, variables above all, is replaced in steps, and becomes a part of
+the share of the job whose step that is. A job gives up what
 the next one gets between two of its own steps, for which it needs nobody.
 """
 
@@ -83,9 +85,10 @@ class Job:
     Attributes:
         holder: Whose.
         number: By which the library knows it; 0 while it has the device for itself.
-        share_bytes: In force; None: all that there is.
+        share_bytes: In force when shares were last divided, or taken over since; None: all that
+            there is.
         version: Counts the changes of that.
-        held_bytes: What it had when its last step began: its variables.
+        held_bytes: What it had between its last two steps: its variables.
         devices: What it sees of them.
     """
 
@@ -102,13 +105,20 @@ class Job:
         self.in_step = False
         self.thread = threading.current_thread()
         self._profile: tuple[Timeline, Link] | None = None
+        self._is_foretold = False
         self._curve: SlowdownCurve | None = None
+
+    def foretold(self, timeline: Timeline, link: Link) -> None:
+        """Its step is foretold, which is good until it is known."""
+        if self._profile is None:
+            self._profile, self._is_foretold = (timeline, link), True
 
     def profiled(self, timeline: Timeline, link: Link) -> None:
         """Its step is known; of several functions', the one that needs most counts."""
         known = self._profile
-        if known is None or peak_load(timeline) >= peak_load(known[0]):
+        if known is None or self._is_foretold or peak_load(timeline) >= peak_load(known[0]):
             self._profile, self._curve = (timeline, link), None
+            self._is_foretold = False
 
     def curve(self) -> SlowdownCurve | None:
         """Of its steps by what it has of the device for itself; None: not known yet."""
@@ -118,9 +128,16 @@ class Job:
             timeline, link = self._profile
             self._curve = planned_curve(timeline, link, deadline_s=time.monotonic() + _MOST_CURVE_S)
         base_bytes = self.devices.base_bytes()
+        if self._is_foretold:  # what was there then is, by now, its own in part
+            base_bytes = self._profile[0].resident_bytes - self.held_bytes
         budgets_bytes = [budget - base_bytes for budget in self._curve.budget_bytes]
         kept = {max(b, 1): s for b, s in zip(budgets_bytes, self._curve.slowdowns, strict=True)}
         return SlowdownCurve(tuple(kept), tuple(kept.values()))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its step has been profiled."""
+        return self._profile is not None and not self._is_foretold
 
     @property
     def share(self) -> Share:
@@ -148,6 +165,7 @@ class DeviceJobs:
         self._most = most - 1
         self._capacity_bytes = 0  # what shares were divided of
         self._everybodys_bytes = 0  # then
+        self._is_due = False  # shares are to be divided for what has been foretold since
 
     # Coming and going.
 
@@ -318,8 +336,11 @@ class DeviceJobs:
             if not job.in_step:
                 return
             job.in_step = False
+            assert job.devices is not None
+            job.held_bytes = job.devices.own_bytes()
             # Who waits may not get to it before the next step begins: it is done for him.
-            if any(each.target_bytes is None for each in self._jobs) or self._has_drifted(job):
+            unknown = any(each.target_bytes is None for each in self._jobs)
+            if unknown or self._is_due or self._has_drifted(job):
                 self._divide()
             self._settle()
             self._changed.notify_all()
@@ -331,6 +352,15 @@ class DeviceJobs:
         assert job.devices is not None
         now_bytes = job.devices.everybodys_bytes()
         return abs(now_bytes - self._everybodys_bytes) > _DRIFT * job.devices.total_bytes
+
+    def expect(self, job: Job, timeline: Timeline, link: Link) -> None:
+        """A job's step, which runs already, is foretold: what `know` says will replace that.
+
+        Of another thread than the job's; shares are divided by it when the next step ends.
+        """
+        with self._changed:
+            job.foretold(timeline, link)
+            self._is_due = True
 
     def know(self, job: Job, timeline: Timeline, link: Link) -> None:
         """A job's step has been profiled, and has just ended: shares are divided by that.
@@ -370,17 +400,23 @@ class DeviceJobs:
             return
         devices = self._jobs[0].devices
         assert devices is not None
+        self._is_due = False
         for each in self._jobs:
             if not each.number:
                 each.number = next(self._numbers)
         devices.leave_slab()
+        # First: what is everybody's becomes a job's meanwhile, if at all.
         self._everybodys_bytes = devices.everybodys_bytes()
+        for each in self._jobs:
+            if each.share_bytes is not None and each.devices is not None:
+                each.share_bytes = each.devices.share_bytes()
         spare_bytes = int(_SPARE * devices.total_bytes)
         self._capacity_bytes = max(devices.total_bytes - self._everybodys_bytes - spare_bytes, 1)
         held = {each: self._held_bytes(each) for each in self._jobs}
         part = min(1.0, self._capacity_bytes / max(sum(held.values()), 1))
         claims = [self._claim(each, int(part * held[each])) for each in self._jobs]
-        known = all(claim.curve.is_known for claim in claims)
+        # What is foretold is good for floors.
+        known = all(each.is_known for each in self._jobs)
         shares = divide(claims, self._capacity_bytes, LEAST_SLOWDOWN if known else WEIGHTS)
         targets = {each: shares.get(str(each.number)) for each in self._jobs}
         if all(map(self._is_about, self._jobs, targets.values())):

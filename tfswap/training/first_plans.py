@@ -29,7 +29,9 @@ from tfswap.plan_memory import PlanMemory, context_of, parse_folder
 from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.profile import Profile, kept_activations
+from tfswap.simulator import Link
 from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
+from tfswap.timeline import Timeline
 from tfswap.training import plan_desk
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
@@ -39,6 +41,8 @@ from tfswap.training.voice import Voice
 
 # Of the ops of a step that is to be foretold, so many may make something of unknown size.
 _MOST_UNKNOWN = 0.05
+# Plans for a little more than there is do as well.
+_STILL_ENOUGH = 0.99
 # Of options that plans hang on.
 _OF_PLANS = ("policy", "codec", "slab", "stream_weights", "workspace_limit")
 
@@ -69,6 +73,7 @@ class FirstPlans:
         devices: Of the training.
         session: Whose graphs ask.
         new_planner: Makes a planner of a step.
+        foretold: Told of each step that is foretold, and of its link, of the desk's thread.
         voice: Says things.
     """
 
@@ -79,6 +84,7 @@ class FirstPlans:
         devices: ManagedDevices,
         session: PassSession,
         new_planner: Callable[[], StepPlanner],
+        foretold: Callable[[Timeline, Link], None],
         voice: Voice,
     ) -> None:
         self._library = lib
@@ -86,12 +92,14 @@ class FirstPlans:
         self._devices = devices
         self._session = session
         self._new_planner = new_planner
+        self._tell_foretold = foretold
         self._voice = voice
         folder = parse_folder(options.plan_cache)
         self._folder: Path | None = folder
         self._lock = threading.Lock()
         self._declined: set[str] = set()
         self._kept: FunctionPlan | None = None
+        self._answered_bytes = 0  # the largest budget of what is in force
 
     @property
     def _are_wanted(self) -> bool:
@@ -119,6 +127,19 @@ class FirstPlans:
         with self._lock:
             known: Known | None = self._session.answered.get(self._key(fingerprint))
         return known
+
+    def look_at_budget(self) -> bool:
+        """Has graphs ask again if they were answered for a larger budget than there is by now.
+
+        Returns:
+            Whether they do, after the next push.
+        """
+        with self._lock:
+            if _STILL_ENOUGH * self._answered_bytes <= self._devices.budget_bytes:
+                return False
+            self._answered_bytes = 0
+        self._session.ask_again()
+        return True
 
     def decline(self, fingerprint: str) -> None:
         """A graph is to go by lazy swaps where the plan that is pushed has no entry for it."""
@@ -228,6 +249,7 @@ class FirstPlans:
             return None
         with self._lock:
             self._session.answered[key] = known
+            self._answered_bytes = max(self._answered_bytes, key[1])
         return SwapPlan(functions=(dataclasses.replace(known.function, layouts=()),))
 
     def _remembered(self, question: Question) -> Known | None:
@@ -267,6 +289,7 @@ class FirstPlans:
             device,
             self._session.min_bytes,
         )
+        self._tell_foretold(profile.timeline, self._devices.machine())
         try:
             function = self._new_planner().foretell(profile, costs.graph)
         except (BudgetTooSmall, FarMemoryTooSmall):

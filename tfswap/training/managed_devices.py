@@ -100,7 +100,6 @@ class ManagedDevices:
         self.job = 0
         self._sharers = 1
         self._was_shared = False
-        self._share_bytes = 0
         self._base_bytes = 0
         self._profiled_bytes: int | None = None  # the load when the profiled step began
         self._host_limit_bytes = 0
@@ -226,7 +225,7 @@ class ManagedDevices:
             self._library.set_share(self.device, job, share_bytes)
         else:
             self._library.begin_job(self.device, job, share_bytes)
-        self.job, self._share_bytes, self._sharers = job, share_bytes, sharers
+        self.job, self._sharers = job, sharers
         self._was_shared = True
         self.look_at_share()
 
@@ -249,6 +248,10 @@ class ManagedDevices:
         for device in self.numbers:
             self._library.always_slab(device, False)
             self._library.clear_layouts(device)
+
+    def share_bytes(self) -> int:
+        """Of a job, by now: what was everybody's, and is freed in its steps, is added to it."""
+        return self._library.step_counts(self.device, self.job)["budget_bytes"]
 
     def everybodys_bytes(self) -> int:
         """What of the budget is no training's alone."""
@@ -277,7 +280,7 @@ class ManagedDevices:
         """Before a step: what the training's load may reach, by what there is now."""
         if self.job:
             self._base_bytes = self.base_bytes()
-            self.budget_bytes = self._share_bytes + self._base_bytes
+            self.budget_bytes = self.share_bytes() + self._base_bytes
         elif self._was_shared:
             # The others' weights are still there, say.
             load_bytes = self._library.step_counts(self.device)["load_bytes"]

@@ -61,6 +61,7 @@ class PlanChoice:
         filled: The report.
         given: A plan to begin with; None: to be made.
         cuts: Whether the batch can be cut into sections, should the options say so.
+        foretold: Told of a step and of its link by the op cost model, of any thread.
         profiled: Told of a step and of its link before it is planned, for whom else has the device.
         further: Whether it is for one more graph of a training whose first one has the report. What
             holds for all graphs is the first one's choice.
@@ -84,6 +85,7 @@ class PlanChoice:
         *,
         given: SwapPlan | None = None,
         cuts: bool = True,
+        foretold: Callable[[Timeline, Link], None] = lambda timeline, link: None,
         profiled: Callable[[Timeline, Link], None] = lambda timeline, link: None,
         further: bool = False,
     ) -> None:
@@ -105,7 +107,7 @@ class PlanChoice:
         self._sections = 1 if isinstance(wanted, str) else wanted
         self._search = self._new_search(self._chooses and not (given and given.functions))
         self._planner = self._new_planner()
-        self._first = FirstPlans(lib, options, devices, session, self._new_planner, voice)
+        self._first = FirstPlans(lib, options, devices, session, self._new_planner, foretold, voice)
         self._lazy_s: list[float] = []  # of steps under lazy swaps
         self._attempts: list[Attempt] = []
         self._was_measured = False  # the plan, in an earlier training
@@ -173,15 +175,27 @@ class PlanChoice:
         self._search.stop()
         self._plan.push(dataclasses.replace(self._plan.plan.in_sections(1), chooses=False))
 
-    def devices_changed(self) -> None:
-        """Another device is planned for, or it has another budget or link."""
+    def devices_changed(self) -> bool:
+        """Another device is planned for, or it has another budget or link.
+
+        Returns:
+            Whether graphs without a plan go by other first plans from now on.
+        """
         self._note_budget()
         self._planner.machine = self._devices.machine()
+        return self._look_at_first_plans()
 
-    def share_changed(self) -> None:
-        """There is more or less memory beside other trainings."""
+    def share_changed(self) -> bool:
+        """There is more or less memory beside other trainings; returns as `devices_changed`."""
         self._filled.budget_changed(self._devices.budget_bytes)
         self._plan.note(budget_bytes=self._devices.budget_bytes)
+        return self._look_at_first_plans()
+
+    def _look_at_first_plans(self) -> bool:
+        if not self._first.look_at_budget():
+            return False
+        self._plan.push(self._plan.plan)
+        return True
 
     def go_lazy(self) -> None:
         """Goes by lazy swaps, which any budget will do for, until `plan_anew`."""

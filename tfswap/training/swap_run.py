@@ -27,6 +27,7 @@ from tfswap.trace import StepTrace
 from tfswap.training.attempt import MeasuredStep
 from tfswap.training.drift_watch import DriftWatch
 from tfswap.training.far_ratios import RatioSamples
+from tfswap.training.graph_turn import GraphTurn
 from tfswap.training.graph_watch import MOST_GRAPHS, OFTEN, GraphWatch
 from tfswap.training.lossy_run import LossyRun, check_plan
 from tfswap.training.op_times import DRIFT
@@ -44,9 +45,6 @@ from tfswap.training.voice import Voice
 # How often tensors' places are looked at again, at most; and where lossy codecs have another rate.
 _STEPS_BETWEEN_LOOKS = 32
 _STEPS_AT_A_RATE = 8
-# How many steps of other graphs or shapes one that is looked at is waited for: to be profiled, and
-# to be measured, without which a plan holds as well.
-_PATIENCE, _PATIENCE_TO_MEASURE = 64, 16
 # Of a plan that another one is to be better than, after something has drifted.
 _LATEST = 8
 
@@ -76,7 +74,7 @@ class SwapRun:
     _ratios: RatioSamples
     _lossy: LossyRun
     _plan: PlanInForce
-    _choice: PlanChoice
+    _turn: GraphTurn
     _first_choice: PlanChoice
     _addresses: StepAddresses
     _recordings: StepRecordings
@@ -117,13 +115,8 @@ class SwapRun:
         self._why_anew = ""  # there is to be a new plan; "": there is not
         self._drift = DriftWatch()
         self._graphs = GraphWatch()
-        self._further: dict[str, PlanChoice] = {}  # of graphs beside the first one, by fingerprint
-        self._only = ""  # the graph whose steps count until the plan is settled; "": all do
-        self._only_larger = False  # of that, those for larger tensors than were planned
         self._shapes_vary = False  # of tensors, in steps of one graph
         self._beyond = 0  # steps that needed more than planned
-        self._others = 0  # steps of other graphs meanwhile
-        self._back_to = Phase.STEADY  # the first graph's phase, behind those of a further one
         self._watches_step = False  # the step is recorded for what drifts
         self._measured: list[MeasuredStep] = []
         self._stock_peak_bytes = 0  # measured while the graph was as TensorFlow made it
@@ -143,7 +136,7 @@ class SwapRun:
         self._plan = PlanInForce(
             self._library, self._options, self._devices, self._session, self._lossy, self._voice
         )
-        self._choice = self._first_choice = PlanChoice(
+        self._first_choice = PlanChoice(
             self._library,
             self._options,
             self._devices,
@@ -155,8 +148,10 @@ class SwapRun:
             self._filled,
             given=self._given_plan,
             cuts=self._cuts,
+            foretold=self._shared.expect,
             profiled=self._shared.know,
         )
+        self._turn = GraphTurn(self._first_choice)
         self._addresses = StepAddresses(
             self._library,
             self._options,
@@ -218,7 +213,7 @@ class SwapRun:
             self._voice.note("training ended before the plan was settled")
         self._choice.update_measured(self._measured)
         if self._phase.is_settled:
-            for choice in self._choices():
+            for choice in self._turn.choices:
                 choice.remember()
         self._devices.check_codecs(wait=True)
         problem = self._devices.file_problem()
@@ -235,6 +230,11 @@ class SwapRun:
             self._ratios.stop()
         self._phase = Phase.IDLE
         self._taken.close()
+
+    @property
+    def _choice(self) -> PlanChoice:
+        """Of the graph whose turn it is."""
+        return self._turn.choice
 
     @property
     def trains(self) -> bool:
@@ -285,7 +285,7 @@ class SwapRun:
         if self._phase is Phase.WARM or self._looks_at_places:
             self._waits_for_sampler = not self._ratios.start()
         self._watches_step = self._wants_to_watch()
-        if self._phase is Phase.PROFILE or self._only or self._watches_step:
+        if self._phase is Phase.PROFILE or self._turn.only or self._watches_step:
             self._recordings.start()
         else:
             self._addresses.call_begins(_TRAIN)
@@ -314,7 +314,7 @@ class SwapRun:
         after = self._devices.step_counts()
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
         self._filled.step(step, after)
-        if self._only and not self._counts(traces):
+        if self._turn.only and not self._counts(traces.get(self._devices.device)):
             return
         if self._phase is Phase.FIRST:
             self._library.trim_malloc()  # of tracing and optimising
@@ -397,7 +397,7 @@ class SwapRun:
         self._measured = []
         self._drift.begin_anew()
         if phase in (Phase.LAYOUT, Phase.STEADY, Phase.FIRST):
-            self._only, self._only_larger = "", False
+            self._turn.all_count()
         if self._is_further:
             self._go_on_with_further(phase)
             return
@@ -424,12 +424,12 @@ class SwapRun:
         if news is News.PLAN:
             self.replan(self._watch.said())
         elif news is not News.NONE:
-            self._choice.share_changed()
+            self._begin_profile_anew_if(self._choice.share_changed())
             self._addresses.end()
             if self._phase is Phase.LAYOUT:
                 self._go_to(Phase.STEADY)
         if news is News.LESS:
-            for each in (*self._further.values(), self._choice):
+            for each in self._turn.choices:
                 each.go_lazy()
             self._go_to(Phase.STEADY)
 
@@ -437,17 +437,22 @@ class SwapRun:
         why, self._why_anew = self._why_anew, ""
         self._leave_further()
         if not self._phase.has_planned:
-            self._choice.devices_changed()
+            self._begin_profile_anew_if(self._choice.devices_changed())
             return
-        self._only = ""
+        self._turn.only = ""
         self._voice.note(f"{why}: a new plan is made")
         self._addresses.end()
         self._stock_peak_bytes = 0
-        for each in self._further.values():
+        for each in self._turn.further.values():
             each.plan_anew()
         self._go_to(self._choice.plan_anew())
         self._watch.planned()
         self._tell_graphs_apart()
+
+    def _begin_profile_anew_if(self, other_graph: bool) -> None:
+        """Steps that were recorded before the first plan are none of the graph as it is now."""
+        if other_graph and self._phase in (Phase.WARM, Phase.PROFILE):
+            self._look_anew(Phase.WARM)
 
     def _place_anew(self) -> None:
         self._ratios.stop()
@@ -473,11 +478,8 @@ class SwapRun:
         if self._graphs.wants and self._plans_graphs:
             return True
         return self._drift.wants and any(
-            choice.planned_function is not None for choice in self._choices()
+            choice.planned_function is not None for choice in self._turn.choices
         )
-
-    def _choices(self) -> tuple[PlanChoice, ...]:
-        return (self._first_choice, *self._further.values())
 
     def _watch_settled(self, step: MeasuredStep, trace: StepTrace | None) -> None:
         """Behind a step under a settled plan: there may have to be another one, or one more.
@@ -491,7 +493,7 @@ class SwapRun:
             beyond, self._beyond = self._beyond, 0
             self._graphs.has_unplanned = beyond >= OFTEN or bool(self._unplanned())
         ran = self._addresses.recorded if trace is None else trace.main_graph()
-        choice = next((c for c in self._choices() if c.fingerprint == ran), None)
+        choice = self._turn.choice_of(ran)
         if self._graphs.has_unplanned and ran is not None and self._plans_graphs:
             is_larger = trace is not None and choice is not None and choice.is_larger(trace)
             self._graphs.ran(ran, step.bytes_out > 0, choice is not None and not is_larger)
@@ -519,12 +521,12 @@ class SwapRun:
             self._drift.look_on()
         if not times.has_drifted or not self._drift.may_plan or self._phase is not Phase.STEADY:
             return
-        measured = () if self._further else self._measured[-_LATEST:]
+        measured = () if self._turn.further else self._measured[-_LATEST:]
         is_another = choice.plan_drifted(measured)
         self._drift.planned()
         if not is_another:
             return
-        self._choice, self._back_to = choice, Phase.STEADY
+        self._turn.take(choice, Phase.STEADY)
         if not self._is_further:
             self._addresses.end()
         self._go_to(Phase.SETTLE)
@@ -546,7 +548,7 @@ class SwapRun:
         """Whether further graphs have plans: of a training that has its devices for itself."""
         plan = self._plan.plan
         return (
-            len(self._further) + 1 < MOST_GRAPHS
+            len(self._turn.choices) < MOST_GRAPHS
             and plan.sections == 1
             and not plan.chooses
             and not self._options.lossy
@@ -558,19 +560,19 @@ class SwapRun:
 
     def _unplanned(self) -> set[str]:
         """Graphs of this training that have gradients and no plan."""
-        planned = {choice.fingerprint for choice in self._choices()}
+        planned = {choice.fingerprint for choice in self._turn.choices}
         return {f for f in self._choice.training_graphs() if f not in planned}
 
     @property
     def _is_further(self) -> bool:
         """Whether it is a further graph's turn to be profiled, planned or measured."""
-        return self._phase is not Phase.IDLE and self._choice is not self._first_choice
+        return self._phase is not Phase.IDLE and self._turn.is_further
 
     def _plan_further(self, fingerprint: str) -> None:
         """Begins with a graph as with the first one; meanwhile that keeps its plan."""
         self._graphs.begin_anew()
         self._plan.forget_layout(fingerprint)
-        self._choice = PlanChoice(
+        choice = PlanChoice(
             self._library,
             dataclasses.replace(self._options, save_profile=None, sections=1),
             self._devices,
@@ -583,10 +585,8 @@ class SwapRun:
             cuts=False,
             further=True,
         )
-        self._only, self._others = fingerprint, 0
-        self._recordings = StepRecordings(self._library, self._devices)
-        self._measured = []
-        self._back_to, self._phase = self._phase, Phase.WARM
+        self._turn.take(choice, self._phase, fingerprint)
+        self._look_anew(Phase.WARM)
 
     def _plan_larger(self, choice: PlanChoice) -> None:
         """Profiles a planned graph anew, in steps for larger tensors: smaller ones fit, too."""
@@ -598,13 +598,16 @@ class SwapRun:
         )
         self._graphs.began_larger(choice.fingerprint)
         choice.profile_anew(self._measured[-_LATEST:])
-        self._choice, self._back_to = choice, Phase.STEADY
+        self._turn.take(choice, Phase.STEADY, choice.fingerprint, only_larger=True)
         if not self._is_further:
             self._addresses.end()
-        self._only, self._only_larger, self._others = choice.fingerprint, True, 0
+        self._look_anew(Phase.WARM)
+
+    def _look_anew(self, phase: Phase) -> None:
+        """Enters a phase without what was recorded and measured."""
         self._recordings = StepRecordings(self._library, self._devices)
         self._measured = []
-        self._phase = Phase.WARM
+        self._phase = phase
 
     def _go_on_with_further(self, phase: Phase) -> None:
         """As `_go_to`, for a further graph."""
@@ -614,13 +617,13 @@ class SwapRun:
             self._phase = phase
             return
         choice, function = self._choice, self._choice.planned_function
-        known = choice.fingerprint in self._further
+        known = choice.fingerprint in self._turn.further
         if function is None:
             self._graphs.refuse(choice.fingerprint)
         self._leave_further()
         if function is not None and not known:
             self._voice.note(
-                f"{len(self._choices())} graphs of this training (for other shapes, say) have "
+                f"{len(self._turn.choices)} graphs of this training (for other shapes, say) have "
                 f"plans of their own: in the last one {len(function.swaps)} tensors leave and "
                 f"{len(function.recomputes)} are made again, for steps of "
                 f"{function.predicted_step_ns / 1e9:.3g} s"
@@ -630,53 +633,39 @@ class SwapRun:
 
     def _leave_further(self) -> None:
         """Goes back to the first graph; harmless when it is its turn."""
-        if not self._is_further:
+        if self._phase is Phase.IDLE or not self._turn.leave():
             return
-        choice, self._choice = self._choice, self._first_choice
-        if choice.has_profile:
-            self._further[choice.fingerprint] = choice
         self._ratios.stop()
-        self._recordings = StepRecordings(self._library, self._devices)
-        self._measured = []
-        self._only = ""
         self._drift.begin_anew()
-        self._phase = self._back_to
+        self._look_anew(self._turn.back_to)
 
-    def _counts(self, traces: dict[int, StepTrace]) -> bool:
-        """Whether the step was one of the graph that is looked at, or those come no more."""
-        trace = traces.get(self._devices.device)
-        if trace is not None and trace.main_graph() == self._only and self._is_of_that_size(trace):
-            self._others = 0
+    def _counts(self, trace: StepTrace | None) -> bool:
+        """Whether the step was one of the graph that is looked at; they may come no more."""
+        has_planned = self._phase.has_planned
+        if self._turn.counts(trace, has_planned):
             return True
         if self._phase is Phase.WARM:
             self._ratios.stop()
-        self._others += 1
-        if self._others >= (_PATIENCE_TO_MEASURE if self._phase.has_planned else _PATIENCE):
+        if self._turn.come_no_more(has_planned):
             self._wait_no_longer()
         return False
 
-    def _is_of_that_size(self, trace: StepTrace) -> bool:
-        """Whether a step of the graph is for tensors that are looked at."""
-        if self._phase.has_planned:
-            return self._choice.is_like_profiled(trace)
-        return not self._only_larger or self._choice.is_larger(trace)
-
     def _wait_no_longer(self) -> None:
         """Steps that are looked at come no more."""
-        self._only = ""
+        were_larger = self._turn.only_larger
+        self._turn.only = ""
         self._leave_further()
-        if self._only_larger:
-            self._only_larger = False
-            self._recordings = StepRecordings(self._library, self._devices)
-            self._phase = Phase.STEADY
+        if were_larger:
+            self._turn.only_larger = False
+            self._look_anew(Phase.STEADY)
             self.replan("steps for larger tensors come no more")
 
     def _tell_graphs_apart(self) -> None:
         """Has only steps like the profiled one count where there are others."""
-        if self._phase not in (Phase.SETTLE, Phase.MEASURE) or self._only:
+        if self._phase not in (Phase.SETTLE, Phase.MEASURE) or self._turn.only:
             return
         if self._shapes_vary or len(self._choice.training_graphs()) > 1:
-            self._only, self._others = self._choice.fingerprint, 0
+            self._turn.tell_apart(self._choice.fingerprint)
 
     # What people see.
 

@@ -143,6 +143,10 @@ class SwapSession:
         if self.devices.shared is not None:
             self.devices.shared.step_ended()
 
+    def expect(self, timeline: Timeline, link: Link) -> None:
+        """A step is foretold: see `DeviceJobs.expect`."""
+        self._jobs.expect(self._job, timeline, link)
+
     def know(self, timeline: Timeline, link: Link) -> None:
         """A step has just been profiled: see `DeviceJobs.know`."""
         self._jobs.know(self._job, timeline, link)

@@ -82,24 +82,44 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
 void BudgetAllocator::DeallocateRaw(void* ptr) {
   if (ptr == nullptr) return;
   const auto bytes = static_cast<int64_t>(next()->RequestedSize(ptr));
-  Account* own = Discharge(ptr);
+  const int charged = Discharge(ptr);
   next()->DeallocateRaw(ptr);
-  Release(bytes, own);
+  Release(bytes, AccountOf(charged));
+  if (charged == kOlder) Inherit(bytes);
 }
 
 void BudgetAllocator::ReleaseOf(const void* ptr, int64_t bytes) {
-  Release(bytes, charged_blocks_.load() > 0 ? AccountOf(charged_.Get(ptr, 0)) : nullptr);
+  const int charged = charged_blocks_.load() > 0 ? charged_.Get(ptr, 0) : 0;
+  Release(bytes, AccountOf(charged));
+  if (charged == kOlder) Inherit(bytes);
 }
 
-void BudgetAllocator::Charge(const void* ptr, const Account* own) {
-  charged_.Insert(ptr, own->job.load(), [this] { charged_blocks_.fetch_add(1); });
+void BudgetAllocator::Inherit(int64_t bytes) {
+  Account* heir = AccountOf(Jobs::Latest());
+  if (heir == nullptr) return;
+  heir->limit.fetch_add(bytes);
+  NotifyFreed(heir);
 }
 
-BudgetAllocator::Account* BudgetAllocator::Discharge(const void* ptr) {
-  if (charged_blocks_.load() == 0) return nullptr;
+void BudgetAllocator::Charge(const void* ptr, int job) {
+  charged_.Insert(ptr, job, [this] { charged_blocks_.fetch_add(1); });
+}
+
+void BudgetAllocator::MarkOlder() {
+  if (holders_ == nullptr) return;
+  holders_->ForEach([this](const void* ptr) {
+    // Spare memory says by itself what it gives back.
+    if (spare_ != nullptr && spare_->Owns(ptr)) return;
+    Discharge(ptr);  // from a job that has ended, say
+    Charge(ptr, kOlder);
+  });
+}
+
+int BudgetAllocator::Discharge(const void* ptr) {
+  if (charged_blocks_.load() == 0) return 0;
   int job = 0;
   if (charged_.Remove(ptr, [&job](int charged) { job = charged; })) charged_blocks_.fetch_sub(1);
-  return AccountOf(job);
+  return job;
 }
 
 std::optional<tensorflow::AllocatorStats> BudgetAllocator::GetStats() {
@@ -134,6 +154,7 @@ void BudgetAllocator::MakeRoom() {
 }
 
 void BudgetAllocator::BeginJob(int job, int64_t share_bytes) {
+  if (!Jobs::Get()->any()) MarkOlder();
   Account& own = jobs_[Jobs::SlotOf(job)];
   own.in_use.store(0);
   own.peak.store(0);
@@ -254,18 +275,22 @@ void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   if (reserved()) {
     if (void* ptr = FromNext(request, refusal)) return ptr;
   }
-  if (spare_ == nullptr || *refusal == Refusal::kShare) return nullptr;
-  if (!spare_->Grows()) return instead();
-  if (spare_->GiveBack(all_.Beyond(request.counted())) == 0 || !reserved()) return nullptr;
+  if (spare_ == nullptr) return nullptr;
+  // Beside jobs it is older than they are, and what one has it give back is its own.
+  const bool beside_jobs = *refusal == Refusal::kShare;
+  if (!spare_->Grows() && !beside_jobs) return instead();
+  const int64_t missing = Refusing(*refusal, request.own).Beyond(request.counted());
+  if (spare_->GiveBack(missing) == 0 || !reserved()) return nullptr;
   return FromNext(request, refusal);
 }
 
 bool BudgetAllocator::Pay(int64_t bytes) {
   Account* own = Own();
   const Refusal refusal = Reserve(bytes, own);
-  if (refusal != Refusal::kBudget) return refusal == Refusal::kNone;
-  if (spare_ == nullptr || !spare_->Grows()) return false;
-  return spare_->GiveBack(all_.Beyond(bytes)) > 0 && Reserve(bytes, own) == Refusal::kNone;
+  if (refusal == Refusal::kNone) return true;
+  if (spare_ == nullptr || !(spare_->Grows() || refusal == Refusal::kShare)) return false;
+  const int64_t missing = Refusing(refusal, own).Beyond(bytes);
+  return spare_->GiveBack(missing) > 0 && Reserve(bytes, own) == Refusal::kNone;
 }
 
 bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
@@ -298,7 +323,7 @@ void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
     Unreserve(request.counted(), request.own);  // nothing became free that others could wait for
     *refusal = Refusal::kFragments;
   } else if (request.own != nullptr) {
-    Charge(ptr, request.own);
+    Charge(ptr, request.own->job.load());
   }
   return ptr;
 }

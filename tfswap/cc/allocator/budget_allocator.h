@@ -46,6 +46,8 @@ class SpareMemory {
   virtual ~SpareMemory() = default;
   // Gives idle memory back to whoever paid for it; answers how many bytes.
   virtual int64_t GiveBack(int64_t bytes) = 0;
+  // Whether a block is of its memory.
+  virtual bool Owns(const void* ptr) const = 0;
   // Whether more can be put behind it; if not, what is idle is somebody's place, and others take it
   // only where there is nothing else.
   virtual bool Grows() const = 0;
@@ -84,7 +86,9 @@ struct BudgetStats {
 //   |#############|########...........|#################..|
 //
 // As long as the shares and what is everybody's are no more than the budget, an allocation within a
-// share finds the memory there, so no job ever waits for another one.
+// share finds the memory there, so no job ever waits for another one. That stays so when what is
+// older than the jobs is freed, and the share of whose op frees it grows by that: a training that
+// was alone until now replaces its variables.
 class BudgetAllocator : public Adaptor, public MemoryAccount {
  public:
   explicit BudgetAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
@@ -103,7 +107,10 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
 
   // Of memory that another allocator hands out. It is everybody's.
   bool TryReserve(int64_t bytes) override { return Reserve(bytes, nullptr) == Refusal::kNone; }
-  void Release(int64_t bytes) override { Release(bytes, nullptr); }
+  void Release(int64_t bytes) override {
+    Release(bytes, nullptr);
+    Inherit(bytes);
+  }
   // Of a block's memory: what is given back before the block is freed.
   void ReleaseOf(const void* ptr, int64_t bytes);
   int64_t Overdrawn() const override {
@@ -121,7 +128,8 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   void SetBudget(int64_t budget_bytes);
   // Has what can leave do so now, as far as more is in use than the budget.
   void MakeRoom();
-  // A job begins, with a share that may be changed, and ends. What it has by then is everybody's.
+  // A job begins, with a share that may be changed, and ends. What it has by then is everybody's;
+  // what there is when the first one begins is older than jobs.
   void BeginJob(int job, int64_t share_bytes);
   void SetShare(int job, int64_t share_bytes);
   void EndJob(int job);
@@ -185,9 +193,14 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   void Unreserve(int64_t bytes, Account* own);
   void Release(int64_t bytes, Account* own);
   void NotifyFreed(Account* own);
-  // A block is charged to a job; whose it was.
-  void Charge(const void* ptr, const Account* own);
-  Account* Discharge(const void* ptr);
+  // What there is by now is older than jobs.
+  void MarkOlder();
+  // Such memory was freed: it is a part of a share from now on.
+  void Inherit(int64_t bytes);
+  // A block is charged to a job, or (kOlder) was there before; what it was.
+  static constexpr int kOlder = -1;
+  void Charge(const void* ptr, int job);
+  int Discharge(const void* ptr);
 
   void NoteStep(int64_t step_id, int job);
   int64_t BytesAtStart(int64_t step_id);
@@ -224,7 +237,7 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
 
   Account all_;
   std::array<Account, Jobs::kMost> jobs_;
-  AddressTable<int> charged_;  // the job that a block is charged to
+  AddressTable<int> charged_;  // the job that a block is charged to, or kOlder
   std::atomic<int64_t> charged_blocks_{0};
   std::atomic<int64_t> wait_ns_{0};
   std::atomic<int64_t> failures_{0};

@@ -48,7 +48,9 @@ absl::StatusOr<std::unique_ptr<Chain>> Chain::Make(const std::string& names, int
       chain->workspaces_ = workspaces.get();
       part = std::move(workspaces);
     } else if (name == "recording") {
-      part = std::make_unique<RecordingAllocator>(next);
+      auto recording = std::make_unique<RecordingAllocator>(next);
+      if (chain->budget_ != nullptr) chain->budget_->SetHolders(recording.get());
+      part = std::move(recording);
     } else {
       return absl::InvalidArgumentError(absl::StrCat(
           "'", names, "': '", name, "' is none of statistics, workspace, recording, slab, budget, ",

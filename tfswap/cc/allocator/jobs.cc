@@ -9,6 +9,7 @@ namespace tfswap {
 namespace {
 
 thread_local int threads_job = 0;
+thread_local int latest_job = 0;
 
 }  // namespace
 
@@ -53,11 +54,11 @@ int Jobs::Of(const tensorflow::OpKernel& kernel, int64_t step_id) {
   const int64_t changes = changes_.load(std::memory_order_acquire);
   Known& mine = known[static_cast<uint64_t>(step_id) % known.size()];
   const bool in_step = step_id != 0;  // an op outside of functions has 0
-  if (in_step && mine.step_id == step_id && mine.changes == changes) return mine.job;
+  if (in_step && mine.step_id == step_id && mine.changes == changes) return latest_job = mine.job;
   const int labelled = OfLabel(kernel);
   const int job = in_step ? OfStep(step_id, labelled) : labelled;
   if (in_step && job != 0) mine = {step_id, changes, job};
-  if (Has(job)) return job;
+  if (Has(job)) return latest_job = job;
   return Has(threads_job) ? threads_job : 0;
 }
 
@@ -84,6 +85,11 @@ int Jobs::Current() {
   if (!jobs->any()) return 0;
   if (KernelScope::current != nullptr) return KernelScope::current->job;
   return jobs->Has(threads_job) ? threads_job : 0;
+}
+
+int Jobs::Latest() {
+  const int job = Current();
+  return job == 0 && KernelScope::current == nullptr && Get()->Has(latest_job) ? latest_job : job;
 }
 
 void Jobs::SetThreads(int job) { threads_job = job; }

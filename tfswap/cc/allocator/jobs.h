@@ -44,6 +44,8 @@ class Jobs {
   int Of(const tensorflow::OpKernel& kernel, int64_t step_id);
   // Of what this thread does: of the kernel that it runs, else as it was told.
   static int Current();
+  // Likewise, but between two kernels: of the one that it ran last, whose inputs it lets go.
+  static int Latest();
   static void SetThreads(int job);
 
  private:

@@ -78,6 +78,10 @@ const std::string* RecordingAllocator::NameOf(absl::string_view op) {
   return last;
 }
 
+void RecordingAllocator::ForEach(const std::function<void(const void*)>& visit) const {
+  blocks_.Hold([&](auto all) { all([&](const void* ptr, const Block&) { visit(ptr); }); });
+}
+
 std::vector<Holder> RecordingAllocator::Holders(int job) {
   std::vector<Holder> holders;
   blocks_.Hold([&](auto all) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -40,6 +41,8 @@ class RecordingAllocator : public Adaptor {
 
   // Whether it is a block of its own, and not of the small ones.
   bool Lists(const void* ptr) const { return blocks_.Get(ptr, Block()).bytes > 0; }
+  // All that it lists; none of them is freed meanwhile.
+  void ForEach(const std::function<void(const void*)>& visit) const;
   // A job's and everybody's; of 0, all.
   std::vector<Holder> Holders(int job = 0);
   StepRecorder* recorder(int job = 0) { return &recorders_[Jobs::SlotOf(job)]; }
