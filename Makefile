@@ -46,10 +46,12 @@ $(LINTERS): $(INSTALLED)
 	touch $@
 
 test: build
-	$(BIN)/python -m pytest -q tests/unit tests/integration -m "not slow"
+	$(BIN)/python -m pytest -q tests/unit -m "not slow" -n 2
+	$(BIN)/python -m pytest -q tests/integration -m "not slow"
 
 test-all: build test-browser
-	$(BIN)/python -m pytest -q tests/unit tests/integration
+	$(BIN)/python -m pytest -q tests/unit -n 2
+	$(BIN)/python -m pytest -q tests/integration
 	$(BIN)/python tests/gpu
 
 # With the chromium of the system: playwright brings none of its own.

@@ -27,12 +27,12 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import one_case
+from benchmarks.watched_steps import WatchedStep, watching
 
 MODULE = "benchmarks.across_iterations"
 UNSWAPPED, SWAPS, WEIGHTS_TOO, RESTORED = "unswapped", "swaps", "weights too", "restored"
@@ -80,33 +80,29 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
             verbose=0,
         )
     model, x, y = model_of(options)
-    found: dict[str, Any] = {"losses": [], "peak_bytes": 0}
+    found: dict[str, Any] = {}
+    steps: list[WatchedStep] = []
     seconds: list[float] = []
 
-    class Steps(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            tfswap.reset_memory_stats()
-            self.begun_s = time.perf_counter()
-
+    class UntilSettled(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            took_s = time.perf_counter() - self.begun_s
-            found["losses"].append(float(logs["loss"]).hex())
-            stats = tfswap.memory_stats()
-            found["peak_bytes"] = max(found["peak_bytes"], stats["peak_bytes"])
             if batch + 1 == CHECKPOINT_STEP:
                 if options.checkpoint:
                     tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(
                         options.checkpoint
                     )
                 found["digest"] = digest(model)
-            phases = {each["phase"] for each in tfswap.status()["trainings"]}
-            if (phases == {"steady"}) if swap is not None else batch >= CHECKPOINT_STEP:
-                seconds.append(took_s)
+            if steps[-1].phase == "steady" if swap is not None else batch >= CHECKPOINT_STEP:
+                seconds.append(steps[-1].seconds)
             self.model.stop_training = len(seconds) > options.steps
 
     data = tf.data.Dataset.from_tensors((x, y)).repeat()
-    callbacks = [Steps()] if swap is None else [swap, Steps()]
+    callbacks = [watching(steps), UntilSettled()]
+    if swap is not None:
+        callbacks.insert(0, swap)
     model.fit(data, steps_per_epoch=MOST_STEPS, verbose=0, callbacks=callbacks)
+    found["losses"] = [step.loss for step in steps]
+    found["peak_bytes"] = max(step.peak_bytes for step in steps)
     found["step_s"] = statistics.median(seconds[1:]) if len(seconds) > 1 else None
     variables = (*model.variables, *model.optimizer.variables)
     found["variable_bytes"] = sum(int(v.numpy().nbytes) for v in variables)

@@ -25,11 +25,11 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.one_case import SERVE, answer, in_process
+from benchmarks.watched_steps import WatchedStep, watching
 
 MODULE = "benchmarks.first_steps"
 UNSWAPPED, LAZY, FORETOLD, REMEMBERED = "unswapped", "lazy", "foretold", "remembered"
@@ -37,7 +37,6 @@ UNSWAPPED, LAZY, FORETOLD, REMEMBERED = "unswapped", "lazy", "foretold", "rememb
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
     """One training."""
-    import keras
     import tensorflow as tf
 
     import tfswap
@@ -56,35 +55,21 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
             verbose=0,
         )
     training = workload(options.model, options.batch, options.image)
-    steps: list[tuple[float, str, str]] = []
-    peaks: list[int] = []
-
-    class Steps(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            tfswap.reset_memory_stats()
-            self.begun_s = time.perf_counter()
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            took_s = time.perf_counter() - self.begun_s
-            trainings = tfswap.status()["trainings"]
-            phase = trainings[0]["phase"] if trainings else "steady"
-            steps.append((took_s, phase, float(logs["loss"]).hex()))
-            peaks.append(tfswap.memory_stats()["peak_bytes"])
-
+    steps: list[WatchedStep] = []
     data = tf.data.Dataset.from_tensors((training.x, training.y)).repeat()
-    callbacks = [Steps()] if swap is None else [swap, Steps()]
+    callbacks = [watching(steps)] if swap is None else [swap, watching(steps)]
     training.model.fit(data, steps_per_epoch=options.steps, verbose=0, callbacks=callbacks)
-    seconds = [took_s for took_s, _, _ in steps]
-    settled = next((i for i, (_, phase, _) in enumerate(steps) if phase == "steady"), len(steps))
+    seconds = [step.seconds for step in steps]
+    settled = next((i for i, step in enumerate(steps) if step.phase in ("", "steady")), len(steps))
     return {
         "first_plan": "" if swap is None else swap.report.first_plan,
         "steps_s": [round(took_s, 3) for took_s in seconds],
         "first_steps_s": round(sum(seconds[1:5]), 3),
         "until_steady": settled,
         "steady_step_s": round(statistics.median(seconds[settled:] or seconds[-3:]), 4),
-        "measured_peak_bytes": max(peaks),
+        "measured_peak_bytes": max(step.peak_bytes for step in steps),
         "predicted_peak_bytes": None if swap is None else swap.report.predicted_peak_bytes,
-        "losses": [loss for _, _, loss in steps],
+        "losses": [step.loss for step in steps],
     }
 
 

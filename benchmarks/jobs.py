@@ -194,6 +194,14 @@ class Failed(Exception):
     """A training ended with an error, or never settled."""
 
 
+def why(log: str) -> str:
+    """What a training's log says of its end; "" if it goes on."""
+    if "Traceback" not in log:
+        return ""
+    begin = log.find("tfswap: ")
+    return log[begin:][:800] if begin >= 0 else log[-800:]
+
+
 class Running:
     """Processes that train.
 
@@ -246,9 +254,9 @@ class Running:
             time.sleep(0.1)
 
     def _check(self, deadline_s: float) -> None:
-        for log, process in zip(self._folder.glob("*.log"), self._processes, strict=False):
-            if process.poll() not in (None, 0):
-                raise Failed("".join(log.read_text()[-2000:] for log in self._folder.glob("*.log")))
+        if any(process.poll() not in (None, 0) for process in self._processes):
+            said = [why(log.read_text()) for log in sorted(self._folder.glob("*.log"))]
+            raise Failed("\n".join(filter(None, said)))
         if time.monotonic() > deadline_s:
             raise Failed(f"not settled after {MOST_S:g} s")
 
@@ -443,7 +451,7 @@ def measured_line(
         else:
             found = at_once(jobs, options, mode, budget)
     except Failed as failure:
-        return {**line, "error": str(failure)[-1500:]}
+        return {**line, "error": str(failure)}
     in_turns = len(jobs) / sum(1 / alone[model].examples_per_s for model in models)
     slower = [now / before - 1 for now, before in zip(found.step_s, unswapped_s, strict=True)]
     line["measured_peak_bytes"] = found.peak_bytes

@@ -122,6 +122,7 @@ def test_two_trainings_under_one_broker(tmp_path, alone):
     broker.end()
 
 
+@pytest.mark.slow
 def test_the_others_go_on_when_a_training_or_the_broker_is_killed(tmp_path, alone):
     broker = BrokerProcess(tmp_path / "run" / "broker.sock", DEVICE)
     doomed = Training(tmp_path, "doomed", broker.socket, 1000)

@@ -131,6 +131,7 @@ def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
     assert swap.report["plan"].functions[0].swaps == kept.function.swaps
 
 
+@pytest.mark.slow
 def test_another_speed_of_the_link_leads_to_a_new_plan(unswapped, monkeypatch, lib):
     OpsTake(monkeypatch)
     monkeypatch.setattr(managed_devices, "_MUCH_FASTER", 0.1)  # however busy the machine is

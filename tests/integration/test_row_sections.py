@@ -180,6 +180,7 @@ def test_a_net_of_images_trains_by_their_rows():
     np.testing.assert_allclose(cut.losses, unswapped.losses, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_image_of_which_no_layer_fits_trains():
     deterministic()
     size = 384

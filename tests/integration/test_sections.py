@@ -190,6 +190,7 @@ def test_without_batch_statistics_a_section_is_all_that_is_there(tmp_path):
     assert trained(built(straight), [again], **fit).losses == cut.losses
 
 
+@pytest.mark.slow
 def test_sections_that_wait_for_statistics_are_swapped():
     deterministic()
     fit = {"batch_size": 64, "data": data(), "epochs": 4}

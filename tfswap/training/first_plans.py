@@ -292,7 +292,7 @@ class FirstPlans:
         self._tell_foretold(profile.timeline, self._devices.machine())
         try:
             function = self._new_planner().foretell(profile, costs.graph)
-        except (BudgetTooSmall, FarMemoryTooSmall):
+        except FarMemoryTooSmall:
             return None
         return None if function is None else Known(function, None, costs.graph)
 

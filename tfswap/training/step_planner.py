@@ -177,17 +177,21 @@ class StepPlanner:
             graph: Its graph.
 
         Returns:
-            The plan; None: it seems to fit.
+            The plan; None: it seems to fit. Where the budget seems too small for any, that for the
+            least one: with it, lazy swaps have less to do than without.
 
         Raises:
-            BudgetTooSmall, FarMemoryTooSmall: As `plan`.
+            FarMemoryTooSmall: As `plan`.
         """
         self._graph, self.fingerprint = graph, profile.fingerprint
         budget_bytes = self._devices.budget_bytes
         if profile.unswapped_peak_bytes <= _FORETOLD_TO_FIT * budget_bytes:
             return None
         budget_bytes = int((1 - _FORETOLD_SPARE) * budget_bytes)
-        return self._planned(budget_bytes, _FORETOLD_POLICY, profile).function
+        try:
+            return self._planned(budget_bytes, _FORETOLD_POLICY, profile).function
+        except BudgetTooSmall as short:
+            return self._planned(short.suggestion_bytes, _FORETOLD_POLICY, profile).function
 
     def _least_bytes(self) -> int:
         """What the step can run in, with sections if their number is not given."""
