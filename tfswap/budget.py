@@ -28,11 +28,18 @@ _UNITS = {
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)},
 }
 _UNIT_BYTES = {unit.lower(): factor for unit, factor in _UNITS.items()}
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:e\+?\d+)?|\.\d+)\s*([a-z%/]*)\s*", re.IGNORECASE)
+# Of few digits: ten to some power takes as much memory and time to write down.
+_NUMBER = re.compile(
+    r"\s*([0-9]{1,30}(?:\.[0-9]{0,30})?(?:e\+?[0-9]{1,2})?|\.[0-9]{1,30})\s*([a-z%/]*)\s*",
+    re.IGNORECASE,
+)
 _DEVICE = re.compile(r"[CG]PU:\d+")
 
 # What version 1 of cgroups reports for "no limit" is a huge number, rounded to pages.
 _NO_LIMIT_BYTES = 1 << 60
+
+# More than there is anywhere. The library counts in 64 bits.
+_MOST_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,13 @@ def parse_bytes(amount: Budget) -> int:
             raise _not_bytes(amount) from None
     if size_bytes <= 0:
         raise ValueError(f"an amount of memory must be above 0 bytes; {amount!r} is not")
+    if size_bytes > _MOST_BYTES:
+        raise ValueError(f"an amount of memory is at most 2^60 bytes; {_shown(amount)} is more")
     return size_bytes
+
+
+def _shown(amount: object) -> str:
+    return repr(amount)[:100] if isinstance(amount, str) else "a huge number"
 
 
 def parse_limit(amount: int | str) -> int:
@@ -263,7 +276,7 @@ def parse_bandwidth(bandwidth: str | float | None) -> float | None:
     elif not isinstance(bandwidth, bool):
         try:
             bytes_per_s = float(bandwidth)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             bytes_per_s = None
     if bytes_per_s is None or not 0 < bytes_per_s < float("inf"):
         raise ValueError(

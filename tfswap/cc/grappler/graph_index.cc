@@ -493,7 +493,8 @@ bool GraphIndex::AliveWith(int a, int b) const {
 
 DataType GraphIndex::OutputType(TensorId tensor) const {
   const auto& types = types_[tensor.node];
-  return tensor.port < static_cast<int>(types.size()) ? types[tensor.port] : tensorflow::DT_INVALID;
+  const bool is_there = tensor.port >= 0 && tensor.port < static_cast<int>(types.size());
+  return is_there ? types[tensor.port] : tensorflow::DT_INVALID;
 }
 
 bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
@@ -526,6 +527,11 @@ bool GraphIndex::IsActivation(TensorId tensor) const {
 
 bool GraphIndex::IsOrderable(int n) const {
   return IsManaged(n) && !IsRacing(n) && !MayFuse(n) && IsRewirable(n);
+}
+
+bool GraphIndex::MayWait(int n) const {
+  const bool of_variables = depth(n) == 0 && !inputs_[n].empty();
+  return !IsRacing(n) && IsRewirable(n) && (!MayFuse(n) || of_variables);
 }
 
 std::string InputName(const std::string& node, int port) {

@@ -86,6 +86,10 @@ class GraphIndex {
   // May this op be made to start behind any other one? More may than are gateable: nothing but time
   // is asked of it.
   bool IsOrderable(int n) const;
+  // May a plan, which may come from anywhere, have this op wait? Not where a sum would be rounded
+  // otherwise: if it races, or oneDNN would no longer fuse it. What is computed from variables
+  // alone the pass itself has wait.
+  bool MayWait(int n) const;
   // Does output 0 share the buffer of input 0, always?
   bool IsAlias(int n) const;
   // Is it on a way that must stay as fast as others (accumulation_races.h)?
@@ -162,6 +166,9 @@ class GraphIndex {
   // edge says so once its back edges are left out. Empty for other nodes.
   const std::vector<int>& EntriesOf(int n) const;
 };
+
+// How many nodes may become of a graph under a plan, which may come from anywhere.
+inline size_t MostNodes(int given) { return 16 * static_cast<size_t>(given) + 1024; }
 
 // The graph as lines of tab-separated fields, for Python's planners:
 //   name  op  context  flags  plain  input...

@@ -55,7 +55,8 @@ Edges KeepUps(const GraphIndex& index) {
     if (!index.IsUpdate(n) || index.depth(n) == 0) continue;
     size_t depth = index.depth(n) + kSlack;
     while (depth < spine.size() && spine[depth] >= 0 && index.MayFuse(spine[depth])) ++depth;
-    if (depth >= spine.size() || spine[depth] < 0 || !index.AliveWith(n, spine[depth])) continue;
+    if (depth >= spine.size() || spine[depth] < 0) continue;
+    if (!index.MayWait(spine[depth]) || !index.AliveWith(n, spine[depth])) continue;
     edges.emplace_back(index.node(n).name(), index.node(spine[depth]).name());
   }
   return edges;
