@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -88,22 +89,28 @@ def parse_bytes(amount: Budget) -> int:
             raise _not_bytes(amount) from None
     if size_bytes <= 0:
         raise ValueError(f"an amount of memory must be above 0 bytes; {amount!r} is not")
-    if size_bytes > _MOST_BYTES:
-        raise ValueError(f"an amount of memory is at most 2^60 bytes; {_shown(amount)} is more")
     return size_bytes
 
 
-def _shown(amount: object) -> str:
-    return repr(amount)[:100] if isinstance(amount, str) else "a huge number"
+def parse_amount(amount: Budget) -> int:
+    """As `parse_bytes`, for what the library counts: in 64 bits.
+
+    Raises:
+        ValueError: Not such an amount, or more than 2^60 bytes.
+    """
+    size_bytes = parse_bytes(amount)
+    if size_bytes > _MOST_BYTES:
+        raise ValueError(f"{reprlib.repr(amount)} is more memory than there is anywhere: 2^60 bytes")
+    return size_bytes
 
 
 def parse_limit(amount: int | str) -> int:
-    """As `parse_bytes`, and 0.
+    """As `parse_amount`, and 0.
 
     Raises:
         ValueError: Not such an amount, or below zero.
     """
-    return 0 if amount == 0 and not isinstance(amount, bool) else parse_bytes(amount)
+    return 0 if amount == 0 and not isinstance(amount, bool) else parse_amount(amount)
 
 
 def _not_bytes(amount: object) -> ValueError:
@@ -142,7 +149,7 @@ def check(amount: Budget, name: str) -> None:
     """
     try:
         if not is_auto(amount) and _part(amount) is None:
-            parse_bytes(amount)
+            parse_amount(amount)
     except ValueError as error:
         raise ValueError(f"{name}: {error}. {_ALLOWED_TOO}") from None
 

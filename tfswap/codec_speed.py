@@ -36,6 +36,7 @@ _RANDOM, _GUIDED = 4, 6
 _VERSION = 3
 # Of a file, and of what a codec takes for a byte or to begin.
 _MOST_BYTES, _MOST_NS = 1 << 20, 1e12
+_MOST_THREADS = 1024
 
 
 def codec_speeds(names: Iterable[str] | None = None) -> tuple[CodecSpeed, ...]:
@@ -163,7 +164,7 @@ def speed_of(data: Any) -> CodecSpeed | None:
         return None
     times = [*dataclasses.astuple(out), *dataclasses.astuple(back)]
     can_be = all(0 <= ns <= _MOST_NS for ns in times) and 0 <= part <= 1
-    if not can_be or not 0 <= threads <= cores() or name not in (*codecs.NAMES, "ans"):
+    if not can_be or not 0 <= threads <= _MOST_THREADS or name not in (*codecs.NAMES, "ans"):
         return None
     return CodecSpeed(name, threads, out, back, part)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import reprlib
 from dataclasses import dataclass, field
 
 from tfswap import private_files
@@ -281,7 +282,7 @@ class SwapPlan:
         version = data.get("version")
         if type(version) is not int or version != VERSION:
             raise ValueError(
-                f"the plan has version {str(version)[:100]!r}, this tfswap reads version "
+                f"the plan has version {reprlib.repr(version)}, this tfswap reads version "
                 f"{VERSION}: make the plan again with this tfswap"
             )
         try:

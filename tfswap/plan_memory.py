@@ -99,6 +99,8 @@ class PlanMemory:
         path = self._profile_path(fingerprint)
         try:
             profile = load_profile(path)
+            if not private_files.is_own_file(path):
+                raise ValueError("it is a link, or somebody else's")
             os.utime(path)
         except FileNotFoundError:
             return None

@@ -24,6 +24,8 @@ from tfswap.slots import Slot
 
 _CALL, _STATEFUL = "PartitionedCall", "Stateful"
 _MOST_DIGITS = 9
+# Behind a copy's port: which swap of a variable, and which of its returns.
+_MOST_NUMBERS = 2
 
 
 def renamed(function: FunctionPlan, fingerprint: str, nodes: Iterable[str]) -> FunctionPlan | None:
@@ -132,9 +134,9 @@ class _Renaming:
             return False
 
     def _copy(self, rest: str) -> str:
-        """What a copy is called after: its tensor's node, "_", its port, and maybe a number."""
+        """What a copy is called after: its tensor's node, "_", its port, and maybe numbers."""
         parts = rest.split("/")
-        for end in range(len(parts), 0, -1):
+        for end in range(len(parts), max(len(parts) - _MOST_NUMBERS - 1, 0), -1):
             node, _, port = "/".join(parts[:end]).rpartition("_")
             if port.isdecimal() and self._knows(node):
                 return "/".join([f"{self._of_graph(node)}_{port}", *parts[end:]])

@@ -32,6 +32,15 @@ def is_private_folder(folder: Path) -> bool:
     )
 
 
+def is_own_file(path: Path) -> bool:
+    """Whether it is a plain file of this user's, and no link."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+
+
 def make_private_folder(folder: Path) -> bool:
     """Makes a folder, and those above it, for this user alone; whether it is one.
 

@@ -98,8 +98,8 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "plan": lambda plan: SwapPlan.load(plan) if isinstance(plan, (str, os.PathLike)) else plan,
     "link_bandwidth": budgets.parse_bandwidth,
     "workspace_limit": budgets.parse_limit,
-    "spill_limit": budgets.parse_bytes,
-    "plan_cache_limit": budgets.parse_bytes,
+    "spill_limit": budgets.parse_amount,
+    "plan_cache_limit": budgets.parse_amount,
     "share": Share.parse,
 }
 
