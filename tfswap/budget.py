@@ -100,7 +100,9 @@ def parse_amount(amount: Budget) -> int:
     """
     size_bytes = parse_bytes(amount)
     if size_bytes > _MOST_BYTES:
-        raise ValueError(f"{reprlib.repr(amount)} is more memory than there is anywhere: 2^60 bytes")
+        raise ValueError(
+            f"{reprlib.repr(amount)} is more memory than there is anywhere: 2^60 bytes"
+        )
     return size_bytes
 
 

@@ -149,9 +149,7 @@ def _put_into_calls(model: Path, plan: SwapPlan) -> None:
             config.ParseFromString(node.attr["config_proto"].s)
             with_plan(config, SwapPlan(plan.functions, unmatched="bootstrap"))
             node.attr["config_proto"].s = config.SerializeToString(deterministic=True)
-    partial = model.with_name(model.name + ".partial")
-    partial.write_bytes(saved.SerializeToString(deterministic=True))
-    os.replace(partial, model)
+    private_files.write_bytes(model, saved.SerializeToString(deterministic=True))
 
 
 def install() -> None:

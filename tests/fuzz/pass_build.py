@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +21,7 @@ WATCHED = (
     "grappler/activations.cc",
     "grappler/bootstrap.cc",
     "grappler/graph_index.cc",
+    "grappler/meetings.cc",
     "grappler/recomputes.cc",
     "grappler/rewriter.cc",
     "grappler/swap_spec.cc",
@@ -73,15 +75,16 @@ def build() -> Path:
         if "std=" not in flag
     ]
     common = ["g++", "-std=c++17", "-Wall", *_CHECKED, *headers, f"-I{CC}", f"-I{HERE / 'cc'}"]
-    objects = []
-    for name in WATCHED:
-        objects.append(_compiled(CC / name, [*common, "-fsanitize-coverage=trace-pc"]))
-    objects += [_compiled(HERE / "cc" / name, common) for name in _FUZZER]
-    made = FOLDER / "fuzz_plans"
+    watched = [*common, "-fsanitize-coverage=trace-pc"]
+    with ThreadPoolExecutor(setup.build_jobs()) as pool:
+        made = [pool.submit(_compiled, CC / name, watched) for name in WATCHED]
+        made += [pool.submit(_compiled, HERE / "cc" / name, common) for name in _FUZZER]
+        objects = [each.result() for each in made]
+    program = FOLDER / "fuzz_plans"
     rest = map(str, _objects_of_library())
-    command = ["g++", *_CHECKED, *map(str, objects), *rest, "-o", str(made), "-pthread", "-ldl"]
+    command = ["g++", *_CHECKED, *map(str, objects), *rest, "-o", str(program), "-pthread", "-ldl"]
     subprocess.run([*command, *tensorflow.libraries], check=True)
-    return made
+    return program
 
 
 def _objects_of_library() -> list[Path]:

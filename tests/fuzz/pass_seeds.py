@@ -16,6 +16,8 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 GRAPH = CORPUS / "graph.pb"
 PLANS = CORPUS / "pass"
 
+LAYOUT = "layouta\t0\t0\t0\t4096\na\t0\t1\t-2\t64\n#\na\t0\t0\t1024\t2048\nb\t2\t3\t0\t9\n"
+
 v1 = tf.compat.v1
 
 
@@ -69,13 +71,15 @@ def main() -> None:
         "file": plan({"swaps": [swap("b:0", [], "", tier="file", threads=2)], "reserve": True}),
         "lossy": plan({"swaps": [swap("a:0", ["b"], "", codec="bfp", rate_percent=50)]}),
         "variable": plan({"swaps": [swap("w:0", [], "", after=["conv"], returns_in_step=True)]}),
-        "again": plan({"recomputes": [{**again, "trigger": late, "tensor": "a:0", "nodes": ["a"]}]}),
+        "again": plan(
+            {"recomputes": [{**again, "trigger": late, "tensor": "a:0", "nodes": ["a"]}]}
+        ),
         "cycle": plan({"order": [["c", "a"], ["a", "c"], ["a", "a"], ["loss", "x"]]}),
         "control": plan({"swaps": [swap("^a", ["b"], "")]}),
         "port": plan({"swaps": [swap("a:4294967295", ["b"], "")]}),
         "sections": plan({}, sections=4, batch=8, chooses=True, min_bytes=0, stream_weights=True),
         "nothing": '{"version": 1, "functions": []}',
-        "layout": "layouta\t0\t0\t0\t4096\na\t0\t1\t-2\t64\n#\na\t0\t0\t1024\t2048\nb\t2\t3\t0\t9\n",
+        "layout": LAYOUT,
     }
     for name, text in seeds.items():
         (PLANS / name).write_text(text)

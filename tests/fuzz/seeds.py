@@ -105,7 +105,9 @@ def main() -> None:
     few = dict(list(machines["machines"].items())[:2])
     (CORPUS / "profile").mkdir(parents=True, exist_ok=True)
     trace = job_trace(training_step(blocks=1), _LINK).to_bytes()
-    step = [f"{kind} 0x{at:x} 64 {10**18 + 9 * at}" for at in range(8) for kind in ("Malloc", "Read")]
+    step = [
+        f"{kind} 0x{at:x} 64 {10**18 + 9 * at}" for at in range(8) for kind in ("Malloc", "Read")
+    ]
     hello = encode(
         "hello",
         version=1,

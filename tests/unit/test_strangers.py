@@ -220,7 +220,10 @@ def changed_profile(path: Path, change: Callable[[Arrays], object]) -> Path:
         (lambda a: a.update(scalars=np.array([0])), "not enough values"),
         (lambda a: a.update(op_names=np.full(600_000, 10, np.uint8)), "more lines or names"),
         (lambda a: a.update(op_types=np.frombuffer(b"one\n", np.uint8)), "op_types has 1 entries"),
-        (lambda a: a.update(graph=np.frombuffer(b"f\n" + b"9" * 40, np.uint8)), "without its graph"),
+        (
+            lambda a: a.update(graph=np.frombuffer(b"f\n" + b"9" * 40, np.uint8)),
+            "without its graph",
+        ),
         (lambda a: a.update(tensors=np.zeros(0, np.uint8)), "differ in length"),
         (lambda a: a.update(buffer_free_ns=a["buffer_free_ns"] * 0 - 2**62), "is freed at|lives"),
         (lambda a: a.update(op_gateable=a["op_gateable"].astype("V1")), r"has type \|V1, not"),

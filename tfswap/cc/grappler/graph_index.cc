@@ -217,16 +217,28 @@ absl::Status GraphIndex::CheckTwins() const {
   if (std::all_of(twin_.begin(), twin_.end(), [](int twin) { return twin < 0; })) {
     return absl::OkStatus();
   }
-  return TopologicalOrder(/*twins=*/true).status();
+  std::vector<int> merged(size());
+  for (int n = 0; n < size(); ++n) merged[n] = twin_[n] >= 0 ? std::min(n, twin_[n]) : n;
+  return TopologicalOrder(&merged, /*as_one=*/true).status();
 }
 
-absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(bool twins) const {
+absl::Status GraphIndex::CheckMeetings(const std::vector<int>& meetings) const {
+  const absl::Status status = TopologicalOrder(&meetings).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ops of several devices that wait for one another would never end: ", status.message()));
+}
+
+absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(const std::vector<int>* merged,
+                                                              bool as_one) const {
   std::vector<int> pending(size(), 0);
   std::vector<std::vector<int>> successors(size());
-  // The first of two stands for both.
-  auto stand_in = [&](int n) { return twins && twin_[n] >= 0 ? std::min(n, twin_[n]) : n; };
+  // The first of several stands for all of them.
+  auto stand_in = [&](int n) {
+    return merged != nullptr && n < static_cast<int>(merged->size()) ? (*merged)[n] : n;
+  };
   auto add = [&](int from, int to) {
-    if (IsBackEdge(node(from), node(to)) || (twins && stand_in(from) == stand_in(to))) return;
+    if (IsBackEdge(node(from), node(to)) || (as_one && stand_in(from) == stand_in(to))) return;
     successors[stand_in(from)].push_back(stand_in(to));
     ++pending[stand_in(to)];
   };

@@ -100,6 +100,9 @@ class GraphIndex {
   int Twin(int n) const { return twin_[n]; }
   // Whether there is still no cycle once that is done: nothing may lie between the two.
   absl::Status CheckTwins() const;
+  // Whether none of the ops that meet (meetings.h) waits for another one: each meeting is as one
+  // node. What is behind the list's end meets nobody.
+  absl::Status CheckMeetings(const std::vector<int>& meetings) const;
   // May oneDNN's layout pass make one op of this one and a neighbour? With a control edge into it,
   // it would not.
   bool MayFuse(int n) const { return may_fuse_[n]; }
@@ -153,8 +156,10 @@ class GraphIndex {
   std::vector<std::vector<int>> guards_;  // by context
 
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
-  // With `twins`, each two are one node.
-  absl::StatusOr<std::vector<int>> TopologicalOrder(bool twins = false) const;
+  // With `merged`, by node the one that stands for it; `as_one`: edges between nodes for which the
+  // same one stands are none.
+  absl::StatusOr<std::vector<int>> TopologicalOrder(const std::vector<int>* merged = nullptr,
+                                                    bool as_one = false) const;
   void MeasureDepth(const std::vector<int>& order);
   void FindDevices();
   void FindFusions();

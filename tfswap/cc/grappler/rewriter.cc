@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "codecs/codec.h"
+#include "grappler/meetings.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/graph/tensor_id.h"
 
@@ -396,6 +397,11 @@ absl::StatusOr<GraphDef> Rewrite(const GraphDef& graph, const GraphIndex& index,
   absl::StatusOr<GraphIndex> check = GraphIndex::Build(result, functions);
   if (!check.ok()) return check.status();
   if (absl::Status status = check->CheckTwins(); !status.ok()) return status;
+  // Where they already meet in another order than it seems, nothing is known of them.
+  const std::vector<int> meetings = Meetings(index);
+  if (index.CheckMeetings(meetings).ok()) {
+    if (absl::Status status = check->CheckMeetings(meetings); !status.ok()) return status;
+  }
   return result;
 }
 
