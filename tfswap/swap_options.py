@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,13 +56,16 @@ class SwapOptions:
     plan_cache_limit: int = plan_memory.LIMIT_BYTES
 
     def __post_init__(self) -> None:
-        if self.policy != "auto" and self.policy not in POLICIES:
+        if not isinstance(self.policy, str) or self.policy not in ("auto", *POLICIES):
             allowed = ", ".join(repr(name) for name in ("auto", *POLICIES))
             raise ValueError(f"unknown policy {self.policy!r}: allowed are {allowed}")
         if self.verbose not in _VERBOSE:
             raise ValueError(f"verbose is {self.verbose!r}; allowed: 'auto', 0, 1")
-        if not 0 <= self.planning_time_s < float("inf"):
-            raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 s or more")
+        if self.plan is not None and not isinstance(self.plan, SwapPlan):
+            raise ValueError(f"plan is {self.plan!r}; it must be a SwapPlan, or a saved one's path")
+        seconds = self.planning_time_s
+        if not isinstance(seconds, numbers.Real) or not 0 <= seconds < float("inf"):
+            raise ValueError(f"planning_time_s is {seconds!r}; it must be 0 s or more")
         if not _is_number_of_sections(self.sections):
             raise ValueError(
                 f"sections is {self.sections!r}; it must be a number of them, 'auto', or None"

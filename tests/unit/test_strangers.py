@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import itertools
 import json
@@ -26,6 +27,7 @@ from tfswap.jobs.messages import FROM_JOBS, BadMessage, parse
 from tfswap.plan import FunctionPlan, SwapPlan, TensorSwap
 from tfswap.plan_memory import PlanMemory
 from tfswap.portable_plan import renamed
+from tfswap.swap_options import NAMES, parse_options
 from tfswap.traces import dataflow_text
 from tfswap.traces.singa import read_singa
 from tfswap.traces.timeline_file import load_profile
@@ -437,3 +439,15 @@ def test_remembered_plans_are_of_plain_files(tmp_path: Path) -> None:
 def test_json_says_what_it_is_of() -> None:
     with pytest.raises(ValueError, match="the answer is not JSON"):
         parse_json("{", "the answer")
+
+
+odd = values | st.sampled_from([b"", object(), float("nan"), 10**400, range(3), {"CPU:0": None}])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from([*NAMES, "surprise"]), odd, max_size=2))
+def test_any_options_are_taken_or_refused(given: dict[str, object]) -> None:
+    if isinstance(given.get("plan"), str):
+        del given["plan"]  # the path of a file
+    with contextlib.suppress(ValueError):
+        parse_options(**given)
