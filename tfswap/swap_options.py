@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,9 +62,8 @@ class SwapOptions:
             raise ValueError(f"verbose is {self.verbose!r}; allowed: 'auto', 0, 1")
         if self.plan is not None and not isinstance(self.plan, SwapPlan):
             raise ValueError(f"plan is {self.plan!r}; it must be a SwapPlan, or a saved one's path")
-        seconds = self.planning_time_s
-        if not isinstance(seconds, numbers.Real) or not 0 <= seconds < float("inf"):
-            raise ValueError(f"planning_time_s is {seconds!r}; it must be 0 s or more")
+        if not _is_duration(self.planning_time_s):
+            raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 s or more")
         if not _is_number_of_sections(self.sections):
             raise ValueError(
                 f"sections is {self.sections!r}; it must be a number of them, 'auto', or None"
@@ -89,6 +87,13 @@ class SwapOptions:
         """Whether steps may work on sections of the batch."""
         given = 1 if self.plan is None or not self.plan.functions else self.plan.sections
         return self.sections not in (None, 1) or given != 1
+
+
+def _is_duration(seconds: float) -> bool:
+    try:
+        return 0 <= seconds < float("inf")
+    except TypeError:
+        return False
 
 
 def _is_number_of_sections(sections: object) -> bool:
