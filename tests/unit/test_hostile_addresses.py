@@ -1,4 +1,4 @@
-"""Planned addresses from strangers, in a program with sanitizers: two that live never share a byte."""
+"""Planned addresses from strangers, with sanitizers: two that live never share a byte."""
 
 from __future__ import annotations
 
