@@ -84,6 +84,13 @@ def changed(value: Any, dice: random.Random, times: int = 1) -> Any:
         if not path:
             continue
         holder, key = at(value, path[:-1]), path[-1]
+        if type(holder[key]) is int and dice.random() < 0.7:
+            others = (
+                [each for each in holder if type(each) is int] if isinstance(holder, list) else []
+            )
+            near = (holder[key] - 1, holder[key] + 1, 2 * holder[key], -holder[key], *others)
+            holder[key] = dice.choice(near)
+            continue
         what = dice.randrange(8)
         if what == 0:
             del holder[key]

@@ -125,6 +125,7 @@ def main() -> None:
     seeds: dict[str, list[bytes]] = {
         "plan": [text.encode(), SwapPlan().to_json().encode()],
         "profile": [stored(profile())],
+        "step": [_arrays()],
         "trace_of_job": [trace, _unpacked(trace)],
         "message": [hello, share, encode("ack", serial=1, in_use_bytes=5)],
         "lease": [json.dumps(asdict(record)).encode()],
@@ -146,6 +147,16 @@ def _unpacked(trace: bytes) -> bytes:
     import zlib
 
     return zlib.decompress(trace[len(MAGIC) :])
+
+
+def _arrays() -> bytes:
+    """As JSON: texts as texts, numbers as lists."""
+    with np.load(CORPUS / "profile" / "good") as archive:
+        arrays = {
+            name: array.tobytes().decode() if array.dtype == np.uint8 else array.tolist()
+            for name, array in archive.items()
+        }
+    return json.dumps(arrays).encode()
 
 
 def _recording() -> bytes:

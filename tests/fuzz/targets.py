@@ -12,7 +12,10 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 from tfswap import options, saved_model
 from tfswap.codec_speed import remembered, speed_of
@@ -23,13 +26,16 @@ from tfswap.jobs.messages import FROM_BROKERS, FROM_JOBS, parse
 from tfswap.machines import load_machines
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.plan_memory import PlanMemory
+from tfswap.planning import plan_function
 from tfswap.portable_plan import renamed
 from tfswap.slots import slots_to_text
 from tfswap.timeline import peak_load
 from tfswap.trace import StepTrace
+from tfswap.traces import array_file, timeline_file
 from tfswap.traces.events import find_step, timeline_of
 from tfswap.traces.singa import read_singa
 from tfswap.traces.timeline_file import load_profile, load_timeline
+from tfswap.untrusted_json import parse_json
 
 GRAPH = "0123456789abcdef"
 """Of remembered plans."""
@@ -83,6 +89,32 @@ def profile(data: bytes) -> None:
     finally:
         zipfile.ZipExtFile._update_crc = update  # type: ignore[attr-defined]
     assert peak_load(timeline) >= 0
+
+
+def step(data: bytes) -> None:
+    """A profile as JSON, array by array: what is taken is planned."""
+    arrays = parse_json(data, "a profile")
+    if not isinstance(arrays, dict):
+        raise ValueError("no arrays")
+    types = {**timeline_file._ARRAYS, **timeline_file._OPTIONAL}
+    made = {}
+    for name, value in arrays.items():
+        if name not in types:
+            continue
+        if types[name] is np.uint8:
+            value = list(f"{value}".encode("utf-8", "replace"))
+        try:
+            made[name] = np.array(value, dtype=types[name])
+        except (OverflowError, TypeError) as error:
+            raise ValueError(f"no array: {error}") from error
+    path = _folder / "step"
+    array_file.write_arrays(made, path)
+    profile = load_profile(path)
+    machine = job_trace.Machine("link", 2e9, 3e9)
+    budget_bytes = 3 * peak_load(profile.timeline) // 4 + 1
+    for policy in ("auto", "greedy", "capuchin", "autoswap:aoa", "vdnn_all", "tensile"):
+        with suppress(ValueError):  # no plan fits
+            plan_function(profile, policy, machine, budget_bytes, 0)
 
 
 def trace_of_job(data: bytes) -> None:
@@ -165,11 +197,12 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "profile": profile,
     "recording": recording,
     "remembered_plan": remembered_plan,
+    "step": step,
     "trace_of_job": trace_of_job,
 }
 """By the name of the folder of their corpus."""
 
-JSON = ("asset", "codec_times", "lease", "machines", "message", "plan", "remembered_plan")
+JSON = ("asset", "codec_times", "lease", "machines", "message", "plan", "remembered_plan", "step")
 """Those whose input is JSON."""
 
 

@@ -33,7 +33,7 @@ from tfswap.traces.singa import read_singa
 from tfswap.traces.timeline_file import load_profile
 from tfswap.untrusted_json import MOST_BYTES, MOST_VALUES, parse_json
 
-MUTANTS = 300
+MUTANTS = 200
 every_target = pytest.mark.parametrize("name", sorted(targets.TARGETS))
 
 
