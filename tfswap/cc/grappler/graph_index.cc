@@ -543,7 +543,7 @@ bool GraphIndex::IsOrderable(int n) const {
 
 bool GraphIndex::MayWait(int n) const {
   const bool of_variables = depth(n) == 0 && !inputs_[n].empty();
-  return !IsRacing(n) && IsRewirable(n) && (!MayFuse(n) || of_variables);
+  return !IsRacing(n) && (!MayFuse(n) || of_variables);
 }
 
 std::string InputName(const std::string& node, int port) {
