@@ -204,7 +204,7 @@ def of_graph(graph: StepGraph, op: str) -> str:
 def test_outputs_that_are_not_there_are_refused(lib, step, graph, tensor):
     """The number behind the colon may become one below 0."""
     name, nodes = graph
-    node = of_graph(nodes, "Relu")
+    node = of_graph(nodes, "MaxPool")
     plan = SwapPlan((FunctionPlan(name, (TensorSwap(tensor.format(node), 1, (), ()),)),))
     serial = newest(lib)
     run_under(step, plan.to_json().encode())
