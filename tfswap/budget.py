@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,11 +29,18 @@ _UNITS = {
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)},
 }
 _UNIT_BYTES = {unit.lower(): factor for unit, factor in _UNITS.items()}
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:e\+?\d+)?|\.\d+)\s*([a-z%/]*)\s*", re.IGNORECASE)
+# Of few digits: ten to some power takes as much memory and time to write down.
+_NUMBER = re.compile(
+    r"\s*([0-9]{1,30}(?:\.[0-9]{0,30})?(?:e\+?[0-9]{1,2})?|\.[0-9]{1,30})\s*([a-z%/]*)\s*",
+    re.IGNORECASE,
+)
 _DEVICE = re.compile(r"[CG]PU:\d+")
 
 # What version 1 of cgroups reports for "no limit" is a huge number, rounded to pages.
 _NO_LIMIT_BYTES = 1 << 60
+
+# More than there is anywhere. The library counts in 64 bits.
+_MOST_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -84,13 +92,27 @@ def parse_bytes(amount: Budget) -> int:
     return size_bytes
 
 
+def parse_amount(amount: Budget) -> int:
+    """As `parse_bytes`, for what the library counts: in 64 bits.
+
+    Raises:
+        ValueError: Not such an amount, or more than 2^60 bytes.
+    """
+    size_bytes = parse_bytes(amount)
+    if size_bytes > _MOST_BYTES:
+        raise ValueError(
+            f"{reprlib.repr(amount)} is more memory than there is anywhere: 2^60 bytes"
+        )
+    return size_bytes
+
+
 def parse_limit(amount: int | str) -> int:
-    """As `parse_bytes`, and 0.
+    """As `parse_amount`, and 0.
 
     Raises:
         ValueError: Not such an amount, or below zero.
     """
-    return 0 if amount == 0 and not isinstance(amount, bool) else parse_bytes(amount)
+    return 0 if amount == 0 and not isinstance(amount, bool) else parse_amount(amount)
 
 
 def _not_bytes(amount: object) -> ValueError:
@@ -129,7 +151,7 @@ def check(amount: Budget, name: str) -> None:
     """
     try:
         if not is_auto(amount) and _part(amount) is None:
-            parse_bytes(amount)
+            parse_amount(amount)
     except ValueError as error:
         raise ValueError(f"{name}: {error}. {_ALLOWED_TOO}") from None
 
@@ -263,7 +285,7 @@ def parse_bandwidth(bandwidth: str | float | None) -> float | None:
     elif not isinstance(bandwidth, bool):
         try:
             bytes_per_s = float(bandwidth)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             bytes_per_s = None
     if bytes_per_s is None or not 0 < bytes_per_s < float("inf"):
         raise ValueError(

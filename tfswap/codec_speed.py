@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap import _core, codecs
+from tfswap import _core, codecs, private_files
 from tfswap.far_tier import CodecSpeed, CodecTime
 from tfswap.launch_search import search
 from tfswap.machine import cores, processor
+from tfswap.untrusted_json import parse_json
 from tfswap.user_cache import user_cache
 
 # CSWAP trains its regression on 20 to 80 % of zeros.
@@ -33,6 +34,9 @@ _REPEATS = 3
 _SEARCHED_ZEROS, _GOOD_ENOUGH = 0.5, 1.05
 _RANDOM, _GUIDED = 4, 6
 _VERSION = 3
+# Of a file, and of what a codec takes for a byte or to begin.
+_MOST_BYTES, _MOST_NS = 1 << 20, 1e12
+_MOST_THREADS = 1024
 
 
 def codec_speeds(names: Iterable[str] | None = None) -> tuple[CodecSpeed, ...]:
@@ -155,9 +159,14 @@ def speed_of(data: Any) -> CodecSpeed | None:
     try:
         out, back = (CodecTime(*(float(data[way][i]) for i in range(3))) for way in ("out", "in"))
         part = float(data.get("device_part", 0.0))
-        return CodecSpeed(str(data["name"]), int(data["threads"]), out, back, part)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        name, threads = str(data["name"]), int(data["threads"])
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
         return None
+    times = [*dataclasses.astuple(out), *dataclasses.astuple(back)]
+    can_be = all(0 <= ns <= _MOST_NS for ns in times) and 0 <= part <= 1
+    if not can_be or not 0 <= threads <= _MOST_THREADS or name not in (*codecs.NAMES, "ans"):
+        return None
+    return CodecSpeed(name, threads, out, back, part)
 
 
 def data_of(speed: CodecSpeed) -> dict[str, Any]:
@@ -174,7 +183,9 @@ def data_of(speed: CodecSpeed) -> dict[str, Any]:
 def remembered(path: Path) -> Any:
     """What an earlier process wrote; None for what is not there or not like that."""
     try:
-        return json.loads(path.read_text())
+        if not private_files.is_private_folder(path.parent):
+            return None
+        return parse_json(private_files.read_own_bytes(path, _MOST_BYTES), "it")
     except (OSError, ValueError):
         return None
 
@@ -182,9 +193,7 @@ def remembered(path: Path) -> Any:
 def remember(path: Path, data: Any) -> None:
     """Writes it for the next process; without a place to write to, that one measures again."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(data))
-        os.replace(partial, path)
+        if private_files.make_private_folder(path.parent):
+            private_files.write_bytes(path, json.dumps(data).encode(), private_files.PRIVATE)
     except OSError:
         return

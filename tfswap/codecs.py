@@ -78,6 +78,8 @@ def check(codec: str | None, lossy: bool = False) -> str | None:
         raise ValueError(
             "lossy=True and codec=None: without a codec nothing is encoded. Leave one of them out"
         )
+    if codec is not None and not isinstance(codec, str):
+        raise ValueError(f"codec is {codec!r}; it must be the name of one, or None")
     named = codec is not None and codec not in ("auto", "cswap")
     known = dict.fromkeys((*LOSSLESS, *nvcomp.NAMES, *(LOSSY if lossy else ())))
     if named and codec not in known:

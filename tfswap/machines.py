@@ -22,13 +22,14 @@ that convolutions reach (1.0); ``launch_ns`` (0).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tfswap import private_files
 from tfswap.machine import Device, Machine
+from tfswap.untrusted_json import MOST_BYTES, parse_json
 
 FORMAT = "tfswap machines 1"
 
@@ -83,10 +84,7 @@ def find_machine(name: str, path: str | os.PathLike[str] | None = None) -> Machi
 
 
 def _read(path: Path) -> dict[str, Machine]:
-    try:
-        content = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+    content = parse_json(private_files.read_bytes(path, MOST_BYTES), str(path))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f'{path} has no "format": "{FORMAT}"')
     machines = content.get("machines")
@@ -96,7 +94,7 @@ def _read(path: Path) -> dict[str, Machine]:
     for name, values in machines.items():
         try:
             read[name] = _machine(name, values)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise ValueError(f"{path}: machine {name!r}: {error}") from error
     return read
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import reprlib
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from tfswap.slots import Slot
+from tfswap import private_files
+from tfswap.slots import OUTSIDE, Slot
+from tfswap.untrusted_json import MOST_BYTES, Fields, parse_json
 
 VERSION = 1
 """Of the schema; a plan of another version is refused."""
@@ -51,6 +52,13 @@ TIERS = ("host", "compressed", "file")
 
 UNMATCHED = ("leave", "bootstrap")
 """What may happen to graphs without an entry."""
+
+MOST_SECTIONS = 4096
+"""Of a batch."""
+
+# More than any plan has; the pass has the same bounds (swap_spec.cc). Its numbers are doubles.
+_MOST_BYTES, _MOST = 1 << 50, 1 << 53
+_MOST_THREADS, _MOST_ORDINAL = 1024, 4095
 
 
 @dataclass(frozen=True)
@@ -253,31 +261,38 @@ class SwapPlan:
     def from_json(text: str) -> SwapPlan:
         """A plan from JSON text.
 
+        Args:
+            text: From anywhere: of at most `untrusted_json.MOST_BYTES` and `MOST_VALUES`.
+
         Raises:
-            ValueError: Not JSON, another version, missing or unknown fields.
+            ValueError: Not JSON, too large, another version, missing or unknown fields, or values
+                that no plan has.
         """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"the plan is not JSON: {error}") from error
+        return SwapPlan.from_data(parse_json(text, "the plan"))
+
+    @staticmethod
+    def from_data(data: object) -> SwapPlan:
+        """A plan from what `untrusted_json.parse_json` made of one.
+
+        Raises:
+            ValueError: As `from_json` does.
+        """
         if not isinstance(data, dict):
             raise ValueError("the plan is not a JSON object")
-        if data.get("version") != VERSION:
+        version = data.get("version")
+        if type(version) is not int or version != VERSION:
             raise ValueError(
-                f"the plan has version {data.get('version')!r}, this tfswap reads version "
+                f"the plan has version {reprlib.repr(version)}, this tfswap reads version "
                 f"{VERSION}: make the plan again with this tfswap"
             )
         try:
-            return SwapPlan(**{**data, "functions": tuple(map(_function, data["functions"]))})
-        except (TypeError, KeyError) as error:
+            return _plan(Fields(data, "the plan"))
+        except ValueError as error:
             raise ValueError(f"the plan does not follow the schema: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file, all of it or nothing."""
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        partial.write_text(self.to_json(indent=1) + "\n")
-        os.replace(partial, target)
+        private_files.write_bytes(path, (self.to_json(indent=1) + "\n").encode())
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> SwapPlan:
@@ -288,29 +303,112 @@ class SwapPlan:
             OSError: The file cannot be read.
         """
         try:
-            return SwapPlan.from_json(Path(path).read_text())
+            return SwapPlan.from_json(private_files.read_bytes(path, MOST_BYTES).decode())
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
 
 
-def _function(data: dict[str, Any]) -> FunctionPlan:
-    swaps = tuple(_swap(swap) for swap in data["swaps"])
-    order = tuple((before, after) for before, after in data["order"])
-    layouts = tuple(tuple(Slot(*slot) for slot in layout) for layout in data.get("layouts", ()))
-    recomputes = tuple(map(_recompute, data.get("recomputes", ())))
-    return FunctionPlan(
-        **{**data, "swaps": swaps, "order": order, "layouts": layouts, "recomputes": recomputes}
+def _plan(fields: Fields) -> SwapPlan:
+    budget_bytes = fields.any("budget_bytes", None)
+    plan = SwapPlan(
+        functions=fields.each("functions", _function),
+        budget_bytes=None if budget_bytes is None else _bytes(budget_bytes, "budget_bytes"),
+        policy=fields.name("policy", ""),
+        unmatched=fields.name("unmatched", "leave"),
+        min_bytes=fields.integer("min_bytes", 0, _MOST_BYTES, _LEAST_BYTES),
+        tensorflow=fields.name("tensorflow", ""),
+        sections=fields.integer("sections", 1, MOST_SECTIONS, 1),
+        batch=fields.integer("batch", 0, _MOST, 0),
+        chooses=fields.flag("chooses", False),
+        stream_weights=fields.flag("stream_weights", False),
+        version=fields.integer("version", VERSION, VERSION),
     )
+    fields.end()
+    return plan
 
 
-def _recompute(data: dict[str, Any]) -> Recompute:
-    nodes, consumers = tuple(data["nodes"]), tuple(data["consumers"])
-    return Recompute(**{**data, "nodes": nodes, "consumers": consumers})
+def _bytes(value: object, what: str) -> int:
+    return Fields({what: value}, "the plan").integer(what, 0, _MOST_BYTES)
 
 
-def _swap(data: dict[str, Any]) -> TensorSwap:
-    returns = tuple(
-        Return(**{**back, "consumers": tuple(back["consumers"])}) for back in data["returns"]
+def _function(data: object) -> FunctionPlan:
+    fields = Fields(data, "a graph's entry")
+    function = FunctionPlan(
+        fingerprint=fields.name("fingerprint"),
+        swaps=fields.each("swaps", _swap),
+        order=fields.pairs("order"),
+        reserve=fields.flag("reserve", False),
+        predicted_peak_bytes=fields.integer("predicted_peak_bytes", 0, _MOST_BYTES, 0),
+        predicted_step_ns=fields.integer("predicted_step_ns", 0, _MOST, 0),
+        unswapped_peak_bytes=fields.integer("unswapped_peak_bytes", 0, _MOST_BYTES, 0),
+        unswapped_step_ns=fields.integer("unswapped_step_ns", 0, _MOST, 0),
+        portable=fields.name("portable", ""),
+        layouts=fields.each("layouts", _layout, ()),
+        recomputes=fields.each("recomputes", _recompute, ()),
     )
-    after = tuple(data.get("after", ()))
-    return TensorSwap(**{**data, "gates": tuple(data["gates"]), "returns": returns, "after": after})
+    fields.end()
+    return function
+
+
+def _layout(data: object) -> tuple[Slot, ...]:
+    return Fields({"layouts": data}, "a graph's entry").each("layouts", _slot)
+
+
+def _slot(data: object) -> Slot:
+    if not isinstance(data, list) or len(data) != len(Slot._fields):
+        raise ValueError(f"a slot is not a list of {', '.join(Slot._fields)}")
+    fields = Fields(dict(zip(Slot._fields, data, strict=True)), "a slot")
+    slot = Slot(
+        op=fields.name("op"),
+        kind=fields.integer("kind", 0, 2),
+        ordinal=fields.integer("ordinal", 0, _MOST_ORDINAL),
+        offset_bytes=fields.integer("offset_bytes", OUTSIDE, _MOST_BYTES),
+        size_bytes=fields.integer("size_bytes", 1, _MOST_BYTES),
+    )
+    # The device reads slots as lines of fields with tabs between them.
+    if not slot.op or any(c in slot.op for c in "\t\n\0"):
+        raise ValueError(f"a slot is for {slot.op[:100]!r}, which is no op's name")
+    return slot
+
+
+def _recompute(data: object) -> Recompute:
+    fields = Fields(data, "a recompute")
+    recompute = Recompute(
+        tensor=fields.name("tensor"),
+        nodes=fields.names("nodes"),
+        trigger=fields.name("trigger"),
+        consumers=fields.names("consumers"),
+    )
+    fields.end()
+    return recompute
+
+
+def _return(data: object) -> Return:
+    fields = Fields(data, "a return")
+    back = Return(
+        trigger=fields.name("trigger"),
+        consumers=fields.names("consumers"),
+        next_use=fields.integer("next_use", -_MOST, _MOST, 0),
+    )
+    fields.end()
+    return back
+
+
+def _swap(data: object) -> TensorSwap:
+    fields = Fields(data, "a swap")
+    swap = TensorSwap(
+        tensor=fields.name("tensor"),
+        size_bytes=fields.integer("size_bytes", 0, _MOST_BYTES),
+        gates=fields.names("gates"),
+        returns=fields.each("returns", _return),
+        lazy=fields.flag("lazy", False),
+        tier=fields.name("tier", "host"),
+        codec=fields.name("codec", ""),
+        rate_percent=fields.integer("rate_percent", 1, 100, 100),
+        threads=fields.integer("threads", 0, _MOST_THREADS, 1),
+        device=fields.name("device", ""),
+        after=fields.names("after", ()),
+        returns_in_step=fields.flag("returns_in_step", False),
+    )
+    fields.end()
+    return swap

@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfswap import private_files
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.profile import Profile
 from tfswap.simulator import Link
 from tfswap.traces.timeline_file import load_profile, save_profile
+from tfswap.untrusted_json import MOST_BYTES, Fields, parse_json
 from tfswap.user_cache import user_cache
 
 FORMAT = "tfswap remembered plan 1"
@@ -40,7 +42,8 @@ _LEAST_BUDGET, _OTHER_LINK = 0.97, 0.3
 
 _NOWHERE = ("", "none")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_MOST_PLAN_BYTES = 64 << 20
+# As a number in a file's name, and as a speed in it.
+_MOST_DIGITS, _MOST_BYTES_PER_S = 19, 1e18
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class PlanMemory:
         path = self._profile_path(fingerprint)
         try:
             profile = load_profile(path)
+            if not private_files.is_own_file(path):
+                raise ValueError("it is a link, or somebody else's")
             os.utime(path)
         except FileNotFoundError:
             return None
@@ -118,8 +123,7 @@ class PlanMemory:
         Raises:
             OSError: It cannot be written, or the folder is not this user's alone.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self._may_be_used():
+        if not private_files.make_private_folder(self._folder):
             raise PermissionError(
                 f"{self._folder} belongs to another user or others may write to it, so no plans "
                 f"are remembered there: chmod 700 {self._folder}, or name another folder"
@@ -136,11 +140,9 @@ class PlanMemory:
         for at_bytes, path in self._plans(function.fingerprint):
             if _LEAST_BUDGET * budget_bytes <= at_bytes <= budget_bytes:
                 path.unlink(missing_ok=True)
-        partial = self._folder / f".{os.getpid()}.partial"
-        save_profile(profile, partial)
-        os.replace(partial, self._profile_path(function.fingerprint))
-        partial.write_text(text)
-        os.replace(partial, self._path(function.fingerprint, f"-{budget_bytes}.plan"))
+        save_profile(profile, self._profile_path(function.fingerprint), private_files.PRIVATE)
+        path = self._path(function.fingerprint, f"-{budget_bytes}.plan")
+        private_files.write_bytes(path, text.encode(), private_files.PRIVATE)
         self._trim()
 
     def forget(self, fingerprint: str) -> None:
@@ -160,19 +162,26 @@ class PlanMemory:
         """By budget, the largest first."""
         paths = self._folder.glob(f"{fingerprint}-{self._context}-*.plan")
         named = ((path.stem.rpartition("-")[2], path) for path in paths)
-        return sorted(((int(n), path) for n, path in named if n.isdecimal()), reverse=True)
+        numbered = (
+            (int(number), path)
+            for number, path in named
+            if number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+        )
+        return sorted(numbered, reverse=True)
 
     def _read(self, path: Path, fingerprint: str, link: Link) -> FunctionPlan | None:
         try:
-            if path.stat().st_size > _MOST_PLAN_BYTES:
-                raise ValueError("larger than any plan")
-            data = json.loads(path.read_text())
-            if not isinstance(data, dict) or data.get("format") != FORMAT:
+            text = private_files.read_own_bytes(path, MOST_BYTES)
+            fields = Fields(parse_json(text, "a remembered plan"), "a remembered plan")
+            if fields.name("format") != FORMAT:
                 raise ValueError("another format")
-            speeds = float(data["out_bytes_per_s"]), float(data["in_bytes_per_s"])
-            function = SwapPlan.from_json(json.dumps(data["plan"])).function(fingerprint)
+            speeds = [
+                fields.number(f"{way}_bytes_per_s", 0, _MOST_BYTES_PER_S) for way in ("out", "in")
+            ]
+            function = SwapPlan.from_data(fields.any("plan")).function(fingerprint)
+            fields.end()
             os.utime(path)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError):
             path.unlink(missing_ok=True)
             return None
         now = link.out_bytes_per_s, link.in_bytes_per_s
@@ -181,15 +190,7 @@ class PlanMemory:
 
     def _may_be_used(self) -> bool:
         """Whether the folder is there, and nobody else could have put anything into it."""
-        try:
-            found = os.lstat(self._folder)
-        except OSError:
-            return False
-        return (
-            stat.S_ISDIR(found.st_mode)
-            and found.st_uid == os.getuid()
-            and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        )
+        return private_files.is_private_folder(self._folder)
 
     def _trim(self) -> None:
         """Has the files that were not used longest go, down to the limit."""
@@ -199,7 +200,7 @@ class PlanMemory:
                 found = path.lstat()
             except FileNotFoundError:
                 continue  # another process has trimmed
-            if stat.S_ISREG(found.st_mode) and path.suffix in (".profile", ".plan"):
+            if stat.S_ISREG(found.st_mode) and path.suffix in (".profile", ".plan", ".partial"):
                 files.append((found.st_mtime_ns, found.st_size, path))
         total_bytes = sum(size_bytes for _, size_bytes, _ in files)
         for _, size_bytes, path in sorted(files):

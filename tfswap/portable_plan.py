@@ -7,11 +7,11 @@ of each graph by which fingerprint it can be known again (``PortableFingerprint`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from tfswap.plan import (
+    AGAIN,
     SWAP_IN_PREFIX,
     SWAP_OUT_PREFIX,
     FunctionPlan,
@@ -22,8 +22,10 @@ from tfswap.plan import (
 )
 from tfswap.slots import Slot
 
-_AGAIN = "/again/"
-_CALL = re.compile(r"(?:Stateful)?PartitionedCall[^/]*/")
+_CALL, _STATEFUL = "PartitionedCall", "Stateful"
+_MOST_DIGITS = 9
+# Behind a copy's port: which swap of a variable, and which of its returns.
+_MOST_NUMBERS = 2
 
 
 def renamed(function: FunctionPlan, fingerprint: str, nodes: Iterable[str]) -> FunctionPlan | None:
@@ -39,12 +41,22 @@ def renamed(function: FunctionPlan, fingerprint: str, nodes: Iterable[str]) -> F
     """
     names: dict[str, str] = {}
     for node in nodes:
-        plain = _CALL.sub("", node)
+        plain = _without_calls(node)
         names[plain] = "" if plain in names else node
     try:
         return _Renaming(names).function(function, fingerprint)
     except KeyError:
         return None
+
+
+def _without_calls(node: str) -> str:
+    """A name without "StatefulPartitionedCall/" and "PartitionedCall_1/" in it."""
+    *scopes, last = node.split("/")
+    kept = []
+    for scope in scopes:
+        before, call, _ = scope.partition(_CALL)
+        kept.append(before.removesuffix(_STATEFUL) if call else f"{scope}/")
+    return "".join([*kept, last])
 
 
 class _Renaming:
@@ -97,25 +109,39 @@ class _Renaming:
         for prefix in (SWAP_OUT_PREFIX, SWAP_IN_PREFIX):
             if name.startswith(prefix):
                 return prefix + self._copy(name.removeprefix(prefix))
-        original, again, ordinal = name.rpartition(_AGAIN)
-        if again and ordinal.isdecimal():
-            return again_name(self._node(original), int(ordinal))
-        found = self._names[_CALL.sub("", name)]
+        return self._of_graph(name)
+
+    def _of_graph(self, name: str) -> str:
+        """Of a node, or of a clone of one: there are no copies of copies."""
+        ordinals = []
+        while True:
+            original, again, ordinal = name.rpartition(AGAIN)
+            if not again or not _is_ordinal(ordinal):
+                break
+            ordinals.append(int(ordinal))
+            name = original
+        found = self._names[_without_calls(name)]
         if not found:
             raise KeyError(name)
+        for number in reversed(ordinals):
+            found = again_name(found, number)
         return found
 
     def _knows(self, name: str) -> bool:
         try:
-            return bool(self._node(name))
+            return bool(self._of_graph(name))
         except KeyError:
             return False
 
     def _copy(self, rest: str) -> str:
-        """What a copy is called after: its tensor's node, "_", its port, and maybe a number."""
+        """What a copy is called after: its tensor's node, "_", its port, and maybe numbers."""
         parts = rest.split("/")
-        for end in range(len(parts), 0, -1):
+        for end in range(len(parts), max(len(parts) - _MOST_NUMBERS - 1, 0), -1):
             node, _, port = "/".join(parts[:end]).rpartition("_")
             if port.isdecimal() and self._knows(node):
-                return "/".join([f"{self._node(node)}_{port}", *parts[end:]])
+                return "/".join([f"{self._of_graph(node)}_{port}", *parts[end:]])
         raise KeyError(rest)
+
+
+def _is_ordinal(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS

@@ -19,10 +19,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tfswap import private_files
 from tfswap.plan import SwapPlan
 from tfswap.swap_options import SwapOptions, parse_options
 from tfswap.training import saved_functions
 from tfswap.training.plan_session import with_plan
+from tfswap.untrusted_json import MOST_BYTES, Fields, parse_json
 
 FORMAT = "tfswap saved model 1"
 ASSET = Path("assets.extra") / "tfswap.json"
@@ -30,8 +32,8 @@ ASSET = Path("assets.extra") / "tfswap.json"
 
 # What a model may ask of the process that loads it. No paths: what is in a file opens no other.
 _KEPT = ("budget", "policy", "host_limit", "planning_time_s", "slab", "workspace_limit", "codec")
-# More than any plan has; a larger file is not read.
-_LARGEST_BYTES = 64 << 20
+# A model may not have who loads it plan for ever.
+_LONGEST_PLANNING_S = 600
 
 
 def save(
@@ -74,7 +76,7 @@ def save(
     data = {"format": FORMAT, "options": options, "plan": json.loads(swap_plan.to_json())}
     asset = Path(path) / ASSET
     asset.parent.mkdir(exist_ok=True)
-    asset.write_text(json.dumps(data, indent=1) + "\n")
+    private_files.write_bytes(asset, (json.dumps(data, indent=1) + "\n").encode())
     _put_into_calls(Path(path) / "saved_model.pb", swap_plan)
 
 
@@ -112,23 +114,23 @@ def options_of(
     asset = Path(path) / ASSET
     if not asset.is_file():
         return parse_options(**{"stream_weights": True, **others}) if others else None
-    if asset.stat().st_size > _LARGEST_BYTES:
-        raise ValueError(f"{asset} has {asset.stat().st_size} bytes: it is no plan of tfswap")
     try:
-        data = json.loads(asset.read_text())
+        data = parse_json(private_files.read_bytes(asset, MOST_BYTES), "it")
     except ValueError as error:
-        raise ValueError(f"{asset} is not JSON: {error}") from error
+        raise ValueError(f"{asset} is no plan of tfswap: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"{asset} has another format than {FORMAT!r}: save the model again")
     saved = data.get("options")
     if not isinstance(saved, dict) or set(saved) - set(_KEPT):
         raise ValueError(f"{asset}: its options are not those that a model may have")
     try:
-        plan = SwapPlan.from_json(json.dumps(data.get("plan")))
+        if "planning_time_s" in saved:
+            Fields(saved, "its options").number("planning_time_s", 0, _LONGEST_PLANNING_S)
+        plan = SwapPlan.from_data(data.get("plan"))
         # A model without a plan is not trained: what it is short of is room for weights.
         stream = {"stream_weights": not plan.functions}
         return parse_options(**{**stream, **saved, "plan": plan, **(others or {})})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{asset}: {error}") from error
 
 
@@ -147,9 +149,7 @@ def _put_into_calls(model: Path, plan: SwapPlan) -> None:
             config.ParseFromString(node.attr["config_proto"].s)
             with_plan(config, SwapPlan(plan.functions, unmatched="bootstrap"))
             node.attr["config_proto"].s = config.SerializeToString(deterministic=True)
-    partial = model.with_name(model.name + ".partial")
-    partial.write_bytes(saved.SerializeToString(deterministic=True))
-    os.replace(partial, model)
+    private_files.write_bytes(model, saved.SerializeToString(deterministic=True))
 
 
 def install() -> None:

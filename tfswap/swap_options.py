@@ -55,12 +55,14 @@ class SwapOptions:
     plan_cache_limit: int = plan_memory.LIMIT_BYTES
 
     def __post_init__(self) -> None:
-        if self.policy != "auto" and self.policy not in POLICIES:
+        if not isinstance(self.policy, str) or self.policy not in ("auto", *POLICIES):
             allowed = ", ".join(repr(name) for name in ("auto", *POLICIES))
             raise ValueError(f"unknown policy {self.policy!r}: allowed are {allowed}")
         if self.verbose not in _VERBOSE:
             raise ValueError(f"verbose is {self.verbose!r}; allowed: 'auto', 0, 1")
-        if not 0 <= self.planning_time_s < float("inf"):
+        if self.plan is not None and not isinstance(self.plan, SwapPlan):
+            raise ValueError(f"plan is {self.plan!r}; it must be a SwapPlan, or a saved one's path")
+        if not _is_duration(self.planning_time_s):
             raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 s or more")
         if not _is_number_of_sections(self.sections):
             raise ValueError(
@@ -87,6 +89,13 @@ class SwapOptions:
         return self.sections not in (None, 1) or given != 1
 
 
+def _is_duration(seconds: float) -> bool:
+    try:
+        return 0 <= seconds < float("inf")
+    except TypeError:
+        return False
+
+
 def _is_number_of_sections(sections: object) -> bool:
     return sections in (None, AUTO_SECTIONS) or (type(sections) is int and sections > 0)
 
@@ -98,8 +107,8 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "plan": lambda plan: SwapPlan.load(plan) if isinstance(plan, (str, os.PathLike)) else plan,
     "link_bandwidth": budgets.parse_bandwidth,
     "workspace_limit": budgets.parse_limit,
-    "spill_limit": budgets.parse_bytes,
-    "plan_cache_limit": budgets.parse_bytes,
+    "spill_limit": budgets.parse_amount,
+    "plan_cache_limit": budgets.parse_amount,
     "share": Share.parse,
 }
 

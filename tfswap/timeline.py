@@ -29,6 +29,10 @@ OUTLIVES_STEP_NS = int(np.iinfo(np.int64).max)
 BEFORE_FIRST_OP = "(before the first op)"
 """Stands for an op's name where none has started."""
 
+MOST_BYTES = 1 << 60
+"""Of all buffers together; more than there is anywhere, and sums of so many fit into 64 bits."""
+
+_MOST_NS = 1 << 60
 _FAR_COPY_COLUMN = 4
 
 
@@ -222,6 +226,9 @@ def _check_ops(timeline: Timeline) -> None:
     for field in ("op_start_ns", "op_end_ns", "op_gateable", "op_context"):
         length = len(getattr(timeline, field))
         _check(length == n, f"{field} has {length} entries, but there are {n} op_names")
+    types = len(timeline.op_types)
+    _check(types in (0, n), f"op_types has {types} entries, but there are {n} op_names")
+    _check(0 <= timeline.step_ns <= _MOST_NS, f"the step takes {timeline.step_ns} ns")
     start_ns, end_ns = timeline.op_start_ns, timeline.op_end_ns
     i = _first(end_ns < start_ns)
     if i is not None:
@@ -255,6 +262,16 @@ def _check_buffers(timeline: Timeline) -> None:
     i = _first(timeline.buffer_bytes < 0)
     if i is not None:
         raise ValueError(f"buffer {i} has {timeline.buffer_bytes[i]} bytes")
+    whole_bytes = timeline.resident_bytes + float(timeline.buffer_bytes.astype(np.float64).sum())
+    _check(whole_bytes <= MOST_BYTES, f"buffers have {whole_bytes:g} bytes together")
+    alloc_ns, free_ns = timeline.buffer_alloc_ns, timeline.buffer_free_ns
+    i = _first(
+        (np.minimum(alloc_ns, free_ns) < -_MOST_NS)
+        | (alloc_ns > _MOST_NS)
+        | ((free_ns > _MOST_NS) & (free_ns != OUTLIVES_STEP_NS))
+    )
+    if i is not None:
+        raise ValueError(f"buffer {i} lives from {alloc_ns[i]} ns to {free_ns[i]} ns")
     i = _first(timeline.buffer_free_ns < timeline.buffer_alloc_ns)
     if i is not None:
         raise ValueError(

@@ -79,6 +79,8 @@ class StepTrace:
         head = np.frombuffer(data, "<i8", _HEAD_COUNT, len(MAGIC))
         start_ns, end_ns, resident_bytes, ops, buffers, accesses, name_bytes = map(int, head)
         place = head_end
+        if min(ops, buffers, accesses, name_bytes) < 0:
+            raise ValueError("not a tfswap trace: it counts less than nothing")
         parts = []
         for dtype, count in ((OP_DTYPE, ops), (BUFFER_DTYPE, buffers), (ACCESS_DTYPE, accesses)):
             if len(data) < place + dtype.itemsize * count:

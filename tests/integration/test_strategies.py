@@ -172,3 +172,52 @@ def test_two_workers_of_a_multi_worker_strategy():
         assert worker["peak"] <= budget
         assert worker["outcome"] == "swapped" and worker["out"] > 0
         assert worker["left"] is None
+
+
+MEETING = """
+import contextlib, json, os, sys
+sys.path.insert(0, sys.argv[1])
+import tfswap, tensorflow as tf
+from tfswap.ops import library
+from tfswap.plan import SwapPlan
+from test_pass import fingerprint, plan_of, run
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    weights = tf.Variable(tf.ones([4, 4]))
+
+@tf.function
+def step(x):
+    def of_replica(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.matmul(weights, x))
+        context = tf.distribute.get_replica_context()
+        weights.assign_sub(context.all_reduce("sum", tape.gradient(loss, weights)))
+        return loss
+    return strategy.run(of_replica, args=(x,))
+
+lib = library.load()
+x = tf.ones([4, 4])
+name, graph = fingerprint(lib, step, x)
+first, second = (node.name for node in graph.nodes.values() if node.op == "CollectiveReduceV2")
+before = next(iter(graph.nodes[second].inputs))[0]
+outcomes = []
+for order in ((first, second), (second, first), (first, before)):
+    _, record = run(lib, plan_of(name, order=(order,)), step, x)
+    outcomes.append([record["outcome"], record["reason"]])
+print(json.dumps(outcomes))
+"""
+
+
+def test_a_plan_that_has_replicas_wait_for_one_another_is_refused() -> None:
+    """Their all-reduces meet, though no edge says so: the step would never end."""
+    command = [sys.executable, "-c", MEETING, str(_HERE)]
+    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[1])}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    for outcome, reason in json.loads(done.stdout.splitlines()[-1]):
+        assert outcome == "refused" and "would never end" in reason

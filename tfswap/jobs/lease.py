@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import struct
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _MOST_RECORD_BYTES = 4096
+_MOST_MEMORY = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def _is_record(values: dict[str, object]) -> bool:
     return (
         isinstance(values["name"], str)
         and isinstance(values["token"], str)
-        and all(type(size) is int and size >= 0 for size in sizes)
+        and all(type(size) is int and 0 <= size <= _MOST_MEMORY for size in sizes)
         and isinstance(weight, (int, float))
+        and not isinstance(weight, bool)
+        and math.isfinite(weight)
         and weight > 0
     )

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tfswap.jobs.share import MOST_WEIGHT
+from tfswap.untrusted_json import parse_json
 
 VERSION = 1
 METHOD = "/tfswap.Broker/Join"
@@ -135,8 +136,8 @@ def parse(data: bytes, allowed: Mapping[str, Mapping[str, _Field]]) -> Message:
     if len(data) > _MOST_TEXT_BYTES:
         raise BadMessage(f"a message of {len(data)} bytes is larger than {_MOST_TEXT_BYTES}")
     try:
-        message = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
+        message = parse_json(data.decode("utf-8"), "a message")
+    except ValueError:
         raise BadMessage("a message that is no JSON") from None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise BadMessage("a message that is no object with a kind")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from tfswap import private_files
 from tfswap.far_tier import COMPRESSED
 from tfswap.least_budget import LeastBudgets
 from tfswap.plan import SwapPlan
@@ -192,7 +192,7 @@ class Report(Mapping[str, Any]):
             answers,
             self.least_budgets,
         )
-        Path(path).write_text(text, encoding="utf-8")
+        private_files.write_bytes(path, text.encode())
 
     def to_png(self, path: str | os.PathLike[str]) -> None:
         """Draws the load over time, swaps, copies and waits; needs matplotlib.
@@ -202,7 +202,7 @@ class Report(Mapping[str, Any]):
             ImportError: There is no matplotlib; the text says how to get it.
             OSError: The file cannot be written.
         """
-        Path(path).write_bytes(to_png(self._planned_step()))
+        private_files.write_bytes(path, to_png(self._planned_step()))
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
         """Writes the step as simulated, for ui.perfetto.dev (or chrome://tracing).
@@ -211,7 +211,7 @@ class Report(Mapping[str, Any]):
             ValueError: No step was planned.
             OSError: The file cannot be written.
         """
-        Path(path).write_text(to_trace(self._planned_step()), encoding="utf-8")
+        private_files.write_bytes(path, to_trace(self._planned_step()).encode())
 
     def _planned_step(self) -> StepStory:
         if self.story is None:

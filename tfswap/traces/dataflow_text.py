@@ -32,11 +32,19 @@ def dataflow_of_lines(lines: Sequence[str], buffers: int) -> Dataflow | None:
         end = lines.index("", 2)
         graph = StepGraph.parse("\n".join(lines[end + 1 :]))
         for node in graph.nodes.values():
+            if not node.name:
+                raise ValueError("a node has no name")
             for name, port in node.inputs:
                 if not 0 <= port < len(graph.nodes[name].plain):
                     raise ValueError(f"{node.name!r} reads output {port} of {name!r}")
             if node.alias and not node.inputs:
                 raise ValueError(f"{node.name!r} is an alias of nothing")
+        edges = (*graph.broadcasts, *graph.order, *graph.twins.items())
+        named = [name for edge in edges for name in edge]
+        named += [name for node in graph.nodes.values() for name in node.controls]
+        unknown = next((name for name in named if name not in graph.nodes), None)
+        if unknown is not None:
+            raise ValueError(f"an edge names {unknown!r}, which is no node")
         if _runs_in_circles(graph):
             raise ValueError("aliases run in a circle")
         fixed = frozenset(int(buffer) for buffer in lines[1].split("\t") if buffer)
@@ -65,13 +73,16 @@ def _number(text: str, end: int) -> int:
 
 
 def _runs_in_circles(graph: StepGraph) -> bool:
+    ends: set[str] = set()  # those from which the way to a root is known to end
     for name in graph.nodes:
-        at, steps = name, 0
-        while graph.nodes[at].alias and steps <= len(graph.nodes):
+        way: list[str] = []
+        on_it: set[str] = set()
+        at, port = name, 0
+        while graph.nodes[at].alias and port == 0 and at not in ends:
+            if at in on_it:
+                return True
+            way.append(at)
+            on_it.add(at)
             at, port = graph.nodes[at].inputs[0]
-            steps += 1
-            if port:
-                break
-        if steps > len(graph.nodes):
-            return True
+        ends.update(way)
     return False

@@ -7,10 +7,10 @@ Layer), address, bytes, time; in some traces a Free has no bytes and times are m
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 
+from tfswap import private_files
 from tfswap.traces.events import Events, Kind
 
 _KINDS = {
@@ -23,6 +23,9 @@ _KINDS = {
 # Times since 1970: in nanoseconds they have 19 digits, in milliseconds 13.
 _LEAST_NS = 10**17
 _NS_PER_MS = 1_000_000
+_MOST_BYTES, _MOST_TIME = 1 << 50, 1 << 62
+# Of a file; and its lines, of which each becomes some hundred bytes.
+_MOST_TEXT_BYTES, _MOST_LINES = 256 << 20, 1 << 22
 
 
 def read_singa(path: str | os.PathLike[str]) -> Events:
@@ -39,7 +42,7 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
     times: list[int] = []
     block_at: dict[str, int] = {}
     size_of: list[int] = []
-    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+    for number, line in enumerate(_text_of(path).splitlines(), start=1):
         fields = line.split()
         if not fields:
             continue
@@ -48,6 +51,8 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
             address, size, time = fields[1], fields[2:-1], int(fields[-1])
             bytes_here = int(size[0]) if size else -1
             if len(fields) > 4 or bytes_here < (-1 if kind is Kind.FREE else 0):
+                raise ValueError
+            if bytes_here > _MOST_BYTES or not 0 <= time <= _MOST_TIME:
                 raise ValueError
         except (KeyError, IndexError, ValueError):
             raise ValueError(
@@ -69,6 +74,18 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
     size_array = np.maximum(np.array(size_of, dtype=np.int64), 0)
     time_array = np.array(times, dtype=np.int64)
     if len(time_array) and int(time_array[0]) < _LEAST_NS:
+        if int(time_array.max()) > _MOST_TIME // _NS_PER_MS:
+            raise ValueError(f"{os.fspath(path)}: some times are in milliseconds, others are not")
         time_array = time_array * _NS_PER_MS
     kind_array = np.array(kinds, dtype=np.int8)
     return Events(kind_array, block_array, size_array[block_array], time_array)
+
+
+def _text_of(path: str | os.PathLike[str]) -> str:
+    try:
+        text = private_files.read_bytes(path, _MOST_TEXT_BYTES).decode()
+        if text.count("\n") > _MOST_LINES:
+            raise ValueError(f"it has more than {_MOST_LINES} lines")
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)}: {error}") from error
+    return text

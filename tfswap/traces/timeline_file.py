@@ -40,9 +40,7 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,13 +48,15 @@ from numpy.typing import NDArray
 
 from tfswap.profile import Profile
 from tfswap.section_floor import SectionFloor, section_floors
-from tfswap.timeline import Absence, Timeline
+from tfswap.timeline import MOST_BYTES, Absence, Timeline
+from tfswap.traces.array_file import read_arrays, write_arrays
 from tfswap.traces.dataflow_text import dataflow_lines, dataflow_of_lines
 
 FORMAT = "tfswap timeline 1"
 
-# More than any step has; a larger file is not read into memory.
-_LARGEST_BYTES = 1 << 30
+# More than any step has: lines of a text, and lines and names of all texts together.
+_MOST_LINES, _MOST_NAMES = 1 << 19, 1 << 21
+_LONGEST_PEAK = 19  # digits
 
 _ARRAYS = {
     "format": np.uint8,
@@ -87,11 +87,20 @@ _SECTION_FLOOR = re.compile(r"([0-9]{1,19})\t([0-9]{1,19})\t(.+)")
 
 def save_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     """Writes a timeline to a file, all of it or nothing."""
-    _save(_arrays(timeline), path)
+    write_arrays(_arrays(timeline), path)
 
 
-def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Writes a profile to a file, all of it or nothing; `load_timeline` reads it too."""
+def save_profile(profile: Profile, path: str | os.PathLike[str], mode: int = 0o666) -> None:
+    """Writes a profile to a file, all of it or nothing; `load_timeline` reads it too.
+
+    Args:
+        profile: The profile.
+        path: Of the file.
+        mode: Of the file, less what the process's umask takes away.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     peaks = (profile.unswapped_peak_bytes, profile.worst_peak_bytes)
     graph = [profile.fingerprint, *map(str, peaks)]
     graph += [f"{before}\t{after}" for before, after in profile.order]
@@ -100,7 +109,7 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     floors = [f"{floor.sections}\t{floor.bytes}\t{floor.op}" for floor in profile.section_floors]
     if floors:
         arrays["sections"] = _lines(floors)
-    _save(arrays, path)
+    write_arrays(arrays, path, mode)
 
 
 def _arrays(timeline: Timeline) -> dict[str, Any]:
@@ -127,14 +136,6 @@ def _arrays(timeline: Timeline) -> dict[str, Any]:
     if any(a.of_variable for a in absences):
         arrays["users"] = _lines(["\t".join(a.users) for a in absences])
     return arrays
-
-
-def _save(arrays: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    target = Path(path)
-    partial = target.with_name(target.name + ".partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    os.replace(partial, target)
 
 
 def load_timeline(path: str | os.PathLike[str]) -> Timeline:
@@ -166,7 +167,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     """
     loaded = _load(path)
     graph = loaded.graph
-    if len(graph) < 3 or not all(line.isdecimal() for line in graph[1:3]):
+    if len(graph) < 3 or not all(map(_is_peak, graph[1:3])):
         raise ValueError(
             f"{os.fspath(path)} holds a timeline without its graph, which no plan can be made for: "
             "write a profile with tfswap profile, or AutoSwap(save_profile=...)"
@@ -186,6 +187,11 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     )
 
 
+def _is_peak(line: str) -> bool:
+    is_number = line.isascii() and line.isdecimal() and len(line) <= _LONGEST_PEAK
+    return is_number and int(line) <= MOST_BYTES
+
+
 class _Loaded(NamedTuple):
     """What a file holds; the graph in lines."""
 
@@ -198,20 +204,11 @@ class _Loaded(NamedTuple):
 def _load(path: str | os.PathLike[str]) -> _Loaded:
     name = os.fspath(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            whole_bytes = sum(entry.file_size for entry in archive.infolist())
-        if whole_bytes > _LARGEST_BYTES:
-            raise ValueError(f"its arrays would take {whole_bytes} bytes")
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in _ARRAYS}
-            for key in _OPTIONAL:
-                arrays[key] = archive[key] if key in archive else np.empty(0, _OPTIONAL[key])
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+        arrays = read_arrays(path, _ARRAYS, _OPTIONAL)
+        _check_amounts(arrays)
+    except ValueError as error:
         raise ValueError(f"{name} is not a timeline of tfswap: {error}") from error
-    for key, dtype in {**_ARRAYS, **_OPTIONAL}.items():
-        if arrays[key].dtype != dtype:
-            raise ValueError(f"{name}: {key} has type {arrays[key].dtype}, not {np.dtype(dtype)}")
-    if _texts(arrays["format"]) != (FORMAT,):
+    if arrays["format"].tobytes() != f"{FORMAT}\n".encode():
         raise ValueError(f"{name} has another format than {FORMAT!r}: write it again")
     try:
         timeline = _timeline(arrays)
@@ -224,6 +221,19 @@ def _load(path: str | os.PathLike[str]) -> _Loaded:
     except (ValueError, IndexError) as error:
         raise ValueError(f"{name}: {error}") from error
     return _Loaded(timeline, graph, large_ops, floors)
+
+
+def _check_amounts(arrays: dict[str, NDArray[Any]]) -> None:
+    """Bounds what is made of the arrays."""
+    names = 0
+    for key, array in arrays.items():
+        if array.ndim != 1 and key != "absences":
+            raise ValueError(f"{key} has {array.ndim} dimensions")
+        if array.dtype == np.uint8:
+            lines = int(np.count_nonzero(array == ord("\n")))
+            names += lines + int(np.count_nonzero(array == ord("\t")))
+            if lines > _MOST_LINES or names > _MOST_NAMES:
+                raise ValueError(f"{key} has more lines or names than any step ({lines})")
 
 
 def _floor_record(line: str) -> dict[str, Any]:
@@ -241,6 +251,8 @@ def _timeline(arrays: dict[str, Any]) -> Timeline:
     users = _texts(arrays["users"]) or ("",) * len(rows)
     if not len(rows) == len(tensors) == len(consumers) == len(users):
         raise ValueError("absences, tensors, consumers and users differ in length")
+    if len(arrays["op_duration_ns"]) != len(arrays["op_start_ns"]):
+        raise ValueError("op_start_ns and op_duration_ns differ in length")
     start_ns = np.cumsum(arrays["op_start_ns"]).astype(np.int64)
     resident_bytes, step_ns = arrays["scalars"].tolist()
     return Timeline(

@@ -43,6 +43,9 @@ from tfswap.training.voice import Voice
 _MOST_UNKNOWN = 0.05
 # Plans for a little more than there is do as well.
 _STILL_ENOUGH = 0.99
+# What runs beside a graph's nodes (in loops, or elsewhere) is in its profile too. A file that says
+# more would only take time to plan with.
+_MOST_OPS_A_NODE = 64
 # Of options that plans hang on.
 _OF_PLANS = ("policy", "codec", "slab", "stream_weights", "workspace_limit")
 
@@ -262,12 +265,15 @@ class FirstPlans:
             return None
         graph = StepGraph.parse(question.description)
         try:
+            ops = len(found.profile.timeline.op_names)
+            if ops > _MOST_OPS_A_NODE * len(graph.nodes):
+                raise ValueError(f"the profile has {ops} ops, the graph {len(graph.nodes)} nodes")
             activations = kept_activations(found.profile.timeline.absences, graph)
             profile = dataclasses.replace(found.profile, activations=activations)
             function = self._new_planner().take_up(profile, graph, found.function)
         except (BudgetTooSmall, FarMemoryTooSmall):
             return None
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, IndexError, OverflowError):
             memory.forget(question.fingerprint)  # it is of another graph after all
             return None
         if not (function.swaps or function.recomputes):

@@ -17,6 +17,9 @@ constexpr int kPlaceBits = 24;
 constexpr uint64_t kPlaceMask = (uint64_t{1} << kPlaceBits) - 1;
 constexpr int32_t kMostOrdinals = 4096;
 constexpr int kMostShapes = 64;
+// Of all ops of a layout together: an op has as many as its highest ordinal says.
+constexpr size_t kMostSlots = size_t{1} << 22;
+constexpr size_t kMostTextBytes = size_t{256} << 20;
 constexpr absl::string_view kNextShape = "#";
 
 uint64_t Spread(const void* ptr) {
@@ -54,9 +57,13 @@ SlabLayouts::~SlabLayouts() {
 
 absl::Status SlabLayouts::Install(const std::string& graph, const std::string& text,
                                   int64_t granule_bytes) {
+  if (text.size() > kMostTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a layout of ", text.size(), " bytes"));
+  }
   Layout layout;
   layout.graph = std::make_unique<PlannedGraph>();
   std::vector<PlannedOp> ops;
+  size_t slots_made = 0;
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   const auto shapes = std::count(lines.begin(), lines.end(), kNextShape) + 1;
   if (shapes > kMostShapes) {
@@ -90,7 +97,16 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     }
     std::vector<Slot>& slots = ops[it->second - next_place_].slots[kind];
     const auto place = static_cast<size_t>(ordinal * shapes + shape);
-    if (slots.size() <= place) slots.resize((ordinal + 1) * shapes);
+    if (slots.size() <= place) {
+      const auto wanted = static_cast<size_t>((ordinal + 1) * shapes);
+      slots_made += wanted - slots.size();
+      if (slots_made > kMostSlots) {
+        return absl::InvalidArgumentError(absl::StrCat("the layout's line '", line,
+                                                       "' is one too many: its ops would have ",
+                                                       slots_made, " places"));
+      }
+      slots.resize(wanted);
+    }
     slots[place] = slot;
     if (slot.offset >= 0) layout.height = std::max(layout.height, slot.offset + slot.bytes);
   }

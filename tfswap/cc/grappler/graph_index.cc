@@ -217,16 +217,28 @@ absl::Status GraphIndex::CheckTwins() const {
   if (std::all_of(twin_.begin(), twin_.end(), [](int twin) { return twin < 0; })) {
     return absl::OkStatus();
   }
-  return TopologicalOrder(/*twins=*/true).status();
+  std::vector<int> merged(size());
+  for (int n = 0; n < size(); ++n) merged[n] = twin_[n] >= 0 ? std::min(n, twin_[n]) : n;
+  return TopologicalOrder(&merged, /*as_one=*/true).status();
 }
 
-absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(bool twins) const {
+absl::Status GraphIndex::CheckMeetings(const std::vector<int>& meetings) const {
+  const absl::Status status = TopologicalOrder(&meetings).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ops of several devices that wait for one another would never end: ", status.message()));
+}
+
+absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(const std::vector<int>* merged,
+                                                              bool as_one) const {
   std::vector<int> pending(size(), 0);
   std::vector<std::vector<int>> successors(size());
-  // The first of two stands for both.
-  auto stand_in = [&](int n) { return twins && twin_[n] >= 0 ? std::min(n, twin_[n]) : n; };
+  // The first of several stands for all of them.
+  auto stand_in = [&](int n) {
+    return merged != nullptr && n < static_cast<int>(merged->size()) ? (*merged)[n] : n;
+  };
   auto add = [&](int from, int to) {
-    if (IsBackEdge(node(from), node(to)) || (twins && stand_in(from) == stand_in(to))) return;
+    if (IsBackEdge(node(from), node(to)) || (as_one && stand_in(from) == stand_in(to))) return;
     successors[stand_in(from)].push_back(stand_in(to));
     ++pending[stand_in(to)];
   };
@@ -493,7 +505,8 @@ bool GraphIndex::AliveWith(int a, int b) const {
 
 DataType GraphIndex::OutputType(TensorId tensor) const {
   const auto& types = types_[tensor.node];
-  return tensor.port < static_cast<int>(types.size()) ? types[tensor.port] : tensorflow::DT_INVALID;
+  const bool is_there = tensor.port >= 0 && tensor.port < static_cast<int>(types.size());
+  return is_there ? types[tensor.port] : tensorflow::DT_INVALID;
 }
 
 bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
@@ -526,6 +539,11 @@ bool GraphIndex::IsActivation(TensorId tensor) const {
 
 bool GraphIndex::IsOrderable(int n) const {
   return IsManaged(n) && !IsRacing(n) && !MayFuse(n) && IsRewirable(n);
+}
+
+bool GraphIndex::MayWait(int n) const {
+  const bool of_variables = depth(n) == 0 && !inputs_[n].empty();
+  return !IsRacing(n) && (!MayFuse(n) || of_variables);
 }
 
 std::string InputName(const std::string& node, int port) {

@@ -86,6 +86,10 @@ class GraphIndex {
   // May this op be made to start behind any other one? More may than are gateable: nothing but time
   // is asked of it.
   bool IsOrderable(int n) const;
+  // May a plan, which may come from anywhere, have this op wait? Not where a sum would be rounded
+  // otherwise: if it races, or oneDNN would no longer fuse it. What is computed from variables
+  // alone the pass itself has wait.
+  bool MayWait(int n) const;
   // Does output 0 share the buffer of input 0, always?
   bool IsAlias(int n) const;
   // Is it on a way that must stay as fast as others (accumulation_races.h)?
@@ -96,6 +100,9 @@ class GraphIndex {
   int Twin(int n) const { return twin_[n]; }
   // Whether there is still no cycle once that is done: nothing may lie between the two.
   absl::Status CheckTwins() const;
+  // Whether none of the ops that meet (meetings.h) waits for another one: each meeting is as one
+  // node. What is behind the list's end meets nobody.
+  absl::Status CheckMeetings(const std::vector<int>& meetings) const;
   // May oneDNN's layout pass make one op of this one and a neighbour? With a control edge into it,
   // it would not.
   bool MayFuse(int n) const { return may_fuse_[n]; }
@@ -149,8 +156,10 @@ class GraphIndex {
   std::vector<std::vector<int>> guards_;  // by context
 
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
-  // With `twins`, each two are one node.
-  absl::StatusOr<std::vector<int>> TopologicalOrder(bool twins = false) const;
+  // With `merged`, by node the one that stands for it; `as_one`: edges between nodes for which the
+  // same one stands are none.
+  absl::StatusOr<std::vector<int>> TopologicalOrder(const std::vector<int>* merged = nullptr,
+                                                    bool as_one = false) const;
   void MeasureDepth(const std::vector<int>& order);
   void FindDevices();
   void FindFusions();
@@ -162,6 +171,9 @@ class GraphIndex {
   // edge says so once its back edges are left out. Empty for other nodes.
   const std::vector<int>& EntriesOf(int n) const;
 };
+
+// How many nodes may become of a graph under a plan, which may come from anywhere.
+inline size_t MostNodes(int given) { return 16 * static_cast<size_t>(given) + 1024; }
 
 // The graph as lines of tab-separated fields, for Python's planners:
 //   name  op  context  flags  plain  input...

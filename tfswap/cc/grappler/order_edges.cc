@@ -20,7 +20,7 @@ Edges Delays(const GraphIndex& index) {
   static const auto* cheap = new std::unordered_set<std::string>{
       "AddV2", "Cast", "Mul", "Neg", "RealDiv", "Rsqrt", "Sqrt", "Square", "Sub", "Transpose"};
   for (int n = 0; n < index.size(); ++n) {
-    if (index.depth(n) != 0 || cheap->count(index.node(n).op()) == 0) continue;
+    if (index.depth(n) != 0 || cheap->count(index.node(n).op()) == 0 || !index.MayWait(n)) continue;
     const auto& inputs = index.inputs(n);
     const bool of_variable = std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
       return index.node(index.Root(input).node).op() == "ReadVariableOp";
@@ -55,7 +55,8 @@ Edges KeepUps(const GraphIndex& index) {
     if (!index.IsUpdate(n) || index.depth(n) == 0) continue;
     size_t depth = index.depth(n) + kSlack;
     while (depth < spine.size() && spine[depth] >= 0 && index.MayFuse(spine[depth])) ++depth;
-    if (depth >= spine.size() || spine[depth] < 0 || !index.AliveWith(n, spine[depth])) continue;
+    if (depth >= spine.size() || spine[depth] < 0) continue;
+    if (!index.MayWait(spine[depth]) || !index.AliveWith(n, spine[depth])) continue;
     edges.emplace_back(index.node(n).name(), index.node(spine[depth]).name());
   }
   return edges;

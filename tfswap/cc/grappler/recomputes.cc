@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "absl/strings/str_cat.h"
 #include "grappler/graph_index.h"
@@ -68,6 +69,11 @@ absl::Status Recomputer::CheckClones(const RecomputeSpec& spec) const {
   if (!trigger.ok()) return trigger.status();
   const absl::StatusOr<Place> maker = Known(NodeOf(spec.tensor), spec);
   if (!maker.ok()) return maker.status();
+  const std::string root = Root(spec.tensor);
+  if (root != spec.tensor && root + ":0" != spec.tensor) {
+    return absl::InvalidArgumentError(absl::StrCat("'", spec.tensor, "' shares its memory with '",
+                                                   root, "': that is made again"));
+  }
   if (spec.nodes.empty() || spec.nodes.back() != NodeOf(spec.tensor)) {
     return absl::InvalidArgumentError(absl::StrCat("the last op that makes '", spec.tensor,
                                                    "' again is to be the one that made it"));
@@ -86,6 +92,11 @@ absl::Status Recomputer::CheckClones(const RecomputeSpec& spec) const {
           absl::StrCat("'", name, "' may not run when '", spec.tensor, "' is to be made again"));
     }
   }
+  const std::unordered_set<std::string> consumers(spec.consumers.begin(), spec.consumers.end());
+  if (consumers.size() != spec.consumers.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("to make '", spec.tensor, "' again, the plan names a consumer twice"));
+  }
   for (const std::string& consumer : spec.consumers) {
     const absl::StatusOr<Place> node = Known(consumer, spec);
     if (!node.ok()) return node.status();
@@ -98,9 +109,9 @@ absl::Status Recomputer::CheckClones(const RecomputeSpec& spec) const {
     const std::string& other = index_.node(twin).name();
     const auto& inputs = result_.node(twin).input();
     const bool reads = std::any_of(inputs.begin(), inputs.end(), [&](const std::string& input) {
-      return !IsControl(input) && Root(input) == Root(spec.tensor);
+      return !IsControl(input) && Root(input) == root;
     });
-    if (reads && std::count(spec.consumers.begin(), spec.consumers.end(), other) == 0) {
+    if (reads && consumers.count(other) == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("'", spec.tensor, "' would be made again for '", consumer, "' and not for '",
                        other, "', which oneDNN may run as one op"));
@@ -180,6 +191,11 @@ absl::Status Recomputer::Rewire(const RecomputeSpec& spec, const std::string& co
 }
 
 absl::Status Recomputer::Apply(const RecomputeSpec& spec, int ordinal) {
+  if (result_.node_size() + spec.nodes.size() > MostNodes(index_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan makes so much again that a graph of ",
+                                                   index_.size(), " nodes gets more than ",
+                                                   MostNodes(index_.size())));
+  }
   if (absl::Status status = CheckClones(spec); !status.ok()) return status;
   for (const std::string& name : spec.nodes) {
     if (absl::Status status = Clone(name, spec.trigger, ordinal); !status.ok()) return status;

@@ -4,11 +4,13 @@
 #include <map>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "codecs/codec.h"
+#include "grappler/meetings.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/graph/tensor_id.h"
 
@@ -25,6 +27,11 @@ class Rewriter {
       : index_(index), min_bytes_(min_bytes), result_(graph) {}
 
   absl::Status Apply(const SwapSpec& swap) {
+    if (result_.node_size() + swap.returns.size() > MostNodes(index_.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("the plan's swaps make a graph of ",
+                                                     index_.size(), " nodes one of more than ",
+                                                     MostNodes(index_.size())));
+    }
     return swap.after.empty() ? ApplyToTensor(swap) : ApplyToVariable(swap);
   }
   absl::Status AddOrder(const std::string& before, const std::string& after);
@@ -36,6 +43,8 @@ class Rewriter {
   absl::StatusOr<int> Known(const std::string& name, const SwapSpec& swap) const;
   // Who runs whenever `node` does.
   absl::StatusOr<int> Beside(int node, const std::string& name, const SwapSpec& swap) const;
+  absl::Status CheckMayWait(int node) const;
+  absl::Status CheckUsable(const SwapSpec& swap, int element_bytes) const;
   absl::Status CheckCodec(const SwapSpec& swap, TensorId root) const;
   absl::Status Rewire(const SwapSpec& swap, TensorId root, const std::string& consumer,
                       const std::string& returned, int ordinal);
@@ -59,6 +68,7 @@ class Rewriter {
   std::map<std::string, std::string> clones_;  // by name
   std::map<std::string, int> variable_swaps_;  // how many there are of each
   std::unordered_map<std::string, Place> copies_;
+  std::unordered_map<int, std::unordered_set<std::string>> control_inputs_;  // of who got some
 };
 
 absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swap) const {
@@ -72,7 +82,9 @@ absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swa
 // again, and nothing else.
 absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
   const std::optional<Codec> codec = ParseCodec(swap.codec);
-  if (!codec || !IsLossy(*codec)) return absl::OkStatus();
+  if (!codec || !IsLossy(*codec)) {
+    return CheckUsable(swap, tensorflow::DataTypeSize(index_.OutputType(root)));
+  }
   if (!index_.IsActivation(root)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", swap.tensor, "' is no float32 activation of the forward part: '",
@@ -87,7 +99,16 @@ absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
                        "' as the lossy codec '", swap.codec, "' left it"));
     }
   }
-  return absl::OkStatus();
+  return CheckUsable(swap, tensorflow::DataTypeSize(index_.OutputType(root)));
+}
+
+// A codec that is missing here would end the step. A card copies what it cannot encode.
+absl::Status Rewriter::CheckUsable(const SwapSpec& swap, int element_bytes) const {
+  const std::optional<Codec> codec = ParseCodec(swap.codec);
+  if (!codec || index_.ManagesCard()) return absl::OkStatus();
+  const std::string why_not = WhyNot({*codec, element_bytes, static_cast<int>(swap.rate_percent)});
+  if (why_not.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "': ", why_not));
 }
 
 absl::StatusOr<int> Rewriter::Beside(int node, const std::string& name,
@@ -98,6 +119,21 @@ absl::StatusOr<int> Rewriter::Beside(int node, const std::string& name,
   }
   return absl::InvalidArgumentError(absl::StrCat("'", name, "' may run when the swap of '",
                                                  swap.tensor, "' does not, or the reverse"));
+}
+
+absl::Status Rewriter::CheckMayWait(int node) const {
+  if (index_.MayWait(node)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", index_.node(node).name(), "' (", index_.node(node).op(),
+      ") may not be made to wait: sums would be rounded otherwise, or it has no time of its own"));
+}
+
+// Each once: of plans from anywhere, lists may be of any length.
+absl::Status CheckConsumers(const SwapSpec& swap, const std::vector<std::string>& consumers,
+                            const std::unordered_set<std::string>& each) {
+  if (each.size() == consumers.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a return of '", swap.tensor, "' names a consumer twice"));
 }
 
 void SetFarWish(const SwapSpec& swap, NodeDef* out) {
@@ -122,6 +158,7 @@ absl::Status Rewriter::ApplyToVariable(const SwapSpec& swap) {
     return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "' is a variable: '",
                                                    swap.codec, "' is lossy and may not encode it"));
   }
+  if (absl::Status status = CheckUsable(swap, 1); !status.ok()) return status;
   std::string key =
       absl::StrCat(absl::StrReplaceAll(variable.name(), {{":", "_"}}), "_", id.index());
   if (const int before = variable_swaps_[swap.tensor]++; before > 0) {
@@ -142,6 +179,7 @@ absl::Status Rewriter::ApplyToVariable(const SwapSpec& swap) {
   for (const std::string& gate : swap.gates) {
     absl::StatusOr<int> found = Beside(*handle, gate, swap);
     if (!found.ok()) return found.status();
+    if (absl::Status status = CheckMayWait(*found); !status.ok()) return status;
     AddControlInput(*found, out.name());
   }
   int ordinal = 0;
@@ -160,6 +198,7 @@ absl::Status Rewriter::ApplyToVariable(const SwapSpec& swap) {
     for (const std::string& consumer : back.consumers) {
       absl::StatusOr<int> found = Beside(*handle, consumer, swap);
       if (!found.ok()) return found.status();
+      if (absl::Status status = CheckMayWait(*found); !status.ok()) return status;
       AddControlInput(*found, in.name());
     }
     Remember(in.name(), *handle);
@@ -192,6 +231,9 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
 
   NodeDef out;
   out.set_name(absl::StrCat(kNodePrefix, "out/", key));
+  if (copies_.count(out.name()) > 0) {
+    return absl::InvalidArgumentError(absl::StrCat("there are two swaps of '", swap.tensor, "'"));
+  }
   out.set_op("_CopyToHost");
   out.set_device(device);
   out.add_input(InputName(index_.node(root.node).name(), root.port));
@@ -212,6 +254,9 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
     in.add_input(out.name());
     (*in.mutable_attr())["T"].set_type(type);
     (*in.mutable_attr())["next_use"].set_i(back.next_use);
+    const std::unordered_set<std::string> consumers(back.consumers.begin(), back.consumers.end());
+    absl::Status status = CheckConsumers(swap, back.consumers, consumers);
+    if (!status.ok()) return status;
     int trigger = -1;
     if (!back.trigger.empty()) {
       absl::StatusOr<int> found = Known(back.trigger, swap);
@@ -228,13 +273,12 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
             "'", consumer, "' may run when the swap-in of '", swap.tensor, "' does not"));
       }
       const int twin = index_.Twin(*found);
-      if (twin >= 0 && index_.Reads(twin, root) &&
-          std::count(back.consumers.begin(), back.consumers.end(), index_.node(twin).name()) == 0) {
+      if (twin >= 0 && index_.Reads(twin, root) && consumers.count(index_.node(twin).name()) == 0) {
         return absl::InvalidArgumentError(
             absl::StrCat("the swap of '", swap.tensor, "' comes between '", consumer, "' and '",
                          index_.node(twin).name(), "', which oneDNN may run as one op"));
       }
-      absl::Status status = Rewire(swap, root, consumer, in.name(), ordinal);
+      status = Rewire(swap, root, consumer, in.name(), ordinal);
       if (!status.ok()) return status;
     }
     // Where it is alive if its trigger and its tensor are.
@@ -249,6 +293,7 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
       return absl::InvalidArgumentError(
           absl::StrCat("gate '", gate, "' may run when '", swap.tensor, "' does not exist"));
     }
+    if (absl::Status status = CheckMayWait(*found); !status.ok()) return status;
     AddControlInput(*found, out.name());
   }
   Remember(out.name(), root.node);
@@ -295,11 +340,10 @@ std::string Rewriter::Clone(TensorId alias, TensorId root, const std::string& re
 
 void Rewriter::AddControlInput(int to, const std::string& from) {
   NodeDef* node = result_.mutable_node(to);
+  const auto [known, is_new] = control_inputs_.try_emplace(to);
+  if (is_new) known->second.insert(node->input().begin(), node->input().end());
   const std::string input = absl::StrCat("^", from);
-  for (const std::string& present : node->input()) {
-    if (present == input) return;
-  }
-  node->add_input(input);
+  if (known->second.insert(input).second) node->add_input(input);
 }
 
 Rewriter::Place Rewriter::Find(const std::string& name) const {
@@ -318,6 +362,9 @@ absl::Status Rewriter::AddOrder(const std::string& before, const std::string& af
   if (!index_.AliveWith(from.alive_as, to.alive_as)) {
     return absl::InvalidArgumentError(absl::StrCat("the order edge '", before, "' -> '", after,
                                                    "' could keep '", after, "' from running"));
+  }
+  if (to.node < index_.size()) {
+    if (absl::Status status = CheckMayWait(to.node); !status.ok()) return status;
   }
   AddControlInput(to.node, before);
   return absl::OkStatus();
@@ -350,6 +397,11 @@ absl::StatusOr<GraphDef> Rewrite(const GraphDef& graph, const GraphIndex& index,
   absl::StatusOr<GraphIndex> check = GraphIndex::Build(result, functions);
   if (!check.ok()) return check.status();
   if (absl::Status status = check->CheckTwins(); !status.ok()) return status;
+  // Where they already meet in another order than it seems, nothing is known of them.
+  const std::vector<int> meetings = Meetings(index);
+  if (index.CheckMeetings(meetings).ok()) {
+    if (absl::Status status = check->CheckMeetings(meetings); !status.ok()) return status;
+  }
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "grappler/inferred_graph.h"
 #include "grappler/plain_sums.h"
 #include "grappler/section_emitter.h"
@@ -24,6 +25,8 @@ constexpr double kCutShare = 0.35;
 // A floor that falls by less has come to what is never cut.
 constexpr double kFalls = 0.98;
 constexpr int64_t kMostSections = 256;
+// Of a graph that was cut. A plan may ask for any number of sections.
+constexpr int64_t kMostCopies = int64_t{1} << 22;
 
 // The wanted number, or the next one that divides the batch, if it is less than twice as many.
 int64_t Dividing(int64_t examples, int64_t wanted) {
@@ -117,6 +120,11 @@ absl::StatusOr<SectionChoice> InWantedSections(const GrapplerItem& given, int64_
   const auto graph = InferredGraph::Of(item);
   if (!graph.ok()) return graph.status();
   const int64_t count = CountFor((*graph)->batch().examples, wanted, batch);
+  if (count > kMostCopies / std::max((*graph)->index().size(), 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("in ", count, " sections, its ",
+                                                   (*graph)->index().size(),
+                                                   " ops would become more than ", kMostCopies));
+  }
   SectionPlan plan;
   if (count > 1) plan = PlanSections(**graph, count);
   if (plan.ops == 0) plan.count = 1;

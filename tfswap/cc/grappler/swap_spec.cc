@@ -1,6 +1,10 @@
 #include "grappler/swap_spec.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
+#include "codecs/codec.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -12,105 +16,206 @@ using ::google::protobuf::ListValue;
 using ::google::protobuf::Struct;
 using ::google::protobuf::Value;
 
-constexpr int kVersion = 1;
+constexpr int64_t kVersion = 1;
 
-const Value* Field(const Struct& object, const std::string& key) {
-  auto it = object.fields().find(key);
-  return it == object.fields().end() ? nullptr : &it->second;
-}
+// More than any plan has (plan.py has the same bounds).
+constexpr size_t kMostBytes = size_t{64} << 20;
+constexpr int64_t kMostValues = int64_t{1} << 21;
+constexpr int64_t kMostSections = 4096;
+constexpr int64_t kMostThreads = 1024;
+// Numbers in JSON are doubles: up to here each integer is one.
+constexpr int64_t kMost = int64_t{1} << 53;
 
-std::string Text(const Struct& object, const std::string& key) {
-  const Value* value = Field(object, key);
-  return value == nullptr ? "" : value->string_value();
-}
-
-int64_t Number(const Struct& object, const std::string& key, int64_t otherwise) {
-  const Value* value = Field(object, key);
-  return value == nullptr ? otherwise : static_cast<int64_t>(value->number_value());
-}
-
-bool Truth(const Struct& object, const std::string& key) {
-  const Value* value = Field(object, key);
-  return value != nullptr && value->bool_value();
-}
-
-const ListValue& List(const Struct& object, const std::string& key) {
-  const Value* value = Field(object, key);
-  return value == nullptr ? ListValue::default_instance() : value->list_value();
-}
-
-std::vector<std::string> Texts(const Struct& object, const std::string& key) {
-  std::vector<std::string> texts;
-  for (const Value& value : List(object, key).values()) texts.push_back(value.string_value());
-  return texts;
-}
-
-SwapSpec ReadSwap(const Struct& object) {
-  SwapSpec swap;
-  swap.tensor = Text(object, "tensor");
-  swap.lazy = Truth(object, "lazy");
-  swap.next_use = Number(object, "next_use", 0);
-  if (const std::string tier = Text(object, "tier"); !tier.empty()) swap.tier = tier;
-  swap.codec = Text(object, "codec");
-  swap.rate_percent = Number(object, "rate_percent", 100);
-  swap.threads = Number(object, "threads", 1);
-  swap.gates = Texts(object, "gates");
-  swap.after = Texts(object, "after");
-  swap.returns_in_step = Truth(object, "returns_in_step");
-  for (const Value& value : List(object, "returns").values()) {
-    const Struct& from = value.struct_value();
-    swap.returns.push_back(
-        {Text(from, "trigger"), Texts(from, "consumers"), Number(from, "next_use", 0)});
+const char* KindName(Value::KindCase kind) {
+  switch (kind) {
+    case Value::kNullValue:
+      return "null";
+    case Value::kNumberValue:
+      return "a number";
+    case Value::kStringValue:
+      return "a text";
+    case Value::kBoolValue:
+      return "true or false";
+    case Value::kStructValue:
+      return "an object";
+    case Value::kListValue:
+      return "a list";
+    default:
+      return "nothing";
   }
+}
+
+// The fields of an object. What is not as it should be is noted, the first of all that are not.
+class Fields {
+ public:
+  Fields(const Struct& object, absl::Status* status) : object_(object), status_(status) {}
+
+  std::string Text(const char* key) const {
+    const Value* value = Get(key, Value::kStringValue);
+    return value == nullptr ? "" : value->string_value();
+  }
+
+  bool Truth(const char* key) const {
+    const Value* value = Get(key, Value::kBoolValue);
+    return value != nullptr && value->bool_value();
+  }
+
+  int64_t Integer(const char* key, int64_t otherwise, int64_t least, int64_t most) const {
+    const Value* value = Get(key, Value::kNumberValue);
+    if (value == nullptr) return otherwise;
+    const double number = value->number_value();
+    // Not a number is not in this range either.
+    const bool fits = number >= static_cast<double>(least) && number <= static_cast<double>(most);
+    if (fits && number == std::floor(number)) return static_cast<int64_t>(number);
+    Note(absl::StrCat("'", key, "' is ", number, "; it must be an integer from ", least, " to ",
+                      most));
+    return otherwise;
+  }
+
+  std::vector<std::string> Texts(const char* key) const {
+    std::vector<std::string> texts;
+    for (const Value& value : List(key).values()) {
+      if (Is(value, Value::kStringValue, key)) texts.push_back(value.string_value());
+    }
+    return texts;
+  }
+
+  // Calls `read` with each object of a list.
+  template <typename Read>
+  void Objects(const char* key, const Read& read) const {
+    for (const Value& value : List(key).values()) {
+      if (Is(value, Value::kStructValue, key)) read(Fields(value.struct_value(), status_));
+    }
+  }
+
+  std::vector<std::pair<std::string, std::string>> Pairs(const char* key) const {
+    std::vector<std::pair<std::string, std::string>> pairs;
+    for (const Value& value : List(key).values()) {
+      if (!Is(value, Value::kListValue, key)) break;
+      const auto& ends = value.list_value().values();
+      if (ends.size() != 2) Note(absl::StrCat("'", key, "' holds a list that is not a pair"));
+      if (ends.size() != 2 || !Is(ends[0], Value::kStringValue, key) ||
+          !Is(ends[1], Value::kStringValue, key)) {
+        break;
+      }
+      pairs.emplace_back(ends[0].string_value(), ends[1].string_value());
+    }
+    return pairs;
+  }
+
+  bool Has(const char* key) const { return object_.fields().contains(key); }
+
+  void Note(const std::string& problem) const {
+    if (status_->ok()) *status_ = absl::InvalidArgumentError(absl::StrCat("the plan: ", problem));
+  }
+
+ private:
+  const Value* Get(const char* key, Value::KindCase kind) const {
+    const auto found = object_.fields().find(key);
+    if (found == object_.fields().end() || !Is(found->second, kind, key)) return nullptr;
+    return &found->second;
+  }
+
+  const ListValue& List(const char* key) const {
+    const Value* value = Get(key, Value::kListValue);
+    return value == nullptr ? ListValue::default_instance() : value->list_value();
+  }
+
+  bool Is(const Value& value, Value::KindCase kind, const char* key) const {
+    if (value.kind_case() == kind) return true;
+    Note(absl::StrCat("'", key, "' is or holds ", KindName(value.kind_case()), ", not ",
+                      KindName(kind)));
+    return false;
+  }
+
+  const Struct& object_;
+  absl::Status* const status_;
+};
+
+bool IsTier(const std::string& tier) {
+  return tier == "host" || tier == "compressed" || tier == "file";
+}
+
+SwapSpec ReadSwap(const Fields& from) {
+  SwapSpec swap;
+  swap.tensor = from.Text("tensor");
+  swap.lazy = from.Truth("lazy");
+  swap.next_use = from.Integer("next_use", 0, -kMost, kMost);
+  if (const std::string tier = from.Text("tier"); !tier.empty()) swap.tier = tier;
+  if (!IsTier(swap.tier)) from.Note(absl::StrCat("there is no tier '", swap.tier, "'"));
+  swap.codec = from.Text("codec");
+  if (!swap.codec.empty() && !ParseCodec(swap.codec)) {
+    from.Note(absl::StrCat("there is no codec '", swap.codec, "'"));
+  }
+  swap.rate_percent = from.Integer("rate_percent", 100, 1, 100);
+  swap.threads = from.Integer("threads", 1, 0, kMostThreads);
+  swap.gates = from.Texts("gates");
+  swap.after = from.Texts("after");
+  swap.returns_in_step = from.Truth("returns_in_step");
+  from.Objects("returns", [&](const Fields& back) {
+    swap.returns.push_back({back.Text("trigger"), back.Texts("consumers"),
+                            back.Integer("next_use", 0, -kMost, kMost)});
+  });
   return swap;
+}
+
+FunctionSpec ReadFunction(const Fields& from) {
+  FunctionSpec function;
+  function.fingerprint = from.Text("fingerprint");
+  function.reserve = from.Truth("reserve");
+  from.Objects("recomputes", [&](const Fields& again) {
+    function.recomputes.push_back({again.Text("tensor"), again.Texts("nodes"),
+                                   again.Text("trigger"), again.Texts("consumers")});
+  });
+  from.Objects("swaps", [&](const Fields& swap) { function.swaps.push_back(ReadSwap(swap)); });
+  function.order = from.Pairs("order");
+  return function;
+}
+
+// Bounds what the parser may be made to build: each value but the first follows one of these signs.
+absl::Status CheckAmount(absl::string_view json) {
+  if (json.size() > kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a plan of ", json.size(), " bytes is larger than ", kMostBytes));
+  }
+  const auto values = std::count_if(json.begin(), json.end(),
+                                    [](char c) { return c == ',' || c == '[' || c == '{'; });
+  if (values <= kMostValues) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a plan of ", values, " values has more than ", kMostValues));
 }
 
 }  // namespace
 
 absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
+  absl::Status status = CheckAmount(json);
+  if (!status.ok()) return status;
   Struct object;
   const absl::Status parsed = google::protobuf::util::JsonStringToMessage(json, &object);
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the plan is not the JSON that tfswap writes: ", parsed.message()));
   }
-  const int64_t version = Number(object, "version", 0);
-  if (version != kVersion) {
+  const Fields from(object, &status);
+  const int64_t version = from.Integer("version", 0, 0, kMost);
+  if (status.ok() && version != kVersion) {
     return absl::InvalidArgumentError(
         absl::StrCat("the plan has version ", version, ", this tfswap reads version ", kVersion));
   }
   PlanSpec plan;
   plan.unmatched =
-      Text(object, "unmatched") == "bootstrap" ? Unmatched::kBootstrap : Unmatched::kLeave;
-  plan.min_bytes = Number(object, "min_bytes", plan.min_bytes);
-  plan.describe = Truth(object, "describe");
-  plan.asks = Field(object, "asks") != nullptr;
-  plan.label = Text(object, "label");
-  plan.sections = Number(object, "sections", plan.sections);
-  plan.batch = Number(object, "batch", plan.batch);
-  plan.chooses = Truth(object, "chooses");
-  plan.stream_weights = Truth(object, "stream_weights");
-  for (const Value& value : List(object, "functions").values()) {
-    const Struct& from = value.struct_value();
-    FunctionSpec function;
-    function.fingerprint = Text(from, "fingerprint");
-    function.reserve = Truth(from, "reserve");
-    for (const Value& each : List(from, "recomputes").values()) {
-      const Struct& again = each.struct_value();
-      function.recomputes.push_back({Text(again, "tensor"), Texts(again, "nodes"),
-                                     Text(again, "trigger"), Texts(again, "consumers")});
-    }
-    for (const Value& swap : List(from, "swaps").values()) {
-      function.swaps.push_back(ReadSwap(swap.struct_value()));
-    }
-    for (const Value& edge : List(from, "order").values()) {
-      const ListValue& ends = edge.list_value();
-      if (ends.values_size() == 2) {
-        function.order.emplace_back(ends.values(0).string_value(), ends.values(1).string_value());
-      }
-    }
-    plan.functions.push_back(std::move(function));
-  }
+      from.Text("unmatched") == "bootstrap" ? Unmatched::kBootstrap : Unmatched::kLeave;
+  plan.min_bytes = from.Integer("min_bytes", plan.min_bytes, 0, kMost);
+  plan.describe = from.Truth("describe");
+  plan.asks = from.Has("asks");
+  plan.label = from.Text("label");
+  plan.sections = from.Integer("sections", plan.sections, 1, kMostSections);
+  plan.batch = from.Integer("batch", plan.batch, 0, kMost);
+  plan.chooses = from.Truth("chooses");
+  plan.stream_weights = from.Truth("stream_weights");
+  from.Objects("functions",
+               [&](const Fields& function) { plan.functions.push_back(ReadFunction(function)); });
+  if (!status.ok()) return status;
   return plan;
 }
 

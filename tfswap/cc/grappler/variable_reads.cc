@@ -82,7 +82,7 @@ int FirstDeepReader(const GraphIndex& index, int n) {
 Edges LateReads(const GraphIndex& index) {
   Edges edges;
   for (int n = 0; n < index.size(); ++n) {
-    if (index.node(n).op() != "ReadVariableOp" || index.depth(n) != 0) continue;
+    if (!IsRead(index, n) || index.depth(n) != 0 || !index.MayWait(n)) continue;
     const int first = FirstDeepReader(index, n);
     if (first < 0) continue;
     const int trigger = index.TriggerBefore(first, 1, 0);
@@ -127,7 +127,8 @@ Edges UpdatesInTurn(const GraphIndex& index) {
         std::any_of(index.inputs(n).begin(), index.inputs(n).end(), [&](TensorId input) {
           return first[input.node] == first[n] && !IsConstant(index, input.node);
         });
-    if (IsRead(index, n) || (!goes_on && index.depth(n) > 0 && index.IsOrderable(n))) {
+    if ((IsRead(index, n) && index.MayWait(n)) ||
+        (!goes_on && index.depth(n) > 0 && index.IsOrderable(n))) {
       begins[first[n]].push_back(n);
     }
   }

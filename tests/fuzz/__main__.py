@@ -1,0 +1,116 @@
+"""Fuzzes all parsers for some minutes, by coverage; ends with an error at the first fault.
+
+::
+
+    python tests/fuzz --minutes 10 [--only plan,pass] [--found FOLDER]
+
+The parsers in Python with atheris (libFuzzer), where it is installed, else by changes of the corpus
+alone; those in C++ (the target "pass") in a program with sanitizers of its own. Prints a line of
+JSON for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE.parents[1]
+sys.path[:0] = [str(TREE), str(HERE)]
+
+import inputs  # noqa: E402
+import pass_build  # noqa: E402
+import targets  # noqa: E402
+
+_SLOWEST_S = 20
+_MEMORY_MIB = 6000
+
+
+def by_coverage(name: str, found: Path, seconds: int) -> dict[str, object]:
+    """One target, with libFuzzer."""
+    command = [
+        *(sys.executable, str(HERE / "by_coverage.py"), name),
+        *(str(found), str(inputs.CORPUS / name)),
+        f"-max_total_time={seconds}",
+        f"-timeout={_SLOWEST_S}",
+        f"-rss_limit_mb={_MEMORY_MIB}",
+        f"-artifact_prefix={found}-",
+        "-max_len=32768",
+    ]
+    paths = os.pathsep.join([str(TREE), str(HERE), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    done = re.search(r"Done (\d+) runs", run.stderr)
+    if run.returncode != 0 or done is None:
+        raise SystemExit(f"{run.stderr[-8000:]}\nfuzzing {name} found a fault")
+    return {"tried": int(done[1]), "new": len(list(found.iterdir()))}
+
+
+def by_changes(name: str, found: Path, seconds: int) -> dict[str, object]:
+    """One target, without knowing what inputs reach."""
+    end_s = time.monotonic() + seconds
+    tried = 0
+    for data in inputs.mutants(name, name in targets.JSON, seed=time.time_ns()):
+        begun_s = time.monotonic()
+        if begun_s > end_s:
+            break
+        (found / "current").write_bytes(data)
+        targets.run(name, data)
+        tried += 1
+        if time.monotonic() - begun_s > _SLOWEST_S:
+            raise SystemExit(f"{found / 'current'} takes {name} more than {_SLOWEST_S} s")
+    return {"tried": tried, "new": 0}
+
+
+def in_cpp(found: Path, seconds: int) -> dict[str, object]:
+    """The parsers in C++."""
+    program = pass_build.build()
+    command = [
+        *(str(program), str(inputs.CORPUS / "graph.pb"), str(inputs.CORPUS / "pass")),
+        *(str(found), str(seconds), str(time.time_ns())),
+    ]
+    run = subprocess.run(
+        command, env={**os.environ, **pass_build.ENVIRONMENT}, capture_output=True, text=True
+    )
+    if run.returncode != 0:
+        raise SystemExit(f"{run.stderr[-8000:]}\n{found / 'current'} is a fault ({run.returncode})")
+    counts: dict[str, object] = json.loads(run.stdout)
+    return counts
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description="fuzzes the parsers of what strangers send")
+    parser.add_argument("--minutes", type=float, default=5, help="for all of them")
+    parser.add_argument("--only", default="", help="targets, by commas")
+    parser.add_argument("--found", type=Path, default=TREE / "build" / "fuzz" / "found")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else [*targets.TARGETS, "pass"]
+    # Plans and profiles are most of what is sent, and have most to go wrong.
+    weights = {name: 4 if name in ("plan", "profile", "pass") else 1 for name in names}
+    guided = importlib.util.find_spec("atheris") is not None
+    for name in names:
+        if name == "pass" and (why_not := pass_build.why_not()):
+            print(json.dumps({"target": name, "left_out": why_not}), flush=True)
+            continue
+        seconds = max(1, int(60 * options.minutes * weights[name] / sum(weights.values())))
+        found = options.found / name
+        found.mkdir(parents=True, exist_ok=True)
+        if name == "pass":
+            counts = in_cpp(found, seconds)
+        else:
+            counts = (by_coverage if guided else by_changes)(name, found, seconds)
+        line = {"target": name, "seconds": seconds, "by_coverage": guided or name == "pass"}
+        print(json.dumps({**line, **counts}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

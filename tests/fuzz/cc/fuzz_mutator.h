@@ -1,0 +1,37 @@
+#ifndef TFSWAP_FUZZ_MUTATOR_H_
+#define TFSWAP_FUZZ_MUTATOR_H_
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tfswap {
+
+// Changes JSON and lines of text so that most of them stay what they were: names become other
+// names, numbers other numbers, and what is in brackets is left out, or there twice.
+class FuzzMutator {
+ public:
+  // `names` are those of a graph's nodes.
+  FuzzMutator(std::vector<std::string> names, uint64_t seed);
+
+  // One of them, changed.
+  std::string Changed(const std::vector<std::string>& corpus);
+
+ private:
+  using Span = std::pair<size_t, size_t>;  // begin and length
+
+  size_t Below(size_t end) { return dice_() % end; }
+  const std::string& Any(const std::vector<std::string>& of) { return of[Below(of.size())]; }
+  std::string Name();
+  void ChangeText(std::string* text);
+  void ChangeBytes(std::string* text);
+
+  std::mt19937_64 dice_;
+  const std::vector<std::string> names_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_FUZZ_MUTATOR_H_

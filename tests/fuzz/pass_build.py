@@ -1,0 +1,122 @@
+"""Builds ``fuzz_plans``: the parsers in C++ with sanitizers, and what fuzzes them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE.parents[1]
+CC = TREE / "tfswap" / "cc"
+FOLDER = TREE / "build" / "fuzz"
+
+WATCHED = (
+    "grappler/accumulation_races.cc",
+    "grappler/activations.cc",
+    "grappler/bootstrap.cc",
+    "grappler/graph_index.cc",
+    "grappler/meetings.cc",
+    "grappler/recomputes.cc",
+    "grappler/rewriter.cc",
+    "grappler/swap_spec.cc",
+    "allocator/slab_layouts.cc",
+)
+"""What is compiled with sanitizers, and by whose branches inputs are judged."""
+
+_FUZZER = ("fuzz_coverage.cc", "fuzz_mutator.cc", "fuzz_plans.cc")
+_CHECKED = (
+    "-O1",
+    "-g1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined,float-cast-overflow",
+    "-fno-sanitize=vptr",  # TensorFlow has no type information to compare with
+    "-fno-sanitize-recover=all",
+)
+ENVIRONMENT = {
+    # TensorFlow's containers are not compiled to tell where they end.
+    "ASAN_OPTIONS": "detect_container_overflow=0:detect_leaks=0:hard_rss_limit_mb=6000",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+def why_not() -> str:
+    """Why it cannot be built here; empty: it can be."""
+    if shutil.which("g++") is None:
+        return "there is no g++"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    empty, made = FOLDER / "empty.cc", FOLDER / "empty"
+    empty.write_text("int main() {}\n")
+    command = ["g++", *_CHECKED, str(empty), "-o", str(made)]
+    if subprocess.run(command, capture_output=True).returncode != 0:
+        return "g++ has no sanitizers here: install libasan and libubsan"
+    if not _objects_of_library():
+        return "tfswap is not built in this tree: make build"
+    return ""
+
+
+def build() -> Path:
+    """Compiles what is not current, and links.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler or the linker refused.
+    """
+    setup = _setup()
+    tensorflow = setup.find_tensorflow()
+    headers = [
+        flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
+        for flag in tensorflow.compile_flags
+        if "std=" not in flag
+    ]
+    common = ["g++", "-std=c++17", "-Wall", *_CHECKED, *headers, f"-I{CC}", f"-I{HERE / 'cc'}"]
+    watched = [*common, "-fsanitize-coverage=trace-pc"]
+    with ThreadPoolExecutor(setup.build_jobs()) as pool:
+        made = [pool.submit(_compiled, CC / name, watched) for name in WATCHED]
+        made += [pool.submit(_compiled, HERE / "cc" / name, common) for name in _FUZZER]
+        objects = [each.result() for each in made]
+    program = FOLDER / "fuzz_plans"
+    rest = map(str, _objects_of_library())
+    command = ["g++", *_CHECKED, *map(str, objects), *rest, "-o", str(program), "-pthread", "-ldl"]
+    subprocess.run([*command, *tensorflow.libraries], check=True)
+    return program
+
+
+def _objects_of_library() -> list[Path]:
+    """Of the library's build: what the parsers use beside themselves."""
+    folder = TREE / "build" / "native" / str(sys.implementation.cache_tag)
+    return sorted((folder / "codecs").glob("*.o")) + sorted((folder / "core").glob("*.o"))
+
+
+def _setup() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tfswap_setup", TREE / "setup.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tfswap_setup"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compiled(source: Path, command: list[str]) -> Path:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    made = FOLDER / f"{source.stem}.o"
+    stamp = FOLDER / f"{source.stem}.json"
+    headers = [*CC.rglob("*.h"), *(HERE / "cc").glob("*.h")]
+    newest = max(path.stat().st_mtime_ns for path in (source, *headers))
+    whole = [*command, "-c", str(source), "-o", str(made)]
+    if made.exists() and stamp.exists() and made.stat().st_mtime_ns > newest:
+        if json.loads(stamp.read_text()) == whole:
+            return made
+    print(f"compiling {source.name} with sanitizers", flush=True)
+    subprocess.run(whole, check=True)
+    stamp.write_text(json.dumps(whole))
+    return made
+
+
+if __name__ == "__main__":
+    print(build())

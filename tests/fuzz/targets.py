@@ -1,0 +1,215 @@
+"""What is fuzzed in Python: by name, functions of bytes.
+
+Each hands the bytes to a parser, which may refuse them with a ValueError and nothing else. What it
+takes is used a little, written and read again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from tfswap import options, saved_model
+from tfswap.codec_speed import remembered, speed_of
+from tfswap.jobs import job_trace
+from tfswap.jobs.job_trace import JobTrace
+from tfswap.jobs.lease import read_record
+from tfswap.jobs.messages import FROM_BROKERS, FROM_JOBS, parse
+from tfswap.machines import load_machines
+from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.plan_memory import PlanMemory
+from tfswap.planning import plan_function
+from tfswap.portable_plan import renamed
+from tfswap.slots import slots_to_text
+from tfswap.timeline import peak_load
+from tfswap.trace import StepTrace
+from tfswap.traces import array_file, timeline_file
+from tfswap.traces.events import find_step, timeline_of
+from tfswap.traces.singa import read_singa
+from tfswap.traces.timeline_file import load_profile, load_timeline
+from tfswap.untrusted_json import parse_json
+
+GRAPH = "0123456789abcdef"
+"""Of remembered plans."""
+
+_folder = Path(tempfile.mkdtemp(prefix="tfswap-fuzz-"))
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+
+
+def _file(data: bytes, name: str = "input") -> Path:
+    path = _folder / name
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def plan(data: bytes) -> None:
+    """A plan's text."""
+    made = SwapPlan.from_json(data.decode("utf-8", "surrogateescape"))
+    assert SwapPlan.from_json(made.to_json()) == made
+    for function in made.functions:
+        slots_to_text(function.layouts).encode()
+        nodes = [swap.tensor.rpartition(":")[0] for swap in function.swaps]
+        renamed(function, GRAPH, [f"PartitionedCall/{node}" for node in nodes])
+
+
+def remembered_plan(data: bytes) -> None:
+    """A plan's file in the folder of remembered ones, beside a good profile."""
+    folder = _folder / "plans"
+    memory = PlanMemory(folder, "context")
+    link = job_trace.Machine("link", 2e9, 3e9)
+    if not folder.exists():
+        memory.keep(_good_profile(), FunctionPlan(GRAPH), 1 << 20, link)
+    (folder / f"{GRAPH}-context-{1 << 20}.plan").write_bytes(data)
+    found = memory.find(GRAPH, 1 << 20, link)
+    assert found is not None
+
+
+def _good_profile():  # type: ignore[no-untyped-def]
+    path = Path(__file__).parent / "corpus" / "profile" / "good"
+    return load_profile(path)
+
+
+def profile(data: bytes) -> None:
+    """A profile's file, whose checksums nobody looks at."""
+    path = _file(data)
+    update = zipfile.ZipExtFile._update_crc  # type: ignore[attr-defined]
+    zipfile.ZipExtFile._update_crc = lambda self, new: None  # type: ignore[attr-defined]
+    try:
+        load_profile(path)
+        timeline = load_timeline(path)
+    finally:
+        zipfile.ZipExtFile._update_crc = update  # type: ignore[attr-defined]
+    assert peak_load(timeline) >= 0
+
+
+def step(data: bytes) -> None:
+    """A profile as JSON, array by array: what is taken is planned."""
+    arrays = parse_json(data, "a profile")
+    if not isinstance(arrays, dict):
+        raise ValueError("no arrays")
+    types = {**timeline_file._ARRAYS, **timeline_file._OPTIONAL}
+    made = {}
+    for name, value in arrays.items():
+        if name not in types:
+            continue
+        if types[name] is np.uint8:
+            value = list(f"{value}".encode("utf-8", "replace"))
+        try:
+            made[name] = np.array(value, dtype=types[name])
+        except (OverflowError, TypeError) as error:
+            raise ValueError(f"no array: {error}") from error
+    path = _folder / "step"
+    array_file.write_arrays(made, path)
+    profile = load_profile(path)
+    machine = job_trace.Machine("link", 2e9, 3e9)
+    budget_bytes = 3 * peak_load(profile.timeline) // 4 + 1
+    for policy in ("auto", "greedy", "capuchin", "autoswap:aoa", "vdnn_all", "tensile"):
+        with suppress(ValueError):  # no plan fits
+            plan_function(profile, policy, machine, budget_bytes, 0)
+
+
+def trace_of_job(data: bytes) -> None:
+    """A step as a job sends it, before it is packed; and packed."""
+    for message in (data, job_trace.MAGIC + zlib.compress(data, 1)):
+        try:
+            made = JobTrace.from_bytes(message)
+        except job_trace.BadTrace:
+            continue
+        assert JobTrace.from_bytes(made.to_bytes()).link == made.link
+        assert peak_load(made.timeline) >= 0
+
+
+def message(data: bytes) -> None:
+    """What jobs and brokers say."""
+    for allowed in (FROM_JOBS, FROM_BROKERS):
+        try:
+            parse(data, allowed)
+        except ValueError:
+            continue
+
+
+def lease(data: bytes) -> None:
+    """What a broker wrote into a lease."""
+    record = read_record(_file(data))
+    assert record is None or record.held_bytes >= 0
+
+
+def events(data: bytes) -> None:
+    """A list of memory events of Apache SINGA's."""
+    assert peak_load(timeline_of(find_step(read_singa(_file(data)), 4), 1)) >= 0
+
+
+def recording(data: bytes) -> None:
+    """What the profiler writes."""
+    StepTrace.from_bytes(data)
+
+
+def asset(data: bytes) -> None:
+    """The asset of a saved model."""
+    _file(data, str(saved_model.ASSET))
+    found = saved_model.options_of(_folder)
+    assert found is not None and found.spill_dir is None and found.save_plan is None
+
+
+def machines(data: bytes) -> None:
+    """A user's file of machines."""
+    load_machines(_file(data))
+
+
+def codec_times(data: bytes) -> None:
+    """What was measured of codecs."""
+    found = remembered(_file(data, "codecs/zvc.json"))
+    for each in found if isinstance(found, list) else []:
+        speed = speed_of(each)
+        assert speed is None or speed.encode.ns(1 << 20, 0.5) >= 0
+
+
+def environment(data: bytes) -> None:
+    """Options as environment variables, a line each."""
+    given = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and "\0" not in line:
+            given[f"TFSWAP_{name}"] = value
+    if "TFSWAP_PLAN" in given:  # a path that the user names
+        del given["TFSWAP_PLAN"]
+    options.from_environment(given)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "asset": asset,
+    "codec_times": codec_times,
+    "environment": environment,
+    "events": events,
+    "lease": lease,
+    "machines": machines,
+    "message": message,
+    "plan": plan,
+    "profile": profile,
+    "recording": recording,
+    "remembered_plan": remembered_plan,
+    "step": step,
+    "trace_of_job": trace_of_job,
+}
+"""By the name of the folder of their corpus."""
+
+JSON = ("asset", "codec_times", "lease", "machines", "message", "plan", "remembered_plan", "step")
+"""Those whose input is JSON."""
+
+
+def run(name: str, data: bytes) -> bool:
+    """Whether a target takes an input, or refuses it as it may."""
+    try:
+        TARGETS[name](data)
+    except ValueError:
+        return False
+    return True
