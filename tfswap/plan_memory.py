@@ -18,6 +18,8 @@ import json
 import os
 import re
 import stat
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,9 @@ _LEAST_BUDGET, _OTHER_LINK = 0.97, 0.3
 _NOWHERE = ("", "none")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _MOST_PLAN_BYTES = 64 << 20
+
+# Of a file that is being written; where that takes longer than this, the writer has been killed.
+_PARTIAL, _MOST_WRITING_S = ".partial", 600.0
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class PlanMemory:
         for at_bytes, path in self._plans(function.fingerprint):
             if _LEAST_BUDGET * budget_bytes <= at_bytes <= budget_bytes:
                 path.unlink(missing_ok=True)
-        partial = self._folder / f".{os.getpid()}.partial"
+        partial = self._folder / f".{os.getpid()}-{threading.get_ident()}{_PARTIAL}"
         save_profile(profile, partial)
         os.replace(partial, self._profile_path(function.fingerprint))
         partial.write_text(text)
@@ -192,13 +197,17 @@ class PlanMemory:
         )
 
     def _trim(self) -> None:
-        """Has the files that were not used longest go, down to the limit."""
+        """Has the files that were not used longest go, down to the limit; and those that killed
+        processes did not finish.
+        """
         files = []
         for path in self._folder.iterdir():
             try:
                 found = path.lstat()
             except FileNotFoundError:
                 continue  # another process has trimmed
+            if path.suffix == _PARTIAL and self._is_abandoned(path, found.st_mtime):
+                path.unlink(missing_ok=True)
             if stat.S_ISREG(found.st_mode) and path.suffix in (".profile", ".plan"):
                 files.append((found.st_mtime_ns, found.st_size, path))
         total_bytes = sum(size_bytes for _, size_bytes, _ in files)
@@ -207,6 +216,12 @@ class PlanMemory:
                 return
             path.unlink(missing_ok=True)
             total_bytes -= size_bytes
+
+    @staticmethod
+    def _is_abandoned(partial: Path, mtime_s: float) -> bool:
+        writer = partial.name.removeprefix(".").partition("-")[0]
+        has_ended = writer.isdecimal() and not Path(f"/proc/{writer}").exists()
+        return has_ended or time.time() - mtime_s > _MOST_WRITING_S
 
 
 def parse_folder(folder: object) -> Path | None:
