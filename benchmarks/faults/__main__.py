@@ -26,10 +26,14 @@ import argparse
 import collections
 import dataclasses
 import json
+import queue
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +55,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK} cases, none of kill-9")
     parser.add_argument("--kinds", default="", help=f"only these, of: {', '.join(KINDS)}")
     parser.add_argument("--only", type=int, default=None, help="the case of this number")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once (1)")
     parser.add_argument("--most-s", type=float, default=60, help="a case may take (60)")
     parser.add_argument(SERVE, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -74,19 +79,32 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from benchmarks.faults.victims import Victims
 
     folder = Path(CaseProcess.folder())
-    file = folder / "cases"
-    file.mkdir()
     victims = Victims(folder)
-    try:
-        with CaseProcess(file, options.most_s) as process:
-            for case in cases(options):
-                begun_s = time.perf_counter()
-                answer = victims.run(case) if case.kind == "kill-9" else process.run(case)
-                seconds = round(time.perf_counter() - begun_s, 2)
-                yield {**dataclasses.asdict(case), **answer, "seconds": seconds}
-    finally:
-        victims.end()
-        shutil.rmtree(folder)
+    idle: queue.SimpleQueue[CaseProcess] = queue.SimpleQueue()
+
+    def line(case: Case) -> dict[str, Any]:
+        begun_s = time.perf_counter()
+        if case.kind == "kill-9":
+            answer = victims.run(case)
+        else:
+            process = idle.get()
+            answer = process.run(case)
+            idle.put(process)
+        seconds = round(time.perf_counter() - begun_s, 2)
+        return {**dataclasses.asdict(case), **answer, "seconds": seconds}
+
+    with ExitStack() as taken:
+        taken.callback(shutil.rmtree, folder)
+        taken.callback(victims.end)
+        threads = taken.enter_context(ThreadPoolExecutor(options.jobs))
+        for number in range(options.jobs):
+            file = folder / f"cases-{number}"
+            file.mkdir()
+            idle.put(taken.enter_context(CaseProcess(file, options.most_s)))
+        taken.callback(threads.shutdown, wait=False, cancel_futures=True)
+        under_way = [threads.submit(line, case) for case in cases(options)]
+        for each in as_completed(under_way):
+            yield each.result()
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
@@ -104,6 +122,10 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def _end(number: int, frame: object) -> None:
+    sys.exit(128 + number)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the cases; answers the exit status."""
     options = parse(arguments)
@@ -111,6 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.faults.process import serve
 
         return serve(Path(options.serve))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)  # so that nothing stays behind
     lines = []
     for line in run(options):
         lines.append(line)

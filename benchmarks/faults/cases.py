@@ -28,6 +28,8 @@ class Kind:
         weight: How often it is drawn, beside others.
         needs: Options without which it would not strike.
         most: Times that it could have struck before it does, at most.
+        first: Whether it would not strike later than in the first step.
+        times: One of which is how often it strikes; 0: always.
         in_core: Whether ``cc/core/faults.h`` knows it.
         details: One of which a case has.
     """
@@ -35,7 +37,9 @@ class Kind:
     name: str
     weight: float = 1.0
     needs: tuple[str, ...] = ()
-    most: int = 30
+    most: int = 8
+    first: bool = False
+    times: tuple[int, ...] = (0, 1, 1, 3)
     in_core: bool = True
     details: tuple[str, ...] = ("",)
 
@@ -48,9 +52,9 @@ KINDS = {
         Kind("copy-throws"),
         Kind("slow-copy"),
         Kind("bit-flip", needs=("verify",)),
-        Kind("allocation-fails", 1.5, most=600),
+        Kind("allocation-fails", 1.5, most=300, times=(1, 1, 3, 30)),
         Kind("host-full"),
-        Kind("disk-full", needs=("file",), most=1),
+        Kind("disk-full", needs=("file",), most=0, first=True, times=(0,)),
         Kind("write-error", needs=("file",)),
         Kind("write-full", 0.5, needs=("file",)),
         Kind("short-write", 0.5, needs=("file",)),
@@ -59,8 +63,8 @@ KINDS = {
         Kind("end-of-file", 0.5, needs=("file",)),
         Kind("file-bit-flip", needs=("file",)),
         Kind("slow-disk", 0.5, needs=("file",)),
-        Kind("thread-dies", most=60),
-        Kind("cancel", 2.5, most=2500),
+        Kind("thread-dies", times=(1, 3, 10)),
+        Kind("cancel", 2.5, most=1500),
         Kind("callback-raises", 2, in_core=False, details=HOOKS),
         Kind("data-raises", 0.7, in_core=False),
         Kind("interrupt", 2.5, in_core=False),
@@ -131,7 +135,7 @@ def drawn(seed: int, count: int, kinds: tuple[str, ...] = ()) -> list[Case]:
 
 
 def _drawn(dice: random.Random, number: int, kind: Kind) -> Case:
-    start = dice.choices(STARTS, (3, 5, 2))[0]
+    start = dice.choices(STARTS, (3, 6, 1))[0]
     options = set(kind.needs)
     options |= {
         name for name in ("file", "codec", "verify", "stream", "slab") if dice.random() < 0.4
@@ -143,11 +147,11 @@ def _drawn(dice: random.Random, number: int, kind: Kind) -> Case:
         number,
         kind.name,
         dice.choice(kind.details),
-        dice.choice(SUBJECTS),
+        dice.choices(SUBJECTS, (4, 4, 2))[0],
         start,
         tuple(sorted(options)),
-        step=dice.randrange(STEPS[start]),
+        step=0 if kind.first else dice.randrange(STEPS[start] - 1),
         after=after,
-        times=dice.choice((0, 1, 1, 3)),
+        times=dice.choice(kind.times),
         part=dice.random(),
     )

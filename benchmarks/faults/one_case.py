@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 import warnings
@@ -11,7 +12,7 @@ from typing import Any
 
 import tfswap
 from benchmarks.faults import happenings
-from benchmarks.faults.cases import LAZY, SUBJECTS, Case
+from benchmarks.faults.cases import KINDS, LAZY, PLANNED, SUBJECTS, Case
 from benchmarks.faults.residue import Held, left_behind
 from benchmarks.faults.subjects import Subject, subject
 
@@ -42,6 +43,7 @@ _SAID = {
     "fit-in-thread": rf"the other trainings of this process have no room|{_SHORT}",
 }
 _MOST_CHARACTERS = 400
+_WITH_ANOTHER = ("nested-fit", "fit-in-thread")
 _STEPS_AFTER = 3
 _step_s: dict[tuple[str, str], float] = {}
 
@@ -57,15 +59,17 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
         outcome (of `OUTCOMES`), struck (how often the core's fault did; -1: it is none of those),
         said (the error's text) and why (it is wrong).
     """
-    for name in SUBJECTS:
-        subject(name)
     one = subject(case.subject)
+    if case.kind in _WITH_ANOTHER:
+        _other(case)
+    if case.kind == "loader-processes":
+        _started_loaders()
     swap = one.swap(case.start, case.options, folder)
     before = Held.now(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         error, problem = _happen(case, one, swap, folder)
-    struck = happenings.struck(case) if case.kind in _core_kinds() else -1
+    struck = happenings.struck(case) if KINDS[case.kind].in_core else -1
     happenings.no_faults()
     said = f"{type(error).__name__}: {error}" if error is not None else ""
     outcome, why = _judged(case, one, error, problem)
@@ -81,10 +85,16 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
     return {"outcome": outcome, "struck": struck, "said": said[:_MOST_CHARACTERS], "why": why}
 
 
-def _core_kinds() -> set[str]:
-    from benchmarks.faults.cases import KINDS
+@functools.cache
+def _started_loaders() -> None:
+    """What Keras keeps of them is there from then on."""
+    one = subject(SUBJECTS[0])
+    one.train([], 2, _loader(one, 2), shuffle=False)
 
-    return {name for name, kind in KINDS.items() if kind.in_core}
+
+def _loader(one: Subject, steps: int) -> happenings.Batches:
+    x, y = (each[: steps * one.batch] for each in one.data)
+    return happenings.Batches(x, y, one.batch, steps)
 
 
 def _judged(case: Case, one: Subject, error: BaseException | None, problem: str) -> tuple[str, str]:
@@ -112,8 +122,9 @@ def _first_difference(some: list[str], others: list[str]) -> int:
 def _trains_on(case: Case, one: Subject, folder: Path) -> str:
     """The same process, under the same options; what is wrong, or ""."""
     steps = min(_STEPS_AFTER, case.steps)
+    start = PLANNED if case.start == PLANNED else LAZY
     try:
-        losses = one.train([one.swap(min(case.start, LAZY), case.options, folder)], steps)
+        losses = one.train([one.swap(start, case.options, folder)], steps)
     except Exception as error:
         return f"training on has failed: {type(error).__name__}: {error}"[:2000]
     return "" if losses == one.losses[:steps] else "training on has other losses"
@@ -132,7 +143,7 @@ def _caught(train: Callable[[], Any]) -> BaseException | None:
 def _happen(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseException | None, str]:
     """Trains with the fault; the error of the training, and what went wrong beside it."""
     steps = case.steps
-    if case.kind in _core_kinds():
+    if KINDS[case.kind].in_core:
         return _caught(lambda: one.train([happenings.core_fault(case), swap], steps)), ""
     if case.kind == "callback-raises":
         raises = happenings.Raises(case.detail, case.step)
@@ -158,9 +169,7 @@ def _happen(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseExce
     if case.kind == "fork":
         return _fork(case, one, swap)
     if case.kind == "loader-processes":
-        x, y = (each[: steps * one.batch] for each in one.data)
-        data = happenings.Batches(x, y, one.batch, steps)
-        return _caught(lambda: one.train([swap], steps, data, shuffle=False)), ""
+        return _caught(lambda: one.train([swap], steps, _loader(one, steps), shuffle=False)), ""
     if case.kind == "nested-fit":
         return _nested(case, one, swap, folder)
     assert case.kind == "fit-in-thread"

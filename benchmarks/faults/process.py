@@ -141,9 +141,7 @@ def serve(folder: Path) -> int:
 
     import tensorflow as tf
 
-    from benchmarks.faults.cases import SUBJECTS
     from benchmarks.faults.one_case import run
-    from benchmarks.faults.subjects import subject
 
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -151,8 +149,6 @@ def serve(folder: Path) -> int:
     os.set_inheritable(answers.fileno(), False)
     os.dup2(2, 1)  # whatever else is printed is no answer
     tf.config.experimental.enable_op_determinism()
-    for name in SUBJECTS:
-        subject(name)
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         fields = json.loads(line)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,14 @@ class Victims:
         self._plans.mkdir(mode=0o700)
         self._socket = Path(tempfile.mkdtemp(prefix="tfswap-")) / "broker"
         self._broker: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()  # one after the other
 
     def run(self, case: Case) -> dict[str, Any]:
         """Kills what the case says, in the step that it says; as `one_case.run` answers."""
+        with self._lock:
+            return self._run(case)
+
+    def _run(self, case: Case) -> dict[str, Any]:
         brokered = case.detail != "alone"
         if brokered:
             self._have_broker()

@@ -14,6 +14,7 @@ from tfswap.training import device_jobs
 from tfswap.training.device_jobs import DeviceBusy, Job, NoShare
 from tfswap.training.device_share import DeviceShare
 from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.uninterrupted import uninterrupted
 from tfswap.training.voice import Voice
 
 __all__ = ["DeviceBusy", "NoShare", "SwapSession"]
@@ -29,6 +30,7 @@ class SwapSession:
         options: Of all its trainings.
         voice: For what concerns all of them.
         let_go: Called before the devices are given back.
+        is_over: Whether what it was begun for runs no more, although nobody has ended it.
 
     Attributes:
         is_idle: Whether it may be told to let go of them.
@@ -41,12 +43,17 @@ class SwapSession:
     devices: ManagedDevices
 
     def __init__(
-        self, options: SwapOptions, voice: Voice, let_go: Callable[[], None] = lambda: None
+        self,
+        options: SwapOptions,
+        voice: Voice,
+        let_go: Callable[[], None] = lambda: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.options = options
         self.library = library.load()
         self._voice = voice
         self._let_go = let_go
+        self.is_over = is_over
         self._jobs = device_jobs.of_process(self.library)
         self._job = Job(self)
         self.is_idle = False
@@ -114,6 +121,10 @@ class SwapSession:
 
     def end(self) -> None:
         """Gives them back; harmless when called again."""
+        with uninterrupted():
+            self._end()
+
+    def _end(self) -> None:
         with self._jobs.lock:
             try:
                 if self.has_devices:
