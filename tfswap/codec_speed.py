@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from tfswap.far_tier import CodecSpeed, CodecTime
 from tfswap.launch_search import search
 from tfswap.machine import cores, processor
 from tfswap.user_cache import user_cache
+from tfswap.whole_file import whole_file
 
 # CSWAP trains its regression on 20 to 80 % of zeros.
 _ZEROS = (0.2, 0.5, 0.8)
@@ -183,8 +183,7 @@ def remember(path: Path, data: Any) -> None:
     """Writes it for the next process; without a place to write to, that one measures again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(data))
-        os.replace(partial, path)
+        with whole_file(path) as partial:
+            partial.write_text(json.dumps(data))
     except OSError:
         return

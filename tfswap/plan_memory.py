@@ -18,8 +18,6 @@ import json
 import os
 import re
 import stat
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from tfswap.profile import Profile
 from tfswap.simulator import Link
 from tfswap.traces.timeline_file import load_profile, save_profile
 from tfswap.user_cache import user_cache
+from tfswap.whole_file import whole_file
 
 FORMAT = "tfswap remembered plan 1"
 
@@ -43,9 +42,6 @@ _LEAST_BUDGET, _OTHER_LINK = 0.97, 0.3
 _NOWHERE = ("", "none")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _MOST_PLAN_BYTES = 64 << 20
-
-# Of a file that is being written; where that takes longer than this, the writer has been killed.
-_PARTIAL, _MOST_WRITING_S = ".partial", 600.0
 
 
 @dataclass(frozen=True)
@@ -141,11 +137,10 @@ class PlanMemory:
         for at_bytes, path in self._plans(function.fingerprint):
             if _LEAST_BUDGET * budget_bytes <= at_bytes <= budget_bytes:
                 path.unlink(missing_ok=True)
-        partial = self._folder / f".{os.getpid()}-{threading.get_ident()}{_PARTIAL}"
-        save_profile(profile, partial)
-        os.replace(partial, self._profile_path(function.fingerprint))
-        partial.write_text(text)
-        os.replace(partial, self._path(function.fingerprint, f"-{budget_bytes}.plan"))
+        with whole_file(self._profile_path(function.fingerprint)) as partial:
+            save_profile(profile, partial)
+        with whole_file(self._path(function.fingerprint, f"-{budget_bytes}.plan")) as partial:
+            partial.write_text(text)
         self._trim()
 
     def forget(self, fingerprint: str) -> None:
@@ -197,17 +192,13 @@ class PlanMemory:
         )
 
     def _trim(self) -> None:
-        """Has the files that were not used longest go, down to the limit; and those that killed
-        processes did not finish.
-        """
+        """Has the files that were not used longest go, down to the limit."""
         files = []
         for path in self._folder.iterdir():
             try:
                 found = path.lstat()
             except FileNotFoundError:
                 continue  # another process has trimmed
-            if path.suffix == _PARTIAL and self._is_abandoned(path, found.st_mtime):
-                path.unlink(missing_ok=True)
             if stat.S_ISREG(found.st_mode) and path.suffix in (".profile", ".plan"):
                 files.append((found.st_mtime_ns, found.st_size, path))
         total_bytes = sum(size_bytes for _, size_bytes, _ in files)
@@ -216,12 +207,6 @@ class PlanMemory:
                 return
             path.unlink(missing_ok=True)
             total_bytes -= size_bytes
-
-    @staticmethod
-    def _is_abandoned(partial: Path, mtime_s: float) -> bool:
-        writer = partial.name.removeprefix(".").partition("-")[0]
-        has_ended = writer.isdecimal() and not Path(f"/proc/{writer}").exists()
-        return has_ended or time.time() - mtime_s > _MOST_WRITING_S
 
 
 def parse_folder(folder: object) -> Path | None:

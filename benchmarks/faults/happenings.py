@@ -118,6 +118,7 @@ def _work_in_child(kept: list[Any]) -> None:
     assert float((values @ values).sum()) > 0
     kept.clear()  # tensors of the parent
     gc.collect()
+    assert float(tf.reduce_sum(tf.ones([1 << 12]))) == 1 << 12
 
 
 def fork_and_wait() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,20 +149,6 @@ def test_what_was_not_used_longest_goes(folder: Path) -> None:
     known = [whole.find(graph, 100 * MIB, LINK) is not None for graph in (*graphs, OTHER)]
     assert known == [True, False, False, True, True]
     assert sum(path.stat().st_size for path in folder.iterdir()) <= size_bytes * 4 // 5
-
-
-def test_what_a_killed_process_did_not_finish_goes(memory: PlanMemory, folder: Path) -> None:
-    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    unfinished, under_way, stuck = (
-        folder / f".{name}.partial" for name in (f"{ended.pid}-1", f"{os.getpid()}-2", "1-3")
-    )
-    for path in (unfinished, under_way, stuck):
-        path.write_text("{")
-    os.utime(stuck, (0, 0))
-    memory.keep(profile_of(OTHER), plan_of(OTHER), 100 * MIB, LINK)
-    assert not unfinished.exists() and not stuck.exists() and under_way.exists()
 
 
 def test_where_plans_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,12 @@ class SwapSession:
         self._jobs = device_jobs.of_process(self.library)
         self._job = Job(self)
         self.is_idle = False
+        self._process = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is not a process that was forked off the one whose devices they are."""
+        return os.getpid() == self._process
 
     def begin(self, layers: int = 0) -> None:
         """Takes the devices, or its share.
@@ -120,9 +127,10 @@ class SwapSession:
         return self._jobs.has(self._job)
 
     def end(self) -> None:
-        """Gives them back; harmless when called again."""
-        with uninterrupted():
-            self._end()
+        """Gives them back; harmless when called again, and in a process forked meanwhile."""
+        if self.is_here:
+            with uninterrupted():
+                self._end()
 
     def _end(self) -> None:
         with self._jobs.lock:

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
 #include "core/faults.h"
+#include "core/forked.h"
 #include "device/device_table.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/device_factory.h"
@@ -45,12 +46,14 @@ void CancelOnPurpose(OpKernelContext* context) {
 }  // namespace
 
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
+  if (IsForked()) return ThreadPoolDevice::Compute(kernel, context);
   CancelOnPurpose(context);
   RunGuarded(allocator_->guard(), *kernel, context, [&] { Run(kernel, context); });
 }
 
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
+  if (IsForked()) return ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
   CancelOnPurpose(context);
   RunGuardedAsync(
       allocator_->guard(), *kernel, context, std::move(done),
