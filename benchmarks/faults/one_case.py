@@ -45,7 +45,7 @@ _SAID = {
 _MOST_CHARACTERS = 400
 _WITH_ANOTHER = ("nested-fit", "fit-in-thread")
 _STEPS_AFTER = 3
-_step_s: dict[tuple[str, str], float] = {}
+_took_s: dict[tuple[str, str], float] = {}
 
 
 def run(case: Case, folder: Path) -> dict[str, Any]:
@@ -157,15 +157,7 @@ def _happen(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseExce
         data = happenings.raising(one.data, one.batch, case.step)
         return _caught(lambda: one.train([swap], steps, data, steps_per_epoch=steps)), ""
     if case.kind == "interrupt":
-        key = (case.subject, case.start)
-        seconds = case.part * _step_s.get(key, 0.1 * steps)
-        begun_s = time.perf_counter()
-        error: list[BaseException | None] = [None]
-        with happenings.interrupted(seconds):
-            error[0] = _caught(lambda: one.train([swap], steps))
-        if error[0] is None:
-            _step_s[key] = time.perf_counter() - begun_s
-        return error[0], ""
+        return _interrupted(case, one, swap), ""
     if case.kind == "fork":
         return _fork(case, one, swap)
     if case.kind == "loader-processes":
@@ -183,6 +175,20 @@ def _validation(one: Subject) -> tuple[Any, Any]:
 
 def _other(case: Case) -> Subject:
     return subject(SUBJECTS[(SUBJECTS.index(case.subject) + 1) % len(SUBJECTS)])
+
+
+def _interrupted(case: Case, one: Subject, swap: Any) -> BaseException | None:
+    """After a part of what such a training took when it was not interrupted."""
+    key = (case.subject, case.start)
+    begun_s = time.perf_counter()
+    try:
+        with happenings.interrupted(case.part * _took_s.get(key, 0.1 * case.steps)):
+            error = _caught(lambda: one.train([swap], case.steps))
+    except KeyboardInterrupt as late:  # it had just ended
+        error = late
+    if error is None:
+        _took_s[key] = time.perf_counter() - begun_s
+    return error
 
 
 def _fork(case: Case, one: Subject, swap: Any) -> tuple[BaseException | None, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import gc
 import os
+import re
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +17,10 @@ import tfswap
 # Constants of graphs that were optimised again stay with them, each smaller than this.
 _MOST_LEFT_BYTES = 256 << 10
 _PATIENCE_S = 3.0
+# Made when they are first needed, and kept: a thread for the swap-ins of each job that there may be
+# at once, the one that answers the pass, and the memory that crashing kernels get where there is
+# none.
+_MOST_KEPT = {"tfswap_in": 17, "tfswap_desk": 1, "/memfd:tfswap_stand_in (deleted)": 1}
 # Pools that TensorFlow and Python fill up when they are first needed, and keep.
 _POOLS = ("tf_", "Thread-", "ThreadPool", "python", "asyncio", "Eigen")
 
@@ -82,7 +88,11 @@ def _compared(before: Held, after: Held) -> str:
         ("threads", before.threads, after.threads),
         ("handles", before.handles, after.handles),
     ):
-        more = {name: n - was.get(name, 0) for name, n in there.items() if n > was.get(name, 0)}
+        more = {
+            name: n - was.get(name, 0)
+            for name, n in there.items()
+            if n > max(was.get(name, 0), _MOST_KEPT.get(name, 0))
+        }
         if more:
             said.append(f"{what} {more}")
     return "; ".join(said)
@@ -97,6 +107,8 @@ def _threads() -> dict[str, int]:
             continue  # it has just ended
         if not name.startswith(_POOLS):
             names.append(name)
+    # All of Python's have one name there; those have none here that are known by their number.
+    names += [re.sub(r"\d+", "", each.name) for each in threading.enumerate()]
     return dict(collections.Counter(names))
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from models import budget_of, compiled, convolutions, deterministic, trained
 import tfswap
 from benchmarks.faults.__main__ import RIGHT
 from benchmarks.faults.cases import HOOKS, KINDS, LAZY, PLANNED, Case, drawn
+from benchmarks.faults.happenings import fork_and_wait
 from benchmarks.faults.one_case import run
 from benchmarks.faults.subjects import disk as find_disk
 from benchmarks.faults.subjects import subject
@@ -123,6 +128,68 @@ def test_a_step_is_cancelled_at_each_of_its_nodes_and_leaves_nothing(lib) -> Non
     after = tfswap.memory_stats()
     for name in ("bytes_in_use", "host_bytes_in_use", "far_buffers"):
         assert after[name] == base[name]
+
+
+@pytest.mark.slow
+def test_the_process_may_be_forked_at_any_moment(folder: Path) -> None:
+    """By another thread, in whatever step the training just is."""
+    one = subject("convolutions")
+    done = threading.Event()
+    problems: list[BaseException] = []
+    forks = 0
+
+    def fork() -> None:
+        nonlocal forks
+        while not done.is_set() and not problems:
+            try:
+                fork_and_wait()
+                forks += 1
+            except RuntimeError as error:
+                problems.append(error)
+
+    thread = threading.Thread(target=fork)
+    swap = one.swap(PLANNED, (), folder)
+    thread.start()
+    try:
+        for _ in range(5):
+            assert one.train([swap], 14) == one.losses[:14]
+    finally:
+        done.set()
+        thread.join()
+    assert problems == [] and forks > 5
+
+
+FORKED = """
+import os, sys
+import tfswap, keras
+from models import compiled, convolutions, trained
+class Fork(keras.callbacks.Callback):
+    child = 0
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 4:
+            Fork.child = os.fork()
+            if not Fork.child:
+                raise SystemExit(0)  # through fit and all that takes things back
+swap = tfswap.AutoSwap(budget="100MiB", spill_dir=sys.argv[1], verbose=0)
+trained(lambda: compiled(convolutions(depth=4)), [swap, Fork()], epochs=2)
+print("child", os.waitpid(Fork.child, 0)[1], "file", tfswap.memory_stats()["budget_bytes"])
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_that_unwinds_a_training_takes_nothing_back(folder: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(folder)]
+    path = os.pathsep.join(filter(None, sys.path))
+    ended = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert "child 0 file None" in ended.stdout
 
 
 def test_a_flipped_bit_is_not_noticed_where_nobody_looks(lib, folder: Path) -> None:
