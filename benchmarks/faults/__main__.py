@@ -135,11 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return serve(Path(options.serve))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # so that nothing stays behind
-    lines = []
-    for line in run(options):
-        lines.append(line)
-        print(json.dumps(line), flush=True)
-    print(table(lines), flush=True)
+    lines: list[dict[str, Any]] = []
+    try:
+        for line in run(options):
+            lines.append(line)
+            print(json.dumps(line), flush=True)
+    finally:
+        print(table(lines), flush=True)
     return int(any(line["outcome"] not in RIGHT for line in lines))
 
 

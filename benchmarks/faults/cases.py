@@ -135,7 +135,7 @@ def drawn(seed: int, count: int, kinds: tuple[str, ...] = ()) -> list[Case]:
 
 
 def _drawn(dice: random.Random, number: int, kind: Kind) -> Case:
-    start = dice.choices(STARTS, (3, 6, 1))[0]
+    start = dice.choices(STARTS, (4, 8, 1))[0]
     options = set(kind.needs)
     options |= {
         name for name in ("file", "codec", "verify", "stream", "slab") if dice.random() < 0.4
@@ -147,7 +147,7 @@ def _drawn(dice: random.Random, number: int, kind: Kind) -> Case:
         number,
         kind.name,
         dice.choice(kind.details),
-        dice.choices(SUBJECTS, (4, 4, 2))[0],
+        dice.choices(SUBJECTS, (5, 4, 1))[0],
         start,
         tuple(sorted(options)),
         step=0 if kind.first else dice.randrange(STEPS[start] - 1),

@@ -44,7 +44,7 @@ _SAID = {
 }
 _MOST_CHARACTERS = 400
 _WITH_ANOTHER = ("nested-fit", "fit-in-thread")
-_STEPS_AFTER = 3
+_STEPS_AFTER = 2
 _took_s: dict[tuple[str, str], float] = {}
 
 

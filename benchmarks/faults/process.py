@@ -149,6 +149,8 @@ def serve(folder: Path) -> int:
     os.set_inheritable(answers.fileno(), False)
     os.dup2(2, 1)  # whatever else is printed is no answer
     tf.config.experimental.enable_op_determinism()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         fields = json.loads(line)
