@@ -182,7 +182,7 @@ def subject(name: str) -> Subject:
     else:
         x = dice.random((count, *shape), dtype=np.float32)
     data = (x, dice.integers(0, 4, count))
-    values = [np.array(variable) for variable in _variables(model)]
+    values = [variable.numpy().copy() for variable in _variables(model)]
     made = Subject(name, model, data, batch, [], 0, values, {})
     made.train([], 2)
     tfswap.reset_memory_stats()
