@@ -194,6 +194,7 @@ def remember(path: Path, data: Any) -> None:
     """Writes it for the next process; without a place to write to, that one measures again."""
     try:
         if private_files.make_private_folder(path.parent):
+            private_files.remove_unfinished(path.parent)
             private_files.write_bytes(path, json.dumps(data).encode(), private_files.PRIVATE)
     except OSError:
         return

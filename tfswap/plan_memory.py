@@ -140,6 +140,7 @@ class PlanMemory:
         for at_bytes, path in self._plans(function.fingerprint):
             if _LEAST_BUDGET * budget_bytes <= at_bytes <= budget_bytes:
                 path.unlink(missing_ok=True)
+        private_files.remove_unfinished(self._folder)
         save_profile(profile, self._profile_path(function.fingerprint), private_files.PRIVATE)
         path = self._path(function.fingerprint, f"-{budget_bytes}.plan")
         private_files.write_bytes(path, text.encode(), private_files.PRIVATE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ PRIVATE = 0o600
 """The mode of files that are for this user alone."""
 
 _USUAL = 0o666  # less what the process's umask takes away
+# Of a file that is being written; where that takes longer than this, the writer has been killed.
+_OWN, _PARTIAL, _MOST_WRITING_S = ".tfswap-", ".partial", 600.0
 
 
 def is_private_folder(folder: Path) -> bool:
@@ -111,7 +114,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, mode: int = _USUAL) -
     if target.exists() and not target.is_file() and not target.is_dir():
         target.write_bytes(data)
         return
-    partial = target.with_name(f".tfswap-{secrets.token_hex(8)}.partial")
+    partial = target.with_name(f"{_OWN}{os.getpid()}-{secrets.token_hex(8)}{_PARTIAL}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(partial, flags, mode), "wb") as file:
         try:
@@ -121,3 +124,20 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, mode: int = _USUAL) -
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes from a folder of tfswap's own what processes that were killed did not finish.
+
+    Args:
+        folder: Where `write_bytes` writes.
+    """
+    for partial in folder.glob(f"{_OWN}*{_PARTIAL}"):
+        writer = partial.name.removeprefix(_OWN).partition("-")[0]
+        try:
+            age_s = time.time() - partial.lstat().st_mtime
+        except FileNotFoundError:
+            continue  # it has just been finished
+        has_ended = writer.isdecimal() and not Path(f"/proc/{writer}").exists()
+        if has_ended or age_s > _MOST_WRITING_S:
+            partial.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ def number() -> Iterator[int]:
     device = tfswap.state.number_of("GPU:0")
     tfswap.reset_memory_stats("GPU:0")
     yield device
-    lib.inject_fault(device, "")
+    lib.set_faults("")
     lib.set_verify(device, False)
     lib.set_host_limit(None)
     lib.set_budget(device, None)

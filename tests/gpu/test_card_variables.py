@@ -107,7 +107,7 @@ class Streamed:
 def streamed(number: int) -> Iterator[Streamed]:
     made = Streamed()
     yield made
-    made.lib.inject_fault(number, "")
+    made.lib.set_faults("")
     made.lib.set_budget(number, None)
     assert made.lib.stream_variables(number, False) == ""
     made.__dict__.clear()  # pytest has it until the next test begins
@@ -219,22 +219,22 @@ def test_values_in_host_memory_are_left_alone(number: int) -> None:
 
 
 def test_a_copy_in_that_fails_is_an_error(streamed: Streamed) -> None:
-    streamed.lib.inject_fault(streamed.number, "in")
+    streamed.lib.set_faults("copy-in-fails")
     with pytest.raises(
         tf.errors.InternalError, match="swapping in a variable failed: injected fault"
     ):
         streamed.weights.are_right()
-    streamed.lib.inject_fault(streamed.number, "")
+    streamed.lib.set_faults("")
     assert streamed.weights.are_right()
 
 
 def test_what_cannot_be_copied_out_stays(streamed: Streamed) -> None:
     weights = streamed.weights
-    streamed.lib.inject_fault(streamed.number, "out")
+    streamed.lib.set_faults("copy-out-fails")
     with pytest.raises(tf.errors.OpError, match="Dst tensor is not initialized|memory budget"):
         for i in range(COUNT):
             weights.give(i, weights.values[i] + 1)
-    streamed.lib.inject_fault(streamed.number, "")
+    streamed.lib.set_faults("")
     assert weights.are_right()
     streamed.stats()
 
@@ -245,11 +245,11 @@ def test_a_changed_byte_in_far_memory_is_noticed(streamed: Streamed) -> None:
     for i in range(COUNT):
         weights.give(i, weights.values[i] + 1)  # so that all are summed up when they leave
     assert weights.are_right() and weights.are_right()
-    streamed.lib.inject_fault(streamed.number, "corrupt")
+    streamed.lib.set_faults("bit-flip")
     with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
         for variable in reversed(weights.there):  # against the order in which they are fetched
             variable.numpy()
-    streamed.lib.inject_fault(streamed.number, "")
+    streamed.lib.set_faults("")
     del weights, variable, streamed.weights
     gc.collect()
 
@@ -383,10 +383,10 @@ def test_without_room_in_host_memory_they_go_to_the_file(with_file: Streamed) ->
 def test_what_the_file_does_not_give_back_is_an_error(with_file: Streamed) -> None:
     step = planned_step(with_file.weights, tier="file")
     assert step()
-    with_file.lib.inject_file_fault("read-error")
+    with_file.lib.set_faults("read-error")
     with pytest.raises(tf.errors.InternalError, match="swapping in a variable failed: reading"):
         with_file.weights.are_right()
-    with_file.lib.inject_file_fault("")
+    with_file.lib.set_faults("")
     assert with_file.weights.are_right()
 
 
@@ -394,14 +394,14 @@ def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
     weights = streamed.weights
     step = planned_step(weights, detached=True)
     assert step()
-    streamed.lib.inject_fault(streamed.number, "out")
+    streamed.lib.set_faults("copy-out-fails")
     # Whoever copies first says so: the plan's op, or an allocation that needs the room.
     with pytest.raises(
         (tf.errors.InternalError, tf.errors.ResourceExhaustedError),
         match="swapping out a variable failed: injected fault|tfswap: the memory budget of",
     ):
         step()
-    streamed.lib.inject_fault(streamed.number, "")
+    streamed.lib.set_faults("")
     for i, value in enumerate(weights.values):
         weights.give(i, value)
     assert step()

@@ -128,23 +128,23 @@ def test_verified_swaps_and_a_changed_bit(number: int) -> None:
     for codec in ("", *NAMES):
         step = swapped_and_compared(["GPU:0"], 2, lazy=False, codec=codec)
         assert step(x, tf.constant(1.0))
-        lib.inject_fault(number, "corrupt")
+        lib.set_faults("bit-flip")
         with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
             step(x, tf.constant(2.0))
-        lib.inject_fault(number, "")
+        lib.set_faults("")
         assert step(x, tf.constant(3.0))
 
 
-@pytest.mark.parametrize("kind", ["out", "in"])
+@pytest.mark.parametrize("kind", ["copy-out-fails", "copy-in-fails"])
 def test_a_failure_is_an_error_and_the_next_step_works(number: int, kind: str) -> None:
     lib = library.load()
     x = host_values(0.25, zeros=0.6)
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, codec="csr")
     assert step(x, tf.constant(0.0))
-    lib.inject_fault(number, kind)
+    lib.set_faults(kind)
     with pytest.raises(tf.errors.InternalError, match="injected fault"):
         step(x, tf.constant(1.0))
-    lib.inject_fault(number, "")
+    lib.set_faults("")
     assert step(x, tf.constant(2.0))
     assert settled()["host_bytes_in_use"] == 0
 

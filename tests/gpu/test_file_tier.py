@@ -50,7 +50,7 @@ def lib(number: int, disk: Path) -> Iterator[library.Library]:
     lib = library.load()
     lib.open_file(str(disk))
     yield lib
-    lib.inject_file_fault("")
+    lib.set_faults("")
     lib.open_file(None)
     lib.trim_host()
 
@@ -167,7 +167,7 @@ def test_what_is_wanted_back_while_it_leaves_is_handed_over(
     lib: library.Library, disk: Path
 ) -> None:
     with_host_memory(lib, disk, LEAST)
-    lib.inject_file_fault("slow")
+    lib.set_faults("slow-disk")
     # Meant for host memory, so the op is done with before the disk is.
     step = swapped_and_compared(["GPU:0"], 3, lazy=False, tier="host")
     for k in range(2):
@@ -214,7 +214,7 @@ def test_a_file_that_is_closed_gives_back_what_it_holds(lib: library.Library) ->
 def test_what_cannot_be_written_goes_to_host_memory(
     lib: library.Library, kind: str, text: str, errors: int
 ) -> None:
-    lib.inject_file_fault(kind)
+    lib.set_faults(kind)
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
     for k in range(2):
         assert step(host_values(5), tf.constant(float(k)))
@@ -228,7 +228,7 @@ def test_what_has_room_nowhere_stays_and_the_error_says_why(
     lib: library.Library, disk: Path, number: int
 ) -> None:
     with_host_memory(lib, disk, LEAST)
-    lib.inject_file_fault("disk-full")
+    lib.set_faults("disk-full")
     step = swapped_and_compared(["GPU:0"], 4, lazy=False, tier="file")
     assert step(host_values(1), tf.constant(0.0))
     assert drained()["copies_declined"] == 4
@@ -236,14 +236,14 @@ def test_what_has_room_nowhere_stays_and_the_error_says_why(
     with pytest.raises(tf.errors.ResourceExhaustedError) as error:
         step(host_values(1), tf.constant(1.0))
     assert "The file tier took no more either: no room for 1.0 MiB" in str(error.value)
-    lib.inject_file_fault("")
+    lib.set_faults("")
     assert step(host_values(1), tf.constant(2.0))
 
 
 def test_short_transfers_are_gone_on_with(lib: library.Library) -> None:
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
     for kind in ("short-write", "short-read"):
-        lib.inject_file_fault(kind)
+        lib.set_faults(kind)
         assert step(host_values(5), tf.constant(0.0))
 
 
@@ -252,7 +252,7 @@ def test_short_transfers_are_gone_on_with(lib: library.Library) -> None:
     [
         ("read-error", "Input/output error"),
         ("end-of-file", "the file is shorter than it was made"),
-        ("bit-flip", "are not the ones that were written"),
+        ("file-bit-flip", "are not the ones that were written"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_never_a_wrong_number(
@@ -260,24 +260,24 @@ def test_what_cannot_be_read_is_an_error_never_a_wrong_number(
 ) -> None:
     step = swapped_and_compared(["GPU:0"], 3, lazy=False, tier="file")
     assert step(host_values(9), tf.constant(0.0))
-    lib.inject_file_fault(kind)
+    lib.set_faults(kind)
     with pytest.raises(tf.errors.InternalError, match="swapping in") as error:
         step(host_values(9), tf.constant(1.0))
     assert text in str(error.value)
     drained()
-    lib.inject_file_fault("")
+    lib.set_faults("")
     assert step(host_values(9), tf.constant(2.0))
 
 
-@pytest.mark.parametrize("kind", ["out", "in"])
+@pytest.mark.parametrize("kind", ["copy-out-fails", "copy-in-fails"])
 def test_a_failing_copy_is_an_error_and_the_next_step_works(
     lib: library.Library, number: int, kind: str
 ) -> None:
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
-    lib.inject_fault(number, kind)
+    lib.set_faults(kind)
     with pytest.raises(tf.errors.InternalError, match="injected fault"):
         step(host_values(1), tf.constant(1.0))
-    lib.inject_fault(number, "")
+    lib.set_faults("")
     assert step(host_values(1), tf.constant(2.0))
     drained()
 

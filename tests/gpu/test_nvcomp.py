@@ -147,11 +147,11 @@ def test_a_changed_bit_in_far_memory(number: int) -> None:
     step = swapped_and_compared(["GPU:0"], 1, lazy=False, codec="lz4")
     lib.set_verify(number, True)
     assert step(x, tf.constant(1.0))
-    lib.inject_fault(number, "corrupt")
+    lib.set_faults("bit-flip")
     with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
         step(x, tf.constant(2.0))
     assert "could not be decoded" in lib.take_codec_fault(number, wait=True)
-    lib.inject_fault(number, "")
+    lib.set_faults("")
     assert step(x, tf.constant(3.0))
 
 

@@ -89,8 +89,8 @@ class Looks(keras.callbacks.Callback):
             between.append(digest([
                 reader.get_tensor(f"{name}/{i}/.ATTRIBUTES/VARIABLE_VALUE")
                 for name in ("w", "state") for i in range(LAYERS)]))
-        if fault in ("in", "out") and epoch == EPOCHS - 2:
-            library.load().inject_fault(tfswap.state.number_of("GPU:0"), fault)
+        if fault.startswith("copy-") and epoch == EPOCHS - 2:
+            library.load().set_faults(fault)
 
 model = Products()
 model.compile(loss="mse", jit_compile=False)
@@ -104,7 +104,7 @@ except Exception as raised:
     if not fault:
         raise
     error = str(raised)
-    library.load().inject_fault(tfswap.state.number_of("GPU:0"), "")
+    library.load().set_faults("")
 told = {"losses": losses, "between": between, "evaluations": evaluations, "steps": steps,
         "error": error}
 told["last"] = digest([each.numpy() for each in (*w, *state)])
@@ -188,7 +188,7 @@ def test_values_are_verified(unswapped: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_a_copy_in_that_fails_ends_the_training(tmp_path: Path) -> None:
-    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="in")
+    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="copy-in-fails")
     assert re.search("swapping in .* failed: injected fault", failed["error"])
     # They could not all be brought back, so whoever looks has them fetched still.
     assert len(failed["last"]) == 16 and failed["stats"]["bytes_in"] > 0
@@ -197,7 +197,7 @@ def test_a_copy_in_that_fails_ends_the_training(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_copy_out_that_fails_ends_the_training(tmp_path: Path) -> None:
-    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="out")
+    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="copy-out-fails")
     assert re.search("swapping out .* failed: injected fault|memory budget", failed["error"])
     assert failed["stats"]["host_bytes_in_use"] == 0
     assert failed["stats"]["bytes_in_use"] >= VARIABLES

@@ -27,7 +27,7 @@ def clean_device():
     lib.set_host_limit(None)
     lib.emulate_link(0, None)
     lib.set_verify(0, False)
-    lib.inject_fault(0, "")
+    lib.set_faults("")
     tf.keras.backend.clear_session()
     gc.collect()
     # Keras and TensorFlow keep much of each model; no later collection should look at it again.

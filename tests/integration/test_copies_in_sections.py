@@ -208,10 +208,10 @@ def test_a_changed_section_is_an_error(megabytes, memory):
     trip(x)
     base = load()
     memory.set_verify(0, True)
-    memory.inject_fault(0, "corrupt")
+    memory.set_faults("bit-flip")
     with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
         trip(x)
-    memory.inject_fault(0, "")
+    memory.set_faults("")
     trip(x)
     assert load() == base
 

@@ -30,7 +30,7 @@ def determinism():
 @pytest.fixture(autouse=True)
 def no_faults(lib):
     yield
-    lib.inject_file_fault("")
+    lib.set_faults("")
     lib.open_file(None)
 
 
@@ -177,7 +177,7 @@ class Fault(tf.keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         self._begun += 1
         if self._begun == self._step:
-            self._lib.inject_file_fault(self._kind)
+            self._lib.set_faults(self._kind)
 
 
 def with_fault(lib, unswapped, disk, kind, **options) -> tuple[Losses, tfswap.AutoSwap]:
@@ -211,7 +211,7 @@ def test_no_room_on_the_disk_either_says_so(lib, unswapped, disk):
     [
         "write-error",
         "disk-full",
-        *(pytest.param(kind, marks=SLOW) for kind in ("write-full", "short-write", "slow")),
+        *(pytest.param(kind, marks=SLOW) for kind in ("write-full", "short-write", "slow-disk")),
     ],
 )
 def test_what_cannot_be_written_stays_in_memory(lib, unswapped, disk, kind):
@@ -226,7 +226,7 @@ def test_what_cannot_be_written_stays_in_memory(lib, unswapped, disk, kind):
         budget=budget, spill_dir=disk, verbose=0, codec=None, host_limit=1, slab=False
     )
     callbacks = [swap, Later(), Fault(lib, kind, step=1)]
-    if kind in ("slow", "short-write"):
+    if kind in ("slow-disk", "short-write"):
         losses = trained(lambda: compiled(convolutions()), callbacks, epochs=2)
         assert losses.losses == unswapped.losses
         return
@@ -240,14 +240,14 @@ def test_what_cannot_be_written_stays_in_memory(lib, unswapped, disk, kind):
     [
         ("read-error", "Input/output error"),
         pytest.param("end-of-file", "swapping in", marks=SLOW),
-        ("bit-flip", "checksum"),
+        ("file-bit-flip", "checksum"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_never_a_wrong_number(lib, unswapped, disk, kind, text):
     with pytest.raises(tf.errors.OpError, match="tfswap: swapping in") as error:
         with_fault(lib, unswapped, disk, kind, host_limit=1)
     assert text in str(error.value)
-    lib.inject_file_fault("")
+    lib.set_faults("")
     # Everything is taken back, and the same process trains on.
     assert tfswap.memory_stats()["budget_bytes"] is None
     again, _ = swapped(unswapped, host_limit=4 * MIB, spill_dir=disk)
@@ -264,7 +264,9 @@ def test_places_are_planned_again_when_the_disk_slows_down(lib, unswapped, disk,
     swap = tfswap.AutoSwap(
         budget=budget_of(unswapped, 0.6), host_limit=16 * MIB, spill_dir=disk, verbose=0
     )
-    losses = trained(lambda: compiled(convolutions()), [swap, Fault(lib, "slow", 17)], epochs=5)
+    losses = trained(
+        lambda: compiled(convolutions()), [swap, Fault(lib, "slow-disk", 17)], epochs=5
+    )
     assert losses.losses[: len(unswapped.losses)] == unswapped.losses
     said = [note for note in swap.report.notes if note.startswith("the disk gave ")]
     assert said and "where 20000 were expected" in said[0], swap.report.notes

@@ -164,13 +164,13 @@ def test_a_failing_step_takes_everything_back_at_once(unswapped, lib):
     class Fault(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             if batch == 6:
-                lib.inject_fault(0, "in")
+                lib.set_faults("copy-in-fails")
 
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.5), verbose=0)
     with pytest.raises(tf.errors.InternalError, match="injected fault"):
         trained(lambda: compiled(convolutions()), [swap, Fault()])
     assert tfswap.memory_stats()["budget_bytes"] is None
-    lib.inject_fault(0, "")
+    lib.set_faults("")
     again = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
     swapped = trained(lambda: compiled(convolutions()), [again], epochs=2)
     assert swapped.losses == unswapped.losses
@@ -180,7 +180,7 @@ def test_verify_finds_a_changed_buffer(unswapped, lib):
     class Corrupt(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             if batch == 6:
-                lib.inject_fault(0, "corrupt")
+                lib.set_faults("bit-flip")
 
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.5), verify=True, verbose=0)
     with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):

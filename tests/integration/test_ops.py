@@ -198,9 +198,9 @@ def test_an_allocation_waits_for_a_slow_swap_in_that_will_make_room(megabytes, l
 @pytest.mark.parametrize(
     "kind, error, text",
     [
-        ("out", tf.errors.InternalError, "swapping out 'CopyToHost' failed"),
-        ("in", tf.errors.InternalError, "swapping in 'CopyToHost' failed"),
-        ("corrupt", tf.errors.DataLossError, "came back from far memory changed"),
+        ("copy-out-fails", tf.errors.InternalError, "swapping out 'CopyToHost' failed"),
+        ("copy-in-fails", tf.errors.InternalError, "swapping in 'CopyToHost' failed"),
+        ("bit-flip", tf.errors.DataLossError, "came back from far memory changed"),
     ],
 )
 def test_a_failing_copy_fails_the_step_with_its_cause_and_leaks_nothing(
@@ -211,10 +211,10 @@ def test_a_failing_copy_fails_the_step_with_its_cause_and_leaks_nothing(
     trip(x)  # its constants stay on the device
     base = tfswap.memory_stats()["bytes_in_use"]
     lib.set_verify(0, True)
-    lib.inject_fault(0, kind)
+    lib.set_faults(kind)
     with pytest.raises(error, match=text):
         trip(x)
-    lib.inject_fault(0, "")
+    lib.set_faults("")
     stats = memory_after()
     assert stats["bytes_in_use"] == base
     assert stats["host_bytes_in_use"] == 0

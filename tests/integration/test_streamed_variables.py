@@ -203,6 +203,23 @@ def trained_perceptron(path, *callbacks):
     return losses, weights
 
 
+def test_a_recurrent_layers_loop_and_streamed_weights():
+    """A loop's ops come back to themselves, and its weights are read in front of it."""
+
+    def build():
+        inputs = keras.Input((8, 16))
+        x = keras.layers.Dense(128, activation="relu")(inputs)
+        return compiled(keras.Model(inputs, keras.layers.Dense(4)(keras.layers.LSTM(128)(x))))
+
+    random = np.random.default_rng(0)
+    data = random.random((64, 8, 16), dtype=np.float32), random.integers(0, 4, 64)
+    unswapped = trained(build, data=data, batch_size=16)
+    swap = tfswap.AutoSwap(
+        budget=others_bytes() + 64 * MIB, stream_weights=True, slab=False, verbose=0
+    )
+    assert trained(build, [swap], data=data, batch_size=16).losses == unswapped.losses
+
+
 @pytest.mark.parametrize("share", [0.85, 0.55])
 def test_weights_and_an_optimizers_state_are_away_between_their_uses(tmp_path, share):
     plain_path, path = tmp_path / "plain.keras", tmp_path / "swapped.keras"

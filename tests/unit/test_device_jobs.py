@@ -102,6 +102,7 @@ class Training:
     def __init__(self, jobs: DeviceJobs, device: Device, **options: Any) -> None:
         self.options = SwapOptions(**{"budget": TOTAL, **options})
         self.is_idle = False
+        self.over = False
         self.jobs = jobs
         self.job = Job(self)
         self.devices = Devices(device)
@@ -110,6 +111,9 @@ class Training:
         self._wake = threading.Condition()
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
+
+    def is_over(self) -> bool:
+        return self.over
 
     def _work(self) -> None:
         while True:
@@ -313,6 +317,18 @@ def test_who_is_idle_gives_way_in_its_thread_or_to_other_options(begin, device) 
     other = begin(budget="100MiB", host_limit="1GiB")
     other.do(other.join)
     assert other.devices.has_all
+
+
+def test_who_is_over_gives_way_to_the_next_one_of_its_thread(begin, device) -> None:
+    one = begin()
+    one.do(one.join)
+    one.do(one.step)
+    inner = Training(one.jobs, device)
+    with pytest.raises(DeviceBusy, match="in this thread"):
+        one.do(inner.join)
+    one.over = True
+    one.do(inner.join)
+    assert inner.devices.has_all and not one.jobs.has(one.job)
 
 
 def test_who_died_is_not_waited_for(begin) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,6 +68,32 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         private_files.write_bytes(tmp_path / "folder", b"data")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_an_error_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(partial: Path, path: Path) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "file"
+    path.write_text("before")
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        private_files.write_bytes(path, b"after")
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["file"]
+
+
+def test_what_a_killed_process_did_not_finish_goes(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    names = (f"{ended.pid}-1", f"{os.getpid()}-2", "1-3")
+    unfinished, under_way, stuck = (tmp_path / f".tfswap-{name}.partial" for name in names)
+    for path in (unfinished, under_way, stuck):
+        path.write_text("{")
+    os.utime(stuck, (0, 0))
+    private_files.remove_unfinished(tmp_path)
+    assert not unfinished.exists() and not stuck.exists() and under_way.exists()
 
 
 def test_what_is_no_plain_file_is_written_to(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tfswap._core
-from tfswap._core import Extents, SpillFile, buffer_checksum, measure_spill
+from tfswap._core import Extents, SpillFile, buffer_checksum, measure_spill, set_faults
 
 KIB, MIB = 1 << 10, 1 << 20
 BLOCK = 4096
@@ -33,6 +33,12 @@ GROWTH = 64 * MIB
 ENGINES = ["io_uring", "threads"]
 # No two stretches of it are alike.
 PATTERN = np.random.default_rng(1).integers(0, 256, 24 * MIB, dtype=np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    yield
+    set_faults("")
 
 
 @pytest.fixture(scope="module")
@@ -340,8 +346,8 @@ FAULTS = {
     "read-error": r"reading {piece} bytes at offset {middle} of the spill file in {folder} "
     r"failed: Input/output error \(errno 5\)\. The disk or the way to it fails: look at dmesg",
     "end-of-file": r"reading {piece} bytes at offset {middle} of .* ended before they were there",
-    "bit-flip": r"the {piece} bytes at offset {middle} of the spill file in {folder} are not the "
-    r"ones that were written \(checksum [0-9a-f]{{16}}, not [0-9a-f]{{16}}\)",
+    "file-bit-flip": r"the {piece} bytes at offset {middle} of the spill file in {folder} are not "
+    r"the ones that were written \(checksum [0-9a-f]{{16}}, not [0-9a-f]{{16}}\)",
 }
 
 
@@ -358,20 +364,20 @@ def test_a_fault_is_an_error_and_later_calls_work(
     text = FAULTS[kind].format(piece=piece, middle=offset + pieces // 2 * MIB, folder=file.folder)
     if kind.startswith("write"):
         file.write(offset, data)
-        file.inject_fault(kind)
+        set_faults(kind)
         with pytest.raises(OSError, match=text):
             file.write(offset, data)
-        file.inject_fault("")
+        set_faults("")
         # Some of it may be on the disk, and which is nobody's to guess.
         with pytest.raises(OSError, match="0 were written"):
             file.read(offset, back)
         file.write(offset, data)
     else:
         file.write(offset, data)
-        file.inject_fault(kind)
+        set_faults(kind)
         with pytest.raises(OSError, match=text):
             file.read(offset, back)
-        file.inject_fault("")
+        set_faults("")
         # Nothing is in flight into it any more.
         back[:] = 7
         file.write(offset, data)
@@ -382,14 +388,14 @@ def test_a_fault_is_an_error_and_later_calls_work(
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-@pytest.mark.parametrize("kind", ["short-write", "short-read", "slow"])
+@pytest.mark.parametrize("kind", ["short-write", "short-read", "slow-disk"])
 def test_what_can_be_made_good_is_no_error(file: SpillFile, kind: str, shift: int) -> None:
     data, back = pattern(3 * MIB + 5000, shift=shift), memory(3 * MIB + 5000, shift)
     offset = file.allocate(data.size)
-    file.inject_fault(kind)
+    set_faults(kind)
     file.write(offset, data)
     file.read(offset, back)
-    file.inject_fault("")
+    set_faults("")
     assert np.array_equal(back, data)
     back[:] = 0
     file.read(offset, back)
@@ -402,14 +408,9 @@ def test_without_checksums_a_wrong_bit_is_not_noticed(new_file: Callable[..., Sp
     data, back = pattern(3 * MIB), memory(3 * MIB)
     offset = file.allocate(data.size)
     file.write(offset, data)
-    file.inject_fault("bit-flip")
+    set_faults("file-bit-flip")
     file.read(offset, back)
     assert np.unpackbits(back ^ data).sum() == 1
-
-
-def test_no_such_fault(file: SpillFile) -> None:
-    with pytest.raises(ValueError, match="there is no fault 'no-such'"):
-        file.inject_fault("no-such")
 
 
 def test_one_bit_changed_on_the_disk_is_found(own_folder: str) -> None:
@@ -447,7 +448,7 @@ def test_a_disk_that_is_full_is_noticed_when_room_is_asked_for(folder: str) -> N
     kept = file.allocate(GROWTH - BLOCK)
     data = pattern(3 * MIB)
     file.write(kept, data)
-    file.inject_fault("disk-full")
+    set_faults("disk-full")
     assert file.allocate(2 * BLOCK) == -1
     assert file.problem.startswith(
         f"no room for {2 * BLOCK >> 10}.0 KiB in the spill file in {folder}: it cannot grow by "
@@ -462,7 +463,7 @@ def test_a_disk_that_is_full_is_noticed_when_room_is_asked_for(folder: str) -> N
     back = memory(3 * MIB)
     file.read(kept, back)
     assert np.array_equal(back, data)
-    file.inject_fault("")
+    set_faults("")
     assert file.allocate(2 * BLOCK) == GROWTH
 
 
@@ -613,7 +614,7 @@ def test_a_killed_process_leaves_nothing(own_folder: str, engine: str) -> None:
         offset = file.allocate(data.size)
         file.write(offset, data)
         print("writing", flush=True)
-        file.inject_fault("slow")
+        core.set_faults("slow-disk")
         while True:
             file.write(offset, data)
     """

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "codecs/blosc.h"
 #include "core/c_text.h"
+#include "core/faults.h"
 #include "device/device_table.h"
 #include "far/far_file.h"
 #include "grappler/op_costs.h"
@@ -259,8 +260,6 @@ char* tfswap_open_file(const char* folder, int64_t limit_bytes) {
 // What the file said when it failed last, or "".
 char* tfswap_file_problem() { return Copied(FarFile::Get()->Problem()); }
 
-void tfswap_inject_file_fault(const char* kind) { FarFile::Get()->InjectFault(kind); }
-
 void tfswap_emulate_link(int device, double bytes_per_s, int64_t latency_ns) {
   CopyEngine::For(AllocatorOf(device))->EmulateLink(bytes_per_s, latency_ns);
 }
@@ -287,9 +286,9 @@ char* tfswap_stream_variables(int device, int on) {
   return Copied(CopyEngine::For(AllocatorOf(device))->variables()->SetOn(on != 0));
 }
 
-void tfswap_inject_fault(int device, const char* kind) {
-  CopyEngine::For(AllocatorOf(device))->InjectFault(kind);
-}
+// For tests (core/faults.h). Answers "" or what is wrong.
+char* tfswap_set_faults(const char* text) { return Copied(tfswap::Faults::Get()->Set(text)); }
+char* tfswap_fault_counts() { return Copied(tfswap::Faults::Get()->Counts()); }
 
 char* tfswap_memory_stats(int device) {
   DeviceAllocator* allocator = AllocatorOf(device);

@@ -45,7 +45,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_trim_host": (None, []),
     "tfswap_open_file": (ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_int64]),
     "tfswap_file_problem": (ctypes.c_void_p, []),
-    "tfswap_inject_file_fault": (None, [ctypes.c_char_p]),
     "tfswap_emulate_link": (None, [ctypes.c_int, ctypes.c_double, ctypes.c_int64]),
     "tfswap_measure_link": (
         ctypes.c_void_p,
@@ -54,7 +53,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_set_verify": (None, [ctypes.c_int, ctypes.c_int]),
     "tfswap_make_room": (None, [ctypes.c_int]),
     "tfswap_stream_variables": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int]),
-    "tfswap_inject_fault": (None, [ctypes.c_int, ctypes.c_char_p]),
+    "tfswap_set_faults": (ctypes.c_void_p, [ctypes.c_char_p]),
+    "tfswap_fault_counts": (ctypes.c_void_p, []),
     "tfswap_memory_stats": (ctypes.c_void_p, [ctypes.c_int]),
     "tfswap_step_counts": (None, [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int64)]),
     "tfswap_reset_memory_stats": (None, [ctypes.c_int]),
@@ -275,10 +275,6 @@ class Library:
         """What was wrong when the file tier failed last; "" if it never did."""
         return self._text(self._dll.tfswap_file_problem())
 
-    def inject_file_fault(self, kind: str) -> None:
-        """Has the file tier's next requests fail, as `SpillFile` says; "" ends that. For tests."""
-        self._dll.tfswap_inject_file_fault(kind.encode())
-
     def emulate_link(self, device: int, bytes_per_s: float | None, latency_ns: int = 0) -> None:
         self._dll.tfswap_emulate_link(device, bytes_per_s or 0.0, latency_ns)
 
@@ -323,9 +319,25 @@ class Library:
     def set_verify(self, device: int, verify: bool) -> None:
         self._dll.tfswap_set_verify(device, int(verify))
 
-    def inject_fault(self, device: int, kind: str) -> None:
-        """Makes copies fail ("out", "in") or change a bit ("corrupt"); "" ends that. For tests."""
-        self._dll.tfswap_inject_fault(device, kind.encode())
+    def set_faults(self, text: str) -> None:
+        """Has things go wrong on purpose, for tests, in the place of what was set before.
+
+        Args:
+            text: Names of ``cc/core/faults.h``, with when and how often, and semicolons between
+                them: "copy-in-fails after=3 times=1; slow-disk ms=5". "" for none.
+
+        Raises:
+            ValueError: There is no such fault, or a number is out of its bounds.
+        """
+        problem = self._text(self._dll.tfswap_set_faults(text.encode()))
+        if problem:
+            raise ValueError(problem)
+
+    def fault_counts(self) -> dict[str, tuple[int, int]]:
+        """Of each fault that was ever set: how often it could have struck since, and did."""
+        lines = self._text(self._dll.tfswap_fault_counts()).splitlines()
+        rows = (line.split() for line in lines)
+        return {name: (int(asked), int(struck)) for name, asked, struck in rows}
 
     def memory_stats(self, device: int) -> dict[str, int]:
         stats: dict[str, int] = json.loads(self._text(self._dll.tfswap_memory_stats(device)))

@@ -75,6 +75,10 @@ class Holder(Protocol):
     options: SwapOptions
     is_idle: bool
 
+    def is_over(self) -> bool:
+        """Whether what it was begun for runs no more, although nobody has ended it."""
+        ...
+
     def end(self) -> None:
         """Gives its part of the devices back."""
 
@@ -170,7 +174,7 @@ class DeviceJobs:
     # Coming and going.
 
     def make_way(self, job: Job) -> None:
-        """Has those end that are idle, where they cannot be beside a job that is about to join.
+        """Has those end that are over, or idle where they cannot be beside a job about to join.
 
         Raises:
             DeviceBusy: Another one has the devices, and they cannot be shared.
@@ -180,7 +184,8 @@ class DeviceJobs:
                 same_thread = each.thread is threading.current_thread()
                 alive = each.thread.is_alive()
                 done = same_thread or not each.steps or self._why_not_beside(each, job)
-                if each is not job and (not alive or (each.holder.is_idle and done)):
+                over = not alive or each.holder.is_over()
+                if each is not job and (over or (each.holder.is_idle and done)):
                     each.holder.end()
             self._check_beside(job)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import keras
@@ -22,6 +23,7 @@ from tfswap.training.static_step import (
 )
 from tfswap.training.swap_run import SwapRun
 from tfswap.training.swap_session import SwapSession
+from tfswap.training.uninterrupted import uninterrupted
 from tfswap.training.voice import Voice
 
 
@@ -61,6 +63,8 @@ class KerasFit:
         self._guarded: Any = None
         self._cuts = options.wants_sections
         self._static_step: StaticStep | None = None
+        self._fit_code: CodeType | None = None  # that is on its thread's stack while it runs
+        self._thread = threading.get_ident()
         self.run: SwapRun | None = None
         self.report = Report()
         self._voice = Voice(self.report.notes, options.says)
@@ -94,7 +98,7 @@ class KerasFit:
     def _begin(self) -> None:
         if self._cuts and self._model.steps_per_execution > 1:
             self._warn_of_whole_batches("loops (steps_per_execution of more than 1) are not cut")
-        session = SwapSession(self._options, self._voice)
+        session = SwapSession(self._options, self._voice, let_go=self.end, is_over=self._is_over)
         self._taken.callback(self._restore)
         self._turn_xla_off()
         self._taken.callback(session.end)
@@ -122,7 +126,8 @@ class KerasFit:
 
     def end(self) -> None:
         """Takes everything back; harmless when called again."""
-        self._taken.close()
+        with uninterrupted():
+            self._taken.close()
 
     def _turn_xla_off(self) -> None:
         """Has the model's steps run op by op."""
@@ -140,7 +145,8 @@ class KerasFit:
         """Has an exception in a step known at once.
 
         Keras calls no callback when `fit` fails. An exception that comes from elsewhere (data,
-        another callback) ends the life of `fit`'s list of callbacks, which is watched too.
+        another callback) ends the life of `fit`'s list of callbacks, which is watched too; where
+        somebody keeps the exception, and all frames with it, the next training asks `_is_over`.
         """
         import tensorflow as tf
 
@@ -168,10 +174,22 @@ class KerasFit:
             if type(owner).__name__ == "CallbackList":
                 weakref.finalize(owner, self.end)
             if owner is self._model:  # its `fit`
+                self._fit_code = frame.f_code
                 examples = examples_of_fit(frame.f_locals.get("epoch_iterator"))
                 if examples and self.run is not None:
                     self.run.foretell_batch(examples)
                 return
+
+    def _is_over(self) -> bool:
+        """Whether `fit` has ended without telling; False where it cannot be told."""
+        if self._fit_code is None:
+            return False
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None:
+            if frame.f_code is self._fit_code and frame.f_locals.get("self") is self._model:
+                return False
+            frame = frame.f_back
+        return True
 
     def _train(self, iterator: Any) -> Any:
         """One call of the training function; in sections, on data of known sizes."""

@@ -206,7 +206,7 @@ class SwapRun:
 
     def finish(self) -> None:
         """The normal end of training."""
-        if self._phase is Phase.IDLE:
+        if self._phase is Phase.IDLE or not self._shared.is_here:
             return
         self._leave_further()
         if self.trains and not self._phase.is_settled and self.report.outcome != "fits":
@@ -224,7 +224,9 @@ class SwapRun:
         self.end()
 
     def end(self) -> None:
-        """Takes everything back; harmless when called again."""
+        """Takes everything back; harmless when called again, and in a process forked meanwhile."""
+        if not self._shared.is_here:
+            return
         if self._phase is not Phase.IDLE:
             self._recordings.stop()
             self._ratios.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from tfswap.training import device_jobs
 from tfswap.training.device_jobs import DeviceBusy, Job, NoShare
 from tfswap.training.device_share import DeviceShare
 from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.uninterrupted import uninterrupted
 from tfswap.training.voice import Voice
 
 __all__ = ["DeviceBusy", "NoShare", "SwapSession"]
@@ -29,6 +31,7 @@ class SwapSession:
         options: Of all its trainings.
         voice: For what concerns all of them.
         let_go: Called before the devices are given back.
+        is_over: Whether what it was begun for runs no more, although nobody has ended it.
 
     Attributes:
         is_idle: Whether it may be told to let go of them.
@@ -41,15 +44,26 @@ class SwapSession:
     devices: ManagedDevices
 
     def __init__(
-        self, options: SwapOptions, voice: Voice, let_go: Callable[[], None] = lambda: None
+        self,
+        options: SwapOptions,
+        voice: Voice,
+        let_go: Callable[[], None] = lambda: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.options = options
         self.library = library.load()
         self._voice = voice
         self._let_go = let_go
+        self.is_over = is_over
         self._jobs = device_jobs.of_process(self.library)
         self._job = Job(self)
         self.is_idle = False
+        self._process = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is not a process that was forked off the one whose devices they are."""
+        return os.getpid() == self._process
 
     def begin(self, layers: int = 0) -> None:
         """Takes the devices, or its share.
@@ -113,7 +127,12 @@ class SwapSession:
         return self._jobs.has(self._job)
 
     def end(self) -> None:
-        """Gives them back; harmless when called again."""
+        """Gives them back; harmless when called again, and in a process forked meanwhile."""
+        if self.is_here:
+            with uninterrupted():
+                self._end()
+
+    def _end(self) -> None:
         with self._jobs.lock:
             try:
                 if self.has_devices:

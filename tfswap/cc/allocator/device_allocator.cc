@@ -2,9 +2,28 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <unordered_set>
 #include <utility>
 
+#include "core/forked.h"
+
 namespace tfswap {
+
+namespace {
+
+// What a forked process has allocated. Nobody has locked it before the fork.
+struct BlocksOfFork {
+  std::mutex mu;
+  std::unordered_set<void*> blocks;
+};
+
+BlocksOfFork& OfFork() {
+  static auto* of_fork = new BlocksOfFork();
+  return *of_fork;
+}
+
+}  // namespace
 
 DeviceAllocator::Parts::Parts(const std::string& name)
     : system(std::make_unique<SystemAllocator>(name)),
@@ -44,6 +63,27 @@ DeviceAllocator::DeviceAllocator(tensorflow::Allocator* memory, const Watch& wat
 
 DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
     : StatisticsAllocator(parts->outermost()), owned_(std::move(parts)), parts_(*owned_) {}
+
+void* DeviceAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
+                                   const tensorflow::AllocationAttributes& attributes) {
+  if (!IsForked() || parts_.system == nullptr) {
+    return StatisticsAllocator::AllocateRaw(alignment, num_bytes, attributes);
+  }
+  void* ptr = parts_.system->AllocateRaw(alignment, num_bytes);
+  if (ptr == nullptr) return nullptr;
+  std::lock_guard<std::mutex> lock(OfFork().mu);
+  OfFork().blocks.insert(ptr);
+  return ptr;
+}
+
+void DeviceAllocator::DeallocateRaw(void* ptr) {
+  if (!IsForked() || parts_.system == nullptr) return StatisticsAllocator::DeallocateRaw(ptr);
+  {
+    std::lock_guard<std::mutex> lock(OfFork().mu);
+    if (OfFork().blocks.erase(ptr) == 0) return;
+  }
+  parts_.system->DeallocateRaw(ptr);
+}
 
 int64_t DeviceAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
   if (!InSections() || !parts_.recording.Lists(ptr)) return 0;

@@ -28,6 +28,12 @@ class DeviceAllocator : public StatisticsAllocator {
   using Watch = std::function<std::unique_ptr<tensorflow::Allocator>(tensorflow::Allocator* next)>;
   DeviceAllocator(tensorflow::Allocator* memory, const Watch& watch);
 
+  using StatisticsAllocator::AllocateRaw;
+  // A forked process has memory of its own, which nobody counts, and leaves its parent's alone.
+  void* AllocateRaw(size_t alignment, size_t num_bytes,
+                    const tensorflow::AllocationAttributes& attributes) override;
+  void DeallocateRaw(void* ptr) override;
+
   BudgetAllocator* budget() { return &parts_.budget; }
   SlabAllocator* slab() { return &parts_.slab; }
   RecordingAllocator* recording() { return &parts_.recording; }

@@ -5,6 +5,7 @@
 
 #include "allocator/kernel_scope.h"
 #include "allocator/page_blocks.h"
+#include "core/faults.h"
 #include "tsl/platform/mem.h"
 
 namespace tfswap {
@@ -25,6 +26,7 @@ const Header* HeaderOf(const void* ptr) { return static_cast<const Header*>(ptr)
 }  // namespace
 
 void* SystemAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
+  if (Faults::Strikes(Fault::kAllocationFails)) return nullptr;
   const size_t padding = std::max(alignment, kLeastPadding);
   const size_t whole = num_bytes + padding;
   if (whole < num_bytes) return nullptr;

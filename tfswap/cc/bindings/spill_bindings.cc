@@ -9,6 +9,7 @@
 
 #include "core/copy.h"
 #include "core/extents.h"
+#include "core/faults.h"
 #include "core/spill_file.h"
 #include "core/spill_speed.h"
 
@@ -67,8 +68,9 @@ void Read(SpillFile* file, int64_t offset, const py::buffer& data) {
   if (!error.empty()) ThrowOsError(error);
 }
 
-void InjectFault(SpillFile* file, const std::string& kind) {
-  if (!file->InjectFault(kind)) throw std::invalid_argument("there is no fault '" + kind + "'");
+void SetFaults(const std::string& text) {
+  const std::string problem = Faults::Get()->Set(text);
+  if (!problem.empty()) throw std::invalid_argument(problem);
 }
 
 SpillSpeed Measure(const std::string& folder, int64_t bytes, double seconds, bool checksums,
@@ -114,7 +116,6 @@ void BindSpill(py::module_& module) {
       .def("free", &SpillFile::Free, py::arg("offset"), py::arg("bytes"))
       .def("write", &Write, py::arg("offset"), py::arg("data"))
       .def("read", &Read, py::arg("offset"), py::arg("data"))
-      .def("inject_fault", &InjectFault, py::arg("kind"))
       .def("stats", &SpillFile::Stats)
       .def("reset_peak", &SpillFile::ResetPeak)
       .def_property_readonly("problem", &SpillFile::problem)
@@ -127,6 +128,8 @@ void BindSpill(py::module_& module) {
       .def_readonly("both_write_bytes_per_s", &SpillSpeed::both_write_bytes_per_s)
       .def_readonly("both_read_bytes_per_s", &SpillSpeed::both_read_bytes_per_s);
 
+  module.def("set_faults", &SetFaults, py::arg("text"));
+  module.def("fault_counts", [] { return Faults::Get()->Counts(); });
   module.def("measure_spill", &Measure, py::arg("folder"), py::arg("bytes"),
              py::arg("seconds") = 0.5, py::kw_only(), py::arg("checksums") = true,
              py::arg("io_uring") = true);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/faults.h"
 #include "core/readable_bytes.h"
 
 namespace tfswap {
@@ -28,6 +29,7 @@ std::string WhyFull(const HostPoolStats& stats, int64_t missing_bytes) {
 HostPool::~HostPool() { Trim(); }
 
 void* HostPool::Allocate(int64_t bytes) {
+  if (Faults::Strikes(Fault::kHostFull)) return nullptr;
   const int64_t rounded = RoundToPages(bytes);
   std::lock_guard<std::mutex> lock(mu_);
   void* block = nullptr;

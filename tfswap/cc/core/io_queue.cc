@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/faults.h"
+
 #if defined(__linux__) && __has_include(<linux/io_uring.h>)
 #include <linux/io_uring.h>
 #if defined(SYS_io_uring_setup) && defined(SYS_io_uring_enter) && defined(IORING_FEAT_SINGLE_MMAP)
@@ -170,7 +172,9 @@ class ThreadQueue : public IoQueue {
   explicit ThreadQueue(int file) : file_(file) {
     try {
       for (int i = 0; i < kSlots; ++i) {
+        std::lock_guard<std::mutex> lock(mu_);
         threads_.emplace_back([this] { Work(); });
+        ++working_;
         pthread_setname_np(threads_.back().native_handle(), "tfswap-file");
       }
     } catch (const std::system_error&) {
@@ -200,7 +204,8 @@ class ThreadQueue : public IoQueue {
 
   Done Wait() override {
     std::unique_lock<std::mutex> lock(mu_);
-    is_done_.wait(lock, [this] { return !done_.empty(); });
+    is_done_.wait(lock, [this] { return !done_.empty() || (working_ == 0 && !asked_.empty()); });
+    if (done_.empty()) DoNextLocked(&lock);  // there is no thread left that would
     const Done done = done_.front();
     done_.pop_front();
     return done;
@@ -212,15 +217,26 @@ class ThreadQueue : public IoQueue {
     for (;;) {
       wake_.wait(lock, [this] { return closing_ || !asked_.empty(); });
       if (asked_.empty()) return;
-      const int slot = asked_.front();
-      asked_.pop_front();
-      const IoRequest request = requests_[slot];
-      lock.unlock();
-      const int64_t result = DoNow(file_, request);
-      lock.lock();
-      done_.push_back({slot, result});
+      if (Faults::Strikes(Fault::kThreadDies)) {
+        --working_;
+        is_done_.notify_one();
+        wake_.notify_one();
+        return;
+      }
+      DoNextLocked(&lock);
       is_done_.notify_one();
     }
+  }
+
+  // The lock is not held meanwhile.
+  void DoNextLocked(std::unique_lock<std::mutex>* lock) {
+    const int slot = asked_.front();
+    asked_.pop_front();
+    const IoRequest request = requests_[slot];
+    lock->unlock();
+    const int64_t result = DoNow(file_, request);
+    lock->lock();
+    done_.push_back({slot, result});
   }
 
   const int file_;
@@ -230,6 +246,7 @@ class ThreadQueue : public IoQueue {
   std::deque<int> asked_;
   std::deque<Done> done_;
   bool closing_ = false;
+  int working_ = 0;  // threads
   std::vector<std::thread> threads_;
 };
 

@@ -13,12 +13,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <system_error>
 #include <utility>
 
 #include "core/copy.h"
+#include "core/faults.h"
 #include "core/readable_bytes.h"
 
 namespace tfswap {
@@ -112,6 +114,18 @@ std::string CannotOpen(const std::string& folder, int error) {
          ". Give a spill_dir that is there and may be written";
 }
 
+// Which fault a call is to have; kCount: none.
+Fault FaultOf(bool write) {
+  constexpr Fault kOfWrites[] = {Fault::kWriteError, Fault::kWriteFull, Fault::kShortWrite};
+  constexpr Fault kOfReads[] = {Fault::kReadError, Fault::kShortRead, Fault::kEndOfFile,
+                                Fault::kFileBitFlip};
+  const Fault* const begin = write ? std::begin(kOfWrites) : std::begin(kOfReads);
+  const Fault* const end = write ? std::end(kOfWrites) : std::end(kOfReads);
+  const Fault* const found = std::find_if(begin, end, Faults::Strikes);
+  if (found != end) return *found;
+  return Faults::Strikes(Fault::kSlowDisk) ? Fault::kSlowDisk : Fault::kCount;
+}
+
 // Whether the file's first block is in memory. -1: no telling.
 int IsCached(const char* mapped) {
   unsigned char resident = 0;
@@ -136,7 +150,7 @@ class SpillFile::Transfer {
         bytes_(bytes),
         pieces_(*pieces),
         is_aligned_(reinterpret_cast<uintptr_t>(data) % file.memory_alignment_ == 0),
-        fault_(file.fault_.load()) {
+        fault_(FaultOf(write)) {
     for (int slot = 0; slot < IoQueue::kSlots; ++slot) idle_.push_back(slot);
   }
 
@@ -206,7 +220,7 @@ class SpillFile::Transfer {
       end = now.done_bytes + std::max(RoundDown((whole - now.done_bytes) / 2, file_.block_bytes_),
                                       file_.block_bytes_);
     }
-    if (fault_ == Fault::kSlow) usleep(20000);
+    if (fault_ == Fault::kSlowDisk) Faults::Get()->Sleep(fault_);
     IoRequest request;
     request.write = write_;
     request.offset = offset_ + now.piece * kPieceBytes + now.done_bytes;
@@ -249,7 +263,10 @@ class SpillFile::Transfer {
     } else if (!write_) {
       const int64_t direct = DirectBytesOf(piece), bytes = BytesOf(piece);
       if (direct < bytes) std::memcpy(DataOf(piece) + direct, BounceOf(slot), bytes - direct);
-      if (fault_ == Fault::kBitFlip && IsHit(piece)) DataOf(piece)[bytes / 2] ^= 1;
+      if (fault_ == Fault::kFileBitFlip && IsHit(piece)) {
+        const int64_t bit = Faults::Get()->bit(fault_);
+        DataOf(piece)[bit / 8 % bytes] ^= static_cast<char>(1 << bit % 8);
+      }
       if (file_.options_.checksums) unchecked_.push_back(piece);
     }
   }
@@ -449,7 +466,7 @@ std::string SpillFile::Grow(int64_t bytes) {
   }
   int error = 0;
   for (const int64_t step : {std::max(bytes, std::min(kGrowthBytes, room)), bytes}) {
-    error = fault_.load() == Fault::kDiskFull ? ENOSPC : ResizeFile(free_.end() + step);
+    error = Faults::Strikes(Fault::kDiskFull) ? ENOSPC : ResizeFile(free_.end() + step);
     if (error != 0) continue;
     free_.Grow(step);
     stats_.file_bytes = free_.end();
@@ -589,25 +606,6 @@ std::string SpillFile::InForkedProcess() const {
   return "the spill file in " + folder_ + " is of process " + std::to_string(process_) +
          ", and this is process " + std::to_string(getpid()) +
          ", forked from it: it needs a spill file of its own";
-}
-
-bool SpillFile::InjectFault(const std::string& kind) {
-  static const std::map<std::string, Fault> kinds = {
-      {"", Fault::kNone},
-      {"write-error", Fault::kWriteError},
-      {"read-error", Fault::kReadError},
-      {"write-full", Fault::kWriteFull},
-      {"short-write", Fault::kShortWrite},
-      {"short-read", Fault::kShortRead},
-      {"end-of-file", Fault::kEndOfFile},
-      {"bit-flip", Fault::kBitFlip},
-      {"slow", Fault::kSlow},
-      {"disk-full", Fault::kDiskFull},
-  };
-  const auto found = kinds.find(kind);
-  if (found == kinds.end()) return false;
-  fault_.store(found->second);
-  return true;
 }
 
 }  // namespace tfswap

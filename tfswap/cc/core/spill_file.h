@@ -18,7 +18,6 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -79,26 +78,7 @@ class SpillFile {
   const char* engine() const { return uses_io_uring_ ? "io_uring" : "threads"; }
   const std::string& folder() const { return folder_; }
 
-  // For tests; from now on, until "": "write-error", "read-error" (EIO), "write-full" (ENOSPC),
-  // "short-write", "short-read" (half of what was asked for, each time), "end-of-file" (a read
-  // finds nothing), "bit-flip" (a read gets one bit wrong), "slow" (20 ms a request) or "disk-full"
-  // (the file cannot grow). False if it is none of these.
-  bool InjectFault(const std::string& kind);
-
  private:
-  enum class Fault {
-    kNone,
-    kWriteError,
-    kReadError,
-    kWriteFull,
-    kShortWrite,
-    kShortRead,
-    kEndOfFile,
-    kBitFlip,
-    kSlow,
-    kDiskFull,
-  };
-
   struct Piece {
     int64_t bytes = 0;  // 0: not written
     uint64_t checksum = 0;
@@ -140,7 +120,6 @@ class SpillFile {
   int64_t block_bytes_ = 4096;       // of the file
   int64_t memory_alignment_ = 4096;  // of memory that needs no block of ours
   bool uses_io_uring_ = false;
-  std::atomic<Fault> fault_{Fault::kNone};
 
   mutable std::mutex mu_;
   Extents free_;

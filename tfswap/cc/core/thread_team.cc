@@ -4,6 +4,8 @@
 #include <system_error>
 #include <thread>
 
+#include "core/faults.h"
+
 namespace tfswap {
 
 ThreadTeam& ThreadTeam::Shared() {
@@ -45,6 +47,10 @@ void ThreadTeam::Serve() {
   std::unique_lock<std::mutex> lock(mu_);
   while (true) {
     wanted_.wait(lock, [this] { return !jobs_.empty(); });
+    if (Faults::Strikes(Fault::kThreadDies)) {
+      --threads_;  // the next job starts another one
+      return;
+    }
     Job* const job = jobs_.front();
     ++job->working;
     if (--job->wanted == 0) jobs_.pop_front();

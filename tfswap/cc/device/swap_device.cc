@@ -5,7 +5,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
+#include "core/faults.h"
+#include "core/forked.h"
 #include "device/device_table.h"
+#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/device_factory.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -33,12 +36,25 @@ tensorflow::Allocator* SwapDevice::GetAllocator(tensorflow::AllocatorAttributes 
   return ThreadPoolDevice::GetAllocator(attributes);
 }
 
+namespace {
+
+void CancelOnPurpose(OpKernelContext* context) {
+  tensorflow::CancellationManager* step = context->cancellation_manager();
+  if (step != nullptr && Faults::Strikes(Fault::kCancel)) step->StartCancel();
+}
+
+}  // namespace
+
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
+  if (IsForked()) return ThreadPoolDevice::Compute(kernel, context);
+  CancelOnPurpose(context);
   RunGuarded(allocator_->guard(), *kernel, context, [&] { Run(kernel, context); });
 }
 
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
+  if (IsForked()) return ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
+  CancelOnPurpose(context);
   RunGuardedAsync(
       allocator_->guard(), *kernel, context, std::move(done),
       [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });

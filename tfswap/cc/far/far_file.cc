@@ -70,8 +70,4 @@ SpillStats FarFile::Stats() const {
   return file == nullptr ? SpillStats() : file->Stats();
 }
 
-void FarFile::InjectFault(const std::string& kind) {
-  if (const std::shared_ptr<SpillFile> file = this->file()) file->InjectFault(kind);
-}
-
 }  // namespace tfswap

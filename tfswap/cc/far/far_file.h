@@ -44,9 +44,6 @@ class FarFile {
   std::string WhyNoRoom(const HostPoolStats& host, int64_t missing_bytes) const;
   SpillStats Stats() const;
 
-  // Of the next copies, for tests; see SpillFile.
-  void InjectFault(const std::string& kind);
-
  private:
   std::shared_ptr<SpillFile> file() const;
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/copy.h"
+#include "core/faults.h"
 #include "core/now.h"
 
 namespace tfswap {
@@ -27,6 +28,25 @@ std::vector<FarTier> WaysFrom(FarTier tier) {
       break;
   }
   return {FarTier::kFile, FarTier::kHost};
+}
+
+// Of what a copy has in host memory, counted from its first one and around; a file has its own.
+void FlipBit(const FarCopy& copy, int64_t bit) {
+  const auto bytes = copy.tier == FarTier::kFile ? 0 : static_cast<size_t>(copy.far_bytes);
+  if (bytes == 0) return;
+  const auto flip = [bit](char* byte) { *byte ^= static_cast<char>(1 << bit % 8); };
+  size_t at = static_cast<size_t>(bit / 8) % bytes;
+  if (copy.tier == FarTier::kHost) return flip(static_cast<char*>(copy.block) + at);
+  const EncodedBuffer& encoded = copy.encoded;
+  for (const EncodedBuffer::Section& section : encoded.sections) {
+    if (at >= section.encoded_bytes) {
+      at -= section.encoded_bytes;
+      continue;
+    }
+    const size_t place = section.offset + at, end = encoded.chunk_bytes;
+    return flip(place < end ? encoded.chunks[section.chunk] + place
+                            : encoded.chunks[section.rest] + place - end);
+  }
 }
 
 }  // namespace
@@ -110,6 +130,7 @@ bool FarMemory::PutInFile(const void* data, FarCopy* copy) {
 std::string FarMemory::Get(const FarCopy& copy, void* data) {
   const int64_t start_ns = NowNs();
   std::string problem;
+  if (Faults::Strikes(Fault::kBitFlip)) FlipBit(copy, Faults::Get()->bit(Fault::kBitFlip));
   switch (copy.tier) {
     case FarTier::kHost:
       CopyPastCache(data, copy.block, copy.bytes);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/copy.h"
+#include "core/faults.h"
 
 namespace tfswap {
 
@@ -65,7 +66,8 @@ void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
 
 absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done,
                                           std::vector<Tensor>* given_up) {
-  if (TakeFaultLocked("out")) return Failed("swapping out", *buffer, "injected fault");
+  if (Faults::Strikes(Fault::kCopyOutFails))
+    return Failed("swapping out", *buffer, "injected fault");
   const bool wishes_file = buffer->wish.tier == FarTier::kFile;
   const bool has_file = file_.IsReady();
   FarCopy far_copy;
@@ -156,7 +158,9 @@ absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t
                                                        const FarWish& wish, FarCopy* copy) {
   const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
   if (!codec.ok()) return codec;
-  if (TakeFault("out")) return VariableFailed("swapping out", "injected fault");
+  if (Faults::Strikes(Fault::kCopyOutFails)) {
+    return VariableFailed("swapping out", "injected fault");
+  }
   const bool has_file = file_.IsReady();
   int64_t disk_ns = 0;
   const auto to_memory = [&] {
@@ -181,7 +185,9 @@ absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish
   const CopyingIn copying(this);
   const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
   if (!codec.ok()) return codec;
-  if (TakeFault("in")) return VariableFailed("swapping in", "injected fault");
+  if (Faults::Strikes(Fault::kCopyInFails)) {
+    return VariableFailed("swapping in", "injected fault");
+  }
   int64_t disk_ns = 0;
   const std::string problem = FillBlock(data, copy, wish, &disk_ns);
   if (!problem.empty()) return VariableFailed("swapping in", problem);
@@ -329,7 +335,7 @@ std::string StreamCopyEngine::FillBlock(void* block, const FarCopy& copy, const 
 }
 
 bool StreamCopyEngine::FillFromMemory(void* block, const FarCopy& copy, const FarWish& wish) {
-  if (TakeFault("corrupt")) {
+  if (Faults::Strikes(Fault::kBitFlip)) {
     card_->Finish(Queue::kOut);
     // Of an encoded one, how long its first section is.
     const size_t at = copy.tier == FarTier::kCompressed

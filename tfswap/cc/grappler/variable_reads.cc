@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -63,12 +64,13 @@ namespace {
 int FirstDeepReader(const GraphIndex& index, int n) {
   int first = -1;
   std::vector<int> open = {n};
+  std::unordered_set<int> seen;  // a loop's ops come back to themselves
   while (!open.empty()) {
     const int at = open.back();
     open.pop_back();
     for (const GraphIndex::Consumer& consumer : index.consumers(at)) {
       if (index.depth(consumer.node) == 0) {
-        open.push_back(consumer.node);
+        if (seen.insert(consumer.node).second) open.push_back(consumer.node);
       } else if (first < 0 || index.depth(consumer.node) < index.depth(first)) {
         first = consumer.node;
       }

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
+#include "core/faults.h"
 #include "core/readable_bytes.h"
 #include "kernels/thread_copy_engine.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
@@ -296,7 +297,7 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
                                                          buffer->label, "' was swapped in")));
     return true;
   }
-  if (TakeFault("in")) {
+  if (Faults::Strikes(Fault::kCopyInFails)) {
     context->SetStatus(Failed("swapping in", *buffer, "injected fault"));
     return true;
   }
@@ -352,16 +353,6 @@ void CopyEngine::CountCopy(bool out, int64_t bytes, int64_t busy_ns) {
 
 absl::StatusOr<LinkTimes> CopyEngine::MeasureLink(int64_t, int) {
   return absl::UnimplementedError("tfswap: only a card's link is measured by its copies");
-}
-
-void CopyEngine::InjectFault(std::string kind) {
-  std::lock_guard<std::mutex> lock(mu_);
-  fault_ = std::move(kind);
-}
-
-bool CopyEngine::TakeFault(const char* kind) {
-  std::lock_guard<std::mutex> lock(mu_);
-  return fault_ == kind;
 }
 
 absl::Status CopyEngine::Failed(const char* doing, const FarBuffer& buffer,

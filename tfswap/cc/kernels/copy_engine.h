@@ -101,9 +101,9 @@ struct CopyStats {
   int64_t busy_in_ns = 0;
 };
 
-// Moves buffers between a device and far memory: what is parked and who leaves first, counts, and
-// faults for tests. How bytes are moved is the device's: thread_copy_engine.h for host memory,
-// gpu/stream_copy_engine.h for a card. Never holds an executor thread.
+// Moves buffers between a device and far memory: what is parked, who leaves first, and counts. How
+// bytes are moved is the device's: thread_copy_engine.h for host memory, gpu/stream_copy_engine.h
+// for a card. Never holds an executor thread.
 class CopyEngine : public Reclaimer {
  public:
   // The engine of the device that `allocator` serves, never destroyed. A CPU gets its own at the
@@ -135,8 +135,6 @@ class CopyEngine : public Reclaimer {
   // Measures with copies of `block_bytes`, `copies` each way. Needs two blocks on the device.
   virtual absl::StatusOr<LinkTimes> MeasureLink(int64_t block_bytes, int copies);
   void SetVerify(bool verify) { verify_.store(verify); }
-  // The next copies fail, for tests: "out", "in", "corrupt" or "" for none.
-  void InjectFault(std::string kind);
 
   CopyStats Stats() const;
   // What was copied for a job, out and in, since the process began; for 0, as Stats() says.
@@ -223,8 +221,6 @@ class CopyEngine : public Reclaimer {
   // brings back from the file only waits for it; what lazy swaps do goes one after the other,
   // wherever it comes from: so none takes the memory that an earlier one needs.
   Worker* FillerOf(const FarBuffer& buffer, int64_t place);
-  bool TakeFault(const char* kind);
-  bool TakeFaultLocked(const char* kind) const { return fault_ == kind; }
   void UnparkLocked(FarBuffer* buffer);
   void ParkLocked(FarBuffer* buffer);
   absl::Status Failed(const char* doing, const FarBuffer& buffer, const std::string& why) const;
@@ -271,7 +267,6 @@ class CopyEngine : public Reclaimer {
     std::atomic<int64_t> bytes_leaving{0};
   };
   std::array<OfJob, Jobs::kMost> jobs_;  // by slot
-  std::string fault_;
 };
 
 }  // namespace tfswap

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "allocator/kernel_scope.h"
 #include "core/copy.h"
+#include "core/faults.h"
 #include "core/now.h"
 
 namespace tfswap {
@@ -16,9 +18,38 @@ using ::tensorflow::Tensor;
 
 namespace {
 
+constexpr char kInjected[] = "injected fault";
+constexpr char kNoHostMemory[] = "the host has no memory for it";
+
 // Of what must come back unchanged: of a lossy copy, that is what is kept.
 uint64_t KeptChecksum(const FarCopy& copy, const void* data) {
   return copy.lossy ? ChecksumOf(copy.encoded) : Checksum(data, copy.bytes);
+}
+
+void FailOnPurpose() {
+  Faults::Delay(Fault::kSlowCopy);
+  if (Faults::Strikes(Fault::kCopyThrows)) throw std::bad_alloc();
+}
+
+// Whether there was room for it, and for what has to be known of it.
+bool PutIn(FarMemory* far, const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy) {
+  try {
+    FailOnPurpose();
+    return far->Put(data, bytes, wish, copy);
+  } catch (const std::bad_alloc&) {
+    *copy = FarCopy();
+    return false;
+  }
+}
+
+// "" or what went wrong.
+std::string GetFrom(FarMemory* far, const FarCopy& copy, void* data) {
+  try {
+    FailOnPurpose();
+    return far->Get(copy, data);
+  } catch (const std::bad_alloc&) {
+    return kNoHostMemory;
+  }
 }
 
 }  // namespace
@@ -57,8 +88,8 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   const int64_t start_ns = NowNs();
   absl::Status status;
   FarCopy far_copy;
-  if (TakeFault("out")) {
-    status = Failed("swapping out", *buffer, "injected fault");
+  if (Faults::Strikes(Fault::kCopyOutFails)) {
+    status = Failed("swapping out", *buffer, kInjected);
   } else if (Sections(buffer->bytes).count() == 1) {
     PutPiece(*buffer, buffer->tensor_.data(), buffer->bytes, &far_copy);
   } else {
@@ -72,7 +103,7 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
 bool ThreadCopyEngine::PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes,
                                 FarCopy* copy) {
   const int64_t start_ns = NowNs();
-  if (!far()->Put(data, bytes, buffer.wish, copy)) return false;
+  if (!PutIn(far(), data, bytes, buffer.wish, copy)) return false;
   if (verify_.load()) copy->checksum = KeptChecksum(*copy, data);
   if (copy->lossy) loss_meter()->Compare(buffer.label, data, copy->encoded);
   HoldForLink(start_ns, *copy, kOut);
@@ -104,8 +135,8 @@ void ThreadCopyEngine::PutSections(FarBuffer* buffer, int references, FarCopy* c
 absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
                                                        const FarWish& wish, FarCopy* copy) {
   const int64_t start_ns = NowNs();
-  if (TakeFault("out")) return VariableFailed("swapping out", "injected fault");
-  if (!far()->Put(data, bytes, wish, copy)) return false;
+  if (Faults::Strikes(Fault::kCopyOutFails)) return VariableFailed("swapping out", kInjected);
+  if (!PutIn(far(), data, bytes, wish, copy)) return false;
   if (verify_.load()) copy->checksum = Checksum(data, bytes);
   HoldForLink(start_ns, *copy, kOut);
   CountCopy(/*out=*/true, bytes, NowNs() - start_ns);
@@ -115,10 +146,9 @@ absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t
 absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish&, void* data) {
   const int64_t start_ns = NowNs();
   const CopyingIn copying(this);
-  if (TakeFault("in")) return VariableFailed("swapping in", "injected fault");
-  const std::string problem = far()->Get(copy, data);
+  if (Faults::Strikes(Fault::kCopyInFails)) return VariableFailed("swapping in", kInjected);
+  const std::string problem = GetFrom(far(), copy, data);
   if (!problem.empty()) return VariableFailed("swapping in", problem);
-  if (TakeFault("corrupt")) static_cast<char*>(data)[0] ^= 1;
   if (copy.checksum != 0 && verify_.load() && Checksum(data, copy.bytes) != copy.checksum) {
     return VariableChanged(copy.bytes);
   }
@@ -168,9 +198,8 @@ bool ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer, absl::St
 
 absl::Status ThreadCopyEngine::GetPiece(const FarBuffer& buffer, const FarCopy& copy, char* data) {
   const int64_t start_ns = NowNs();
-  const std::string problem = far()->Get(copy, data);
+  const std::string problem = GetFrom(far(), copy, data);
   if (!problem.empty()) return Failed("swapping in", buffer, problem);
-  if (TakeFault("corrupt")) (copy.lossy ? copy.encoded.chunks[0] : data)[0] ^= 1;
   if (verify_.load() && KeptChecksum(copy, data) != copy.checksum) return Changed(buffer);
   HoldForLink(start_ns, copy, kIn);
   return absl::OkStatus();

@@ -1,0 +1,242 @@
+"""One case in this process: a training that something happens to, and what it has come to."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tfswap
+from benchmarks.faults import happenings
+from benchmarks.faults.cases import KINDS, LAZY, PLANNED, SUBJECTS, Case
+from benchmarks.faults.residue import Held, left_behind
+from benchmarks.faults.subjects import Subject, subject
+
+CORRECT, CLEAR_ERROR, WRONG, CRASH, HANG = "correct", "clear error", "wrong", "crash", "hang"
+OUTCOMES = (CORRECT, CLEAR_ERROR, WRONG, CRASH, HANG)
+
+_SHORT = r"tfswap: (the memory budget of|the device has no memory left)|Far memory is full"
+_CHANGED = r"came back from far memory changed|cannot be decoded"
+# What an error may say, by kind; no error is right where there is none.
+_SAID = {
+    "copy-out-fails": rf"swapping out .* failed: injected fault|{_SHORT}",
+    "copy-in-fails": r"swapping in .* failed: injected fault",
+    "copy-throws": rf"swapping in .* failed: the host has no memory for it|{_SHORT}",
+    "bit-flip": _CHANGED,
+    "allocation-fails": _SHORT,
+    "host-full": _SHORT,
+    "disk-full": _SHORT,
+    "write-error": _SHORT,
+    "write-full": _SHORT,
+    "read-error": r"swapping in .* failed: reading .* failed: Input/output error",
+    "end-of-file": r"swapping in .* failed: reading .* the file is shorter than it was made",
+    "file-bit-flip": r"swapping in .* failed: the .* are not the ones that were written",
+    "cancel": r"(?i)cancel",
+    "callback-raises": r"^a callback has failed$",
+    "data-raises": r"the data have ended",
+    "interrupt": r"^$",
+    "nested-fit": rf"another training is under way in this thread|{_SHORT}",
+    "fit-in-thread": rf"the other trainings of this process have no room|{_SHORT}",
+}
+_MOST_CHARACTERS = 400
+_WITH_ANOTHER = ("nested-fit", "fit-in-thread")
+_STEPS_AFTER = 2
+_took_s: dict[tuple[str, str], float] = {}
+
+
+def run(case: Case, folder: Path) -> dict[str, Any]:
+    """Trains, has the fault happen, looks at what is left, and trains on.
+
+    Args:
+        case: Of a kind that ends no process.
+        folder: On a disk, for the file.
+
+    Returns:
+        outcome (of `OUTCOMES`), struck (how often the core's fault did; -1: it is none of those),
+        said (the error's text) and why (it is wrong).
+    """
+    one = subject(case.subject)
+    if case.kind in _WITH_ANOTHER:
+        _other(case)
+    if case.kind == "loader-processes":
+        _started_loaders()
+    swap = one.swap(case.start, case.options, folder)
+    before = Held.now(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        error, problem = _happen(case, one, swap, folder)
+    struck = happenings.struck(case) if KINDS[case.kind].in_core else -1
+    happenings.no_faults()
+    said = f"{type(error).__name__}: {error}" if error is not None else ""
+    outcome, why = _judged(case, one, error, problem)
+    error = None
+    one.forget()
+    del swap
+    left = left_behind(before, folder)
+    if left:
+        outcome, why = WRONG, f"left behind: {left}"
+    problem = _trains_on(case, one, folder)
+    if problem:
+        outcome, why = WRONG, f"{why}; then {problem}".strip("; ")
+    return {"outcome": outcome, "struck": struck, "said": said[:_MOST_CHARACTERS], "why": why}
+
+
+@functools.cache
+def _started_loaders() -> None:
+    """What Keras keeps of them is there from then on."""
+    one = subject(SUBJECTS[0])
+    one.train([], 2, _loader(one, 2), shuffle=False)
+
+
+def _loader(one: Subject, steps: int) -> happenings.Batches:
+    x, y = (each[: steps * one.batch] for each in one.data)
+    return happenings.Batches(x, y, one.batch, steps)
+
+
+def _judged(case: Case, one: Subject, error: BaseException | None, problem: str) -> tuple[str, str]:
+    losses = one.last.losses
+    if losses != one.losses[: len(losses)]:
+        return WRONG, f"losses differ from step {_first_difference(losses, one.losses)} on"
+    if problem:
+        return WRONG, problem
+    if error is None:
+        if len(losses) < case.steps:
+            return WRONG, f"{len(losses)} steps of {case.steps} without an error"
+        return CORRECT, ""
+    expected = _SAID.get(case.kind)
+    if isinstance(error, KeyboardInterrupt) and case.kind != "interrupt":
+        return WRONG, "KeyboardInterrupt"
+    if expected is None or not re.search(expected, str(error)):
+        return WRONG, f"another error than this fault's: {type(error).__name__}: {error}"[:2000]
+    return CLEAR_ERROR, ""
+
+
+def _first_difference(some: list[str], others: list[str]) -> int:
+    return next(i for i, (a, b) in enumerate(zip(some, others, strict=False)) if a != b)
+
+
+def _trains_on(case: Case, one: Subject, folder: Path) -> str:
+    """The same process, under the same options; what is wrong, or ""."""
+    steps = min(_STEPS_AFTER, case.steps)
+    start = PLANNED if case.start == PLANNED else LAZY
+    try:
+        losses = one.train([one.swap(start, case.options, folder)], steps)
+    except Exception as error:
+        return f"training on has failed: {type(error).__name__}: {error}"[:2000]
+    return "" if losses == one.losses[:steps] else "training on has other losses"
+
+
+def _caught(train: Callable[[], Any]) -> BaseException | None:
+    try:
+        train()
+    except Exception as error:
+        return error
+    except KeyboardInterrupt as error:
+        return error
+    return None
+
+
+def _happen(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseException | None, str]:
+    """Trains with the fault; the error of the training, and what went wrong beside it."""
+    steps = case.steps
+    if KINDS[case.kind].in_core:
+        return _caught(lambda: one.train([happenings.core_fault(case), swap], steps)), ""
+    if case.kind == "callback-raises":
+        raises = happenings.Raises(case.detail, case.step)
+        fit: dict[str, Any] = {}
+        if "test" in case.detail:
+            fit["validation_data"] = _validation(one)
+        # In front of it, or behind it.
+        callbacks = [raises, swap] if case.part < 0.5 else [swap, raises]
+        return _caught(lambda: one.train(callbacks, steps, **fit)), ""
+    if case.kind == "data-raises":
+        data = happenings.raising(one.data, one.batch, case.step)
+        return _caught(lambda: one.train([swap], steps, data, steps_per_epoch=steps)), ""
+    if case.kind == "interrupt":
+        return _interrupted(case, one, swap), ""
+    if case.kind == "fork":
+        return _fork(case, one, swap)
+    if case.kind == "loader-processes":
+        return _caught(lambda: one.train([swap], steps, _loader(one, steps), shuffle=False)), ""
+    if case.kind == "nested-fit":
+        return _nested(case, one, swap, folder)
+    assert case.kind == "fit-in-thread"
+    return _in_thread(case, one, folder)
+
+
+def _validation(one: Subject) -> tuple[Any, Any]:
+    x, y = one.data
+    return x[: one.batch], y[: one.batch]
+
+
+def _other(case: Case) -> Subject:
+    return subject(SUBJECTS[(SUBJECTS.index(case.subject) + 1) % len(SUBJECTS)])
+
+
+def _interrupted(case: Case, one: Subject, swap: Any) -> BaseException | None:
+    """After a part of what such a training took when it was not interrupted."""
+    key = (case.subject, case.start)
+    begun_s = time.perf_counter()
+    try:
+        with happenings.interrupted(case.part * _took_s.get(key, 0.1 * case.steps)):
+            error = _caught(lambda: one.train([swap], case.steps))
+    except KeyboardInterrupt as late:  # it had just ended
+        error = late
+    if error is None:
+        _took_s[key] = time.perf_counter() - begun_s
+    return error
+
+
+def _fork(case: Case, one: Subject, swap: Any) -> tuple[BaseException | None, str]:
+    if case.detail == "between steps":
+        act = happenings.AtStep(case.step, happenings.fork_and_wait)
+        return _caught(lambda: one.train([swap, act], case.steps)), ""
+    thread = happenings.InThread(happenings.fork_and_wait, 0.02 * case.part)
+    act = happenings.AtStep(case.step, thread.start)
+    error = _caught(lambda: one.train([swap, act], case.steps))
+    thread.join()
+    return error, "" if thread.error is None else str(thread.error)
+
+
+def _nested(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseException | None, str]:
+    other = _other(case)
+    problems = []
+
+    def train_other(swapped: bool) -> None:
+        callbacks = [other.swap(LAZY, (), folder)] if swapped else []
+        if other.train(callbacks, 2) != other.losses[:2]:
+            problems.append("the training inside has other losses")
+
+    def act() -> None:
+        if case.detail == "validation":
+            one.model.evaluate(*_validation(one), batch_size=one.batch, verbose=0)
+        elif case.detail == "swapped, error kept":
+            error = _caught(lambda: train_other(True))
+            if error is None or "another training is under way" not in str(error):
+                problems.append(f"the training inside: {error}")
+        else:
+            train_other(case.detail == "swapped")
+
+    error = _caught(lambda: one.train([swap, happenings.AtStep(case.step, act)], case.steps))
+    return error, "; ".join(problems)
+
+
+def _in_thread(case: Case, one: Subject, folder: Path) -> tuple[BaseException | None, str]:
+    other = _other(case)
+    budget = one.budget_bytes() + other.budget_bytes() - tfswap.memory_stats()["bytes_in_use"]
+    given = {"budget": budget, "share": "wait_s=10"}
+    swap = one.swap(case.start, case.options, folder, **given)
+    beside = other.swap(LAZY, case.options, folder, **given)
+    thread = happenings.InThread(lambda: other.train([beside], 3))
+    act = happenings.AtStep(case.step, thread.start)
+    error = _caught(lambda: one.train([swap, act], case.steps))
+    thread.join()
+    if thread.error is not None:
+        said = str(thread.error)
+        return error, "" if re.search(_SAID[case.kind], said) else f"in the thread: {said}"
+    right = thread.answer in (None, other.losses[:3])
+    return error, "" if right else "the training in the thread has other losses"

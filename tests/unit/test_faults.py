@@ -1,0 +1,162 @@
+"""The switchboard of faults for tests: what it takes, when a fault strikes, and what it costs."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfswap._core import SpillFile, fault_counts, set_faults
+
+MIB = 1 << 20
+KINDS = {
+    *("copy-out-fails", "copy-in-fails", "copy-throws", "slow-copy", "bit-flip"),
+    *("allocation-fails", "host-full", "disk-full", "write-error", "write-full", "short-write"),
+    *("read-error", "short-read", "end-of-file", "file-bit-flip", "slow-disk", "thread-dies"),
+    "cancel",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    yield
+    set_faults("")
+
+
+@pytest.fixture(scope="module")
+def file() -> SpillFile:
+    for folder in (tempfile.gettempdir(), ".", "/var/tmp"):
+        try:
+            return SpillFile(folder)
+        except OSError:
+            continue
+    pytest.skip("no folder here has a file system with O_DIRECT")
+
+
+def counts() -> dict[str, tuple[int, int]]:
+    rows = (line.split() for line in fault_counts().splitlines())
+    return {name: (int(asked), int(struck)) for name, asked, struck in rows}
+
+
+def test_an_unknown_kind_is_refused_and_the_known_ones_are_listed() -> None:
+    with pytest.raises(ValueError, match="there is no fault 'no-such'; there are ") as error:
+        set_faults("no-such")
+    assert set(str(error.value).partition("there are ")[2].split(", ")) == KINDS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("disk-full sometimes", "fault 'disk-full' has no 'sometimes'; it has after, times"),
+        ("disk-full ms=3", "fault 'disk-full' has no 'ms'; it has after, times"),
+        ("slow-disk bit=3", "fault 'slow-disk' has no 'bit'; it has after, times, ms"),
+        ("bit-flip ms=3", "fault 'bit-flip' has no 'ms'; it has after, times, bit"),
+        ("disk-full after", "'after' is a number from 0 to 1000000000, not ''"),
+        ("disk-full after=-1", "'after' is a number from 0 to 1000000000, not '-1'"),
+        ("disk-full after=1e3", "'after' is a number from 0 to 1000000000, not '1e3'"),
+        ("disk-full after=1000000001", "from 0 to 1000000000, not '1000000001'"),
+        ("disk-full after=99999999999999999999", "not '99999999999999999999'"),
+        ("disk-full times=0", "'times' is a number from 1 to 1000000000, not '0'"),
+        ("slow-disk ms=10001", "'ms' is a number from 0 to 10000, not '10001'"),
+        ("disk-full; read-error; disk-full", "fault 'disk-full' is there twice"),
+        ("x" * 1001, "faults are told in 1000 characters at most, not in 1001"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_reason(text: str, said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        set_faults(text)
+    assert said in str(error.value)
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_taken_or_refused(text: str) -> None:
+    try:
+        set_faults(text)
+    except (ValueError, UnicodeEncodeError):
+        pass
+    set_faults("")
+
+
+def test_a_refused_text_leaves_what_was_set(file: SpillFile) -> None:
+    set_faults("read-error")
+    with pytest.raises(ValueError):
+        set_faults("write-error; no-such")
+    offset, data = file.allocate(MIB), np.ones(MIB, np.uint8)
+    file.write(offset, data)
+    with pytest.raises(OSError, match="Input/output error"):
+        file.read(offset, data)
+    file.free(offset, MIB)
+
+
+def test_a_fault_strikes_after_so_many_times_and_so_often(file: SpillFile) -> None:
+    offset, data = file.allocate(MIB), np.ones(MIB, np.uint8)
+    file.write(offset, data)
+    set_faults("read-error after=2 times=3; write-error after=1000")
+    failed = []
+    for _ in range(8):
+        try:
+            file.read(offset, data)
+            failed.append(False)
+        except OSError:
+            failed.append(True)
+    assert failed == [False, False, True, True, True, False, False, False]
+    assert counts()["read-error"] == (8, 3)
+    assert counts()["write-error"] == (0, 0)
+    file.free(offset, MIB)
+
+
+def test_setting_a_fault_again_counts_anew(file: SpillFile) -> None:
+    offset, data = file.allocate(MIB), np.ones(MIB, np.uint8)
+    file.write(offset, data)
+    for _ in range(2):
+        set_faults("short-read after=1 times=1")
+        file.read(offset, data)
+        file.read(offset, data)
+        assert counts()["short-read"] == (2, 1)
+    file.free(offset, MIB)
+
+
+def test_faults_are_set_and_ended_while_others_run_into_them(file: SpillFile) -> None:
+    done = threading.Event()
+    size = 3 * MIB
+    problems: list[BaseException] = []
+
+    def move() -> None:
+        offset, data = file.allocate(size), np.full(size, 9, np.uint8)
+        back = np.zeros(size, np.uint8)
+        try:
+            file.write(offset, data)
+            while not done.is_set():
+                file.read(offset, back)
+                assert np.array_equal(back, data)
+        except BaseException as error:
+            problems.append(error)
+        file.free(offset, size)
+
+    threads = [threading.Thread(target=move) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for i in range(300):
+        set_faults("" if i % 3 == 0 else f"short-read after={i}; slow-disk ms=0")
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+@pytest.mark.parametrize("io_uring", [True, False])
+def test_a_file_outlives_the_threads_that_write_it(io_uring: bool, file: SpillFile) -> None:
+    own = SpillFile(file.folder, io_uring=io_uring)
+    data, back = np.arange(20 * MIB).astype(np.uint8), np.zeros(20 * MIB, np.uint8)
+    offset = own.allocate(data.size)
+    for text in ("thread-dies times=3", "thread-dies", ""):
+        set_faults(text)
+        own.write(offset, data)
+        own.read(offset, back)
+        assert np.array_equal(back, data)
+        back[:] = 0
