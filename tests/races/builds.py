@@ -30,11 +30,21 @@ WATCHED = {
     "thread": ("-fsanitize=thread",),
     "address": ("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover"),
 }
+# TensorFlow's headers would lay out messages and tables as for a TensorFlow that is watched too.
+_UNWATCHED_HEADERS = {
+    "plain": (),
+    "thread": ("-U__SANITIZE_THREAD__", "-D_GLIBCXX_TSAN=1"),
+    "address": ("-U__SANITIZE_ADDRESS__",),
+}
 _COMMON = ("-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-Wall")
 _SYSTEM = ("-pthread", "-ldl")
 
-SCHEDULER = tuple(sorted((HERE / "interleaving").glob("*.cc")))
-RIG = HERE / "engine" / "rig.cc"
+SCHEDULER = tuple(
+    HERE / "interleaving" / f"{name}.cc"
+    for name in ("choices", "explore", "instrumented", "posix", "scheduler")
+)
+RIG = (HERE / "engine" / "rig.cc", HERE / "engine" / "variable.cc")
+STEPS = (HERE / "interleaving" / "absl_mutex.cc", HERE / "engine" / "interleavings.cc", *RIG)
 
 
 class Unavailable(Exception):
@@ -132,8 +142,7 @@ def engine_interleavings(changes: Sequence[Path] = ()) -> Path:
     if not library.exists():
         raise Unavailable("libtfswap.so has not been built: make build")
     own = _objects(SCHEDULER, "plain", tensorflow=False)
-    with_tensorflow = [RIG, HERE / "engine" / "interleavings.cc", *changes]
-    own += _objects(with_tensorflow, "plain", tensorflow=True)
+    own += _objects([*STEPS, *changes], "plain", tensorflow=True)
     beside = (f"-L{library.parent}", "-l:libtfswap.so", f"-Wl,-rpath,{library.parent}")
     flags = ("-rdynamic", *beside, *_tensorflow_flags())
     return _program("engine_interleavings", own, "plain", changes, flags)
@@ -142,25 +151,26 @@ def engine_interleavings(changes: Sequence[Path] = ()) -> Path:
 def engine_interleavings_of_atomics() -> Path:
     """The same of sources compiled for it: locks and atomics are points."""
     own = _objects(SCHEDULER, "plain", tensorflow=False)
-    own += _objects([RIG, HERE / "engine" / "interleavings.cc"], "plain", tensorflow=True)
+    own += _objects(STEPS, "plain", tensorflow=True)
     core = _objects(core_sources(), "thread", tensorflow=False)
     runtime = _objects(runtime_sources(), "thread", tensorflow=True)
     objects = [*own, *core, *runtime]
-    return _program("engine_interleavings_of_atomics", objects, "plain", (), _tensorflow_flags())
+    flags = ("-rdynamic", *_tensorflow_flags())
+    return _program("engine_interleavings_of_atomics", objects, "plain", (), flags)
 
 
 def engine_hammer(watched: str) -> Path:
     """Threads that hammer a device and its copy engine, under a sanitizer."""
     check(watched)
     core = _objects(core_sources(), watched, tensorflow=False)
-    own = (HERE / "engine" / name for name in ("rig.cc", "variables.cc", "hammer.cc"))
-    sources = [*runtime_sources(), *own]
+    sources = [*runtime_sources(), *RIG, HERE / "engine" / "hammer.cc"]
     runtime = _objects(sources, watched, tensorflow=True)
     return _program("engine_hammer", [*core, *runtime], watched, (), _tensorflow_flags())
 
 
 def _tensorflow_flags() -> tuple[str, ...]:
-    return tuple(setup().find_tensorflow().libraries)
+    # All of it: kernels are found by name.
+    return ("-Wl,--no-as-needed", *setup().find_tensorflow().libraries)
 
 
 def _flags(watched: str, tensorflow: bool) -> tuple[str, ...]:
@@ -173,7 +183,7 @@ def _flags(watched: str, tensorflow: bool) -> tuple[str, ...]:
         for flag in found.compile_flags
         if "std=" not in flag
     )
-    return (*flags, *headers)
+    return (*flags, *_UNWATCHED_HEADERS[watched], *headers)
 
 
 def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Path]:

@@ -63,6 +63,7 @@ def _run(program: Path, *arguments: str, timeout_s: float) -> subprocess.Complet
     return subprocess.run(
         [program, *arguments],
         env={**os.environ, **OPTIONS},
+        cwd=builds.BUILT,
         capture_output=True,
         text=True,
         timeout=timeout_s,

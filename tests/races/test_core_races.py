@@ -15,7 +15,13 @@ CORE = builds.CC / "core"
 # What must be there, in a file: without it, a small program fails.
 NEEDED = [
     # A host block that is handed out stays in the pool: two tensors share it.
-    ("host memory", "host_pool.cc", "    it->second.pop_front();\n", "", "another tensor came back"),
+    (
+        "host memory",
+        "host_pool.cc",
+        "    it->second.pop_front();\n",
+        "",
+        "another tensor came back",
+    ),
     (
         "words of a slab",
         "slab.cc",

@@ -2,6 +2,8 @@
 //
 //     core_hammer --seconds 3 --folder FOLDER_FOR_THE_FILE
 
+#include "hammer.h"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -19,7 +21,6 @@
 #include "far/far_memory.h"
 #include "far/loss_meter.h"
 #include "far/ratio_sampler.h"
-#include "hammer.h"
 #include "pattern.h"
 
 namespace {
@@ -62,7 +63,7 @@ class SlabUser {
   SlabUser() { slab_.SetLimit(int64_t{1} << 20); }
 
   void Claim(Dice* dice) {
-    const int64_t bytes = Between(dice, 1, 300 * kKiB);
+    const int64_t bytes = Between(dice, 1, 140 * kKiB);
     const uint32_t owner = NextOwner();
     int64_t offset = Between(dice, 0, 900) * kKiB;
     const int64_t way = Between(dice, 0, 3);
@@ -81,7 +82,7 @@ class SlabUser {
     }
     Fill(slab_.At(offset), bytes, owner);
     if (way == 2) {
-      const int64_t kept = Between(dice, 1, 300) * kKiB;
+      const int64_t kept = Between(dice, 1, 140) * kKiB;
       slab_.ReleaseEnd(offset, kept);
       Require(Holds(slab_.At(offset), std::min(kept, bytes), owner), "a claim lost what it kept");
     } else {
@@ -111,7 +112,7 @@ class PoolUser {
 
   void Use(Dice* dice) {
     const uint32_t owner = NextOwner();
-    const int64_t bytes = Between(dice, 1, 600 * kKiB);
+    const int64_t bytes = Between(dice, 1, (Between(dice, 0, 9) == 0 ? 300 : 60) * kKiB);
     void* block = pool_.Allocate(bytes);
     if (block == nullptr) return;
     Fill(block, bytes, owner);
@@ -138,7 +139,7 @@ class FarUser {
   }
 
   void Use(Dice* dice) {
-    const int64_t bytes = Between(dice, 1, 400) * kKiB;
+    const int64_t bytes = Between(dice, 1, 150) * kKiB;
     const uint32_t owner = NextOwner();
     std::vector<char> tensor(bytes);
     Fill(tensor.data(), bytes, owner);
@@ -159,7 +160,8 @@ class FarUser {
     memory_.Drop(&copy);
   }
   // The file is another one from now on; what is in the old one stays there.
-  void Open(Dice*) {
+  void Open(Dice* dice) {
+    if (dice != nullptr && Between(dice, 0, 4) > 0) return;
     const std::string problem = FarFile::Get()->Open(folder_, int64_t{64} << 20);
     if (!problem.empty()) std::fprintf(stderr, "without a file: %s\n", problem.c_str());
   }

@@ -206,7 +206,8 @@ Program EncodedTier() {
 
 Program Teams() {
   return {"teams",
-          {{"three", [] {
+          {{"three",
+            [] {
               std::atomic<int> left{3}, done{0};
               ThreadTeam::Shared().Together(3, [&] {
                 while (left.fetch_sub(1) > 0) done.fetch_add(1);

@@ -3,6 +3,8 @@
 //
 //     engine_hammer --seconds 5 --folder FOLDER_FOR_THE_FILE
 
+#include "hammer.h"
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -13,9 +15,8 @@
 #include <vector>
 
 #include "engine/rig.h"
-#include "engine/variables.h"
+#include "engine/variable.h"
 #include "far/far_file.h"
-#include "hammer.h"
 #include "kernels/thread_copy_engine.h"
 #include "pattern.h"
 
@@ -76,8 +77,8 @@ class Swaps {
     {
       std::lock_guard<std::mutex> lock(mu_);
       handed_over_.emplace_back(std::move(handle), owner);
-      const auto any = handed_over_.begin() +
-                       Between(dice, 0, static_cast<int64_t>(handed_over_.size()) - 1);
+      const auto any =
+          handed_over_.begin() + Between(dice, 0, static_cast<int64_t>(handed_over_.size()) - 1);
       other = std::move(*any);
       handed_over_.erase(any);
       if (handed_over_.size() < 4 && Between(dice, 0, 1) == 0) {
@@ -206,38 +207,85 @@ class Controls {
   std::mutex record_mu_, slab_mu_;
 };
 
+// Some variables, of which one goes now and then, and another one is there.
+class Variables {
+ public:
+  explicit Variables(Rig* rig) : rig_(rig) {
+    Dice dice(7);
+    for (int i = 0; i < kVariables; ++i) variables_.push_back(Make(&dice));
+  }
+
+  void Read(Dice* dice) {
+    const std::string wrong = Any(dice).Read();
+    Require(wrong.empty(), wrong);
+  }
+  void Write(Dice* dice) { Any(dice).Assign(); }
+  void Leave(Dice* dice) { Any(dice).Leave(); }
+  void Return(Dice* dice) { Any(dice).Return(); }
+  void Renew(Dice* dice) {
+    races::Variable made = Make(dice);
+    std::lock_guard<std::mutex> lock(mu_);
+    std::swap(made, variables_[Between(dice, 0, kVariables - 1)]);
+  }
+  void Switch(Dice* dice) {
+    std::lock_guard<std::mutex> one(switch_mu_);
+    // What finds no room stays away, and is fetched by whoever looks at it.
+    rig_->engine()->variables()->SetOn(Between(dice, 0, 3) > 0);
+  }
+  void End() {
+    variables_.clear();
+    rig_->engine()->variables()->SetOn(false);
+  }
+
+ private:
+  static constexpr int kVariables = 6;
+
+  races::Variable Make(Dice* dice) {
+    races::Variable made(rig_, Between(dice, 64, 600) * kKiB, NextOwner());
+    while (!made.Assign()) {
+    }
+    return made;
+  }
+  races::Variable Any(Dice* dice) {
+    std::lock_guard<std::mutex> lock(mu_);
+    return variables_[Between(dice, 0, kVariables - 1)];
+  }
+
+  Rig* const rig_;
+  std::mutex mu_, switch_mu_;
+  std::vector<races::Variable> variables_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   auto arguments = races::ArgumentsOf(argc, argv);
   auto* rig = new Rig();
-  const std::string problem =
-      tfswap::FarFile::Get()->Open(arguments["folder"], int64_t{256} << 20);
+  const std::string problem = tfswap::FarFile::Get()->Open(arguments["folder"], int64_t{256} << 20);
   if (!problem.empty()) std::fprintf(stderr, "without a file: %s\n", problem.c_str());
   rig->engine()->SetVerify(true);
   rig->allocator()->budget()->SetBudget(40 * kMiB);
   Swaps swaps(rig);
   Controls controls(rig);
-  auto variables = std::make_unique<races::Variables>(rig);
-  races::Hammer(
-      {{"swaps", 200, [&](Dice* dice) { swaps.Swap(dice); }},
-       {"large swaps", 2, [&](Dice* dice) { swaps.Large(dice); }},
-       {"handed over", 100, [&](Dice* dice) { swaps.HandOver(dice); }},
-       {"cancelled", 20, [&](Dice* dice) { swaps.Cancel(dice); }},
-       {"kernels", 100, [&](Dice* dice) { swaps.Compute(dice); }},
-       {"jobs", 5, [&](Dice* dice) { swaps.AsJob(dice); }},
-       {"variables read", 60, [&](Dice* dice) { variables->Read(dice); }},
-       {"variables written", 15, [&](Dice* dice) { variables->Write(dice); }},
-       {"variables out", 15, [&](Dice* dice) { variables->Leave(dice); }},
-       {"variables in", 15, [&](Dice* dice) { variables->Return(dice); }},
-       {"variables on", 1, [&](Dice* dice) { variables->Switch(dice); }},
-       {"variables new", 3, [&](Dice* dice) { variables->Renew(dice); }},
-       {"budgets", 2, [&](Dice* dice) { controls.Budget(dice); }},
-       {"limits", 2, [&](Dice* dice) { controls.Limits(dice); }},
-       {"looks", 10, [&](Dice* dice) { controls.Look(dice); }},
-       {"recordings", 1, [&](Dice* dice) { controls.Record(dice); }},
-       {"slabs", 1, [&](Dice* dice) { controls.Slab(dice); }}},
-      /*threads=*/5, std::atof(arguments["seconds"].c_str()));
+  auto variables = std::make_unique<Variables>(rig);
+  races::Hammer({{"swaps", 200, [&](Dice* dice) { swaps.Swap(dice); }},
+                 {"large swaps", 2, [&](Dice* dice) { swaps.Large(dice); }},
+                 {"handed over", 100, [&](Dice* dice) { swaps.HandOver(dice); }},
+                 {"cancelled", 20, [&](Dice* dice) { swaps.Cancel(dice); }},
+                 {"kernels", 100, [&](Dice* dice) { swaps.Compute(dice); }},
+                 {"jobs", 5, [&](Dice* dice) { swaps.AsJob(dice); }},
+                 {"variables read", 60, [&](Dice* dice) { variables->Read(dice); }},
+                 {"variables written", 15, [&](Dice* dice) { variables->Write(dice); }},
+                 {"variables out", 15, [&](Dice* dice) { variables->Leave(dice); }},
+                 {"variables in", 15, [&](Dice* dice) { variables->Return(dice); }},
+                 {"variables on", 1, [&](Dice* dice) { variables->Switch(dice); }},
+                 {"variables new", 3, [&](Dice* dice) { variables->Renew(dice); }},
+                 {"budgets", 2, [&](Dice* dice) { controls.Budget(dice); }},
+                 {"limits", 2, [&](Dice* dice) { controls.Limits(dice); }},
+                 {"looks", 10, [&](Dice* dice) { controls.Look(dice); }},
+                 {"recordings", 1, [&](Dice* dice) { controls.Record(dice); }},
+                 {"slabs", 1, [&](Dice* dice) { controls.Slab(dice); }}},
+                /*threads=*/5, std::atof(arguments["seconds"].c_str()));
   swaps.End();
   variables->End();
   variables.reset();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
 #include "device/device_table.h"
 #include "kernels/thread_copy_engine.h"
@@ -75,47 +76,51 @@ Tensor OpRun::TakeOutput() {
 
 Rig::Rig()
     : allocator_(tfswap::AllocatorOf(0)),
-      device_(std::make_unique<tfswap::SwapDevice>(
-          tensorflow::SessionOptions(), "/job:localhost/replica:0/task:0/device:CPU:0",
-          allocator_)),
+      device_(std::make_unique<tfswap::SwapDevice>(tensorflow::SessionOptions(),
+                                                   "/job:localhost/replica:0/task:0/device:CPU:0",
+                                                   allocator_)),
       engine_(tfswap::CopyEngine::For(allocator_)) {}
 
-OpKernel* Rig::Kernel(const NodeDef& node) {
-  std::string key = node.ShortDebugString();
+OpKernel* Rig::Kernel(const std::string& key, const std::function<NodeDef()>& node) {
   std::lock_guard<std::mutex> lock(mu_);
-  for (const auto& [known, kernel] : kernels_) {
-    if (known == key) return kernel.get();
+  std::unique_ptr<OpKernel>& kernel = kernels_[key];
+  if (kernel == nullptr) {
+    absl::Status status;
+    kernel = tensorflow::CreateOpKernel(tensorflow::DeviceType("CPU"), device_.get(), allocator_,
+                                        node(), TF_GRAPH_DEF_VERSION, &status);
+    TF_CHECK_OK(status);
   }
-  absl::Status status;
-  auto kernel = tensorflow::CreateOpKernel(tensorflow::DeviceType("CPU"), device_.get(), allocator_,
-                                           node, TF_GRAPH_DEF_VERSION, &status);
-  TF_CHECK_OK(status);
-  kernels_.emplace_back(std::move(key), std::move(kernel));
-  return kernels_.back().second.get();
+  return kernel.get();
 }
 
 OpKernel* Rig::Out(const Swap& swap) {
-  NodeDef node;
-  TF_CHECK_OK(NodeDefBuilder("out", "_CopyToHost")
-                  .Input("tensor", 0, tensorflow::DT_FLOAT)
-                  .Attr("lazy", swap.lazy)
-                  .Attr("returns", swap.returns)
-                  .Attr("next_use", swap.next_use)
-                  .Attr("tier", swap.tier)
-                  .Attr("codec", swap.codec)
-                  .Attr("threads", swap.threads)
-                  .Finalize(&node));
-  return Kernel(node);
+  const std::string key = absl::StrCat("out ", swap.lazy, " ", swap.returns, " ", swap.next_use,
+                                       " ", swap.tier, " ", swap.codec, " ", swap.threads);
+  return Kernel(key, [&swap] {
+    NodeDef node;
+    TF_CHECK_OK(NodeDefBuilder("out", "_CopyToHost")
+                    .Input("tensor", 0, tensorflow::DT_FLOAT)
+                    .Attr("lazy", swap.lazy)
+                    .Attr("returns", swap.returns)
+                    .Attr("next_use", swap.next_use)
+                    .Attr("tier", swap.tier)
+                    .Attr("codec", swap.codec)
+                    .Attr("threads", swap.threads)
+                    .Finalize(&node));
+    return node;
+  });
 }
 
 OpKernel* Rig::In(int64_t next_use) {
-  NodeDef node;
-  TF_CHECK_OK(NodeDefBuilder("in", "_CopyFromHost")
-                  .Input("handle", 0, tensorflow::DT_VARIANT)
-                  .Attr("T", tensorflow::DT_FLOAT)
-                  .Attr("next_use", next_use)
-                  .Finalize(&node));
-  return Kernel(node);
+  return Kernel(absl::StrCat("in ", next_use), [next_use] {
+    NodeDef node;
+    TF_CHECK_OK(NodeDefBuilder("in", "_CopyFromHost")
+                    .Input("handle", 0, tensorflow::DT_VARIANT)
+                    .Attr("T", tensorflow::DT_FLOAT)
+                    .Attr("next_use", next_use)
+                    .Finalize(&node));
+    return node;
+  });
 }
 
 Tensor Rig::Make(int64_t bytes, uint32_t owner) {

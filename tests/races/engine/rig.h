@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -80,8 +81,9 @@ class Rig {
   tfswap::DeviceAllocator* allocator() { return allocator_; }
   tfswap::CopyEngine* engine() { return engine_; }
 
-  // Kernels, made when they are first asked for.
-  tensorflow::OpKernel* Kernel(const tensorflow::NodeDef& node);
+  // Kernels, made when they are first asked for. `node` describes what `key` names.
+  tensorflow::OpKernel* Kernel(const std::string& key,
+                               const std::function<tensorflow::NodeDef()>& node);
   tensorflow::OpKernel* Out(const Swap& swap);
   tensorflow::OpKernel* In(int64_t next_use = 0);
 
@@ -105,7 +107,7 @@ class Rig {
   std::unique_ptr<tfswap::SwapDevice> device_;
   tfswap::CopyEngine* const engine_;
   std::mutex mu_;
-  std::vector<std::pair<std::string, std::unique_ptr<tensorflow::OpKernel>>> kernels_;
+  std::map<std::string, std::unique_ptr<tensorflow::OpKernel>> kernels_;
 };
 
 }  // namespace races

@@ -8,8 +8,8 @@
 namespace interleaving {
 
 // Who is next, at each point of a run where several could be; and from run to run, all that there
-// is to choose. A preemption is when a thread that could go on does not, or none of those that could
-// does before a deadline.
+// is to choose. A preemption is when a thread that could go on does not, or none of those that
+// could does before a deadline.
 class Choices {
  public:
   virtual ~Choices() = default;

@@ -52,7 +52,9 @@ Arguments Parse(int argc, char** argv) {
 }
 
 void RunOnce(const Program& program, Choices* choices) {
+  Scheduler::Get().Adopt(true);
   program.begin();
+  Scheduler::Get().Adopt(false);
   Scheduler::Get().Run(program.threads, choices);
   program.check();
 }

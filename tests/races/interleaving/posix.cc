@@ -89,18 +89,18 @@ int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
 }
 
 int pthread_cond_signal(pthread_cond_t* condition) {
-  if (Scheduler::IsScheduled()) scheduler().Wake(condition, false);
+  if (scheduler().Knows()) scheduler().Wake(condition, false);
   return Posix::Get().signal(condition);
 }
 
 int pthread_cond_broadcast(pthread_cond_t* condition) {
-  if (Scheduler::IsScheduled()) scheduler().Wake(condition, true);
+  if (scheduler().Knows()) scheduler().Wake(condition, true);
   return Posix::Get().broadcast(condition);
 }
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
                    void* argument) {
-  if (!scheduler().Creates()) return Posix::Get().create(thread, attributes, start, argument);
+  if (!scheduler().Knows()) return Posix::Get().create(thread, attributes, start, argument);
   return scheduler().Create(thread, attributes, start, argument);
 }
 

@@ -182,10 +182,30 @@ void Scheduler::Point(const char* what, const void* object) {
 
 int Scheduler::Lock(pthread_mutex_t* mutex) {
   const auto known = owners_.find(mutex);
-  if (known != owners_.end() && known->second.first == self_) {
-    if (!IsRecursive(mutex)) Fail("a thread locks what it has locked");
+  if (known != owners_.end() && known->second.first == self_ && IsRecursive(mutex)) {
     ++known->second.second;
-    return Posix::Get().lock(mutex);
+  } else {
+    Own(mutex);
+  }
+  return Posix::Get().lock(mutex);
+}
+
+int Scheduler::TryLock(pthread_mutex_t* mutex) {
+  if (!TryOwn(mutex)) return EBUSY;
+  const int answer = Posix::Get().try_lock(mutex);
+  if (answer != 0) Disown(mutex);
+  return answer;
+}
+
+int Scheduler::Unlock(pthread_mutex_t* mutex) {
+  Disown(mutex);
+  return Posix::Get().unlock(mutex);
+}
+
+void Scheduler::Own(const void* mutex) {
+  const auto known = owners_.find(mutex);
+  if (known != owners_.end() && known->second.first == self_) {
+    Fail("a thread locks what it has locked");
   }
   Note("lock", mutex);
   self_->state = State::kLocking;
@@ -193,25 +213,21 @@ int Scheduler::Lock(pthread_mutex_t* mutex) {
   GoOn(self_);
   self_->state = State::kReady;
   owners_[mutex] = {self_, 1};
-  return Posix::Get().lock(mutex);
 }
 
-int Scheduler::TryLock(pthread_mutex_t* mutex) {
+bool Scheduler::TryOwn(const void* mutex) {
   Point("try lock", mutex);
   const auto known = owners_.find(mutex);
-  if (known != owners_.end() && known->second.first != self_) return EBUSY;
-  const int answer = Posix::Get().try_lock(mutex);
-  if (answer != 0) return answer;
+  if (known != owners_.end() && known->second.first != self_) return false;
   auto& [owner, depth] = owners_[mutex];
   owner = self_;
   ++depth;
-  return 0;
+  return true;
 }
 
-int Scheduler::Unlock(pthread_mutex_t* mutex) {
+void Scheduler::Disown(const void* mutex) {
   const auto known = owners_.find(mutex);
   if (known != owners_.end() && --known->second.second == 0) owners_.erase(known);
-  return Posix::Get().unlock(mutex);
 }
 
 int Scheduler::Wait(pthread_cond_t* condition, pthread_mutex_t* mutex, int64_t deadline_ns) {
@@ -232,7 +248,7 @@ int Scheduler::Wait(pthread_cond_t* condition, pthread_mutex_t* mutex, int64_t d
 }
 
 int Scheduler::Wake(pthread_cond_t* condition, bool all) {
-  Point(all ? "wake all" : "wake one", condition);
+  if (IsScheduled()) Point(all ? "wake all" : "wake one", condition);
   for (;;) {
     Thread* first = nullptr;
     for (const auto* threads : {&clients_, &residents_}) {

@@ -24,13 +24,14 @@ namespace interleaving {
 //   client b        ░ (waits)            ▓▓▓ end
 //   resident          ▓▓▓ wait on a condition          threads of the code that is tested
 //
-// Time stands still, and jumps to the next deadline when nobody can run, or is chosen to be that slow.
-// What is explored is sequentially consistent: for weaker orders there is ThreadSanitizer.
+// Time stands still, and jumps to the next deadline when nobody can run, or is chosen to be that
+// slow. What is explored is sequentially consistent: for weaker orders there is ThreadSanitizer.
 class Scheduler {
  public:
   static Scheduler& Get();
 
-  // Threads that this thread starts are residents: they stay, and are scheduled in each run.
+  // Between runs: threads that are started now are residents, which stay, and are scheduled in each
+  // run.
   void Adopt(bool adopt) { adopting_ = adopt; }
   // One run: until all clients have ended and all residents wait without a deadline. Ends the
   // program with the schedule if that never comes.
@@ -49,17 +50,22 @@ class Scheduler {
   int Lock(pthread_mutex_t* mutex);
   int TryLock(pthread_mutex_t* mutex);
   int Unlock(pthread_mutex_t* mutex);
+  // Of other kinds of mutexes: before it is locked, whether it can be, and before it is unlocked.
+  void Own(const void* mutex);
+  bool TryOwn(const void* mutex);
+  void Disown(const void* mutex);
   int Wait(pthread_cond_t* condition, pthread_mutex_t* mutex, int64_t deadline_ns);
+  // Also between runs, of who starts residents.
   int Wake(pthread_cond_t* condition, bool all);
   void Sleep(int64_t ns);
   int Join(pthread_t thread, void** result);
   int64_t NowNs();
   // Somebody else may go first.
   void Point(const char* what, const void* object);
-  // The first of these that runs is another one.
+  // As pthread_create.
   int Create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
              void* argument);
-  bool Creates() const { return adopting_ || IsScheduled(); }
+  bool Knows() const { return adopting_ || IsScheduled(); }
   void Name(pthread_t thread, const char* name);
 
  private:
