@@ -3,6 +3,7 @@
 #   make test    the tests that take seconds         make test-all   those that take minutes too
 #   make test-gpu   builds and tests what is for GPUs, on a card that is not there
 #   make gpu-check  proves it on this machine's card, in eight minutes, without a network
+#   make sanitize   swaps in every interleaving, and under load with sanitizers watching
 #   make test-browser   the report's page in chromium, which it installs where it may
 #   make lint    ruff, mypy, clang-format            make demo       train a model over its budget
 #   make docs    builds the documentation's pages in site/
@@ -21,7 +22,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu test-browser gpu-check lint format demo docs clean
+.PHONY: build test test-all sanitize test-gpu test-browser gpu-check lint format demo docs clean
 
 build: $(BUILT)
 
@@ -46,11 +47,15 @@ $(LINTERS): $(INSTALLED)
 	touch $@
 
 test: build
-	$(BIN)/python -m pytest -q tests/unit tests/integration -m "not slow"
+	$(BIN)/python -m pytest -q tests/unit tests/integration tests/races -m "not slow"
 
-test-all: build test-browser
+test-all: build test-browser sanitize
 	$(BIN)/python -m pytest -q tests/unit tests/integration
 	$(BIN)/python tests/gpu
+
+# Needs a compiler with sanitizers, as g++ has; what it builds is in build/races.
+sanitize: build
+	$(BIN)/python -m pytest -q tests/races
 
 # With the chromium of the system: playwright brings none of its own.
 test-browser: build
@@ -73,12 +78,12 @@ lint: $(LINTERS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	find tfswap/cc tests/gpu/simt -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
+	find tfswap/cc tests/gpu/simt tests/races -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 
 format: $(LINTERS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	find tfswap/cc tests/gpu/simt -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format -i
+	find tfswap/cc tests/gpu/simt tests/races -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format -i
 
 demo: build
 	$(BIN)/python examples/train_over_budget.py

@@ -13,10 +13,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
@@ -65,7 +66,12 @@ def setup() -> ModuleType:
 
 
 @functools.cache
-def compiler():  # noqa: ANN201
+def compiler() -> Any:
+    """As ``setup.py`` finds it.
+
+    Raises:
+        Unavailable: There is none.
+    """
     try:
         return setup().find_compiler()
     except SystemExit as error:
@@ -87,6 +93,17 @@ def check(watched: str) -> None:
             raise Unavailable(f"the C++ compiler has no sanitizer for {watched}")
         if subprocess.run([probe], capture_output=True).returncode != 0:
             raise Unavailable(f"the sanitizer for {watched} does not run here")
+
+
+def check_instrumented() -> None:
+    """Whether the scheduler can answer for a sanitizer.
+
+    Raises:
+        Unavailable: The compiler is another one.
+    """
+    check("thread")
+    if "clang" in compiler().version.lower():
+        raise Unavailable("the scheduler answers what g++ has instrumented code call")
 
 
 def core_sources() -> list[Path]:
@@ -118,6 +135,7 @@ def core_interleavings(changes: Sequence[Path] = ()) -> Path:
 
     Changed sources are instead of those of the same names.
     """
+    check_instrumented()
     names = {path.name for path in changes}
     sources = [path for path in core_sources() if path.name not in names]
     core = _objects([*sources, *changes], "thread", tensorflow=False)
@@ -150,6 +168,7 @@ def engine_interleavings(changes: Sequence[Path] = ()) -> Path:
 
 def engine_interleavings_of_atomics() -> Path:
     """The same of sources compiled for it: locks and atomics are points."""
+    check_instrumented()
     own = _objects(SCHEDULER, "plain", tensorflow=False)
     own += _objects(STEPS, "plain", tensorflow=True)
     core = _objects(core_sources(), "thread", tensorflow=False)

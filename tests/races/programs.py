@@ -43,7 +43,7 @@ def refused(program: Path, *arguments: str, timeout_s: float = 600) -> str:
     """What a program of interleavings finds wrong, which it does, with the schedule behind it."""
     ran = _run(program, *arguments, timeout_s=timeout_s)
     assert ran.returncode == 1, ran.stdout + ran.stderr[-4000:]
-    found = re.search(r"FAILED: (.*)\nby this schedule:\n(?:.* lock \d+;)", ran.stderr)
+    found = re.search(r"FAILED: (.*)\nby this schedule:\n  \S", ran.stderr)
     assert found, ran.stderr[-4000:]
     return found.group(1)
 

@@ -110,7 +110,7 @@ int pthread_join(pthread_t thread, void** result) {
 }
 
 int pthread_setname_np(pthread_t thread, const char* name) {
-  scheduler().Name(thread, name);
+  if (scheduler().Knows()) scheduler().Name(thread, name);
   return Posix::Get().set_name(thread, name);
 }
 
