@@ -24,12 +24,16 @@ TREE = HERE.parents[1]
 CC = TREE / "tfswap" / "cc"
 BUILT = TREE / "build" / "races"
 
-# How sources are compiled, and what they are linked with. UBSan's check of types would want to know
-# TensorFlow's.
+# How sources are compiled, and what they are linked with. Of UBSan, what TensorFlow's headers allow:
+# no checks of types, and none that keep a null pointer from being a constant.
 WATCHED = {
     "plain": (),
     "thread": ("-fsanitize=thread",),
-    "address": ("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover"),
+    "address": (
+        "-fsanitize=address,undefined",
+        "-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute",
+        "-fno-sanitize-recover",
+    ),
 }
 # TensorFlow's headers would lay out messages and tables as for a TensorFlow that is watched too.
 _UNWATCHED_HEADERS = {
@@ -182,9 +186,12 @@ def engine_hammer(watched: str) -> Path:
     """Threads that hammer a device and its copy engine, under a sanitizer."""
     check(watched)
     core = _objects(core_sources(), watched, tensorflow=False)
-    sources = [*runtime_sources(), *RIG, HERE / "engine" / "hammer.cc"]
-    runtime = _objects(sources, watched, tensorflow=True)
-    return _program("engine_hammer", [*core, *runtime], watched, (), _tensorflow_flags())
+    own = [*RIG, HERE / "engine" / "hammer.cc"]
+    if watched == "thread":
+        own.append(HERE / "engine" / "watched.cc")
+    runtime = _objects([*runtime_sources(), *own], watched, tensorflow=True)
+    flags = ("-rdynamic", *_tensorflow_flags())
+    return _program("engine_hammer", [*core, *runtime], watched, (), flags)
 
 
 def _tensorflow_flags() -> tuple[str, ...]:
@@ -211,11 +218,8 @@ def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Pa
     flags = _flags(watched, tensorflow)
     steps = []
     for source in sources:
-        # Of a changed copy, beside it.
         relative = source.relative_to(BUILT if BUILT in source.parents else TREE)
         target = (BUILT / watched / relative).with_suffix(".o")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # As setup.py's, with the folder of the original for a changed copy.
         command = (*compiler().command, *flags, "-MMD", "-MF", str(target.with_suffix(".d")))
         if BUILT in source.parents:
             command = (*command, "-w")  # of what it no longer uses
@@ -247,9 +251,3 @@ def _program(
     command += ["-o", str(program), *flags, *_SYSTEM]
     setup().make("linking", program, objects, command)
     return program
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        made, _, watched = name.partition(":")
-        print(globals()[made](*filter(None, [watched])))

@@ -13,9 +13,9 @@ from typing import Any
 import builds
 import pytest
 
-SUPPRESSIONS = builds.HERE / "suppressions"
 OPTIONS = {
-    "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}/thread second_deadlock_stack=1 exitcode=66",
+    # It cannot have more than 64 locks at once in mind, and a table of blocks takes as many.
+    "TSAN_OPTIONS": "detect_deadlocks=0 exitcode=66",
     # TensorFlow keeps what it has made until the process ends.
     "ASAN_OPTIONS": "detect_leaks=0 detect_stack_use_after_return=1 exitcode=66",
     "UBSAN_OPTIONS": "print_stacktrace=1",

@@ -33,6 +33,7 @@ using tensorflow::CancellationManager;
 using tensorflow::Tensor;
 
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
+constexpr int64_t kBudgetBytes = 6 * kMiB;  // for five threads and the variables: little
 constexpr int64_t kLargeBytes = 32 * kMiB;  // moves in sections
 
 uint32_t NextOwner() {
@@ -65,7 +66,11 @@ class Swaps {
     races::Swap swap;
     swap.tier = Between(dice, 0, 1) == 0 ? "host" : "compressed";
     if (swap.tier == "compressed") swap.codec = "zvc";
+    tfswap::BudgetAllocator* budget = rig_->allocator()->budget();
+    budget->SetBudget(kBudgetBytes + kLargeBytes);
     Live(swap, kLargeBytes, dice);
+    budget->SetBudget(kBudgetBytes);
+    budget->MakeRoom();
   }
   // What one thread has leave, another one brings back, or drops.
   void HandOver(Dice* dice) {
@@ -86,14 +91,14 @@ class Swaps {
         other = {};
       }
     }
-    if (other.first.IsInitialized() && Between(dice, 0, 3) > 0) Back(other.first, other.second);
+    if (other.first.NumElements() > 0 && Between(dice, 0, 3) > 0) Back(other.first, other.second);
   }
   void Cancel(Dice* dice) {
     races::Swap swap = AnySwap(dice);
     swap.returns = 1;
     const uint32_t owner = NextOwner();
     Tensor handle = rig_->SwapOut(swap, Between(dice, 4, 400) * kKiB, owner);
-    if (!handle.IsInitialized()) return;
+    if (handle.NumElements() == 0) return;
     CancellationManager cancellation;
     Event started;
     std::thread canceller([&] {
@@ -105,7 +110,7 @@ class Swaps {
     canceller.join();
   }
   void Compute(Dice* dice) {
-    const int64_t bytes = Between(dice, 1, 3000) * kKiB;
+    const int64_t bytes = Between(dice, 1, 800) * kKiB;
     const uint32_t owner = NextOwner();
     rig_->Compute(bytes, [&](void* block) {
       races::Fill(block, bytes, owner);
@@ -142,7 +147,7 @@ class Swaps {
   void Live(const races::Swap& swap, int64_t bytes, Dice* dice) {
     const uint32_t owner = NextOwner();
     const Tensor handle = rig_->SwapOut(swap, bytes, owner);
-    if (!handle.IsInitialized()) return;
+    if (handle.NumElements() == 0) return;
     if (Between(dice, 0, 1) == 0) Compute(dice);
     for (int i = 0; i < swap.returns; ++i) {
       if (Between(dice, 0, 5) > 0) Back(handle, owner);
@@ -161,12 +166,12 @@ class Controls {
 
   void Budget(Dice* dice) {
     tfswap::BudgetAllocator* budget = rig_->allocator()->budget();
-    budget->SetBudget(Between(dice, 8, 40) * kMiB);
+    budget->SetBudget(kBudgetBytes + Between(dice, -2, 4) * kMiB);
     budget->MakeRoom();
   }
   void Limits(Dice* dice) {
-    rig_->engine()->host_memory()->SetLimit(Between(dice, 0, 4) * 8 * kMiB);
-    rig_->engine()->EmulateLink(Between(dice, 0, 1) * 4e9, 1000);
+    rig_->engine()->host_memory()->SetLimit(Between(dice, 0, 4) * 2 * kMiB);
+    rig_->engine()->EmulateLink(Between(dice, 0, 3) == 0 ? 1e10 : 0, 1000);
     rig_->engine()->SampleCodecs(Between(dice, 0, 1) == 0
                                      ? std::vector<tfswap::Codec>()
                                      : std::vector<tfswap::Codec>{tfswap::Codec::kZvc});
@@ -238,7 +243,7 @@ class Variables {
   }
 
  private:
-  static constexpr int kVariables = 6;
+  static constexpr int kVariables = 3;
 
   races::Variable Make(Dice* dice) {
     races::Variable made(rig_, Between(dice, 64, 600) * kKiB, NextOwner());
@@ -264,20 +269,20 @@ int main(int argc, char** argv) {
   const std::string problem = tfswap::FarFile::Get()->Open(arguments["folder"], int64_t{256} << 20);
   if (!problem.empty()) std::fprintf(stderr, "without a file: %s\n", problem.c_str());
   rig->engine()->SetVerify(true);
-  rig->allocator()->budget()->SetBudget(40 * kMiB);
+  rig->allocator()->budget()->SetBudget(kBudgetBytes);
   Swaps swaps(rig);
   Controls controls(rig);
   auto variables = std::make_unique<Variables>(rig);
-  races::Hammer({{"swaps", 200, [&](Dice* dice) { swaps.Swap(dice); }},
+  races::Hammer({{"swaps", 100, [&](Dice* dice) { swaps.Swap(dice); }},
                  {"large swaps", 2, [&](Dice* dice) { swaps.Large(dice); }},
                  {"handed over", 100, [&](Dice* dice) { swaps.HandOver(dice); }},
                  {"cancelled", 20, [&](Dice* dice) { swaps.Cancel(dice); }},
                  {"kernels", 100, [&](Dice* dice) { swaps.Compute(dice); }},
                  {"jobs", 5, [&](Dice* dice) { swaps.AsJob(dice); }},
                  {"variables read", 60, [&](Dice* dice) { variables->Read(dice); }},
-                 {"variables written", 15, [&](Dice* dice) { variables->Write(dice); }},
-                 {"variables out", 15, [&](Dice* dice) { variables->Leave(dice); }},
-                 {"variables in", 15, [&](Dice* dice) { variables->Return(dice); }},
+                 {"variables written", 20, [&](Dice* dice) { variables->Write(dice); }},
+                 {"variables out", 60, [&](Dice* dice) { variables->Leave(dice); }},
+                 {"variables in", 40, [&](Dice* dice) { variables->Return(dice); }},
                  {"variables on", 1, [&](Dice* dice) { variables->Switch(dice); }},
                  {"variables new", 3, [&](Dice* dice) { variables->Renew(dice); }},
                  {"budgets", 2, [&](Dice* dice) { controls.Budget(dice); }},

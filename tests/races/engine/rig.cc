@@ -151,7 +151,7 @@ std::string Rig::SwapIn(const Tensor& handle, uint32_t owner, bool* came,
   if (IsShortOfMemory(in.status()) || absl::IsCancelled(in.status())) return "";
   if (!in.status().ok()) return Text(in.status());
   const Tensor tensor = in.TakeOutput();
-  if (!tensor.IsInitialized()) return "nothing came back";
+  if (tensor.NumElements() == 0) return "nothing came back";
   const auto bytes = static_cast<int64_t>(tensor.TotalBytes());
   return Holds(tensor.data(), bytes, owner) ? "" : "another tensor came back";
 }

@@ -89,7 +89,7 @@ class Rig {
 
   // A tensor of floats on the device that tells whose it is; one without memory if there is none.
   tensorflow::Tensor Make(int64_t bytes, uint32_t owner);
-  // Makes one and has it leave; answers the handle when it has, or is parked. One without memory if
+  // Makes one and has it leave; answers the handle when it has, or is parked. An empty tensor if
   // there was none for the tensor.
   tensorflow::Tensor SwapOut(const Swap& swap, int64_t bytes, uint32_t owner);
   // Brings one back. "" if it is the owner's, was cancelled or had no memory to come to (then

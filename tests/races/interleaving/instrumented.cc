@@ -35,7 +35,8 @@ void __tsan_atomic_signal_fence(int) {}
   void __tsan_volatile_write##bytes(void*) {}
 PLAIN(1)
 PLAIN(2)
-PLAIN(4) PLAIN(8) PLAIN(16)
+PLAIN(4)
+PLAIN(8) PLAIN(16)
 
 #define UNALIGNED(bytes)                      \
   void __tsan_unaligned_read##bytes(void*) {} \
