@@ -12,52 +12,52 @@ from programs import explored, hammered, made, refused
 
 CORE = builds.CC / "core"
 
-# What must be there, in a file: without it, a small program fails.
-NEEDED = [
-    # A host block that is handed out stays in the pool: two tensors share it.
-    (
+# What must be there: the small program that fails without it, the file, the text that is another
+# one then, and what is found.
+NEEDED = {
+    "a block that is taken is in the pool no more": (
         "host memory",
         "host_pool.cc",
         "    it->second.pop_front();\n",
         "",
         "another tensor came back",
     ),
-    (
+    "who takes granules looks whether their word is taken": (
         "words of a slab",
         "slab.cc",
         "if ((before & bits) == 0 && whole == 0) return true;",
         "if ((before & bits) == 0) return true;",
         "a claim is somebody else's too",
     ),
-    (
+    "who takes words looks at their granules": (
         "words of a slab",
         "slab.cc",
         "if (AreClear(taken_ + first, taken_ + last)) return true;",
         "return true;",
         "a claim is somebody else's too",
     ),
-    (
+    "memory is taken from idle chunks only": (
         "places in a slab",
         "slab.cc",
         "if (!IsBacked(chunk) || !ClaimGranules(first, first + kGranulesAChunk)) return false;",
         "if (!IsBacked(chunk)) return false;",
         "a claim is somebody else's too",
     ),
-    (
+    "a word that was taken as a whole goes back so": (
         "sections in a slab",
         "slab.cc",
         "const int64_t end = RoundUp(offset + kept, kWordBytes);",
         "const int64_t end = RoundUp(offset + kept, kGranuleBytes);",
         "granules stayed taken",
     ),
-    (
+    "what goes back is no longer counted": (
         "places in a slab",
         "slab.cc",
         "  committed_.fetch_sub(kChunkBytes);\n",
         "",
         "what is backed is not what is paid",
     ),
-]
+}
 
 
 def test_every_interleaving_of_small_programs() -> None:
@@ -76,10 +76,9 @@ def test_every_interleaving_with_two_preemptions() -> None:
         assert each["complete"] and each["diverged"] == 0, each
 
 
-@pytest.mark.parametrize(("small", "file", "before", "after", "what"), NEEDED)
-def test_what_is_needed_is_missed(
-    small: str, file: str, before: str, after: str, what: str
-) -> None:
+@pytest.mark.parametrize("needed", NEEDED)
+def test_what_is_needed_is_missed(needed: str) -> None:
+    small, file, before, after, what = NEEDED[needed]
     changed = builds.changed(CORE / file, before, after)
     program = made(lambda: builds.core_interleavings([changed]))
     assert refused(program, "--program", small) == what
