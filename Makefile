@@ -4,6 +4,7 @@
 #   make test-gpu   builds and tests what is for GPUs, on a card that is not there
 #   make gpu-check  proves it on this machine's card, in eight minutes, without a network
 #   make fuzz    hostile plans, profiles and messages for the parsers: make fuzz MINUTES=10
+#   make sanitize   swaps in every interleaving, and under load with sanitizers watching
 #   make test-browser   the report's page in chromium, which it installs where it may
 #   make lint    ruff, mypy, clang-format            make demo       train a model over its budget
 #   make docs    builds the documentation's pages in site/
@@ -22,7 +23,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu test-browser fuzz gpu-check lint format demo docs clean
+.PHONY: build test test-all test-gpu test-browser sanitize fuzz gpu-check lint format demo docs clean
 
 build: $(BUILT)
 
@@ -48,11 +49,12 @@ $(LINTERS): $(INSTALLED)
 
 test: build
 	$(BIN)/python -m pytest -q tests/unit -m "not slow" -n 2
-	$(BIN)/python -m pytest -q tests/integration -m "not slow"
+	$(BIN)/python -m pytest -q tests/integration tests/races -m "not slow"
 
 test-all: build test-browser
 	$(BIN)/python -m pytest -q tests/unit -n 2
 	$(BIN)/python -m pytest -q tests/integration
+	$(MAKE) sanitize
 	$(MAKE) fuzz MINUTES=3
 	$(BIN)/python tests/gpu
 
@@ -61,6 +63,10 @@ MINUTES ?= 5
 fuzz: build
 	$(BIN)/python -m pip install --quiet "atheris>=2.3" || echo "no atheris: by changes alone" >&2
 	$(BIN)/python tests/fuzz --minutes $(MINUTES)
+
+# Needs a compiler with sanitizers, as g++ has; what it builds is in build/races.
+sanitize: build
+	$(BIN)/python -m pytest -q tests/races
 
 # With the chromium of the system: playwright brings none of its own.
 test-browser: build
@@ -83,12 +89,12 @@ lint: $(LINTERS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	find tfswap/cc tests/gpu/simt tests/fuzz -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
+	find tfswap/cc tests/gpu/simt tests/fuzz tests/races -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 
 format: $(LINTERS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	find tfswap/cc tests/gpu/simt tests/fuzz -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format -i
+	find tfswap/cc tests/gpu/simt tests/fuzz tests/races -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format -i
 
 demo: build
 	$(BIN)/python examples/train_over_budget.py

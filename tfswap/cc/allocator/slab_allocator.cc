@@ -123,12 +123,8 @@ void SlabAllocator::DeallocateRaw(void* ptr) {
 }
 
 int64_t SlabAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
-  const int64_t offset = slab()->OffsetOf(ptr);
-  const int64_t kept = RoundUp(kept_bytes, Slab::kGranuleBytes);
-  const int64_t given_back = slab()->BytesOf(offset) - kept;
-  if (given_back <= 0) return 0;
-  slab()->ReleaseEnd(offset, kept);
-  Freed();
+  const int64_t given_back = slab()->ReleaseEnd(slab()->OffsetOf(ptr), kept_bytes);
+  if (given_back > 0) Freed();
   return given_back;
 }
 

@@ -243,16 +243,19 @@ void Slab::Release(int64_t offset) {
   ReleaseGranules(first, first + length);
 }
 
-void Slab::ReleaseEnd(int64_t offset, int64_t kept) {
+int64_t Slab::ReleaseEnd(int64_t offset, int64_t kept) {
+  // A word that was claimed as a whole has one bit, which goes as a whole.
+  constexpr int64_t kWordBytes = kWordGranules * kGranuleBytes;
   Entry& claim = claims_[offset / kGranuleBytes];
-  if (kept >= claim.bytes) return;
-  const int64_t first = (offset + kept) / kGranuleBytes;
+  const int64_t end = RoundUp(offset + kept, kWordBytes);
+  const int64_t given_back = offset + claim.bytes - end;
+  if (given_back <= 0) return 0;
+  const int64_t first = end / kGranuleBytes;
   const int64_t last = (offset + claim.bytes + kGranuleBytes - 1) / kGranuleBytes;
-  claim = {kept, 0};
-  if (check_.load(std::memory_order_relaxed)) {
-    Poison(first * kGranuleBytes, (last - first) * kGranuleBytes);
-  }
+  claim = {end - offset, 0};
+  if (check_.load(std::memory_order_relaxed)) Poison(end, (last - first) * kGranuleBytes);
   ReleaseGranules(first, last);
+  return given_back;
 }
 
 bool Slab::ClaimGranules(int64_t first, int64_t last) {

@@ -77,9 +77,9 @@ class Slab {
   // is none.
   int64_t ClaimPaid(int64_t bytes);
   void Release(int64_t offset);
-  // Gives back the end of the claim that begins there; `kept` bytes stay its, a multiple of
-  // kGranuleBytes, at least one.
-  void ReleaseEnd(int64_t offset, int64_t kept);
+  // Gives back the end of the claim that begins there, all of which is paid for; answers how much.
+  // At least `kept` bytes stay its, up to a chunk's end: others share no chunk that it has whole.
+  int64_t ReleaseEnd(int64_t offset, int64_t kept);
   // Sees to it that the memory behind the first `paid` bytes of a claim is there.
   bool Pay(int64_t offset, int64_t paid);
   // What was asked for in the claim that begins there, as far as it is paid for and was not given

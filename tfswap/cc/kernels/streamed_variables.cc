@@ -32,6 +32,14 @@ bool OnlyReads(absl::string_view op) {
   return ops->count(op) > 0;
 }
 
+// Of its value; 0 while somebody writes or moves that.
+int64_t BytesOf(Var* var) {
+  if (!var->mu()->try_lock_shared()) return 0;
+  const auto bytes = static_cast<int64_t>(var->tensor()->TotalBytes());
+  var->mu()->unlock_shared();
+  return bytes;
+}
+
 }  // namespace
 
 StreamedVariables::StreamedVariables(DeviceAllocator* allocator, CopyEngine* engine)
@@ -240,7 +248,7 @@ absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const FarWish& wish,
 
 void StreamedVariables::Leave(VarPtr var, const FarWish& wish, bool detached, Done done) {
   planned_.store(true);
-  const int64_t bytes = on() ? static_cast<int64_t>(var->tensor()->TotalBytes()) : 0;
+  const int64_t bytes = on() ? BytesOf(var.get()) : 0;
   if (bytes < kLeastBytes) return done(absl::OkStatus());
   const bool at_once = detached && !engine_->MovesAtOnce(wish.tier);
   const auto give_up = [this, wish](Var* leaving) {

@@ -1,0 +1,253 @@
+"""Builds the programs here from tfswap's C++ sources, watched by a sanitizer or by the scheduler.
+
+All of it goes into ``build/races``. As with ``setup.py``, whose steps these are, an object is
+compiled again when a file that it includes, its command or the compiler has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE.parents[1]
+CC = TREE / "tfswap" / "cc"
+BUILT = TREE / "build" / "races"
+
+# How sources are compiled, and what they are linked with. Of UBSan, what TensorFlow's headers allow:
+# no checks of types, and none that keep a null pointer from being a constant.
+WATCHED = {
+    "plain": (),
+    "thread": ("-fsanitize=thread",),
+    "address": (
+        "-fsanitize=address,undefined",
+        "-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute",
+        "-fno-sanitize-recover",
+    ),
+}
+# TensorFlow's headers would lay out messages and tables as for a TensorFlow that is watched too.
+_UNWATCHED_HEADERS = {
+    "plain": (),
+    "thread": ("-U__SANITIZE_THREAD__", "-D_GLIBCXX_TSAN=1"),
+    "address": ("-U__SANITIZE_ADDRESS__",),
+}
+_COMMON = ("-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-Wall")
+_SYSTEM = ("-pthread", "-ldl")
+
+SCHEDULER = tuple(
+    HERE / "interleaving" / f"{name}.cc"
+    for name in ("choices", "explore", "instrumented", "posix", "scheduler")
+)
+RIG = (HERE / "engine" / "rig.cc", HERE / "engine" / "variable.cc")
+STEPS = (HERE / "interleaving" / "absl_mutex.cc", HERE / "engine" / "interleavings.cc", *RIG)
+
+
+class Unavailable(Exception):
+    """Nothing can be built or run so on this machine; the text says why."""
+
+
+@functools.cache
+def setup() -> ModuleType:
+    """``setup.py``, as a module."""
+    if importlib.util.find_spec("setuptools") is None:
+        raise Unavailable("setuptools is not installed")
+    spec = importlib.util.spec_from_file_location("tfswap_setup", TREE / "setup.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def compiler() -> Any:
+    """As ``setup.py`` finds it.
+
+    Raises:
+        Unavailable: There is none.
+    """
+    try:
+        return setup().find_compiler()
+    except SystemExit as error:
+        raise Unavailable(str(error)) from None
+
+
+@functools.cache
+def check(watched: str) -> None:
+    """Whether programs are built and run so here.
+
+    Raises:
+        Unavailable: They are not.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder) / "probe"
+        command = [*compiler().command, *WATCHED[watched], "-x", "c++", "-", "-o", str(probe)]
+        built = subprocess.run(command, input=b"int main() {}", capture_output=True)
+        if built.returncode != 0:
+            raise Unavailable(f"the C++ compiler has no sanitizer for {watched}")
+        if subprocess.run([probe], capture_output=True).returncode != 0:
+            raise Unavailable(f"the sanitizer for {watched} does not run here")
+
+
+def check_instrumented() -> None:
+    """Whether the scheduler can answer for a sanitizer.
+
+    Raises:
+        Unavailable: The compiler is another one.
+    """
+    check("thread")
+    if "clang" in compiler().version.lower():
+        raise Unavailable("the scheduler answers what g++ has instrumented code call")
+
+
+def core_sources() -> list[Path]:
+    """What of tfswap knows nothing of TensorFlow and runs beside it, without planners."""
+    alone = {"local_search", "max_tree", "range_max", "repetition", "simulator", "timeline"}
+    return [path for path in setup().sources("core", "codecs", "far") if path.stem not in alone]
+
+
+def runtime_sources() -> list[Path]:
+    """What serves a device."""
+    return list(setup().sources("allocator", "device", "kernels"))
+
+
+def changed(source: Path, before: str, after: str) -> Path:
+    """A copy of a source of tfswap's in which one text is another."""
+    text = source.read_text()
+    assert text.count(before) == 1, f"{source.name} has not just once: {before}"
+    name = hashlib.sha256(f"{before}\0{after}".encode()).hexdigest()[:12]
+    copy = BUILT / "changed" / name / source.name
+    wanted = text.replace(before, after)
+    if not copy.exists() or copy.read_text() != wanted:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(wanted)
+    return copy
+
+
+def core_interleavings(changes: Sequence[Path] = ()) -> Path:
+    """The core's small programs under the scheduler; atomics are points, too.
+
+    Changed sources are instead of those of the same names.
+    """
+    check_instrumented()
+    names = {path.name for path in changes}
+    sources = [path for path in core_sources() if path.name not in names]
+    core = _objects([*sources, *changes], "thread", tensorflow=False)
+    own = _objects([*SCHEDULER, HERE / "core" / "interleavings.cc"], "plain", tensorflow=False)
+    return _program("core_interleavings", [*own, *core], "plain", changes)
+
+
+def core_hammer(watched: str) -> Path:
+    """Threads that hammer the core, under a sanitizer."""
+    check(watched)
+    sources = [*core_sources(), HERE / "core" / "hammer.cc"]
+    objects = _objects(sources, watched, tensorflow=False)
+    return _program("core_hammer", objects, watched)
+
+
+def engine_interleavings(changes: Sequence[Path] = ()) -> Path:
+    """Swaps under the scheduler, in the library as it is built: locks are points.
+
+    Changed sources of the library stand before its own.
+    """
+    library = TREE / "tfswap" / "libtfswap.so"
+    if not library.exists():
+        raise Unavailable("libtfswap.so has not been built: make build")
+    own = _objects(SCHEDULER, "plain", tensorflow=False)
+    own += _objects([*STEPS, *changes], "plain", tensorflow=True)
+    beside = (f"-L{library.parent}", "-l:libtfswap.so", f"-Wl,-rpath,{library.parent}")
+    flags = ("-rdynamic", *beside, *_tensorflow_flags())
+    return _program("engine_interleavings", own, "plain", changes, flags)
+
+
+def engine_interleavings_of_atomics() -> Path:
+    """The same of sources compiled for it: locks and atomics are points."""
+    check_instrumented()
+    own = _objects(SCHEDULER, "plain", tensorflow=False)
+    own += _objects(STEPS, "plain", tensorflow=True)
+    core = _objects(core_sources(), "thread", tensorflow=False)
+    runtime = _objects(runtime_sources(), "thread", tensorflow=True)
+    objects = [*own, *core, *runtime]
+    flags = ("-rdynamic", *_tensorflow_flags())
+    return _program("engine_interleavings_of_atomics", objects, "plain", (), flags)
+
+
+def engine_hammer(watched: str) -> Path:
+    """Threads that hammer a device and its copy engine, under a sanitizer."""
+    check(watched)
+    core = _objects(core_sources(), watched, tensorflow=False)
+    own = [*RIG, HERE / "engine" / "hammer.cc"]
+    if watched == "thread":
+        own.append(HERE / "engine" / "watched.cc")
+    runtime = _objects([*runtime_sources(), *own], watched, tensorflow=True)
+    flags = ("-rdynamic", *_tensorflow_flags())
+    return _program("engine_hammer", [*core, *runtime], watched, (), flags)
+
+
+def _tensorflow_flags() -> tuple[str, ...]:
+    # All of it: kernels are found by name.
+    return ("-Wl,--no-as-needed", *setup().find_tensorflow().libraries)
+
+
+def _flags(watched: str, tensorflow: bool) -> tuple[str, ...]:
+    found = setup().find_tensorflow()
+    flags = (*_COMMON, *WATCHED[watched], *found.abi_flags, f"-I{HERE}", f"-I{CC}")
+    if not tensorflow:
+        return flags
+    headers = (
+        flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
+        for flag in found.compile_flags
+        if "std=" not in flag
+    )
+    return (*flags, *_UNWATCHED_HEADERS[watched], *headers)
+
+
+def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Path]:
+    """Compiles what is not current."""
+    own = setup()
+    flags = _flags(watched, tensorflow)
+    steps = []
+    for source in sources:
+        relative = source.relative_to(BUILT if BUILT in source.parents else TREE)
+        target = (BUILT / watched / relative).with_suffix(".o")
+        command = (*compiler().command, *flags, "-MMD", "-MF", str(target.with_suffix(".d")))
+        if BUILT in source.parents:
+            command = (*command, "-w")  # of what it no longer uses
+        command = (*command, "-c", str(source), "-o", str(target))
+        stamp = "\n".join([shlex.join(command), compiler().version])
+        steps.append(own.CompileStep(source, target, command, stamp))
+    missing = [step for step in steps if not own.is_current(step)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(own.build_jobs()) as pool,
+    ):
+        more: tuple[str, ...] = ()
+        if tensorflow and compiler().precompiles and len(missing) >= own.FEWEST_SHARING:
+            more = own.read_shared_headers(compiler(), flags, Path(folder))
+        for result in [pool.submit(own.compile_object, step, more) for step in missing]:
+            result.result()
+    return [step.object for step in steps]
+
+
+def _program(
+    name: str,
+    objects: Sequence[Path],
+    watched: str,
+    changes: Sequence[Path] = (),
+    flags: Sequence[str] = (),
+) -> Path:
+    program = (changes[0].parent if changes else BUILT / watched) / name
+    command = [*compiler().command, *WATCHED[watched], *map(str, objects)]
+    command += ["-o", str(program), *flags, *_SYSTEM]
+    setup().make("linking", program, objects, command)
+    return program

@@ -1,0 +1,115 @@
+#ifndef TFSWAP_TESTS_RACES_ENGINE_RIG_H_
+#define TFSWAP_TESTS_RACES_ENGINE_RIG_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device/swap_device.h"
+#include "kernels/copy_engine.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace races {
+
+// Happens once.
+class Event {
+ public:
+  void Notify() {
+    std::lock_guard<std::mutex> lock(mu_);
+    happened_ = true;
+    is_there_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mu_);
+    is_there_.wait(lock, [this] { return happened_; });
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable is_there_;
+  bool happened_ = false;
+};
+
+// How a tensor leaves.
+struct Swap {
+  bool lazy = false;
+  int returns = 1;
+  int64_t next_use = 0;
+  std::string tier = "host";
+  std::string codec;
+  int threads = 1;
+};
+
+// One run of a kernel on a device of tfswap's, as TensorFlow's executor has it: inputs stay until
+// it is done with. `cancellation` may be null.
+class OpRun {
+ public:
+  OpRun(tensorflow::Device* device, tensorflow::OpKernel* kernel,
+        std::vector<tensorflow::Tensor> inputs,
+        tensorflow::CancellationManager* cancellation = nullptr);
+
+  // `done` may be called on another thread, or before this returns.
+  void Start(std::function<void()> done);
+  // Starts it, and waits until it is done with.
+  void Run();
+  absl::Status status() const { return context_->status(); }
+  // Its output 0; null if there is none.
+  tensorflow::Tensor TakeOutput();
+
+ private:
+  tensorflow::Device* const device_;
+  std::vector<tensorflow::Tensor> inputs_;
+  std::vector<tensorflow::TensorValue> values_;
+  tensorflow::AllocatorAttributes attributes_;
+  tensorflow::OpKernelContext::Params params_;
+  std::unique_ptr<tensorflow::OpKernelContext> context_;
+};
+
+// A CPU device of tfswap's with its allocator, its copy engine and far memory, and the kernels of
+// swaps.
+class Rig {
+ public:
+  Rig();
+
+  tensorflow::Device* device() { return device_.get(); }
+  tfswap::DeviceAllocator* allocator() { return allocator_; }
+  tfswap::CopyEngine* engine() { return engine_; }
+
+  // Kernels, made when they are first asked for. `node` describes what `key` names.
+  tensorflow::OpKernel* Kernel(const std::string& key,
+                               const std::function<tensorflow::NodeDef()>& node);
+  tensorflow::OpKernel* Out(const Swap& swap);
+  tensorflow::OpKernel* In(int64_t next_use = 0);
+
+  // A tensor of floats on the device that tells whose it is; one without memory if there is none.
+  tensorflow::Tensor Make(int64_t bytes, uint32_t owner);
+  // Makes one and has it leave; answers the handle when it has, or is parked. An empty tensor if
+  // there was none for the tensor.
+  tensorflow::Tensor SwapOut(const Swap& swap, int64_t bytes, uint32_t owner);
+  // Brings one back. "" if it is the owner's, was cancelled or had no memory to come to (then
+  // `*came` is false), else what is wrong.
+  std::string SwapIn(const tensorflow::Tensor& handle, uint32_t owner, bool* came = nullptr,
+                     tensorflow::CancellationManager* cancellation = nullptr, int64_t next_use = 0);
+  // A kernel that needs so much memory for a while: calls `meanwhile` with it. Whether it got any.
+  bool Compute(int64_t bytes, const std::function<void(void*)>& meanwhile);
+
+  // What is left behind, when no tensor and no handle is: "" or what.
+  std::string Leftovers();
+
+ private:
+  tfswap::DeviceAllocator* const allocator_;
+  std::unique_ptr<tfswap::SwapDevice> device_;
+  tfswap::CopyEngine* const engine_;
+  std::mutex mu_;
+  std::map<std::string, std::unique_ptr<tensorflow::OpKernel>> kernels_;
+};
+
+}  // namespace races
+
+#endif  // TFSWAP_TESTS_RACES_ENGINE_RIG_H_

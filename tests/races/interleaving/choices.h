@@ -1,0 +1,65 @@
+#ifndef TFSWAP_TESTS_RACES_INTERLEAVING_CHOICES_H_
+#define TFSWAP_TESTS_RACES_INTERLEAVING_CHOICES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace interleaving {
+
+// Who is next, at each point of a run where several could be; and from run to run, all that there
+// is to choose. A preemption is when a thread that could go on does not, or none of those that
+// could does before a deadline.
+class Choices {
+ public:
+  virtual ~Choices() = default;
+  virtual void BeginRun() = 0;
+  // One of `threads`, which are more than one: the first one is who could go on, if `can_go_on`;
+  // behind the first `enabled` there may be one that waits for a deadline.
+  virtual int Next(const std::vector<int>& threads, bool can_go_on, size_t enabled) = 0;
+};
+
+// Every run with at most so many preemptions (Musuvathi and Qadeer, PLDI 2007: most bugs need few),
+// depth first. Where a run does not repeat itself (another address, another lock), it is counted
+// and goes on from there.
+class AllChoices : public Choices {
+ public:
+  explicit AllChoices(int preemptions) : preemptions_(preemptions) {}
+
+  void BeginRun() override;
+  int Next(const std::vector<int>& threads, bool can_go_on, size_t enabled) override;
+  // Whether there is another run.
+  bool Advance();
+  int64_t diverged() const { return diverged_; }
+
+ private:
+  struct Choice {
+    std::vector<int> threads;
+    size_t chosen;
+  };
+
+  const int preemptions_;
+  std::vector<Choice> path_;
+  size_t at_ = 0;
+  int used_ = 0;
+  int64_t diverged_ = 0;
+};
+
+// Any number of preemptions, by chance.
+class RandomChoices : public Choices {
+ public:
+  explicit RandomChoices(uint64_t seed) : state_(seed * 2 + 1) {}
+
+  void BeginRun() override;
+  int Next(const std::vector<int>& threads, bool can_go_on, size_t enabled) override;
+
+ private:
+  uint64_t Dice();
+
+  uint64_t state_;
+  uint64_t patience_ = 2;  // of so many points, one is a preemption; another number in each run
+};
+
+}  // namespace interleaving
+
+#endif  // TFSWAP_TESTS_RACES_INTERLEAVING_CHOICES_H_

@@ -1,0 +1,132 @@
+"""Swaps through the copy engine: in the interleavings of small steps, and hammered by threads while
+sanitizers watch; and that bugs which others had are found so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import builds
+import pytest
+from programs import explored, hammered, made, refused
+
+# Of large tensors: each run takes a tenth of a second.
+IN_SECTIONS = ("in sections", "sections of the slab", "sections that stay")
+STEPS = (
+    "wanted back",
+    "encoded",
+    "in the slab",
+    "made to leave",
+    "two readers",
+    "gate",
+    "freed while it leaves",
+    "cancelled",
+    "far memory is full",
+    "two tensors",
+    "the budget changes",
+    "two jobs",
+    "a variable leaves",
+    "variables make room",
+    "in the file",
+)
+
+
+def named(steps: tuple[str, ...]) -> list[str]:
+    return [argument for step in steps for argument in ("--program", step)]
+
+
+def test_every_interleaving_of_small_steps_with_a_preemption() -> None:
+    program = made(builds.engine_interleavings)
+    most = ("--preemptions", "1", "--most-runs", "4000", "--random-runs", "1000")
+    found = explored(program, *named(STEPS), *most)
+    seen = {each["program"]: each for each in found}
+    assert tuple(seen) == STEPS
+    for each in found:
+        assert each["complete"] or each["runs"] == 4000, each
+    # It is these races that are run, not something else.
+    assert all(each["copies_out"] > 0 for each in found)
+    assert 0 < seen["wanted back"]["copies_in"] < seen["wanted back"]["copies_out"]
+    assert 0 < seen["cancelled"]["not_come"] < seen["cancelled"]["runs"]
+    assert seen["far memory is full"]["declined"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_interleavings_with_two_preemptions(step: str) -> None:
+    program = made(builds.engine_interleavings)
+    explored(program, "--program", step, "--most-runs", "150000", "--random-runs", "20000")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", IN_SECTIONS)
+def test_interleavings_of_sections(step: str) -> None:
+    program = made(builds.engine_interleavings)
+    most = ("--preemptions", "1", "--most-runs", "200", "--random-runs", "200")
+    explored(program, "--program", step, *most)
+
+
+@pytest.mark.slow
+def test_interleavings_of_atomics() -> None:
+    program = made(builds.engine_interleavings_of_atomics)
+    most = ("--preemptions", "1", "--most-runs", "30000", "--random-runs", "10000")
+    explored(program, *named(STEPS), *most)
+
+
+# What others' bugs would be here: where, what is instead of what, the step that meets it, and what
+# is found.
+BUGS = {
+    # A tensor's memory is given up when its copy begins (pytorch/torchtune#1867).
+    "freed before it was copied": (
+        "kernels/thread_copy_engine.cc",
+        "    PutPiece(*buffer, buffer->tensor_.data(), buffer->bytes, &far_copy);\n",
+        """\
+    const void* data = buffer->tensor_.data();
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      buffer->tensor_ = Tensor();
+    }
+    PutPiece(*buffer, data, buffer->bytes, &far_copy);
+""",
+        "wanted back",
+    ),
+    # What is wanted back while it leaves is copied back at once (NVIDIA/Megatron-LM#7398).
+    "wanted back before it was there": (
+        "kernels/copy_engine.cc",
+        """\
+        --buffer->returns_left_;
+        buffer->wanted_back_.push_back({place, context, std::move(done)});
+        return;
+""",
+        """\
+        lock.unlock();
+        FetchLater(buffer, place, Manner::kInSections, context, std::move(done));
+        return;
+""",
+        "made to leave",
+    ),
+    # Two tensors have one host block (deepspeedai/DeepSpeed#8186, huggingface/trl#7195).
+    "two tensors in one host block": (
+        "core/host_pool.cc",
+        "    it->second.pop_front();\n",
+        "",
+        "two tensors",
+    ),
+    # A copy thread is not told of its work: the step waits forever.
+    "nobody is woken": ("kernels/worker.cc", "  wake_.notify_one();\n", "", "gate"),
+}
+FOUND = {"nobody is woken": "a deadlock"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS)
+def test_bugs_that_others_had_are_found(bug: str) -> None:
+    file, before, after, step = BUGS[bug]
+    changed = builds.changed(builds.CC / file, before, after)
+    program = made(lambda: builds.engine_interleavings([changed]))
+    assert refused(program, "--program", step) == FOUND.get(bug, "another tensor came back")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("watched", ["thread", "address"])
+def test_no_race_and_no_wrong_byte_under_load(watched: str, tmp_path: Path) -> None:
+    hammered(made(lambda: builds.engine_hammer(watched)), watched, 20, tmp_path)
