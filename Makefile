@@ -5,6 +5,8 @@
 #   make gpu-check  proves it on this machine's card, in eight minutes, without a network
 #   make test-browser   the report's page in chromium, which it installs where it may
 #   make lint    ruff, mypy, clang-format            make demo       train a model over its budget
+#   make bench   every benchmark beside its rival, and docs/benchmarks.md of it: hours
+#                QUICK=1: small models, under ten minutes; SCRIPTS=FOLDER: a checkout of Keras, whose programs run too
 #   make docs    builds the documentation's pages in site/
 #   make clean   takes away what the above made
 # Another environment than .venv: make VENV=/path/to/it ...   Another Python: make PYTHON=python3.12
@@ -21,7 +23,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu test-browser gpu-check lint format demo docs clean
+.PHONY: build test test-all test-gpu test-browser gpu-check lint format demo bench docs clean
 
 build: $(BUILT)
 
@@ -82,6 +84,9 @@ format: $(LINTERS)
 
 demo: build
 	$(BIN)/python examples/train_over_budget.py
+
+bench: build
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(SCRIPTS),--scripts $(SCRIPTS))
 
 $(DOCS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[docs]"
