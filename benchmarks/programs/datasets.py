@@ -60,7 +60,8 @@ def color_images(classes: int, label_mode: str = "fine") -> Loaded:
     def split(count: int, test: bool) -> Split:
         small, digits = _some(count, test)
         hues = np.arange(count) % (classes // 10)
-        tints = 5 + 2 * np.stack([(hues + 3 * c) % 6 for c in range(3)], axis=1)
+        colors = np.arange(count) // 10
+        tints = 5 + 2 * np.stack([(colors + 2 * c) % 6 for c in range(3)], axis=1)
         pixels = (small[..., None] * tints[:, None, None, :]).astype(np.uint8)
         labels = (digits + 10 * hues)[:, None]
         return pixels.repeat(4, axis=1).repeat(4, axis=2), labels.astype(np.uint8)
