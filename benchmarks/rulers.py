@@ -122,7 +122,6 @@ def _table(text: str, having: str = "", **only: Any) -> Table:
 
 
 _POLICIES = "auto,greedy,autoswap:best,vdnn_all,vdnn_conv,vdnn_dyn,tensile,capuchin"
-_SMALL_MODEL = "--model MobileNetV2 --batch 8 --image 64"
 
 RULERS: tuple[Ruler, ...] = (
     Ruler(
@@ -140,7 +139,10 @@ RULERS: tuple[Ruler, ...] = (
             "--model ResNet50 --image 96 --budgets 0.5 --policies auto,greedy,recompute "
             "--recompute-grad 4",
         ),
-        quick=(f"{_SMALL_MODEL} --budgets 0.8,0.5 --steps 4",),
+        quick=(
+            "--model U-Net --batch 8 --image 64 --budgets 0.6 --steps 4",
+            "--model ResNet50 --batch 8 --image 64 --budgets 0.6 --steps 4",
+        ),
         tables=(
             _table(
                 "model: model | policy: policy | unswapped peak: unswapped_peak_bytes MiB | "

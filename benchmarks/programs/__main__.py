@@ -16,13 +16,14 @@ the same in each run. The first run says by its time which ones.
 A script that does not run without tfswap either, for want of a package or data, is said to, and no
 more. One JSON line a script: program; runs ("ok", or why not); trainings: of each `fit` and each
 other function that trains its name and steps; unswapped_peak_bytes; resident_bytes: of it, what
-stays; op_by_op_steps: changes of weights outside of any `tf.function`; others_peak_bytes: of those,
-and of functions that train nothing, which no budget is below; budget_bytes; budget_part: the one
-that it trained in; too_small: budgets that it did not train in, and why; measured_peak_bytes;
-within_budget; swapped_bytes, in all; repeats: whether unswapped runs have the same bits;
-losses_equal (every number that functions answered), weights_equal (None where unswapped runs
-differ); seconds: in trainings, unswapped_s and under the budget; ratio of the two (with tracing and
-planning: of so few steps they are a good part); said: tfswap's last words.
+stays; largest_bytes: of a tensor (those below 1 MiB are not swapped); op_by_op_steps: changes of
+weights outside of any `tf.function`; others_peak_bytes: of those, and of functions that train
+nothing, which no budget is below; budget_bytes; budget_part: the one that it trained in; too_small:
+budgets that it did not train in, and why; measured_peak_bytes; within_budget; swapped_bytes, in
+all; repeats: whether unswapped runs have the same bits; losses_equal (every number that functions
+answered), weights_equal (None where unswapped runs differ); seconds: in trainings, unswapped_s and
+under the budget; ratio of the two (with tracing and planning: of so few steps they are a good
+part); said: tfswap's last words.
 """
 
 from __future__ import annotations
@@ -117,11 +118,11 @@ def budget_for(windows: Sequence[Mapping[str, Any]], part: float) -> int:
 
 
 def parts_from(part: float) -> Iterator[float]:
-    """The parts that are tried, each half as far from the peak as the one before, then the peak."""
-    for _ in range(4):
+    """The parts that are tried: halfway to the peak each time, the peak, and beyond it."""
+    for _ in range(3):
         yield round(part, 3)
         part = (1 + part) / 2
-    yield 1.0
+    yield from (1.0, 1.2, 1.5)
 
 
 def same(runs: Sequence[Answer], key: str) -> bool:
@@ -148,6 +149,7 @@ def measure(script: Path, part: float) -> Answer:
         unswapped_peak_bytes=max((each["peak_bytes"] for each in planned), default=None),
         resident_bytes=max((each["resident_bytes"] for each in planned), default=None),
         op_by_op_steps=sum(each["steps"] for each in windows if each["name"] == OP_BY_OP),
+        largest_bytes=measured["largest_bytes"],
         others_peak_bytes=max((each["peak_bytes"] for each in others), default=None),
         repeats=same([measured, *plain], "numbers") and same([measured, *plain], "weights"),
         unswapped_s=measured["train_s"],

@@ -121,7 +121,10 @@ LOADERS: dict[str, Callable[..., Loaded]] = {
 
 
 def install() -> None:
-    """Has Keras load these, by whichever name it is imported, and download nothing."""
+    """Has Keras load these, by whichever name it is imported, and download nothing.
+
+    Nor does it draw pictures of models, for which it needs another program.
+    """
     import keras
 
     def refuse(*arguments: Any, **named: Any) -> Any:
@@ -131,5 +134,6 @@ def install() -> None:
     for package in ("keras", "keras._tf_keras.keras"):
         for name, loader in LOADERS.items():
             importlib.import_module(f"{package}.datasets.{name}").load_data = loader
-        importlib.import_module(f"{package}.utils").get_file = refuse
+        utils = importlib.import_module(f"{package}.utils")
+        utils.get_file, utils.plot_model = refuse, lambda *arguments, **named: None
     keras.src.utils.file_utils.get_file = refuse  # of weights that somebody trained

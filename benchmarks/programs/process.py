@@ -28,8 +28,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
             says; batches, at most in an epoch.
 
     Returns:
-        error (None if it ended well), numbers, weights, windows (see `Recorder`), seconds,
-        train_s, bytes_out and bytes_in (swapped, in all), said (by tfswap).
+        error (None if it ended well), numbers, weights, windows, largest_bytes (see `Recorder`),
+        seconds, train_s, bytes_out and bytes_in (swapped, in all), said (by tfswap).
     """
     script = Path(case["script"]).resolve()
     swap: Any = None
@@ -66,6 +66,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "numbers": recorder.numbers,
         "weights": recorder.weights,
         "windows": recorder.windows,
+        "largest_bytes": recorder.largest_bytes,
         "seconds": round(seconds, 2),
         "train_s": round(recorder.train_s, 3),
         "bytes_out": stats.get("bytes_out"),
@@ -94,7 +95,8 @@ def _end_of(script: Path) -> str | None:
 
 def has_tests_alone(text: str) -> bool:
     """Whether a script does nothing but define tests."""
-    return bool(re.search(r"^\s*def test_", text, re.MULTILINE)) and "__main__" not in text
+    tests = re.search(r"^(def test_|class \w+\(.*TestCase\):)", text, re.MULTILINE)
+    return tests is not None and "__main__" not in text
 
 
 def reason(error: BaseException) -> str:

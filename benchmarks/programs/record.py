@@ -57,6 +57,7 @@ class Recorder:
             peak_bytes, what stays on the device between steps (resident_bytes), and whether a
             budget was in force at each of them (capped).
         train_s: Time in the trainings among those.
+        largest_bytes: The largest tensor in any of them.
     """
 
     def __init__(self, memory: MemoryStats, reset_memory: Callable[[], None]) -> None:
@@ -66,6 +67,7 @@ class Recorder:
         self.weights: list[str] = []
         self.windows: list[dict[str, Any]] = []
         self.train_s = 0.0
+        self.largest_bytes = 0
         self._call: Any = None  # the outermost function
         self._fit: dict[str, Any] | None = None
         self._training: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -170,6 +172,7 @@ class Recorder:
     def _peak_of(self, window: dict[str, Any]) -> dict[str, Any]:
         """Notes the peak since memory was reset; answers the statistics."""
         stats = self._memory()
+        self.largest_bytes = max(self.largest_bytes, stats.get("largest_request_bytes", 0))
         window["peak_bytes"] = max(window["peak_bytes"], stats.get("peak_bytes", 0))
         return stats
 

@@ -47,8 +47,8 @@ def test_budgets_are_rounded_up_to_whole_granules() -> None:
     assert found == GRANULE_BYTES
 
 
-def test_parts_rise_to_the_peak() -> None:
-    assert list(parts_from(0.6)) == [0.6, 0.8, 0.9, 0.95, 1.0]
+def test_parts_rise_to_the_peak_and_beyond_it() -> None:
+    assert list(parts_from(0.6)) == [0.6, 0.8, 0.9, 1.0, 1.2, 1.5]
 
 
 def test_scripts_of_a_checkout_are_in_its_folders_of_programs(tmp_path: Path) -> None:
@@ -83,6 +83,7 @@ def test_tests_without_a_main_are_run_as_tests() -> None:
     assert has_tests_alone("class A(TestCase):\n    def test_fit(self):\n        pass\n")
     assert not has_tests_alone("def test_fit(): ...\nif __name__ == '__main__': test_fit()")
     assert not has_tests_alone("model.fit(x, y)")
+    assert not has_tests_alone("class Net(Model):\n    def test_step(self, data): ...\n")
 
 
 def test_of_an_exceeded_budget_the_reason_is_what_the_allocator_says() -> None:
