@@ -59,7 +59,6 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         seconds = time.perf_counter() - begun_s
         os.chdir(script.parent)
     recorder.finish()
-    stats = memory()
     assert swap is not None or "tfswap" not in sys.modules
     return {
         "error": error,
@@ -69,8 +68,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "largest_bytes": recorder.largest_bytes,
         "seconds": round(seconds, 2),
         "train_s": round(recorder.train_s, 3),
-        "bytes_out": stats.get("bytes_out"),
-        "bytes_in": stats.get("bytes_in"),
+        **recorder.moved_bytes,
         "said": said,
     }
 

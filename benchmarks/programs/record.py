@@ -58,16 +58,18 @@ class Recorder:
             budget was in force at each of them (capped).
         train_s: Time in the trainings among those.
         largest_bytes: The largest tensor in any of them.
+        moved_bytes: What was swapped, in all: bytes_out and bytes_in.
     """
 
     def __init__(self, memory: MemoryStats, reset_memory: Callable[[], None]) -> None:
         self._memory = memory
-        self._reset_memory = reset_memory
+        self._forget_memory = reset_memory
         self.numbers: list[str] = []
         self.weights: list[str] = []
         self.windows: list[dict[str, Any]] = []
         self.train_s = 0.0
         self.largest_bytes = 0
+        self.moved_bytes = {"bytes_out": 0, "bytes_in": 0}
         self._call: Any = None  # the outermost function
         self._fit: dict[str, Any] | None = None
         self._training: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -87,6 +89,7 @@ class Recorder:
 
     def finish(self) -> None:
         """The program has ended."""
+        self._reset_memory()
         self._note_weights("end")
 
     # What is watched.
@@ -168,6 +171,13 @@ class Recorder:
         if self.windows:
             self._peak_of(self._rest(OP_BY_OP))
         self._reset_memory()
+
+    def _reset_memory(self) -> None:
+        """Begins peaks anew; what was counted since the last time is added up."""
+        stats = self._memory()
+        for key in self.moved_bytes:
+            self.moved_bytes[key] += stats.get(key, 0)
+        self._forget_memory()
 
     def _peak_of(self, window: dict[str, Any]) -> dict[str, Any]:
         """Notes the peak since memory was reset; answers the statistics."""
