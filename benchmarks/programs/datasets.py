@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -120,12 +121,22 @@ LOADERS: dict[str, Callable[..., Loaded]] = {
 }
 
 
+def _with_random_weights(factory: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(factory)
+    def made(*arguments: Any, **named: Any) -> Any:
+        called = inspect.signature(factory).bind(*arguments, **named)
+        called.arguments["weights"] = None
+        return factory(*called.args, **called.kwargs)
+
+    return made
+
+
 def install() -> None:
     """Has Keras load these, by whichever name it is imported, and download nothing.
 
-    Nor does it draw pictures of models, for which it needs another program.
+    Weights that somebody trained are random ones then. Nor are pictures of models drawn, for which
+    Keras needs another program.
     """
-    import keras
 
     def refuse(*arguments: Any, **named: Any) -> Any:
         wanted = named.get("origin") or named.get("fname") or (arguments or ("a file",))[-1]
@@ -136,4 +147,7 @@ def install() -> None:
             importlib.import_module(f"{package}.datasets.{name}").load_data = loader
         utils = importlib.import_module(f"{package}.utils")
         utils.get_file, utils.plot_model = refuse, lambda *arguments, **named: None
-    keras.src.utils.file_utils.get_file = refuse  # of weights that somebody trained
+        applications = importlib.import_module(f"{package}.applications")
+        for name, factory in inspect.getmembers(applications, inspect.isfunction):
+            if "weights" in inspect.signature(factory).parameters:
+                setattr(applications, name, _with_random_weights(factory))
