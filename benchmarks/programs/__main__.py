@@ -48,6 +48,8 @@ TIME_LIMIT_S = 60
 SWAPPED_TIME_LIMIT_S = 300
 # Unswapped runs that must agree before one under a budget is said to differ.
 MOST_PLAIN_RUNS = 4
+# Of what nothing can be swapped in: its tensors lie where there happens to be room.
+OTHERS_SPARE = 1.1
 # Of the device; what a budget is rounded up to.
 GRANULE_BYTES = 64 << 10
 
@@ -109,7 +111,7 @@ def budget_for(windows: Sequence[Mapping[str, Any]], part: float) -> int:
         be swapped.
     """
     needs = [
-        each["peak_bytes"]
+        each["peak_bytes"] * OTHERS_SPARE
         if each["name"] in (OP_BY_OP, NO_TRAINING)
         else each["resident_bytes"] + part * (each["peak_bytes"] - each["resident_bytes"])
         for each in windows
