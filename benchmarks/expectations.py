@@ -5,9 +5,9 @@ least::
 
     {"ruler": "budget_sweep", "where": {"model": "MobileNetV2"},
      "equal": {"loss_bit_equal": true},            exactly this
-     "at_most": {"measured_peak_bytes": 30000000}, so much or less
+     "at_most": {"measured_peak_bytes": "budget_bytes"},   so much or less; or another key's value
      "at_least": {"planned_share": 0.95},
-     "near": {"predicted_peak_bytes": ["measured_peak_bytes", 0.03]}}   to a part of another key
+     "near": {"predicted_peak_bytes": ["measured_peak_bytes", 0.03]}}   but for a part of that key's
 
 Times are in none of them: a slower step is shown, and fails nothing.
 """
@@ -86,9 +86,11 @@ def _of_line(name: str, entry: Mapping[str, Any], line: Mapping[str, Any]) -> li
         ("at_least", "at least ", lambda value, limit: value >= limit),
     )
     for field, words, holds in rules:
-        for key, limit in entry.get(field, {}).items():
-            value = line.get(key)
-            compares = field == "equal" or isinstance(value, int | float)
+        for key, said in entry.get(field, {}).items():
+            value, limit = line.get(key), said
+            if field != "equal":
+                limit = line.get(said) if isinstance(said, str) else said
+            compares = field == "equal" or None not in (value, limit)
             text = f"{name}: {key} is {value}, expected {words}{limit}"
             found.append(Verdict(compares and holds(value, limit), text))
     for key, (other, part) in entry.get("near", {}).items():

@@ -97,7 +97,7 @@ class Ruler:
     tables: tuple[Table, ...]
     plots: tuple[Plot, ...] = ()
     limit_s: float = 7200.0
-    quick_limit_s: float = 120.0
+    quick_limit_s: float = 90.0
     needs_scripts: bool = False
     needs_root: bool = False
 

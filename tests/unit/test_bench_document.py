@@ -171,16 +171,16 @@ ENTRY = {
     "ruler": "ours",
     "where": {"model": "A"},
     "equal": {"bits": True},
-    "at_most": {"peak": 10},
+    "at_most": {"peak": 10, "foretold": "limit"},
     "at_least": {"share": 0.5},
     "near": {"foretold": ["peak", 0.1]},
 }
-GOOD = {"model": "A", "bits": True, "peak": 10, "share": 0.5, "foretold": 11}
+GOOD = {"model": "A", "bits": True, "peak": 10, "share": 0.5, "foretold": 11, "limit": 11}
 
 
 def test_figures_as_expected_hold() -> None:
     verdicts = judge([ENTRY], {"ours": [GOOD, {"model": "B"}]})
-    assert len(verdicts) == 4 and all(verdict.holds for verdict in verdicts)
+    assert len(verdicts) == 5 and all(verdict.holds for verdict in verdicts)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,7 @@ def test_figures_as_expected_hold() -> None:
         ("bits", False, "ours model=A: bits is False, expected True"),
         ("bits", None, "ours model=A: bits is None, expected True"),
         ("peak", 12, "ours model=A: peak is 12, expected at most 10"),
+        ("limit", 9, "ours model=A: foretold is 11, expected at most 9"),
         ("peak", None, "ours model=A: peak is None, expected at most 10"),
         ("share", 0.4, "ours model=A: share is 0.4, expected at least 0.5"),
         ("foretold", 8, "ours model=A: foretold is 8, expected within 10% of peak, 10"),
