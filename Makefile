@@ -7,6 +7,8 @@
 #   make sanitize   swaps in every interleaving, and under load with sanitizers watching
 #   make test-browser   the report's page in chromium, which it installs where it may
 #   make lint    ruff, mypy, clang-format            make demo       train a model over its budget
+#   make bench   every benchmark beside its rival, and docs/benchmarks.md of it: hours
+#                QUICK=1: small models, under ten minutes; SCRIPTS=FOLDER: a checkout of Keras, whose programs run too
 #   make docs    builds the documentation's pages in site/
 #   make clean   takes away what the above made
 # Another environment than .venv: make VENV=/path/to/it ...   Another Python: make PYTHON=python3.12
@@ -23,7 +25,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu test-browser sanitize fuzz gpu-check lint format demo docs clean
+.PHONY: build test test-all test-gpu test-browser sanitize fuzz gpu-check lint format demo bench docs clean
 
 build: $(BUILT)
 
@@ -98,6 +100,9 @@ format: $(LINTERS)
 
 demo: build
 	$(BIN)/python examples/train_over_budget.py
+
+bench: build
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(SCRIPTS),--scripts $(SCRIPTS))
 
 $(DOCS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[docs]"

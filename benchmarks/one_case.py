@@ -19,22 +19,40 @@ _RESULT = "result"
 _TAIL_CHARACTERS = 1500
 
 
-def in_process(module: str, case: Mapping[str, Any]) -> dict[str, Any]:
+def in_process(
+    module: str,
+    case: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    limit_s: float | None = None,
+) -> dict[str, Any]:
     """Runs a case on the CPU; what it answers, or {"failed": the end of what it said}.
 
     Args:
         module: Of the benchmark.
         case: As `answer` is given it there.
+        environment: All of that process's variables. Defaults to None: this one's.
+        limit_s: Ends it when so many seconds have passed. Defaults to None: never.
     """
     with tempfile.TemporaryDirectory() as name:
         result = Path(name) / "result.json"
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        variables = dict(os.environ if environment is None else environment)
+        variables.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
         command = [sys.executable, "-m", module, SERVE, json.dumps({**case, _RESULT: str(result)})]
-        ended = subprocess.run(
-            command, cwd=TREE, env=environment, capture_output=True, text=True, check=False
-        )
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=TREE,
+                env=variables,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired:
+            return {"failed": f"it takes more than {limit_s:.0f} s"}
         if ended.returncode or not result.exists():
-            return {"failed": ended.stderr[-_TAIL_CHARACTERS:]}
+            said = ended.stderr[-_TAIL_CHARACTERS:]
+            return {"failed": said or f"the process ended with status {ended.returncode}"}
         answer: dict[str, Any] = json.loads(result.read_text())
         return answer
 

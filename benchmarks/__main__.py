@@ -1,0 +1,107 @@
+r"""Every benchmark that this machine can run, each beside its rival, and one document of them all.
+
+    python -m benchmarks [--quick] [--only allocator,jobs] [--scripts FOLDER] [--document-only]
+
+JSON lines go to build/bench/<ruler>.jsonl, what is said on the way to <ruler>.log, and
+docs/benchmarks.md with its pictures is made of those that are there, so with ``--document-only`` it
+is made again without measuring. A ruler that fails, or takes longer than it may, is named in the
+document; its lines so far stay. ``--quick``: small models, under ten minutes in all. ``--scripts``:
+a checkout of Keras, whose programs are then run too.
+
+The exit status is 1 if a figure in `expected.json` (peaks, predictions, bits: of quick runs) does
+not hold, or if a ruler failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import expectations
+from benchmarks.document import document
+from benchmarks.measurements import Measured, load, measure
+from benchmarks.rulers import TREE, Ruler, named
+
+FOLDER = TREE / "build" / "bench"
+PAGE = TREE / "docs" / "benchmarks.md"
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="small models, under ten minutes")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=[], help="rulers, with commas (all)"
+    )
+    parser.add_argument("--scripts", type=Path, help="a checkout of Keras, for `programs`")
+    parser.add_argument(
+        "--document-only", action="store_true", help="measures nothing; of what was measured"
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of JSON lines (build/bench)")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the document (docs/benchmarks.md)")
+    options = parser.parse_args(arguments)
+    try:
+        options.rulers = named(options.only)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def why_not(ruler: Ruler, options: argparse.Namespace) -> str:
+    """Why a ruler is not run here; "": it is."""
+    if not ruler.exists:
+        return "there is no such benchmark yet"
+    if options.quick and not ruler.quick:
+        return "it is not among the quick ones"
+    if ruler.needs_scripts and options.scripts is None:
+        return "it needs --scripts, a checkout of Keras"
+    if ruler.needs_root and os.geteuid() != 0:
+        return "it needs root, for a cgroup and a swap file"
+    return ""
+
+
+def run(ruler: Ruler, options: argparse.Namespace) -> Measured:
+    """Runs a ruler as the options say."""
+    more = ["--scripts", str(options.scripts.resolve())] if ruler.needs_scripts else []
+    print(f"{ruler.name} ...", end=" ", file=sys.stderr, flush=True)
+    found = measure(ruler, options.quick, options.folder, more)
+    problems = [each.problem for each in found.runs if each.problem]
+    seconds = sum(each.seconds for each in found.runs)
+    ended = "; ".join(problems) or f"{len(found.lines)} lines"
+    print(f"{ended}, {seconds:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, and writes the document."""
+    options = parse(arguments)
+    measured: list[tuple[Ruler, Measured]] = []
+    left_out: list[tuple[str, str]] = []
+    for ruler in options.rulers:
+        why = why_not(ruler, options) if not options.document_only else "it was not run"
+        found = None if why else run(ruler, options)
+        found = found or load(ruler.name, options.folder)
+        if found is not None:
+            measured.append((ruler, found))
+        else:
+            left_out.append((ruler.name, why))
+    lines = {ruler.name: each.lines for ruler, each in measured if each.is_quick}
+    verdicts = expectations.judge(expectations.read(), lines)
+    options.page.parent.mkdir(parents=True, exist_ok=True)
+    options.page.write_text(document(measured, left_out, verdicts, options.page))
+    for verdict in verdicts:
+        if not verdict.holds:
+            print(f"regression: {verdict.text}", file=sys.stderr)
+    failed = any(each.problem for _, found in measured for each in found.runs)
+    return int(failed or any(not verdict.holds for verdict in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""The document that is made of what rulers measured: `docs/benchmarks.md` and its pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.expectations import Verdict
+from benchmarks.measurements import Measured
+from benchmarks.plots import draw
+from benchmarks.rulers import MIB, Column, Ruler, Table
+
+_MOST_CHARACTERS = 160
+_HEAD = """\
+# Benchmarks
+
+`make bench` makes this page of what `python -m benchmarks` measures; nothing in it is written by
+hand. Each section is a benchmark of `benchmarks/`, whose docstring says what its keys mean, beside
+its rival in the same run. Times hang on the machine and on what else it did; peaks and bits do not.
+"""
+
+
+def shown(value: Any, unit: str = "") -> str:
+    """A value in a cell."""
+    if value is None or value == []:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "**no**"
+    if isinstance(value, list):
+        return ", ".join(shown(each) for each in value)
+    if isinstance(value, int | float):
+        return _number(value, unit)
+    text = " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "MiB":
+        return f"{value / MIB:.1f} MiB" if value < 100 * MIB else f"{value / MIB:.0f} MiB"
+    if unit == "%":
+        return f"{100 * value:.0f} %"
+    if unit == "x":
+        return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    if unit == "s":
+        return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def table_of(table: Table, lines: Sequence[dict[str, Any]]) -> list[str]:
+    """A table's rows of Markdown, without columns that are empty; none if it shows no line."""
+    rows = [line for line in lines if table.shows(line)]
+    columns: list[Column] = [
+        column for column in table.columns if any(row.get(column.key) is not None for row in rows)
+    ]
+    if not columns:
+        return []
+    cells = [[shown(row.get(column.key), column.unit) for column in columns] for row in rows]
+    heads = [column.title for column in columns]
+    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *cells)]
+
+
+def section(ruler: Ruler, measured: Measured, pictures: Path, page: Path) -> list[str]:
+    """Of one ruler: what was run, what went wrong, tables, pictures.
+
+    Args:
+        ruler: Which one.
+        measured: What there is of it.
+        pictures: Folder for them.
+        page: The document, which links to them.
+    """
+    found = [f"## {ruler.title}", "", ruler.text, ""]
+    for run in measured.runs:
+        ended = f"**{run.problem}**" if run.problem else "done"
+        found.append(f"* `{run.command}`: {shown(ended)}, {run.seconds:.0f} s, {measured.date}")
+    left = list(measured.lines)
+    for table in ruler.tables:
+        rows = table_of(table, left)
+        left = [line for line in left if not table.shows(line)]
+        found += ["", *rows] if rows else []
+    errors = [line["error"] for line in measured.lines if line.get("error")]
+    found += ["", *(f"* {shown(each)}" for each in dict.fromkeys(errors))] if errors else []
+    for index, plot in enumerate(ruler.plots):
+        path = pictures / f"{ruler.name}{index or ''}.svg"
+        path.unlink(missing_ok=True)
+        if draw(plot, measured.lines, path):
+            where = path.relative_to(page.parent).as_posix()
+            found += ["", f"![{ruler.title}: {plot.title}]({where})"]
+    return [*found, ""]
+
+
+def document(
+    measured: Sequence[tuple[Ruler, Measured]],
+    left_out: Sequence[tuple[str, str]],
+    verdicts: Sequence[Verdict],
+    page: Path,
+) -> str:
+    """The whole text; its pictures are written.
+
+    Args:
+        measured: In the order of the sections.
+        left_out: Rulers' names, and why they were not run.
+        verdicts: On the figures that are expected.
+        page: Where the text will be.
+    """
+    found = [_HEAD]
+    machines: list[dict[str, str]] = []
+    for _, each in measured:
+        if each.machine not in machines:
+            machines.append(each.machine)
+    for facts in machines:
+        found += ["| | |", "|---|---|", *(f"| {key} | {facts[key]} |" for key in facts), ""]
+    found += _of_verdicts(verdicts)
+    problems = [
+        (ruler.name, run.problem) for ruler, each in measured for run in each.runs if run.problem
+    ]
+    if problems or left_out:
+        found += ["What there is nothing of, or not all:", ""]
+        found += [f"* `{name}`: {shown(why)}" for name, why in (*problems, *left_out)] + [""]
+    for ruler, each in measured:
+        found += section(ruler, each, page.with_suffix(""), page)
+    return "\n".join(found).rstrip() + "\n"
+
+
+def _of_verdicts(verdicts: Sequence[Verdict]) -> list[str]:
+    if not verdicts:
+        return []
+    failed = [verdict for verdict in verdicts if not verdict.holds]
+    text = f"{len(verdicts) - len(failed)} of {len(verdicts)} expected figures hold"
+    where = "peaks, predictions and bits, in `benchmarks/expected.json`"
+    lines = [f"{text} ({where}){':' if failed else '.'}", ""]
+    return [*lines, *(f"* {shown(verdict.text)}" for verdict in failed), *([""] if failed else [])]

@@ -1,0 +1,188 @@
+"""What rulers printed, kept in files, so that a document can be made of it again.
+
+FOLDER/<ruler>.jsonl begins with a line {"about": {...}}: machine, versions, runs; its lines follow.
+FOLDER/<ruler>.log has what it said on its way.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rulers import TREE, Ruler
+
+_TAIL_CHARACTERS = 600
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a ruler.
+
+    Attributes:
+        command: As one would type it.
+        seconds: That it took.
+        problem: Why it did not end well; "": it did.
+    """
+
+    command: str
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What there is of a ruler.
+
+    Attributes:
+        name: Of the ruler.
+        date: When it was run.
+        machine: See `machine`.
+        is_quick: Whether its runs were the quick ones.
+        runs: In their order.
+        lines: All that it printed.
+    """
+
+    name: str
+    date: str
+    machine: dict[str, str]
+    is_quick: bool
+    runs: list[Run]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+def machine() -> dict[str, str]:
+    """What it is measured on: hardware, and what is installed."""
+    processor = _first(r"model name\s*: (.*)", "/proc/cpuinfo") or platform.processor()
+    kib = int(_first(r"MemTotal:\s*(\d+)", "/proc/meminfo") or 0)
+    facts = {
+        "processor": f"{processor.strip()}, {os.cpu_count()} cores",
+        "memory": f"{kib / 2**20:.0f} GiB",
+        "system": f"Linux {platform.release()}",
+        "Python": platform.python_version(),
+    }
+    for title, names in (
+        ("TensorFlow", ("tensorflow", "tensorflow-cpu")),
+        ("Keras", ("keras",)),
+        ("tfswap", ("tfswap",)),
+    ):
+        facts[title] = next(filter(None, map(_version, names)), "not installed")
+    commit = _commit()
+    if commit:
+        facts["tfswap"] += f", commit {commit}"
+    return facts
+
+
+def _first(pattern: str, path: str) -> str | None:
+    try:
+        found = re.search(pattern, Path(path).read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(TREE), "rev-parse", "--short=10", "HEAD"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return ended.stdout.strip() if ended.returncode == 0 else ""
+
+
+def measure(ruler: Ruler, is_quick: bool, folder: Path, more: Sequence[str] = ()) -> Measured:
+    """Runs a ruler; what it printed stays, whatever becomes of it.
+
+    Args:
+        ruler: Which one.
+        is_quick: Whether its quick runs are wanted.
+        folder: Where the files go.
+        more: Arguments of all runs that hang on this machine. Defaults to none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    today = datetime.date.today().isoformat()
+    found = Measured(ruler.name, today, machine(), is_quick, [])
+    limit_s = ruler.quick_limit_s if is_quick else ruler.limit_s
+    with (folder / f"{ruler.name}.log").open("w") as log:
+        for arguments in ruler.quick if is_quick else ruler.full:
+            command = ["-m", f"benchmarks.{ruler.name}", *shlex.split(arguments)]
+            begun_s = time.monotonic()
+            printed, problem = printed_by([sys.executable, *command, *more], limit_s, log)
+            seconds = round(time.monotonic() - begun_s, 1)
+            if not printed and not problem:
+                problem = "it printed nothing"
+            found.runs.append(Run(f"python {shlex.join(command)}", seconds, problem))
+            found.lines.extend(printed)
+    save(found, folder)
+    return found
+
+
+def printed_by(command: list[str], limit_s: float, log: Any) -> tuple[list[dict[str, Any]], str]:
+    """The JSON lines of a process, and what was wrong with it ("": nothing)."""
+    begins = log.tell()
+    process = subprocess.Popen(
+        command, cwd=TREE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+    )
+    try:
+        text, _ = process.communicate(timeout=limit_s)
+        problem = f"ended with status {process.returncode}" if process.returncode else ""
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # with the processes of its cases
+        text, _ = process.communicate()
+        problem = f"not done after {limit_s:.0f} s"
+    if problem:
+        said = Path(log.name).read_text(errors="replace")[begins:].strip()
+        last = said[-_TAIL_CHARACTERS:].splitlines()[-1:] or [""]
+        problem = f"{problem}: {last[0]}" if last[0] else problem
+    return lines_of(text), problem
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    """The JSON objects among lines, of which the last one may have been cut off."""
+    found = []
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def save(measured: Measured, folder: Path) -> None:
+    """Writes a ruler's file."""
+    about = {key: value for key, value in asdict(measured).items() if key != "lines"}
+    lines = [{"about": about}, *measured.lines]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / f"{measured.name}.jsonl").write_text(text)
+
+
+def load(name: str, folder: Path) -> Measured | None:
+    """What there is of a ruler; None: nothing."""
+    path = folder / f"{name}.jsonl"
+    if not path.exists():
+        return None
+    first, *lines = lines_of(path.read_text())
+    about = first["about"]
+    about["runs"] = [Run(**run) for run in about["runs"]]
+    return Measured(**about, lines=lines)

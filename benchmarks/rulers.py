@@ -1,0 +1,439 @@
+"""The benchmarks that `python -m benchmarks` runs, and what is shown of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TREE = Path(__file__).resolve().parent.parent
+TRACES = "benchmarks/traces"
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Column:
+    """Of a table.
+
+    Attributes:
+        title: At its head.
+        key: Of the JSON lines.
+        unit: What the value is in: "" (as it is), "MiB" and "GiB" (of bytes), "s", "%" (of a
+            part), "x" (a ratio).
+    """
+
+    title: str
+    key: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture of the lines that have all of its keys.
+
+    Attributes:
+        kind: "bars" or "lines".
+        x: Keys whose values together say where; of lines, one whose values are numbers.
+        series: Key whose values have a color each; "": there is one.
+        value: Key of the height.
+        unit: As of a column.
+        title: Of the vertical axis.
+        at: A horizontal line, such as the rival's 1; None: none.
+        only: What lines have.
+    """
+
+    kind: str
+    x: tuple[str, ...]
+    series: str
+    value: str
+    unit: str
+    title: str
+    at: float | None = None
+    only: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines that have all of some keys.
+
+    Attributes:
+        columns: What it shows.
+        having: Keys, beside which lines may have others; empty: those of the columns.
+        only: What the lines have.
+    """
+
+    columns: tuple[Column, ...]
+    having: tuple[str, ...] = ()
+    only: tuple[tuple[str, Any], ...] = ()
+
+    def shows(self, line: dict[str, Any]) -> bool:
+        """Whether a line belongs in it."""
+        keys = self.having or tuple(column.key for column in self.columns)
+        return all(key in line for key in keys) and all(line.get(k) == v for k, v in self.only)
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """One benchmark.
+
+    Attributes:
+        name: Its module in `benchmarks`.
+        title: Of its section.
+        text: What is compared with what.
+        full: The arguments of its runs.
+        quick: Of those of a quick document; empty: it is left out there.
+        limit_s: Of each run; `quick_limit_s`: of each quick one.
+        tables, plots: What is shown of its lines.
+        needs_scripts: Whether it runs programs from a checkout that is given.
+        needs_root: Whether it makes cgroups and swap files.
+    """
+
+    name: str
+    title: str
+    text: str
+    full: tuple[str, ...]
+    quick: tuple[str, ...]
+    tables: tuple[Table, ...]
+    plots: tuple[Plot, ...] = ()
+    limit_s: float = 7200.0
+    quick_limit_s: float = 90.0
+    needs_scripts: bool = False
+    needs_root: bool = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a module in this tree."""
+        return importlib.util.find_spec(f"benchmarks.{self.name}") is not None
+
+
+def _columns(text: str) -> tuple[Column, ...]:
+    """Columns from "title: key unit | ...": the unit may be left out."""
+    made = []
+    for part in text.split("|"):
+        title, _, rest = part.partition(":")
+        key, _, unit = rest.strip().partition(" ")
+        made.append(Column(title.strip(), key, unit))
+    return tuple(made)
+
+
+def _table(text: str, having: str = "", **only: Any) -> Table:
+    return Table(_columns(text), tuple(having.split()), tuple(only.items()))
+
+
+_POLICIES = "auto,greedy,autoswap:best,vdnn_all,vdnn_conv,vdnn_dyn,tensile,capuchin"
+
+RULERS: tuple[Ruler, ...] = (
+    Ruler(
+        "budget_sweep",
+        "Steps under a budget",
+        "Beside the unswapped training of the same run, before and after. Budgets are parts of the "
+        "unswapped peak, which without tfswap fail.",
+        full=(
+            "--model ResNet50",
+            "--model VGG16 --budgets 0.8,0.65",
+            "--model InceptionV3",
+            "--model DenseNet121",
+            "--model Transformer",
+            "--model MobileNetV2",
+            "--model ResNet50 --image 96 --budgets 0.5 --policies auto,greedy,recompute "
+            "--recompute-grad 4",
+        ),
+        quick=(
+            "--model U-Net --batch 8 --image 64 --budgets 0.6 --steps 4",
+            "--model ResNet50 --batch 8 --image 64 --budgets 0.6 --steps 4",
+        ),
+        tables=(
+            _table(
+                "model: model | policy: policy | unswapped peak: unswapped_peak_bytes MiB | "
+                "budget: budget_bytes MiB | peak foretold: predicted_peak_bytes MiB | "
+                "measured: measured_peak_bytes MiB | out in a step: bytes_out MiB | "
+                "step, of unswapped: step_ratio x | losses, bit for bit: loss_bit_equal | "
+                "fits unswapped: unswapped_fits"
+            ),
+        ),
+        plots=(
+            Plot(
+                "bars",
+                ("model", "budget_bytes"),
+                "policy",
+                "step_ratio",
+                "x",
+                "step, of the unswapped one",
+                1.0,
+            ),
+        ),
+    ),
+    Ruler(
+        "allocator",
+        "Planned addresses",
+        "Beside TensorFlow's BFC allocator inside the same device: memory behind what was asked "
+        "for, over the peak of what was asked for, and what an allocation and its free take.",
+        full=("",),
+        quick=("--quick --parts train,replay",),
+        tables=(
+            _table(
+                "model: model | allocator: allocator | budget: budget_bytes MiB | "
+                "footprint: footprint_bytes MiB | load: peak_load_bytes MiB | ratio: ratio x | "
+                "at planned places: planned_share % | step: step_s s | "
+                "losses, bit for bit: losses_equal"
+            ),
+            _table(
+                "model: model | allocator: allocator | least budget: least_budget_bytes MiB | "
+                "load bound: load_bound_bytes MiB | ratio: ratio x"
+            ),
+            _table(
+                "threads: threads | allocator: allocator | ns an allocation and its free: "
+                "ns_per_pair | of BFC's: ratio_to_bfc x"
+            ),
+        ),
+        plots=(
+            Plot(
+                "bars",
+                ("model", "budget_share"),
+                "allocator",
+                "ratio",
+                "x",
+                "footprint over load",
+                1.0,
+            ),
+        ),
+    ),
+    Ruler(
+        "compression",
+        "Encoded far memory",
+        "Over a slow link inside half of the peak: what a mode saves of the time that the step is "
+        "longer than the unswapped one if nothing is encoded. `all` and CSWAP's inequality are the "
+        "rivals.",
+        full=("",),
+        quick=("--quick --modes none,all,cswap,auto",),
+        quick_limit_s=170,
+        tables=(
+            _table(
+                "model: model | activation: activation | link, GB/s: link_gb_s | mode: mode | "
+                "exposed: exposed_s s | saved: exposed_reduction % | encoded tensors: "
+                "compressed_tensors | of swapped ones: swapped_tensors | kept, of their bytes: "
+                "ratio % | losses, bit for bit: losses_equal",
+                having="model link_gb_s mode exposed_s",
+            ),
+        ),
+        plots=(
+            Plot(
+                "bars", ("model", "activation", "link_gb_s"), "mode", "exposed_s", "s", "exposed, s"
+            ),
+        ),
+    ),
+    Ruler(
+        "codecs",
+        "Codecs",
+        "Beside memcpy in the same run: encoded size, and bytes of the source a second.",
+        full=("",),
+        quick=("--quick --codec zvc lz4 bfp --data zeros50 --dtype float32",),
+        tables=(
+            _table(
+                "codec: codec | data: data | type: dtype | threads: threads | "
+                "size: ratio % | out, GB/s: out_gb_s | in, GB/s: in_gb_s | "
+                "memcpy, GB/s: memcpy_gb_s"
+            ),
+        ),
+        plots=(
+            Plot(
+                "bars",
+                ("data", "threads"),
+                "codec",
+                "out_gb_s",
+                "",
+                "encoding, GB/s",
+                only=(("dtype", "float32"),),
+            ),
+        ),
+    ),
+    Ruler(
+        "planners",
+        "Planners",
+        "Each paper's policy beside `auto` on recorded steps of a CPU, in the simulator, over a "
+        "link of 0.2 GB/s, which is to a CPU what PCI Express is to a GPU. The bound is what no "
+        "plan of swaps waits less than.",
+        full=tuple(
+            f"--trace {TRACES}/{name}.profile --limits 45%,55%,65%,80% --link-bandwidth 0.2GB/s "
+            f"--policies {_POLICIES}"
+            for name in ("ResNet50_16x96", "VGG16_16x128", "DenseNet121_8x96", "Transformer_8x96")
+        ),
+        quick=(
+            f"--trace {TRACES}/ResNet50_16x96.profile --limits 55%,65%,80% "
+            f"--link-bandwidth 0.2GB/s --policies {_POLICIES}",
+        ),
+        tables=(
+            _table(
+                "limit: limit_mib | policy: policy | waits, ms: overhead_ms | bound, ms: bound_ms "
+                "| peak, MiB: peak_mib | planning: seconds s | why not: error",
+                having="policy overhead_ms bound_ms",
+            ),
+        ),
+        plots=(Plot("lines", ("limit_mib",), "policy", "overhead_ms", "", "foretold waits, ms"),),
+    ),
+    Ruler(
+        "packing",
+        "Packing",
+        "Recorded steps into one slab: beside first fit and best fit. The load is what nothing can "
+        "be below.",
+        full=(" ".join(f"{TRACES}/{path.name}" for path in sorted((TREE / TRACES).glob("*.p*"))),),
+        quick=(
+            " ".join(f"{TRACES}/{path.name}" for path in sorted((TREE / TRACES).glob("*.p*")))
+            + " --seconds 3",
+        ),
+        tables=(
+            _table(
+                "step: instance | buffers: buffers | load: max_live MiB | height: height MiB | "
+                "first fit: first_fit MiB | best fit: best_fit MiB | at the load: solved"
+            ),
+        ),
+    ),
+    Ruler(
+        "papers",
+        "What papers printed",
+        "Their figures beside what is foretold of the same nets on their machines, without a run.",
+        full=("",),
+        quick=("--figures vdnn --models AlexNet,VGG16",),
+        tables=(
+            _table(
+                "paper: paper | figure: figure | model: model | batch: batch | policy: policy | "
+                "quantity: quantity | printed: published | foretold: simulated | ratio: ratio x | "
+                "`auto`: auto",
+            ),
+        ),
+    ),
+    Ruler(
+        "first_steps",
+        "First steps",
+        "The second to fifth step by lazy swaps alone (the rival), by a foretold plan, and by a "
+        "remembered one.",
+        full=("--models ResNet50,VGG16",),
+        quick=("--models MobileNetV2 --batch 8 --image 64 --links 1GB/s --steps 14",),
+        tables=(
+            _table(
+                "model: model | link: link_bandwidth | mode: mode | first steps: first_steps_s s | "
+                "steps until the plan stays: until_steady | then: steady_step_s s | "
+                "peak: measured_peak_bytes MiB | losses, bit for bit: losses_equal",
+                having="mode first_steps_s",
+            ),
+        ),
+        plots=(
+            Plot(
+                "bars", ("model", "link_bandwidth"), "mode", "first_steps_s", "s", "steps 2 to 5, s"
+            ),
+        ),
+    ),
+    Ruler(
+        "across_iterations",
+        "Weights across iterations",
+        "Adam's state and the weights swapped too, beside swaps of activations alone. A checkpoint "
+        "written between two steps is read without tfswap.",
+        full=("",),
+        quick=("--model MobileNetV2 --batch 4 --image 64 --budgets 0.7 --steps 3",),
+        tables=(
+            _table(
+                "model: model | mode: mode | budget: budget_bytes MiB | peak: measured_peak_bytes "
+                "MiB | variables: variable_bytes MiB | out in a step: bytes_out_per_step MiB | "
+                "step, of unswapped: step_ratio x | losses, bit for bit: losses_equal | "
+                "checkpoint, bit for bit: checkpoint_equal | outcome: outcome",
+                having="mode model",
+            ),
+        ),
+    ),
+    Ruler(
+        "sections",
+        "Sections of the batch",
+        "The least budgets in which nets train: with swaps alone, and with ops that work on parts "
+        "of the batch.",
+        full=("--least --image 128 --sections 8", ""),
+        quick=("--least --quick",),
+        tables=(
+            _table(
+                "model: model | batch: batch | mode: mode | sections: sections | "
+                "least budget: budget_bytes MiB | possible: possible_bytes MiB | "
+                "peak: measured_peak_bytes MiB | step: step_s s | unswapped: unswapped_step_s s | "
+                "losses off: loss_relative_error",
+                having="model mode budget_bytes",
+            ),
+            _table(
+                "model: model | batch: batch | sections: sections | budget: budget_bytes MiB | "
+                "peak: measured_peak_bytes MiB | step: step_s s | images/s: images_per_s | "
+                "losses off: loss_relative_error",
+                having="losses steps_s",
+            ),
+        ),
+    ),
+    Ruler(
+        "jobs",
+        "Several trainings on one device",
+        "Memory saved (MSR) and time lost (EOR) as TENSILE defines them, beside what its authors "
+        "logged, and throughput beside one job after the other without swaps.",
+        full=("--image 96 --steps 4",),
+        quick=("--quick",),
+        tables=(
+            _table(
+                "jobs: models | mode: mode | budget: budget_bytes MiB | peak: measured_peak_bytes "
+                "MiB | MSR: msr | EOR: eor | logged MSR: logged_msr | logged EOR: logged_eor | "
+                "throughput: throughput_ratio x",
+                having="mode msr eor",
+            ),
+        ),
+    ),
+    Ruler(
+        "programs",
+        "Programs of others, unchanged",
+        "Scripts of a checkout of Keras under `TFSWAP_BUDGET`, beside the same without it.",
+        full=("",),
+        quick=("--only demo_mnist_convnet,functional_api",),
+        limit_s=14400,
+        needs_scripts=True,
+        tables=(
+            _table(
+                "program: program | unswapped peak: unswapped_peak_bytes MiB | stays: "
+                "resident_bytes MiB | budget: budget_bytes MiB | peak: measured_peak_bytes MiB | "
+                "swapped in all: swapped_bytes MiB | TensorFlow repeats itself: repeats | "
+                "losses, bit for bit: losses_equal | weights: weights_equal | runs: runs",
+                having="program runs budget_bytes",
+            ),
+            _table("program: program | why it was not run under a budget: runs", only=()),
+        ),
+    ),
+    Ruler(
+        "os_swap",
+        "Where RAM ends",
+        "Under the kernel's swapping (the rival) and tfswap's file tier on the same disk, within a "
+        "memory cgroup.",
+        full=("--model ResNet50 --batch 16 --image 224 --rss 2000,1600,1300",),
+        quick=(),
+        needs_root=True,
+        tables=(
+            _table(
+                "limit, MiB: rss_mib | unlimited: unlimited_step_s s | kernel's swapping, of that: "
+                "os_swap_ratio x | tfswap, of that: tfswap_ratio x",
+                having="rss_mib",
+            ),
+        ),
+    ),
+    Ruler(
+        "faults",
+        "Faults",
+        "What becomes of a training when far memory fails.",
+        full=("",),
+        quick=("--quick",),
+        tables=(),
+    ),
+)
+
+
+def named(names: list[str]) -> list[Ruler]:
+    """Rulers by name; all if there are no names.
+
+    Raises:
+        ValueError: There is no such ruler.
+    """
+    known = {ruler.name: ruler for ruler in RULERS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"unknown {unknown[0]!r}: allowed are {', '.join(known)}")
+    return [known[name] for name in names] if names else list(RULERS)

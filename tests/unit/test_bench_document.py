@@ -1,0 +1,232 @@
+"""`python -m benchmarks`: what rulers print is kept, compared with what is expected, and shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import expectations
+from benchmarks.__main__ import main, parse, why_not
+from benchmarks.document import document, section, shown, table_of
+from benchmarks.expectations import EXPECTED, Verdict, judge
+from benchmarks.measurements import Measured, Run, lines_of, load, machine, printed_by, save
+from benchmarks.plots import draw, points
+from benchmarks.rulers import RULERS, Column, Plot, Ruler, Table, named
+
+MIB = 1 << 20
+TABLE = Table((Column("model", "model"), Column("peak", "peak_bytes", "MiB"), Column("odd", "odd")))
+BARS = Plot("bars", ("model",), "mode", "step_ratio", "x", "step", 1.0)
+RULER = Ruler("ours", "Ours", "Beside theirs.", ("",), ("",), (TABLE,), (BARS,))
+
+
+def measured(*lines: dict[str, object], problem: str = "") -> Measured:
+    run = Run("python -m benchmarks.ours", 12.3, problem)
+    return Measured("ours", "2026-01-02", {"processor": "fast"}, True, [run], list(lines))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "", ""),
+        (True, "", "yes"),
+        (False, "", "**no**"),
+        (5 * MIB, "MiB", "5.0 MiB"),
+        (5000 * MIB, "MiB", "5000 MiB"),
+        (0.256, "%", "26 %"),
+        (1.234, "x", "1.23"),
+        (0.01234, "s", "0.0123 s"),
+        (12, "", "12"),
+        ([1, None, 2.5], "", "1, , 2.5"),
+        ("a | b <c>", "", "a \\| b &lt;c>"),
+        ("x" * 200, "", "x" * 159 + "…"),
+    ],
+)
+def test_values_are_shown_in_their_unit(value: object, unit: str, text: str) -> None:
+    assert shown(value, unit) == text
+
+
+def test_a_table_has_the_lines_with_its_keys_and_no_empty_columns() -> None:
+    lines = [{"model": "A", "peak_bytes": MIB, "odd": None}, {"model": "B"}]
+    assert table_of(TABLE, lines) == ["| model | peak |", "| --- | --- |", "| A | 1.0 MiB |"]
+    assert table_of(TABLE, [{"model": "B"}]) == []
+
+
+def test_a_line_is_in_one_table_at_most(tmp_path: Path) -> None:
+    ruler = Ruler("ours", "Ours", "", ("",), ("",), (TABLE, TABLE))
+    found = section(
+        ruler, measured({"model": "A", "peak_bytes": MIB, "odd": 3}), tmp_path, tmp_path / "x.md"
+    )
+    assert sum("| A |" in line for line in found) == 1
+
+
+def test_what_failed_is_named_and_what_it_printed_is_shown(tmp_path: Path) -> None:
+    lines = ({"model": "A", "peak_bytes": MIB, "odd": 3, "error": "no plan"},)
+    found = measured(*lines, problem="not done after 5 s")
+    text = document([(RULER, found)], [("theirs", "it needs root")], [], tmp_path / "page.md")
+    assert "* `ours`: not done after 5 s" in text
+    assert "* `theirs`: it needs root" in text
+    assert "**not done after 5 s**, 12 s, 2026-01-02" in text
+    assert "| A | 1.0 MiB | 3 |" in text and "* no plan" in text
+    assert "| processor | fast |" in text
+
+
+def test_figures_that_do_not_hold_are_named(tmp_path: Path) -> None:
+    verdicts = [Verdict(True, "good"), Verdict(False, "peak is 9, expected at most 8")]
+    text = document([], [], verdicts, tmp_path / "page.md")
+    assert "1 of 2 expected figures hold" in text
+    assert "* peak is 9, expected at most 8" in text and "* good" not in text
+
+
+def test_points_are_by_series_and_place() -> None:
+    lines = [
+        {"model": "A", "mode": "ours", "step_ratio": 1.5},
+        {"model": "A", "mode": "theirs", "step_ratio": None},
+        {"model": "B", "mode": "theirs", "step_ratio": 2},
+        {"mode": "ours", "step_ratio": 3},
+    ]
+    assert points(BARS, lines) == {"ours": {"A": 1.5}, "theirs": {"B": 2.0}}
+
+
+@pytest.mark.parametrize("kind", ["bars", "lines"])
+def test_the_same_lines_make_the_same_picture(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("matplotlib")
+    plot = Plot(kind, ("limit_mib",), "policy", "overhead_ms", "", "waits, ms")
+    lines = [
+        {"limit_mib": limit, "policy": policy, "overhead_ms": limit / 10}
+        for limit in (100, 50)
+        for policy in ("ours", "theirs")
+    ]
+    pictures = [tmp_path / "one.svg", tmp_path / "other.svg"]
+    assert all(draw(plot, lines, path) for path in pictures)
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()
+    assert "<svg" in pictures[0].read_text() and pictures[0].stat().st_size < 60_000
+
+
+def test_one_point_makes_no_picture(tmp_path: Path) -> None:
+    path = tmp_path / "one.svg"
+    assert not draw(BARS, [{"model": "A", "step_ratio": 1.0}], path)
+    assert not path.exists()
+
+
+def test_what_was_measured_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found = measured({"model": "A"}, {"model": "B"})
+    save(found, tmp_path)
+    assert load("ours", tmp_path) == found
+    assert load("theirs", tmp_path) is None
+
+
+def test_a_line_that_was_cut_off_is_left_out() -> None:
+    assert lines_of('{"a": 1}\nwords\n[2]\n{"a": 2, "b') == [{"a": 1}]
+
+
+def test_a_process_that_fails_or_takes_too_long_keeps_what_it_printed(tmp_path: Path) -> None:
+    code = 'import sys, time; print({!r}, flush=True); print("why", file=sys.stderr); {}'
+    with (tmp_path / "said.log").open("w") as log:
+        failing = [sys.executable, "-c", code.format('{"a": 1}', "sys.exit(3)")]
+        assert printed_by(failing, 60, log) == ([{"a": 1}], "ended with status 3: why")
+        hanging = [sys.executable, "-c", code.format('{"a": 2}', "time.sleep(60)")]
+        assert printed_by(hanging, 2, log) == ([{"a": 2}], "not done after 2 s: why")
+        good = [sys.executable, "-c", code.format('{"a": 3}', "")]
+        assert printed_by(good, 60, log) == ([{"a": 3}], "")
+
+
+def test_the_machine_is_described_without_tensorflow() -> None:
+    found = machine()
+    assert {"processor", "memory", "system", "Python", "TensorFlow", "tfswap"} <= set(found)
+    assert "cores" in found["processor"]
+
+
+def test_the_document_is_made_again_without_measuring(tmp_path: Path) -> None:
+    found = measured({"instance": "A", "buffers": 3, "max_live": MIB, "height": MIB})
+    save(Measured("packing", *list(found.__dict__.values())[1:]), tmp_path)
+    page = tmp_path / "docs" / "page.md"
+    arguments = ["--document-only", "--only", "packing", "--page", str(page)]
+    main([*arguments, "--folder", str(tmp_path)])
+    assert "## Packing" in page.read_text()
+
+
+def test_rulers_are_named_or_there_is_an_error() -> None:
+    assert [ruler.name for ruler in named(["jobs", "codecs"])] == ["jobs", "codecs"]
+    assert named([]) == list(RULERS)
+    with pytest.raises(ValueError, match="unknown 'speed': allowed are budget_sweep, "):
+        named(["speed"])
+
+
+def test_what_cannot_be_run_here_is_said_to_and_why() -> None:
+    options = parse(["--quick"])
+    by_name = {ruler.name: ruler for ruler in RULERS}
+    assert why_not(by_name["packing"], options) == ""
+    assert why_not(by_name["os_swap"], options) == "it is not among the quick ones"
+    assert why_not(by_name["programs"], options) == "it needs --scripts, a checkout of Keras"
+    missing = Ruler("nothing", "", "", ("",), ("",), ())
+    assert why_not(missing, options) == "there is no such benchmark yet"
+
+
+# What is expected.
+
+ENTRY = {
+    "ruler": "ours",
+    "where": {"model": "A"},
+    "equal": {"bits": True},
+    "at_most": {"peak": 10, "foretold": "limit"},
+    "at_least": {"share": 0.5},
+    "near": {"foretold": ["peak", 0.1]},
+}
+GOOD = {"model": "A", "bits": True, "peak": 10, "share": 0.5, "foretold": 11, "limit": 11}
+
+
+def test_figures_as_expected_hold() -> None:
+    verdicts = judge([ENTRY], {"ours": [GOOD, {"model": "B"}]})
+    assert len(verdicts) == 5 and all(verdict.holds for verdict in verdicts)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("bits", False, "ours model=A: bits is False, expected True"),
+        ("bits", None, "ours model=A: bits is None, expected True"),
+        ("peak", 12, "ours model=A: peak is 12, expected at most 10"),
+        ("limit", 9, "ours model=A: foretold is 11, expected at most 9"),
+        ("peak", None, "ours model=A: peak is None, expected at most 10"),
+        ("share", 0.4, "ours model=A: share is 0.4, expected at least 0.5"),
+        ("foretold", 8, "ours model=A: foretold is 8, expected within 10% of peak, 10"),
+        ("foretold", None, "ours model=A: foretold is None, expected within 10% of peak, 10"),
+    ],
+)
+def test_a_figure_that_is_worse_or_missing_does_not(key: str, value: object, text: str) -> None:
+    failed = [v.text for v in judge([ENTRY], {"ours": [{**GOOD, key: value}]}) if not v.holds]
+    assert text in failed
+
+
+def test_a_line_that_is_missing_does_not_hold() -> None:
+    (verdict,) = judge([ENTRY], {"ours": [{"model": "B"}]})
+    assert not verdict.holds and verdict.text == "ours model=A: there is no such line"
+
+
+def test_figures_of_rulers_that_were_not_run_are_left_out() -> None:
+    assert judge([ENTRY], {"theirs": []}) == []
+
+
+def test_what_is_expected_can_be_read_and_is_of_rulers_that_there_are() -> None:
+    names = {ruler.name for ruler in RULERS if ruler.quick}
+    assert {entry["ruler"] for entry in expectations.read()} <= names
+
+
+def test_an_entry_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "expected.json"
+    path.write_text(json.dumps([{"ruler": "ours", "below": {}}]))
+    with pytest.raises(ValueError, match="below"):
+        expectations.read(path)
+
+
+def test_no_time_is_expected() -> None:
+    keys = {
+        key
+        for entry in json.loads(EXPECTED.read_text())
+        for field in ("equal", "at_most", "at_least", "near")
+        for key in entry.get(field, {})
+    }
+    assert not [key for key in keys if "step_s" in key or "seconds" in key or "step_ratio" in key]
