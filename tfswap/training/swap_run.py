@@ -423,17 +423,18 @@ class SwapRun:
         news = self._watch.look(planned)
         if news is not News.NONE:
             self._leave_further()
-        if news is News.PLAN:
+        # In much less, a plan's order of ops does where lazy swaps would not.
+        if news is News.PLAN or (news is News.LESS and choice.has_profile):
             self.replan(self._watch.said())
         elif news is not News.NONE:
             self._begin_profile_anew_if(self._choice.share_changed())
             self._addresses.end()
             if self._phase is Phase.LAYOUT:
                 self._go_to(Phase.STEADY)
-        if news is News.LESS:
-            for each in self._turn.choices:
-                each.go_lazy()
-            self._go_to(Phase.STEADY)
+            if news is News.LESS:
+                for each in self._turn.choices:
+                    each.go_lazy()
+                self._go_to(Phase.STEADY)
 
     def _plan_anew(self) -> None:
         why, self._why_anew = self._why_anew, ""
