@@ -344,7 +344,7 @@ def test_the_next_broker_counts_what_jobs_hold_that_have_not_come_back(path, joi
         ({"minimum_bytes": True}, "minimum_bytes must be an integer"),
         ({"minimum_bytes": BUDGET + 1}, "is more than the whole budget of 1000 MiB"),
         ({"weight": 0}, "weight must be a number above 0, at most 1000"),
-        ({"weight": float("nan")}, "weight must be a number"),
+        ({"weight": float("nan")}, "a message that is no JSON"),
         ({"weight": 1e9}, "weight must be a number"),
         ({"name": "a\nb"}, "name must be a text"),
         ({"name": "x" * 81}, "name must be a text"),

@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from tfswap.training.uninterrupted import uninterrupted
+
+
+@pytest.fixture(autouse=True)
+def handled_by_python() -> Iterator[None]:
+    """Whatever the shell that began the tests has done with Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def press() -> None:
