@@ -24,8 +24,8 @@ TREE = HERE.parents[1]
 CC = TREE / "tfswap" / "cc"
 BUILT = TREE / "build" / "races"
 
-# How sources are compiled, and what they are linked with. Of UBSan, what the headers of TensorFlow
-# allow: no checks of types, and none that keep a null pointer from being a constant.
+# How sources are compiled, and what they are linked with. Of UBSan, what TensorFlow's headers let
+# through: no checks of types, and none that keep a null pointer from being a constant.
 WATCHED = {
     "plain": (),
     "thread": ("-fsanitize=thread",),

@@ -36,12 +36,16 @@ void __tsan_atomic_signal_fence(int) {}
 PLAIN(1)
 PLAIN(2)
 PLAIN(4)
-PLAIN(8) PLAIN(16)
+PLAIN(8)
+PLAIN(16)
 
 #define UNALIGNED(bytes)                      \
   void __tsan_unaligned_read##bytes(void*) {} \
   void __tsan_unaligned_write##bytes(void*) {}
-    UNALIGNED(2) UNALIGNED(4) UNALIGNED(8) UNALIGNED(16)
+UNALIGNED(2)
+UNALIGNED(4)
+UNALIGNED(8)
+UNALIGNED(16)
 
 #define CHANGE(bits, name, function)                                           \
   uint##bits##_t __tsan_atomic##bits##_##name(volatile uint##bits##_t* atomic, \
@@ -76,6 +80,6 @@ PLAIN(8) PLAIN(16)
     return __tsan_atomic##bits##_compare_exchange_strong(atomic, expected, value, 0, 0);           \
   }
 
-        ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64)
+ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64)
 
 }  // extern "C"
