@@ -25,7 +25,9 @@ def worse(ruler: Ruler, folder: Path) -> list[str]:
     return [*problems, *(verdict.text for verdict in of_runs if not verdict.holds)]
 
 
-@pytest.mark.parametrize("name", ["planners", "packing", "budget_sweep"])
+@pytest.mark.parametrize(
+    "name", ["planners", "packing", pytest.param("budget_sweep", marks=pytest.mark.slow)]
+)
 def test_figures_of_a_small_model_are_not_worse_than_they_were(name: str, tmp_path: Path) -> None:
     (ruler,) = named([name])
     first = dataclasses.replace(ruler, quick=ruler.quick[:1])

@@ -59,7 +59,7 @@ def came_right(case: Case, folder: Path) -> None:
     assert answer["outcome"] in RIGHT, f"{case}: {answer}"
 
 
-# One of each that is quick, under lazy swaps or a plan, with a fault that does strike.
+# One of each, under lazy swaps or a plan, with a fault that does strike.
 QUICK = [
     Case(0, "copy-out-fails", "", "convolutions", PLANNED, (), 1, 1, 1, 0.5),
     Case(1, "copy-in-fails", "", "convolutions", PLANNED, (), 1, 2, 1, 0.5),
@@ -75,6 +75,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.number}-{case.kind}")
 def test_a_fault_ends_in_the_right_losses_or_a_clear_error(case: Case, folder: Path) -> None:
     came_right(case, folder)

@@ -49,6 +49,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_a_program_runs_unchanged_under_a_budget_with_the_same_bits(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM))

@@ -84,7 +84,7 @@ def test_what_is_needed_is_missed(needed: str) -> None:
     assert refused(program, "--program", small) == what
 
 
-@pytest.mark.parametrize("watched", ["thread", "address"])
+@pytest.mark.parametrize("watched", ["thread", pytest.param("address", marks=pytest.mark.slow)])
 def test_no_race_and_no_wrong_byte_under_load(watched: str, tmp_path: Path) -> None:
     hammered(made(lambda: builds.core_hammer(watched)), watched, 1.5, tmp_path)
 

@@ -64,6 +64,7 @@ class KerasFit:
         self._cuts = options.wants_sections
         self._static_step: StaticStep | None = None
         self._fit_code: CodeType | None = None  # that is on its thread's stack while it runs
+        self._fit_callbacks = -1  # which list of callbacks is that `fit`'s, and no other one's
         self._thread = threading.get_ident()
         self.run: SwapRun | None = None
         self.report = Report()
@@ -175,6 +176,7 @@ class KerasFit:
                 weakref.finalize(owner, self.end)
             if owner is self._model:  # its `fit`
                 self._fit_code = frame.f_code
+                self._fit_callbacks = id(frame.f_locals.get("callbacks"))
                 examples = examples_of_fit(frame.f_locals.get("epoch_iterator"))
                 if examples and self.run is not None:
                     self.run.foretell_batch(examples)
@@ -186,8 +188,9 @@ class KerasFit:
             return False
         frame = sys._current_frames().get(self._thread)
         while frame is not None:
-            if frame.f_code is self._fit_code and frame.f_locals.get("self") is self._model:
-                return False
+            if frame.f_code is self._fit_code:
+                if id(frame.f_locals.get("callbacks")) == self._fit_callbacks:
+                    return False
             frame = frame.f_back
         return True
 
