@@ -162,15 +162,12 @@ def test_a_plan_has_weights_leave_across_the_steps_end(
     assert here < VARIABLES / 2 < away and came_in > VARIABLES / 2
 
 
-def test_what_no_plan_has_leave_leaves_for_want_of_memory(
-    unswapped: dict[str, Any], tmp_path: Path
-) -> None:
-    """Too little for a plan."""
+def test_less_than_the_variables_is_room_enough(unswapped: dict[str, Any], tmp_path: Path) -> None:
+    """By a plan if there is one; what that does not have leave leaves for want of memory."""
     budget = 20 * MIB
     swapped = told(tmp_path, budget=budget, stream_weights=True)
     assert_same(swapped, unswapped)
-    assert swapped["outcome"] == "bootstrap" and not swapped["across"]
-    assert swapped["measured"] <= budget
+    assert swapped["measured"] <= budget < 0.7 * VARIABLES
     here, away, _ = last_step(swapped)
     assert here <= budget and here + away >= VARIABLES
 

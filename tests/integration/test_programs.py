@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from benchmarks.programs.__main__ import measure
 
 # A `fit`, validation, and a loop of its own over more data than it may go through.
