@@ -60,7 +60,10 @@ def test_a_reduced_step_is_planned_much_as_the_whole_one() -> None:
     assert peak_load(small) == pytest.approx(peak_load(step), rel=0.02)
     whole, part = planned_curve(step, LINK, 4), planned_curve(small, LINK, 4)
     assert part.least_bytes == pytest.approx(whole.least_bytes, rel=0.5)
-    for budget in whole.budget_bytes[1:]:
+    # Beyond the least of both, where steps count as longer than foretold.
+    beyond = [budget for budget in whole.budget_bytes[1:] if budget >= part.budget_bytes[1]]
+    assert len(beyond) >= 2
+    for budget in beyond:
         assert part.at(budget) == pytest.approx(whole.at(budget), rel=0.05)
 
 

@@ -29,6 +29,9 @@ from tfswap.timeline import Timeline, peak_load
 _POINTS = 8
 # What a plan needs beside what it foretells: chunks that are not filled, ops in another order.
 _SPARE = 0.03
+# In the least of all there is no room for what a plan does not foretell: a step counts as so much
+# longer there, so that a job is only left with it where another one would lose more.
+_LEAST_COSTS = 0.25
 # Of a job that nobody knows anything of: what half of the memory that it wants costs it.
 _HALF_COSTS = 0.5
 
@@ -39,7 +42,8 @@ class SlowdownCurve:
 
     Attributes:
         budget_bytes: int[n], n at least 1; ascending. The first is the least that it runs in.
-        slowdowns: float[n]; the step's time over that of a step without swaps, not ascending.
+        slowdowns: float[n]; the step's time over that of a step without swaps, not ascending. At
+            the least budget it counts as longer than it is foretold to be.
         is_known: Whether it comes from a recorded step.
     """
 
@@ -125,6 +129,8 @@ def planned_curve(
         if decision is not None:
             known[budget] = max(cost(decision.result, link)[0] / max(timeline.step_ns, 1), 1.0)
     budgets = sorted(known)
+    if len(budgets) > 1:
+        known[budgets[0]] += _LEAST_COSTS
     # What is possible in less memory is possible in more.
     slowdowns = accumulate((known[budget] for budget in budgets), min)
     return SlowdownCurve(tuple(budgets), tuple(slowdowns))
