@@ -20,6 +20,7 @@ from tfswap.cost_model.model_timeline import met_profile
 from tfswap.cost_model.op_costs import step_costs
 from tfswap.gpus import FIRST_GPU
 from tfswap.grappler.graph import StepGraph
+from tfswap.jobs.share import STEP_WAIT_S
 from tfswap.machine import Device, cores, host_device, processor
 from tfswap.machines import load_machines
 from tfswap.ops import library
@@ -41,8 +42,8 @@ from tfswap.training.voice import Voice
 
 # Of the ops of a step that is to be foretold, so many may make something of unknown size.
 _MOST_UNKNOWN = 0.05
-# Plans for a little more than there is do as well.
-_STILL_ENOUGH = 0.99
+# Kept of what is trained: of its graphs together, and of one under several budgets.
+_MOST_ANSWERS, _MOST_BUDGETS = 16, 2
 # What runs beside a graph's nodes (in loops, or elsewhere) is in its profile too. A file that says
 # more would only take time to plan with.
 _MOST_OPS_A_NODE = 64
@@ -115,7 +116,9 @@ class FirstPlans:
     def begin(self) -> None:
         """Before the first push: graphs without a plan ask for one from then on."""
         if self._are_wanted:
-            self._session.ask(plan_desk.of_process(self._library), self._answer, self._speed())
+            waits_s = 0.0 if self._devices.shared is None else STEP_WAIT_S
+            desk = plan_desk.of_process(self._library)
+            self._session.ask(desk, self._answer, self._speed(), waits_s)
 
     def expect_batch(self, examples: int) -> None:
         """Says how many examples batches have, where graphs leave it open."""
@@ -138,7 +141,7 @@ class FirstPlans:
             Whether they do, after the next push.
         """
         with self._lock:
-            if _STILL_ENOUGH * self._answered_bytes <= self._devices.budget_bytes:
+            if self._devices.suffice_for(self._answered_bytes):
                 return False
             self._answered_bytes = 0
         self._session.ask_again()
@@ -250,8 +253,13 @@ class FirstPlans:
                 )
         if known is None:
             return None
+        key = self._key(question.fingerprint)  # a broker may have given more meanwhile
         with self._lock:
-            self._session.answered[key] = known
+            answered = self._session.answered
+            answered[key] = known
+            of_graph = [each for each in answered if each[0] == question.fingerprint]
+            for oldest in (*of_graph[:-_MOST_BUDGETS], *list(answered)[:-_MOST_ANSWERS]):
+                answered.pop(oldest, None)
             self._answered_bytes = max(self._answered_bytes, key[1])
         return SwapPlan(functions=(dataclasses.replace(known.function, layouts=()),))
 

@@ -10,7 +10,7 @@ from typing import Any
 from tfswap.ops.library import Library
 from tfswap.plan import SwapPlan
 from tfswap.training.plan_desk import Answer, PlanDesk
-from tfswap.training.plan_session import PlanSession
+from tfswap.training.plan_session import PlanSession, forget_optimised
 
 # Texts of different models differ, so that what the pass said of one is not taken for another's.
 _labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -20,6 +20,13 @@ _label_count = itertools.count()
 _ask_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _answered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 _ask_count = itertools.count(1)
+# What was pushed since TensorFlow was last told to forget what it had made under it, and of which
+# functions it has made something.
+_texts: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+_functions: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+# So many texts may be of use again when a training has ended, which another one like it may be
+# under, and while it goes on.
+_MOST_TEXTS, _MOST_TEXTS_MEANWHILE = 4, 8
 # The pass's last record when each text was pushed for the first time in this process.
 _first_pushed: dict[str, int] = {}
 
@@ -28,7 +35,8 @@ class PassSession:
     """The session of one training.
 
     TensorFlow keeps what it has optimised: under a text that it knows, from an earlier training of
-    the same, the pass does not run again, and what it said then holds.
+    the same, the pass does not run again, and what it said then holds. Under many texts, that is
+    many graphs, which it is told to forget.
 
     Args:
         lib: The library.
@@ -49,14 +57,19 @@ class PassSession:
         self._desk: PlanDesk | None = None
         self._answer: Answer | None = None
         self._speed = (0.0, 0.0, 0.0)
+        self._waits_s = 0.0
         self._examples = 0
         self.min_bytes = SwapPlan().min_bytes
 
     def push(self, plan: SwapPlan) -> None:
         """Puts the plan in force."""
         self.min_bytes = plan.min_bytes
+        self._forget_unless(_MOST_TEXTS_MEANWHILE)
         text = self._session.push(plan, describe=True, label=self._label, asks=self._asks())
         key = hashlib.sha256(text.encode()).hexdigest()
+        trained = self._key()
+        if trained is not None:
+            _texts.setdefault(trained, set()).add(key)
         self._serial = min(self._serial, _first_pushed.setdefault(key, self._last_serial()))
 
     def push_anew(self, plan: SwapPlan) -> None:
@@ -75,15 +88,23 @@ class PassSession:
             _labels[key] = self._label
         self.push(plan)
 
-    def ask(self, desk: PlanDesk, answer: Answer, speed: tuple[float, float, float]) -> None:
+    def ask(
+        self,
+        desk: PlanDesk,
+        answer: Answer,
+        speed: tuple[float, float, float],
+        waits_s: float = 0.0,
+    ) -> None:
         """Has its graphs ask for plans, from the next `push` on, where that has none for them.
 
         Args:
             desk: Takes the questions.
             answer: Answers them.
             speed: As of `Library.open_desk`.
+            waits_s: As of `PlanDesk.open`.
         """
         self._desk, self._answer, self._speed = desk, answer, speed
+        self._waits_s = waits_s
         self._open_desk()
 
     def ask_again(self) -> None:
@@ -116,7 +137,7 @@ class PassSession:
 
     def _open_desk(self) -> None:
         assert self._desk is not None and self._answer is not None
-        self._desk.open(self._label, self._answer, self._speed, self._examples)
+        self._desk.open(self._label, self._answer, self._speed, self._examples, self._waits_s)
 
     @property
     def label(self) -> str:
@@ -154,6 +175,22 @@ class PassSession:
         self.ask_no_more()
         self.belongs_to(0)
         self._session.withdraw()
+        self._forget_unless(_MOST_TEXTS)
+
+    def _forget_unless(self, most_texts: int) -> None:
+        """Has TensorFlow forget what it has optimised, if that was under more texts than these."""
+        key = self._key()
+        if key is None:
+            return
+        functions = _functions.setdefault(key, set())
+        functions |= {record["function"] for record in self.records()}
+        if len(_texts.get(key, ())) <= most_texts:
+            return
+        for function in functions:
+            forget_optimised(function)
+        functions.clear()
+        for text in _texts.pop(key):
+            _first_pushed.pop(text, None)
 
     def _last_serial(self) -> int:
         return max((r["serial"] for r in self._library.pass_records()), default=0)

@@ -17,6 +17,7 @@ import json
 from typing import Any
 
 from tfswap.plan import SwapPlan
+from tfswap.training.uninterrupted import uninterrupted
 
 OPTIMIZER = "tfswap"
 
@@ -97,6 +98,28 @@ class PlanSession:
         """Whether this thread's config still holds the plan."""
         context = self._context_module.context()
         return self._pushed is not None and context.function_call_options is self._pushed
+
+
+def forget_optimised(function: str) -> None:
+    """Has TensorFlow let go of all that it has made of a function by optimising it.
+
+    TensorFlow keeps a graph, with its kernels, their threads and constants, for each config under
+    which a function was called, as long as there is the function. Its next call makes another one.
+
+    Args:
+        function: By the name that TensorFlow calls it by; one that is no more is passed over.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context as context_module
+
+    context = context_module.context()
+    with uninterrupted():
+        try:
+            definition = context.get_function_def(function)
+            context.remove_function(function)
+        except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError):
+            return  # its owner has just let go of it
+        context.add_function_def(definition)
 
 
 def with_plan(

@@ -1,0 +1,349 @@
+r"""Half an hour of trainings in one process: what grows meanwhile, and whether numbers stay right.
+
+    python -m benchmarks.soak [--minutes 30] [--steps 2000] [--seed 0] [--quick]
+                              [--mode tfswap|unswapped] [--models fresh|kept]
+
+Trainings follow one another until both the minutes and the steps have passed: small models
+(convolutions; dense layers with Adam; an embedding and an LSTM) by turns, with batches of several
+sizes, under budgets, policies and options as drawn, some with validation, some with another
+training beside them. Losses are compared, bit for bit, with those of the same training without
+tfswap. ``--mode unswapped`` is the rival: the same trainings by TensorFlow alone, whose own growth
+nobody can be below.
+
+One JSON line a training: mode, training, step (of all so far), minutes, model, batch, budget_bytes,
+outcome ("budget too small": it ended with the error that says so), options, losses_equal (of the
+steps that there were), resident_bytes, threads, handles, load_bytes (on the device). Then one of
+the whole: mode, trainings, steps, minutes, wrong (trainings with other losses), too_small, growth
+(resident memory at the end over that when a quarter of the trainings had passed, medians of ten,
+minus 1), threads_gained, handles_gained, load_gained_bytes (likewise).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+TFSWAP, UNSWAPPED, TOO_SMALL = "tfswap", "unswapped", "budget too small"
+FRESH, KEPT = "fresh", "kept"
+MODES, MODELS = (TFSWAP, UNSWAPPED), (KEPT, FRESH)
+BATCHES = (1.0, 0.75, 0.5)  # of a model's own
+EPOCHS = 2
+_STEPS_BESIDE = 5
+# Small batches need more of what they need unswapped, since weights are more of that.
+_SPARE = 0.05
+# Trainings whose medians are compared, and which part of all is left out as warming up.
+_COMPARED, _WARM = 10, 0.25
+_SETTLED_S = 0.2  # for threads that are on their way out
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--minutes", type=float, default=30.0, help="at least (30)")
+    parser.add_argument("--steps", type=int, default=2000, help="at least, in all (2000)")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (0)")
+    parser.add_argument("--quick", action="store_true", help="twenty seconds")
+    parser.add_argument("--mode", choices=MODES, default=TFSWAP, help=f"({TFSWAP})")
+    parser.add_argument("--models", choices=MODELS, default=KEPT, help=f"({KEPT})")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.minutes, options.steps = 0.3, 60
+    return options
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is drawn of one.
+
+    Attributes:
+        model: Its name.
+        batch: Examples.
+        steps: Of an epoch.
+        part: Of what the unswapped training needs on the device, beside what is there anyway.
+        policy: Of `AutoSwap`.
+        options: Of `AutoSwap`, too, by name.
+        validates: After each epoch.
+        beside: Whether another training joins it, in a thread.
+    """
+
+    model: str
+    batch: int
+    steps: int
+    part: float
+    policy: str
+    options: tuple[tuple[str, Any], ...]
+    validates: bool
+    beside: bool
+
+
+def drawn(seed: int, models: Sequence[tuple[str, int, float]]) -> Iterator[Training]:
+    """Trainings without end, the same ones for the same seed.
+
+    Args:
+        seed: Of the draws.
+        models: Name, own batch, and the least part of its need that each trains in.
+    """
+    dice = random.Random(seed)
+    while True:
+        for name, batch, least in models:
+            options: dict[str, Any] = {}
+            if dice.random() < 0.3:
+                options["verify"] = True
+            if dice.random() < 0.4:
+                options["codec"] = dice.choice(("zvc", "lz4", "auto"))
+            if dice.random() < 0.2:
+                options["stream_weights"] = True
+            if dice.random() < 0.3:
+                options["spill_dir"] = True
+            yield Training(
+                model=name,
+                batch=int(batch * dice.choice(BATCHES)),
+                steps=dice.choice((7, 10, 14)),
+                part=dice.uniform(least, 1.1),
+                policy=dice.choice(("auto", "greedy", "auto")),
+                options=tuple(options.items()),
+                validates=dice.random() < 0.3,
+                # Streamed weights cannot be beside others.
+                beside=dice.random() < 0.1 and "stream_weights" not in options,
+            )
+
+
+def resident_bytes() -> int:
+    """Of this process, as the kernel counts."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Soak:
+    """The trainings of one process.
+
+    Args:
+        mode: Of `MODES`.
+        models: Of `MODELS`: whether each training has a new model.
+        folder: On a disk, for the file tier.
+    """
+
+    def __init__(self, mode: str, models: str, folder: Path) -> None:
+        from benchmarks.faults import subjects
+
+        self._mode, self._models, self._folder = mode, models, folder
+        self._subjects = subjects
+        # (losses, bytes needed) without tfswap.
+        self._expected: dict[tuple[str, int, int, bool], tuple[list[str], int]] = {}
+
+    def train(self, training: Training) -> dict[str, Any]:
+        """One training; what its line says of it."""
+        import keras
+
+        import tfswap
+
+        if self._models == FRESH:
+            keras.backend.clear_session()
+            self._subjects.subject.cache_clear()
+        subject = self._subjects.subject(training.model)
+        key = (training.model, training.batch, training.steps, training.validates)
+        if key not in self._expected:
+            self._expected[key] = self._unswapped(subject, training)
+        losses, needed_bytes = self._expected[key]
+        line: dict[str, Any] = {"budget_bytes": None, "outcome": UNSWAPPED, "options": {}}
+        if self._mode == UNSWAPPED:
+            found = self._fit(subject, training, [])
+        else:
+            options = self._options(training, needed_bytes)
+            swap = tfswap.AutoSwap(policy=training.policy, **options)
+            with self._another(training, options) as another:
+                found, ended = self._fit_within(subject, training, swap)
+            line["budget_bytes"] = options["budget"]
+            line["outcome"] = ended or swap.report.outcome
+            losses = losses[: len(found)] if ended else losses
+            line["options"] = {"policy": training.policy, **dict(training.options)}
+            found = found if another() else []
+        line["losses_equal"] = found == losses
+        return line
+
+    def _fit_within(self, subject: Any, training: Training, swap: Any) -> tuple[list[str], str]:
+        """Losses, of as many steps as there were; `TOO_SMALL` if the budget was."""
+        import tensorflow as tf
+
+        try:
+            return self._fit(subject, training, [swap]), ""
+        except tf.errors.ResourceExhaustedError as error:
+            if "tfswap: the memory budget" not in str(error):
+                raise
+        return subject.last.losses, TOO_SMALL
+
+    def _options(self, training: Training, needed_bytes: int) -> dict[str, Any]:
+        """Of the `AutoSwap`, and of that of the training beside it."""
+        import tfswap
+
+        gc.collect()
+        options: dict[str, Any] = {**dict(training.options), "plan_cache": None, "verbose": 0}
+        if options.pop("spill_dir", False):
+            options |= {"spill_dir": str(self._folder), "host_limit": MIB}
+        budget = int(tfswap.memory_stats()["bytes_in_use"] + training.part * needed_bytes)
+        if training.beside:
+            options["share"] = "wait_s=60"
+            budget += int(1.1 * self._other(training).needed_bytes)
+        return {**options, "budget": budget}
+
+    def _other(self, training: Training) -> Any:
+        names = [name for name in self._subjects.MODELS if name != training.model]
+        return self._subjects.subject(names[training.steps % len(names)])
+
+    @contextmanager
+    def _another(self, training: Training, options: dict[str, Any]) -> Iterator[Callable[[], bool]]:
+        """Another training in a thread, if one is to be beside; answers whether it was right."""
+        import tfswap
+
+        right: list[bool] = []
+        if not training.beside:
+            yield lambda: True
+            return
+        other = self._other(training)
+
+        def join() -> None:
+            losses = other.train([tfswap.AutoSwap(**options)], _STEPS_BESIDE)
+            right.append(losses == other.losses[:_STEPS_BESIDE])
+
+        thread = threading.Thread(target=join)
+        thread.start()
+        try:
+            yield lambda: right == [True]
+        finally:
+            thread.join()
+
+    def _unswapped(self, subject: Any, training: Training) -> tuple[list[str], int]:
+        import tfswap
+
+        gc.collect()
+        tfswap.reset_memory_stats()
+        before_bytes = tfswap.memory_stats()["bytes_in_use"]
+        losses = self._fit(subject, training, [])
+        return losses, tfswap.memory_stats()["peak_bytes"] - before_bytes
+
+    def _fit(self, subject: Any, training: Training, callbacks: list[Any]) -> list[str]:
+        x, y = (each[: training.steps * training.batch] for each in subject.data)
+        more: dict[str, Any] = {}
+        if training.validates:
+            more["validation_data"] = (x[: training.batch], y[: training.batch])
+            more["validation_batch_size"] = training.batch
+        subject.last = losses = self._subjects.Losses()
+        subject.forget()
+        subject.model.fit(
+            x,
+            y,
+            batch_size=training.batch,
+            shuffle=False,
+            epochs=EPOCHS,
+            verbose=0,
+            callbacks=[*callbacks, losses],
+            **more,
+        )
+        return losses.losses
+
+
+def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The line of each training."""
+    from benchmarks.faults.disk_folder import disk_folder
+    from benchmarks.faults.subjects import MODELS, subject
+
+    folder = disk_folder()
+    soak = Soak(options.mode, options.models, folder)
+    models = [(name, subject(name).batch, part + _SPARE) for name, part in MODELS.items()]
+    begun_s, step = time.monotonic(), 0
+    for number, training in enumerate(drawn(options.seed, models)):
+        minutes = (time.monotonic() - begun_s) / 60
+        if minutes >= options.minutes and step >= options.steps:
+            break
+        line = soak.train(training)
+        step += EPOCHS * training.steps
+        yield {
+            "mode": options.mode,
+            "training": number,
+            "step": step,
+            "minutes": round((time.monotonic() - begun_s) / 60, 2),
+            "model": training.model,
+            "batch": training.batch,
+            **line,
+            **_held(),
+        }
+    os.rmdir(folder)
+
+
+def _held() -> dict[str, int]:
+    """What the process has between two trainings."""
+    import tfswap
+
+    gc.collect()
+    time.sleep(_SETTLED_S)
+    return {
+        "resident_bytes": resident_bytes(),
+        "threads": len(os.listdir("/proc/self/task")),
+        "handles": len(os.listdir("/proc/self/fd")),
+        "load_bytes": tfswap.memory_stats()["load_bytes"],
+    }
+
+
+def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What all trainings come to.
+
+    Args:
+        lines: Of each of them, at least one.
+    """
+    warm = lines[int(_WARM * len(lines)) :]
+
+    def gained(key: str) -> tuple[float, float]:
+        first, last = warm[:_COMPARED], warm[-_COMPARED:]
+        return statistics.median(a[key] for a in first), statistics.median(b[key] for b in last)
+
+    first_bytes, last_bytes = gained("resident_bytes")
+    found = {key: int(b - a) for key in ("threads", "handles") for a, b in [gained(key)]}
+    load = gained("load_bytes")
+    return {
+        "mode": lines[-1]["mode"],
+        "trainings": len(lines),
+        "steps": lines[-1]["step"],
+        "minutes": lines[-1]["minutes"],
+        "wrong": sum(not line["losses_equal"] for line in lines),
+        "too_small": sum(line["outcome"] == TOO_SMALL for line in lines),
+        "growth": round(last_bytes / first_bytes - 1, 4),
+        "threads_gained": found["threads"],
+        "handles_gained": found["handles"],
+        "load_gained_bytes": int(load[1] - load[0]),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Trains; the exit status is 1 if a training had other losses."""
+    options = parse(arguments)
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", TFSWAP_PLAN_CACHE="none")
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    lines: list[dict[str, Any]] = []
+    for line in run(options):
+        lines.append(line)
+        print(json.dumps(line), flush=True)
+    found = summary(lines)
+    print(json.dumps(found), flush=True)
+    return int(found["wrong"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""A process that trains again and again keeps no more than one that trained a few times."""
+
+from __future__ import annotations
+
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled, convolutions, deterministic, images
+
+import tfswap
+from tfswap.ops import library
+from tfswap.training.plan_session import forget_optimised
+
+FITS = 7
+
+
+@pytest.fixture(autouse=True)
+def determinism():
+    deterministic()
+
+
+class Seen(keras.callbacks.Callback):
+    """Losses; and threads and device memory when training has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(float(logs["loss"]))
+
+
+def fits(model, budgets) -> list[Seen]:
+    """Trains from the same weights under one budget after the other; what was seen of each."""
+    x, y = images()
+    weights = [variable.numpy().copy() for variable in model.variables]
+    seen = []
+    for budget in budgets:
+        for variable, value in zip(model.variables, weights, strict=True):
+            variable.assign(value)
+        for variable in model.optimizer.variables:
+            variable.assign(np.zeros(variable.shape, variable.dtype))
+        callbacks = []
+        if budget is not None:
+            callbacks.append(tfswap.AutoSwap(budget=budget, plan_cache=None, verbose=0))
+        one = Seen()
+        model.fit(x, y, batch_size=32, shuffle=False, verbose=0, callbacks=[*callbacks, one])
+        one.threads = len(os.listdir("/proc/self/task"))
+        one.load_bytes = tfswap.memory_stats()["load_bytes"]
+        seen.append(one)
+    return seen
+
+
+def test_graphs_under_many_budgets_do_not_stay():
+    """TensorFlow keeps one for each, with a thread for each iterator that it reads."""
+    keras.utils.set_random_seed(7)
+    model = compiled(convolutions())
+    first, second = fits(model, [None, None])
+    assert first.losses == second.losses
+    budgets = [90 * 2**20 + number * 2**16 for number in range(FITS)]
+    seen = fits(model, budgets)
+    assert all(one.losses == first.losses for one in seen)
+    early, late = seen[:3], seen[3:]
+    assert max(one.threads for one in late) <= max(one.threads for one in early)
+    assert max(one.load_bytes for one in late) <= max(one.load_bytes for one in early) + 2**20
+    assert fits(model, [None])[0].losses == first.losses
+
+
+def test_under_the_same_budget_nothing_is_optimised_again():
+    keras.utils.set_random_seed(7)
+    model = compiled(convolutions())
+    budget = 2**30
+    fits(model, [budget])
+    serial = max(record["serial"] for record in library.load().pass_records())
+    fits(model, [budget, budget])
+    assert max(record["serial"] for record in library.load().pass_records()) == serial
+
+
+def test_a_function_goes_on_as_before_when_what_was_made_of_it_is_forgotten():
+    state = tf.Variable(1.0)
+
+    @tf.function
+    def step(x):
+        state.assign_add(x)
+        return state * 2.0
+
+    with tf.GradientTape() as tape:
+        tape.watch(x := tf.constant(1.0))
+        assert float(step(x)) == 4.0
+    name = step.get_concrete_function(x).name.decode()
+    forget_optimised(name)
+    assert float(step(x)) == 6.0
+    assert tape.gradient(state * 1.0, x) is None
+    forget_optimised("no_function_of_that_name")
