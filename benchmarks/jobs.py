@@ -89,6 +89,8 @@ class Step:
         peak_bytes: Of the device; 0 where jobs share a process.
         before_bytes: In use when it began, be it that its share had shrunk; likewise.
         settled: Whether the plan, if any, is made.
+        grew: When its budget became more in the middle of it (a first step waits for that), and
+            what it was until then.
     """
 
     begin_s: float
@@ -96,6 +98,15 @@ class Step:
     peak_bytes: int
     settled: bool
     before_bytes: int = 0
+    grew: Sequence[tuple[float, int]] = ()
+
+    def needs(self) -> Iterator[tuple[float, int]]:
+        """From when on it needed how many bytes at the most."""
+        at_s = self.begin_s
+        for then_s, budget_bytes in self.grew:
+            yield at_s, min(self.peak_bytes, budget_bytes)
+            at_s = then_s
+        yield at_s, self.peak_bytes
 
 
 # In a process of its own.
@@ -108,6 +119,21 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
 
     import tfswap
     from benchmarks.models import workload
+    from tfswap.ops.library import Library
+
+    growths: list[tuple[float, int]] = []
+    budgets: dict[int, int | None] = {}
+    set_budget = Library.set_budget
+
+    def noted(lib: Library, device: int, budget_bytes: int | None) -> None:
+        before = budgets.get(device)
+        if before and budget_bytes and budget_bytes > before:
+            growths.append((time.monotonic(), before))
+        budgets[device] = budget_bytes
+        set_budget(lib, device, budget_bytes)
+
+    if not shared:
+        Library.set_budget = noted  # type: ignore[method-assign]
 
     class Lines(keras.callbacks.Callback):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -115,6 +141,7 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
             self.file = (folder / f"{job.name}.jsonl").open("w", buffering=1)
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            growths.clear()
             self.begun_s = time.monotonic()
             self.before_bytes = 0 if shared else tfswap.memory_stats()["bytes_in_use"]
             if not shared:
@@ -125,7 +152,7 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
             phases = {each["phase"] for each in tfswap.status()["trainings"]}
             settled = phases == {"steady"} if swapped else batch >= UNTIMED
             now_s = time.monotonic()
-            step = Step(self.begun_s, now_s, peak_bytes, settled, self.before_bytes)
+            step = Step(self.begun_s, now_s, peak_bytes, settled, self.before_bytes, tuple(growths))
             self.file.write(json.dumps(asdict(step)) + "\n")
             if (folder / f"{job.name}.stop").exists():
                 self.model.stop_training = True
@@ -381,7 +408,7 @@ def largest_sum(jobs: Sequence[Sequence[Step]]) -> int:
     """
     changes: list[tuple[float, int, int]] = []
     for number, steps in enumerate(jobs):
-        changes += [(step.begin_s, number, step.peak_bytes) for step in steps]
+        changes += [(at_s, number, peak) for step in steps for at_s, peak in step.needs()]
         between = zip(steps, steps[1:], strict=False)
         changes += [(step.end_s, number, after.before_bytes) for step, after in between]
         if steps:

@@ -16,6 +16,7 @@ from tfswap.auto_swap import AutoSwap
 from tfswap.card_codec_speed import Launch, card_codec_speeds, use_remembered
 from tfswap.gpus import FIRST_GPU
 from tfswap.ops.library import LibraryError
+from tfswap.training.device_codecs import DeviceCodecs
 from tfswap.training.managed_devices import ManagedDevices
 
 NAMES = ("zvc", "rle", "csr")
@@ -153,7 +154,7 @@ def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[
         {"_library": card, "_options": options, "_warn": said.append},
         numbers=[FIRST_GPU],
         device=FIRST_GPU,
-        _in_use=[],
+        codecs=DeviceCodecs(card, options, [FIRST_GPU], said.append),  # type: ignore[arg-type]
     )
     return managed, said
 
@@ -165,10 +166,10 @@ def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[
 def test_which_codecs_a_gpu_may_use(
     codec: str | None, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfswap.training.managed_devices.find_nvcomp", lambda: None)
+    monkeypatch.setattr("tfswap.training.device_codecs.find_nvcomp", lambda: None)
     managed, said = devices(codec)
-    assert managed.codecs == expected
-    managed._take_codecs()
+    assert managed.codecs.lossless == expected
+    managed.codecs.take()
     text = f"codec='lz4' has no effect: {nvcomp.INSTALL}"
     assert said == ([text] if codec == "lz4" else [])
 
@@ -177,11 +178,11 @@ def test_without_kernels_only_who_asked_for_them_is_told() -> None:
     problem = "tfswap: codecs on the GPU are not available: there is no nvcc"
     for codec, told in (("auto", False), ("zvc", True), (None, False)):
         managed, said = devices(codec, problem)
-        assert managed.codecs == ()
-        managed._take_codecs()
+        assert managed.codecs.lossless == ()
+        managed.codecs.take()
         assert bool(said) == told
     managed, said = devices("zvc", problem)
-    managed._take_codecs()
+    managed.codecs.take()
     assert said == [
         "codec='zvc' has no effect: codecs on the GPU are not available: there is no nvcc"
     ]

@@ -106,6 +106,11 @@ def decision_at(timeline: Timeline, link: Link, budget_bytes: int) -> Decision |
         return None
 
 
+def least_budget(timeline: Timeline, link: Link) -> int:
+    """The least bytes that a step runs in by swaps, with room for what is not foretold."""
+    return min(math.ceil(with_swaps(timeline, link).bytes * (1 + _SPARE)), peak_load(timeline))
+
+
 def planned_curve(
     timeline: Timeline, link: Link, points: int = _POINTS, deadline_s: float | None = None
 ) -> SlowdownCurve:
@@ -118,7 +123,7 @@ def planned_curve(
         deadline_s: On the monotonic clock: budgets that are not planned for by then are left out.
     """
     peak_bytes = peak_load(timeline)
-    least_bytes = min(math.ceil(with_swaps(timeline, link).bytes * (1 + _SPARE)), peak_bytes)
+    least_bytes = least_budget(timeline, link)
     known = {peak_bytes: 1.0}
     below = _between(least_bytes, peak_bytes, points)[:-1]
     # The least one first: without it nobody knows what the job can do with.

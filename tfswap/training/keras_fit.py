@@ -103,6 +103,8 @@ class KerasFit:
         self._taken.callback(self._restore)
         self._turn_xla_off()
         self._taken.callback(session.end)
+        if self._options.broker is not None:
+            self._build_optimizer()
         session.begin(_count_layers(self._model))
         run = SwapRun(
             session,
@@ -118,6 +120,12 @@ class KerasFit:
         run.begin()
         self.run = run
         self._guard()
+
+    def _build_optimizer(self) -> None:
+        """Its variables are there before a broker is asked for a share that they have room in."""
+        model = self._model
+        if model.built and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
 
     def finish(self) -> None:
         """The normal end of `fit`."""

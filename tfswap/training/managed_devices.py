@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING
 
 from tfswap import budget as budgets
 from tfswap.budget import Budget
-from tfswap.card_codec_speed import card_codec_speeds, use_remembered
+from tfswap.card_codec_speed import card_codec_speeds
 from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
-from tfswap.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
 from tfswap.far_tier import FarTier
 from tfswap.file_link import WatchedFile, behind_link, measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, device_name, visible_gpus
 from tfswap.machine import Machine
-from tfswap.nvcomp import INSTALL as INSTALL_NVCOMP
-from tfswap.nvcomp import NAMES as OF_NVCOMP
-from tfswap.nvcomp import find_nvcomp, workspace_bytes
-from tfswap.ops.card_codecs import NAMES as CARD_CODECS
 from tfswap.ops.library import Library, LibraryError
 from tfswap.plan import TIERS
-from tfswap.planners.assignment import AUTO, CSWAP, FarMemory
+from tfswap.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
 from tfswap.swap_options import SwapOptions
+from tfswap.training.device_codecs import DeviceCodecs
 from tfswap.training.link_watch import LinkWatch, Speeds
 
 if TYPE_CHECKING:
@@ -39,6 +35,8 @@ _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
 _MARGIN, _MARGIN_BYTES, _MARGIN_BYTES_WITH_SWAP = 0.03, 160 << 20, 64 << 20
 # Others are slower than any link that memory is swapped over.
 _CONSIDERED = ("zvc", "rle", "csr")
+# With this part of what it was made for, a plan does as well.
+_STILL_ENOUGH = 0.99
 # How long copies that make room are waited for, and how often they are looked at.
 _LEAVING_S, _LOOK_S = 1.0, 0.005
 # Copies that cores make so much faster than a link are as fast as the link, whatever ops do.
@@ -65,6 +63,7 @@ class ManagedDevices:
 
     Attributes:
         numbers: All of them.
+        codecs: By which what leaves them may be encoded.
         device: The one that is planned for.
         job: By which the library knows this training; 0 while it has the devices for itself.
         total_bytes: The device's budget.
@@ -91,6 +90,7 @@ class ManagedDevices:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
         self._check_names()
+        self.codecs = DeviceCodecs(lib, options, self.numbers, warn)
         self.shared: DeviceShare | None = None
         self.device = self.numbers[0]
         self._available_bytes = budgets.without_growth(
@@ -107,7 +107,6 @@ class ManagedDevices:
         self._link: LinkWatch | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
-        self._in_use: list[str] = []  # nvCOMP's
 
     def use_share(self, share: DeviceShare, budget_bytes: int) -> None:
         """Has a broker's share instead of a budget of its own; before `take`."""
@@ -135,7 +134,7 @@ class ManagedDevices:
             available_bytes=self._available_bytes,
         )
         self._library.set_host_limit(self._host_limit_bytes)
-        self._load_codecs()
+        self.codecs.load()
         if options.spill_dir is not None:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
         if options.stream_weights:
@@ -151,7 +150,7 @@ class ManagedDevices:
             for device in self.numbers:
                 self._library.make_room(device)
         if not self.on_cpu:
-            self._take_codecs()
+            self.codecs.take()
         self._library.trim_malloc()
         if self.on_cpu and options.workspace_limit is not None:
             self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
@@ -159,8 +158,8 @@ class ManagedDevices:
     def change_budget(self, budget_bytes: int) -> bool:
         """Sets another budget on each device, between steps; plans are to be made anew then.
 
-        More is there at once. For less, what can leave does: idle memory of the slab, on a GPU
-        with its planned addresses, and values of streamed variables.
+        More is there at once, in the middle of a step too. For less, what can leave does: idle
+        memory of the slab, on a GPU with its planned addresses, and values of streamed variables.
 
         Args:
             budget_bytes: Cap on each device's memory.
@@ -174,13 +173,20 @@ class ManagedDevices:
         """
         if budget_bytes <= 0:
             raise ValueError(f"a budget must be above 0 bytes, not {budget_bytes}")
+        is_more = budget_bytes >= self.budget_bytes
         self.budget_bytes = self.total_bytes = budget_bytes
         for device in self.numbers:
             self._library.set_budget(device, budget_bytes)
+        if is_more and all(self._in_use_bytes(device) <= budget_bytes for device in self.numbers):
+            return True
         within = [self._make_room(device, budget_bytes) for device in self.numbers]
         if self.on_cpu:
             self._library.trim_malloc()
         return all(within)
+
+    def suffice_for(self, planned_bytes: int) -> bool:
+        """Whether a plan for such a budget holds within the one that there is now."""
+        return self.budget_bytes >= _STILL_ENOUGH * planned_bytes
 
     def _make_room(self, device: int, budget_bytes: int) -> bool:
         """Has a device let go of what can leave; says whether it has no more in use than that."""
@@ -195,14 +201,6 @@ class ManagedDevices:
     def _in_use_bytes(self, device: int) -> int:
         return self._library.step_counts(device)["bytes_in_use"]
 
-    def _load_codecs(self) -> None:
-        codec = self._options.codec
-        used = (*self.codecs, *self.lossy_codecs)
-        if self.on_cpu and any(name in NEED_BLOSC for name in used):
-            self._library.load_blosc(str(find_blosc()))
-        if self.on_cpu and codec in OF_NVCOMP and not self.codecs:
-            self._warn_of_codec(codec, why_not_on_cpu(codec))
-
     # Beside other trainings.
 
     def join(self, first: ManagedDevices) -> None:
@@ -211,7 +209,7 @@ class ManagedDevices:
         self.budget_bytes = self.total_bytes = first.total_bytes
         self._host_limit_bytes = first._host_limit_bytes
         self._before = {device: self._library.memory_stats(device) for device in self.numbers}
-        self._load_codecs()
+        self.codecs.load()
 
     def take_share(self, job: int, share_bytes: int, sharers: int) -> None:
         """Keeps to a share from now on; not during a step.
@@ -318,58 +316,10 @@ class ManagedDevices:
             if isinstance(handle, eager):
                 tf.raw_ops.VarIsInitializedOp(resource=handle)
 
-    def _take_codecs(self) -> None:
-        """A plan that was given encodes without asking how fast that is."""
-        codec, plan = self._options.codec, self._options.plan
-        named = {swap.codec for each in plan.functions for swap in each.swaps} if plan else set()
-        problem = self._library.codec_problem(self.device)
-        for name in OF_NVCOMP:
-            if name == codec or name in named:
-                fault = problem or self._use_nvcomp(name)
-                if fault:
-                    self._warn_of_codec(name, fault)
-        for device in self.numbers:
-            use_remembered(self._library, device, self.codecs)
-        if self._options.lossy:
-            self._warn("lossy=True has no effect on a GPU: all of its codecs are lossless")
-        if codec not in (None, AUTO, CSWAP, *OF_NVCOMP, *LOSSY) and not self.codecs:
-            names = ", ".join((*CARD_CODECS, *OF_NVCOMP))
-            self._warn_of_codec(codec, problem or f"a GPU encodes by {names}")
-
-    def _warn_of_codec(self, codec: str, problem: str) -> None:
-        self._warn(f"codec={codec!r} has no effect: {problem.removeprefix('tfswap: ')}")
-
-    def _use_nvcomp(self, codec: str) -> str:
-        """Takes a workspace for it on each GPU; answers "" or why there is no such codec."""
-        path = find_nvcomp()
-        if path is None:
-            return INSTALL_NVCOMP
-        for device in self.numbers:
-            bytes_ = workspace_bytes(self._library.memory_stats(device)["budget_bytes"])
-            problem = self._library.use_codec(device, codec, path, bytes_)
-            if problem:
-                return problem
-        self._in_use.append(codec)
-        return ""
-
-    def check_codecs(self, wait: bool = False) -> None:
-        """Asks the GPUs whether all that came back could be decoded.
-
-        Args:
-            wait: For all that they were given to do.
-
-        Raises:
-            LibraryError: Some could not, so numbers are lost.
-        """
-        for device in self.numbers if self._in_use else ():
-            problem = self._library.take_codec_fault(device, wait)
-            if problem:
-                raise LibraryError(problem)
-
     def give_back(self) -> None:
         """Leaves the devices as if there had been no training; harmless when called again."""
+        self.codecs.give_back()
         for device in self.numbers:
-            self._library.release_codecs(device)
             self._library.set_budget(device, None)
             if self._options.stream_weights:
                 problem = self._library.stream_variables(device, False)
@@ -492,12 +442,12 @@ class ManagedDevices:
         file = self._file_behind(machine, stats)
         if self.on_cpu:
             host = FarTier.of_host(machine, self._host_limit_bytes // self._sharers)
-            return FarMemory(host, file, codec_speeds((*self.codecs, *self.lossy_codecs)))
+            return FarMemory(host, file, codec_speeds(self.codecs.all))
         # A GPU has its part of the limit, and takes some for other ends: the way to the file.
         far_bytes = stats["far_host_bytes_in_use"] + stats["far_compressed_bytes_in_use"]
         other_bytes = stats["host_bytes_in_use"] - far_bytes
         host = FarTier.of_host(machine, max(0, stats["host_limit_bytes"] - other_bytes))
-        own = card_codec_speeds(self._library, self.device, self.codecs)
+        own = card_codec_speeds(self._library, self.device, self.codecs.lossless)
         return FarMemory(host, file, own, whole_blocks=True)
 
     def _file_behind(self, machine: Machine, stats: dict[str, int]) -> FarTier | None:
@@ -515,31 +465,6 @@ class ManagedDevices:
         if self._file is None:
             return ""
         return self._file.look(self._library.memory_stats(self.device))
-
-    @property
-    def codecs(self) -> tuple[str, ...]:
-        """Lossless ones that far memory may be encoded by, as the options say."""
-        codec = self._options.codec
-        if codec is None or codec in LOSSY:
-            return ()
-        wanted = _CONSIDERED if codec in (AUTO, CSWAP) else (codec,)
-        if self.on_cpu:
-            return tuple(name for name in wanted if not why_not_on_cpu(name))
-        if self._library.codec_problem(self.device):
-            return ()
-        return tuple(name for name in wanted if name in CARD_CODECS or name in self._in_use)
-
-    @property
-    def lossy_codecs(self) -> tuple[str, ...]:
-        """Lossy ones that far memory may be encoded by, as the options say."""
-        return lossy_for(self._options.codec) if self._options.lossy and self.on_cpu else ()
-
-    @property
-    def sampled_codecs(self) -> tuple[str, ...]:
-        """Those of which it is to be seen what they make of tensors. Dense is what they cannot make
-        smaller.
-        """
-        return self.codecs or (_CONSIDERED[:1] if self.lossy_codecs else ())
 
     def file_problem(self) -> str:
         """What was wrong when the file tier failed last; "" if it never did in this training."""

@@ -54,7 +54,12 @@ class PlanDesk:
         self._thread: threading.Thread | None = None
 
     def open(
-        self, label: str, answer: Answer, speed: tuple[float, float, float], examples: int
+        self,
+        label: str,
+        answer: Answer,
+        speed: tuple[float, float, float],
+        examples: int,
+        waits_s: float = 0.0,
     ) -> None:
         """Has a training's graphs ask.
 
@@ -63,13 +68,14 @@ class PlanDesk:
             answer: Answers, in the desk's thread; what it raises is taken for None.
             speed: As of `Library.open_desk`.
             examples: Likewise.
+            waits_s: For how long the answerer may wait for others, beside its work.
         """
         with self._lock:
             self._answers[label] = answer
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="tfswap_desk", daemon=True)
                 self._thread.start()
-        self._library.open_desk(label, speed, examples, _PATIENCE_S)
+        self._library.open_desk(label, speed, examples, _PATIENCE_S + waits_s)
 
     def close(self, label: str) -> None:
         """Has them ask no more; harmless when called again."""

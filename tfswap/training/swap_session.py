@@ -163,8 +163,10 @@ class SwapSession:
             self.devices.shared.step_ended()
 
     def expect(self, timeline: Timeline, link: Link) -> None:
-        """A step is foretold: see `DeviceJobs.expect`."""
+        """A step is foretold: see `DeviceJobs.expect`, and `DeviceShare.expect`."""
         self._jobs.expect(self._job, timeline, link)
+        if self.devices.shared is not None:
+            self.devices.shared.expect(timeline)
 
     def know(self, timeline: Timeline, link: Link) -> None:
         """A step has just been profiled: see `DeviceJobs.know`."""

@@ -1,0 +1,133 @@
+"""DeviceCodecs: the codecs that far memory of a training's devices may be encoded by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tfswap.card_codec_speed import use_remembered
+from tfswap.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
+from tfswap.gpus import FIRST_GPU
+from tfswap.nvcomp import INSTALL as INSTALL_NVCOMP
+from tfswap.nvcomp import NAMES as OF_NVCOMP
+from tfswap.nvcomp import find_nvcomp, workspace_bytes
+from tfswap.ops.card_codecs import NAMES as CARD_CODECS
+from tfswap.ops.library import Library, LibraryError
+from tfswap.planners.assignment import AUTO, CSWAP
+from tfswap.swap_options import SwapOptions
+
+# Others are slower than any link that memory is swapped over.
+_CONSIDERED = ("zvc", "rle", "csr")
+
+
+class DeviceCodecs:
+    """Those that the options name, as far as these devices have them.
+
+    Args:
+        lib: The library.
+        options: Of the training.
+        numbers: Of the devices, which are all CPUs or all GPUs.
+        warn: Warns of something.
+    """
+
+    def __init__(
+        self,
+        lib: Library,
+        options: SwapOptions,
+        numbers: Sequence[int],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._library, self._options, self._numbers = lib, options, numbers
+        self._warn = warn
+        self._on_cpu = numbers[0] < FIRST_GPU
+        self._in_use: list[str] = []  # nvCOMP's
+
+    def load(self) -> None:
+        """Has CPUs' codecs be there; warns of one that the options name and that is not."""
+        codec = self._options.codec
+        if self._on_cpu and any(name in NEED_BLOSC for name in self.all):
+            self._library.load_blosc(str(find_blosc()))
+        if self._on_cpu and codec in OF_NVCOMP and not self.lossless:
+            self._warn_of_codec(codec, why_not_on_cpu(codec))
+
+    def take(self) -> None:
+        """Likewise of GPUs. A plan that was given encodes without asking how fast that is."""
+        codec, plan = self._options.codec, self._options.plan
+        named = {swap.codec for each in plan.functions for swap in each.swaps} if plan else set()
+        problem = self._library.codec_problem(self._numbers[0])
+        for name in OF_NVCOMP:
+            if name == codec or name in named:
+                fault = problem or self._use_nvcomp(name)
+                if fault:
+                    self._warn_of_codec(name, fault)
+        for device in self._numbers:
+            use_remembered(self._library, device, self.lossless)
+        if self._options.lossy:
+            self._warn("lossy=True has no effect on a GPU: all of its codecs are lossless")
+        if codec not in (None, AUTO, CSWAP, *OF_NVCOMP, *LOSSY) and not self.lossless:
+            names = ", ".join((*CARD_CODECS, *OF_NVCOMP))
+            self._warn_of_codec(codec, problem or f"a GPU encodes by {names}")
+
+    def _warn_of_codec(self, codec: str, problem: str) -> None:
+        self._warn(f"codec={codec!r} has no effect: {problem.removeprefix('tfswap: ')}")
+
+    def _use_nvcomp(self, codec: str) -> str:
+        """Takes a workspace for it on each GPU; answers "" or why there is no such codec."""
+        path = find_nvcomp()
+        if path is None:
+            return INSTALL_NVCOMP
+        for device in self._numbers:
+            bytes_ = workspace_bytes(self._library.memory_stats(device)["budget_bytes"])
+            problem = self._library.use_codec(device, codec, path, bytes_)
+            if problem:
+                return problem
+        self._in_use.append(codec)
+        return ""
+
+    def check(self, wait: bool = False) -> None:
+        """Asks the GPUs whether all that came back could be decoded.
+
+        Args:
+            wait: For all that they were given to do.
+
+        Raises:
+            LibraryError: Some could not, so numbers are lost.
+        """
+        for device in self._numbers if self._in_use else ():
+            problem = self._library.take_codec_fault(device, wait)
+            if problem:
+                raise LibraryError(problem)
+
+    def give_back(self) -> None:
+        """Leaves the devices as if there had been none; harmless when called again."""
+        for device in self._numbers:
+            self._library.release_codecs(device)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Lossless ones and lossy ones."""
+        return (*self.lossless, *self.lossy)
+
+    @property
+    def lossless(self) -> tuple[str, ...]:
+        """Lossless ones that far memory may be encoded by, as the options say."""
+        codec = self._options.codec
+        if codec is None or codec in LOSSY:
+            return ()
+        wanted = _CONSIDERED if codec in (AUTO, CSWAP) else (codec,)
+        if self._on_cpu:
+            return tuple(name for name in wanted if not why_not_on_cpu(name))
+        if self._library.codec_problem(self._numbers[0]):
+            return ()
+        return tuple(name for name in wanted if name in CARD_CODECS or name in self._in_use)
+
+    @property
+    def lossy(self) -> tuple[str, ...]:
+        """Lossy ones that far memory may be encoded by, as the options say."""
+        return lossy_for(self._options.codec) if self._options.lossy and self._on_cpu else ()
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """Those of which it is to be seen what they make of tensors. Dense is what they cannot make
+        smaller.
+        """
+        return self.lossless or (_CONSIDERED[:1] if self.lossy else ())
