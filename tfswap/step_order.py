@@ -71,6 +71,13 @@ class StepOrder:
         self._ins: set[str] = set()
         self._eager_ins: set[str] = set()
         self._read_swaps(function)
+        # Two that oneDNN may make one of wait for what either waits for.
+        self._before.update(
+            {
+                one: (self._before[one] | self._before[other]) - {one, other}
+                for one, other in graph.twins.items()
+            }
+        )
 
     def _read_swaps(self, function: FunctionPlan) -> None:
         seen: Counter[str] = Counter()
@@ -183,7 +190,8 @@ class StepOrder:
             first = wanted.get(name, ()) if self.may_wait(name) else ()
             known = [n for n in first if n in ended and self.may_come_first(n)]
             for before in sorted(known, key=lambda n: -bit[n]):
-                if before_it & bit[before] == 0:
+                # One that waits for this op, as a twin may for what the other one does, cannot.
+                if before_it & bit[before] == 0 and ended[before] & bit[name] == 0:
                     edges.append((before, name))
                     before_it |= ended[before] | bit[before]
             ended[name] = before_it

@@ -237,3 +237,21 @@ def test_in_no_order_of_ops_is_a_place_taken(work: list[Work], workers: int, see
             turn[chance.choice(ready)] = len(turn)
         freed = {name: max(turn[user] for user in users[name]) for name in users}
         assert all(freed[a] < turn[b] or freed[b] < turn[a] for a, b in sharing)
+
+
+# --- Two that oneDNN may make one of: a bias's gradient, and that of the weights beside it. ---
+
+
+@pytest.mark.parametrize("are_twins", [False, True])
+def test_nothing_waits_in_a_circle_around_twins(are_twins: bool) -> None:
+    lines = (
+        "g Sum 0 o 1",
+        "b Sum 0 o 1 g:0",
+        "x Sum 0 o 1 b:0",
+        "i Sum 0 o 1",
+        "w Sum 0 o 1 g:0 i:0",
+    )
+    of = graph(*lines, *(("#twin b w",) if are_twins else ()))
+    order = StepOrder(of, FunctionPlan(FINGERPRINT))
+    edges = order.enforce({"i": ["x"]}, {name: place for place, name in enumerate("gbxiw")})
+    assert edges == (() if are_twins else (("x", "i"),))

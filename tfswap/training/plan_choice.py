@@ -659,7 +659,7 @@ class PlanChoice:
     def _print_summary(self) -> None:
         if self._further:
             return
-        if self._devices.lossy_codecs and self._report.outcome == "swapped":
+        if self._devices.codecs.lossy and self._report.outcome == "swapped":
             hindrance = self._lossy.hindrance()
             if hindrance:
                 self._voice.note(f"nothing is kept lossily so far: {hindrance}")

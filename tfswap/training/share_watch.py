@@ -10,8 +10,8 @@ from tfswap.training.pass_session import PassSession
 from tfswap.training.swap_session import SwapSession
 from tfswap.training.voice import Voice
 
-# Between these parts of the budget that was planned for, another one needs no other plan.
-_STILL_ENOUGH, _WORTH_A_PLAN = 0.99, 1.05
+# More than so many times the budget that was planned for is worth another plan.
+_WORTH_A_PLAN = 1.05
 # That a new share is tried for: in the first, variables that were no training's are replaced.
 _STEPS_TO_PLAN = 2
 
@@ -69,7 +69,7 @@ class ShareWatch:
             self._voice.note(self.said())
         if not planned_bytes:
             return News.CHANGED
-        less = self._devices.budget_bytes < _STILL_ENOUGH * planned_bytes
+        less = not self._devices.suffice_for(planned_bytes)
         if less or is_alone or self._devices.budget_bytes > _WORTH_A_PLAN * planned_bytes:
             self._plan_in = _STEPS_TO_PLAN
         return News.LESS if less else News.CHANGED

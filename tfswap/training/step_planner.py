@@ -446,4 +446,4 @@ class StepPlanner:
         return {tensor: self._ratios.of(tensor) for tensor in tensors}
 
     def _lossy_choice(self, profile: Profile) -> LossyChoice | None:
-        return self._lossy.choice(profile) if self._devices.lossy_codecs else None
+        return self._lossy.choice(profile) if self._devices.codecs.lossy else None

@@ -25,17 +25,15 @@ from tfswap.report.tensorboard import TensorBoardLog
 from tfswap.state import run_ended, run_started
 from tfswap.trace import StepTrace
 from tfswap.training.attempt import MeasuredStep
-from tfswap.training.drift_watch import DriftWatch
 from tfswap.training.far_ratios import RatioSamples
 from tfswap.training.graph_turn import GraphTurn
-from tfswap.training.graph_watch import MOST_GRAPHS, OFTEN, GraphWatch
 from tfswap.training.lossy_run import LossyRun, check_plan
-from tfswap.training.op_times import DRIFT
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
 from tfswap.training.plan_in_force import PlanInForce
 from tfswap.training.run_report import RunReport
+from tfswap.training.settled_watch import SettledWatch
 from tfswap.training.share_watch import News, ShareWatch
 from tfswap.training.step_addresses import StepAddresses
 from tfswap.training.step_recordings import PROFILED_STEPS, StepRecordings
@@ -79,6 +77,7 @@ class SwapRun:
     _addresses: StepAddresses
     _recordings: StepRecordings
     _watch: ShareWatch
+    _settled: SettledWatch
 
     def __init__(
         self,
@@ -113,10 +112,7 @@ class SwapRun:
         self._steps_since_look = 0
         self._waits_for_sampler = False
         self._why_anew = ""  # there is to be a new plan; "": there is not
-        self._drift = DriftWatch()
-        self._graphs = GraphWatch()
         self._shapes_vary = False  # of tensors, in steps of one graph
-        self._beyond = 0  # steps that needed more than planned
         self._watches_step = False  # the step is recorded for what drifts
         self._measured: list[MeasuredStep] = []
         self._stock_peak_bytes = 0  # measured while the graph was as TensorFlow made it
@@ -131,7 +127,7 @@ class SwapRun:
         run_started(self)
         self._taken.callback(run_ended, self)
         self.report.budget_bytes = self._devices.budget_bytes
-        self._ratios = RatioSamples(self._library, self._devices.sampled_codecs)
+        self._ratios = RatioSamples(self._library, self._devices.codecs.sampled)
         self._lossy = LossyRun(self._library, self._ratios, self._epochs)
         self._plan = PlanInForce(
             self._library, self._options, self._devices, self._session, self._lossy, self._voice
@@ -152,6 +148,7 @@ class SwapRun:
             profiled=self._shared.know,
         )
         self._turn = GraphTurn(self._first_choice)
+        self._settled = SettledWatch(self._options, self._devices, self._plan, self._turn)
         self._addresses = StepAddresses(
             self._library,
             self._options,
@@ -215,7 +212,7 @@ class SwapRun:
         if self._phase.is_settled:
             for choice in self._turn.choices:
                 choice.remember()
-        self._devices.check_codecs(wait=True)
+        self._devices.codecs.check(wait=True)
         problem = self._devices.file_problem()
         if problem:
             self._voice.warn(
@@ -307,7 +304,7 @@ class SwapRun:
         if self._phase in (Phase.IDLE, Phase.LAZY) or not self._before:
             return
         seconds = time.perf_counter() - self._step_start_s
-        self._devices.check_codecs()
+        self._devices.codecs.check()
         traces: dict[int, StepTrace] = {}
         if self._phase is Phase.FIRST:
             self._turn_to_busiest_device()
@@ -353,7 +350,9 @@ class SwapRun:
             self._measured.append(step)
             if len(self._measured) > 64:
                 del self._measured[:32]
-            self._drift.step_ended(step.seconds, self._watches_step and self._drift.wants)
+            self._settled.drift.step_ended(
+                step.seconds, self._watches_step and self._settled.drift.wants
+            )
         was_settled = self._phase.is_settled
         self._steps_since_look += 1
         self._addresses_after(_TRAIN)
@@ -397,7 +396,7 @@ class SwapRun:
     def _go_to(self, phase: Phase) -> None:
         """Enters a phase; where the plan stays, addresses are planned for it."""
         self._measured = []
-        self._drift.begin_anew()
+        self._settled.drift.begin_anew()
         if phase in (Phase.LAYOUT, Phase.STEADY, Phase.FIRST):
             self._turn.all_count()
         if self._is_further:
@@ -476,12 +475,10 @@ class SwapRun:
 
     def _wants_to_watch(self) -> bool:
         """Whether the next step is recorded in passing; addresses come first."""
-        if self._phase is not Phase.STEADY or self._addresses.wants(_TRAIN):
-            return False
-        if self._graphs.wants and self._plans_graphs:
-            return True
-        return self._drift.wants and any(
-            choice.planned_function is not None for choice in self._turn.choices
+        return (
+            self._phase is Phase.STEADY
+            and not self._addresses.wants(_TRAIN)
+            and self._settled.wants
         )
 
     def _watch_settled(self, step: MeasuredStep, trace: StepTrace | None) -> None:
@@ -491,80 +488,21 @@ class SwapRun:
             step: As measured.
             trace: Its recording, if it was recorded in passing.
         """
-        self._beyond += step.needed_bytes > 0
-        if self._plans_graphs and self._graphs.step_ended():
-            beyond, self._beyond = self._beyond, 0
-            self._graphs.has_unplanned = beyond >= OFTEN or bool(self._unplanned())
         ran = self._addresses.recorded if trace is None else trace.main_graph()
-        choice = self._turn.choice_of(ran)
-        if self._graphs.has_unplanned and ran is not None and self._plans_graphs:
-            is_larger = trace is not None and choice is not None and choice.is_larger(trace)
-            self._graphs.ran(ran, step.bytes_out > 0, choice is not None and not is_larger)
-            due = self._graphs.due()
-            if due is not None and due == ran:
-                if choice is None:
-                    self._plan_further(due)
-                else:
-                    self._plan_larger(choice)
-                return
-        if trace is None:
-            return
-        if choice is not None and choice.planned_function is not None:
-            self._watch_times(choice, trace)
-        if self._choice.planned_function is not None and not self._why_anew:
-            self._watch_link()
-
-    def _watch_times(self, choice: PlanChoice, trace: StepTrace) -> None:
-        """Has a plan go by other times of ops, should they have become others."""
-        longer = choice.time_step(trace)
-        times = choice.op_times
-        if longer is None or times is None:
-            return
-        if abs(longer) > DRIFT:
-            self._drift.look_on()
-        if not times.has_drifted or not self._drift.may_plan or self._phase is not Phase.STEADY:
-            return
-        measured = () if self._turn.further else self._measured[-_LATEST:]
-        is_another = choice.plan_drifted(measured)
-        self._drift.planned()
-        if not is_another:
-            return
-        self._turn.take(choice, Phase.STEADY)
-        if not self._is_further:
-            self._addresses.end()
-        self._go_to(Phase.SETTLE)
-        self._tell_graphs_apart()
-
-    def _watch_link(self) -> None:
-        """Has plans made for another speed of the link, should copies have come to have one."""
-        if not self._drift.may_plan:
-            return
-        said = self._devices.look_at_link(self._choice.machine)
-        if self._devices.link_is_off:
-            self._drift.look_on()
-        if said:
-            self._drift.planned()
-            self.replan(said)
-
-    @property
-    def _plans_graphs(self) -> bool:
-        """Whether further graphs have plans: of a training that has its devices for itself."""
-        plan = self._plan.plan
-        return (
-            len(self._turn.choices) < MOST_GRAPHS
-            and plan.sections == 1
-            and not plan.chooses
-            and not self._options.lossy
-            and not self._options.stream_weights
-            and not self._devices.job
-            and self._devices.shared is None
-            and bool(self._first_choice.fingerprint)
-        )
-
-    def _unplanned(self) -> set[str]:
-        """Graphs of this training that have gradients and no plan."""
-        planned = {choice.fingerprint for choice in self._turn.choices}
-        return {f for f in self._choice.training_graphs() if f not in planned}
+        latest, may_plan = self._measured[-_LATEST:], self._phase is Phase.STEADY
+        found = self._settled.look(step, trace, ran, latest, may_plan)
+        if found.further:
+            self._plan_further(found.further)
+        elif found.larger is not None:
+            self._plan_larger(found.larger)
+        elif found.drifted is not None:
+            self._turn.take(found.drifted, Phase.STEADY)
+            if not self._is_further:
+                self._addresses.end()
+            self._go_to(Phase.SETTLE)
+            self._tell_graphs_apart()
+        elif found.link and not self._why_anew:
+            self.replan(found.link)
 
     @property
     def _is_further(self) -> bool:
@@ -573,7 +511,7 @@ class SwapRun:
 
     def _plan_further(self, fingerprint: str) -> None:
         """Begins with a graph as with the first one; meanwhile that keeps its plan."""
-        self._graphs.begin_anew()
+        self._settled.graphs.begin_anew()
         self._plan.forget_layout(fingerprint)
         choice = PlanChoice(
             self._library,
@@ -599,7 +537,7 @@ class SwapRun:
             "steps for larger tensors than were planned come often: they are profiled, for a plan "
             "that has room for them"
         )
-        self._graphs.began_larger(choice.fingerprint)
+        self._settled.graphs.began_larger(choice.fingerprint)
         choice.profile_anew(self._measured[-_LATEST:])
         self._turn.take(choice, Phase.STEADY, choice.fingerprint, only_larger=True)
         if not self._is_further:
@@ -622,7 +560,7 @@ class SwapRun:
         choice, function = self._choice, self._choice.planned_function
         known = choice.fingerprint in self._turn.further
         if function is None:
-            self._graphs.refuse(choice.fingerprint)
+            self._settled.graphs.refuse(choice.fingerprint)
         self._leave_further()
         if function is not None and not known:
             self._voice.note(
@@ -639,7 +577,7 @@ class SwapRun:
         if self._phase is Phase.IDLE or not self._turn.leave():
             return
         self._ratios.stop()
-        self._drift.begin_anew()
+        self._settled.drift.begin_anew()
         self._look_anew(self._turn.back_to)
 
     def _counts(self, trace: StepTrace | None) -> bool:

@@ -154,7 +154,7 @@ class FarUser {
     if (!memory_.Put(tensor.data(), bytes, wish, &copy)) return;
     if (copy.lossy) meter_.Compare("tensor", tensor.data(), copy.encoded);
     std::fill(tensor.begin(), tensor.end(), 0);
-    const std::string problem = memory_.Get(copy, tensor.data());
+    const std::string problem = memory_.Get(copy, tensor.data()).why;
     Require(problem.empty(), problem);
     Require(copy.lossy || Holds(tensor.data(), bytes, owner), "another tensor came back");
     memory_.Drop(&copy);

@@ -173,7 +173,7 @@ Program Tiers(const std::string& name, FarMemory* memory, std::vector<FarWish> w
                                  if (!memory->Put(tensor->data(), kBytes, wish, &copy)) return;
                                  std::fill(tensor->begin(), tensor->end(), 0);
                                  Pause();
-                                 const std::string problem = memory->Get(copy, tensor->data());
+                                 const std::string problem = memory->Get(copy, tensor->data()).why;
                                  Require(problem.empty(), problem);
                                  Require(Holds(tensor->data(), kBytes, owner),
                                          "another tensor came back");

@@ -127,9 +127,9 @@ bool FarMemory::PutInFile(const void* data, FarCopy* copy) {
   return true;
 }
 
-std::string FarMemory::Get(const FarCopy& copy, void* data) {
+FarProblem FarMemory::Get(const FarCopy& copy, void* data) {
   const int64_t start_ns = NowNs();
-  std::string problem;
+  FarProblem problem;
   if (Faults::Strikes(Fault::kBitFlip)) FlipBit(copy, Faults::Get()->bit(Fault::kBitFlip));
   switch (copy.tier) {
     case FarTier::kHost:
@@ -137,11 +137,11 @@ std::string FarMemory::Get(const FarCopy& copy, void* data) {
       break;
     case FarTier::kCompressed:
       if (!Decode(copy.encoded, data, copy.threads)) {
-        problem = "what was encoded cannot be decoded: suspect the host's memory";
+        problem = {"what was encoded cannot be decoded", /*changed=*/true};
       }
       break;
     case FarTier::kFile:
-      problem = copy.extent.file->Read(copy.extent.offset, data, copy.bytes);
+      problem.why = copy.extent.file->Read(copy.extent.offset, data, copy.bytes);
       break;
   }
   counts_.In(copy.tier, copy.bytes, NowNs() - start_ns);

@@ -42,6 +42,13 @@ struct FarCopy {
   bool held() const { return bytes > 0; }
 };
 
+// Why a copy could not be read back; `why` is "" if it could.
+struct FarProblem {
+  std::string why;
+  // What was read is not what had been written.
+  bool changed = false;
+};
+
 // What is behind the CPUs' memory: host memory, encoded host memory, a file. Blocks its caller
 // while it copies; several may at once.
 class FarMemory {
@@ -56,8 +63,8 @@ class FarMemory {
 
   // Copies out. Whether there was room.
   bool Put(const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy);
-  // Copies in. Answers "" or what went wrong; `data` is not to be used then.
-  std::string Get(const FarCopy& copy, void* data);
+  // Copies in. Where something went wrong, `data` is not to be used.
+  FarProblem Get(const FarCopy& copy, void* data);
   void Drop(FarCopy* copy);
 
   // Why there is no room, as a sentence; "" while there was some.

@@ -192,7 +192,7 @@ absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish
   const std::string problem = FillBlock(data, copy, wish, &disk_ns);
   if (!problem.empty()) return VariableFailed("swapping in", problem);
   if (copy.checksum != 0 && verify_.load() && ChecksumOf(data, copy.bytes) != copy.checksum) {
-    return VariableChanged(copy.bytes);
+    return VariableChanged(copy.bytes, kOtherChecksum);
   }
   counts_.In(copy.tier, copy.bytes, disk_ns);
   CountCopy(/*out=*/false, copy.bytes, disk_ns);
@@ -320,7 +320,7 @@ absl::Status StreamCopyEngine::FillWhole(Tensor* output, const FarBufferPtr& buf
   const std::string problem = FillBlock(output->data(), copy, buffer->wish, &disk_ns);
   if (!problem.empty()) return Failed("swapping in", *buffer, problem);
   if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != copy.checksum) {
-    return Changed(*buffer);
+    return Changed(*buffer, kOtherChecksum);
   }
   counts_.In(copy.tier, copy.bytes, disk_ns);
   // At once, though it is still being read: whoever copies into it next waits on the card.

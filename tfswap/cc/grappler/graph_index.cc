@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "grappler/accumulation_races.h"
 #include "tensorflow/core/framework/memory_types.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -165,6 +166,7 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   index.MeasureDepth(*order);
   index.FindContexts(*order);
   index.FindDevices();
+  index.FindOfVariables(*order);
   index.FindFusions();
   index.racing_ = AccumulationRaces(index);
   index.FindRepeatable(functions);
@@ -258,14 +260,38 @@ absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(const std::vector<
     }
   }
   if (static_cast<int>(order.size()) != size()) {
-    for (int n = 0; n < size(); ++n) {
-      if (pending[n] > 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the graph has a cycle through '", node(n).name(), "'"));
-      }
-    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("the graph has a cycle through ", CycleIn(successors, pending)));
   }
   return order;
+}
+
+std::string GraphIndex::CycleIn(const std::vector<std::vector<int>>& successors,
+                                const std::vector<int>& pending) const {
+  // What is left lies on a cycle or behind one, so going back ends in one.
+  std::vector<int> before(size(), -1);
+  int at = -1;
+  for (int n = 0; n < size(); ++n) {
+    if (pending[n] <= 0) continue;
+    at = n;
+    for (int next : successors[n]) before[next] = n;
+  }
+  std::vector<bool> seen(size(), false);
+  while (!seen[at]) {
+    seen[at] = true;
+    at = before[at];
+  }
+  constexpr int kMostNamed = 6;
+  std::vector<std::string> names;
+  int length = 0;
+  for (int n = before[at];; n = before[n]) {
+    if (++length <= kMostNamed) names.push_back(absl::StrCat("'", node(n).name(), "'"));
+    if (n == at) break;
+  }
+  std::reverse(names.begin(), names.end());
+  const int more = length - static_cast<int>(names.size());
+  return absl::StrCat(more > 0 ? absl::StrCat(more, " ops and ") : "",
+                      absl::StrJoin(names, " -> "));
 }
 
 void GraphIndex::MeasureDepth(const std::vector<int>& order) {
@@ -356,6 +382,20 @@ bool GraphIndex::InDeviceMemory(TensorId tensor) const {
   const std::vector<bool>& in_host_memory = in_host_memory_[tensor.node];
   return managed_[tensor.node] &&
          (tensor.port >= static_cast<int>(in_host_memory.size()) || !in_host_memory[tensor.port]);
+}
+
+void GraphIndex::FindOfVariables(const std::vector<int>& order) {
+  of_variables_.assign(size(), false);
+  for (int n : order) {
+    if (depth(n) != 0 || inputs_[n].empty()) continue;
+    const auto constant = [&](TensorId input) { return node(input.node).op() == "Const"; };
+    const auto of_variables = [&](TensorId input) { return of_variables_[input.node]; };
+    of_variables_[n] = node(n).op() == "ReadVariableOp" ||
+                       (std::any_of(inputs_[n].begin(), inputs_[n].end(), of_variables) &&
+                        std::all_of(inputs_[n].begin(), inputs_[n].end(), [&](TensorId input) {
+                          return constant(input) || of_variables(input);
+                        }));
+  }
 }
 
 void GraphIndex::FindFusions() {
@@ -541,10 +581,7 @@ bool GraphIndex::IsOrderable(int n) const {
   return IsManaged(n) && !IsRacing(n) && !MayFuse(n) && IsRewirable(n);
 }
 
-bool GraphIndex::MayWait(int n) const {
-  const bool of_variables = depth(n) == 0 && !inputs_[n].empty();
-  return !IsRacing(n) && (!MayFuse(n) || of_variables);
-}
+bool GraphIndex::MayWait(int n) const { return !IsRacing(n) && (!MayFuse(n) || of_variables_[n]); }
 
 std::string InputName(const std::string& node, int port) {
   return port == 0 ? node : absl::StrCat(node, ":", port);

@@ -149,6 +149,7 @@ class GraphIndex {
   std::vector<std::vector<bool>> in_host_memory_;  // by node and output; empty: none is
   std::vector<int> twin_;
   std::vector<bool> may_fuse_;
+  std::vector<bool> of_variables_;  // computed from them alone, before the first milestone
   std::vector<int> frame_;
   std::vector<int> frame_depth_;           // how many loops are around it
   std::vector<std::vector<int>> entries_;  // by frame: the Enter nodes that lead into it
@@ -160,8 +161,12 @@ class GraphIndex {
   // same one stands are none.
   absl::StatusOr<std::vector<int>> TopologicalOrder(const std::vector<int>* merged = nullptr,
                                                     bool as_one = false) const;
+  // Says which: `pending` is not 0 for what is on a cycle, or behind one.
+  std::string CycleIn(const std::vector<std::vector<int>>& successors,
+                      const std::vector<int>& pending) const;
   void MeasureDepth(const std::vector<int>& order);
   void FindDevices();
+  void FindOfVariables(const std::vector<int>& order);
   void FindFusions();
   void FindRepeatable(const tensorflow::FunctionLibraryDefinition& functions);
   void FindContexts(const std::vector<int>& order);

@@ -19,6 +19,9 @@ using ::tensorflow::Tensor;
 
 namespace {
 
+constexpr char kCameBackChanged[] = "came back from far memory changed: ";
+constexpr char kSuspectMemory[] = ". Suspect the host's memory.";
+
 struct Engines {
   std::mutex mu;
   std::map<DeviceAllocator*, CopyEngine*> by_device;
@@ -361,22 +364,19 @@ absl::Status CopyEngine::Failed(const char* doing, const FarBuffer& buffer,
       absl::StrCat("tfswap: ", doing, " '", buffer.label, "' failed: ", why));
 }
 
-absl::Status CopyEngine::Changed(const FarBuffer& buffer) const {
-  return absl::DataLossError(absl::StrCat(
-      "tfswap: '", buffer.label, "' (", ReadableBytes(buffer.bytes),
-      ") came back from far memory changed: its checksum differs from the one taken when it left. "
-      "Suspect the host's memory."));
+absl::Status CopyEngine::Changed(const FarBuffer& buffer, const std::string& why) const {
+  return absl::DataLossError(absl::StrCat("tfswap: '", buffer.label, "' (",
+                                          ReadableBytes(buffer.bytes), ") ", kCameBackChanged, why,
+                                          kSuspectMemory));
 }
 
 absl::Status CopyEngine::VariableFailed(const char* doing, const std::string& why) {
   return absl::InternalError(absl::StrCat("tfswap: ", doing, " a variable failed: ", why));
 }
 
-absl::Status CopyEngine::VariableChanged(int64_t bytes) {
-  return absl::DataLossError(absl::StrCat(
-      "tfswap: a variable of ", ReadableBytes(bytes),
-      " came back from far memory changed: its checksum differs from the one taken when it left. "
-      "Suspect the host's memory."));
+absl::Status CopyEngine::VariableChanged(int64_t bytes, const std::string& why) {
+  return absl::DataLossError(absl::StrCat("tfswap: a variable of ", ReadableBytes(bytes), " ",
+                                          kCameBackChanged, why, kSuspectMemory));
 }
 
 CopyStats CopyEngine::Stats() const {

@@ -224,9 +224,10 @@ class CopyEngine : public Reclaimer {
   void UnparkLocked(FarBuffer* buffer);
   void ParkLocked(FarBuffer* buffer);
   absl::Status Failed(const char* doing, const FarBuffer& buffer, const std::string& why) const;
-  absl::Status Changed(const FarBuffer& buffer) const;
+  static constexpr char kOtherChecksum[] = "its checksum differs from the one taken when it left";
+  absl::Status Changed(const FarBuffer& buffer, const std::string& why) const;
   static absl::Status VariableFailed(const char* doing, const std::string& why);
-  static absl::Status VariableChanged(int64_t bytes);
+  static absl::Status VariableChanged(int64_t bytes, const std::string& why);
 
   DeviceAllocator* const allocator_;
   Worker in_{"tfswap_in"};

@@ -42,13 +42,12 @@ bool PutIn(FarMemory* far, const void* data, int64_t bytes, const FarWish& wish,
   }
 }
 
-// "" or what went wrong.
-std::string GetFrom(FarMemory* far, const FarCopy& copy, void* data) {
+FarProblem GetFrom(FarMemory* far, const FarCopy& copy, void* data) {
   try {
     FailOnPurpose();
     return far->Get(copy, data);
   } catch (const std::bad_alloc&) {
-    return kNoHostMemory;
+    return {kNoHostMemory};
   }
 }
 
@@ -147,10 +146,11 @@ absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish
   const int64_t start_ns = NowNs();
   const CopyingIn copying(this);
   if (Faults::Strikes(Fault::kCopyInFails)) return VariableFailed("swapping in", kInjected);
-  const std::string problem = GetFrom(far(), copy, data);
-  if (!problem.empty()) return VariableFailed("swapping in", problem);
+  const FarProblem problem = GetFrom(far(), copy, data);
+  if (problem.changed) return VariableChanged(copy.bytes, problem.why);
+  if (!problem.why.empty()) return VariableFailed("swapping in", problem.why);
   if (copy.checksum != 0 && verify_.load() && Checksum(data, copy.bytes) != copy.checksum) {
-    return VariableChanged(copy.bytes);
+    return VariableChanged(copy.bytes, kOtherChecksum);
   }
   HoldForLink(start_ns, copy, kIn);
   CountCopy(/*out=*/false, copy.bytes, NowNs() - start_ns);
@@ -198,9 +198,11 @@ bool ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer, absl::St
 
 absl::Status ThreadCopyEngine::GetPiece(const FarBuffer& buffer, const FarCopy& copy, char* data) {
   const int64_t start_ns = NowNs();
-  const std::string problem = GetFrom(far(), copy, data);
-  if (!problem.empty()) return Failed("swapping in", buffer, problem);
-  if (verify_.load() && KeptChecksum(copy, data) != copy.checksum) return Changed(buffer);
+  const FarProblem problem = GetFrom(far(), copy, data);
+  if (problem.changed) return Changed(buffer, problem.why);
+  if (!problem.why.empty()) return Failed("swapping in", buffer, problem.why);
+  if (verify_.load() && KeptChecksum(copy, data) != copy.checksum)
+    return Changed(buffer, kOtherChecksum);
   HoldForLink(start_ns, copy, kIn);
   return absl::OkStatus();
 }
