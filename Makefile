@@ -3,6 +3,7 @@
 #   make test    the tests that take seconds         make test-all   those that take minutes too
 #   make test-gpu   builds and tests what is for GPUs, on a card that is not there
 #   make gpu-check  proves it on this machine's card, in eight minutes, without a network
+#   make test-versions   the tests against the oldest and newest TensorFlow that is supported
 #   make fuzz    hostile plans, profiles and messages for the parsers: make fuzz MINUTES=10
 #   make sanitize   swaps in every interleaving, and under load with sanitizers watching
 #   make test-browser   the report's page in chromium, which it installs where it may
@@ -25,7 +26,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu test-browser sanitize fuzz gpu-check lint format demo bench docs clean
+.PHONY: build test test-all test-gpu test-versions test-browser sanitize fuzz gpu-check lint format demo bench docs clean
 
 build: $(BUILT)
 
@@ -77,6 +78,10 @@ test-browser: build
 	  { apt-get update -q && apt-get install -y -q chromium; } || \
 	  { echo "No browser could be installed. Debian: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest -q tests/browser
+
+# Against the oldest and the newest TensorFlow that is supported, each built in build/versions.
+test-versions: build
+	$(BIN)/python tests/versions
 
 # Against the TensorFlow with GPU devices, on a card that is not there: needs no GPU.
 test-gpu: build

@@ -36,11 +36,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.one_case import SERVE, TREE
 from benchmarks.replay import replay
 from benchmarks.trainings import (
     PLENTY_BYTES,
-    SERVE,
-    TREE,
     Trainer,
     agree,
     repeatable,

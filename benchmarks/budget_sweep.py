@@ -311,6 +311,7 @@ def line(
         "policy": policy,
         "predicted_step_s": None,
         "recomputed_buffers": None,
+        "link_bandwidth": options.link_bandwidth,
     }
     errors = [found["error"] for found in (fitting, result) if "error" in found]
     if "error" not in result:

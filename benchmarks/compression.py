@@ -47,9 +47,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.allocator import load_bound
+from benchmarks.one_case import SERVE
 from benchmarks.trainings import (
     PLENTY_BYTES,
-    SERVE,
     Trainer,
     agree,
     forget,

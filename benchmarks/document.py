@@ -74,7 +74,8 @@ def section(ruler: Ruler, measured: Measured, pictures: Path, page: Path) -> lis
     found = [f"## {ruler.title}", "", ruler.text, ""]
     for run in measured.runs:
         ended = f"**{run.problem}**" if run.problem else "done"
-        found.append(f"* `{run.command}`: {shown(ended)}, {run.seconds:.0f} s, {measured.date}")
+        took = f", {run.seconds:.0f} s" if run.seconds else ""
+        found.append(f"* `{run.command}`: {shown(ended)}{took}, {measured.date}")
     left = list(measured.lines)
     for table in ruler.tables:
         rows = table_of(table, left)

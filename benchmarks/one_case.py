@@ -13,7 +13,7 @@ from typing import Any
 
 TREE = Path(__file__).resolve().parent.parent
 SERVE = "--serve"
-"""The argument by which a benchmark's own module becomes that process; a case as JSON follows."""
+"""The argument by which a benchmark's own module becomes the process that does the work."""
 
 _RESULT = "result"
 _TAIL_CHARACTERS = 1500
@@ -61,7 +61,7 @@ def answer(text: str, run: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
     """That process's side.
 
     Args:
-        text: Behind `SERVE`.
+        text: The case, behind `SERVE`.
         run: Called with the case.
     """
     case = json.loads(text)

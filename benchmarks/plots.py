@@ -35,6 +35,8 @@ def _place(plot: Plot, line: dict[str, Any]) -> str:
 
 def _shown(key: str, value: Any) -> str:
     if value is None:
+        if key == "link_bandwidth":
+            return "no link"
         return "no limit" if key.startswith("budget") else "none"
     if key.endswith("_bytes"):
         return f"{value / MIB:.0f} MiB"

@@ -141,12 +141,13 @@ RULERS: tuple[Ruler, ...] = (
         ),
         quick=(
             "--model U-Net --batch 8 --image 64 --budgets 0.6 --steps 4",
-            "--model ResNet50 --batch 8 --image 64 --budgets 0.6 --steps 4",
+            "--model ResNet50 --batch 8 --image 64 --budgets 0.8 --steps 4",
         ),
         tables=(
             _table(
-                "model: model | policy: policy | unswapped peak: unswapped_peak_bytes MiB | "
-                "budget: budget_bytes MiB | peak foretold: predicted_peak_bytes MiB | "
+                "model: model | link: link_bandwidth | policy: policy | "
+                "unswapped peak: unswapped_peak_bytes MiB | budget: budget_bytes MiB | "
+                "peak foretold: predicted_peak_bytes MiB | "
                 "measured: measured_peak_bytes MiB | out in a step: bytes_out MiB | "
                 "step, of unswapped: step_ratio x | losses, bit for bit: loss_bit_equal | "
                 "fits unswapped: unswapped_fits"
@@ -155,7 +156,7 @@ RULERS: tuple[Ruler, ...] = (
         plots=(
             Plot(
                 "bars",
-                ("model", "budget_bytes"),
+                ("model", "link_bandwidth", "budget_bytes"),
                 "policy",
                 "step_ratio",
                 "x",
@@ -414,6 +415,24 @@ RULERS: tuple[Ruler, ...] = (
                 having="rss_mib",
             ),
         ),
+    ),
+    Ruler(
+        "soak",
+        "Half an hour of trainings in one process",
+        "Models, batches, budgets and options change from training to training; the same by "
+        "TensorFlow alone is the rival. Growth: of resident memory, after a quarter of the time.",
+        full=("", "--mode unswapped --minutes 8 --steps 500"),
+        quick=("--quick",),
+        tables=(
+            _table(
+                "mode: mode | trainings: trainings | steps: steps | minutes: minutes | "
+                "with other losses: wrong | budgets too small: too_small | growth: growth % | "
+                "threads gained: threads_gained | "
+                "handles gained: handles_gained | device memory gained, bytes: load_gained_bytes",
+                having="growth",
+            ),
+        ),
+        plots=(Plot("lines", ("step",), "mode", "resident_bytes", "MiB", "resident memory, MiB"),),
     ),
     Ruler(
         "faults",

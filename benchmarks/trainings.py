@@ -1,31 +1,16 @@
-"""Trainings that benchmarks time: in processes of their own, until some steady steps are done.
-
-    benchmark ── a case, as a line of JSON ──▶ process: train, forget, wait for the next
-              ◀─ its answer, as another one ──
-
-A process trains one case after the other, so that starting is paid for once. One that has ended,
-failed or not forgotten everything gives way to a new one: no training meets what another one left.
-"""
+"""Trainings that benchmarks time: in processes of their own, until some steady steps are done."""
 
 from __future__ import annotations
 
-import dataclasses
 import gc
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-TREE = Path(__file__).resolve().parent.parent
-SERVE = "--serve"
-"""The argument by which a benchmark's own module becomes the other side."""
+from benchmarks import case_process
+from benchmarks.case_process import CaseProcess, NoAnswer
 
 # More than any of the models needs; address space, not memory.
 PLENTY_BYTES = 64 << 30
@@ -37,22 +22,21 @@ _STEPS_AN_EPOCH = 11
 _UNTIMED_STEPS_AN_EPOCH = 4
 # On the device, of a training that is over.
 _MOST_LEFT_BYTES = 1 << 20
-_TAIL_CHARACTERS = 1500
 
 
 class Trainer:
-    """The benchmark's side.
+    """The benchmark's side: a process that has failed, or not forgotten everything, gives way to
+    a new one, so that no training meets what another one left.
 
     Args:
         module: Of the benchmark; run with `SERVE` it calls `serve`.
     """
 
     def __init__(self, module: str) -> None:
-        self._module = module
-        self._process: subprocess.Popen[str] | None = None
-        self._said = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = CaseProcess(module)
 
     def __enter__(self) -> Trainer:
+        self._process.__enter__()
         return self
 
     def __exit__(
@@ -61,61 +45,16 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end()
-        self._said.close()
+        self._process.__exit__(kind, error, trace)
 
     def train(self, case: Any) -> dict[str, Any]:
         """The answer to a case, a dataclass; {"failed": why} if it does not train."""
-        process = self._process or self._begin()
-        assert process.stdin is not None and process.stdout is not None
-        text = ""
-        try:
-            process.stdin.write(json.dumps(dataclasses.asdict(case)) + "\n")
-            process.stdin.flush()
-            text = process.stdout.readline()
-        except BrokenPipeError:
-            pass
-        if not text:
-            status = process.wait()
-            self._end()
-            return {"failed": f"the process ended with status {status}: {self._tail()}"}
-        answer: dict[str, Any] = json.loads(text)
+        answer = self._process.ask(case)
+        if isinstance(answer, NoAnswer):
+            return {"failed": f"the process ended with status {answer.status}: {answer.said}"}
         if answer.pop("left_bytes") > _MOST_LEFT_BYTES or "failed" in answer:
-            self._end()
+            self._process.end()
         return answer
-
-    def _begin(self) -> subprocess.Popen[str]:
-        self._said.truncate(0)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(TREE), os.environ.get("PYTHONPATH", "")]),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "CUDA_VISIBLE_DEVICES": "-1",
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module, SERVE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            env=environment,
-        )
-        return self._process
-
-    def _end(self) -> None:
-        """What it still holds is nobody's."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._process = None
-
-    def _tail(self) -> str:
-        self._said.seek(0)
-        return self._said.read()[-_TAIL_CHARACTERS:].strip()
 
 
 def serve(train: Callable[[Any], dict[str, Any]], case: type[Any]) -> int:
@@ -129,18 +68,16 @@ def serve(train: Callable[[Any], dict[str, Any]], case: type[Any]) -> int:
 
     import tfswap
 
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed is no answer
-    for line in sys.stdin:
+    def answer(fields: dict[str, Any]) -> dict[str, Any]:
         try:
-            answer = train(case(**json.loads(line)))
+            found = train(case(**fields))
         except Exception as error:  # whatever it is, it is the case's answer
-            answer = {"failed": f"{type(error).__name__}: {error}"}
+            found = {"failed": f"{type(error).__name__}: {error}"}
         keras.backend.clear_session()
         gc.collect()
-        answer["left_bytes"] = tfswap.memory_stats()["load_bytes"]
-        print(json.dumps(answer), file=answers, flush=True)
-    return 0
+        return {**found, "left_bytes": tfswap.memory_stats()["load_bytes"]}
+
+    return case_process.serve(answer)
 
 
 def repeatable(threads: int) -> None:

@@ -38,8 +38,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.cases import KINDS, Case, drawn
-from benchmarks.faults.process import CaseProcess
-from benchmarks.trainings import SERVE
+from benchmarks.faults.disk_folder import disk_folder
+from benchmarks.faults.process import FaultProcess
+from benchmarks.one_case import SERVE
 
 OUTCOMES = ("correct", "clear error", "wrong", "crash", "hang")
 RIGHT = OUTCOMES[:2]
@@ -78,9 +79,9 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The line of each case."""
     from benchmarks.faults.victims import Victims
 
-    folder = Path(CaseProcess.folder())
+    folder = disk_folder()
     victims = Victims(folder)
-    idle: queue.SimpleQueue[CaseProcess] = queue.SimpleQueue()
+    idle: queue.SimpleQueue[FaultProcess] = queue.SimpleQueue()
 
     def line(case: Case) -> dict[str, Any]:
         begun_s = time.perf_counter()
@@ -100,7 +101,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for number in range(options.jobs):
             file = folder / f"cases-{number}"
             file.mkdir()
-            idle.put(taken.enter_context(CaseProcess(file, options.most_s)))
+            idle.put(taken.enter_context(FaultProcess(file, options.most_s)))
         taken.callback(threads.shutdown, wait=False, cancel_futures=True)
         under_way = [threads.submit(line, case) for case in cases(options)]
         for each in as_completed(under_way):

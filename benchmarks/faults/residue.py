@@ -60,24 +60,29 @@ class Held:
         )
 
 
-def left_behind(before: Held, folder: Path) -> str:
+def left_behind(before: Held, folder: Path, trainings: int = 1) -> str:
     """What there is now that there was not before, in words; "" for nothing.
 
     What is on its way has some time to go.
+
+    Args:
+        before: What there was.
+        folder: Of the file tier.
+        trainings: How many there were meanwhile.
     """
     until_s = time.monotonic() + _PATIENCE_S
     while True:
-        said = _compared(before, Held.now(folder))
+        said = _compared(before, Held.now(folder), trainings * _MOST_LEFT_BYTES)
         if not said or time.monotonic() > until_s:
             return said
         time.sleep(0.05)
 
 
-def _compared(before: Held, after: Held) -> str:
+def _compared(before: Held, after: Held, most_left_bytes: int) -> str:
     said = []
     for name, value in after.bytes.items():
         grows = name in ("load_bytes", "counted_bytes")
-        allowed = before.bytes[name] + (_MOST_LEFT_BYTES if grows else 0)
+        allowed = before.bytes[name] + (most_left_bytes if grows else 0)
         if value > allowed:
             said.append(f"{name} {before.bytes[name]} -> {value}")
     if after.files > before.files:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,8 @@ from tfswap.plan import SwapPlan
 
 MIB = 1 << 20
 MOST_STEPS = max(STEPS.values())
-# Of what a step needs beside what is there anyway.
-_PARTS = {"convolutions": 0.7, "dense": 0.92, "lstm": 0.92}
+# How much a case has of what a step needs beside what is there anyway.
+MODELS = {"convolutions": 0.7, "dense": 0.92, "lstm": 0.92}
 
 
 def _convolutions() -> tuple[keras.Model, int, tuple[int, ...], keras.optimizers.Optimizer]:
@@ -122,7 +121,7 @@ class Subject:
         """What a training may have of the device, as it is now."""
         gc.collect()
         in_use_bytes: int = tfswap.memory_stats()["bytes_in_use"]
-        return in_use_bytes + int(_PARTS[self.name] * self.needed_bytes)
+        return in_use_bytes + int(MODELS[self.name] * self.needed_bytes)
 
     def swap(self, start: str, options: Sequence[str], folder: Path, **others: Any) -> Any:
         """The `AutoSwap` of a case.
@@ -190,26 +189,7 @@ def subject(name: str) -> Subject:
     made.losses = made.train([], MOST_STEPS)
     made.needed_bytes = tfswap.memory_stats()["peak_bytes"] - before_bytes
     assert made.train([], MOST_STEPS) == made.losses, "unswapped losses do not repeat themselves"
-    gc.collect()
-    gc.freeze()  # what a case leaves is to be found quickly
     return made
 
 
-def disk() -> Path:
-    """A folder whose file system reads and writes past the page cache.
-
-    Raises:
-        OSError: There is none.
-    """
-    from tfswap import _core
-
-    for parent in (Path.cwd(), Path(tempfile.gettempdir()), Path("/var/tmp")):
-        try:
-            _core.SpillFile(str(parent))
-        except OSError:
-            continue
-        return Path(tempfile.mkdtemp(prefix="tfswap-faults-", dir=parent))
-    raise OSError("no disk here takes direct reads and writes")
-
-
-__all__ = ["LAZY", "MIB", "PLANNED", "WHOLE", "Losses", "Subject", "disk", "subject"]
+__all__ = ["LAZY", "MIB", "PLANNED", "WHOLE", "Losses", "Subject", "subject"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.cases import Case
-from benchmarks.trainings import TREE
+from benchmarks.one_case import TREE
 
 _MODULE = "benchmarks.faults.victims"
 _READY_S, _STEP_S = 120.0, 60.0

@@ -43,9 +43,9 @@ from benchmarks.programs.record import NO_TRAINING, OP_BY_OP
 MODULE = "benchmarks.programs"
 FOLDERS = ("examples", "guides", "integration_tests")
 # Batches an epoch and epochs: the first ones with which a program takes no more than its time.
-LIMITS = ((20, 2), (4, 1))
-TIME_LIMIT_S = 60
-SWAPPED_TIME_LIMIT_S = 300
+LIMITS = ((20, 2), (4, 1), (2, 1))
+TIME_LIMIT_S = 90
+SWAPPED_TIME_LIMIT_S = 450
 # Unswapped runs that must agree before one under a budget is said to differ.
 MOST_PLAIN_RUNS = 4
 # Of what nothing can be swapped in: its tensors lie where there happens to be room.

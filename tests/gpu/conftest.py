@@ -1,13 +1,17 @@
-"""What the tests find out about the fake card's codecs is not the user's."""
+"""What tests of GPUs share. What they find out of the fake card's codecs is not the user's."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 import tfswap
+from tfswap import _core
 from tfswap.ops import library
 
 
@@ -36,3 +40,18 @@ def number() -> Iterator[int]:
     lib.sample_codecs(())
     lib.release_codecs(device)
     tfswap.reset_memory_stats("GPU:0")
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[Path]:
+    """A folder whose file system reads and writes past the page cache."""
+    for parent in (tempfile.gettempdir(), os.getcwd(), "/var/tmp"):
+        with tempfile.TemporaryDirectory(dir=parent) as found:
+            try:
+                _core.SpillFile(found)
+            except OSError:
+                continue
+            yield Path(found)
+            assert os.listdir(found) == []
+            return
+    pytest.skip("no disk here takes direct reads and writes")

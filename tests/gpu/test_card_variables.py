@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from swaps import settled
 from trainings import ran
 
 import tfswap
-from tfswap import _core
 from tfswap.ops import library
 
 MIB = 1 << 20
@@ -301,20 +299,6 @@ def planned_step(weights: Weights, **attributes: Any) -> Any:
         return same
 
     return run
-
-
-@pytest.fixture
-def disk() -> Iterator[Path]:
-    """A folder whose file system reads and writes past the page cache."""
-    for parent in (tempfile.gettempdir(), os.getcwd(), "/var/tmp"):
-        with tempfile.TemporaryDirectory(dir=parent) as found:
-            try:
-                _core.SpillFile(found)
-            except OSError:
-                continue
-            yield Path(found)
-            return
-    pytest.skip("no disk here takes direct reads and writes")
 
 
 @pytest.mark.parametrize("attributes", [{}, {"detached": True}, {"tier": "compressed"}])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import trained
 
 import tfswap
-from tfswap import _core
 from tfswap.ops import library
 from tfswap.ops.copy import copy_from_host, copy_to_host
 
@@ -27,21 +25,6 @@ pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs 
 on_fake_card = pytest.mark.skipif(
     os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
 )
-
-
-@pytest.fixture(scope="module")
-def disk() -> Iterator[Path]:
-    """A folder whose file system reads and writes past the page cache."""
-    for parent in (tempfile.gettempdir(), os.getcwd(), "/var/tmp"):
-        with tempfile.TemporaryDirectory(dir=parent) as found:
-            try:
-                _core.SpillFile(found)
-            except OSError:
-                continue
-            yield Path(found)
-            assert os.listdir(found) == []
-            return
-    pytest.skip("no disk here takes direct reads and writes")
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from models import deterministic
 import tfswap
 from benchmarks.faults.__main__ import RIGHT
 from benchmarks.faults.cases import HOOKS, KINDS, LAZY, PLANNED, Case, drawn
+from benchmarks.faults.disk_folder import disk_folder
 from benchmarks.faults.happenings import fork_and_wait
 from benchmarks.faults.one_case import run
-from benchmarks.faults.subjects import disk as find_disk
 from benchmarks.faults.subjects import subject
 
 MOST_LOOKED_AT = 40
@@ -37,7 +37,7 @@ def determinism() -> None:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     try:
-        found = find_disk()
+        found = disk_folder()
     except OSError as error:
         pytest.skip(str(error))
     yield found

@@ -170,7 +170,10 @@ def test_so_does_one_in_another_process(unswapped: Losses, tmp_path: Path) -> No
 def test_for_another_budget_it_is_planned_from_the_remembered_step(
     unswapped: Losses, tmp_path: Path
 ) -> None:
-    trained_under(budget_of(unswapped, 0.75), tmp_path)
+    for _ in range(3):  # only a plan whose steps were as foretold is kept
+        trained_under(budget_of(unswapped, 0.75), tmp_path)
+        if list(tmp_path.glob("*.plan")):
+            break
     budget_bytes = budget_of(unswapped, 0.65)
     losses, later, phases = trained_under(budget_bytes, tmp_path)
     assert later.report.first_plan == "remembered"

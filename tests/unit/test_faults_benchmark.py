@@ -79,7 +79,7 @@ def test_a_table_of_the_documentation_has_every_kind() -> None:
 def test_the_process_of_cases_says_how_it_ended(tmp_path: Path, monkeypatch) -> None:
     """A crash and a hang are outcomes; another process goes on."""
     from benchmarks.faults import process as module
-    from benchmarks.faults.process import CaseProcess
+    from benchmarks.faults.process import FaultProcess
 
     (tmp_path / "served.py").write_text(
         "import json, os, signal, sys, time\n"
@@ -97,7 +97,7 @@ def test_the_process_of_cases_says_how_it_ended(tmp_path: Path, monkeypatch) -> 
     monkeypatch.setenv("PYTHONPATH", os.fspath(tmp_path))
     monkeypatch.setattr(module, "_MODULE", "served")
     by_kind = {case.kind: case for case in drawn(0, 300)}
-    with CaseProcess(tmp_path, 0.5) as process:
+    with FaultProcess(tmp_path, 0.5) as process:
         first = process.run(by_kind["interrupt"])
         assert first["outcome"] == "correct"
         assert process.run(by_kind["interrupt"])["pid"] == first["pid"]

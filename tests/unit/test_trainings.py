@@ -26,6 +26,7 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trainer
             """
             import json, os, sys
             assert sys.argv[1:] == ["--serve"]
+            print("ready", flush=True)
             for line in sys.stdin:
                 kind = json.loads(line)["kind"]
                 if kind == "crash":

@@ -1,0 +1,163 @@
+"""A process that answers cases, one after the other, so that starting is paid for once.
+
+benchmark ── a case, as a line of JSON ──▶ process: does it, waits for the next
+          ◀─ its answer, as another one ──
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from benchmarks.one_case import SERVE, TREE
+
+_READY = "ready\n"
+_READY_S = 120.0
+_TAIL_CHARACTERS = 3000
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """Why there is none.
+
+    Attributes:
+        status: With which the process ended; None: it said nothing in time.
+        said: The end of what it wrote otherwise; of one that said nothing, where its threads were.
+    """
+
+    status: int | None
+    said: str
+
+
+class CaseProcess:
+    """The benchmark's side. A process that does not answer is ended; the next case begins another.
+
+    Args:
+        module: Of the benchmark; run with `SERVE` it calls `serve`.
+        arguments: More, behind that one.
+        environment: Changes to that of this process; there are no GPUs in it.
+        most_s: What a case may take, seconds; None: any time.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        most_s: float | None = None,
+    ) -> None:
+        self._command = [sys.executable, "-m", module, SERVE, *arguments]
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(TREE), os.environ.get("PYTHONPATH", "")]),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            **(environment or {}),
+        }
+        self._most_s = most_s
+        self._process: subprocess.Popen[str] | None = None
+        self._said = tempfile.TemporaryFile("w+", errors="replace")
+
+    def __enter__(self) -> CaseProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+        self._said.close()
+
+    def ask(self, case: Any) -> dict[str, Any] | NoAnswer:
+        """The answer to a case, a dataclass."""
+        process = self._process or self._begin()
+        assert process.stdin is not None
+        text: str | None = ""
+        try:
+            process.stdin.write(json.dumps(dataclasses.asdict(case)) + "\n")
+            process.stdin.flush()
+            text = self._line(self._most_s)
+        except BrokenPipeError:
+            pass
+        if text:
+            answer: dict[str, Any] = json.loads(text)
+            return answer
+        status = None
+        if text is None:
+            os.kill(process.pid, signal.SIGUSR1)
+            time.sleep(1)
+        else:
+            status = process.wait()
+        self.end()
+        return NoAnswer(status, self._tail())
+
+    def end(self) -> None:
+        """What the process still holds is no other case's."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process = None
+
+    def _line(self, most_s: float | None) -> str | None:
+        """What it says next; "" if it has ended, None if it says nothing."""
+        assert self._process is not None and self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], most_s)
+        return self._process.stdout.readline() if ready else None
+
+    def _begin(self) -> subprocess.Popen[str]:
+        self._said.seek(0)
+        self._said.truncate()
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            cwd=TREE,
+            env=self._environment,
+        )
+        if self._line(_READY_S) != _READY:
+            self.end()
+            raise RuntimeError(f"no process for cases: {self._tail()}")
+        return self._process
+
+    def _tail(self) -> str:
+        self._said.seek(0)
+        return self._said.read()[-_TAIL_CHARACTERS:].strip()
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
+    """The other side: answers what comes, until nothing more does.
+
+    Args:
+        answer: Called with the fields of each case.
+    """
+    import faulthandler
+
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    answers = os.fdopen(os.dup(1), "w")
+    os.set_inheritable(answers.fileno(), False)
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    answers.write(_READY)
+    answers.flush()
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+    return 0

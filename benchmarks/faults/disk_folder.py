@@ -1,0 +1,23 @@
+"""Where a file of far memory can be."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+
+def disk_folder() -> Path:
+    """A new folder whose file system reads and writes past the page cache.
+
+    Raises:
+        OSError: There is none.
+    """
+    from tfswap import _core
+
+    for parent in (Path.cwd(), Path(tempfile.gettempdir()), Path("/var/tmp")):
+        try:
+            _core.SpillFile(str(parent))
+        except OSError:
+            continue
+        return Path(tempfile.mkdtemp(prefix="tfswap-faults-", dir=parent))
+    raise OSError("no disk here takes direct reads and writes")

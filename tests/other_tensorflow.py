@@ -1,0 +1,66 @@
+"""Another TensorFlow than this environment's, and tfswap built against it, in one folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[1]
+
+
+class OtherTensorFlow:
+    """What else Python needs is this interpreter's.
+
+    Args:
+        folder: Gets all of it: that TensorFlow (600 MB), a copy of the sources and its build.
+        requirement: As pip takes it.
+    """
+
+    def __init__(self, folder: Path, requirement: str) -> None:
+        self._site, self._tree = folder / "site", folder / "tree"
+        self._requirement = requirement
+
+    def build(self) -> int:
+        """Brings everything up to date; the status of what failed, or 0.
+
+        Raises:
+            subprocess.CalledProcessError: That TensorFlow cannot be installed.
+        """
+        self._install()
+        self._copy_sources()
+        return self.run(sys.executable, "setup.py", "--quiet", "build_ext", "--inplace")
+
+    def run(self, *command: str | Path, **environment: str) -> int:
+        """Runs a command in the copy, with that TensorFlow; its status."""
+        paths = os.pathsep.join(map(str, (self._tree, self._site)))
+        variables = {**os.environ, "PYTHONPATH": paths, **environment}
+        command_line = [str(part) for part in command]
+        return subprocess.run(command_line, cwd=self._tree, env=variables).returncode
+
+    def _install(self) -> None:
+        complete = self._site / ".complete"
+        if complete.exists() and complete.read_text() == self._requirement:
+            return
+        shutil.rmtree(self._site, ignore_errors=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "--target", str(self._site), self._requirement], check=True)
+        complete.write_text(self._requirement)
+
+    def _copy_sources(self) -> None:
+        """Files that are as they were keep their time, so that they are not compiled again."""
+        self._tree.mkdir(parents=True, exist_ok=True)
+        for name in ("setup.py", "pyproject.toml", "README.md"):
+            shutil.copy2(TREE / name, self._tree / name)
+        for name in ("tfswap", "tests", "benchmarks"):
+            built = shutil.ignore_patterns(
+                "*.so", "codec_kernels.[fp]*", "_build_info.py", "__pycache__"
+            )
+            shutil.copytree(TREE / name, self._tree / name, ignore=built, dirs_exist_ok=True)
+            for old in list((self._tree / name).rglob("*")):
+                there = TREE / old.relative_to(self._tree)
+                if old.suffix in (".cc", ".cu", ".h", ".py") and not there.exists():
+                    if old.name != "_build_info.py":
+                        old.unlink()

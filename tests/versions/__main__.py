@@ -1,0 +1,56 @@
+"""The tests against the oldest and the newest TensorFlow that tfswap supports.
+
+    python tests/versions [--only 2.20] [pytest's arguments]
+
+Each gets a folder in ``build/versions``: the newest patch of that release, a copy of the sources
+and its build. A release is supported once this passes: then it joins `SUPPORTED_TENSORFLOW`, in
+setup.py and in tfswap/ops/library.py. The exit status is that of the first that fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "tests"))
+
+from other_tensorflow import OtherTensorFlow  # noqa: E402
+
+FOLDER = TREE / "build" / "versions"
+TESTS = ("tests/unit", "tests/integration")
+
+
+def supported() -> tuple[str, ...]:
+    """Releases, as ``major.minor``, from the oldest to the newest."""
+    text = (TREE / "setup.py").read_text()
+    found = re.search(r"^SUPPORTED_TENSORFLOW = \((.*)\)$", text, re.MULTILINE)
+    assert found is not None
+    releases = re.findall(r'"(\d+\.\d+)"', found[1])
+    return tuple(sorted(releases, key=lambda release: [int(part) for part in release.split(".")]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python tests/versions", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--only", help="one release, supported or not yet (oldest and newest)")
+    options, for_pytest = parser.parse_known_args()
+    all_of_them = supported()
+    chosen = (
+        [options.only] if options.only else list(dict.fromkeys((all_of_them[0], all_of_them[-1])))
+    )
+    for release in chosen:
+        print(f"TensorFlow {release}:", flush=True)
+        other = OtherTensorFlow(FOLDER / release, f"tensorflow-cpu=={release}.*")
+        failed = other.build() or other.run(
+            *(sys.executable, "-m", "pytest", "-q", *(for_pytest or (*TESTS, "-m", "not slow")))
+        )
+        if failed:
+            return failed
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
