@@ -18,9 +18,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.one_case import SERVE, TREE
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _READY = "ready\n"
 _READY_S = 120.0
@@ -69,7 +72,7 @@ class CaseProcess:
         self._process: subprocess.Popen[str] | None = None
         self._said = tempfile.TemporaryFile("w+", errors="replace")
 
-    def __enter__(self) -> CaseProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

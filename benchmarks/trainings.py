@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from benchmarks import case_process
@@ -24,36 +23,18 @@ _UNTIMED_STEPS_AN_EPOCH = 4
 _MOST_LEFT_BYTES = 1 << 20
 
 
-class Trainer:
+class Trainer(CaseProcess):
     """The benchmark's side: a process that has failed, or not forgotten everything, gives way to
     a new one, so that no training meets what another one left.
-
-    Args:
-        module: Of the benchmark; run with `SERVE` it calls `serve`.
     """
-
-    def __init__(self, module: str) -> None:
-        self._process = CaseProcess(module)
-
-    def __enter__(self) -> Trainer:
-        self._process.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.__exit__(kind, error, trace)
 
     def train(self, case: Any) -> dict[str, Any]:
         """The answer to a case, a dataclass; {"failed": why} if it does not train."""
-        answer = self._process.ask(case)
+        answer = self.ask(case)
         if isinstance(answer, NoAnswer):
             return {"failed": f"the process ended with status {answer.status}: {answer.said}"}
         if answer.pop("left_bytes") > _MOST_LEFT_BYTES or "failed" in answer:
-            self._process.end()
+            self.end()
         return answer
 
 

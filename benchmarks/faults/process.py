@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from benchmarks import case_process
-from benchmarks.case_process import NoAnswer
+from benchmarks.case_process import CaseProcess, NoAnswer
 from benchmarks.faults.cases import Case
 
 _MODULE = "benchmarks.faults"
 
 
-class FaultProcess:
+class FaultProcess(CaseProcess):
     """Runs cases in a process that is begun anew when one has taken it along.
 
     Args:
@@ -22,31 +21,18 @@ class FaultProcess:
     """
 
     def __init__(self, folder: Path, most_s: float) -> None:
-        self._process = case_process.CaseProcess(
-            _MODULE, str(folder), environment={"TFSWAP_PLAN_CACHE": "none"}, most_s=most_s
-        )
-
-    def __enter__(self) -> FaultProcess:
-        self._process.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.__exit__(kind, error, trace)
+        environment = {"TFSWAP_PLAN_CACHE": "none"}
+        super().__init__(_MODULE, str(folder), environment=environment, most_s=most_s)
 
     def run(self, case: Case) -> dict[str, Any]:
         """What the case came to, as `one_case.run` answers; or a crash, or a hang."""
-        answer = self._process.ask(case)
+        answer = self.ask(case)
         if isinstance(answer, NoAnswer):
             outcome = "hang" if answer.status is None else "crash"
             why = f"{answer.status}: {answer.said}"
             return {"outcome": outcome, "struck": -1, "said": "", "why": why}
         if answer["outcome"] == "wrong":
-            self._process.end()  # what it has left is no other case's
+            self.end()  # what it has left is no other case's
         return answer
 
 
