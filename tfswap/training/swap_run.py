@@ -312,6 +312,8 @@ class SwapRun:
             traces = self._recordings.stop()
         after = self._devices.step_counts()
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
+        if self._devices.job:
+            self._filled.share_grew(after["budget_bytes"])
         self._filled.step(step, after)
         if self._turn.only and not self._counts(traces.get(self._devices.device)):
             return
