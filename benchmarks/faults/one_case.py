@@ -50,6 +50,7 @@ _STEPS_AFTER = 2
 _VALIDATION = "validation"
 _took_s: dict[tuple[str, str], float] = {}
 _losses: dict[tuple[Any, ...], list[str]] = {}
+_held_first: dict[str, Held] = {}  # by this process, since it has its models
 
 
 @functools.cache
@@ -58,6 +59,7 @@ def subject(name: str) -> Subject:
     made = subjects.subject(name)
     gc.collect()
     gc.freeze()
+    _held_first.clear()
     return made
 
 
@@ -80,6 +82,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
     expected = _expected(case, one)
     swap = one.swap(case.start, case.options, folder)
     before = Held.now(folder)
+    first = _held_first.setdefault("", before)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         error, problem = _happen(case, one, swap, folder)
@@ -90,7 +93,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
     error = None
     one.forget()
     del swap
-    left = left_behind(before, folder, 2 if case.kind in _WITH_ANOTHER else 1)
+    left = left_behind(before, folder, first)
     if left:
         outcome, why = WRONG, f"left behind: {left}"
     problem = _trains_on(case, one, folder)
@@ -114,19 +117,28 @@ def _loader(one: Subject, steps: int) -> happenings.Batches:
 def _expected(case: Case, one: Subject) -> list[str]:
     """Losses without tfswap. Where data or callbacks are others, they are Keras's with those."""
     steps = case.steps
+    train: Callable[[], Any] | None = None
     if case.kind == "loader-processes":
         # Of other batches than arrays are cut into, graphs do not know the size.
-        key = (case.subject, case.kind, steps)
-        if key not in _losses:
-            _losses[key] = one.train([], steps, _loader(one, steps), shuffle=False)
-        return _losses[key]
-    if case.kind == "nested-fit" and case.detail == _VALIDATION:
+        train = lambda: one.train([], steps, _loader(one, steps), shuffle=False)  # noqa: E731
+    elif case.kind == "data-raises":
+        train = lambda: _train_until_data_raise(case, one, [])  # noqa: E731
+    elif case.kind == "nested-fit" and case.detail == _VALIDATION:
         # It begins the mean anew that is logged as the loss.
-        key = (case.subject, case.kind, steps, case.step)
-        if key not in _losses:
-            _losses[key] = one.train([happenings.AtStep(case.step, lambda: _validate(one))], steps)
-        return _losses[key]
-    return one.losses
+        act = happenings.AtStep(case.step, lambda: _validate(one))
+        train = lambda: one.train([act], steps)  # noqa: E731
+    if train is None:
+        return one.losses
+    key = (case.subject, case.kind, steps, case.step)
+    if key not in _losses:
+        _caught(train)
+        _losses[key] = one.last.losses
+    return _losses[key]
+
+
+def _train_until_data_raise(case: Case, one: Subject, callbacks: list[Any]) -> None:
+    data = happenings.raising(one.data, one.batch, case.step)
+    one.train(callbacks, case.steps, data, steps_per_epoch=case.steps)
 
 
 def _judged(
@@ -188,8 +200,7 @@ def _happen(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseExce
         callbacks = [raises, swap] if case.part < 0.5 else [swap, raises]
         return _caught(lambda: one.train(callbacks, steps, **fit)), ""
     if case.kind == "data-raises":
-        data = happenings.raising(one.data, one.batch, case.step)
-        return _caught(lambda: one.train([swap], steps, data, steps_per_epoch=steps)), ""
+        return _caught(lambda: _train_until_data_raise(case, one, [swap])), ""
     if case.kind == "interrupt":
         return _interrupted(case, one, swap), ""
     if case.kind == "fork":

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import tfswap
 
-# Constants of graphs that were optimised again stay with them, each smaller than this.
-_MOST_LEFT_BYTES = 256 << 10
+# A few graphs that were optimised for trainings stay with their constants, the newest of each
+# function; from one case to the next that is more or less, but never more than this.
+_MOST_LEFT_BYTES = 2 << 20
 _PATIENCE_S = 3.0
 # Made when they are first needed, and kept: a thread for the swap-ins of each job that there may be
 # at once, the one that answers the pass, and the memory that crashing kernels get where there is
@@ -60,7 +61,7 @@ class Held:
         )
 
 
-def left_behind(before: Held, folder: Path, trainings: int = 1) -> str:
+def left_behind(before: Held, folder: Path, first: Held | None = None) -> str:
     """What there is now that there was not before, in words; "" for nothing.
 
     What is on its way has some time to go.
@@ -68,21 +69,23 @@ def left_behind(before: Held, folder: Path, trainings: int = 1) -> str:
     Args:
         before: What there was.
         folder: Of the file tier.
-        trainings: How many there were meanwhile.
+        first: What there was before the first case of the process with these models, so that what
+            little each case may leave does not add up.
     """
     until_s = time.monotonic() + _PATIENCE_S
     while True:
-        said = _compared(before, Held.now(folder), trainings * _MOST_LEFT_BYTES)
+        said = _compared(before, Held.now(folder), first or before)
         if not said or time.monotonic() > until_s:
             return said
         time.sleep(0.05)
 
 
-def _compared(before: Held, after: Held, most_left_bytes: int) -> str:
+def _compared(before: Held, after: Held, first: Held) -> str:
     said = []
     for name, value in after.bytes.items():
-        grows = name in ("load_bytes", "counted_bytes")
-        allowed = before.bytes[name] + (most_left_bytes if grows else 0)
+        allowed = before.bytes[name]
+        if name in ("load_bytes", "counted_bytes"):
+            allowed = first.bytes[name] + _MOST_LEFT_BYTES
         if value > allowed:
             said.append(f"{name} {before.bytes[name]} -> {value}")
     if after.files > before.files:

@@ -106,9 +106,8 @@ class Subject:
             data: Instead of the model's own arrays.
             fit: Other arguments.
         """
-        losses = Losses()
+        self.last = losses = Losses()  # first: what interrupts this may come at any time
         self.forget()
-        self.last = losses
         if data is None:
             x, y = (each[: steps * self.batch] for each in self.data)
             fit = {"x": x, "y": y, "batch_size": self.batch, "shuffle": False, **fit}

@@ -62,6 +62,17 @@ def test_small_blocks_share_what_is_taken() -> None:
     assert not taken.blocks and pool.bytes_cached == 0
 
 
+@pytest.mark.parametrize("arena_bytes", [0, 16 * MIB])
+def test_what_is_freed_after_a_trim_is_not_kept(arena_bytes: int) -> None:
+    pool, taken = pool_of(arena_bytes)
+    block = pool.allocate(MIB)
+    pool.trim()
+    pool.free(block, MIB)
+    assert not taken.blocks and pool.bytes_cached == 0
+    pool.free(pool.allocate(MIB), MIB)
+    assert pool.bytes_cached > 0
+
+
 def test_an_arena_stays_as_long_as_a_block_of_it_is_used() -> None:
     pool, taken = pool_of(arena_bytes=16 * MIB)
     kept, other = pool.allocate(MIB), pool.allocate(2 * MIB)
@@ -70,8 +81,8 @@ def test_an_arena_stays_as_long_as_a_block_of_it_is_used() -> None:
     assert taken.size == 16 * MIB
     assert pool.allocate(2 * MIB) == other
     pool.free(other, 2 * MIB)
-    pool.free(kept, MIB)
     pool.trim()
+    pool.free(kept, MIB)
     assert not taken.blocks
 
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from tfswap import budget as budgets
 from tfswap.gpus import FIRST_GPU
 from tfswap.jobs.division import LEAST_SLOWDOWN, WEIGHTS, Claim, divide
-from tfswap.jobs.share import Share
+from tfswap.jobs.share import STEP_WAIT_S, Share
 from tfswap.jobs.slowdown import SlowdownCurve, planned_curve
 from tfswap.ops.library import Library
 from tfswap.simulator import Link
@@ -107,15 +107,18 @@ class Job:
         self.steps = 0
         self.held_bytes = 0
         self.in_step = False
+        self.waits_in_step = False  # for a share that its first step is foretold to need
         self.thread = threading.current_thread()
         self._profile: tuple[Timeline, Link] | None = None
         self._is_foretold = False
         self._curve: SlowdownCurve | None = None
 
     def foretold(self, timeline: Timeline, link: Link) -> None:
-        """Its step is foretold, which is good until it is known."""
-        if self._profile is None:
-            self._profile, self._is_foretold = (timeline, link), True
+        """Its step, which has just begun, is foretold, which is good until it is known."""
+        if not self.is_known:
+            self._profile, self._is_foretold, self._curve = (timeline, link), True, None
+            if self.devices is not None:
+                self.held_bytes = self.devices.own_bytes()  # as when it was foretold
 
     def profiled(self, timeline: Timeline, link: Link) -> None:
         """Its step is known; of several functions', the one that needs most counts."""
@@ -131,9 +134,9 @@ class Job:
         if self._curve is None:
             timeline, link = self._profile
             self._curve = planned_curve(timeline, link, deadline_s=time.monotonic() + _MOST_CURVE_S)
-        base_bytes = self.devices.base_bytes()
-        if self._is_foretold:  # what was there then is, by now, its own in part
-            base_bytes = self._profile[0].resident_bytes - self.held_bytes
+        # What was there then is, by now, its own in part.
+        then_bytes = self._profile[0].resident_bytes if self._is_foretold else None
+        base_bytes = self.devices.base_bytes(self.held_bytes, then_bytes)
         budgets_bytes = [budget - base_bytes for budget in self._curve.budget_bytes]
         kept = {max(b, 1): s for b, s in zip(budgets_bytes, self._curve.slowdowns, strict=True)}
         return SlowdownCurve(tuple(kept), tuple(kept.values()))
@@ -250,6 +253,11 @@ class DeviceJobs:
                 job.devices.give_back()
             self._changed.notify_all()
 
+    def are_there(self) -> bool:
+        """Whether a job has the devices."""
+        with self._changed:
+            return bool(self._jobs)
+
     def has(self, job: Job) -> bool:
         """Whether the job has its part of the devices."""
         with self._changed:
@@ -331,6 +339,8 @@ class DeviceJobs:
                 self._settle()
                 job.in_step = True
                 assert job.devices is not None
+                if job.share_bytes is not None:
+                    job.share_bytes = job.devices.share_bytes()
                 job.devices.look_at_share()
                 job.held_bytes = job.devices.own_bytes()
             self._library.set_threads_job(job.number)
@@ -358,14 +368,47 @@ class DeviceJobs:
         now_bytes = job.devices.everybodys_bytes()
         return abs(now_bytes - self._everybodys_bytes) > _DRIFT * job.devices.total_bytes
 
-    def expect(self, job: Job, timeline: Timeline, link: Link) -> None:
+    def expect(self, job: Job, timeline: Timeline, link: Link) -> int:
         """A job's step, which runs already, is foretold: what `know` says will replace that.
 
-        Of another thread than the job's; shares are divided by it when the next step ends.
+        Of another thread than the job's, whose step waits for this one. Beside others it waits
+        until they have left the least that the step can do with, as long as that takes them, but
+        not for ever.
+
+        Args:
+            job: Whose.
+            timeline: The step, with what there was of the device when it began.
+            link: What copies have.
+
+        Returns:
+            Bytes that its share lacks even then; 0: none.
         """
         with self._changed:
             job.foretold(timeline, link)
             self._is_due = True
+            if job.is_known or len(self._jobs) < 2 or not (job.in_step and job.number):
+                return 0
+            job.waits_in_step = True
+            deadline_s = time.monotonic() + min(STEP_WAIT_S, job.share.wait_s)
+            try:
+                while True:
+                    self._divide()
+                    self._settle()
+                    lack_bytes = self._lack_bytes(job)
+                    if not lack_bytes or time.monotonic() > deadline_s:
+                        return lack_bytes
+                    self._changed.notify_all()
+                    self._changed.wait(_POLL_S)
+                    self._end_dead(job)
+            finally:
+                job.waits_in_step = False
+
+    def _lack_bytes(self, job: Job) -> int:
+        """Of the least that its foretold step can do with."""
+        curve = job.curve()
+        if curve is None or job.share_bytes is None:
+            return 0
+        return max(curve.least_bytes - job.share_bytes, 0)
 
     def know(self, job: Job, timeline: Timeline, link: Link) -> None:
         """A job's step has been profiled, and has just ended: shares are divided by that.
@@ -414,7 +457,9 @@ class DeviceJobs:
         self._everybodys_bytes = devices.everybodys_bytes()
         for each in self._jobs:
             if each.share_bytes is not None and each.devices is not None:
-                each.share_bytes = each.devices.share_bytes()
+                before_bytes, each.share_bytes = each.share_bytes, each.devices.share_bytes()
+                if each.in_step:  # what was everybody's when it began has become its own
+                    each.held_bytes += each.share_bytes - before_bytes
         spare_bytes = int(_SPARE * devices.total_bytes)
         self._capacity_bytes = max(devices.total_bytes - self._everybodys_bytes - spare_bytes, 1)
         held = {each: self._held_bytes(each) for each in self._jobs}
@@ -432,6 +477,8 @@ class DeviceJobs:
     def _is_about(self, job: Job, target_bytes: int | None) -> bool:
         """Whether a share is so near to the one in force that it is not worth another plan."""
         if job.share_bytes is None or target_bytes is None:
+            return False
+        if job.waits_in_step and target_bytes > job.share_bytes:
             return False
         return abs(target_bytes - job.share_bytes) <= _NEAR * target_bytes
 
@@ -463,8 +510,11 @@ class DeviceJobs:
             if has_bytes is None or target_bytes < has_bytes:
                 self._take_over(job, target_bytes)
         for job in self._jobs:
-            target_bytes = job.target_bytes
-            if job.in_step or target_bytes is None or job.share_bytes == target_bytes:
+            target_bytes, has_bytes = job.target_bytes, job.share_bytes
+            if target_bytes is None or has_bytes == target_bytes:
+                continue
+            may_grow = job.waits_in_step and has_bytes is not None and has_bytes < target_bytes
+            if job.in_step and not may_grow:
                 continue
             others = [each for each in self._jobs if each is not job]
             if any(each.has_begun and each.share_bytes is None for each in others):

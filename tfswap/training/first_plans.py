@@ -20,7 +20,6 @@ from tfswap.cost_model.model_timeline import met_profile
 from tfswap.cost_model.op_costs import step_costs
 from tfswap.gpus import FIRST_GPU
 from tfswap.grappler.graph import StepGraph
-from tfswap.jobs.share import STEP_WAIT_S
 from tfswap.machine import Device, cores, host_device, processor
 from tfswap.machines import load_machines
 from tfswap.ops import library
@@ -116,9 +115,8 @@ class FirstPlans:
     def begin(self) -> None:
         """Before the first push: graphs without a plan ask for one from then on."""
         if self._are_wanted:
-            waits_s = 0.0 if self._devices.shared is None else STEP_WAIT_S
             desk = plan_desk.of_process(self._library)
-            self._session.ask(desk, self._answer, self._speed(), waits_s)
+            self._session.ask(desk, self._answer, self._speed())
 
     def expect_batch(self, examples: int) -> None:
         """Says how many examples batches have, where graphs leave it open."""

@@ -103,7 +103,7 @@ class KerasFit:
         self._taken.callback(self._restore)
         self._turn_xla_off()
         self._taken.callback(session.end)
-        if self._options.broker is not None:
+        if session.will_share:
             self._build_optimizer()
         session.begin(_count_layers(self._model))
         run = SwapRun(
@@ -122,7 +122,7 @@ class KerasFit:
         self._guard()
 
     def _build_optimizer(self) -> None:
-        """Its variables are there before a broker is asked for a share that they have room in."""
+        """Its variables are there before shares are divided, so that they need no room in one."""
         model = self._model
         if model.built and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)

@@ -261,11 +261,18 @@ class ManagedDevices:
         """What this training has, as far as it is told from what is no training's alone."""
         return self._library.step_counts(self.device, self.job)["load_bytes"] if self.job else 0
 
-    def base_bytes(self) -> int:
-        """What is to be added to what this training has, to compare it with its profile."""
-        if self._profiled_bytes is None:
+    def base_bytes(self, own_bytes: int, then_bytes: int | None = None) -> int:
+        """What is to be added to what this training has, to compare it with its profile.
+
+        Args:
+            own_bytes: What it has between its steps.
+            then_bytes: What was there when its step was foretold, instead of profiled.
+        """
+        if then_bytes is None:
+            then_bytes = self._profiled_bytes
+        if then_bytes is None:
             return self._library.step_counts(self.device)["everybodys_load_bytes"]
-        return self._profiled_bytes - self.own_bytes()
+        return then_bytes - own_bytes
 
     def profiled_step_begins(self) -> None:
         """Remembers what is there before it."""
@@ -277,7 +284,7 @@ class ManagedDevices:
     def look_at_share(self) -> None:
         """Before a step: what the training's load may reach, by what there is now."""
         if self.job:
-            self._base_bytes = self.base_bytes()
+            self._base_bytes = self.base_bytes(self.own_bytes())
             self.budget_bytes = self.share_bytes() + self._base_bytes
         elif self._was_shared:
             # The others' weights are still there, say.

@@ -57,7 +57,6 @@ class PassSession:
         self._desk: PlanDesk | None = None
         self._answer: Answer | None = None
         self._speed = (0.0, 0.0, 0.0)
-        self._waits_s = 0.0
         self._examples = 0
         self.min_bytes = SwapPlan().min_bytes
 
@@ -93,7 +92,6 @@ class PassSession:
         desk: PlanDesk,
         answer: Answer,
         speed: tuple[float, float, float],
-        waits_s: float = 0.0,
     ) -> None:
         """Has its graphs ask for plans, from the next `push` on, where that has none for them.
 
@@ -101,10 +99,8 @@ class PassSession:
             desk: Takes the questions.
             answer: Answers them.
             speed: As of `Library.open_desk`.
-            waits_s: As of `PlanDesk.open`.
         """
         self._desk, self._answer, self._speed = desk, answer, speed
-        self._waits_s = waits_s
         self._open_desk()
 
     def ask_again(self) -> None:
@@ -137,7 +133,7 @@ class PassSession:
 
     def _open_desk(self) -> None:
         assert self._desk is not None and self._answer is not None
-        self._desk.open(self._label, self._answer, self._speed, self._examples, self._waits_s)
+        self._desk.open(self._label, self._answer, self._speed, self._examples)
 
     @property
     def label(self) -> str:

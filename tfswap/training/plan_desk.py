@@ -1,4 +1,4 @@
-"""PlanDesk: a thread that answers the pass when it meets a graph that it has no plan for.
+"""PlanDesk: has the pass answered when it meets a graph that it has no plan for.
 
 The pass runs in a thread of TensorFlow's, while Python waits for the step that is about to begin;
 see ``tfswap/cc/grappler/plan_desk.h``.
@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from tfswap.jobs.share import STEP_WAIT_S
 from tfswap.ops.library import Library
 from tfswap.plan import SwapPlan
 
-_PATIENCE_S = 20.0
+# For the work; and where others share the device, for what they are to leave.
+_PATIENCE_S = 20.0 + STEP_WAIT_S
 
 
 @dataclass(frozen=True)
@@ -59,23 +61,21 @@ class PlanDesk:
         answer: Answer,
         speed: tuple[float, float, float],
         examples: int,
-        waits_s: float = 0.0,
     ) -> None:
         """Has a training's graphs ask.
 
         Args:
             label: By which the pass knows the training.
-            answer: Answers, in the desk's thread; what it raises is taken for None.
+            answer: Answers, in a thread of its own; what it raises is taken for None.
             speed: As of `Library.open_desk`.
             examples: Likewise.
-            waits_s: For how long the answerer may wait for others, beside its work.
         """
         with self._lock:
             self._answers[label] = answer
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="tfswap_desk", daemon=True)
                 self._thread.start()
-        self._library.open_desk(label, speed, examples, _PATIENCE_S + waits_s)
+        self._library.open_desk(label, speed, examples, _PATIENCE_S)
 
     def close(self, label: str) -> None:
         """Has them ask no more; harmless when called again."""
@@ -85,15 +85,20 @@ class PlanDesk:
 
     def _serve(self) -> None:
         while True:
-            number, label, question = _parse(self._library.next_question())
-            with self._lock:
-                answer = self._answers.get(label)
-            plan = None
-            try:
-                plan = None if answer is None else answer(question)
-            finally:
-                # A thread that ends would leave the next step waiting for its patience's end.
-                self._library.answer_question(number, "" if plan is None else plan.to_json())
+            question = _parse(self._library.next_question())
+            # One that waits for what another training is to leave must not keep that one waiting.
+            threading.Thread(
+                target=self._answer, args=question, name="tfswap_answer", daemon=True
+            ).start()
+
+    def _answer(self, number: int, label: str, question: Question) -> None:
+        with self._lock:
+            answer = self._answers.get(label)
+        plan = None
+        try:
+            plan = None if answer is None else answer(question)
+        finally:
+            self._library.answer_question(number, "" if plan is None else plan.to_json())
 
 
 def _parse(text: str) -> tuple[int, str, Question]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfswap.ops import library
+from tfswap.report.amounts import readable_bytes
 from tfswap.simulator import Link
 from tfswap.swap_options import SwapOptions
 from tfswap.timeline import Timeline
@@ -122,6 +123,11 @@ class SwapSession:
         return True
 
     @property
+    def will_share(self) -> bool:
+        """Whether others have the devices, or may have."""
+        return self.options.broker is not None or self._jobs.are_there()
+
+    @property
     def has_devices(self) -> bool:
         """Whether it has them, or its share, now."""
         return self._jobs.has(self._job)
@@ -164,7 +170,14 @@ class SwapSession:
 
     def expect(self, timeline: Timeline, link: Link) -> None:
         """A step is foretold: see `DeviceJobs.expect`, and `DeviceShare.expect`."""
-        self._jobs.expect(self._job, timeline, link)
+        lack_bytes = self._jobs.expect(self._job, timeline, link)
+        if lack_bytes:
+            self._voice.note(
+                f"the first step is foretold to need {readable_bytes(lack_bytes)} more than the "
+                f"other trainings leave it, {readable_bytes(self.devices.budget_bytes)}: it is "
+                "tried with that. For more, let others end, give all of them a larger budget, or "
+                f"this one a share=tfswap.Share(minimum=...) of {readable_bytes(lack_bytes)} more"
+            )
         if self.devices.shared is not None:
             self.devices.shared.expect(timeline)
 

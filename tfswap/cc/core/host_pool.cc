@@ -32,6 +32,7 @@ void* HostPool::Allocate(int64_t bytes) {
   if (Faults::Strikes(Fault::kHostFull)) return nullptr;
   const int64_t rounded = RoundToPages(bytes);
   std::lock_guard<std::mutex> lock(mu_);
+  keeps_ = true;
   void* block = nullptr;
   auto it = kept_.find(rounded);
   if (it != kept_.end() && !it->second.empty()) {
@@ -56,6 +57,7 @@ void HostPool::Free(void* block, int64_t bytes) {
   stats_.bytes_cached += rounded;
   kept_[rounded].push_back(block);
   if (IsSmall(rounded)) ArenaOf(block)->used_bytes -= rounded;
+  if (!keeps_) TrimLocked(stats_.bytes_cached);
 }
 
 void* HostPool::Take(int64_t bytes) {
@@ -126,6 +128,7 @@ void HostPool::SetLimit(int64_t limit_bytes) {
 
 void HostPool::Trim() {
   std::lock_guard<std::mutex> lock(mu_);
+  keeps_ = false;
   TrimLocked(stats_.bytes_cached);
 }
 

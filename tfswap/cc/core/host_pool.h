@@ -49,7 +49,8 @@ class HostPool {
   void Free(void* block, int64_t bytes);
 
   void SetLimit(int64_t limit_bytes);
-  void Trim();  // gives all kept blocks back to the system
+  // Gives all kept blocks back to the system, and until the next Allocate() those that are freed.
+  void Trim();
   HostPoolStats Stats() const;
   void ResetPeak();
 
@@ -75,6 +76,7 @@ class HostPool {
   std::map<int64_t, std::deque<void*>> kept_;
   std::map<char*, Arena> arenas_;  // by beginning
   HostPoolStats stats_;
+  bool keeps_ = true;
 };
 
 }  // namespace tfswap
