@@ -225,7 +225,7 @@ def why(log: str) -> str:
     """What a training's log says of its end; "" if it goes on."""
     if "Traceback" not in log:
         return ""
-    begin = log.find("tfswap: ")
+    begin = log.find("tfswap: ", log.rfind("Traceback"))  # behind what were warnings only
     return log[begin:][:800] if begin >= 0 else log[-800:]
 
 
