@@ -25,10 +25,12 @@ def test_what_a_step_had_more_is_in_its_budget() -> None:
     assert filled.report.measured_peak_bytes == 81 * MIB
 
 
-def test_peaks_begin_anew_with_another_budget() -> None:
+def test_peaks_begin_anew_with_a_smaller_budget() -> None:
     filled = RunReport(Report("step"))
     filled.budget_changed(80 * MIB)
     _step(filled, 79 * MIB)
     filled.budget_changed(40 * MIB)
     _step(filled, 39 * MIB)
     assert (filled.report.budget_bytes, filled.report.measured_peak_bytes) == (40 * MIB, 39 * MIB)
+    filled.budget_changed(60 * MIB)
+    assert (filled.report.budget_bytes, filled.report.measured_peak_bytes) == (60 * MIB, 39 * MIB)

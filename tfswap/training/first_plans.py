@@ -297,7 +297,7 @@ class FirstPlans:
         profile = met_profile(
             costs,
             question.fingerprint,
-            self._devices.resident_bytes(),
+            self._devices.step_met(),
             device,
             self._session.min_bytes,
         )

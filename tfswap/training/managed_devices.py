@@ -101,7 +101,9 @@ class ManagedDevices:
         self._sharers = 1
         self._was_shared = False
         self._base_bytes = 0
-        self._profiled_bytes: int | None = None  # the load when the profiled step began
+        # The load when the step that plans go by was met, or began to be profiled.
+        self._known_bytes: int | None = None
+        self._was_profiled = False
         self._host_limit_bytes = 0
         self._file: WatchedFile | None = None
         self._link: LinkWatch | None = None
@@ -269,17 +271,24 @@ class ManagedDevices:
             then_bytes: What was there when its step was foretold, instead of profiled.
         """
         if then_bytes is None:
-            then_bytes = self._profiled_bytes
+            then_bytes = self._known_bytes
         if then_bytes is None:
             return self._library.step_counts(self.device)["everybodys_load_bytes"]
         return then_bytes - own_bytes
 
+    def step_met(self) -> int:
+        """What is there before a step that is to be foretold; remembered until it is profiled."""
+        resident_bytes = self.resident_bytes()
+        if not self._was_profiled:
+            self._known_bytes = resident_bytes
+        return resident_bytes
+
     def profiled_step_begins(self) -> None:
         """Remembers what is there before it."""
         counts = self._library.step_counts(self.device, self.job)
-        self._profiled_bytes = counts["load_bytes"]
+        self._known_bytes, self._was_profiled = counts["load_bytes"], True
         if self.job:
-            self._profiled_bytes += counts["everybodys_load_bytes"]
+            self._known_bytes += counts["everybodys_load_bytes"]
 
     def look_at_share(self) -> None:
         """Before a step: what the training's load may reach, by what there is now."""
@@ -289,7 +298,7 @@ class ManagedDevices:
         elif self._was_shared:
             # The others' weights are still there, say.
             load_bytes = self._library.step_counts(self.device)["load_bytes"]
-            more_bytes = load_bytes - (self._profiled_bytes or load_bytes)
+            more_bytes = load_bytes - (self._known_bytes or load_bytes)
             self.budget_bytes = self.total_bytes - max(more_bytes, 0)
 
     def step_counts(self) -> dict[str, int]:

@@ -187,8 +187,7 @@ class PlanChoice:
 
     def share_changed(self) -> bool:
         """There is more or less memory beside other trainings; returns as `devices_changed`."""
-        self._filled.budget_changed(self._devices.budget_bytes)
-        self._plan.note(budget_bytes=self._devices.budget_bytes)
+        self._note_budget()
         return self._look_at_first_plans()
 
     def _look_at_first_plans(self) -> bool:
@@ -211,7 +210,7 @@ class PlanChoice:
             self._lazy_s.append(seconds)
 
     def _note_budget(self) -> None:
-        self._report.budget_bytes = self._devices.budget_bytes
+        self._filled.budget_changed(self._devices.budget_bytes)
         self._plan.note(budget_bytes=self._devices.budget_bytes)
 
     # The first step.

@@ -51,9 +51,10 @@ class RunReport:
         self.log: TensorBoardLog | None = None
 
     def budget_changed(self, budget_bytes: int) -> None:
-        """There is more or less memory from now on: peaks are those within it."""
+        """There is more or less memory from now on; in less, peaks are those within it."""
+        if budget_bytes < (self.report.budget_bytes or 0):
+            self.report.measured_peak_bytes = None
         self.report.budget_bytes = budget_bytes
-        self.report.measured_peak_bytes = None
 
     def share_grew(self, budget_bytes: int) -> None:
         """A step beside other trainings had so much: what was everybody's is its own by now."""
