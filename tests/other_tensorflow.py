@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,13 @@ class OtherTensorFlow:
     Args:
         folder: Gets all of it: that TensorFlow (600 MB), a copy of the sources and its build.
         requirement: As pip takes it.
+        release: Which the copy takes for supported, whatever the sources say; "": none.
     """
 
-    def __init__(self, folder: Path, requirement: str) -> None:
+    def __init__(self, folder: Path, requirement: str, release: str = "") -> None:
         self._site, self._tree = folder / "site", folder / "tree"
         self._requirement = requirement
+        self._release = release
 
     def build(self) -> int:
         """Brings everything up to date; the status of what failed, or 0.
@@ -31,6 +34,7 @@ class OtherTensorFlow:
         """
         self._install()
         self._copy_sources()
+        self._accept_release()
         return self.run(sys.executable, "setup.py", "--quiet", "build_ext", "--inplace")
 
     def run(self, *command: str | Path, **environment: str) -> int:
@@ -48,6 +52,15 @@ class OtherTensorFlow:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
         subprocess.run([*pip, "--target", str(self._site), self._requirement], check=True)
         complete.write_text(self._requirement)
+
+    def _accept_release(self) -> None:
+        if not self._release:
+            return
+        for name in ("setup.py", "tfswap/ops/library.py"):
+            file = self._tree / name
+            line = f'SUPPORTED_TENSORFLOW = ("{self._release}",)'
+            pattern = r"^SUPPORTED_TENSORFLOW = .*$"
+            file.write_text(re.sub(pattern, line, file.read_text(), count=1, flags=re.MULTILINE))
 
     def _copy_sources(self) -> None:
         """Files that are as they were keep their time, so that they are not compiled again."""

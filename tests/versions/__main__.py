@@ -43,7 +43,7 @@ def main() -> int:
     )
     for release in chosen:
         print(f"TensorFlow {release}:", flush=True)
-        other = OtherTensorFlow(FOLDER / release, f"tensorflow-cpu=={release}.*")
+        other = OtherTensorFlow(FOLDER / release, f"tensorflow-cpu=={release}.*", release)
         failed = other.build() or other.run(
             *(sys.executable, "-m", "pytest", "-q", *(for_pytest or (*TESTS, "-m", "not slow")))
         )

@@ -1,12 +1,12 @@
 #include "allocator/system_allocator.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "allocator/kernel_scope.h"
 #include "allocator/page_blocks.h"
 #include "core/faults.h"
-#include "tsl/platform/mem.h"
 
 namespace tfswap {
 
@@ -33,7 +33,7 @@ void* SystemAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
   char* block = static_cast<char*>(
       whole >= kPageBlockBytes
           ? AllocatePageBlock(whole)
-          : tsl::port::AlignedMalloc(whole, static_cast<std::align_val_t>(padding)));
+          : std::aligned_alloc(padding, (whole + padding - 1) / padding * padding));
   if (block == nullptr) return nullptr;
   char* ptr = block + padding;
   const auto bytes = static_cast<int64_t>(num_bytes);
@@ -51,7 +51,7 @@ void SystemAllocator::DeallocateRaw(void* ptr) {
   if (whole >= kPageBlockBytes) {
     FreePageBlock(block, whole);
   } else {
-    tsl::port::AlignedFree(block);
+    std::free(block);
   }
 }
 
