@@ -122,10 +122,13 @@ void SlabAllocator::DeallocateRaw(void* ptr) {
   Freed();
 }
 
-int64_t SlabAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
-  const int64_t given_back = slab()->ReleaseEnd(slab()->OffsetOf(ptr), kept_bytes);
-  if (given_back > 0) Freed();
-  return given_back;
+int64_t SlabAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes,
+                                   const std::function<void(int64_t)>& given_back) {
+  const int64_t bytes = slab()->ReleaseEnd(slab()->OffsetOf(ptr), kept_bytes);
+  if (bytes <= 0) return 0;
+  given_back(bytes);
+  Freed();
+  return bytes;
 }
 
 void SlabAllocator::Freed() {

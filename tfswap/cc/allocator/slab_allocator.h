@@ -58,8 +58,9 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   int64_t AllocationId(const void* ptr) const override;
 
   // Of a block in the slab, which is host memory: gives back what is behind its first bytes, all of
-  // which it had; answers how much.
-  int64_t GiveBackEnd(void* ptr, int64_t kept_bytes);
+  // which it had; answers how much, and says so before those hear of it who wait for memory.
+  int64_t GiveBackEnd(void* ptr, int64_t kept_bytes,
+                      const std::function<void(int64_t)>& given_back);
   // Sees to it that so much of it is there, from its beginning on. Does not wait.
   bool Pay(void* ptr, int64_t bytes) { return slab()->Pay(slab()->OffsetOf(ptr), bytes); }
   bool Owns(const void* ptr) const override {
