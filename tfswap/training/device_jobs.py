@@ -395,7 +395,9 @@ class DeviceJobs:
                     self._divide()
                     self._settle()
                     lack_bytes = self._lack_bytes(job)
-                    if not lack_bytes or time.monotonic() > deadline_s:
+                    # What others still have to leave it; more comes only when one of them ends.
+                    comes = (job.target_bytes or 0) > (job.share_bytes or 0)
+                    if not lack_bytes or not comes or time.monotonic() > deadline_s:
                         return lack_bytes
                     self._changed.notify_all()
                     self._changed.wait(_POLL_S)
