@@ -140,10 +140,10 @@ def test_a_model_is_evaluated_between_the_steps(unswapped, lib):
                 self.model.predict(x[:8], verbose=0)
 
     build = lambda: compiled(convolutions(depth=4))  # noqa: E731
-    plain = trained(build, [Evaluate()], epochs=10, data=(x, y))
+    plain = trained(build, [Evaluate()], epochs=16, data=(x, y))
     swap = tfswap.AutoSwap(budget=budget_of(plain, 0.8), slab=True, verbose=0)
     slab = Slab(lib)
-    losses = trained(build, [Evaluate(), swap, slab], epochs=10, data=(x, y))
+    losses = trained(build, [Evaluate(), swap, slab], epochs=16, data=(x, y))
     assert losses.losses == plain.losses
     assert slab.stats[-1]["slab_hits"] > slab.stats[-2]["slab_hits"] > 0
     assert slab.stats[-1]["slab_faults"] == 0
