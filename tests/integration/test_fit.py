@@ -560,7 +560,9 @@ def test_lstm():
 
     random = np.random.default_rng(0)
     data = (random.random((2048, 32, 64), dtype=np.float32), random.integers(0, 4, 2048))
-    same_numbers(build, part=0.8, data=data, batch_size=256)
+    # Its first steps have no plan's order (loops are not foretold): products of weights' gradients
+    # that come late, as on a busy machine, hold up to two layers' outputs more at once.
+    same_numbers(build, part=0.85, data=data, batch_size=256)
 
 
 class Subclassed(keras.Model):
