@@ -27,6 +27,8 @@ from tfswap.machine import Machine
 
 _SLOT = struct.Struct("q")
 LONGEST_S = 60.0
+_LOOKS = 20
+_PF_EXITING = 0x4  # of Linux, among a process's flags
 
 
 class Table:
@@ -94,12 +96,27 @@ def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, 
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process has not ended: one that is to be waited for has."""
+    """Whether a process has its memory: one that is ending gives up its lease a little later."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False
-    return state not in "ZX"
+    return fields[0] not in "ZX" and not int(fields[6]) & _PF_EXITING
+
+
+def held_at_once(table: Table, alive: dict[int, int]) -> int:
+    """What jobs held together at one moment; 0 if it changed at every look.
+
+    Of two shares that are read one after the other, the first may be given to the second's job
+    between the two.
+    """
+    for _ in range(_LOOKS):
+        first, second = (
+            {slot: table[slot] for slot, pid in alive.items() if is_there(pid)} for _ in range(2)
+        )
+        if first == second:
+            return sum(first.values())
+    return 0
 
 
 def main() -> None:
@@ -111,7 +128,8 @@ def main() -> None:
     alive: dict[int, int] = {}  # process by slot
     begun_s: dict[int, float] = {}
     doomed_s: dict[int, float] = {}
-    killed, problems, most_bytes, looks, started = 0, [], 0, 0, 0
+    killed: list[int] = []  # processes
+    problems, most_bytes, looks, started = [], 0, 0, 0
     while started < jobs or alive:
         now_s = time.monotonic()
         if started < jobs and len(alive) < at_once:
@@ -128,7 +146,7 @@ def main() -> None:
             started += 1
         held_bytes = sum(table[slot] for slot in alive)
         if held_bytes > capacity:  # some may have ended since they were looked at
-            held_bytes = sum(table[slot] for slot, pid in alive.items() if is_there(pid))
+            held_bytes = held_at_once(table, alive)
             if held_bytes > capacity:
                 problems.append(f"{held_bytes} bytes are held by {sorted(alive)}")
         most_bytes = max(most_bytes, held_bytes)
@@ -136,7 +154,7 @@ def main() -> None:
         for slot, pid in list(alive.items()):
             if now_s > doomed_s.get(slot, now_s + 1):
                 os.kill(pid, signal.SIGKILL)
-                killed += 1
+                killed.append(pid)
                 del doomed_s[slot]
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:

@@ -23,6 +23,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+def is_of_the_dead(line: str, killed: list[int]) -> bool:
+    """Whether a refusal is of a job that was killed: on a busy machine its stream ends late."""
+    return any(f"(process {pid})" in line for pid in killed) or line.endswith("and nobody has")
+
+
 @pytest.mark.parametrize(
     ("jobs", "at_once", "brokers_killed"),
     [(40, 8, 0), (200, 10, 3)],
@@ -42,11 +47,13 @@ def test_jobs_come_and_go_at_random(tmp_path: Path, jobs: int, at_once: int, bro
     output, _ = churn.communicate(timeout=200)
     outcome = json.loads(output.splitlines()[-1])
     assert outcome["problems"] == [], outcome
-    assert outcome["jobs"] == jobs and outcome["killed"] >= jobs // 8
+    assert outcome["jobs"] == jobs and len(outcome["killed"]) >= jobs // 8
     assert BUDGET // 2 < outcome["most_bytes"] <= BUDGET
     # Its ledger would have ended a broker that is not in order.
     assert broker.process.poll() is None
-    assert "Traceback" not in broker.said and "refused" not in broker.said
+    assert "Traceback" not in broker.said
+    refused = [line for line in broker.said.splitlines() if "refused" in line]
+    assert [line for line in refused if not is_of_the_dead(line, outcome["killed"])] == []
     last = Job(path, "last", Share(wait_s=20))
     assert last.join().budget_bytes == BUDGET
     last.leave()

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Iterable
 
 from tfswap import budget as budgets
-from tfswap.jobs.broker import Broker, BrokerRunning
+from tfswap.jobs.broker import Broker
 from tfswap.jobs.division import LEAST_SLOWDOWN, POLICIES
+from tfswap.jobs.lease_folder import BrokerRunning
 from tfswap.jobs.share import MOST_WEIGHT
 from tfswap.jobs.socket_path import SocketRefused, default_path, parse_path
 from tfswap.report.amounts import readable_bytes

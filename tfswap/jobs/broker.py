@@ -9,9 +9,7 @@ It must be a process of its own, without jobs: to a process, its own locks look 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import fcntl
 import os
 import secrets
 import time
@@ -24,11 +22,13 @@ from tfswap.jobs.division import LEAST_SLOWDOWN
 from tfswap.jobs.grpc_library import CHANNEL_OPTIONS, load_grpc
 from tfswap.jobs.job_trace import MAGIC, BadTrace, JobTrace
 from tfswap.jobs.joint_division import Division, JobClaim, JointDivision
-from tfswap.jobs.lease import LeaseRecord, holder, read_record, write_record
+from tfswap.jobs.lease import LeaseRecord
+from tfswap.jobs.lease_folder import LeaseFolder
 from tfswap.jobs.ledger import Grant, Ledger, LedgerError
+from tfswap.jobs.member import Line, Member
 from tfswap.jobs.messages import FROM_JOBS, METHOD, VERSION, BadMessage, Message, encode, parse
 from tfswap.jobs.rate_limit import RateLimit
-from tfswap.jobs.socket_path import SocketRefused, leases_of, make_private_folder
+from tfswap.jobs.socket_path import SocketRefused
 from tfswap.report.amounts import readable_bytes
 
 MOST_JOBS = 64
@@ -56,65 +56,6 @@ class Refused(Exception):
 
 class _HungUp(Exception):
     """The stream ended before the job had joined."""
-
-
-class BrokerRunning(RuntimeError):
-    """There is another broker on the socket."""
-
-
-class _Line:
-    """What is said to one job, in order."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._sender = asyncio.create_task(self._send())
-
-    def say(self, data: bytes) -> None:
-        self._queue.put_nowait(data)
-
-    async def _send(self) -> None:
-        while (data := await self._queue.get()) is not None:
-            await self._context.write(data)
-
-    async def close(self) -> None:
-        """Sends what is left, if the other end listens."""
-        self._queue.put_nowait(None)
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            await asyncio.wait_for(self._sender, 1.0)
-
-
-@dataclasses.dataclass
-class _Member:
-    """A job as the broker knows it.
-
-    Attributes:
-        lease: its name in the ledger, and of its lease.
-        record: what it asked for.
-        line: to it; None while it is out of touch.
-        pid: of its process, as the kernel says.
-        declined: the least it said it can do with, and until when that is believed.
-        waits_since_s: since when it has less than its target.
-        told: why it must wait, as it was told last.
-        gave_up: whether nobody held its lease at the last look.
-        ended: why it will not come back; "" if it may.
-    """
-
-    lease: str
-    record: LeaseRecord
-    line: _Line | None = None
-    pid: int = 0
-    trace: JobTrace | None = None
-    declined: tuple[int, float] = (0, 0.0)
-    waits_since_s: float | None = None
-    told: str = ""
-    gave_up: bool = False
-    ended: str = ""
-
-    @property
-    def title(self) -> str:
-        """By which it is spoken of."""
-        return f"{self.record.name!r} (process {self.pid})"
 
 
 class Broker:
@@ -154,12 +95,11 @@ class Broker:
         self.socket = socket
         self.ledger = Ledger(budget_bytes)
         self._weights, self._minima = dict(weights or {}), dict(minima or {})
-        self._leases = leases_of(socket)
+        self._leases = LeaseFolder(socket)
         self._division = JointDivision(policy)
         self._say = say
         self._watch = watch
-        self._members: dict[str, _Member] = {}
-        self._lock_fd = -1
+        self._members: dict[str, Member] = {}
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._planner = ThreadPoolExecutor(1, "tfswap-division")
@@ -177,14 +117,12 @@ class Broker:
             ValueError: Jobs that are still there hold more than the budget.
         """
         self._changed = asyncio.Event()
-        make_private_folder(self.socket.parent)
-        make_private_folder(self._leases)
-        self._lock()
+        self._leases.open()
         try:
             self._adopt_leases()
             await self._listen()
         except BaseException:
-            self._unlock()
+            self._leases.unlock()
             raise
         self._tasks = [
             asyncio.create_task(self._divide_when_changed()),
@@ -209,44 +147,12 @@ class Broker:
             await self._server.stop(0.2)
         self._planner.shutdown(wait=False, cancel_futures=True)
         self.socket.unlink(missing_ok=True)
-        for path in self._leases.glob("job-*"):
-            if holder(path) is None:
-                path.unlink(missing_ok=True)
-        self._unlock()
-        with contextlib.suppress(OSError):
-            self._leases.rmdir()
-
-    def _lock(self) -> None:
-        path = self._leases / "broker"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            raise BrokerRunning(
-                f"there is a broker at {self.socket} already: stop it first, or give this one "
-                "another --socket"
-            ) from None
-        self._lock_fd = fd
-
-    def _unlock(self) -> None:
-        (self._leases / "broker").unlink(missing_ok=True)
-        os.close(self._lock_fd)
+        self._leases.close()
 
     def _adopt_leases(self) -> None:
         """Counts what jobs hold that an earlier broker had."""
         held = 0
-        for path in sorted(self._leases.glob("job-*")):
-            pid = holder(path)
-            if pid is None:
-                path.unlink(missing_ok=True)
-                continue
-            record = read_record(path)
-            if record is None:
-                raise SocketRefused(
-                    f"process {pid} holds the lease {path}, which does not say what it may hold: "
-                    "end that process first"
-                )
+        for name, pid, record in self._leases.held():
             held += record.held_bytes
             if held > self.ledger.capacity_bytes:
                 raise ValueError(
@@ -254,8 +160,8 @@ class Broker:
                     f"more, and the budget is {readable_bytes(self.ledger.capacity_bytes)}: give "
                     f"that much, or end process {pid} ({record.name}) first"
                 )
-            self.ledger.adopt(path.name, record.held_bytes)
-            self._members[path.name] = member = _Member(path.name, record, pid=pid)
+            self.ledger.adopt(name, record.held_bytes)
+            self._members[name] = member = Member(name, record, pid=pid)
             self._say(f"{member.title} still holds {readable_bytes(record.held_bytes)}")
 
     async def _listen(self) -> None:
@@ -283,8 +189,8 @@ class Broker:
     # A job's stream.
 
     async def _serve(self, requests: Any, context: Any) -> None:
-        line = _Line(context)
-        member: _Member | None = None
+        line = Line(context)
+        member: Member | None = None
         limits = RateLimit(_MESSAGES, _MESSAGES_PER_S), RateLimit(_TRACES, _TRACES_PER_S)
         try:
             member = await asyncio.wait_for(self._greeted(line, context), _GREETING_S)
@@ -308,7 +214,7 @@ class Broker:
             raise _HungUp
         return parse(data, FROM_JOBS)
 
-    async def _greeted(self, line: _Line, context: Any) -> _Member:
+    async def _greeted(self, line: Line, context: Any) -> Member:
         """A member after hello and lease."""
         hello = await self._heard(context)
         if hello["kind"] != "hello":
@@ -327,21 +233,21 @@ class Broker:
             )
         if hello["lease"]:
             return self._back(line, hello)
-        member = self._new_member(line, hello)
-        path = self._leases / member.lease
+        member = self._new_member(hello)
         try:
             self._welcome(member, line)
             if (await self._heard(context))["kind"] != "leased":
                 raise Refused("the job does not lock its lease")
-            pid = holder(path)
+            pid = self._leases.holder(member.lease)
             if pid is None:
                 await asyncio.sleep(_DYING_S)  # of one that has died meanwhile the stream ends
+                path = self._leases.path(member.lease)
                 raise Refused(f"the job says that it has locked {path}, and nobody has")
             if len(self._members) >= MOST_JOBS:
                 raise Refused(f"there are {MOST_JOBS} jobs already")
             self.ledger.open(member.lease)
         except BaseException:
-            path.unlink(missing_ok=True)
+            self._leases.remove(member.lease)
             raise
         member.pid = pid
         member.line = line
@@ -350,7 +256,7 @@ class Broker:
         self._note_change()
         return member
 
-    def _new_member(self, line: _Line, hello: Message) -> _Member:
+    def _new_member(self, hello: Message) -> Member:
         name: str = hello["name"]
         weight: float = hello["weight"]
         wanted_bytes = min(hello["wanted_bytes"] or 1 << 62, self.ledger.capacity_bytes)
@@ -363,11 +269,9 @@ class Broker:
             minimum_bytes,
             max(wanted_bytes, minimum_bytes),
         )
-        member = _Member(f"job-{secrets.token_hex(8)}", record)
-        write_record(self._leases / member.lease, record, create=True)
-        return member
+        return Member(self._leases.new(record), record)
 
-    def _welcome(self, member: _Member, line: _Line) -> None:
+    def _welcome(self, member: Member, line: Line) -> None:
         line.say(
             encode(
                 "welcome",
@@ -379,14 +283,14 @@ class Broker:
             )
         )
 
-    def _back(self, line: _Line, hello: Message) -> _Member:
+    def _back(self, line: Line, hello: Message) -> Member:
         """A job that was out of touch."""
         member = self._members.get(hello["lease"])
         if member is None or not secrets.compare_digest(member.record.token, hello["token"]):
             raise Refused("this broker does not know the job's lease")
         if member.ended:
             raise Refused(member.ended)
-        pid = holder(self._leases / member.lease)
+        pid = self._leases.holder(member.lease)
         if pid is None:
             raise Refused("the job has given its lease up")
         if member.line is not None:
@@ -405,7 +309,7 @@ class Broker:
         self._note_change()
         return member
 
-    def _hear(self, member: _Member, data: bytes, limits: tuple[RateLimit, RateLimit]) -> None:
+    def _hear(self, member: Member, data: bytes, limits: tuple[RateLimit, RateLimit]) -> None:
         now_s = time.monotonic()
         is_trace = data.startswith(MAGIC)
         if not limits[is_trace].take(now_s):
@@ -440,18 +344,18 @@ class Broker:
         else:
             raise Refused(f"a {kind} that nobody asked for")
 
-    def _refuse(self, member: _Member | None, line: _Line, why: str) -> None:
+    def _refuse(self, member: Member | None, line: Line, why: str) -> None:
         line.say(encode("refused", why=why[:1000]))
         who = "a job" if member is None else member.title
         if member is not None:
             member.ended = why
         self._say(f"{who} was refused: {why}")
 
-    def _lose_touch(self, member: _Member) -> None:
+    def _lose_touch(self, member: Member) -> None:
         """Nothing is heard from a job; its lease says whether it still holds something."""
         member.line = None
         self.ledger.lose_touch(member.lease)
-        if holder(self._leases / member.lease) is None:
+        if self._leases.holder(member.lease) is None:
             self._remove(member)
             return
         if not member.ended:
@@ -459,12 +363,12 @@ class Broker:
             self._say(f"{member.title} is out of touch, and still holds {held}")
         self._note_change()
 
-    def _remove(self, member: _Member) -> None:
+    def _remove(self, member: Member) -> None:
         """A job is gone for certain."""
         held_bytes = self.ledger.held_bytes(member.lease)
         self.ledger.close(member.lease)
         del self._members[member.lease]
-        (self._leases / member.lease).unlink(missing_ok=True)
+        self._leases.remove(member.lease)
         self._say(f"{member.title} left, and gives back {readable_bytes(held_bytes)}")
         self._send_due()
         self._note_change()
@@ -567,7 +471,7 @@ class Broker:
         self.ledger.check(self._members)
         self._watch(self.ledger)
 
-    def _send(self, member: _Member, grant: Grant) -> None:
+    def _send(self, member: Member, grant: Grant) -> None:
         assert member.line is not None
         try:
             self._write_record(member)  # first: another broker must know of it
@@ -590,11 +494,11 @@ class Broker:
             f"{grant.link_share:.0%} of the link"
         )
 
-    def _write_record(self, member: _Member) -> None:
+    def _write_record(self, member: Member) -> None:
         held_bytes = self.ledger.held_bytes(member.lease)
         if member.record.held_bytes != held_bytes:
             member.record = dataclasses.replace(member.record, held_bytes=held_bytes)
-            write_record(self._leases / member.lease, member.record)
+            self._leases.write(member.lease, member.record)
 
     def _tell_those_who_wait(self) -> None:
         for lease, member in self._members.items():
@@ -605,7 +509,7 @@ class Broker:
                 member.told = why
                 member.line.say(encode("waiting", why=why[:4000]))
 
-    def _who_holds_what(self, waiting: _Member) -> str:
+    def _who_holds_what(self, waiting: Member) -> str:
         held = [
             f"{other.title} holds {readable_bytes(self.ledger.held_bytes(lease))}"
             + ("" if self._has(lease) else " and is out of touch")
@@ -629,7 +533,7 @@ class Broker:
             for member in list(self._members.values()):
                 if member.line is not None and not all_of_them:
                     continue
-                if holder(self._leases / member.lease) is None:
+                if self._leases.holder(member.lease) is None:
                     self._given_up(member)
             if all_of_them:
                 looked_s = time.monotonic()
@@ -638,7 +542,7 @@ class Broker:
                 if any(0 < m.declined[1] < looked_s for m in self._members.values()):
                     self._forget_declined(looked_s)
 
-    def _given_up(self, member: _Member) -> None:
+    def _given_up(self, member: Member) -> None:
         """Nobody holds a lease any more."""
         line = member.line
         if line is None:
