@@ -27,7 +27,8 @@ from tfswap.simulator import Swap
 from tfswap.step_order import StepOrder
 from tfswap.timeline import Timeline, crosses_step_end
 
-# A load of more than this share of the budget leaves no room for ops that come too early.
+# A load of more than this share of the budget leaves no room for ops that come too early; nor does
+# one beside which the two largest buffers that are made later do not fit.
 _FULL = 0.75
 
 
@@ -49,7 +50,8 @@ def kept_order(
     """
     timeline = profile.timeline
     chosen = tuple(swaps)
-    full = held_bytes(timeline, chosen) > _FULL * budget_bytes
+    room = np.minimum(_FULL * budget_bytes, budget_bytes - _two_largest_later(timeline))
+    full = held_bytes(timeline, chosen) > room
     ordered = np.zeros(len(timeline.op_names), dtype=bool)
     ordered[list(profile.large_ops)] = True
     ordered[[op for swap in chosen for op in (swap.gate_op, swap.trigger_op) if op >= 0]] = True
@@ -79,6 +81,19 @@ def held_bytes(timeline: Timeline, swaps: Iterable[Swap]) -> NDArray[np.int64]:
         away = gone | not_back if crosses_step_end(timeline, absence) else gone & not_back
         load[away] -= timeline.buffer_bytes[absence.buffer]
     return load
+
+
+def _two_largest_later(timeline: Timeline) -> NDArray[np.int64]:
+    """Bytes of the two largest buffers that are made after each op has started."""
+    made = np.flatnonzero(timeline.buffer_alloc_ns >= 0)
+    made = made[np.argsort(timeline.buffer_alloc_ns[made], kind="stable")]
+    sums = np.zeros(len(made) + 1, dtype=np.int64)
+    first = second = 0
+    for place in reversed(range(len(made))):
+        _, second, first = sorted((first, second, int(timeline.buffer_bytes[made[place]])))
+        sums[place] = first + second
+    alloc_ns = timeline.buffer_alloc_ns[made]
+    return sums[np.searchsorted(alloc_ns, timeline.op_start_ns, side="right")]
 
 
 def _just_before(

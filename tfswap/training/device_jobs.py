@@ -16,7 +16,6 @@ the next one gets between two of its own steps, for which it needs nobody.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Mapping
@@ -167,12 +166,19 @@ class DeviceJobs:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._jobs: list[Job] = []
-        most = lib.most_jobs()
-        self._numbers = (n for n in itertools.count(1) if n % most)
-        self._most = most - 1
+        self._slots = lib.most_jobs()  # the first of which is no job's
+        self._most = self._slots - 1
+        self._numbered = 0  # jobs so far
         self._capacity_bytes = 0  # what shares were divided of
         self._everybodys_bytes = 0  # then
         self._is_due = False  # shares are to be divided for what has been foretold since
+
+    def _new_number(self) -> int:
+        """One that no job has had, of the least slot that none has: slots keep what they need."""
+        taken = {each.number % self._slots for each in self._jobs if each.number}
+        slot = next(slot for slot in range(1, self._slots) if slot not in taken)
+        self._numbered += 1
+        return self._numbered * self._slots + slot
 
     # Coming and going.
 
@@ -453,7 +459,7 @@ class DeviceJobs:
         self._is_due = False
         for each in self._jobs:
             if not each.number:
-                each.number = next(self._numbers)
+                each.number = self._new_number()
         devices.leave_slab()
         # First: what is everybody's becomes a job's meanwhile, if at all.
         self._everybodys_bytes = devices.everybodys_bytes()

@@ -20,15 +20,13 @@ _label_count = itertools.count()
 _ask_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _answered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 _ask_count = itertools.count(1)
-# What was pushed since TensorFlow was last told to forget what it had made under it, and of which
-# functions it has made something.
-_texts: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+# What was pushed since TensorFlow was last told to forget what it had made under it, with the
+# pass's last record when that was first; and of which functions it has made something.
+_texts: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 _functions: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 # So many texts may be of use again when a training has ended, which another one like it may be
 # under, and while it goes on.
 _MOST_TEXTS, _MOST_TEXTS_MEANWHILE = 4, 8
-# The pass's last record when each text was pushed for the first time in this process.
-_first_pushed: dict[str, int] = {}
 
 
 class PassSession:
@@ -67,9 +65,8 @@ class PassSession:
         text = self._session.push(plan, describe=True, label=self._label, asks=self._asks())
         key = hashlib.sha256(text.encode()).hexdigest()
         trained = self._key()
-        if trained is not None:
-            _texts.setdefault(trained, set()).add(key)
-        self._serial = min(self._serial, _first_pushed.setdefault(key, self._last_serial()))
+        pushed = {} if trained is None else _texts.setdefault(trained, {})
+        self._serial = min(self._serial, pushed.setdefault(key, self._last_serial()))
 
     def push_anew(self, plan: SwapPlan) -> None:
         """Likewise, under a text that nobody knows: the pass sees its graphs again."""
@@ -185,8 +182,7 @@ class PassSession:
         for function in functions:
             forget_optimised(function)
         functions.clear()
-        for text in _texts.pop(key):
-            _first_pushed.pop(text, None)
+        del _texts[key]
 
     def _last_serial(self) -> int:
         return max((r["serial"] for r in self._library.pass_records()), default=0)
