@@ -14,7 +14,7 @@ One JSON line a training: mode, training, step (of all so far), minutes, model, 
 outcome ("budget too small": it ended with the error that says so), options, losses_equal (of the
 steps that there were), resident_bytes, threads, handles, load_bytes (on the device). Then one of
 the whole: mode, trainings, steps, minutes, wrong (trainings with other losses), too_small, growth
-(resident memory at the end over that when a quarter of the trainings had passed, medians of ten,
+(resident memory at the end over that when a quarter of the trainings had passed, medians of 24,
 minus 1), threads_gained, handles_gained, load_gained_bytes (likewise).
 """
 
@@ -44,8 +44,10 @@ EPOCHS = 2
 _STEPS_BESIDE = 5
 # Small batches need more of what they need unswapped, since weights are more of that.
 _SPARE = 0.05
-# Trainings whose medians are compared, and which part of all is left out as warming up.
-_COMPARED, _WARM = 10, 0.25
+# Trainings whose medians are compared, and which part of all is left out as warming up. What
+# TensorFlow has optimised for a model is forgotten in every second of its trainings, so memory goes
+# up and down by a twentieth with a period of twice as many trainings as there are models.
+_COMPARED, _WARM = 24, 0.25
 _SETTLED_S = 0.2  # for threads that are on their way out
 
 

@@ -3,7 +3,8 @@ r"""The order of ops that keeps a step's load what was simulated.
 Planners see one recorded step. What its ops leave open is up to the executor, which may start an op
 long before it did then; where the budget is nearly full, there is no room for what that op makes,
 and ops that wait for memory may hold all of it. So ops that make or read large buffers keep the
-recorded order around full moments::
+recorded order around full moments, beside whose load there is no room for the two largest buffers
+that are made later::
 
     recorded   --A--  --B--           budget ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄
                  ----C----  --D--     load   __/▔▔▔▔▔▔▔▔\__      A → D, B → D, C → D

@@ -38,10 +38,13 @@ def test_a_seed_draws_the_same_trainings_of_all_models() -> None:
 def test_what_grows_is_told_from_what_is_there_once_all_has_run() -> None:
     lines = [line(number, 100 if number < 10 else 1000) for number in range(60)]
     assert summary(lines)["growth"] == 0
-    grown = [line(number, 1000 + number, threads=20 + number // 10) for number in range(60)]
+    grown = [line(number, 1000 + number, threads=20 + number // 10) for number in range(200)]
     found = summary(grown)
-    assert 0.03 < found["growth"] < 0.04 and found["threads_gained"] == 3
-    assert found["steps"] == 1200 and found["wrong"] == 0
+    assert 0.11 < found["growth"] < 0.12 and found["threads_gained"] == 12
+    assert found["steps"] == 4000 and found["wrong"] == 0
+    # What comes and goes between two trainings of the same models is not growth.
+    waves = [line(number, 1000 + 100 * (number % 6)) for number in range(200)]
+    assert summary(waves)["growth"] == 0
 
 
 def test_other_losses_are_counted() -> None:

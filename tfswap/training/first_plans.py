@@ -233,7 +233,7 @@ class FirstPlans:
         products_per_s = device.product_ops_per_s * device.efficiency
         return (device.ops_per_s, products_per_s, device.bytes_per_s)
 
-    # In the desk's thread.
+    # In a thread of the desk's.
 
     def _answer(self, question: Question) -> SwapPlan | None:
         key = self._key(question.fingerprint)
