@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
@@ -374,3 +375,25 @@ def test_many_layouts_share_one_slab() -> None:
         assert json.dumps(chain.stats()["hits"]) == "1"
         for block in blocks:
             chain.free(block)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_layouts_that_were_replaced_leave_nothing_behind() -> None:
+    layouts = ["\n".join(f"op{i}\t0\t{i % 2}\t{8192 * i}\t8192" for i in range(20_000))] * 2
+    layouts[1] = layouts[1].replace("op", "other")
+    with Chain("slab system", 0) as chain:
+
+        def replace(times: int) -> int:
+            for number in range(times):
+                chain.install(GRAPH, layouts[number % 2])
+            return resident_bytes()
+
+        before = replace(10)
+        assert replace(60) < before + 20 * MIB
+        block = chain.allocate(8192, op=(GRAPH, "other1", 1))
+        chain.install(GRAPH, layouts[0])
+        assert chain.allocate(8192, op=(GRAPH, "op2", 0)) == block + 8192
+        chain.install(GRAPH, "")

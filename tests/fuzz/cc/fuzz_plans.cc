@@ -117,10 +117,10 @@ class Target {
     SlabLayouts layouts;
     if (!layouts.Install("graph", text, 1024).ok()) return false;
     const std::string name = text.substr(0, text.find('\t'));
-    const PlannedOp* op = layouts.FindByName("graph", name);
+    const PlannedOpRef op = layouts.FindByName("graph", name);
     for (const int64_t bytes : {int64_t{0}, int64_t{4096}, int64_t{-1}}) {
       for (const uint32_t ordinal : {0U, 1U, 4095U, ~0U}) {
-        if (op != nullptr) op->Find(0, ordinal, bytes);
+        if (op) op->Find(0, ordinal, bytes);
       }
     }
     Check(layouts.height() >= 0, "a layout of negative height");

@@ -29,7 +29,7 @@ struct KernelScope {
   int64_t wait_ns = 0;                         // spent waiting for memory
   // Where the op's allocations are planned to be, and how many of each kind it has made in this
   // run.
-  const PlannedOp* planned = nullptr;
+  PlannedOpRef planned;
   uint32_t made[kBufferKinds] = {};
   // Asked while waiting for memory: has something come up that should go first? If so, the
   // allocation fails and `gave_way` says why.

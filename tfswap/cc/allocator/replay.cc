@@ -36,7 +36,7 @@ ReplayResult Replay(tensorflow::Allocator* allocator, const std::vector<ReplayEv
         const ReplayEvent& event = events[i];
         void*& block = at[event.block];
         if (event.bytes >= 0) {
-          scope.planned = &planned[i];
+          scope.planned = PlannedOpRef(&planned[i]);
           scope.made[0] = 0;
           block = allocator->AllocateRaw(64, static_cast<size_t>(event.bytes));
           if (block == nullptr) failures.fetch_add(1);

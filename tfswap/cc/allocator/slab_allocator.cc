@@ -85,7 +85,7 @@ void* SlabAllocator::Elsewhere(bool lasts, int64_t bytes) {
 
 const Slot* SlabAllocator::NextSlot(int64_t bytes) {
   KernelScope* scope = KernelScope::current;
-  if (scope == nullptr || scope->planned == nullptr) return nullptr;
+  if (scope == nullptr || !scope->planned) return nullptr;
   const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   const int kind = static_cast<int>(KindOfRegion(annotation.pending_region_type));
   return scope->planned->Find(kind, scope->made[kind]++, bytes);

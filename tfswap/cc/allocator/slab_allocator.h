@@ -82,9 +82,9 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   absl::Status SetAlways(bool always);
   // Whether ops may have planned places.
   bool active() const { return layouts_.active(); }
-  const PlannedOp* Find(const tensorflow::OpKernel& kernel) { return layouts_.Find(kernel); }
+  PlannedOpRef Find(const tensorflow::OpKernel& kernel) { return layouts_.Find(kernel); }
 
-  const PlannedOp* FindByName(const std::string& graph, const std::string& op) {
+  PlannedOpRef FindByName(const std::string& graph, const std::string& op) {
     return layouts_.FindByName(graph, op);
   }
 

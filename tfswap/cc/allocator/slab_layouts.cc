@@ -91,11 +91,11 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     }
     auto [it, is_new] = layout.ops.emplace(std::string(fields[0]), 0);
     if (is_new) {
-      it->second = next_place_ + static_cast<uint32_t>(ops.size());
+      it->second = static_cast<uint32_t>(ops.size());
       ops.emplace_back();
       ops.back().graph = layout.graph.get();
     }
-    std::vector<Slot>& slots = ops[it->second - next_place_].slots[kind];
+    std::vector<Slot>& slots = ops[it->second].slots[kind];
     const auto place = static_cast<size_t>(ordinal * shapes + shape);
     if (slots.size() <= place) {
       const auto wanted = static_cast<size_t>((ordinal + 1) * shapes);
@@ -110,14 +110,21 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     slots[place] = slot;
     if (slot.offset >= 0) layout.height = std::max(layout.height, slot.offset + slot.bytes);
   }
-  if (next_place_ + ops.size() >= blocks_.size() * kBlockOps) {
-    return absl::ResourceExhaustedError("too many layouts were installed in this process");
+  if (ops.size() > free_places_.size() + (MostPlaces() - next_place_)) {
+    return absl::ResourceExhaustedError("too many layouts are installed in this process");
   }
+  std::vector<uint32_t> places;
   for (PlannedOp& op : ops) {
-    std::atomic<PlannedOp*>& block = blocks_[next_place_ / kBlockOps];
-    if (block.load() == nullptr) block.store(new PlannedOp[kBlockOps], std::memory_order_release);
-    *At(next_place_++) = std::move(op);
+    if (free_places_.empty()) {
+      free_places_.push_back(next_place_++);
+      std::atomic<PlannedOp*>& block = blocks_[free_places_.back() / kBlockOps];
+      if (block.load() == nullptr) block.store(new PlannedOp[kBlockOps], std::memory_order_release);
+    }
+    places.push_back(free_places_.back());
+    free_places_.pop_back();
+    *At(places.back()) = std::move(op);
   }
+  for (auto& [name, place] : layout.ops) place = places[place];
   Retire(graph);
   layouts_[graph] = std::move(layout);
   Changed();
@@ -133,7 +140,8 @@ void SlabLayouts::Remove(const std::string& graph) {
 void SlabLayouts::Retire(const std::string& graph) {
   const auto known = layouts_.find(graph);
   if (known == layouts_.end()) return;
-  former_.push_back(std::move(known->second.graph));
+  retired_graphs_.push_back(std::move(known->second.graph));
+  for (const auto& [op, place] : known->second.ops) retired_places_.push_back(place);
   layouts_.erase(known);
 }
 
@@ -148,34 +156,49 @@ void SlabLayouts::Changed() {
   for (const auto& [graph, layout] : layouts_) height = std::max(height, layout.height);
   height_.store(height);
   active_.store(!layouts_.empty());
-  for (std::atomic<uint64_t>& word : known_) word.store(0, std::memory_order_release);
+  for (std::atomic<uint64_t>& word : known_) word.store(0);
+  Reclaim();
 }
 
-const PlannedOp* SlabLayouts::Find(const tensorflow::OpKernel& kernel) {
+void SlabLayouts::Reclaim() {
+  // Whoever begins to read behind this finds the words of Changed(), so nothing that was retired.
+  if (readers_.load() != 0) return;
+  for (const uint32_t place : retired_places_) *At(place) = PlannedOp();
+  free_places_.insert(free_places_.end(), retired_places_.begin(), retired_places_.end());
+  retired_places_.clear();
+  retired_graphs_.clear();
+}
+
+PlannedOpRef SlabLayouts::Find(const tensorflow::OpKernel& kernel) {
+  PlannedOpRef found(&readers_);
   const uint64_t hash = Spread(&kernel);
   std::atomic<uint64_t>& word = known_[hash >> 48];
   const uint64_t tag = hash & ~kPlaceMask;
-  const uint64_t seen = word.load(std::memory_order_acquire);
+  const uint64_t seen = word.load();
   uint32_t place;
   if ((seen & ~kPlaceMask) == tag) {
     place = static_cast<uint32_t>(seen & kPlaceMask);
   } else {
     const auto& attributes = kernel.def().attr();
     const auto graph = attributes.find(kGraphAttribute);
+    std::lock_guard<std::mutex> lock(mu_);
     place = graph == attributes.end() ? LookUpUnmarked(kernel.name())
                                       : LookUp(graph->second.s(), kernel.name());
-    word.store(tag | place, std::memory_order_release);
+    word.store(tag | place);  // under the lock: no word leads to what was retired
   }
-  return place == 0 ? nullptr : At(place);
+  if (place != 0) found.op_ = At(place);
+  return found;
 }
 
-const PlannedOp* SlabLayouts::FindByName(const std::string& graph, const std::string& op) {
+PlannedOpRef SlabLayouts::FindByName(const std::string& graph, const std::string& op) {
+  PlannedOpRef found(&readers_);
+  std::lock_guard<std::mutex> lock(mu_);
   const uint32_t place = LookUp(graph, op);
-  return place == 0 ? nullptr : At(place);
+  if (place != 0) found.op_ = At(place);
+  return found;
 }
 
 uint32_t SlabLayouts::LookUp(const std::string& graph, const std::string& op) {
-  std::lock_guard<std::mutex> lock(mu_);
   const auto layout = layouts_.find(graph);
   if (layout == layouts_.end()) return 0;
   last_graph_ = graph;
@@ -184,7 +207,6 @@ uint32_t SlabLayouts::LookUp(const std::string& graph, const std::string& op) {
 }
 
 uint32_t SlabLayouts::LookUpUnmarked(const std::string& op) {
-  std::lock_guard<std::mutex> lock(mu_);
   uint32_t place = 0;
   for (const auto& [graph, layout] : layouts_) {
     const auto found = layout.ops.find(op);

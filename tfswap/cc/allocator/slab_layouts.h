@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,34 @@ struct PlannedOp {
   const Slot* Find(int kind, uint32_t ordinal, int64_t bytes) const;
 };
 
+// An op's places, or none: they stay what they are while this lives.
+class PlannedOpRef {
+ public:
+  PlannedOpRef() = default;
+  explicit PlannedOpRef(const PlannedOp* op) : op_(op) {}  // of one that outlives it
+  PlannedOpRef(PlannedOpRef&& other) noexcept { *this = std::move(other); }
+  PlannedOpRef& operator=(PlannedOpRef&& other) noexcept {
+    std::swap(op_, other.op_);
+    std::swap(readers_, other.readers_);
+    return *this;
+  }
+  ~PlannedOpRef() {
+    if (readers_ != nullptr) readers_->fetch_sub(1);
+  }
+
+  explicit operator bool() const { return op_ != nullptr; }
+  const PlannedOp* operator->() const { return op_; }
+
+ private:
+  friend class SlabLayouts;
+  explicit PlannedOpRef(std::atomic<int64_t>* readers) : readers_(readers) {
+    readers_->fetch_add(1);
+  }
+
+  const PlannedOp* op_ = nullptr;
+  std::atomic<int64_t>* readers_ = nullptr;
+};
+
 // Which slots ops have, of all graphs that have a layout. Thread-safe; Find() takes no lock for an
 // op that ran before.
 class SlabLayouts {
@@ -58,9 +87,9 @@ class SlabLayouts {
   bool active() const { return active_.load(std::memory_order_relaxed); }
   // The end of the highest slot of all layouts.
   int64_t height() const { return height_.load(); }
-  // Null for an op without slots. It lives as long as this object.
-  const PlannedOp* Find(const tensorflow::OpKernel& kernel);
-  const PlannedOp* FindByName(const std::string& graph, const std::string& op);
+  // None for an op without slots.
+  PlannedOpRef Find(const tensorflow::OpKernel& kernel);
+  PlannedOpRef FindByName(const std::string& graph, const std::string& op);
 
  private:
   struct Layout {
@@ -72,24 +101,30 @@ class SlabLayouts {
   PlannedOp* At(uint32_t place) const {
     return blocks_[place / kBlockOps].load(std::memory_order_acquire) + place % kBlockOps;
   }
+  uint32_t MostPlaces() const { return static_cast<uint32_t>(blocks_.size()) * kBlockOps; }
+  // With `mu_` held.
   void Retire(const std::string& graph);
   uint32_t LookUp(const std::string& graph, const std::string& op);
   // Of an op without a mark: oneDNN's layout pass gives some convolutions' gradients none.
   uint32_t LookUpUnmarked(const std::string& op);
   void Changed();
+  // Frees what was retired, if nobody reads: nobody can come upon it any more.
+  void Reclaim();
 
   std::atomic<bool> active_{false};
   std::atomic<int64_t> height_{0};
   std::mutex mu_;
   std::map<std::string, Layout> layouts_;
   std::string last_graph_;  // that an op was looked up in
-  // Of layouts that were replaced: ops may still point to them.
-  std::vector<std::unique_ptr<PlannedGraph>> former_;
-  // By place, in blocks. Places are never used again, so that what a thread has just looked up
-  // stays what it was; place 0 has no slots.
+  // By place, in blocks; place 0 has no slots.
   static constexpr uint32_t kBlockOps = 4096;
   std::vector<std::atomic<PlannedOp*>> blocks_;
   uint32_t next_place_ = 1;
+  std::vector<uint32_t> free_places_;
+  // Of layouts that were replaced: whoever had looked them up before may still read them.
+  std::vector<std::unique_ptr<PlannedGraph>> retired_graphs_;
+  std::vector<uint32_t> retired_places_;
+  std::atomic<int64_t> readers_{0};
   // What kernels were looked up, by address: a tag and a place in one word. A kernel may be gone
   // and another one at its address: then slots are proposed that are not its own, which a slab
   // survives.
