@@ -172,7 +172,10 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
         swap = tfswap.AutoSwap(**options)
     callbacks = [Lines()] if swap is None else [swap, Lines()]
     training = workload(job.model, job.batch, job.image)
-    data = tf.data.Dataset.from_tensors((training.x, training.y)).repeat()
+    # At the process's end, tf.data waits for its thread that tunes, which may sleep for a minute.
+    untuned = tf.data.Options()
+    untuned.autotune.enabled = False
+    data = tf.data.Dataset.from_tensors((training.x, training.y)).repeat().with_options(untuned)
     training.model.fit(data, steps_per_epoch=1_000_000, verbose=0, callbacks=callbacks)
 
 
@@ -515,7 +518,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.models is None:
         options.models = [] if options.together else list(LOGGED)
     if options.quick:
-        options.models, options.image, options.batch = ["U-Net"], 128, 8
+        options.models, options.image, options.batch = ["U-Net"], 96, 8
         options.modes, options.steps = [PROCESSES], 4
         options.together = [["U-Net", "U-Net"]]
         return options
