@@ -4,9 +4,10 @@ r"""Every benchmark that this machine can run, each beside its rival, and one do
 
 JSON lines go to build/bench/<ruler>.jsonl, what is said on the way to <ruler>.log, and
 docs/benchmarks.md with its pictures is made of those that are there, so with ``--document-only`` it
-is made again without measuring. A ruler that fails, or takes longer than it may, is named in the
-document; its lines so far stay. ``--quick``: small models, under ten minutes in all. ``--scripts``:
-a checkout of Keras, whose programs are then run too.
+is made again without measuring; of rulers without lines it keeps what it has. A ruler that fails,
+or takes longer than it may, is named in the document; its lines so far stay. ``--quick``: small
+models, under ten minutes in all. ``--scripts``: a checkout of Keras, whose programs are then run
+too.
 
 The exit status is 1 if a figure in `expected.json` (peaks, predictions, bits: of quick runs) does
 not hold, or if a ruler failed.
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, and writes the document."""
     options = parse(arguments)
     measured: list[tuple[Ruler, Measured]] = []
-    left_out: list[tuple[str, str]] = []
+    left_out: dict[str, str] = {}
     for ruler in options.rulers:
         why = why_not(ruler, options) if not options.document_only else "it was not run"
         found = None if why else run(ruler, options)
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if found is not None:
             measured.append((ruler, found))
         else:
-            left_out.append((ruler.name, why))
+            left_out[ruler.name] = why
     lines = {ruler.name: each.lines for ruler, each in measured if each.is_quick}
     verdicts = expectations.judge(expectations.read(), lines)
     options.page.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.reasons import reason
 
 TREE = Path(__file__).resolve().parent.parent
 
@@ -195,12 +196,6 @@ def _train(
     return {"steps": recorder.steps, "peak_bytes": tfswap.memory_stats()["peak_bytes"]}
 
 
-def _reason(text: str) -> str:
-    """What the allocator said, without the stack that TensorFlow puts around it."""
-    refusal = re.search(r"the memory budget of .* is exceeded: .*", text)
-    return refusal[0] if refusal else text
-
-
 def run_case(options: argparse.Namespace) -> None:
     """Runs the case that the options name and writes its result, or why there is none."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -209,7 +204,7 @@ def run_case(options: argparse.Namespace) -> None:
         try:
             result = CASES[options.case](options)
         except Exception as error:  # whatever it is, it is this case's result
-            result = {"error": f"{type(error).__name__}: {_reason(str(error))}"}
+            result = {"error": f"{type(error).__name__}: {reason(str(error))}"}
     result["warnings"] = [str(w.message) for w in caught if str(w.message).startswith("tfswap")]
     options.case_result.write_text(json.dumps(result))
 

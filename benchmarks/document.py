@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.expectations import Verdict
 from benchmarks.measurements import Measured
 from benchmarks.plots import draw
-from benchmarks.rulers import MIB, Column, Ruler, Table
+from benchmarks.reasons import reason
+from benchmarks.rulers import MIB, RULERS, Column, Ruler, Table, Tally
 
 _MOST_CHARACTERS = 160
 _HEAD = """\
@@ -17,8 +20,10 @@ _HEAD = """\
 
 `make bench` makes this page of what `python -m benchmarks` measures; nothing in it is written by
 hand. Each section is a benchmark of `benchmarks/`, whose docstring says what its keys mean, beside
-its rival in the same run. Times hang on the machine and on what else it did; peaks and bits do not.
+its rival in the same run; one that was not measured again stays as it was. Times hang on the
+machine and on what else it did; peaks and bits do not.
 """
+_EXPECTED = "What is expected"
 
 
 def shown(value: Any, unit: str = "") -> str:
@@ -62,6 +67,24 @@ def table_of(table: Table, lines: Sequence[dict[str, Any]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *cells)]
 
 
+def tally_of(tally: Tally, lines: Sequence[dict[str, Any]]) -> list[str]:
+    """A table's rows of Markdown: a kind each, and all together; none without lines."""
+    counts = collections.Counter((line[tally.kind], line[tally.outcome]) for line in lines)
+    outcomes = list(dict.fromkeys(outcome for _, outcome in sorted(counts)))
+    rows = [[tally.kind, "count", *outcomes], ["---"] * (2 + len(outcomes))]
+    for kind in (*dict.fromkeys(line[tally.kind] for line in lines), None):
+        each = [sum(counts[k, o] for k, o in counts if kind in (None, k) and o == outcome)
+                for outcome in outcomes]  # fmt: skip
+        rows.append([kind or "all", str(sum(each)), *map(str, each)])
+    return [f"| {' | '.join(row)} |" for row in rows] if lines else []
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """What a document has under each of its titles, which it begins with."""
+    found = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
+    return {each.splitlines()[0].removeprefix("## "): each for each in found}
+
+
 def section(ruler: Ruler, measured: Measured, pictures: Path, page: Path) -> list[str]:
     """Of one ruler: what was run, what went wrong, tables, pictures.
 
@@ -76,12 +99,15 @@ def section(ruler: Ruler, measured: Measured, pictures: Path, page: Path) -> lis
         ended = f"**{run.problem}**" if run.problem else "done"
         took = f", {run.seconds:.0f} s" if run.seconds else ""
         found.append(f"* `{run.command}`: {shown(ended)}{took}, {measured.date}")
+    found.append(f"* On: {', '.join(f'{key} {value}' for key, value in measured.machine.items())}")
     left = list(measured.lines)
     for table in ruler.tables:
         rows = table_of(table, left)
         left = [line for line in left if not table.shows(line)]
         found += ["", *rows] if rows else []
-    errors = [line["error"] for line in measured.lines if line.get("error")]
+    if ruler.tally is not None:
+        found += ["", *tally_of(ruler.tally, left)]
+    errors = [reason(line["error"]) for line in measured.lines if line.get("error")]
     found += ["", *(f"* {shown(each)}" for each in dict.fromkeys(errors))] if errors else []
     for index, plot in enumerate(ruler.plots):
         path = pictures / f"{ruler.name}{index or ''}.svg"
@@ -94,42 +120,44 @@ def section(ruler: Ruler, measured: Measured, pictures: Path, page: Path) -> lis
 
 def document(
     measured: Sequence[tuple[Ruler, Measured]],
-    left_out: Sequence[tuple[str, str]],
+    left_out: Mapping[str, str],
     verdicts: Sequence[Verdict],
     page: Path,
+    rulers: Sequence[Ruler] = RULERS,
 ) -> str:
     """The whole text; its pictures are written.
 
     Args:
-        measured: In the order of the sections.
-        left_out: Rulers' names, and why they were not run.
+        measured: What is shown anew.
+        left_out: Why the others were not run, by name.
         verdicts: On the figures that are expected.
-        page: Where the text will be.
+        page: Where the text will be; what is there of other rulers stays.
+        rulers: All, in the order of their sections. Defaults to `RULERS`.
     """
-    found = [_HEAD]
-    machines: list[dict[str, str]] = []
-    for _, each in measured:
-        if each.machine not in machines:
-            machines.append(each.machine)
-    for facts in machines:
-        found += ["| | |", "|---|---|", *(f"| {key} | {facts[key]} |" for key in facts), ""]
-    found += _of_verdicts(verdicts)
-    problems = [
-        (ruler.name, run.problem) for ruler, each in measured for run in each.runs if run.problem
-    ]
-    if problems or left_out:
-        found += ["What there is nothing of, or not all:", ""]
-        found += [f"* `{name}`: {shown(why)}" for name, why in (*problems, *left_out)] + [""]
-    for ruler, each in measured:
-        found += section(ruler, each, page.with_suffix(""), page)
-    return "\n".join(found).rstrip() + "\n"
+    before = sections_of(page.read_text()) if page.exists() else {}
+    parts: list[list[str]] = []
+    missing = []
+    anew = {ruler.name: each for ruler, each in measured}
+    if verdicts:
+        parts.append(_of_verdicts(verdicts))
+    elif _EXPECTED in before:
+        parts.append([before[_EXPECTED]])
+    for ruler in rulers:
+        if ruler.name in anew:
+            parts.append(section(ruler, anew[ruler.name], page.with_suffix(""), page))
+        elif ruler.title in before:
+            parts.append([before[ruler.title]])
+        else:
+            missing.append(f"* `{ruler.name}`: {shown(left_out.get(ruler.name, 'it was not run'))}")
+    head = [_HEAD]
+    if missing:
+        head += ["What there is nothing of:", "", *missing, ""]
+    return "\n".join("\n".join(part).rstrip() + "\n" for part in (head, *parts))
 
 
 def _of_verdicts(verdicts: Sequence[Verdict]) -> list[str]:
-    if not verdicts:
-        return []
     failed = [verdict for verdict in verdicts if not verdict.holds]
     text = f"{len(verdicts) - len(failed)} of {len(verdicts)} expected figures hold"
     where = "peaks, predictions and bits, in `benchmarks/expected.json`"
-    lines = [f"{text} ({where}){':' if failed else '.'}", ""]
-    return [*lines, *(f"* {shown(verdict.text)}" for verdict in failed), *([""] if failed else [])]
+    lines = [f"## {_EXPECTED}", "", f"{text} ({where}){':' if failed else '.'}"]
+    return [*lines, *(["", *(f"* {shown(verdict.text)}" for verdict in failed)] if failed else [])]

@@ -39,6 +39,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reasons import reason
+
 TREE = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
 # (memory saving, extra overhead) of one job at batch 16, as logged.
@@ -224,14 +226,6 @@ class Failed(Exception):
     """A training ended with an error, or never settled."""
 
 
-def why(log: str) -> str:
-    """What a training's log says of its end; "" if it goes on."""
-    if "Traceback" not in log:
-        return ""
-    begin = log.find("tfswap: ", log.rfind("Traceback"))  # behind what were warnings only
-    return log[begin:][:800] if begin >= 0 else log[-800:]
-
-
 class Running:
     """Processes that train.
 
@@ -285,8 +279,8 @@ class Running:
 
     def _check(self, deadline_s: float) -> None:
         if any(process.poll() not in (None, 0) for process in self._processes):
-            said = [why(log.read_text()) for log in sorted(self._folder.glob("*.log"))]
-            raise Failed("\n".join(filter(None, said)))
+            said = [log.read_text() for log in sorted(self._folder.glob("*.log"))]
+            raise Failed("\n".join(reason(log) for log in said if "Traceback" in log))
         if time.monotonic() > deadline_s:
             raise Failed(f"not settled after {MOST_S:g} s")
 

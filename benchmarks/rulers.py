@@ -74,6 +74,19 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """How many lines there are of each kind, by what became of them.
+
+    Attributes:
+        kind: Key of the rows, also at the table's head.
+        outcome: Key of the columns.
+    """
+
+    kind: str
+    outcome: str
+
+
+@dataclass(frozen=True)
 class Ruler:
     """One benchmark.
 
@@ -84,7 +97,7 @@ class Ruler:
         full: The arguments of its runs.
         quick: Of those of a quick document; empty: it is left out there.
         limit_s: Of each run; `quick_limit_s`: of each quick one.
-        tables, plots: What is shown of its lines.
+        tables, plots, tally: What is shown of its lines.
         needs_scripts: Whether it runs programs from a checkout that is given.
         needs_root: Whether it makes cgroups and swap files.
     """
@@ -96,6 +109,7 @@ class Ruler:
     quick: tuple[str, ...]
     tables: tuple[Table, ...]
     plots: tuple[Plot, ...] = ()
+    tally: Tally | None = None
     limit_s: float = 7200.0
     quick_limit_s: float = 90.0
     needs_scripts: bool = False
@@ -437,10 +451,12 @@ RULERS: tuple[Ruler, ...] = (
     Ruler(
         "faults",
         "Faults",
-        "What becomes of a training when far memory fails.",
+        "What becomes of a training into which a fault is put, and of the process that it was in: "
+        "docs/reliability.md says what each is.",
         full=("",),
         quick=("--quick",),
         tables=(),
+        tally=Tally("kind", "outcome"),
     ),
 )
 

@@ -10,11 +10,12 @@ import pytest
 
 from benchmarks import expectations
 from benchmarks.__main__ import main, parse, why_not
-from benchmarks.document import document, section, shown, table_of
+from benchmarks.document import document, section, shown, table_of, tally_of
 from benchmarks.expectations import EXPECTED, Verdict, judge
 from benchmarks.measurements import Measured, Run, lines_of, load, machine, printed_by, save
 from benchmarks.plots import draw, points
-from benchmarks.rulers import RULERS, Column, Plot, Ruler, Table, named
+from benchmarks.reasons import reason
+from benchmarks.rulers import RULERS, Column, Plot, Ruler, Table, Tally, named
 
 MIB = 1 << 20
 TABLE = Table((Column("model", "model"), Column("peak", "peak_bytes", "MiB"), Column("odd", "odd")))
@@ -65,17 +66,52 @@ def test_a_line_is_in_one_table_at_most(tmp_path: Path) -> None:
 def test_what_failed_is_named_and_what_it_printed_is_shown(tmp_path: Path) -> None:
     lines = ({"model": "A", "peak_bytes": MIB, "odd": 3, "error": "no plan"},)
     found = measured(*lines, problem="not done after 5 s")
-    text = document([(RULER, found)], [("theirs", "it needs root")], [], tmp_path / "page.md")
-    assert "* `ours`: not done after 5 s" in text
+    theirs = Ruler("theirs", "Theirs", "", (), (), ())
+    why = {"theirs": "it needs root"}
+    text = document([(RULER, found)], why, [], tmp_path / "page.md", [RULER, theirs])
     assert "* `theirs`: it needs root" in text
     assert "**not done after 5 s**, 12 s, 2026-01-02" in text
     assert "| A | 1.0 MiB | 3 |" in text and "* no plan" in text
-    assert "| processor | fast |" in text
+    assert "* On: processor fast" in text
+
+
+def test_what_was_not_measured_again_stays_as_it_was(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    theirs = Ruler("theirs", "Theirs", "", (), (), ())
+    both = [RULER, theirs]
+    good = [Verdict(True, "good")]
+    first = measured({"model": "A", "peak_bytes": MIB, "odd": 3})
+    page.write_text(document([(RULER, first), (theirs, first)], {}, good, page, both))
+    again = document([], {}, [], page, both)
+    assert again == page.read_text()
+    assert "1 of 1 expected" in again
+    second = measured({"model": "B", "peak_bytes": MIB, "odd": 3})
+    text = document([(theirs, second)], {}, [], page, both)
+    assert "| A | 1.0 MiB | 3 |" in text and "| B |" not in text
+    text = document([(RULER, second)], {}, [], page, both)
+    assert "| B | 1.0 MiB | 3 |" in text and "| A |" not in text
+
+
+def test_outcomes_are_counted_by_kind() -> None:
+    lines = [{"kind": k, "outcome": o} for k, o in ("ab", "ab", "ac", "dc")]
+    assert tally_of(Tally("kind", "outcome"), lines)[2:] == [
+        "| a | 3 | 2 | 1 |",
+        "| d | 1 | 0 | 1 |",
+        "| all | 4 | 2 | 2 |",
+    ]
+    assert tally_of(Tally("kind", "outcome"), []) == []
+
+
+def test_the_reason_is_what_ended_a_training_and_no_warning() -> None:
+    log = "UserWarning: tfswap: A budget is too small\nTraceback (most recent call last):\n  x\n"
+    assert reason(log + "Error: tfswap: the budget is exceeded") == "tfswap: the budget is exceeded"
+    assert reason(log + "ValueError: no such file") == "ValueError: no such file"
+    assert reason("no plan") == "no plan"
 
 
 def test_figures_that_do_not_hold_are_named(tmp_path: Path) -> None:
     verdicts = [Verdict(True, "good"), Verdict(False, "peak is 9, expected at most 8")]
-    text = document([], [], verdicts, tmp_path / "page.md")
+    text = document([], {}, verdicts, tmp_path / "page.md", [])
     assert "1 of 2 expected figures hold" in text
     assert "* peak is 9, expected at most 8" in text and "* good" not in text
 

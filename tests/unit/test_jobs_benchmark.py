@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.jobs import Step, largest_sum, why
+from benchmarks.jobs import Step, largest_sum
 
 
 def test_steps_count_together_only_while_both_run() -> None:
@@ -23,9 +23,3 @@ def test_a_budget_that_grew_in_a_step_is_not_what_it_had_before() -> None:
     waits = [Step(1, 8, 55, False, grew=((6, 38),))]
     assert largest_sum([gives_up, waits]) == 60 + 38
     assert largest_sum([gives_up, [Step(1, 8, 55, False)]]) == 60 + 55
-
-
-def test_the_reason_is_what_ended_it_and_no_warning() -> None:
-    log = "UserWarning: tfswap: A budget is too small\nTraceback (most recent call last):\n  x\n"
-    assert why(log + "Error: tfswap: the budget is exceeded") == ("tfswap: the budget is exceeded")
-    assert why("UserWarning: tfswap: A budget is too small\n") == ""
