@@ -67,7 +67,7 @@ class OtherTensorFlow:
         self._tree.mkdir(parents=True, exist_ok=True)
         for name in ("setup.py", "pyproject.toml", "README.md"):
             shutil.copy2(TREE / name, self._tree / name)
-        for name in ("tfswap", "tests", "benchmarks"):
+        for name in ("tfswap", "tests", "benchmarks", "docs", "examples"):
             built = shutil.ignore_patterns(
                 "*.so", "codec_kernels.[fp]*", "_build_info.py", "__pycache__"
             )

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_an_interrupt_ends_it_cleanly(tmp_path: Path, number: int):
 
 def test_the_command_is_there():
     said = subprocess.run(
-        ["python", "-m", "tfswap", "broker", "--help"], capture_output=True, text=True
+        [sys.executable, "-m", "tfswap", "broker", "--help"], capture_output=True, text=True
     )
     assert "Divide a device's memory among several training processes" in said.stdout
 
