@@ -65,7 +65,7 @@ class OtherTensorFlow:
     def _copy_sources(self) -> None:
         """Files that are as they were keep their time, so that they are not compiled again."""
         self._tree.mkdir(parents=True, exist_ok=True)
-        for name in ("setup.py", "pyproject.toml", "README.md"):
+        for name in ("setup.py", "pyproject.toml", "README.md", "mkdocs.yml"):
             shutil.copy2(TREE / name, self._tree / name)
         for name in ("tfswap", "tests", "benchmarks", "docs", "examples"):
             built = shutil.ignore_patterns(

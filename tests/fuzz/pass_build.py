@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
+from tests.sanitizers import ADDRESS, NOT_THE_HEADERS
+
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
 CC = TREE / "tfswap" / "cc"
@@ -34,11 +36,9 @@ _CHECKED = (
     "-O1",
     "-g1",
     "-fno-omit-frame-pointer",
-    "-fsanitize=address,undefined,float-cast-overflow",
-    "-fno-sanitize=vptr",  # TensorFlow has no type information to compare with
-    # Under these absl's hashes are no constant expressions for GCC; ASan finds a null, too.
-    "-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute",
-    "-fno-sanitize-recover=all",
+    *ADDRESS,
+    "-fsanitize=float-cast-overflow",
+    *NOT_THE_HEADERS["address"],
 )
 ENVIRONMENT = {
     # TensorFlow's containers are not compiled to tell where they end.

@@ -19,28 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.sanitizers import ADDRESS, NOT_THE_HEADERS
+
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
 CC = TREE / "tfswap" / "cc"
 BUILT = TREE / "build" / "races"
 
-# How sources are compiled, and what they are linked with. Of UBSan, what TensorFlow's headers let
-# through: no checks of types, and none that keep a null pointer from being a constant.
-WATCHED = {
-    "plain": (),
-    "thread": ("-fsanitize=thread",),
-    "address": (
-        "-fsanitize=address,undefined",
-        "-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute",
-        "-fno-sanitize-recover",
-    ),
-}
-# TensorFlow's headers would lay out messages and tables as for a TensorFlow that is watched too.
-_UNWATCHED_HEADERS = {
-    "plain": (),
-    "thread": ("-U__SANITIZE_THREAD__", "-D_GLIBCXX_TSAN=1"),
-    "address": ("-U__SANITIZE_ADDRESS__",),
-}
+WATCHED = {"plain": (), "thread": ("-fsanitize=thread",), "address": ADDRESS}
 _COMMON = ("-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-Wall")
 _SYSTEM = ("-pthread", "-ldl")
 
@@ -209,7 +195,7 @@ def _flags(watched: str, tensorflow: bool) -> tuple[str, ...]:
         for flag in found.compile_flags
         if "std=" not in flag
     )
-    return (*flags, *_UNWATCHED_HEADERS[watched], *headers)
+    return (*flags, *NOT_THE_HEADERS[watched], *headers)
 
 
 def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Path]:

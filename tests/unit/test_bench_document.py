@@ -107,6 +107,9 @@ def test_the_reason_is_what_ended_a_training_and_no_warning() -> None:
     assert reason(log + "Error: tfswap: the budget is exceeded") == "tfswap: the budget is exceeded"
     assert reason(log + "ValueError: no such file") == "ValueError: no such file"
     assert reason("no plan") == "no plan"
+    refusal = "tfswap: the memory budget of 25 MiB is exceeded: op 'X' asks for 7 MiB."
+    text = f"Graph execution error:\n\n  File\n\nOOM ... tfswap_cpu. {refusal}\n\t [[X]]"
+    assert reason(text) == refusal
 
 
 def test_figures_that_do_not_hold_are_named(tmp_path: Path) -> None:

@@ -126,10 +126,3 @@ def test_a_plan_that_never_settled_has_no_time(options: argparse.Namespace) -> N
     )
     assert line["step_s"] is None
     assert line["error"] == "the plan was not settled after all steps: run more --steps"
-
-
-def test_the_allocators_words_are_found_in_tensorflows() -> None:
-    refusal = "the memory budget of 25 MiB is exceeded: op 'X' asks for 7 MiB."
-    text = f"Graph execution error:\n\n  File\n\nOOM ... tfswap_cpu. tfswap: {refusal}\n\t [[X]]"
-    assert budget_sweep._reason(text) == refusal
-    assert budget_sweep._reason("something else") == "something else"
