@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from planned_functions import (
-    SIZE,
-    matrix,
-    run,
-)
+from planned_functions import SIZE, matrix, run
 
 import tfswap
 from tfswap.grappler.graph import StepGraph
