@@ -19,18 +19,17 @@ ASPLOS 2020, section 4.3), through ops that make the same from the same inputs a
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tfswap.cloned_ops import ClonedOps
 from tfswap.dataflow import Dataflow, Tensor, with_clones
 from tfswap.grappler.graph import Node
 from tfswap.plan import Recompute, again_name
 from tfswap.profile import Profile, kept_activations
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, crosses_step_end
+from tfswap.timeline import Absence, Timeline, crosses_step_end
 
 # Ops that one tensor's making may take.
 _LONGEST_CHAIN = 24
@@ -95,16 +94,7 @@ class Remaker:
         self._buffer_of = dict(self._flow.buffer_of)
         self._tensors_in = defaultdict(list, {b: list(t) for b, t in self._flow.tensors_in.items()})
         self._scratch_bytes = dict(self._flow.scratch_bytes)
-
-        self._names = list(timeline.op_names)
-        self._op_of = {name: op for op, name in reversed(list(enumerate(self._names)))}
-        self._like = list(range(len(self._names)))  # of a clone: the op of the step that it repeats
-        self._start_ns = timeline.op_start_ns.tolist()
-        self._end_ns = timeline.op_end_ns.tolist()
-        self._takes_ns = (timeline.op_end_ns - timeline.op_start_ns).tolist()
-        self._order = list(range(len(self._names)))
-        self._rank = list(self._order)
-        self._triggers = np.flatnonzero(timeline.op_gateable)
+        self._ops = ClonedOps(timeline)
 
         self._bytes = timeline.buffer_bytes.tolist()
         self._free_ns = timeline.buffer_free_ns.tolist()
@@ -141,55 +131,48 @@ class Remaker:
         chain = _Chain(self, absence)
         if (node, port) not in self._buffer_of or not chain.reach(node):
             return None
-        trigger = self._trigger(absence)
+        trigger = self._ops.trigger(absence)
         if trigger is None:
             return None
         return Remaking(
             number,
             self._bytes[absence.buffer],
             tuple(chain.nodes),
-            self._names[trigger],
-            sum(self._takes_ns[self._op_of[n]] for n in chain.nodes if n in self._op_of),
+            self._ops.names[trigger],
+            sum(
+                self._ops.takes_ns[self._ops.op_of[n]] for n in chain.nodes if n in self._ops.op_of
+            ),
             tuple((tensor, self._bytes[self._buffer_of[tensor]]) for tensor in chain.kept),
         )
-
-    def _trigger(self, absence: Absence) -> int | None:
-        """The last op of those that have ended when the first late reader begins."""
-        given, before = self._given, absence.before_op
-        count = bisect_left(self._triggers, self._rank[before], key=self._rank.__getitem__)
-        usable = self._triggers[:count]
-        usable = usable[given.op_end_ns[usable] <= self._start_ns[before]]
-        usable = usable[given.op_context[usable] == absence.context]
-        return int(usable[np.argmax(given.op_end_ns[usable])]) if len(usable) else None
 
     def state(self, root: Tensor, absence: Absence) -> str:
         """Whether a tensor is "there" when an absence ends, was "freed" before that, or is "lost".
 
         What was freed could have been kept; what is lost was written over, or is not to be read.
         """
-        made, buffer = self._op_of.get(root[0]), self._buffer_of.get(root)
+        made, buffer = self._ops.op_of.get(root[0]), self._buffer_of.get(root)
         if made is None:  # a constant, or what was taken in by another op
             return "there" if self._flow.maker(root).op in _NOT_RUN else "lost"
         if buffer is None:  # it stays through the step, or is too small to be listed
             return "there"
         if buffer in self._flow.fixed:
             return "lost"
-        at_ns, at_rank = self._start_ns[absence.before_op], self._rank[absence.before_op]
+        at_ns, at_rank = self._ops.start_ns[absence.before_op], self._ops.rank[absence.before_op]
         for other in self._tensors_in[buffer]:
-            later = self._op_of.get(other[0])
-            if later is None or self._rank[later] <= self._rank[made]:
+            later = self._ops.op_of.get(other[0])
+            if later is None or self._ops.rank[later] <= self._ops.rank[made]:
                 continue
-            if self._start_ns[later] < at_ns:
+            if self._ops.start_ns[later] < at_ns:
                 return "lost"  # written over
         free_by = self._freed_by[buffer]
         if free_by < 0:
             return "there" if self._free_ns[buffer] >= at_ns else "freed"
-        end_ns = self._end_ns[free_by]
-        return "there" if end_ns >= at_ns and self._rank[free_by] >= at_rank else "freed"
+        end_ns = self._ops.end_ns[free_by]
+        return "there" if end_ns >= at_ns and self._ops.rank[free_by] >= at_rank else "freed"
 
     def repeatable(self, node: Node, absence: Absence) -> bool:
         """Whether a node may be run again for an absence."""
-        known = node.alias or node.name in self._op_of
+        known = node.alias or node.name in self._ops.op_of
         return node.repeatable and node.context == absence.context and known
 
     @property
@@ -204,7 +187,10 @@ class Remaker:
         node, port = _tensor(this.tensor)
         graph = self._flow.graph
         readers = self._readers(remaking.nodes)
-        clones = self._insert(remaking, this, ordinal)
+        clones = self._ops.insert(remaking.nodes, this.before_op, ordinal)
+        for name in clones:
+            if name in self._scratch_bytes:
+                self._scratch_bytes[again_name(name, ordinal)] = self._scratch_bytes[name]
         self._keep_sources(readers, clones)
         new_buffer = self._make_buffers(remaking, this, readers, clones, ordinal)
         self._cut_absences(remaking, this, readers, clones, ordinal)
@@ -221,7 +207,7 @@ class Remaker:
         graph, cloned = self._flow.graph, set(nodes)
         readers: defaultdict[Tensor, list[str]] = defaultdict(list)
         for name in nodes:
-            if name not in self._op_of:
+            if name not in self._ops.op_of:
                 continue
             for source, port in graph.nodes[name].inputs:
                 # Aliases among the clones are read through.
@@ -232,39 +218,15 @@ class Remaker:
                     readers[tensor].append(name)
         return readers
 
-    def _insert(self, remaking: Remaking, this: Absence, ordinal: int) -> dict[str, int]:
-        """The clones' numbers, by the nodes that they repeat."""
-        clones = {}
-        at_ns = self._start_ns[this.before_op]
-        for name in remaking.nodes:
-            op = self._op_of.get(name)
-            if op is None:
-                continue
-            clone = clones[name] = len(self._names)
-            self._names.append(again_name(name, ordinal))
-            self._op_of[self._names[-1]] = clone
-            self._like.append(self._like[op])
-            self._start_ns.append(at_ns)
-            self._end_ns.append(at_ns)
-            self._takes_ns.append(self._takes_ns[op])
-            self._rank.append(0)
-            if name in self._scratch_bytes:
-                self._scratch_bytes[self._names[-1]] = self._scratch_bytes[name]
-        place = self._rank[this.before_op]
-        self._order[place:place] = clones.values()
-        for rank in range(place, len(self._order)):
-            self._rank[self._order[rank]] = rank
-        return clones
-
     def _free_behind(self, buffer: int, clone: int) -> None:
         """Keeps a buffer until a clone has ended."""
         freed_by = self._freed_by[buffer]
         if freed_by < 0:
-            if self._free_ns[buffer] > self._start_ns[clone]:
+            if self._free_ns[buffer] > self._ops.start_ns[clone]:
                 return
-        elif self._rank[freed_by] >= self._rank[clone]:
+        elif self._ops.rank[freed_by] >= self._ops.rank[clone]:
             return
-        elif self._end_ns[freed_by] > self._start_ns[clone]:
+        elif self._ops.end_ns[freed_by] > self._ops.start_ns[clone]:
             return  # an op that was there before, and ends later
         self._freed_by[buffer] = clone
 
@@ -286,11 +248,11 @@ class Remaker:
         """Where the clones put what they make; answers where the tensor is from now on."""
         freed = self._free_ns[this.buffer], self._freed_by[this.buffer]
         # Tensors that take the buffer over later do so where it is from now on.
-        at_rank = self._rank[this.before_op]
+        at_rank = self._ops.rank[this.before_op]
         later = [
             other
             for other in self._tensors_in[this.buffer]
-            if other[0] in self._op_of and self._rank[self._op_of[other[0]]] >= at_rank
+            if other[0] in self._ops.op_of and self._ops.rank[self._ops.op_of[other[0]]] >= at_rank
         ]
         self._freed_by[this.buffer] = this.after_op
         again: dict[int, int] = {}  # by buffer, the one that the clones have instead
@@ -334,7 +296,7 @@ class Remaker:
         ordinal: int,
     ) -> None:
         """What the clones read is used once more."""
-        at_ns, at_rank = self._start_ns[this.before_op], self._rank[this.before_op]
+        at_ns, at_rank = self._ops.start_ns[this.before_op], self._ops.rank[this.before_op]
         kept = {tensor for tensor, _ in remaking.kept}
         for tensor, names in readers.items():
             buffer = self._buffer_of.get(tensor)
@@ -347,14 +309,14 @@ class Remaker:
                 absence = self._absences.get(number)
                 if absence is None or absence.tensor != text or number in self._crossing:
                     continue
-                if self._rank[absence.after_op] >= at_rank:
+                if self._ops.rank[absence.after_op] >= at_rank:
                     continue
                 late = absence.consumers
-                if self._rank[absence.before_op] < self._rank[first]:
+                if self._ops.rank[absence.before_op] < self._ops.rank[first]:
                     self._absences[number] = dataclasses.replace(
                         absence, consumers=(*late, *consumers)
                     )
-                elif self._end_ns[absence.after_op] <= at_ns:
+                elif self._ops.end_ns[absence.after_op] <= at_ns:
                     self._absences[number] = dataclasses.replace(
                         absence, before_op=first, consumers=(*consumers, *late)
                     )
@@ -377,12 +339,12 @@ class Remaker:
             return
         if self._bytes[buffer] < self._flow.min_bytes:
             return
-        graph, rank = self._flow.graph, self._rank
-        known = (self._op_of.get(name) for name in graph.readers_through_aliases(*tensor))
+        graph, rank = self._flow.graph, self._ops.rank
+        known = (self._ops.op_of.get(name) for name in graph.readers_through_aliases(*tensor))
         users = [op for op in known if op is not None and rank[op] < rank[first]]
-        producer = self._op_of[tensor[0]]
-        after = max([producer, *users], key=lambda op: (self._end_ns[op], rank[op]))
-        if self._end_ns[after] > self._start_ns[first] or rank[after] < rank[producer]:
+        producer = self._ops.op_of[tensor[0]]
+        after = max([producer, *users], key=lambda op: (self._ops.end_ns[op], rank[op]))
+        if self._ops.end_ns[after] > self._ops.start_ns[first] or rank[after] < rank[producer]:
             return
         self._add(
             Absence(
@@ -398,12 +360,12 @@ class Remaker:
 
     def _move_absences(self, this: Absence, buffer: int, clone: int, tensor: str) -> None:
         """The tensor's later absences are its clone's; earlier ones end for earlier readers."""
-        at_rank, late = self._rank[this.before_op], set(this.consumers)
+        at_rank, late = self._ops.rank[this.before_op], set(this.consumers)
         for number in list(self._of_buffer[this.buffer]):
             absence = self._absences.get(number)
             if absence is None:
                 continue
-            if self._rank[absence.after_op] >= at_rank:
+            if self._ops.rank[absence.after_op] >= at_rank:
                 if absence.tensor == this.tensor:
                     absence = dataclasses.replace(absence, tensor=tensor, producer_op=clone)
                 self._absences[number] = dataclasses.replace(absence, buffer=buffer)
@@ -418,38 +380,28 @@ class Remaker:
         given = self._given
         if not self._made_by and not self._flow.recomputes[len(given.recomputes) :]:
             return given
-        order = np.array(self._order)
-        like = np.array(self._like)[order]
-        takes_ns = np.array(self._takes_ns, dtype=np.int64)
-        inserted_ns = np.where(np.arange(len(takes_ns)) >= len(given.op_names), takes_ns, 0)
-        behind_ns = np.cumsum(inserted_ns[order]) - inserted_ns[order]
-        start_ns = np.array(self._start_ns, dtype=np.int64)[order] + behind_ns
-        shift = _Shift(order, np.array(self._start_ns, dtype=np.int64), inserted_ns)
-        is_clone = order >= len(given.op_names)
-        end_ns = start_ns + takes_ns[order]
-        later_ns = shift.before(np.array(self._end_ns, dtype=np.int64)[order])
-        end_ns = np.where(is_clone, end_ns, np.maximum(end_ns, later_ns))
-        rank = self._rank
-        made_ns = [start_ns[rank[op]] for op in self._made_by]
-        free_ns = shift.before(np.array(self._free_ns, dtype=np.int64))
+        later = self._ops.later()
+        rank = self._ops.rank
+        made_ns = [later.start_ns[rank[op]] for op in self._made_by]
+        free_ns = later.before(np.array(self._free_ns, dtype=np.int64))
         for buffer, op in enumerate(self._freed_by):
             if op >= 0:
-                free_ns[buffer] = end_ns[rank[op]]
+                free_ns[buffer] = later.end_ns[rank[op]]
         return Timeline(
-            op_names=tuple(self._names[op] for op in self._order),
-            op_start_ns=start_ns,
-            op_end_ns=end_ns,
-            op_gateable=given.op_gateable[like],
-            op_context=given.op_context[like],
+            op_names=later.names,
+            op_start_ns=later.start_ns,
+            op_end_ns=later.end_ns,
+            op_gateable=given.op_gateable[later.like],
+            op_context=given.op_context[later.like],
             resident_bytes=given.resident_bytes,
             buffer_bytes=np.array(self._bytes, dtype=np.int64),
             buffer_alloc_ns=np.concatenate(
-                [shift.at(given.buffer_alloc_ns), np.array(made_ns, dtype=np.int64)]
+                [later.at(given.buffer_alloc_ns), np.array(made_ns, dtype=np.int64)]
             ),
             buffer_free_ns=free_ns,
             absences=self._listed_absences(),
-            step_ns=given.step_ns + int(inserted_ns.sum()),
-            op_types=tuple(given.op_types[op] for op in like) if given.op_types else (),
+            step_ns=given.step_ns + later.inserted_ns,
+            op_types=tuple(given.op_types[op] for op in later.like) if given.op_types else (),
             dataflow=dataclasses.replace(
                 self._flow,
                 buffer_of=dict(self._buffer_of),
@@ -459,7 +411,7 @@ class Remaker:
 
     def _listed_absences(self) -> tuple[Absence, ...]:
         """With places in the step instead of numbers; those of a buffer in the order of time."""
-        rank = self._rank
+        rank = self._ops.rank
         listed = [
             Absence(
                 a.buffer,
@@ -537,36 +489,6 @@ class _Chain:
             self.kept.append(root)
         self.nodes.append(name)
         return len(self.nodes) <= _LONGEST_CHAIN
-
-
-class _Shift:
-    """How much later than in the given step things are.
-
-    Args:
-        order: numbers of ops, clones among them.
-        start_ns: of ops, in the given step.
-        inserted_ns: how long clones take, and 0 for others.
-    """
-
-    def __init__(
-        self, order: NDArray[np.int64], start_ns: NDArray[np.int64], inserted_ns: NDArray[np.int64]
-    ) -> None:
-        clones = order[inserted_ns[order] > 0]
-        self._at_ns = np.sort(start_ns[clones])
-        by_start = clones[np.argsort(start_ns[clones], kind="stable")]
-        self._later_ns = np.concatenate([[0], np.cumsum(inserted_ns[by_start])]).astype(np.int64)
-
-    def before(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ends and frees: what clones begin at still comes before them."""
-        return self._moved(times_ns, "left")
-
-    def at(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Allocations: those come behind the clones that begin then."""
-        return self._moved(times_ns, "right")
-
-    def _moved(self, times_ns: NDArray[np.int64], side: str) -> NDArray[np.int64]:
-        later_ns = self._later_ns[np.searchsorted(self._at_ns, times_ns, side=side)]  # type: ignore[call-overload]
-        return np.where(times_ns == OUTLIVES_STEP_NS, times_ns, times_ns + later_ns)
 
 
 def _tensor(text: str) -> Tensor:

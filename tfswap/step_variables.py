@@ -25,7 +25,7 @@ from tfswap.timeline import OUTLIVES_STEP_NS, Absence
 from tfswap.trace import StepTrace
 
 if TYPE_CHECKING:
-    from tfswap.profile import RecordedOps
+    from tfswap.recorded_ops import RecordedOps
 
 # Hands on the value without looking at it; who reads what it gives is a user.
 _READ = "ReadVariableOp"

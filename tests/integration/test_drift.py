@@ -17,7 +17,7 @@ from models import (
 )
 
 import tfswap
-from tfswap.profile import planned_durations
+from tfswap.op_durations import planned_durations
 from tfswap.training import attempt, drift_watch, graph_watch, managed_devices, step_planner
 
 EPOCHS = 6

@@ -9,8 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import keras
@@ -21,7 +19,6 @@ from models import MIB, Losses, budget_of, compiled, convolutions, deterministic
 
 import tfswap
 from tfswap.planners.decision import nothing_fits
-from tfswap.trace import StepTrace
 from tfswap.training.attempt import Attempt
 from tfswap.training.step_planner import StepPlanner
 
@@ -395,139 +392,6 @@ def test_budgets_by_device_are_for_the_devices_that_there_are(unswapped):
     assert tfswap.memory_stats()["budget_bytes"] is None
 
 
-# Ways to train.
-
-
-def same_numbers(build, part: float = 0.7, **fit):
-    """Trains twice unswapped and once under a budget; returns the callback."""
-    plain = trained(build, **fit)
-    assert plain.losses == trained(build, **fit).losses
-    budget = budget_of(plain, part)
-    swap = tfswap.AutoSwap(budget=budget, verbose=0)
-    swapped = trained(build, [swap], **fit)
-    assert swapped.losses == plain.losses
-    assert max(swapped.peaks) <= budget
-    return swap
-
-
-def test_partial_last_batch_and_validation():
-    x, y = images(208)
-    swap = same_numbers(
-        lambda: compiled(convolutions()),
-        data=(x, y),
-        epochs=2,
-        validation_data=images(80),
-    )
-    assert swap.report["outcome"] == "swapped"
-
-
-@pytest.mark.slow
-def test_steps_per_execution():
-    swap = same_numbers(
-        lambda: compiled(convolutions(), steps_per_execution=4), epochs=4, part=0.75
-    )
-    assert swap.report["outcome"] in ("swapped", "bootstrap")
-
-
-@pytest.mark.slow
-def test_gradient_accumulation():
-    same_numbers(
-        lambda: compiled(
-            convolutions(),
-            optimizer=keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=4),
-        ),
-        epochs=2,
-    )
-
-
-@pytest.mark.slow
-def test_adam():
-    same_numbers(lambda: compiled(convolutions(), optimizer=keras.optimizers.Adam()), epochs=2)
-
-
-class Kernels(keras.callbacks.Callback):
-    """Which kinds of kernels ran how often, in some of the steps."""
-
-    def __init__(self, lib, steps: Iterable[int]) -> None:
-        super().__init__()
-        self.lib = lib
-        self.steps = set(steps)
-        self.step = 0
-        self.counts: dict[int, Counter[str]] = {}
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.step += 1
-        if self.step in self.steps:
-            self.lib.start_recording(0)
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.step in self.steps:
-            trace = StepTrace.from_bytes(self.lib.stop_recording(0))
-            # Copies, and clones of what only gives a buffer another shape, are ours; what has other
-            # names belongs to the dataset.
-            ours = ("_Copy", "Reshape", "Squeeze", "Identity")
-            kinds = ((trace.names[op["name"]], trace.names[op["type"]]) for op in trace.ops)
-            self.counts[self.step] = Counter(
-                kind
-                for name, kind in kinds
-                if name.startswith("StatefulPartitionedCall/") and not kind.startswith(ours)
-            )
-
-
-def test_no_op_is_fused_otherwise(lib):
-    """OneDNN's layout pass runs after ours, and what it makes one op of rounds otherwise."""
-
-    def build():
-        x = inputs = keras.Input((48, 48, 3))
-        for _ in range(5):
-            x = keras.layers.ZeroPadding2D(1)(x)
-            x = keras.layers.Conv2D(24, 3, activation="relu")(x)
-            x = keras.layers.BatchNormalization()(x)
-        x = keras.layers.Dense(4)(keras.layers.GlobalAveragePooling2D()(x))
-        return compiled(keras.Model(inputs, x))
-
-    kernels = Kernels(lib, [2])
-    plain = trained(build, [kernels], epochs=2)
-    # (Without addresses: those would have some of the same steps recorded.)
-    swap = tfswap.AutoSwap(budget=budget_of(plain, 0.7), slab=False, verbose=0)
-    under_swaps = Kernels(lib, [2, 14])  # lazy ones, then planned ones
-    swapped = trained(build, [swap, under_swaps], epochs=2)
-    assert under_swaps.counts[2] == kernels.counts[2]
-    assert under_swaps.counts[14] == kernels.counts[2]
-    assert swapped.losses == plain.losses
-    assert swap.report["outcome"] == "swapped"
-
-
-def mixed(policy: str, **options) -> keras.Model:
-    """A model of that policy; clearing the session, as `trained` does, would end it."""
-    keras.mixed_precision.set_global_policy(policy)
-    try:
-        model = compiled(convolutions(**options))
-        assert model.layers[1].compute_dtype == policy.removeprefix("mixed_")
-        return model
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-
-
-def test_mixed_precision():
-    same_numbers(lambda: mixed("mixed_bfloat16", filters=32, depth=4), part=0.8, epochs=2)
-
-
-@pytest.mark.slow
-def test_loss_scaling():
-    same_numbers(lambda: mixed("mixed_float16", filters=32, depth=4), epochs=2, part=0.8)
-
-
-def test_eager_training_is_warned_of_and_left_alone():
-    build = lambda: compiled(convolutions(depth=2), run_eagerly=True)  # noqa: E731
-    plain = trained(build)
-    swap = tfswap.AutoSwap(budget="1MiB", verbose=0)
-    with pytest.warns(UserWarning, match="the model runs eagerly"):
-        swapped = trained(build, [swap])
-    assert swapped.losses == plain.losses
-    assert swap.report["outcome"] == "no effect"
-
-
 @pytest.mark.slow
 def test_two_models_in_turn(unswapped):
     other = trained(lambda: compiled(convolutions(filters=12, depth=6)), epochs=2)
@@ -545,75 +409,6 @@ def test_one_callback_for_two_fits(unswapped):
         swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
         assert swapped.losses == unswapped.losses
         assert swap.report["outcome"] == "swapped"
-
-
-def test_lstm():
-    def build():
-        x = inputs = keras.Input((32, 64))
-        for _ in range(5):
-            x = keras.layers.Dense(512, activation="tanh")(x)
-        # What is inside of the loops stays on the device: it is the smaller part here.
-        x = keras.layers.Dense(32)(x)
-        x = keras.layers.LSTM(32, return_sequences=True)(x)
-        x = keras.layers.LSTM(16)(x)
-        return compiled(keras.Model(inputs, keras.layers.Dense(4)(x)))
-
-    random = np.random.default_rng(0)
-    data = (random.random((2048, 32, 64), dtype=np.float32), random.integers(0, 4, 2048))
-    # Its first steps have no plan's order (loops are not foretold): products of weights' gradients
-    # that come late, as on a busy machine, hold up to two layers' outputs more at once.
-    same_numbers(build, part=0.85, data=data, batch_size=256)
-
-
-class Subclassed(keras.Model):
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = [keras.layers.Conv2D(16, 1, activation="relu") for _ in range(8)]
-        self.head = keras.layers.Dense(4)
-
-    def call(self, x):
-        for part in self.parts:
-            x = part(x)
-        return self.head(keras.ops.mean(x, axis=(1, 2)))
-
-
-def test_a_subclassed_model():
-    swap = same_numbers(lambda: compiled(Subclassed()), epochs=2)
-    assert swap.report["outcome"] == "swapped"
-
-
-class OwnStep(Subclassed):
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x, training=True)) * 2.0
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
-
-
-def test_a_custom_train_step():
-    swap = same_numbers(lambda: compiled(OwnStep()), epochs=2)
-    assert swap.report["outcome"] == "swapped"
-
-
-def test_xla_is_turned_off_and_on_again():
-    # In a process of its own: Keras uses no XLA under op determinism.
-    code = (
-        "import tfswap, keras, numpy as np\n"
-        "model = keras.Sequential([keras.Input((64,))] + [keras.layers.Dense(64)] * 3)\n"
-        "model.compile('sgd', 'mse', jit_compile=True)\n"
-        "x = np.ones((32, 64), np.float32)\n"
-        "model.fit(x, x, verbose=0, batch_size=8, callbacks=[tfswap.AutoSwap('1GiB')])\n"
-        "print('on again:', model.jit_compile)\n"
-        "model.fit(x, x, verbose=0)\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert "XLA is off for this training" in ran.stdout, ran.stderr
-    assert "on again: True" in ran.stdout
-    assert ran.returncode == 0
 
 
 def test_a_switched_off_optimizer_is_noticed(unswapped):
@@ -666,7 +461,7 @@ def test_with_and_without_onednn():
     these = "fused_otherwise or cannot_be_met or smaller_batches"
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", these]
-        + ["test_fit.py", "test_slab.py"],
+        + ["test_ways_to_train.py", "test_fit.py", "test_slab.py"],
         cwd=os.path.dirname(__file__),
         env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": other},
         capture_output=True,

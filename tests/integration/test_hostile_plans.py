@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from hostile_plans import HostilePlans, good_plan
-from test_pass import newest, records
+from planned_functions import newest, records
 
 import tfswap
 from tfswap.grappler.graph import StepGraph

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, deterministic, images, trained
-from test_pass import newest, plan_of, run
+from planned_functions import newest, plan_of, run
 
 import tfswap
 from tfswap import codecs

@@ -2,82 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from planned_functions import (
+    SIZE,
+    chain,
+    fingerprint,
+    matrix,
+    newest,
+    plan_of,
+    records,
+    run,
+    session,
+    swap,
+)
 
 import tfswap
 from tfswap.grappler.graph import StepGraph
-from tfswap.plan import FunctionPlan, Return, SwapPlan, TensorSwap
+from tfswap.plan import Return, SwapPlan, TensorSwap
 from tfswap.training.plan_session import PlanSession
-
-SIZE = 64
-
-
-@contextlib.contextmanager
-def session(plan: SwapPlan):
-    pushed = PlanSession()
-    pushed.push(plan, describe=True)
-    try:
-        yield pushed
-    finally:
-        pushed.withdraw()
-
-
-def records(lib, serial: int):
-    return [r for r in lib.pass_records() if r["serial"] > serial]
-
-
-def newest(lib) -> int:
-    return max((r["serial"] for r in lib.pass_records()), default=0)
-
-
-def run(lib, plan: SwapPlan, function, *arguments):
-    """Runs a function under a plan; answers its result and what the pass did to its graph."""
-    serial = newest(lib)
-    tfswap.reset_memory_stats()
-    with session(plan):
-        result = function(*arguments)
-    found = records(lib, serial)
-    assert len(found) == 1, found
-    return result, found[0]
-
-
-def chain():
-    """a, b, c, d, e one after the other; e reads a again."""
-
-    @tf.function
-    def f(x):
-        a = tf.matmul(x, x, name="a")
-        b = tf.matmul(a, x, name="b")
-        c = tf.matmul(b, x, name="c")
-        d = tf.matmul(c, x, name="d")
-        e = tf.matmul(d, a, name="e")
-        return tf.reduce_sum(tf.nn.relu(e)) + tf.reduce_max(d)
-
-    return f
 
 
 @pytest.fixture
 def x():
-    return tf.constant(np.random.default_rng(0).random((SIZE, SIZE), dtype=np.float32) / SIZE)
-
-
-def swap(tensor="a:0", gates=("c",), trigger="d", consumers=("e",), **more) -> TensorSwap:
-    return TensorSwap(tensor, 0, gates, (Return(trigger, consumers),), **more)
-
-
-def plan_of(fingerprint: str, *swaps: TensorSwap, **more) -> SwapPlan:
-    return SwapPlan((FunctionPlan(fingerprint, swaps, **more),), min_bytes=0)
-
-
-def fingerprint(lib, function, *arguments) -> tuple[str, StepGraph]:
-    _, record = run(lib, SwapPlan(), function, *arguments)
-    assert record["outcome"] == "left"
-    return record["fingerprint"], StepGraph.parse(lib.describe(record["fingerprint"]))
+    return matrix()
 
 
 def test_executes_a_plan(lib, x):
@@ -264,52 +215,6 @@ def test_across_a_branch(lib, x, which):
     assert record["outcome"] == "refused" and "may run when" in record["reason"]
 
 
-def test_the_bootstrap_holds_loops_and_branches(lib, x):
-    @tf.function
-    def f(x, turns):
-        a = tf.matmul(x, x)
-        for _ in tf.range(turns):
-            first = b = tf.nn.relu(tf.matmul(x, x))
-            for _ in range(6):
-                b = tf.nn.relu(tf.matmul(b, x))
-            b = tf.matmul(b, first)
-            if tf.reduce_sum(b) > 0.0:
-                x = x + tf.matmul(b, a)
-            else:
-                x = x - b
-        for _ in range(4):
-            x = tf.matmul(x, x) / 8.0
-        return tf.reduce_sum(tf.matmul(x, a))
-
-    turns = tf.constant(3)
-    expected = f(x, turns)
-    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
-    result, record = run(lib, lazy, f, x, turns)
-    assert record["outcome"] == "bootstrapped", record["reason"]
-    assert record["swaps"] > 0
-    assert result.numpy() == expected.numpy()
-
-
-def test_gradients_through_a_bootstrapped_function(lib, x):
-    variable = tf.Variable(x)
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            y = x
-            for _ in range(8):
-                y = tf.nn.relu(tf.matmul(y, variable))
-            loss = tf.reduce_sum(y)
-        return loss, tape.gradient(loss, variable)
-
-    expected = step()
-    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
-    result, record = run(lib, lazy, step)
-    assert record["outcome"] == "bootstrapped" and record["swaps"] >= 6
-    for got, wanted in zip(result, expected, strict=True):
-        assert np.array_equal(got, wanted)
-
-
 def test_a_plan_that_is_not_json_is_reported(lib, x):
     f = chain()
     expected = f(x)
@@ -346,110 +251,6 @@ def test_colocated_ops(lib, x):
     result, record = run(lib, plan_of(name, swap()), f, x)
     assert record["outcome"] == "planned", record["reason"]
     assert result.numpy() == expected.numpy()
-
-
-def test_a_broadcast_waits_for_what_its_reader_needs_besides(lib, x):
-    @tf.function
-    def f(x, times):
-        spread = tf.tile(tf.reduce_sum(x, 0, keepdims=True), times, name="spread") * 0.5
-        a = x
-        for name in "abcd":
-            a = tf.matmul(a, x, name=name)
-        return tf.reduce_sum(tf.maximum(a, spread))
-
-    times = tf.constant([SIZE, 1])
-    expected = f(x, times)
-    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
-    result, record = run(lib, lazy, f, x, times)
-    assert record["outcome"] == "bootstrapped"
-    assert result.numpy() == expected.numpy()
-    lines = lib.describe(record["fingerprint"]).splitlines()
-    tile = next(line.split("\t") for line in lines if line.startswith("spread\t"))
-    assert "^d" in tile
-
-
-def test_what_is_read_again_soon_is_parked_too(lib, x):
-    # As in batch norm's gradient: no matrix product lies between the two readers of `a`.
-    @tf.function
-    def f(x):
-        a = tf.matmul(x, x, name="a")
-        total = tf.reduce_sum(a - 1.0, 0, keepdims=True, name="total")
-        spread = tf.tile(total, [SIZE, 1], name="spread")
-        return tf.reduce_max(tf.add_n([a, spread, x]))
-
-    expected = f(x)
-    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
-    result, record = run(lib, lazy, f, x)
-    assert record["outcome"] == "bootstrapped" and record["swaps"] >= 1
-    assert result.numpy() == expected.numpy()
-
-
-def test_a_sum_in_the_order_of_arrival_keeps_its_order(lib, x):
-    # As TensorFlow's memory optimizer writes an AddN: which addend comes last decides the rounding.
-    @tf.function
-    def f(x):
-        common = tf.matmul(x, x, name="common")
-        ways = {"a": common * 3.0, "b": tf.tile(tf.reduce_sum(common, 0, True), [SIZE, 1])}
-        ways["c"] = tf.nn.relu(tf.matmul(common, x, name="product")) - common
-        raw = tf.raw_ops
-        variable = raw.TemporaryVariable(shape=[SIZE, SIZE], dtype=tf.float32, var_name="sum")
-        start = raw.Assign(ref=variable, value=tf.zeros([SIZE, SIZE]))
-        added = [raw.AssignAdd(ref=start, value=way, name=f"add_{k}") for k, way in ways.items()]
-        with tf.control_dependencies([each.op for each in added]):
-            total = raw.DestroyTemporaryVariable(ref=start, var_name="sum")
-        return tf.reduce_max(tf.matmul(total, common, name="after"))
-
-    expected = f(x)
-    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
-    result, record = run(lib, lazy, f, x)
-    assert record["outcome"] == "bootstrapped"
-    assert result.numpy() == expected.numpy()
-    nodes = StepGraph.parse(lib.describe(record["fingerprint"])).nodes
-    racing = {name for name, node in nodes.items() if node.racing}
-    assert {"product", "add_a", "add_b", "add_c"} <= racing
-    assert not racing & {"common", "after"}
-    assert not any(nodes[name].gateable or nodes[name].producer for name in racing)
-
-
-def _filled(number, dtype, side):
-    return tf.fill([side, side], tf.constant(number, dtype))
-
-
-def _tiled(number, dtype, side):
-    row = number + np.arange(side) % 7
-    return tf.tile(tf.constant(row[None], dtype), [side, 1])
-
-
-def _broadcast(number, dtype, side):
-    row = number + np.arange(side) % 7
-    return tf.broadcast_to(tf.constant(row, dtype), [side, side])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("number", [0.0, 1.5])
-@pytest.mark.parametrize("made", [_filled, _tiled, _broadcast])
-def test_a_tensor_made_of_little_holds_no_memory_between_steps(lib, made, number, dtype):
-    # Grappler or TensorFlow's runtime makes a constant of it, and each optimising of the graph
-    # makes one more.
-    side = 512
-
-    def f(x):
-        spread = made(number, dtype, side)
-        product = tf.matmul(x, x) + spread
-        halves = [tf.nn.relu(tf.matmul(product, x)) for _ in range(3)]
-        return tf.reduce_max(tf.add_n(halves) * -spread)
-
-    x = tf.cast(tf.eye(side) / side, dtype)
-    expected = f(x)
-    function = tf.function(f)
-    held = []
-    for min_bytes in range(1, 4):
-        plan = SwapPlan(unmatched="bootstrap", min_bytes=min_bytes)
-        result, record = run(lib, plan, function, x)
-        assert record["outcome"] == "bootstrapped"
-        assert result.numpy() == expected.numpy()
-        held.append(tfswap.memory_stats()["bytes_in_use"])
-    assert held[-1] - held[0] < side * side
 
 
 def test_a_graph_that_is_rewritten_is_left_as_it_is(lib, x):
@@ -536,29 +337,6 @@ def test_a_variables_swap_that_cannot_be_is_refused(lib, x, changes, problem):
     _, record = run(lib, plan_of(name, wrong), step, x)
     assert record["outcome"] == "refused"
     assert problem in record["reason"]
-
-
-def test_a_poolings_gradient_chooses_the_same_of_equal_values(lib):
-    # oneDNN writes down which one it chose, for a gradient that reads what the pooling made.
-    random = np.random.default_rng(3)
-    images = tf.constant(random.integers(0, 3, (4, 32, 32, 8)), tf.float32)
-    kernel = tf.constant(random.standard_normal((3, 3, 8, 8)), tf.float32)
-
-    @tf.function
-    def gradients(images):
-        with tf.GradientTape() as tape:
-            tape.watch([images, kernel])
-            pooled = tf.nn.max_pool2d(tf.nn.relu(images), 3, 2, "SAME")
-            made = tf.nn.conv2d(tf.nn.conv2d(pooled, kernel, 1, "SAME"), kernel, 1, "SAME")
-            loss = tf.reduce_sum(made * made)
-        return tape.gradient(loss, [images, kernel])
-
-    expected = gradients(images)
-    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
-    found, record = run(lib, lazy, gradients, images)
-    assert record["outcome"] == "bootstrapped" and record["swaps"] > 0
-    for value, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(value.numpy(), other.numpy())
 
 
 def test_nothing_may_lie_between_ops_that_onednn_makes_one_of(lib, x):

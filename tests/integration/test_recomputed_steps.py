@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, deterministic, trained
-from test_pass import chain, fingerprint, plan_of, run, swap
+from planned_functions import chain, fingerprint, plan_of, run, swap
 
 import tfswap
 from tfswap.plan import AGAIN, Recompute, SwapPlan

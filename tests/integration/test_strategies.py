@@ -180,7 +180,7 @@ sys.path.insert(0, sys.argv[1])
 import tfswap, tensorflow as tf
 from tfswap.ops import library
 from tfswap.plan import SwapPlan
-from test_pass import fingerprint, plan_of, run
+from planned_functions import fingerprint, plan_of, run
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

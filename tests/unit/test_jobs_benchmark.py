@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.jobs import Step, largest_sum
+from benchmarks.job import Step
+from benchmarks.jobs import largest_sum
 
 
 def test_steps_count_together_only_while_both_run() -> None:

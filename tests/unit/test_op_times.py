@@ -7,7 +7,7 @@ import pytest
 from timelines import make_timeline
 
 from tfswap.grappler.graph import StepGraph
-from tfswap.profile import op_durations, planned_durations
+from tfswap.op_durations import op_durations, planned_durations
 from tfswap.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
 from tfswap.training.op_times import OpTimes
 

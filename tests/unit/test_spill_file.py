@@ -1,19 +1,11 @@
-"""Far memory in a file: what comes back, where it lies, what goes wrong, what stays behind."""
+"""Far memory in a file: what comes back, what goes wrong, how fast it is."""
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import mmap
 import os
-import platform
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import textwrap
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,17 +14,19 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from spill_files import (
+    BLOCK,
+    ENGINES,
+    GROWTH,
+    MIB,
+    descriptor,
+    disk_folder,
+    memory,
+    open_file,
+    pattern,
+)
 
-import tfswap._core
-from tfswap._core import Extents, SpillFile, buffer_checksum, measure_spill, set_faults
-
-KIB, MIB = 1 << 10, 1 << 20
-BLOCK = 4096
-GROWTH = 64 * MIB
-
-ENGINES = ["io_uring", "threads"]
-# No two stretches of it are alike.
-PATTERN = np.random.default_rng(1).integers(0, 256, 24 * MIB, dtype=np.uint8)
+from tfswap._core import SpillFile, buffer_checksum, measure_spill, set_faults
 
 
 @pytest.fixture(autouse=True)
@@ -43,24 +37,8 @@ def no_faults() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[str]:
-    """A folder on a disk: temporary ones are in memory on some machines."""
-    for parent in (tempfile.gettempdir(), os.getcwd(), "/var/tmp"):
-        with tempfile.TemporaryDirectory(dir=parent) as found:
-            try:
-                SpillFile(found)
-            except OSError:
-                continue
-            yield found
-            assert os.listdir(found) == []
-            return
-    pytest.skip("no folder here has a file system with O_DIRECT")
-
-
-def open_file(folder: str, engine: str, limit_bytes: int = 0, checksums: bool = True) -> SpillFile:
-    file = SpillFile(folder, limit_bytes, checksums=checksums, io_uring=engine == "io_uring")
-    if file.engine != engine:
-        pytest.skip("io_uring is not allowed here")
-    return file
+    with disk_folder() as found:
+        yield found
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -71,33 +49,6 @@ def file(request: pytest.FixtureRequest, folder: str) -> Iterator[SpillFile]:
 @pytest.fixture(params=ENGINES)
 def new_file(request: pytest.FixtureRequest, folder: str) -> Callable[..., SpillFile]:
     return lambda **options: open_file(folder, request.param, **options)
-
-
-def memory(size: int, shift: int = 0) -> np.ndarray:
-    """So many bytes, `shift` bytes after the beginning of a page."""
-    pages = np.zeros(size + shift + BLOCK, np.uint8)
-    begin = -pages.ctypes.data % BLOCK + shift
-    return pages[begin : begin + size]
-
-
-def pattern(size: int, seed: int = 0, shift: int = 0) -> np.ndarray:
-    data = memory(size, shift)
-    data[:] = np.resize(PATTERN[seed * 4099 % MIB :], size)
-    return data
-
-
-def descriptor(folder: str) -> int:
-    """Of the only spill file there; any process's own files may be opened again through it."""
-    found = [fd for fd in map(int, os.listdir("/proc/self/fd")) if is_in(folder, fd)]
-    assert len(found) == 1
-    return found[0]
-
-
-def is_in(folder: str, fd: int) -> bool:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}").startswith(os.path.realpath(folder) + "/")
-    except OSError:
-        return False
 
 
 @pytest.fixture
@@ -219,121 +170,6 @@ def test_many_at_once(new_file: Callable[..., SpillFile], callers: int) -> None:
     stats = file.stats()
     assert stats.bytes_in_use == 0 and stats.bytes_written > stats.bytes_read > 0
     assert stats.write_ns > 0 and stats.read_ns > 0
-
-
-# Where it lies
-
-
-def reference_take(free: list[bool], count: int) -> int:
-    """The first of the smallest runs of free blocks that are long enough."""
-    runs, begin = [], 0
-    for i in range(len(free) + 1):
-        if i == len(free) or not free[i]:
-            if i - begin >= count:
-                runs.append((i - begin, begin))
-            begin = i + 1
-    return min(runs)[1] if runs else -1
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("take"), st.integers(1, 9)),
-            st.tuples(st.just("give back"), st.integers(0, 30)),
-            st.tuples(st.just("grow"), st.integers(1, 20)),
-        ),
-        max_size=80,
-    )
-)
-def test_extents_are_what_a_simple_search_finds(turns: list[tuple[str, int]]) -> None:
-    extents, free = Extents(), [False] * 0
-    held: list[tuple[int, int]] = []
-    for what, number in turns:
-        if what == "grow":
-            extents.grow(number)
-            free += [True] * number
-        elif what == "take":
-            offset = extents.take(number)
-            assert offset == reference_take(free, number)
-            if offset >= 0:
-                free[offset : offset + number] = [False] * number
-                held.append((offset, number))
-        elif held:
-            offset, count = held.pop(number % len(held))
-            extents.give_back(offset, count)
-            free[offset : offset + count] = [True] * count
-        runs = "".join(".#"[not each] for each in free).split("#")
-        assert extents.end == len(free) and extents.free_bytes == sum(free)
-        assert extents.free_bytes_at_end == len(runs[-1])
-        assert extents.largest_free_bytes == max(map(len, runs))
-
-
-def test_a_step_like_the_last_one_takes_the_same_places(folder: str) -> None:
-    file = SpillFile(folder)
-    kept = file.allocate(3 * MIB + 1)
-    turns = np.random.default_rng(2).integers(1, 20 * MIB, 40)
-
-    def step() -> list[int]:
-        offsets, held = [], []
-        for i, size in enumerate(map(int, turns)):
-            offsets.append(file.allocate(size))
-            held.append((offsets[-1], size))
-            if i % 3 == 2:
-                file.free(*held.pop(i % len(held)))
-        for each in held:
-            file.free(*each)
-        return offsets
-
-    first = step()
-    after_first = file.stats().file_bytes
-    assert [step() for _ in range(3)] == [first] * 3
-    assert file.stats().file_bytes == after_first
-    file.free(kept, 3 * MIB + 1)
-    assert file.allocate(after_first) == 0  # all of it is one stretch again
-
-
-def test_the_file_grows_in_large_steps_and_blocks_are_exact(folder: str) -> None:
-    file = SpillFile(folder)
-    assert file.stats().file_bytes == 0
-    assert [file.allocate(size) for size in (1, BLOCK, BLOCK + 1)] == [0, BLOCK, 2 * BLOCK]
-    assert file.stats().file_bytes == GROWTH
-    assert file.stats().bytes_in_use == 4 * BLOCK
-    assert file.allocate(GROWTH) == 4 * BLOCK  # what is free at the end counts
-    assert file.stats().file_bytes == 2 * GROWTH
-    file.free(0, 1)
-    stats = file.stats()
-    assert (stats.bytes_in_use, stats.peak_bytes_in_use) == (GROWTH + 3 * BLOCK, GROWTH + 4 * BLOCK)
-    file.reset_peak()
-    assert file.stats().peak_bytes_in_use == GROWTH + 3 * BLOCK
-
-
-def test_freeing_what_is_not_there_changes_nothing(folder: str) -> None:
-    file = SpillFile(folder)
-    offset = file.allocate(2 * MIB)
-    for wrong in [(offset + BLOCK, MIB), (offset, MIB), (offset + 8 * MIB, 2 * MIB)]:
-        file.free(*wrong)
-    assert file.stats().bytes_in_use == 2 * MIB
-    file.free(offset, 2 * MIB)
-    file.free(offset, 2 * MIB)
-    assert file.stats().bytes_in_use == 0
-
-
-def test_the_limit_is_the_files(folder: str) -> None:
-    file = SpillFile(folder, 10 * MIB + 1)
-    first, second = file.allocate(4 * MIB), file.allocate(4 * MIB)
-    assert min(first, second) >= 0
-    assert file.stats().file_bytes == 10 * MIB and file.stats().limit_bytes == 10 * MIB + 1
-    assert file.allocate(3 * MIB) == -1
-    assert file.problem == (
-        f"no room for 3.0 MiB in the spill file in {folder}: it is limited to 10.0 MiB, 8.0 MiB "
-        "of its 10.0 MiB are in use, and the largest free stretch is 2.0 MiB. Raise its limit or "
-        "host_limit"
-    )
-    assert file.allocate(2 * MIB) == 8 * MIB
-    file.free(first, 4 * MIB)
-    assert file.allocate(3 * MIB) == first
-    assert SpillFile(folder, 100).allocate(1) == -1
 
 
 # What goes wrong
@@ -525,225 +361,6 @@ def test_a_folder_in_memory_is_refused() -> None:
     with pytest.raises(OSError, match="so what is swapped out would stay in memory. Give another"):
         SpillFile("/dev/shm")
     assert not [name for name in os.listdir("/dev/shm") if "tfswap" in name]
-
-
-# What stays behind
-
-
-def test_the_file_has_no_name_and_one_reader_and_no_cache(own_folder: str) -> None:
-    file = SpillFile(own_folder)
-    offset = file.allocate(8 * MIB)
-    data = pattern(8 * MIB - 5)
-    file.write(offset, data)
-    file.read(offset, memory(data.size))
-    assert os.listdir(own_folder) == []
-    fd = descriptor(own_folder)
-    status = os.fstat(fd)
-    assert status.st_nlink == 0 and status.st_mode & 0o777 == 0o600
-    assert not os.get_inheritable(fd)
-    flags = next(
-        int(line.split()[1], 8)
-        for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
-        if line.startswith("flags:")
-    )
-    assert flags & os.O_DIRECT
-    assert pages_in_memory(fd, offset, 8 * MIB) == 0
-
-
-def pages_in_memory(fd: int, offset: int, size: int) -> int:
-    mapped = mmap.mmap(fd, size, offset=offset)
-    view = (ctypes.c_char * size).from_buffer(mapped)
-    resident = (ctypes.c_ubyte * (size // mmap.PAGESIZE))()
-    libc = ctypes.CDLL(None, use_errno=True)
-    answer = libc.mincore(ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(size), resident)
-    del view
-    mapped.close()
-    assert answer == 0
-    return sum(each & 1 for each in resident)
-
-
-def test_handles_and_threads_go_with_the_file(new_file: Callable[..., SpillFile]) -> None:
-    def held() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
-    def use() -> None:
-        file = new_file()
-        with ThreadPoolExecutor(3) as pool:
-            offsets = list(pool.map(file.allocate, [3 * MIB] * 6))
-            list(pool.map(lambda offset: file.write(offset, pattern(3 * MIB)), offsets))
-
-    use()
-    before = held()
-    for _ in range(5):
-        use()
-    # The kernel's own threads for io_uring leave when they have nothing to do.
-    until = time.monotonic() + 30
-    while max(held()[0] - before[0], held()[1] - before[1]) > 0 and time.monotonic() < until:
-        time.sleep(0.1)
-    assert held()[0] <= before[0] and held()[1] <= before[1]
-
-
-def run_alone(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """In a process of its own, with the core as `core` and without TensorFlow."""
-    begin = f"""
-        import ctypes, importlib.util, os, resource, sys
-        import numpy as np
-        spec = importlib.util.spec_from_file_location("_core", {tfswap._core.__file__!r})
-        core = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(core)
-    """
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(begin) + textwrap.dedent(script), *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def output_of(script: str, *arguments: str) -> str:
-    with run_alone(script, *arguments) as process:
-        text = process.communicate()[0]
-    assert process.returncode == 0
-    return text
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_killed_process_leaves_nothing(own_folder: str, engine: str) -> None:
-    script = """
-        file = core.SpillFile(sys.argv[1], io_uring=sys.argv[2] == "io_uring")
-        data = np.ones(32 << 20, np.uint8)
-        offset = file.allocate(data.size)
-        file.write(offset, data)
-        print("writing", flush=True)
-        core.set_faults("slow-disk")
-        while True:
-            file.write(offset, data)
-    """
-    with run_alone(script, own_folder, engine) as process:
-        assert process.stdout is not None and process.stdout.readline() == "writing\n"
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    assert os.listdir(own_folder) == []
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_forked_process_has_no_part_in_it(own_folder: str, engine: str) -> None:
-    script = """
-        file = core.SpillFile(sys.argv[1], io_uring=sys.argv[2] == "io_uring")
-        data = np.full(9 << 20, 5, np.uint8)
-        offset = file.allocate(data.size)
-        file.write(offset, data)
-        child = os.fork()
-        if child == 0:
-            assert file.allocate(1) == -1
-            errors = [file.problem]
-            for call in (file.write, file.read):
-                try:
-                    call(offset, np.zeros(9 << 20, np.uint8))
-                except OSError as error:
-                    errors.append(str(error))
-            assert len(errors) == 3 and len(set(errors)) == 1, errors
-            print(errors[0].replace(str(os.getppid()), "P").replace(str(os.getpid()), "C"))
-            file.free(offset, data.size)
-            del file
-            core.SpillFile(sys.argv[1]).allocate(1)
-            sys.stdout.flush()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        back = np.zeros_like(data)
-        file.read(offset, back)
-        assert (back == 5).all() and file.stats().bytes_in_use == data.size
-        file.write(offset, data)
-    """
-    assert output_of(script, own_folder, engine) == (
-        f"the spill file in {own_folder} is of process P, and this is process C, forked from it: "
-        "it needs a spill file of its own\n"
-    )
-
-
-# Answers calls as containers and other kernels do: (number, bits of the third argument, errno).
-REFUSALS = """
-    class Filter(ctypes.Structure):
-        _fields_ = [("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8),
-                    ("k", ctypes.c_uint32)]
-    class Program(ctypes.Structure):
-        _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.POINTER(Filter))]
-    def refuse(number, bits, error):
-        filters = [Filter(0x20, 0, 0, 0), Filter(0x15, 0, 3, number),
-                   Filter(0x20, 0, 0, 32), Filter(0x45, 0, 1, bits) if bits else Filter(0x05),
-                   Filter(0x06, 0, 0, 0x00050000 + error), Filter(0x06, 0, 0, 0x7fff0000)]
-        program = Program(len(filters), (Filter * len(filters))(*filters))
-        libc, zero = ctypes.CDLL(None), ctypes.c_ulong(0)
-        assert libc.prctl(38, ctypes.c_ulong(1), zero, zero, zero) == 0  # no new privileges
-        if libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(program)) != 0:
-            print("no seccomp")
-            sys.exit(0)
-"""
-OPENAT = {"x86_64": 257, "aarch64": 56}
-IO_URING_SETUP, IO_URING_ENTER = 425, 426
-O_TMPFILE, O_DIRECT = 0o20000000, getattr(os, "O_DIRECT", 0)
-
-
-def engine_where_refused(folder: str, number: int, bits: int, error: int) -> str:
-    text = output_of(
-        textwrap.dedent(REFUSALS)
-        + textwrap.dedent("""
-            refuse(*map(int, sys.argv[2:]))
-            try:
-                file = core.SpillFile(sys.argv[1])
-            except OSError as error:
-                print(error)
-                sys.exit(0)
-            data, back = np.full(9 << 20, 5, np.uint8), np.zeros(9 << 20, np.uint8)
-            offset = file.allocate(data.size)
-            file.write(offset, data)
-            file.read(offset, back)
-            assert (back == 5).all() and os.listdir(sys.argv[1]) == []
-            print(file.engine)
-        """),
-        folder,
-        *map(str, (number, bits, error)),
-    )
-    if text == "no seccomp\n":
-        pytest.skip("this kernel has no seccomp")
-    return text.strip()
-
-
-def test_where_io_uring_is_refused_threads_do_it(own_folder: str) -> None:
-    assert engine_where_refused(own_folder, IO_URING_SETUP, 0, errno.EPERM) == "threads"
-
-
-def test_where_a_ring_takes_nothing_each_request_is_made_at_once(own_folder: str) -> None:
-    engine = SpillFile(own_folder).engine
-    assert engine_where_refused(own_folder, IO_URING_ENTER, 0, errno.EBUSY) == engine
-
-
-@pytest.mark.skipif(platform.machine() not in OPENAT, reason="another number of the call")
-def test_where_no_file_is_born_nameless_its_name_goes_at_once(own_folder: str) -> None:
-    openat = OPENAT[platform.machine()]
-    engine = SpillFile(own_folder).engine
-    assert engine_where_refused(own_folder, openat, O_TMPFILE, errno.EOPNOTSUPP) == engine
-
-
-@pytest.mark.skipif(platform.machine() not in OPENAT, reason="another number of the call")
-def test_where_the_cache_cannot_be_passed_there_is_no_file(own_folder: str) -> None:
-    openat = OPENAT[platform.machine()]
-    assert engine_where_refused(own_folder, openat, O_DIRECT, errno.EINVAL) == (
-        f"no spill file in {own_folder}: its file system refuses O_DIRECT, so what is swapped out "
-        "would stay in memory. Give another spill_dir, on a disk with a file system that has "
-        "O_DIRECT (ext4 and XFS do)"
-    )
-
-
-def test_a_limit_on_file_sizes_is_a_full_disk(own_folder: str) -> None:
-    script = """
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
-        file = core.SpillFile(sys.argv[1])
-        offset = file.allocate(8 << 20)
-        file.write(offset, np.ones(8 << 20, np.uint8))
-        print(offset, file.allocate(1), file.problem)
-    """
-    text = output_of(script, own_folder)
-    assert text.startswith("0 -1 no room for 1 bytes") and "File too large (errno 27)" in text
 
 
 # Its speed, and what is summed up

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +20,13 @@ from typing import Any
 from tfswap.jobs.division import LEAST_SLOWDOWN
 from tfswap.jobs.grpc_library import CHANNEL_OPTIONS, load_grpc
 from tfswap.jobs.job_trace import MAGIC, BadTrace, JobTrace
-from tfswap.jobs.joint_division import Division, JobClaim, JointDivision
-from tfswap.jobs.lease import LeaseRecord
+from tfswap.jobs.joint_division import Division, JointDivision
 from tfswap.jobs.lease_folder import LeaseFolder
 from tfswap.jobs.ledger import Grant, Ledger, LedgerError
 from tfswap.jobs.member import Line, Member
 from tfswap.jobs.messages import FROM_JOBS, METHOD, VERSION, BadMessage, Message, encode, parse
 from tfswap.jobs.rate_limit import RateLimit
+from tfswap.jobs.roster import Roster
 from tfswap.jobs.socket_path import SocketRefused
 from tfswap.report.amounts import readable_bytes
 
@@ -94,12 +93,11 @@ class Broker:
         self.device = device
         self.socket = socket
         self.ledger = Ledger(budget_bytes)
-        self._weights, self._minima = dict(weights or {}), dict(minima or {})
         self._leases = LeaseFolder(socket)
+        self._roster = Roster(self.ledger, self._leases, weights or {}, minima or {})
         self._division = JointDivision(policy)
         self._say = say
         self._watch = watch
-        self._members: dict[str, Member] = {}
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._planner = ThreadPoolExecutor(1, "tfswap-division")
@@ -119,7 +117,9 @@ class Broker:
         self._changed = asyncio.Event()
         self._leases.open()
         try:
-            self._adopt_leases()
+            for member in self._roster.adopt():
+                held = readable_bytes(member.record.held_bytes)
+                self._say(f"{member.title} still holds {held}")
             await self._listen()
         except BaseException:
             self._leases.unlock()
@@ -148,21 +148,6 @@ class Broker:
         self._planner.shutdown(wait=False, cancel_futures=True)
         self.socket.unlink(missing_ok=True)
         self._leases.close()
-
-    def _adopt_leases(self) -> None:
-        """Counts what jobs hold that an earlier broker had."""
-        held = 0
-        for name, pid, record in self._leases.held():
-            held += record.held_bytes
-            if held > self.ledger.capacity_bytes:
-                raise ValueError(
-                    f"jobs of an earlier broker that still run hold {readable_bytes(held)} or "
-                    f"more, and the budget is {readable_bytes(self.ledger.capacity_bytes)}: give "
-                    f"that much, or end process {pid} ({record.name}) first"
-                )
-            self.ledger.adopt(name, record.held_bytes)
-            self._members[name] = member = Member(name, record, pid=pid)
-            self._say(f"{member.title} still holds {readable_bytes(record.held_bytes)}")
 
     async def _listen(self) -> None:
         grpc = self._grpc
@@ -233,7 +218,7 @@ class Broker:
             )
         if hello["lease"]:
             return self._back(line, hello)
-        member = self._new_member(hello)
+        member = self._roster.apply(hello)
         try:
             self._welcome(member, line)
             if (await self._heard(context))["kind"] != "leased":
@@ -243,33 +228,17 @@ class Broker:
                 await asyncio.sleep(_DYING_S)  # of one that has died meanwhile the stream ends
                 path = self._leases.path(member.lease)
                 raise Refused(f"the job says that it has locked {path}, and nobody has")
-            if len(self._members) >= MOST_JOBS:
+            if len(self._roster) >= MOST_JOBS:
                 raise Refused(f"there are {MOST_JOBS} jobs already")
-            self.ledger.open(member.lease)
+            self._roster.enter(member)
         except BaseException:
             self._leases.remove(member.lease)
             raise
         member.pid = pid
         member.line = line
-        self._members[member.lease] = member
         self._say(f"{member.title} joined")
         self._note_change()
         return member
-
-    def _new_member(self, hello: Message) -> Member:
-        name: str = hello["name"]
-        weight: float = hello["weight"]
-        wanted_bytes = min(hello["wanted_bytes"] or 1 << 62, self.ledger.capacity_bytes)
-        minimum_bytes = max(hello["minimum_bytes"], self._minima.get(name, 0))
-        record = LeaseRecord(
-            name,
-            secrets.token_hex(32),
-            0,
-            self._weights.get(name, weight),
-            minimum_bytes,
-            max(wanted_bytes, minimum_bytes),
-        )
-        return Member(self._leases.new(record), record)
 
     def _welcome(self, member: Member, line: Line) -> None:
         line.say(
@@ -285,8 +254,8 @@ class Broker:
 
     def _back(self, line: Line, hello: Message) -> Member:
         """A job that was out of touch."""
-        member = self._members.get(hello["lease"])
-        if member is None or not secrets.compare_digest(member.record.token, hello["token"]):
+        member = self._roster.known(hello["lease"], hello["token"])
+        if member is None:
             raise Refused("this broker does not know the job's lease")
         if member.ended:
             raise Refused(member.ended)
@@ -305,7 +274,7 @@ class Broker:
         member.line = line
         self._welcome(member, line)
         self._say(f"{member.title} is back, with {readable_bytes(hello['held_bytes'])}")
-        self._write_record(member)
+        self._roster.write_record(member)
         self._note_change()
         return member
 
@@ -329,7 +298,7 @@ class Broker:
                     f"the job holds {readable_bytes(message['in_use_bytes'])}, and was granted "
                     f"{readable_bytes(held_bytes)}"
                 )
-            self._write_record(member)
+            self._roster.write_record(member)
             self._send_due()
         elif kind == "decline":
             self.ledger.decline(member.lease, message["serial"])
@@ -365,18 +334,15 @@ class Broker:
 
     def _remove(self, member: Member) -> None:
         """A job is gone for certain."""
-        held_bytes = self.ledger.held_bytes(member.lease)
-        self.ledger.close(member.lease)
-        del self._members[member.lease]
-        self._leases.remove(member.lease)
-        self._say(f"{member.title} left, and gives back {readable_bytes(held_bytes)}")
+        freed_bytes = self._roster.strike(member)
+        self._say(f"{member.title} left, and gives back {readable_bytes(freed_bytes)}")
         self._send_due()
         self._note_change()
 
     # Shares.
 
     def _note_change(self) -> None:
-        self.ledger.check(self._members)
+        self._roster.check()
         self._watch(self.ledger)
         self._changed.set()
 
@@ -386,11 +352,8 @@ class Broker:
             await self._changed.wait()
             await asyncio.sleep(_TOGETHER_S)
             self._changed.clear()
-            claims = self._claims()
-            kept_bytes = sum(
-                self.ledger.held_bytes(lease) for lease in self._members if not self._has(lease)
-            )
-            capacity_bytes = self.ledger.capacity_bytes - kept_bytes
+            claims = self._roster.claims(time.monotonic())
+            capacity_bytes = self._roster.divisible_bytes
             if not claims:
                 continue
             try:
@@ -404,36 +367,10 @@ class Broker:
                 division = self._division.divide(claims, capacity_bytes)
             self._adopt(division)
 
-    def _has(self, lease: str) -> bool:
-        """Whether a job's share can be changed."""
-        return self.ledger.is_in_touch(lease)
-
-    def _claims(self) -> list[JobClaim]:
-        now_s = time.monotonic()
-        claims = []
-        for lease, member in self._members.items():
-            if not self._has(lease):
-                continue
-            record = member.record
-            declined_bytes, until_s = member.declined
-            least_bytes = declined_bytes if now_s < until_s else 0
-            claims.append(
-                JobClaim(
-                    lease,
-                    max(record.minimum_bytes, least_bytes, 1),
-                    record.wanted_bytes,
-                    record.weight,
-                    self.ledger.held_bytes(lease),
-                    member.trace,
-                    self.ledger.link_share(lease),
-                )
-            )
-        return claims
-
     def _adopt(self, division: Division) -> None:
         """Aims at new shares; those that are as good as the old ones stay."""
         ledger = self.ledger
-        targets = {job: b for job, b in division.budget_bytes.items() if job in self._members}
+        targets = {job: b for job, b in division.budget_bytes.items() if job in self._roster}
         close_bytes = _WORTH_TELLING * ledger.capacity_bytes
         kept = {
             job: granted
@@ -441,7 +378,7 @@ class Broker:
             else target
             for job, target in targets.items()
         }
-        links = {job: s for job, s in division.link_shares.items() if job in self._members}
+        links = {job: s for job, s in division.link_shares.items() if job in self._roster}
         for each in (kept, targets):
             try:
                 ledger.aim(each, links)
@@ -457,29 +394,29 @@ class Broker:
         """Sends the grants that there is room for."""
         now_s = time.monotonic()
         impatient = {
-            lease: max(member.record.minimum_bytes, 1)
-            for lease, member in self._members.items()
+            member.lease: max(member.record.minimum_bytes, 1)
+            for member in self._roster
             if member.waits_since_s is not None and now_s - member.waits_since_s > _PATIENCE_S
         }
         for grant in self.ledger.due(impatient):
-            self._send(self._members[grant.job], grant)
-        for lease, member in self._members.items():
-            if self.ledger.is_short(lease):
+            self._send(self._roster[grant.job], grant)
+        for member in self._roster:
+            if self.ledger.is_short(member.lease):
                 member.waits_since_s = member.waits_since_s or now_s
             else:
                 member.waits_since_s = None
-        self.ledger.check(self._members)
+        self._roster.check()
         self._watch(self.ledger)
 
     def _send(self, member: Member, grant: Grant) -> None:
         assert member.line is not None
         try:
-            self._write_record(member)  # first: another broker must know of it
+            self._roster.write_record(member)  # first: another broker must know of it
         except OSError as error:
             self._refuse(member, member.line, f"its lease cannot be written: {error}")
             return
         member.told = ""
-        jobs = len(self._members)
+        jobs = len(self._roster)
         member.line.say(
             encode(
                 "share",
@@ -494,34 +431,19 @@ class Broker:
             f"{grant.link_share:.0%} of the link"
         )
 
-    def _write_record(self, member: Member) -> None:
-        held_bytes = self.ledger.held_bytes(member.lease)
-        if member.record.held_bytes != held_bytes:
-            member.record = dataclasses.replace(member.record, held_bytes=held_bytes)
-            self._leases.write(member.lease, member.record)
-
     def _tell_those_who_wait(self) -> None:
-        for lease, member in self._members.items():
-            if member.line is None or self.ledger.granted_bytes(lease):
+        held = self._roster.who_holds_what()
+        for member in self._roster:
+            if member.line is None or self.ledger.granted_bytes(member.lease):
                 continue
-            why = self._who_holds_what(member)
+            least_bytes = max(member.record.minimum_bytes, 1)
+            why = (
+                f"of {readable_bytes(self.ledger.capacity_bytes)} on {self.device}, {held}; "
+                f"this job needs {readable_bytes(least_bytes)} at least"
+            )
             if why != member.told:
                 member.told = why
                 member.line.say(encode("waiting", why=why[:4000]))
-
-    def _who_holds_what(self, waiting: Member) -> str:
-        held = [
-            f"{other.title} holds {readable_bytes(self.ledger.held_bytes(lease))}"
-            + ("" if self._has(lease) else " and is out of touch")
-            for lease, other in self._members.items()
-            if self.ledger.held_bytes(lease)
-        ]
-        least_bytes = max(waiting.record.minimum_bytes, 1)
-        return (
-            f"of {readable_bytes(self.ledger.capacity_bytes)} on {self.device}, "
-            + ("; ".join(held) or "nobody holds anything")
-            + f"; this job needs {readable_bytes(least_bytes)} at least"
-        )
 
     # Leases.
 
@@ -530,7 +452,7 @@ class Broker:
         while True:
             await asyncio.sleep(_LOOK_S)
             all_of_them = time.monotonic() - looked_s > _LOOK_AT_ALL_S
-            for member in list(self._members.values()):
+            for member in list(self._roster):
                 if member.line is not None and not all_of_them:
                     continue
                 if self._leases.holder(member.lease) is None:
@@ -539,7 +461,7 @@ class Broker:
                 looked_s = time.monotonic()
                 self._send_due()
                 self._tell_those_who_wait()
-                if any(0 < m.declined[1] < looked_s for m in self._members.values()):
+                if any(0 < m.declined[1] < looked_s for m in self._roster):
                     self._forget_declined(looked_s)
 
     def _given_up(self, member: Member) -> None:
@@ -554,7 +476,7 @@ class Broker:
             self._lose_touch(member)
 
     def _forget_declined(self, now_s: float) -> None:
-        for member in self._members.values():
+        for member in self._roster:
             if 0 < member.declined[1] < now_s:
                 member.declined = (0, 0.0)
         self._note_change()

@@ -10,6 +10,7 @@ from tfswap.gpus import device_name
 from tfswap.grappler.graph import StepGraph
 from tfswap.least_budget import LeastBudgets, least_budgets, with_sections
 from tfswap.machine import Machine
+from tfswap.op_durations import op_durations, planned_durations
 from tfswap.ops.library import Library
 from tfswap.output_sizes import alike, sizes_recorded
 from tfswap.plan import FunctionPlan
@@ -24,7 +25,7 @@ from tfswap.planning import (
     plan_function,
     planned_before,
 )
-from tfswap.profile import Profile, op_durations, planned_durations, profile_step
+from tfswap.profile import Profile, profile_step
 from tfswap.report.step_story import StepStory
 from tfswap.retiming import retimed
 from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
