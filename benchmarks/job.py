@@ -85,7 +85,7 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
 
     import tfswap
     from benchmarks.models import workload
-    from tfswap.ops.library import Library
+    from tfswap.ops.loaded_library import Library
 
     growths: list[tuple[float, int]] = []
     budgets: dict[int, int | None] = {}

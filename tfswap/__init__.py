@@ -6,7 +6,7 @@ import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
 from tfswap.ops import library as _library
-from tfswap.ops.library import LibraryError
+from tfswap.ops.loaded_library import LibraryError
 
 try:
     _library.load()

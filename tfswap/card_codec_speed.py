@@ -16,7 +16,7 @@ from tfswap.codec_speed import cache_folder, data_of, fitted, remember, remember
 from tfswap.far_tier import CodecSpeed
 from tfswap.launch_search import GUIDED, RANDOM, search
 from tfswap.nvcomp import NAMES as OF_NVCOMP
-from tfswap.ops.library import Library, LibraryError
+from tfswap.ops.loaded_library import Library, LibraryError
 
 SEARCH_S = 1.0
 """How long the launches of all codecs may be looked for, in seconds."""

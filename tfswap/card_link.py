@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfswap.machine import Machine
-from tfswap.ops.library import Library, LibraryError
+from tfswap.ops.loaded_library import Library, LibraryError
 
 _BLOCK_BYTES = (64 << 20, 8 << 20, 1 << 20)
 _COPIES = 7

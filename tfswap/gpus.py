@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 
 FIRST_GPU = 1000
 """The library's number of "GPU:0"."""

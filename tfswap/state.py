@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from tfswap import budget as budgets
 from tfswap.gpus import FIRST_GPU
 from tfswap.ops import library
+from tfswap.ops.loaded_library import Library, LibraryError
 
 
 class _Run(Protocol):
@@ -45,8 +46,8 @@ def status() -> dict[str, Any]:
             that needs most, for each number that was looked at.
     """
     try:
-        loaded: library.Library | None = library.load()
-    except library.LibraryError:
+        loaded: Library | None = library.load()
+    except LibraryError:
         loaded = None
     trainings = [run.state() for run in _runs]
     return {

@@ -21,7 +21,7 @@ from benchmarks.gpu_check.driver import Driver
 from tfswap import nvcomp
 from tfswap.launch_search import Point, search
 from tfswap.ops.card_codecs import NAMES, CardCodecs, Launch
-from tfswap.ops.library import LibraryError
+from tfswap.ops.loaded_library import LibraryError
 
 MIB = 1 << 20
 _SIZE_BYTES, _QUICK_BYTES = 64 * MIB, MIB // 8

@@ -23,6 +23,7 @@ from far_blocks import Bytes, values
 
 from tfswap.ops import library
 from tfswap.ops.card_codecs import NAMES, CardCodecs, Launch
+from tfswap.ops.loaded_library import LibraryError
 
 pytest.importorskip("benchmarks.gpu_check")
 
@@ -178,7 +179,7 @@ def test_what_cannot_be_is_refused(card: Card) -> None:
         ({"launch": Launch(4, 48)}, "not in 4 of 48"),
         ({"launch": Launch(4, 2048)}, "not in 4 of 2048"),
     ):
-        with pytest.raises(library.LibraryError, match=re.escape(text)):
+        with pytest.raises(LibraryError, match=re.escape(text)):
             encode(**refused)  # type: ignore[arg-type]
     encode()
     card.driver.call("cuStreamSynchronize", card.streams[0])
@@ -193,13 +194,13 @@ def test_so_many_streams_may_encode_at_once(card: Card) -> None:
         for stream in streams[:16]:
             codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, stream.value or 0)
             card.driver.call("cuStreamSynchronize", stream)
-        with pytest.raises(library.LibraryError, match="at most 16 streams"):
+        with pytest.raises(LibraryError, match="at most 16 streams"):
             codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, streams[16].value or 0)
 
 
 @needs_card
 def test_without_kernels_it_says_what_to_build(card: Card, tmp_path: Path) -> None:
-    with pytest.raises(library.LibraryError) as caught:
+    with pytest.raises(LibraryError) as caught:
         CardCodecs(card.streams[0].value or 0, tmp_path)
     text = str(caught.value)
     assert f"codec_kernels.fatbin is not in {tmp_path}" in text
@@ -209,6 +210,7 @@ def test_without_kernels_it_says_what_to_build(card: Card, tmp_path: Path) -> No
 REFUSING = """
 import tfswap
 from tfswap.ops import library
+from tfswap.ops.loaded_library import LibraryError
 from tfswap.ops.card_codecs import CardCodecs
 from benchmarks.gpu_check.driver import Driver
 library.load()
@@ -217,7 +219,7 @@ driver.enter_context()
 try:
     CardCodecs(driver.stream().value)
     print("loaded")
-except library.LibraryError as error:
+except LibraryError as error:
     print(error)
 """
 

@@ -19,6 +19,7 @@ import tfswap
 from tfswap.card_codec_speed import card_codec_speeds
 from tfswap.ops import library
 from tfswap.ops.card_codecs import NAMES
+from tfswap.ops.loaded_library import LibraryError
 from tfswap.training.far_ratios import parse_samples
 
 MIB = 1 << 20
@@ -265,11 +266,11 @@ def test_speeds_are_measured_within_the_budget_and_remembered(
 
 def test_launches_are_checked(number: int) -> None:
     lib = library.load()
-    with pytest.raises(library.LibraryError, match="not in 4 of 48"):
+    with pytest.raises(LibraryError, match="not in 4 of 48"):
         lib.set_codec_launch(number, "zvc", (4, 48))
-    with pytest.raises(library.LibraryError, match="no codec 'zstd' on the GPU"):
+    with pytest.raises(LibraryError, match="no codec 'zstd' on the GPU"):
         lib.set_codec_launch(number, "zstd", (4, 64))
-    with pytest.raises(library.LibraryError, match="a CPU has no codecs of its own"):
+    with pytest.raises(LibraryError, match="a CPU has no codecs of its own"):
         lib.set_codec_launch(0, "zvc", (4, 64))
 
 

@@ -16,6 +16,7 @@ from trainings import trained
 import tfswap
 from tfswap.ops import library
 from tfswap.ops.copy import copy_from_host, copy_to_host
+from tfswap.ops.loaded_library import Library, LibraryError
 
 MIB = 1 << 20
 # What the way to the file takes at least, and where nobody limits it.
@@ -28,7 +29,7 @@ on_fake_card = pytest.mark.skipif(
 
 
 @pytest.fixture
-def lib(number: int, disk: Path) -> Iterator[library.Library]:
+def lib(number: int, disk: Path) -> Iterator[Library]:
     """With a file open."""
     lib = library.load()
     lib.open_file(str(disk))
@@ -38,7 +39,7 @@ def lib(number: int, disk: Path) -> Iterator[library.Library]:
     lib.trim_host()
 
 
-def with_host_memory(lib: library.Library, disk: Path, limit_bytes: int) -> None:
+def with_host_memory(lib: Library, disk: Path, limit_bytes: int) -> None:
     """Opens the file where host memory is that short."""
     lib.open_file(None)
     lib.trim_host()
@@ -63,7 +64,7 @@ def drained() -> dict[str, int]:
 @pytest.mark.parametrize("limit_bytes", [None, 6 * MIB])
 @pytest.mark.parametrize("elements", [301, MIB // 4, 1_000_003, 9 * MIB // 4 + 7])
 def test_every_byte_comes_back(
-    lib: library.Library, disk: Path, elements: int, limit_bytes: int | None
+    lib: Library, disk: Path, elements: int, limit_bytes: int | None
 ) -> None:
     """Of less than a piece, of whole ones, of several and a rest: 4 MiB each, or 1 MiB."""
     if limit_bytes is not None:
@@ -85,7 +86,7 @@ def test_every_byte_comes_back(
     assert stats["peak_load_bytes"] < 3 * 4 * elements + MIB
 
 
-def test_an_odd_number_of_bytes(lib: library.Library) -> None:
+def test_an_odd_number_of_bytes(lib: Library) -> None:
     with tf.device("CPU:0"):
         x = tf.cast(host_values(20)[: 4 * MIB + 77], tf.uint8)
     assert swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")(x, tf.constant(0.0))
@@ -93,17 +94,17 @@ def test_an_odd_number_of_bytes(lib: library.Library) -> None:
 
 
 @on_fake_card
-def test_the_host_waits_for_no_copy(lib: library.Library) -> None:
+def test_the_host_waits_for_no_copy(lib: Library) -> None:
     assert synchronizations("", tier="file") == synchronizations("")  # TensorFlow's own
 
 
-def test_swaps_are_verified(lib: library.Library, number: int) -> None:
+def test_swaps_are_verified(lib: Library, number: int) -> None:
     lib.set_verify(number, True)
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
     assert step(host_values(5), tf.constant(0.0))
 
 
-def test_one_file_for_all_devices(lib: library.Library) -> None:
+def test_one_file_for_all_devices(lib: Library) -> None:
     tfswap.reset_memory_stats("CPU:0")
     step = swapped_and_compared(["GPU:0", "CPU:0"], 3, lazy=False, tier="file")
     assert step(host_values(1), tf.constant(0.0))
@@ -112,7 +113,7 @@ def test_one_file_for_all_devices(lib: library.Library) -> None:
     assert gpu["file_bytes"] == cpu["file_bytes"] > 0
 
 
-def test_without_a_file_it_is_host_memory(lib: library.Library) -> None:
+def test_without_a_file_it_is_host_memory(lib: Library) -> None:
     lib.open_file(None)
     assert swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")(
         host_values(1), tf.constant(0.0)
@@ -126,9 +127,7 @@ def test_without_a_file_it_is_host_memory(lib: library.Library) -> None:
 
 
 @pytest.mark.parametrize("tier", ["host", "file"])
-def test_lazy_swaps_keep_the_budget(
-    lib: library.Library, disk: Path, number: int, tier: str
-) -> None:
+def test_lazy_swaps_keep_the_budget(lib: Library, disk: Path, number: int, tier: str) -> None:
     with_host_memory(lib, disk, LEAST + 2 * MIB)
     x = host_values(1)
     step = swapped_and_compared(["GPU:0"], 8, lazy=True, tier=tier)
@@ -146,9 +145,7 @@ def test_lazy_swaps_keep_the_budget(
     assert stats["far_moved_on"] == (stats["far_file_copies_out"] if tier == "host" else 0)
 
 
-def test_what_is_wanted_back_while_it_leaves_is_handed_over(
-    lib: library.Library, disk: Path
-) -> None:
+def test_what_is_wanted_back_while_it_leaves_is_handed_over(lib: Library, disk: Path) -> None:
     with_host_memory(lib, disk, LEAST)
     lib.set_faults("slow-disk")
     # Meant for host memory, so the op is done with before the disk is.
@@ -159,18 +156,16 @@ def test_what_is_wanted_back_while_it_leaves_is_handed_over(
     assert stats["copies_in"] < stats["copies_out"] == stats["far_moved_on"] == 6
 
 
-def test_there_is_no_way_to_the_file_without_pinned_memory(
-    lib: library.Library, disk: Path
-) -> None:
+def test_there_is_no_way_to_the_file_without_pinned_memory(lib: Library, disk: Path) -> None:
     with pytest.raises(
-        library.LibraryError, match=r"needs 4\.0 MiB of pinned host memory.*Raise host_limit"
+        LibraryError, match=r"needs 4\.0 MiB of pinned host memory.*Raise host_limit"
     ):
         with_host_memory(lib, disk, LEAST - 1)
     stats = settled()
     assert stats["file_bytes"] == stats["host_bytes_in_use"] == 0
 
 
-def test_a_file_that_is_closed_gives_back_what_it_holds(lib: library.Library) -> None:
+def test_a_file_that_is_closed_gives_back_what_it_holds(lib: Library) -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.device("GPU:0"):
@@ -195,7 +190,7 @@ def test_a_file_that_is_closed_gives_back_what_it_holds(lib: library.Library) ->
     [("disk-full", "No space left", 0), ("write-error", "Input/output error", 4)],
 )
 def test_what_cannot_be_written_goes_to_host_memory(
-    lib: library.Library, kind: str, text: str, errors: int
+    lib: Library, kind: str, text: str, errors: int
 ) -> None:
     lib.set_faults(kind)
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
@@ -208,7 +203,7 @@ def test_what_cannot_be_written_goes_to_host_memory(
 
 
 def test_what_has_room_nowhere_stays_and_the_error_says_why(
-    lib: library.Library, disk: Path, number: int
+    lib: Library, disk: Path, number: int
 ) -> None:
     with_host_memory(lib, disk, LEAST)
     lib.set_faults("disk-full")
@@ -223,7 +218,7 @@ def test_what_has_room_nowhere_stays_and_the_error_says_why(
     assert step(host_values(1), tf.constant(2.0))
 
 
-def test_short_transfers_are_gone_on_with(lib: library.Library) -> None:
+def test_short_transfers_are_gone_on_with(lib: Library) -> None:
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
     for kind in ("short-write", "short-read"):
         lib.set_faults(kind)
@@ -239,7 +234,7 @@ def test_short_transfers_are_gone_on_with(lib: library.Library) -> None:
     ],
 )
 def test_what_cannot_be_read_is_an_error_never_a_wrong_number(
-    lib: library.Library, kind: str, text: str
+    lib: Library, kind: str, text: str
 ) -> None:
     step = swapped_and_compared(["GPU:0"], 3, lazy=False, tier="file")
     assert step(host_values(9), tf.constant(0.0))
@@ -254,7 +249,7 @@ def test_what_cannot_be_read_is_an_error_never_a_wrong_number(
 
 @pytest.mark.parametrize("kind", ["copy-out-fails", "copy-in-fails"])
 def test_a_failing_copy_is_an_error_and_the_next_step_works(
-    lib: library.Library, number: int, kind: str
+    lib: Library, number: int, kind: str
 ) -> None:
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
     lib.set_faults(kind)

@@ -14,7 +14,7 @@ import keras
 from models import compiled, convolutions, deterministic, images
 
 import tfswap
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 
 OUT, SOCKET, EPOCHS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 out = open(OUT, "a", buffering=1)  # noqa: SIM115

@@ -18,7 +18,7 @@ from models import (
 
 import tfswap
 from tfswap.op_durations import planned_durations
-from tfswap.training import attempt, drift_watch, graph_watch, managed_devices, step_planner
+from tfswap.training import attempt, device_link, drift_watch, graph_watch, step_planner
 
 EPOCHS = 6
 
@@ -134,7 +134,7 @@ def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
 @pytest.mark.slow
 def test_another_speed_of_the_link_leads_to_a_new_plan(unswapped, monkeypatch, lib):
     OpsTake(monkeypatch)
-    monkeypatch.setattr(managed_devices, "_MUCH_FASTER", 0.1)  # however busy the machine is
+    monkeypatch.setattr(device_link, "_MUCH_FASTER", 0.1)  # however busy the machine is
 
     class Slower(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs=None) -> None:

@@ -17,7 +17,7 @@ from models import MIB, compiled, convolutions, deterministic, images
 
 import tfswap
 from tfswap.ops.chain import Chain
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 
 EPOCHS = 3
 BATCHES = 8

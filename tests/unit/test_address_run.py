@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tfswap.layout import Layout
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
 from tfswap.training.address_run import AddressRun

@@ -15,7 +15,7 @@ from tfswap import nvcomp
 from tfswap.auto_swap import AutoSwap
 from tfswap.card_codec_speed import Launch, card_codec_speeds, use_remembered
 from tfswap.gpus import FIRST_GPU
-from tfswap.ops.library import LibraryError
+from tfswap.ops.loaded_library import LibraryError
 from tfswap.training.device_codecs import DeviceCodecs
 from tfswap.training.managed_devices import ManagedDevices
 

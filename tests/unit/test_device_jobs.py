@@ -14,9 +14,10 @@ import pytest
 from timelines import INSTANT, make_timeline
 
 from tfswap.jobs.share import Share
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.swap_options import SwapOptions
-from tfswap.training.device_jobs import DeviceBusy, DeviceJobs, Job, NoShare
+from tfswap.training.device_job import Job
+from tfswap.training.device_jobs import DeviceBusy, DeviceJobs, NoShare
 from tfswap.training.managed_devices import ManagedDevices
 
 MIB = 1 << 20

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.training.far_ratios import RatioSamples, parse_different_words, parse_samples
 
 

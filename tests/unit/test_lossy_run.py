@@ -9,7 +9,7 @@ import pytest
 from timelines import make_timeline
 
 from tfswap import codecs
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import FunctionPlan, Return, SwapPlan, TensorSwap
 from tfswap.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.profile import Profile

@@ -1,5 +1,5 @@
-// The face of libtfswap to Python (tfswap/ops/library.py, by ctypes). Strings that are returned
-// belong to the caller and go back through tfswap_free; everything is plain data.
+// The face of libtfswap to Python (tfswap/ops/loaded_library.py, by ctypes). Strings that are
+// returned belong to the caller and go back through tfswap_free; everything is plain data.
 
 #include <malloc.h>
 

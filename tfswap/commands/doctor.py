@@ -21,6 +21,7 @@ from tfswap.file_link import measured_file
 from tfswap.gpus import NOT_OURS, visible_gpus
 from tfswap.machine import Machine, cores
 from tfswap.ops import library
+from tfswap.ops.loaded_library import LibraryError
 from tfswap.report.amounts import readable_bytes
 from tfswap.state import memory_stats, status
 
@@ -167,7 +168,7 @@ def _gpus() -> Iterator[GpuFacts]:
             continue
         try:
             link = measured_link(lib, gpu.number)
-        except library.LibraryError:  # it is full
+        except LibraryError:  # it is full
             link = None
         memory_bytes = lib.memory_stats(gpu.number)["memory_bytes"] or None
         yield GpuFacts(gpu.name, True, memory_bytes, link)

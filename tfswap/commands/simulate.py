@@ -170,10 +170,11 @@ def _model(
     from tfswap.cost_model.model_timeline import ModelStep, model_step
     from tfswap.cost_model.traced_step import trace_step
     from tfswap.ops import library
+    from tfswap.ops.loaded_library import LibraryError
 
     try:
         library.load()
-    except library.LibraryError as error:
+    except LibraryError as error:
         raise ValueError(str(error)) from error
     device = machine.device
     assert device is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tfswap.ops.library import LibraryError
+from tfswap.ops.loaded_library import LibraryError
 from tfswap.report.amounts import readable_bytes
 from tfswap.state import memory_stats, reset_memory_stats
 

@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from tfswap.ops import library
+from tfswap.ops.loaded_library import LibraryError
+from tfswap.ops.signatures import take_text
 
 NAMES = ("zvc", "rle", "csr")
 """Kernels of tfswap's."""
@@ -72,7 +74,7 @@ class CardCodecs:
         self._codecs: int | None = None
         self._free = library.load().dll.tfswap_free
         if not library.GPU_LIBRARY_PATH.exists():
-            raise library.LibraryError(
+            raise LibraryError(
                 "codecs on the GPU are not available: tfswap was built against a TensorFlow "
                 "without GPU devices."
             )
@@ -220,9 +222,6 @@ class CardCodecs:
 
     def _check(self, problem: int | None) -> None:
         assert problem is not None
-        try:
-            text = ctypes.string_at(problem).decode("utf-8", errors="replace")
-        finally:
-            self._free(problem)
+        text = take_text(problem, self._free)
         if text:
-            raise library.LibraryError(text)
+            raise LibraryError(text)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap.ops import library
+from tfswap.ops.signatures import take_text
 
 
 class Chain:
@@ -154,9 +155,4 @@ class Chain:
         return int(ns), failures.value
 
     def _take(self, pointer: int | None) -> str:
-        if not pointer:
-            return ""
-        try:
-            return ctypes.string_at(pointer).decode("utf-8", errors="replace")
-        finally:
-            self._dll.tfswap_free(pointer)
+        return take_text(pointer, self._dll.tfswap_free)

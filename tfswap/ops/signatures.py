@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -155,3 +156,18 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
 }
+
+
+def take_text(pointer: int | None, free: Callable[[int], object]) -> str:
+    """Reads a text that a C function answered, and frees it; "" if there is none.
+
+    Args:
+        pointer: The text.
+        free: ``tfswap_free``.
+    """
+    if not pointer:
+        return ""
+    try:
+        return ctypes.string_at(pointer).decode("utf-8", errors="replace")
+    finally:
+        free(pointer)

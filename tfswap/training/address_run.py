@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from tfswap.grappler.graph import StepGraph
 from tfswap.layout import plan_layout
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.output_sizes import alike, sizes_planned, sizes_recorded
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.report.address_map import AddressMap, Box

@@ -11,7 +11,7 @@ from tfswap.nvcomp import INSTALL as INSTALL_NVCOMP
 from tfswap.nvcomp import NAMES as OF_NVCOMP
 from tfswap.nvcomp import find_nvcomp, workspace_bytes
 from tfswap.ops.card_codecs import NAMES as CARD_CODECS
-from tfswap.ops.library import Library, LibraryError
+from tfswap.ops.loaded_library import Library, LibraryError
 from tfswap.planners.assignment import AUTO, CSWAP
 from tfswap.swap_options import SwapOptions
 

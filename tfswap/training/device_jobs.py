@@ -1,4 +1,4 @@
-"""DeviceJobs: the trainings of this process that share a device, and what each of them has of it.
+"""DeviceJobs: the trainings of this process that share a device: who comes, waits, steps and goes.
 
 ::
 
@@ -19,17 +19,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from tfswap import budget as budgets
 from tfswap.gpus import FIRST_GPU
-from tfswap.jobs.division import LEAST_SLOWDOWN, WEIGHTS, Claim, divide
-from tfswap.jobs.share import STEP_WAIT_S, Share
-from tfswap.jobs.slowdown import SlowdownCurve, planned_curve
-from tfswap.ops.library import Library
+from tfswap.jobs.share import STEP_WAIT_S
+from tfswap.ops.loaded_library import Library
 from tfswap.simulator import Link
-from tfswap.swap_options import SwapOptions
-from tfswap.timeline import Timeline, peak_load
+from tfswap.timeline import Timeline
+from tfswap.training.device_job import Job
+from tfswap.training.job_shares import JobShares
 from tfswap.training.managed_devices import ManagedDevices
 
 # Of the device; all that use it at the same time must agree.
@@ -48,16 +47,9 @@ _ALONE = {
     "lossy": "lossy=True",
     "stream_weights": "stream_weights=True",
 }
-# Left to what is no job's: batches that are read ahead.
-_SPARE = 0.02
-# Shares are divided again when what is no job's is less or more by this part of the budget.
-_DRIFT = 0.03
-# Shares that differ by less stay as they are.
-_NEAR = 0.01
 _POLL_S = 0.5
-# How long a profiled job waits for the others' steps to end, and shares may take to be worked out.
+# How long a profiled job waits for the others' steps to end.
 _MOST_WAIT_S = 60.0
-_MOST_CURVE_S = 1.0
 
 
 class DeviceBusy(RuntimeError):
@@ -66,89 +58,6 @@ class DeviceBusy(RuntimeError):
 
 class NoShare(RuntimeError):
     """The others left no room for a training as long as it waited."""
-
-
-class Holder(Protocol):
-    """Has a job: a `SwapSession`."""
-
-    options: SwapOptions
-    is_idle: bool
-
-    def is_over(self) -> bool:
-        """Whether what it was begun for runs no more, although nobody has ended it."""
-        ...
-
-    def end(self) -> None:
-        """Gives its part of the devices back."""
-
-
-class Job:
-    """What one training, or several that take turns, has of the device.
-
-    Attributes:
-        holder: Whose.
-        number: By which the library knows it; 0 while it has the device for itself.
-        share_bytes: In force when shares were last divided, or taken over since; None: all that
-            there is.
-        version: Counts the changes of that.
-        held_bytes: What it had between its last two steps: its variables.
-        devices: What it sees of them.
-    """
-
-    def __init__(self, holder: Holder) -> None:
-        self.holder = holder
-        self.number = 0
-        self.share_bytes: int | None = None
-        self.version = 0
-        self.devices: ManagedDevices | None = None
-        self.target_bytes: int | None = None
-        self.has_begun = False
-        self.steps = 0
-        self.held_bytes = 0
-        self.in_step = False
-        self.waits_in_step = False  # for a share that its first step is foretold to need
-        self.thread = threading.current_thread()
-        self._profile: tuple[Timeline, Link] | None = None
-        self._is_foretold = False
-        self._curve: SlowdownCurve | None = None
-
-    def foretold(self, timeline: Timeline, link: Link) -> None:
-        """Its step, which has just begun, is foretold, which is good until it is known."""
-        if not self.is_known:
-            self._profile, self._is_foretold, self._curve = (timeline, link), True, None
-            if self.devices is not None:
-                self.held_bytes = self.devices.own_bytes()  # as when it was foretold
-
-    def profiled(self, timeline: Timeline, link: Link) -> None:
-        """Its step is known; of several functions', the one that needs most counts."""
-        known = self._profile
-        if known is None or self._is_foretold or peak_load(timeline) >= peak_load(known[0]):
-            self._profile, self._curve = (timeline, link), None
-            self._is_foretold = False
-
-    def curve(self) -> SlowdownCurve | None:
-        """Of its steps by what it has of the device for itself; None: not known yet."""
-        if self._profile is None or self.devices is None:
-            return None
-        if self._curve is None:
-            timeline, link = self._profile
-            self._curve = planned_curve(timeline, link, deadline_s=time.monotonic() + _MOST_CURVE_S)
-        # What was there then is, by now, its own in part.
-        then_bytes = self._profile[0].resident_bytes if self._is_foretold else None
-        base_bytes = self.devices.base_bytes(self.held_bytes, then_bytes)
-        budgets_bytes = [budget - base_bytes for budget in self._curve.budget_bytes]
-        kept = {max(b, 1): s for b, s in zip(budgets_bytes, self._curve.slowdowns, strict=True)}
-        return SlowdownCurve(tuple(kept), tuple(kept.values()))
-
-    @property
-    def is_known(self) -> bool:
-        """Whether its step has been profiled."""
-        return self._profile is not None and not self._is_foretold
-
-    @property
-    def share(self) -> Share:
-        """What was asked for."""
-        return self.holder.options.share or Share()
 
 
 class DeviceJobs:
@@ -166,19 +75,8 @@ class DeviceJobs:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._jobs: list[Job] = []
-        self._slots = lib.most_jobs()  # the first of which is no job's
-        self._most = self._slots - 1
-        self._numbered = 0  # jobs so far
-        self._capacity_bytes = 0  # what shares were divided of
-        self._everybodys_bytes = 0  # then
-        self._is_due = False  # shares are to be divided for what has been foretold since
-
-    def _new_number(self) -> int:
-        """One that no job has had, of the least slot that none has: slots keep what they need."""
-        taken = {each.number % self._slots for each in self._jobs if each.number}
-        slot = next(slot for slot in range(1, self._slots) if slot not in taken)
-        self._numbered += 1
-        return self._numbered * self._slots + slot
+        self._shares = JobShares(self._jobs, lib.most_jobs())
+        self._most = lib.most_jobs() - 1  # one number is no job's
 
     # Coming and going.
 
@@ -253,8 +151,8 @@ class DeviceJobs:
             job.number, job.share_bytes, job.target_bytes = 0, None, None
             job.version += 1
             if self._jobs:
-                self._divide()
-                self._settle()
+                self._shares.divide()
+                self._shares.settle()
             else:
                 job.devices.give_back()
             self._changed.notify_all()
@@ -274,8 +172,8 @@ class DeviceJobs:
         deadline_s = time.monotonic() + job.share.wait_s
         while True:
             if job.target_bytes is None:
-                self._divide()
-            self._settle()
+                self._shares.divide()
+            self._shares.settle()
             if len(self._jobs) == 1:
                 self._begin_alone(job)
                 return
@@ -301,7 +199,7 @@ class DeviceJobs:
     def _begin_alone(self, job: Job) -> None:
         """The others have ended meanwhile, and have left the devices as they were."""
         job.has_begun, job.target_bytes = True, None
-        self._have_all(job)
+        self._shares.have_all(job)
 
     def _why_not_beside(self, other: Job, job: Job) -> str:
         """What hinders two jobs from sharing the devices; "" if nothing does."""
@@ -342,7 +240,7 @@ class DeviceJobs:
             job.steps += 1
             self._end_dead(job)
             if job in self._jobs:
-                self._settle()
+                self._shares.settle()
                 job.in_step = True
                 assert job.devices is not None
                 if job.share_bytes is not None:
@@ -360,19 +258,10 @@ class DeviceJobs:
             assert job.devices is not None
             job.held_bytes = job.devices.own_bytes()
             # Who waits may not get to it before the next step begins: it is done for him.
-            unknown = any(each.target_bytes is None for each in self._jobs)
-            if unknown or self._is_due or self._has_drifted(job):
-                self._divide()
-            self._settle()
+            if self._shares.are_due_behind(job):
+                self._shares.divide()
+            self._shares.settle()
             self._changed.notify_all()
-
-    def _has_drifted(self, job: Job) -> bool:
-        """Whether there is more or less that is no job's than shares were divided for."""
-        if len(self._jobs) < 2 or not job.number:
-            return False
-        assert job.devices is not None
-        now_bytes = job.devices.everybodys_bytes()
-        return abs(now_bytes - self._everybodys_bytes) > _DRIFT * job.devices.total_bytes
 
     def expect(self, job: Job, timeline: Timeline, link: Link) -> int:
         """A job's step, which runs already, is foretold: what `know` says will replace that.
@@ -391,16 +280,16 @@ class DeviceJobs:
         """
         with self._changed:
             job.foretold(timeline, link)
-            self._is_due = True
+            self._shares.is_due = True
             if job.is_known or len(self._jobs) < 2 or not (job.in_step and job.number):
                 return 0
             job.waits_in_step = True
             deadline_s = time.monotonic() + min(STEP_WAIT_S, job.share.wait_s)
             try:
                 while True:
-                    self._divide()
-                    self._settle()
-                    lack_bytes = self._lack_bytes(job)
+                    self._shares.divide()
+                    self._shares.settle()
+                    lack_bytes = job.lack_bytes()
                     # What others still have to leave it; more comes only when one of them ends.
                     comes = (job.target_bytes or 0) > (job.share_bytes or 0)
                     if not lack_bytes or not comes or time.monotonic() > deadline_s:
@@ -410,13 +299,6 @@ class DeviceJobs:
                     self._end_dead(job)
             finally:
                 job.waits_in_step = False
-
-    def _lack_bytes(self, job: Job) -> int:
-        """Of the least that its foretold step can do with."""
-        curve = job.curve()
-        if curve is None or job.share_bytes is None:
-            return 0
-        return max(curve.least_bytes - job.share_bytes, 0)
 
     def know(self, job: Job, timeline: Timeline, link: Link) -> None:
         """A job's step has been profiled, and has just ended: shares are divided by that.
@@ -433,115 +315,15 @@ class DeviceJobs:
             if len(self._jobs) < 2 or job not in self._jobs:
                 return
             was_in_step, job.in_step = job.in_step, False
-            self._divide()
+            self._shares.divide()
             deadline_s = time.monotonic() + _MOST_WAIT_S
             while True:
-                self._settle()
+                self._shares.settle()
                 self._changed.notify_all()
                 if job.share_bytes == job.target_bytes or time.monotonic() > deadline_s:
                     break
                 self._changed.wait(_POLL_S)
             job.in_step = was_in_step
-
-    # Shares.
-
-    def _divide(self) -> None:
-        """Says what each is to have: by least total slowdown, once all steps are known."""
-        if len(self._jobs) == 1:
-            self._jobs[0].target_bytes = None
-            return
-        # What one that has all uses in a step cannot be told from what is no job's: it is waited
-        # for by who wants a share.
-        if any(each.in_step and each.share_bytes is None for each in self._jobs):
-            return
-        devices = self._jobs[0].devices
-        assert devices is not None
-        self._is_due = False
-        for each in self._jobs:
-            if not each.number:
-                each.number = self._new_number()
-        devices.leave_slab()
-        # First: what is everybody's becomes a job's meanwhile, if at all.
-        self._everybodys_bytes = devices.everybodys_bytes()
-        for each in self._jobs:
-            if each.share_bytes is not None and each.devices is not None:
-                before_bytes, each.share_bytes = each.share_bytes, each.devices.share_bytes()
-                if each.in_step:  # what was everybody's when it began has become its own
-                    each.held_bytes += each.share_bytes - before_bytes
-        spare_bytes = int(_SPARE * devices.total_bytes)
-        self._capacity_bytes = max(devices.total_bytes - self._everybodys_bytes - spare_bytes, 1)
-        held = {each: self._held_bytes(each) for each in self._jobs}
-        part = min(1.0, self._capacity_bytes / max(sum(held.values()), 1))
-        claims = [self._claim(each, int(part * held[each])) for each in self._jobs]
-        # What is foretold is good for floors.
-        known = all(each.is_known for each in self._jobs)
-        shares = divide(claims, self._capacity_bytes, LEAST_SLOWDOWN if known else WEIGHTS)
-        targets = {each: shares.get(str(each.number)) for each in self._jobs}
-        if all(map(self._is_about, self._jobs, targets.values())):
-            return
-        for each, target_bytes in targets.items():
-            each.target_bytes = target_bytes
-
-    def _is_about(self, job: Job, target_bytes: int | None) -> bool:
-        """Whether a share is so near to the one in force that it is not worth another plan."""
-        if job.share_bytes is None or target_bytes is None:
-            return False
-        if job.waits_in_step and target_bytes > job.share_bytes:
-            return False
-        return abs(target_bytes - job.share_bytes) <= _NEAR * target_bytes
-
-    def _held_bytes(self, job: Job) -> int:
-        if not job.has_begun:
-            return 0
-        return self._capacity_bytes if job.share_bytes is None else job.share_bytes
-
-    def _claim(self, job: Job, held_bytes: int) -> Claim:
-        capacity_bytes = self._capacity_bytes
-        curve = job.curve() or SlowdownCurve.assumed(job.held_bytes, capacity_bytes)
-        least_bytes = curve.least_bytes if curve.is_known else job.held_bytes
-        floor_bytes = max(job.share.minimum_bytes, least_bytes, 1)
-        return Claim(
-            str(job.number), curve, floor_bytes, capacity_bytes, job.share.weight, held_bytes
-        )
-
-    def _settle(self) -> None:
-        """Has those take over their shares that are between two steps: first who gives up some."""
-        if len(self._jobs) == 1:
-            only = self._jobs[0]
-            if only.has_begun and only.share_bytes is not None and not only.in_step:
-                self._have_all(only)
-            return
-        for job in self._jobs:
-            target_bytes, has_bytes = job.target_bytes, job.share_bytes
-            if job.in_step or not job.has_begun or target_bytes is None:
-                continue
-            if has_bytes is None or target_bytes < has_bytes:
-                self._take_over(job, target_bytes)
-        for job in self._jobs:
-            target_bytes, has_bytes = job.target_bytes, job.share_bytes
-            if target_bytes is None or has_bytes == target_bytes:
-                continue
-            may_grow = job.waits_in_step and has_bytes is not None and has_bytes < target_bytes
-            if job.in_step and not may_grow:
-                continue
-            others = [each for each in self._jobs if each is not job]
-            if any(each.has_begun and each.share_bytes is None for each in others):
-                continue  # one that has all still is in a step
-            taken_bytes = sum(each.share_bytes or 0 for each in others)
-            if taken_bytes + target_bytes <= self._capacity_bytes:
-                self._take_over(job, target_bytes)
-
-    def _take_over(self, job: Job, share_bytes: int) -> None:
-        assert job.devices is not None
-        job.devices.take_share(job.number, share_bytes, len(self._jobs))
-        job.share_bytes = share_bytes
-        job.version += 1
-
-    def _have_all(self, job: Job) -> None:
-        assert job.devices is not None
-        job.devices.take_all()
-        job.number, job.share_bytes = 0, None
-        job.version += 1
 
     def state(self, job: Job) -> dict[str, Any]:
         """For `tfswap.status()`: the share in force, in bytes, and how many trainings share."""

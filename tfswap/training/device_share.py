@@ -62,7 +62,6 @@ class DeviceShare:
         self._devices = devices
         self._note = note
         self._runs: weakref.WeakSet[_Run] = weakref.WeakSet()
-        self._link_share = 1.0
         self._steps: weakref.WeakKeyDictionary[object, tuple[Timeline, int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -88,7 +87,7 @@ class DeviceShare:
         except BaseException:  # an interrupt too
             self._job.leave()
             raise
-        self._link_share = granted.link_share
+        self._devices.link.process_part = granted.link_share
         return granted.budget_bytes
 
     def hold(self) -> None:
@@ -100,11 +99,6 @@ class DeviceShare:
         self._job.leave()
 
     # Trainings.
-
-    @property
-    def link_share(self) -> float:
-        """The part of the link's speed that copies have."""
-        return self._link_share
 
     def watch(self, run: _Run) -> None:
         """Has a training's plan made anew when there is another share."""
@@ -129,14 +123,14 @@ class DeviceShare:
         """
         self._steps[planner] = (timeline, least_bytes)
         largest = max((step for step, _ in self._steps.values()), key=peak_load)
-        self._job.profiled(job_trace(largest, self._devices.whole_link()))
+        self._job.profiled(job_trace(largest, self._devices.link.whole()))
 
     def expect(self, timeline: Timeline) -> None:
         """Tells the broker of a step that is foretold, and runs already; waits for its least share.
 
         Of another thread than the one that trains, which waits for this one.
         """
-        link = self._devices.whole_link()
+        link = self._devices.link.whole()
         self._job.profiled(job_trace(timeline, link))
         least_bytes = least_budget(timeline, link)
         if least_bytes <= self._devices.budget_bytes:
@@ -185,8 +179,7 @@ class DeviceShare:
             least_bytes = self.in_use_bytes()
             self._devices.change_budget(before_bytes)
             return least_bytes
-        self._link_share = share.link_share
-        self._devices.use_link_share()
+        self._devices.link.use_part(share.link_share)
         self._note(
             f"the broker gives {readable_bytes(share.budget_bytes)} of "
             f"{readable_bytes(share.device_bytes)}, and {share.link_share:.0%} of the link, to "

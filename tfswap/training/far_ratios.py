@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import swap_out_name
 from tfswap.planners.assignment import WORTHWHILE
 

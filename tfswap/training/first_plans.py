@@ -23,7 +23,7 @@ from tfswap.grappler.graph import StepGraph
 from tfswap.machine import Device, cores, host_device, processor
 from tfswap.machines import load_machines
 from tfswap.ops import library
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.plan_memory import PlanMemory, context_of, parse_folder
 from tfswap.planners.assignment import FarMemoryTooSmall
@@ -185,7 +185,7 @@ class FirstPlans:
         self._kept = function
         self._answer_anew(function.fingerprint)
         try:
-            memory.keep(profile, function, budget_bytes, self._devices.machine())
+            memory.keep(profile, function, budget_bytes, self._devices.link.machine())
         except (OSError, ValueError) as error:
             self._voice.note(f"this plan is not remembered: {error}")
 
@@ -266,7 +266,7 @@ class FirstPlans:
         if memory is None:
             return None
         budget_bytes = self._devices.budget_bytes
-        found = memory.find(question.fingerprint, budget_bytes, self._devices.machine())
+        found = memory.find(question.fingerprint, budget_bytes, self._devices.link.machine())
         if found is None:
             return None
         graph = StepGraph.parse(question.description)
@@ -301,7 +301,7 @@ class FirstPlans:
             device,
             self._session.min_bytes,
         )
-        self._tell_foretold(profile.timeline, self._devices.machine())
+        self._tell_foretold(profile.timeline, self._devices.link.machine())
         try:
             function = self._new_planner().foretell(profile, costs.graph)
         except FarMemoryTooSmall:

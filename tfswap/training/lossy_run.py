@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tfswap import codecs
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import SwapPlan, TensorSwap, swap_out_name
 from tfswap.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.planners.lossy_rate import MOST_RATE

@@ -9,40 +9,28 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tfswap import budget as budgets
-from tfswap.budget import Budget
 from tfswap.card_codec_speed import card_codec_speeds
-from tfswap.card_link import measured_link
 from tfswap.codec_speed import codec_speeds
 from tfswap.far_tier import FarTier
 from tfswap.file_link import WatchedFile, behind_link, measured_file
 from tfswap.gpus import FIRST_GPU, NOT_OURS, device_name, visible_gpus
 from tfswap.machine import Machine
-from tfswap.ops.library import Library, LibraryError
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import TIERS
 from tfswap.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
 from tfswap.swap_options import SwapOptions
+from tfswap.training.device_budgets import DeviceBudgets
 from tfswap.training.device_codecs import DeviceCodecs
-from tfswap.training.link_watch import LinkWatch, Speeds
+from tfswap.training.device_link import DeviceLink
 
 if TYPE_CHECKING:
     from tfswap.training.device_share import DeviceShare
 
-# What a process takes for a model's graphs: traced, differentiated, optimised, and kept.
-_GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
-# Of what is there for device and far memory, "auto" leaves so much for what comes and goes: graphs
-# are optimised again, and code must stay in the page cache. With a swap file the rest can go there.
-_MARGIN, _MARGIN_BYTES, _MARGIN_BYTES_WITH_SWAP = 0.03, 160 << 20, 64 << 20
-# Others are slower than any link that memory is swapped over.
-_CONSIDERED = ("zvc", "rle", "csr")
 # With this part of what it was made for, a plan does as well.
 _STILL_ENOUGH = 0.99
 # How long copies that make room are waited for, and how often they are looked at.
 _LEAVING_S, _LOOK_S = 1.0, 0.005
-# Copies that cores make so much faster than a link are as fast as the link, whatever ops do.
-_MUCH_FASTER = 3
-# Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
-_ASSUMED_LINK = 12e9
 
 
 class ManagedDevices:
@@ -64,6 +52,7 @@ class ManagedDevices:
     Attributes:
         numbers: All of them.
         codecs: By which what leaves them may be encoded.
+        link: Of the one that is planned for.
         device: The one that is planned for.
         job: By which the library knows this training; 0 while it has the devices for itself.
         total_bytes: The device's budget.
@@ -80,7 +69,6 @@ class ManagedDevices:
     ) -> None:
         self._library = lib
         self._options = options
-        self._note = note
         self._warn = warn
         gpus = visible_gpus(lib)
         if gpus and all(gpu.is_ours for gpu in gpus):
@@ -89,16 +77,13 @@ class ManagedDevices:
             if gpus:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
-        self._check_names()
+        self._budgets = DeviceBudgets(lib, options, self.numbers, layers)
         self.codecs = DeviceCodecs(lib, options, self.numbers, warn)
         self.shared: DeviceShare | None = None
         self.device = self.numbers[0]
-        self._available_bytes = budgets.without_growth(
-            budgets.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
-        )
-        self.budget_bytes = self.total_bytes = self._resolved_budget(self.device)
+        self.link = DeviceLink(lib, options, self.numbers, note, warn)
+        self.budget_bytes = self.total_bytes = self._budgets.of(self.device)
         self.job = 0
-        self._sharers = 1
         self._was_shared = False
         self._base_bytes = 0
         # The load when the step that plans go by was met, or began to be profiled.
@@ -106,7 +91,6 @@ class ManagedDevices:
         self._was_profiled = False
         self._host_limit_bytes = 0
         self._file: WatchedFile | None = None
-        self._link: LinkWatch | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
 
@@ -124,16 +108,17 @@ class ManagedDevices:
         """Puts budgets and options in force."""
         options = self._options
         self._before = {device: self._library.memory_stats(device) for device in self.numbers}
-        shared = self.on_cpu and not isinstance(options.budget, Mapping)
+        in_common = self.on_cpu and not isinstance(options.budget, Mapping)
+        given = in_common or self.shared is not None
         budget_bytes = {
-            device: self.budget_bytes if shared else self._resolved_budget(device)
+            device: self.budget_bytes if given else self._budgets.of(device)
             for device in self.numbers
         }
-        on_host_bytes = self.budget_bytes if shared else sum(budget_bytes.values())
+        on_host_bytes = self.budget_bytes if in_common else sum(budget_bytes.values())
         self._host_limit_bytes = budgets.resolve_host_limit(
             options.host_limit,
             on_host_bytes if self.on_cpu else None,
-            available_bytes=self._available_bytes,
+            available_bytes=self._budgets.available_bytes,
         )
         self._library.set_host_limit(self._host_limit_bytes)
         self.codecs.load()
@@ -144,7 +129,7 @@ class ManagedDevices:
         for device in self.numbers:
             self._library.set_budget(device, budget_bytes[device])
             self._library.set_workspace_limit(device, options.workspace_limit)
-            self._library.emulate_link(device, self._link_bandwidth)
+            self._library.emulate_link(device, self.link.bandwidth)
             self._library.set_verify(device, options.verify)
             if options.slab:
                 self._library.always_slab(device, True)
@@ -208,6 +193,7 @@ class ManagedDevices:
     def join(self, first: ManagedDevices) -> None:
         """Instead of `take`, where another training has done that with the same options."""
         self.numbers, self.device = first.numbers, first.device
+        self.link.device = first.device
         self.budget_bytes = self.total_bytes = first.total_bytes
         self._host_limit_bytes = first._host_limit_bytes
         self._before = {device: self._library.memory_stats(device) for device in self.numbers}
@@ -225,7 +211,7 @@ class ManagedDevices:
             self._library.set_share(self.device, job, share_bytes)
         else:
             self._library.begin_job(self.device, job, share_bytes)
-        self.job, self._sharers = job, sharers
+        self.job, self.link.sharers = job, sharers
         self._was_shared = True
         self.look_at_share()
 
@@ -241,7 +227,7 @@ class ManagedDevices:
         """What this training has is no job's any more; harmless when called again."""
         if self.job:
             self._library.end_job(self.device, self.job)
-        self.job, self._sharers, self._base_bytes = 0, 1, 0
+        self.job, self.link.sharers, self._base_bytes = 0, 1, 0
 
     def leave_slab(self) -> None:
         """Has nothing come from the slab, whose memory nobody can tell by whom it is used."""
@@ -350,70 +336,6 @@ class ManagedDevices:
         self._library.set_host_limit(None)
         self._library.trim_host()
 
-    @property
-    def _link_share(self) -> float:
-        return 1.0 if self.shared is None else self.shared.link_share
-
-    @property
-    def _link_bandwidth(self) -> float | None:
-        """Of the emulated link, if there is one: this process's part of it."""
-        whole = self._options.link_bandwidth
-        return None if whole is None else whole * self._link_share
-
-    def use_link_share(self) -> None:
-        """Goes by the part of the link that the share says from now on; between steps."""
-        for device in self.numbers:
-            self._library.emulate_link(device, self._link_bandwidth)
-        self._link = None  # what copies had of the other part
-
-    def machine(self) -> Machine:
-        """What the planned device has of its link, measured within its budget."""
-        if self.on_cpu and self._options.link_bandwidth is not None:
-            machine = Machine.here(self._link_bandwidth).part(1 / self._sharers)
-        else:
-            machine = self.whole_link().part(self._link_share / self._sharers)
-        return machine if self._link is None else machine.times(*self._link.factors)
-
-    def look_at_link(self, machine: Machine) -> str:
-        """Whether copies have another speed than plans take the link for: see `LinkWatch.look`.
-
-        Not of a GPU, which says nothing of single copies, nor where others use the link too.
-
-        Args:
-            machine: The link that the plan goes by.
-        """
-        if not self.on_cpu or self.shared is not None or self._sharers > 1:
-            return ""
-        stats = self._library.memory_stats(self.device)
-        if self._link is None:
-            speeds = Speeds(machine.out_bytes_per_s, machine.in_bytes_per_s)
-            by_cores = machine.copy_bytes_per_s / _MUCH_FASTER
-            is_known = max(machine.out_bytes_per_s, machine.in_bytes_per_s) < by_cores
-            self._link = LinkWatch(speeds, stats, is_known)
-            return ""
-        return self._link.look(stats)
-
-    @property
-    def link_is_off(self) -> bool:
-        """Whether the last look saw another speed, so that another look will tell."""
-        return self._link is not None and self._link.is_off
-
-    def whole_link(self) -> Machine:
-        """The planned device's link, as if no other process used it."""
-        link_bandwidth = self._options.link_bandwidth
-        if self.on_cpu:
-            return Machine.here(link_bandwidth)
-        if link_bandwidth is not None:
-            self._warn("link_bandwidth has no effect on a GPU: its copies are its own")
-        try:
-            return measured_link(self._library, self.device)
-        except LibraryError:
-            self._note(
-                f"budget or host_limit has no room to measure the link in: plans take it for "
-                f"{_ASSUMED_LINK / 1e9:g} GB/s"
-            )
-            return Machine("pinned host memory", _ASSUMED_LINK, _ASSUMED_LINK)
-
     def look_again(self) -> bool:
         """Where "auto" shares the host's memory: gives out what the process has not grown into.
 
@@ -425,12 +347,7 @@ class ManagedDevices:
             return False
         if not budgets.is_auto(self._options.budget):
             return False
-        self._library.trim_malloc()
-        held = self._library.memory_stats(self.device)
-        ours_bytes = held["bytes_in_use"] + held["host_bytes_in_use"] + held["host_bytes_cached"]
-        whole_bytes = ours_bytes + budgets.available_host_bytes()
-        margin_bytes = _MARGIN_BYTES_WITH_SWAP if budgets.swap_bytes() else _MARGIN_BYTES
-        whole_bytes -= max(margin_bytes, int(_MARGIN * whole_bytes))
+        whole_bytes = self._budgets.whole_host_bytes(self.device)
         self.budget_bytes = self.total_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
         for device in self.numbers:
             self._library.set_budget(device, self.budget_bytes)
@@ -457,7 +374,7 @@ class ManagedDevices:
         stats = self._library.memory_stats(self.device)
         file = self._file_behind(machine, stats)
         if self.on_cpu:
-            host = FarTier.of_host(machine, self._host_limit_bytes // self._sharers)
+            host = FarTier.of_host(machine, self._host_limit_bytes // self.link.sharers)
             return FarMemory(host, file, codec_speeds(self.codecs.all))
         # A GPU has its part of the limit, and takes some for other ends: the way to the file.
         far_bytes = stats["far_host_bytes_in_use"] + stats["far_compressed_bytes_in_use"]
@@ -515,7 +432,7 @@ class ManagedDevices:
         busiest = max(self.numbers, key=lambda device: needed[device])
         if busiest == self.device:
             return None
-        self.device = busiest
+        self.device = self.link.device = busiest
         self.budget_bytes = after[busiest]["budget_bytes"]
         for device in self.numbers:
             self._library.clear_layouts(device)
@@ -530,32 +447,3 @@ class ManagedDevices:
             with tf.device(device_name(device)):  # a worker sees other workers' devices too
                 tf.raw_ops.SyncDevice()
         context.async_wait()
-
-    def _budget_of(self, device: int) -> Budget:
-        """As it was given."""
-        budget = self._options.budget
-        return budget[device_name(device)] if isinstance(budget, Mapping) else budget
-
-    def _check_names(self) -> None:
-        """Raises ValueError if budgets by device are not for those that there are."""
-        if not isinstance(self._options.budget, Mapping):
-            return
-        named, there = set(self._options.budget), {device_name(each) for each in self.numbers}
-        if named != there:
-            raise ValueError(
-                f"budget is for {', '.join(sorted(named))}; there are "
-                f"{', '.join(sorted(there))}, and each needs one"
-            )
-
-    def _resolved_budget(self, device: int) -> int:
-        """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
-        if self.shared is not None:
-            return self.budget_bytes
-        stats = self._library.memory_stats(device)
-        on_cpu = device < FIRST_GPU
-        return budgets.resolve(
-            self._budget_of(device),
-            device_limit_bytes=None if on_cpu else stats["memory_bytes"],
-            available_bytes=self._available_bytes if on_cpu else None,
-            in_use_bytes=stats["bytes_in_use"],
-        )

@@ -7,7 +7,7 @@ import itertools
 import weakref
 from typing import Any
 
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import SwapPlan
 from tfswap.training.plan_desk import Answer, PlanDesk
 from tfswap.training.plan_session import PlanSession, forget_optimised

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfswap.grappler.graph import StepGraph
 from tfswap.machine import Machine
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
@@ -182,7 +182,7 @@ class PlanChoice:
             Whether graphs without a plan go by other first plans from now on.
         """
         self._note_budget()
-        self._planner.machine = self._devices.machine()
+        self._planner.machine = self._devices.link.machine()
         return self._look_at_first_plans()
 
     def share_changed(self) -> bool:

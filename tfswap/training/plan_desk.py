@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tfswap.jobs.share import STEP_WAIT_S
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import SwapPlan
 
 # For the work; and where others share the device, for what they are to leave.

@@ -8,7 +8,7 @@ from typing import Any
 
 from tfswap.grappler.graph import StepGraph
 from tfswap.ops import library
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.portable_plan import renamed
 from tfswap.slots import slots_to_text

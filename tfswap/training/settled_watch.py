@@ -125,8 +125,8 @@ class SettledWatch:
         choice = self._turn.choice
         if choice.planned_function is None or not self.drift.may_plan:
             return ""
-        said = self._devices.look_at_link(choice.machine)
-        if self._devices.link_is_off:
+        said = self._devices.link.look(choice.machine)
+        if self._devices.link.is_off:
             self.drift.look_on()
         if said:
             self.drift.planned()

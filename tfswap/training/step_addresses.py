@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.report.summary import Report
 from tfswap.swap_options import SwapOptions
 from tfswap.training.address_run import AddressRun

@@ -11,7 +11,7 @@ from tfswap.grappler.graph import StepGraph
 from tfswap.least_budget import LeastBudgets, least_budgets, with_sections
 from tfswap.machine import Machine
 from tfswap.op_durations import op_durations, planned_durations
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.output_sizes import alike, sizes_recorded
 from tfswap.plan import FunctionPlan
 from tfswap.planners.assignment import FarMemoryTooSmall
@@ -90,7 +90,7 @@ class StepPlanner:
         self._plannings: list[Planned] = []
         self._measured_to_simulated = 1.0
         self._sizes: dict[str, int] = {}  # of ops' outputs, in the profiled step
-        self.machine: Machine = devices.machine()  # within the budget
+        self.machine: Machine = devices.link.machine()  # within the budget
         self.fingerprint = ""
         self.profile: Profile | None = None
         self.op_times: OpTimes | None = None

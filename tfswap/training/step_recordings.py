@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from tfswap.ops.library import Library
+from tfswap.ops.loaded_library import Library
 from tfswap.trace import StepTrace
 from tfswap.training.managed_devices import ManagedDevices
 

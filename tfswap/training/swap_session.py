@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tfswap.ops import library
+from tfswap.ops.loaded_library import LibraryError
 from tfswap.report.amounts import readable_bytes
 from tfswap.simulator import Link
 from tfswap.swap_options import SwapOptions
 from tfswap.timeline import Timeline
 from tfswap.training import device_jobs
-from tfswap.training.device_jobs import DeviceBusy, Job, NoShare
+from tfswap.training.device_job import Job
+from tfswap.training.device_jobs import DeviceBusy, NoShare
 from tfswap.training.device_share import DeviceShare
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.uninterrupted import uninterrupted
@@ -80,7 +82,7 @@ class SwapSession:
             ValueError: The budget cannot be kept.
         """
         if not library.device_is_ours():
-            raise library.LibraryError(
+            raise LibraryError(
                 "TensorFlow's CPU device is not tfswap's although its library is loaded: another "
                 "library has replaced the device factory. Run `tfswap doctor`."
             )
