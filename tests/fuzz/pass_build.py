@@ -21,9 +21,12 @@ FOLDER = TREE / "build" / "fuzz"
 WATCHED = (
     "grappler/accumulation_races.cc",
     "grappler/activations.cc",
+    "grappler/alive_contexts.cc",
     "grappler/bootstrap.cc",
     "grappler/graph_index.cc",
+    "grappler/loop_frames.cc",
     "grappler/meetings.cc",
+    "grappler/op_kinds.cc",
     "grappler/recomputes.cc",
     "grappler/rewriter.cc",
     "grappler/swap_spec.cc",

@@ -98,7 +98,8 @@ def check_instrumented() -> None:
 
 def core_sources() -> list[Path]:
     """What of tfswap knows nothing of TensorFlow and runs beside it, without planners."""
-    alone = {"local_search", "max_tree", "range_max", "repetition", "simulator", "timeline"}
+    alone = {"load_changes", "local_search", "max_tree", "moves", "range_max", "repetition"}
+    alone |= {"simulator", "timeline"}
     return [path for path in setup().sources("core", "codecs", "far") if path.stem not in alone]
 
 

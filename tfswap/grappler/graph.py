@@ -1,4 +1,4 @@
-"""StepGraph: a graph as the Grappler pass saw it, for planners (``Describe`` in graph_index.h)."""
+"""StepGraph: a graph as the Grappler pass saw it, for planners (``graph_description.h``)."""
 
 from __future__ import annotations
 

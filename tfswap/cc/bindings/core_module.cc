@@ -18,6 +18,7 @@
 #include "bindings/packing_bindings.h"
 #include "bindings/spill_bindings.h"
 #include "core/copy.h"
+#include "core/load_changes.h"
 #include "core/local_search.h"
 #include "core/max_tree.h"
 #include "core/repetition.h"

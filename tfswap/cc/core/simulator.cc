@@ -1,33 +1,19 @@
+// The event loop, in one file so that its steps are inlined into one another: planners run it many
+// thousand times. What is done once a run is in moves.h.
+
 #include "core/simulator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <functional>
 #include <queue>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 
-#include "core/sections.h"
+#include "core/moves.h"
 
 namespace tfswap {
 namespace {
-
-constexpr int32_t kNone = -1;
-constexpr Nanoseconds kNever = std::numeric_limits<int64_t>::max();
-
-Nanoseconds CopyDuration(Bytes bytes, double bytes_per_s, Nanoseconds latency_ns) {
-  return latency_ns +
-         static_cast<Nanoseconds>(std::ceil(static_cast<double>(bytes) * 1e9 / bytes_per_s));
-}
-
-// The part of `total` that falls to piece `piece` of `pieces`.
-int64_t Share(int64_t total, int32_t piece, int32_t pieces) {
-  return total * (piece + 1) / pieces - total * piece / pieces;
-}
-
-[[noreturn]] void Refuse(const std::string& why) { throw std::invalid_argument(why); }
 
 // A copy-out that the step before had not ended.
 struct Leftover {
@@ -36,10 +22,7 @@ struct Leftover {
   Nanoseconds end_ns;  // from the step's start
 };
 
-// One run of the simulator. A move is one section of one swap; a swap across the step's end makes
-// two: what comes back in this step, and what leaves in it. Moves are numbered: those that come
-// back from the step before, then all others by absence, so that the order in which swaps are given
-// does not matter.
+// One run of the simulator.
 class Replay {
  public:
   Replay(const Timeline& timeline, const std::vector<Swap>& swaps, const std::vector<Tier>& tiers,
@@ -51,31 +34,6 @@ class Replay {
   std::vector<Leftover> Leftovers() const;
 
  private:
-  enum class Role : uint8_t { kWithinStep, kArrives, kDeparts };
-
-  struct Move {
-    Swap swap;
-    Absence absence;
-    Role role;
-    int32_t place;    // of its swap in the caller's list
-    int32_t section;  // of its swap
-    Bytes bytes;
-    Bytes far_bytes;
-    Nanoseconds out_ns;
-    Nanoseconds in_ns;
-    int32_t leader;  // the move whose copy-out this one waits for; itself in the common case
-    bool copies_out = false;
-    bool out_asked = false;
-    bool out_done = false;
-    bool after_ended = false;
-    bool fired = false;     // its trigger has ended
-    bool in_asked = false;  // the moment of joining the in queue is known
-    bool in_done = false;
-    SwapTimes times;
-    int32_t follower = kNone;       // of a leader: the first move that shares its copy-out
-    int32_t next_follower = kNone;  // of a follower: the next one
-  };
-
   // What an event has to do with a move; in the order in which an event's are handled.
   enum class Relation : uint8_t { kProduced, kAbsentAfter, kTriggered, kNeeded, kGated, kOrdered };
   struct Happening {
@@ -100,10 +58,6 @@ class Replay {
   // queues by number.
   using Join = std::pair<Nanoseconds, int32_t>;
 
-  void CheckSwaps(const std::vector<Swap>& swaps) const;
-  void MakeMoves(const std::vector<Swap>& swaps);
-  void AddMoves(const Swap& swap, int32_t place, Role role);
-  void FindLeaders();
   void ListHappenings();
   void TakeOver(const std::vector<Leftover>& leftovers);
   void ReadOrder(const std::vector<OrderEdge>& order);
@@ -138,11 +92,6 @@ class Replay {
   void Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns);
   Queues& QueuesOf(const Move& move) { return queues_[move.swap.tier]; }
   bool WouldExceed(Bytes bytes) const { return budget_bytes_ && Load() + bytes > *budget_bytes_; }
-  void FinishSwapTimes();
-  void FinishFarPeaks();
-  int32_t LastSection(int32_t number) const {
-    return number + moves_[number].swap.sections - 1 - moves_[number].section;
-  }
 
   const Timeline& timeline_;
   const TimelineData& data_;
@@ -178,123 +127,14 @@ Replay::Replay(const Timeline& timeline, const std::vector<Swap>& swaps,
       tiers_(tiers),
       budget_bytes_(budget_bytes),
       num_swaps_(swaps.size()),
-      queues_(tiers.size()) {
-  CheckSwaps(swaps);
-  MakeMoves(swaps);
-  FindLeaders();
+      moves_(MakeMoves(timeline, swaps, tiers)),
+      queues_(tiers.size()),
+      out_rank_(moves_.size(), 0) {
   ReadOrder(order);
   ListHappenings();
   result_.peak_bytes = data_.resident_bytes;
   result_.swap_changes.reserve(2 * moves_.size());
   TakeOver(leftovers);
-}
-
-void Replay::CheckSwaps(const std::vector<Swap>& swaps) const {
-  const auto num_absences = static_cast<int32_t>(data_.absences.size());
-  std::vector<bool> taken(data_.absences.size(), false);
-  for (const Swap& swap : swaps) {
-    if (swap.absence < 0 || swap.absence >= num_absences) {
-      Refuse("a swap names absence " + Number(swap.absence) + " of " + Number(num_absences));
-    }
-    const auto refuse = [&](const std::string& what) {
-      Refuse("the swap of absence " + Number(swap.absence) + what);
-    };
-    if (taken[swap.absence]) Refuse("absence " + Number(swap.absence) + " is swapped twice");
-    taken[swap.absence] = true;
-    for (int32_t op : {swap.gate_op, swap.trigger_op}) {
-      if (op < -1 || op >= timeline_.num_ops()) {
-        refuse(std::string(" names ") + (op == swap.gate_op ? "gate" : "trigger") + " op " +
-               Number(op) + " of " + Number(timeline_.num_ops()));
-      }
-    }
-    if (swap.tier < 0 || swap.tier >= static_cast<int32_t>(tiers_.size())) {
-      refuse(" names tier " + Number(swap.tier) + " of " +
-             Number(static_cast<int64_t>(tiers_.size())));
-    }
-    if (swap.sections < 0) refuse(" has " + Number(swap.sections) + " sections");
-    if (swap.encode_ns < 0 || swap.decode_ns < 0) refuse(" has a codec of negative time");
-    const int32_t producer = data_.absences[swap.absence].producer_op;
-    if (swap.gate_op != kNone && producer != kNone &&
-        timeline_.start_position(swap.gate_op) <= timeline_.end_position(producer)) {
-      refuse(" is gated by op " + Number(swap.gate_op) + ", which starts before its producer " +
-             Number(producer) + " has ended");
-    }
-  }
-}
-
-void Replay::MakeMoves(const std::vector<Swap>& swaps) {
-  std::vector<int32_t> places(swaps.size());
-  for (size_t i = 0; i < swaps.size(); ++i) places[i] = static_cast<int32_t>(i);
-  std::sort(places.begin(), places.end(),
-            [&](int32_t a, int32_t b) { return swaps[a].absence < swaps[b].absence; });
-  moves_.reserve(swaps.size());
-  auto crosses = [&](int32_t place) {
-    return timeline_.CrossesStepEnd(data_.absences[swaps[place].absence]);
-  };
-  for (int32_t place : places) {
-    if (crosses(place)) AddMoves(swaps[place], place, Role::kArrives);
-  }
-  for (int32_t place : places) {
-    AddMoves(swaps[place], place, crosses(place) ? Role::kDeparts : Role::kWithinStep);
-  }
-  out_rank_.assign(moves_.size(), 0);
-}
-
-void Replay::AddMoves(const Swap& swap, int32_t place, Role role) {
-  const Tier& tier = tiers_[swap.tier];
-  const Absence& absence = data_.absences[swap.absence];
-  const Bytes bytes = data_.buffer_bytes[absence.buffer];
-  const Bytes far_bytes = swap.far_bytes < 0 ? bytes : swap.far_bytes;
-  const int32_t sections = swap.sections > 0  ? swap.sections
-                           : tier.in_sections ? Sections(bytes).count()
-                                              : 1;
-  for (int32_t section = 0; section < sections; ++section) {
-    Move move;
-    move.swap = swap;
-    move.swap.sections = sections;
-    move.absence = absence;
-    move.role = role;
-    move.place = place;
-    move.section = section;
-    move.bytes = Share(bytes, section, sections);
-    move.far_bytes = Share(far_bytes, section, sections);
-    move.out_ns = tier.OutDuration(move.far_bytes) + Share(swap.encode_ns, section, sections);
-    move.in_ns = tier.InDuration(move.far_bytes) + Share(swap.decode_ns, section, sections);
-    move.leader = static_cast<int32_t>(moves_.size());
-    move.fired = swap.trigger_op == kNone;
-    if (role == Role::kArrives) {
-      move.after_ended = true;
-      move.out_asked = move.out_done = true;
-    } else if (role == Role::kDeparts) {
-      // What no op of the step writes is in far memory as it is.
-      move.copies_out = absence.producer_op != kNone;
-      move.out_asked = move.out_done = !move.copies_out;
-      move.in_done = true;
-    } else {
-      move.copies_out = true;
-    }
-    moves_.push_back(std::move(move));
-  }
-}
-
-void Replay::FindLeaders() {
-  // One tensor can have two far copies: of what the step before made, and of what this one makes.
-  std::vector<int32_t> leaders(2 * data_.absences.size(), kNone);
-  for (int32_t number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
-    Move& move = moves_[number];
-    if (move.role == Role::kDeparts && !move.copies_out) continue;
-    const bool made_before = move.role == Role::kArrives || move.absence.producer_op == kNone;
-    int32_t& leader = leaders[2 * move.absence.far_copy + (made_before ? 0 : 1)];
-    if (leader == kNone || moves_[leader].place == move.place) {
-      leader = number;  // the last section is the last to end
-      continue;
-    }
-    move.leader = leader;
-    move.copies_out = false;
-    int32_t* next = &moves_[leader].follower;
-    while (*next != kNone) next = &moves_[*next].next_follower;
-    *next = number;
-  }
 }
 
 void Replay::ListHappenings() {
@@ -385,8 +225,8 @@ SimResult Replay::Run() {
   Advance(data_.step_ns + shift_);
   result_.step_ns = data_.step_ns + shift_;
   result_.stall_ns = shift_;
-  FinishSwapTimes();
-  FinishFarPeaks();
+  result_.swap_times = TimesOfSwaps(moves_, num_swaps_);
+  result_.far_peak_bytes = FarPeaks(moves_, tiers_.size(), result_.step_ns);
   result_.fits = !budget_bytes_ || result_.peak_bytes <= *budget_bytes_;
   for (size_t tier = 0; tier < tiers_.size(); ++tier) {
     if (result_.far_peak_bytes[tier] > tiers_[tier].capacity_bytes) result_.fits = false;
@@ -658,77 +498,7 @@ void Replay::Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds si
   result_.shifts.push_back({events_done_, shift_});
 }
 
-void Replay::FinishSwapTimes() {
-  // From the first section's start to the last one's end.
-  result_.swap_times.resize(num_swaps_);
-  for (const Move& move : moves_) {
-    SwapTimes& times = result_.swap_times[move.place];
-    if (move.copies_out) {
-      if (times.out_start_ns < 0) times.out_start_ns = move.times.out_start_ns;
-      times.out_end_ns = std::max(times.out_end_ns, move.times.out_end_ns);
-    }
-    if (move.role != Role::kArrives) {
-      times.released_ns = std::max(times.released_ns, move.times.released_ns);
-    }
-    if (move.role != Role::kDeparts) {
-      if (times.in_start_ns < 0) times.in_start_ns = move.times.in_start_ns;
-      times.in_end_ns = std::max(times.in_end_ns, move.times.in_end_ns);
-    }
-  }
-}
-
-void Replay::FinishFarPeaks() {
-  // A far copy lives from the start of its copy-out to the end of its last copy-in; one that came
-  // from the step before is there at the start, one that stays for the next step at the end.
-  std::vector<Nanoseconds> back_ns(moves_.size(), 0);  // by the leader's last section
-  for (const Move& move : moves_) {
-    Nanoseconds& back = back_ns[LastSection(move.leader)];
-    back = std::max(back, move.role == Role::kDeparts ? kNever : move.times.in_end_ns);
-  }
-  struct Change {
-    int32_t tier;
-    Nanoseconds time_ns;
-    Bytes delta;
-  };
-  std::vector<Change> changes;
-  for (size_t number = 0; number < moves_.size(); ++number) {
-    const Move& move = moves_[number];
-    if (move.leader != static_cast<int32_t>(number)) continue;
-    const bool unchanged = move.absence.producer_op == kNone;
-    Nanoseconds from = move.times.out_start_ns;
-    Nanoseconds to = back_ns[LastSection(static_cast<int32_t>(number))];
-    if (move.role == Role::kArrives) {
-      from = 0;
-      if (unchanged) to = result_.step_ns;
-    } else if (move.role == Role::kDeparts && unchanged) {
-      continue;  // counted where it arrives
-    }
-    changes.push_back({move.swap.tier, from, move.far_bytes});
-    changes.push_back({move.swap.tier, to, -move.far_bytes});
-  }
-  // At equal times frees come first.
-  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
-    return std::tie(a.tier, a.time_ns, a.delta) < std::tie(b.tier, b.time_ns, b.delta);
-  });
-  result_.far_peak_bytes.assign(tiers_.size(), 0);
-  Bytes far_bytes = 0;
-  for (size_t i = 0; i < changes.size(); ++i) {
-    if (i > 0 && changes[i].tier != changes[i - 1].tier) far_bytes = 0;
-    far_bytes += changes[i].delta;
-    Bytes& peak = result_.far_peak_bytes[changes[i].tier];
-    peak = std::max(peak, far_bytes);
-  }
-}
-
 }  // namespace
-
-Nanoseconds Tier::OutDuration(Bytes bytes) const {
-  return CopyDuration(bytes, out_bytes_per_s, out_latency_ns);
-}
-
-Nanoseconds Tier::InDuration(Bytes bytes) const {
-  return CopyDuration(bytes, in_bytes_per_s, in_latency_ns);
-}
 
 SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
                    const std::vector<Tier>& tiers, std::optional<Bytes> budget_bytes,
@@ -744,59 +514,6 @@ SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
   const std::vector<Leftover> leftovers = replay.Leftovers();
   if (leftovers.empty()) return result;
   return Replay(timeline, swaps, tiers, budget_bytes, order, leftovers).Run();
-}
-
-std::vector<LoadChange> LoadChanges(const Timeline& timeline, const SimResult& result) {
-  const std::vector<Bytes>& bytes = timeline.data().buffer_bytes;
-  std::vector<LoadChange> changes;
-  changes.reserve(2 * bytes.size() + result.swap_changes.size());
-  auto by_swap = result.swap_changes.begin();
-  auto shift = result.shifts.begin();
-  Nanoseconds shift_ns = 0;
-  const auto num_events = static_cast<int32_t>(timeline.events().size());
-  for (int32_t position = 0; position < num_events; ++position) {
-    for (; by_swap != result.swap_changes.end() && by_swap->events <= position; ++by_swap) {
-      changes.push_back(by_swap->change);
-    }
-    for (; shift != result.shifts.end() && shift->position <= position; ++shift) {
-      shift_ns = shift->ns;
-    }
-    const Timeline::Event& event = timeline.events()[position];
-    if (event.kind == Timeline::EventKind::kAlloc) {
-      changes.push_back({event.time_ns + shift_ns, event.index, bytes[event.index]});
-    } else if (event.kind == Timeline::EventKind::kFree) {
-      changes.push_back({event.time_ns + shift_ns, event.index, -bytes[event.index]});
-    }
-  }
-  for (; by_swap != result.swap_changes.end(); ++by_swap) changes.push_back(by_swap->change);
-  return changes;
-}
-
-std::vector<std::pair<int32_t, Bytes>> PeakHolders(const Timeline& timeline,
-                                                   const SimResult& result) {
-  constexpr size_t kMaxHolders = 5;
-  const std::vector<Bytes>& bytes = timeline.data().buffer_bytes;
-  std::vector<Bytes> held(bytes.size(), 0);
-  for (int32_t position = 0; position < result.peak_events; ++position) {
-    const Timeline::Event& event = timeline.events()[position];
-    if (event.kind == Timeline::EventKind::kAlloc) held[event.index] += bytes[event.index];
-    if (event.kind == Timeline::EventKind::kFree) held[event.index] -= bytes[event.index];
-  }
-  for (size_t i = 0; i < result.peak_changes; ++i) {
-    const LoadChange& change = result.swap_changes[i].change;
-    held[change.buffer] += change.delta;
-  }
-  std::vector<std::pair<int32_t, Bytes>> holders;
-  for (size_t buffer = 0; buffer < held.size(); ++buffer) {
-    if (held[buffer] > 0) holders.emplace_back(static_cast<int32_t>(buffer), held[buffer]);
-  }
-  const size_t kept = std::min(kMaxHolders, holders.size());
-  std::partial_sort(holders.begin(), holders.begin() + static_cast<std::ptrdiff_t>(kept),
-                    holders.end(), [](const auto& a, const auto& b) {
-                      return std::tie(b.second, a.first) < std::tie(a.second, b.first);
-                    });
-  holders.resize(kept);
-  return holders;
 }
 
 const char* StallCauseName(StallCause cause) {

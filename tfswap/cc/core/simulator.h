@@ -146,13 +146,6 @@ SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
                    const std::vector<Tier>& tiers, std::optional<Bytes> budget_bytes,
                    const std::vector<OrderEdge>& order = {});
 
-// What follows from a simulation of `timeline`, where somebody asks.
-// All changes of the load in order, from resident_bytes on.
-std::vector<LoadChange> LoadChanges(const Timeline& timeline, const SimResult& result);
-// The five largest buffers at the peak and their bytes; resident bytes are left out.
-std::vector<std::pair<int32_t, Bytes>> PeakHolders(const Timeline& timeline,
-                                                   const SimResult& result);
-
 const char* StallCauseName(StallCause cause);
 
 }  // namespace tfswap

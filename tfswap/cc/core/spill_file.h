@@ -18,7 +18,6 @@
 
 #include <sys/types.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -26,8 +25,10 @@
 #include <string>
 #include <vector>
 
+#include "core/direct_file.h"
 #include "core/extents.h"
-#include "core/io_queue.h"
+#include "core/spill_lanes.h"
+#include "core/spill_transfer.h"
 
 namespace tfswap {
 
@@ -51,7 +52,7 @@ struct SpillStats {
 // there everything answers with an error, and the file stays the parent's.
 class SpillFile {
  public:
-  static constexpr int64_t kPieceBytes = int64_t{1} << 20;
+  static constexpr int64_t kPieceBytes = kSpillPieceBytes;
 
   // A file of mode 0600 in `folder`; 0 is no limit. Null where there can be none, or none past the
   // page cache; `*problem` then says why and what to do.
@@ -76,49 +77,25 @@ class SpillFile {
   void ResetPeak();
   std::string problem() const;  // of the last Allocate() that answered -1
   const char* engine() const { return uses_io_uring_ ? "io_uring" : "threads"; }
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return file_->folder(); }
 
  private:
-  struct Piece {
-    int64_t bytes = 0;  // 0: not written
-    uint64_t checksum = 0;
-  };
   struct Extent {
     int64_t bytes = 0;  // whole blocks
-    std::vector<Piece> pieces;
+    std::vector<SpillPiece> pieces;
   };
-  // What one call needs for itself, kept for the next one.
-  struct Lane {
-    ~Lane();
-    std::unique_ptr<IoQueue> queue;
-    char* bounce = nullptr;  // a piece for each slot; touched only where needed
-  };
-  struct Lanes {
-    std::mutex mu;
-    std::condition_variable one_is_idle;
-    std::vector<std::unique_ptr<Lane>> idle;
-    int count = 0;
-  };
-  class Transfer;
 
-  SpillFile(std::string folder, int file, int64_t limit_bytes, const SpillOptions& options);
+  SpillFile(std::unique_ptr<DirectFile> file, int64_t limit_bytes, const SpillOptions& options);
 
   std::string TryOut();
   std::string Grow(int64_t bytes);
-  int ResizeFile(int64_t bytes);
   std::string Move(bool write, int64_t offset, char* data, int64_t bytes);
-  std::unique_ptr<Lane> MakeLane(bool io_uring);
-  std::unique_ptr<Lane> TakeLane();
-  void GiveBackLane(std::unique_ptr<Lane> lane);
   std::shared_ptr<Extent> Find(int64_t offset, int64_t bytes, size_t* first_piece) const;
   std::string InForkedProcess() const;
 
-  const std::string folder_;
-  const int file_;
+  const std::unique_ptr<DirectFile> file_;
   const SpillOptions options_;
   const pid_t process_;
-  int64_t block_bytes_ = 4096;       // of the file
-  int64_t memory_alignment_ = 4096;  // of memory that needs no block of ours
   bool uses_io_uring_ = false;
 
   mutable std::mutex mu_;
@@ -127,7 +104,7 @@ class SpillFile {
   SpillStats stats_;
   std::string problem_;
 
-  std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();
+  std::unique_ptr<SpillLanes> lanes_;  // null until it is tried out
 };
 
 }  // namespace tfswap

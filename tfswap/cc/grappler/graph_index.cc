@@ -2,19 +2,18 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
-#include <unordered_set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "grappler/accumulation_races.h"
+#include "grappler/op_kinds.h"
 #include "tensorflow/core/framework/memory_types.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/tensor_id.h"
-#include "tensorflow/core/grappler/utils/frame.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "tensorflow/core/util/util.h"
 
@@ -30,129 +29,6 @@ namespace {
 // A loop is work, however many turns it takes.
 constexpr int kLoopDepth = 4;  // milestones
 
-using OpNames = std::unordered_set<std::string>;
-
-const OpNames& Milestones() {
-  static const auto* ops = new OpNames{"Conv1D",
-                                       "Conv2D",
-                                       "_FusedConv2D",
-                                       "Conv2DBackpropInput",
-                                       "Conv2DBackpropFilter",
-                                       "Conv3D",
-                                       "_FusedConv3D",
-                                       "Conv3DBackpropInputV2",
-                                       "Conv3DBackpropFilterV2",
-                                       "DepthwiseConv2dNative",
-                                       "_FusedDepthwiseConv2dNative",
-                                       "DepthwiseConv2dNativeBackpropInput",
-                                       "DepthwiseConv2dNativeBackpropFilter",
-                                       "MatMul",
-                                       "_FusedMatMul",
-                                       "BatchMatMul",
-                                       "BatchMatMulV2",
-                                       "BatchMatMulV3",
-                                       "Einsum",
-                                       "SparseMatMul",
-                                       "CudnnRNN",
-                                       "CudnnRNNV3"};
-  return *ops;
-}
-
-// Besides the milestones: large ops that no later pass fuses.
-const OpNames& OtherGateable() {
-  static const auto* ops = new OpNames{"AddN",
-                                       "AvgPool",
-                                       "AvgPoolGrad",
-                                       "BroadcastTo",
-                                       "ConcatV2",
-                                       "FusedBatchNormGradV3",
-                                       "FusedBatchNormV3",
-                                       "MaxPool",
-                                       "MaxPoolGrad",
-                                       "Mean",
-                                       "ReluGrad",
-                                       "Relu6Grad",
-                                       "SoftmaxCrossEntropyWithLogits",
-                                       "SparseSoftmaxCrossEntropyWithLogits",
-                                       "SquaredDifference",
-                                       "Sub",
-                                       "Sum",
-                                       "Tile",
-                                       "UnsortedSegmentSum"};
-  return *ops;
-}
-
-// Ops that make far more than they read, beside what they read: no room for anything else then.
-const OpNames& Unfolding() {
-  static const auto* ops = new OpNames{"AvgPoolGrad", "AvgPool3DGrad", "MaxPoolGrad",
-                                       "MaxPool3DGrad", "MaxPoolGradWithArgmax"};
-  return *ops;
-}
-
-// Ops that a later pass may fuse with a neighbour (oneDNN's layout pass), or that do nothing at a
-// time of their own.
-const OpNames& MayBeFused() {
-  static const auto* ops =
-      new OpNames{"BiasAdd",     "BiasAddGrad", "Const",       "HostConst", "Pad",       "PadV2",
-                  "Placeholder", "Transpose",   "VarHandleOp", "_Arg",      "_DeviceArg"};
-  return *ops;
-}
-
-const OpNames& Aliases() {
-  static const auto* ops =
-      new OpNames{"Identity",        "Reshape",     "Squeeze", "ExpandDims", "StopGradient",
-                  "PreventGradient", "EnsureShape", "Bitcast", "Snapshot",   "CheckNumerics"};
-  return *ops;
-}
-
-// Their outputs are, or may be, somebody else's buffers, or live on beyond the step.
-const OpNames& HeldElsewhere() {
-  static const auto* ops = new OpNames{"_Arg",
-                                       "_DeviceArg",
-                                       "Placeholder",
-                                       "PlaceholderWithDefault",
-                                       "Const",
-                                       "VarHandleOp",
-                                       "VariableV2",
-                                       "Variable",
-                                       "ReadVariableOp",
-                                       "Enter",
-                                       "Exit",
-                                       "Switch",
-                                       "Merge",
-                                       "NextIteration",
-                                       "LoopCond",
-                                       "RefEnter",
-                                       "RefExit",
-                                       "RefSwitch",
-                                       "RefMerge",
-                                       "RefNextIteration",
-                                       "_SwitchN",
-                                       "_Recv",
-                                       "_HostRecv",
-                                       "StackPopV2",
-                                       "TensorListGetItem",
-                                       "GetSessionTensor",
-                                       "_CopyFromHost",
-                                       "_CopyToHost",
-                                       "HostConst",
-                                       "OptionalGetValue"};
-  return *ops;
-}
-
-const OpNames& NotRewirable() {
-  static const auto* ops = new OpNames{
-      "_Retval",  "_DeviceRetval", "Enter",    "Exit",        "Switch",          "Merge",
-      "LoopCond", "NextIteration", "RefEnter", "RefExit",     "RefSwitch",       "RefMerge",
-      "_Send",    "_HostSend",     "_SwitchN", "_CopyToHost", "RefNextIteration"};
-  return *ops;
-}
-
-bool IsBackEdge(const NodeDef& from, const NodeDef& to) {
-  return (from.op() == "NextIteration" || from.op() == "RefNextIteration") &&
-         (to.op() == "Merge" || to.op() == "RefMerge");
-}
-
 }  // namespace
 
 absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
@@ -160,11 +36,13 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   GraphIndex index;
   index.graph_ = &graph;
   if (absl::Status status = index.ReadNodes(functions); !status.ok()) return status;
-  if (absl::Status status = index.FindFrames(); !status.ok()) return status;
+  absl::StatusOr<LoopFrames> loops = LoopFrames::Find(index);
+  if (!loops.ok()) return loops.status();
+  index.loops_ = *std::move(loops);
   absl::StatusOr<std::vector<int>> order = index.TopologicalOrder();
   if (!order.ok()) return order.status();
   index.MeasureDepth(*order);
-  index.FindContexts(*order);
+  index.contexts_ = AliveContexts(index, index.loops_, *order);
   index.FindDevices();
   index.FindOfVariables(*order);
   index.FindFusions();
@@ -247,7 +125,7 @@ absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(const std::vector<
   for (int n = 0; n < size(); ++n) {
     for (const TensorId& input : inputs_[n]) add(input.node, n);
     for (int input : control_inputs_[n]) add(input, n);
-    for (int enter : EntriesOf(n)) add(enter, n);
+    for (int enter : loops_.EntriesOf(n)) add(enter, n);
   }
   std::vector<int> order;
   order.reserve(size());
@@ -309,8 +187,8 @@ void GraphIndex::MeasureDepth(const std::vector<int>& order) {
     };
     for (const TensorId& input : inputs_[n]) consider(input.node);
     for (int input : control_inputs_[n]) consider(input);
-    for (int enter : EntriesOf(n)) consider(enter);
-    const int own = IsMilestone(n) ? 1 : IsExit(n) ? kLoopDepth : 0;
+    for (int enter : loops_.EntriesOf(n)) consider(enter);
+    const int own = IsMilestone(n) ? 1 : IsExit(node(n)) ? kLoopDepth : 0;
     depth_[n] = (critical_[n] < 0 ? 0 : depth_[critical_[n]]) + own;
     level_[n] = critical_[n] < 0 ? 0 : level_[critical_[n]] + 1;
   }
@@ -450,99 +328,6 @@ void GraphIndex::FindRepeatable(const FunctionLibraryDefinition& functions) {
   }
 }
 
-absl::Status GraphIndex::FindFrames() {
-  tensorflow::grappler::FrameView frames;
-  if (absl::Status status = frames.InferFromGraph(*graph_); !status.ok()) return status;
-  std::map<std::vector<int>, int> frame_ids;
-  frame_.resize(size());
-  frame_depth_.resize(size());
-  for (int n = 0; n < size(); ++n) {
-    const std::vector<int>& around = frames.Frames(node(n));
-    frame_[n] = frame_ids.try_emplace(around, frame_ids.size()).first->second;
-    frame_depth_[n] = around.size();
-  }
-  // An Enter stands outside of its loop, its readers inside.
-  entries_.resize(frame_ids.size());
-  for (int n = 0; n < size(); ++n) {
-    if (node(n).op() != "Enter" && node(n).op() != "RefEnter") continue;
-    if (!consumers_[n].empty()) entries_[frame_[consumers_[n][0].node]].push_back(n);
-  }
-  return absl::OkStatus();
-}
-
-bool GraphIndex::IsExit(int n) const { return node(n).op() == "Exit" || node(n).op() == "RefExit"; }
-
-const std::vector<int>& GraphIndex::EntriesOf(int n) const {
-  static const auto* none = new std::vector<int>();
-  return IsExit(n) ? entries_[frame_[n]] : *none;
-}
-
-void GraphIndex::FindContexts(const std::vector<int>& order) {
-  // A guard is (what the Switch asks, which way it went); those asked inside a loop end with it.
-  std::map<std::tuple<int, int, int>, int> guard_ids;
-  std::vector<int> guard_frame_depth;
-  std::map<std::pair<int, std::vector<int>>, int> context_ids;
-  context_.assign(size(), 0);
-  std::vector<std::vector<int>> guards(size());
-  for (int n : order) {
-    std::vector<std::vector<int>> arriving;
-    for (const TensorId& input : inputs_[n]) {
-      if (IsBackEdge(node(input.node), node(n))) continue;
-      std::vector<int> with = guards[input.node];
-      const std::string& op = node(input.node).op();
-      if (op == "Switch" || op == "RefSwitch" || op == "_SwitchN") {
-        const TensorId asked = inputs_[input.node].size() > 1 ? inputs_[input.node][1] : TensorId{};
-        const auto key = std::make_tuple(asked.node, asked.port, input.port);
-        auto [it, inserted] = guard_ids.try_emplace(key, guard_ids.size());
-        if (inserted) guard_frame_depth.push_back(frame_depth_[input.node]);
-        with.push_back(it->second);
-      }
-      std::sort(with.begin(), with.end());
-      with.erase(std::unique(with.begin(), with.end()), with.end());
-      arriving.push_back(std::move(with));
-    }
-    const bool merge = node(n).op() == "Merge" || node(n).op() == "RefMerge";
-    std::vector<int> result;
-    for (size_t i = 0; i < arriving.size(); ++i) {
-      std::vector<int> joined;
-      if (i == 0) {
-        joined = arriving[0];
-      } else if (merge) {
-        std::set_intersection(result.begin(), result.end(), arriving[i].begin(), arriving[i].end(),
-                              std::back_inserter(joined));
-      } else {
-        std::set_union(result.begin(), result.end(), arriving[i].begin(), arriving[i].end(),
-                       std::back_inserter(joined));
-      }
-      result = std::move(joined);
-    }
-    for (int input : control_inputs_[n]) {
-      std::vector<int> joined;
-      std::set_union(result.begin(), result.end(), guards[input].begin(), guards[input].end(),
-                     std::back_inserter(joined));
-      result = std::move(joined);
-    }
-    if (IsExit(n)) {
-      const int inside = frame_depth_[n];
-      result.erase(std::remove_if(result.begin(), result.end(),
-                                  [&](int g) { return guard_frame_depth[g] >= inside; }),
-                   result.end());
-    }
-    guards[n] = std::move(result);
-    auto [it, inserted] =
-        context_ids.try_emplace({frame_[n], guards[n]}, static_cast<int>(context_ids.size()));
-    if (inserted) guards_.push_back(guards[n]);
-    context_[n] = it->second;
-  }
-}
-
-bool GraphIndex::AliveWith(int a, int b) const {
-  if (!SameFrame(a, b)) return false;
-  const std::vector<int>& of_a = guards_[context_[a]];
-  const std::vector<int>& of_b = guards_[context_[b]];
-  return std::includes(of_b.begin(), of_b.end(), of_a.begin(), of_a.end());
-}
-
 DataType GraphIndex::OutputType(TensorId tensor) const {
   const auto& types = types_[tensor.node];
   const bool is_there = tensor.port >= 0 && tensor.port < static_cast<int>(types.size());
@@ -620,36 +405,6 @@ TensorId GraphIndex::Root(TensorId tensor) const {
     tensor = inputs_[tensor.node][0];
   }
   return tensor;
-}
-
-std::string Describe(const GraphIndex& index) {
-  std::string text;
-  for (int n = 0; n < index.size(); ++n) {
-    const NodeDef& node = index.node(n);
-    absl::StrAppend(&text, node.name(), "\t", node.op(), "\t", index.context(n), "\t",
-                    index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
-                    index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
-                    index.IsRacing(n) ? "s" : "", index.IsOrderable(n) ? "o" : "",
-                    index.IsUpdate(n) ? "u" : "", index.IsBackward(n) ? "b" : "",
-                    index.IsRepeatable(n) ? "d" : "", "\t");
-    for (int port = 0; port < index.outputs(n); ++port) {
-      const bool plain = tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port}));
-      text += !plain || !index.InDeviceMemory({n, port}) ? '0'
-              : index.IsActivation({n, port})            ? '2'
-                                                         : '1';
-    }
-    for (const TensorId& input : index.inputs(n)) {
-      absl::StrAppend(&text, "\t", index.node(input.node).name(), ":", input.port);
-    }
-    for (int input : index.control_inputs(n)) {
-      absl::StrAppend(&text, "\t^", index.node(input).name());
-    }
-    text += '\n';
-    if (index.Twin(n) >= 0) {
-      absl::StrAppend(&text, "#twin\t", node.name(), "\t", index.node(index.Twin(n)).name(), "\n");
-    }
-  }
-  return text;
 }
 
 }  // namespace tfswap

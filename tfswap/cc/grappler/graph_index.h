@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "grappler/activations.h"
+#include "grappler/alive_contexts.h"
+#include "grappler/loop_frames.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/types.h"
@@ -44,6 +46,7 @@ class GraphIndex {
   };
 
   int size() const { return static_cast<int>(inputs_.size()); }
+  const tensorflow::GraphDef& graph() const { return *graph_; }
   const tensorflow::NodeDef& node(int n) const { return graph_->node(n); }
   int Find(absl::string_view name) const;
 
@@ -65,10 +68,10 @@ class GraphIndex {
   // position `above`; -1 otherwise.
   int NearTriggerBefore(int n, int above) const;
 
-  int context(int n) const { return context_[n]; }
-  bool SameFrame(int a, int b) const { return frame_[a] == frame_[b]; }
+  int context(int n) const { return contexts_.context(n); }
+  bool SameFrame(int a, int b) const { return loops_.frame(a) == loops_.frame(b); }
   // Is `a` alive whenever `b` is?
-  bool AliveWith(int a, int b) const;
+  bool AliveWith(int a, int b) const { return SameFrame(a, b) && contexts_.GuardsAreAmong(a, b); }
 
   tensorflow::DataType OutputType(TensorId tensor) const;
   int outputs(int n) const { return static_cast<int>(types_[n].size()); }
@@ -150,11 +153,8 @@ class GraphIndex {
   std::vector<int> twin_;
   std::vector<bool> may_fuse_;
   std::vector<bool> of_variables_;  // computed from them alone, before the first milestone
-  std::vector<int> frame_;
-  std::vector<int> frame_depth_;           // how many loops are around it
-  std::vector<std::vector<int>> entries_;  // by frame: the Enter nodes that lead into it
-  std::vector<int> context_;
-  std::vector<std::vector<int>> guards_;  // by context
+  LoopFrames loops_;
+  AliveContexts contexts_;
 
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
   // With `merged`, by node the one that stands for it; `as_one`: edges between nodes for which the
@@ -169,25 +169,10 @@ class GraphIndex {
   void FindOfVariables(const std::vector<int>& order);
   void FindFusions();
   void FindRepeatable(const tensorflow::FunctionLibraryDefinition& functions);
-  void FindContexts(const std::vector<int>& order);
-  absl::Status FindFrames();
-  bool IsExit(int n) const;
-  // What enters the loop that `n` is an exit of: a loop ends after all that it needs, though no
-  // edge says so once its back edges are left out. Empty for other nodes.
-  const std::vector<int>& EntriesOf(int n) const;
 };
 
 // How many nodes may become of a graph under a plan, which may come from anywhere.
 inline size_t MostNodes(int given) { return 16 * static_cast<size_t>(given) + 1024; }
-
-// The graph as lines of tab-separated fields, for Python's planners:
-//   name  op  context  flags  plain  input...
-// flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update,
-// b backward, d repeatable. plain: a digit an output, 0 where the type is not plain bytes, 2 for an
-// activation. An input is "node:port" or "^node". A line "#twin  a  b" for each of two twins. The
-// pass adds the order edges that bootstrap.h makes as lines "#delay  before  after" and
-// "#keepup  before  after".
-std::string Describe(const GraphIndex& index);
 
 }  // namespace tfswap
 

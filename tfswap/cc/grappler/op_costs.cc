@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
+#include "grappler/graph_description.h"
 #include "grappler/graph_index.h"
 #include "grappler/order_edges.h"
 #include "grappler/tensor_bytes.h"

@@ -12,6 +12,7 @@
 #include "device/device_table.h"
 #include "grappler/bootstrap.h"
 #include "grappler/fingerprint.h"
+#include "grappler/graph_description.h"
 #include "grappler/graph_index.h"
 #include "grappler/large_constants.h"
 #include "grappler/op_costs.h"
