@@ -17,6 +17,7 @@ import tensorflow as tf
 from models import compiled, convolutions, deterministic, images
 
 import tfswap
+from tests.python_path import python_path
 from tfswap.jobs.job import Job
 from tfswap.jobs.share import Share
 
@@ -48,7 +49,7 @@ class Training:
             [sys.executable, str(script), str(self.out), str(socket or ""), str(epochs)],
             env={
                 **os.environ,
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'integration'}",
+                "PYTHONPATH": python_path(ROOT, ROOT / "tests" / "integration"),
                 "CUDA_VISIBLE_DEVICES": "-1",
             },
             stdout=self.log.open("w"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.python_path import python_path
 from tfswap.budget import CgroupMemory, HostMemory
 from tfswap.commands.doctor import GpuFacts, environment_problems, problems
 
@@ -30,7 +31,7 @@ REFUSED = {"fingerprint": "f00", "outcome": "refused", "reason": "no node 'x'", 
 
 
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
+    paths = {"PYTHONPATH": python_path(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     return subprocess.run(
         [sys.executable, "-m", "tfswap", "doctor", *arguments],
         env={**os.environ, **paths, **environment},

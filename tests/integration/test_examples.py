@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.python_path import python_path
+
 _ROOT = Path(__file__).parents[2]
 
 
@@ -18,7 +20,7 @@ def run(example: str, *options: str) -> str:
     ran = subprocess.run(
         [sys.executable, f"examples/{example}.py", *options],
         cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        env={**os.environ, "PYTHONPATH": python_path(_ROOT)},
         capture_output=True,
         text=True,
         timeout=280,

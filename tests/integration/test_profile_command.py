@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.python_path import python_path
 from tfswap.traces.timeline_file import load_profile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,7 @@ def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
         capture_output=True,
         text=True,
     )

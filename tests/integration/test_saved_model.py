@@ -17,6 +17,7 @@ import tensorflow as tf
 from models import MIB, convolutions, deterministic, images
 
 import tfswap
+from tests.python_path import python_path
 from tfswap.saved_model import ASSET
 
 BATCH = 32
@@ -156,7 +157,7 @@ def in_a_fresh_process(saved, folder: Path, swapped: bool) -> dict:
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, "PYTHONPATH": python_path(), "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
         timeout=300,

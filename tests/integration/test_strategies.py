@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.python_path import python_path
+
 _HERE = Path(__file__).resolve().parent
 
 MIRRORED = """
@@ -214,7 +216,7 @@ print(json.dumps(outcomes))
 def test_a_plan_that_has_replicas_wait_for_one_another_is_refused() -> None:
     """Their all-reduces meet, though no edge says so: the step would never end."""
     command = [sys.executable, "-c", MEETING, str(_HERE)]
-    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[1])}
+    environment = {**os.environ, "PYTHONPATH": python_path(_HERE.parents[1])}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=100, check=False
     )

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from tests.python_path import python_path
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PRELUDE = f"""
@@ -34,7 +36,7 @@ def start(code: str, *arguments: str, **options: object) -> subprocess.Popen[str
         [sys.executable, "-c", PRELUDE + code, *arguments],
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT)},
         **options,  # type: ignore[call-overload]
     )
 
