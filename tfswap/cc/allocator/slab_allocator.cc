@@ -8,6 +8,7 @@
 
 #include "allocator/kernel_scope.h"
 #include "core/readable_bytes.h"
+#include "core/rounding.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
 
 namespace tfswap {
@@ -29,8 +30,6 @@ thread_local PassedOn passed_on;
 
 // Addresses cost nothing.
 constexpr int64_t kMostCardBytes = int64_t{256} << 30;
-
-int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 int64_t PhysicalBytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
