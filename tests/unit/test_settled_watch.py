@@ -40,6 +40,10 @@ class Choice:
     has_profile: bool = True
 
     @property
+    def planner(self) -> Choice:
+        return self
+
+    @property
     def op_times(self) -> Any:
         return SimpleNamespace(has_drifted=abs(self.longer or 0) > 0.3)
 

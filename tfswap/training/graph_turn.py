@@ -90,9 +90,9 @@ class GraphTurn:
         """
         if trace is not None and trace.main_graph() == self.only:
             if has_planned:
-                is_it = self.choice.is_like_profiled(trace)
+                is_it = self.choice.planner.is_like_profiled(trace)
             else:
-                is_it = not self.only_larger or self.choice.is_larger(trace)
+                is_it = not self.only_larger or self.choice.planner.is_larger(trace)
             if is_it:
                 self._others = 0
                 return True

@@ -3,47 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from tfswap.grappler.graph import StepGraph
-from tfswap.machine import Machine
 from tfswap.ops.loaded_library import Library
 from tfswap.plan import FunctionPlan, SwapPlan
 from tfswap.planners.assignment import FarMemoryTooSmall
 from tfswap.planners.decision import BudgetTooSmall
 from tfswap.planning import Planned
 from tfswap.profile import Profile
-from tfswap.report.amounts import readable_bytes
 from tfswap.report.summary import FORETOLD, REMEMBERED, summary_lines
 from tfswap.simulator import Link
-from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
+from tfswap.swap_options import SwapOptions
 from tfswap.timeline import Timeline
 from tfswap.trace import StepTrace
-from tfswap.training.attempt import Attempt, MeasuredStep, best
+from tfswap.training.attempt import Attempt, MeasuredStep
+from tfswap.training.attempts import Attempts
+from tfswap.training.batch_sections import BatchSections
 from tfswap.training.far_ratios import RatioSamples
 from tfswap.training.first_plans import FirstPlans
 from tfswap.training.lossy_run import LossyRun
 from tfswap.training.managed_devices import ManagedDevices
-from tfswap.training.op_times import OpTimes
+from tfswap.training.met_graphs import MetGraphs
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.plan_in_force import PlanInForce
 from tfswap.training.run_report import RunReport
-from tfswap.training.section_search import SectionSearch, Trial, sections_of
-from tfswap.training.step_planner import WORTH_A_PUSH, Forgotten, StepPlanner
+from tfswap.training.section_search import Trial
+from tfswap.training.step_planner import Forgotten, StepPlanner
 from tfswap.training.voice import Voice
 
-_MAX_CORRECTIONS = 3
-# Of a budget that is too small, so much through the whole step is worth a word.
-_MUCH_STAYS = 0.25
-_MEASURED_STEPS = 2
-# Of a plan that seems to be slower than lazy swaps: others' work on the machine may be why.
-_DOUBTED_STEPS = 8
 # A model that needs no more than this share of the budget is left alone. Others have a plan, be it
 # for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.
 CLEARLY_FITS = 0.8
+
+
+# Kept of a number of sections that was tried: what is known of its step, and its plan.
+_Kept = tuple[StepPlanner, Planned | None]
 
 
 class PlanChoice:
@@ -67,6 +62,7 @@ class PlanChoice:
             holds for all graphs is the first one's choice.
 
     Attributes:
+        planner: What is known of the step.
         is_stock: The graph is as TensorFlow made it: the model fits.
         planned_bytes: The budget that was planned for; 0 before.
     """
@@ -103,23 +99,22 @@ class PlanChoice:
         self._profiled = profiled
         self._further = further
         wanted = options.sections or 1 if cuts else 1
-        self._chooses = wanted == AUTO_SECTIONS
-        self._sections = 1 if isinstance(wanted, str) else wanted
-        self._search = self._new_search(self._chooses and not (given and given.functions))
-        self._planner = self._new_planner()
+        self._sections = BatchSections[_Kept](
+            lib, plan, self._report, voice, wanted, searches=not (given and given.functions)
+        )
+        self._met = MetGraphs(lib, session, voice)
+        self.planner = self._new_planner()
         self._first = FirstPlans(lib, options, devices, session, self._new_planner, foretold, voice)
-        self._lazy_s: list[float] = []  # of steps under lazy swaps
-        self._attempts: list[Attempt] = []
+        self._attempts = Attempts()
         self._was_measured = False  # the plan, in an earlier training
         self._waits_lazily = False  # for a plan, since the one that there was needs more
-        self._trains: dict[str, bool] = {}  # by graph, whether it has gradients
         self.is_stock = False
         self.planned_bytes = 0
 
     def begin(self) -> None:
         """Puts lazy swaps, or the given plan, in force; graphs may ask for others."""
         self._first.begin()
-        self._plan.begin(self._given or SwapPlan(), self._sections, self._chooses)
+        self._sections.begin(self._given or SwapPlan())
         self._plan.install_layouts()
 
     def _new_planner(self) -> StepPlanner:
@@ -127,36 +122,24 @@ class PlanChoice:
             self._library, self._options, self._devices, self._ratios, self._lossy, self._voice.say
         )
 
-    def _new_search(self, searches: bool) -> SectionSearch[tuple[StepPlanner, Planned | None]]:
-        return SectionSearch(searches)
-
     @property
     def fingerprint(self) -> str:
         """Of the graph that was planned; "" before."""
-        return self._planner.fingerprint
-
-    @property
-    def machine(self) -> Machine:
-        """The link that plans go by."""
-        return self._planner.machine
+        return self.planner.fingerprint
 
     def training_graphs(self) -> set[str]:
         """Fingerprints of the graphs with gradients that the pass has met under the plan."""
-        for record in self._session.records():
-            fingerprint = record["fingerprint"]
-            if fingerprint not in self._trains and record["outcome"] != "refused":
-                self._trains[fingerprint] = self._has_gradients(record)
-        return {fingerprint for fingerprint, trains in self._trains.items() if trains}
+        return self._met.training()
 
     @property
     def has_profile(self) -> bool:
         """Whether `plan_anew` has something to go by."""
-        return self._planner.profile is not None
+        return self.planner.profile is not None
 
     @property
     def can_move(self) -> bool:
         """Whether `place_anew` may find something."""
-        return self._planner.has_planned and self._report.outcome == "swapped"
+        return self.planner.has_planned and self._report.outcome == "swapped"
 
     def expect_batch(self, examples: int) -> None:
         """Says before the first step how many examples a whole batch has."""
@@ -171,9 +154,7 @@ class PlanChoice:
 
     def leave_whole(self) -> None:
         """Says before the first step that batches cannot be cut."""
-        self._chooses = False
-        self._search.stop()
-        self._plan.push(dataclasses.replace(self._plan.plan.in_sections(1), chooses=False))
+        self._sections.leave_whole()
 
     def devices_changed(self) -> bool:
         """Another device is planned for, or it has another budget or link.
@@ -182,7 +163,7 @@ class PlanChoice:
             Whether graphs without a plan go by other first plans from now on.
         """
         self._note_budget()
-        self._planner.machine = self._devices.link.machine()
+        self.planner.machine = self._devices.link.machine()
         return self._look_at_first_plans()
 
     def share_changed(self) -> bool:
@@ -198,16 +179,16 @@ class PlanChoice:
 
     def go_lazy(self) -> None:
         """Goes by lazy swaps, which any budget will do for, until `plan_anew`."""
-        self._first.decline(self._planner.fingerprint)
-        self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
-        self._lazy_s = []
+        self._first.decline(self.planner.fingerprint)
+        self._plan.push(self._plan.plan.without_function(self.planner.fingerprint))
+        self._attempts.lazy_s = []
         self._waits_lazily = True
         self.is_stock = False
 
     def step_was_lazy(self, seconds: float) -> None:
         """A step has taken so long; of no matter but until `plan_anew`."""
         if self._waits_lazily:
-            self._lazy_s.append(seconds)
+            self._attempts.lazy_s.append(seconds)
 
     def _note_budget(self) -> None:
         self._filled.budget_changed(self._devices.budget_bytes)
@@ -221,25 +202,17 @@ class PlanChoice:
         Args:
             surely_trains: Otherwise there is only a plan if a graph has gradients.
         """
-        records = self._session.records()
-        for record in records:
-            if record["outcome"] == "refused" and self._session.is_new(record):
-                self._voice.warn(f"the plan was not applied to a graph: {record['reason']}")
-        if not any(r["outcome"] in ("bootstrapped", "planned", "left") for r in records):
-            self._voice.warn(
-                "TensorFlow's graph optimizer did not run tfswap's pass, so nothing is swapped "
-                "(is it disabled with tf.config.optimizer or 'disable_meta_optimizer'?). The "
-                "budget is still enforced."
-            )
+        records = self._met.in_first_step()
+        if not records:
             return Phase.STEADY
-        if not surely_trains and not any(map(self._has_gradients, records)):
+        if not surely_trains and not any(map(self._met.has_gradients, records)):
             return Phase.LAZY
-        self._say_of_sections(records)
+        self._sections.met(records)
         planned = [r for r in records if r["outcome"] == "planned"]
         given = [f for r in planned if (f := self._plan.function(r["fingerprint"])) is not None]
         if self._given is not None and given:
             function = given[-1]
-            self._planner.fingerprint = function.fingerprint
+            self.planner.fingerprint = function.fingerprint
             self.planned_bytes = self._devices.budget_bytes
             self._adopt(function)
             return Phase.MEASURE
@@ -263,17 +236,17 @@ class PlanChoice:
             self._report.first_plan = FORETOLD
             return False
         function, profile = known.function, known.profile
-        self._planner = self._new_planner()
-        self._planner.take_up(profile, known.graph, function)
+        self.planner = self._new_planner()
+        self.planner.take_up(profile, known.graph, function)
         self._was_measured = known.was_measured
-        self._take_sections(fingerprint)
-        self._planner.save_profile()
-        self._filled.profiled(profile, self._planner.least_budgets())
-        self._profiled(profile.timeline, self._planner.machine)
+        self._sections.take(fingerprint)
+        self.planner.save_profile()
+        self._filled.profiled(profile, self.planner.least_budgets())
+        self._profiled(profile.timeline, self.planner.machine)
         self.planned_bytes = self._devices.budget_bytes
         self._plan.note(functions=self._plan.plan.with_function(function).functions)
         self._plan.install_layouts()
-        self._filled.adopted(self._plan.plan, function, self._planner.story(function))
+        self._filled.adopted(self._plan.plan, function, self.planner.story(function))
         self._report.first_plan = REMEMBERED
         self._voice.say("this step was profiled before: training begins under its plan")
         return True
@@ -281,38 +254,24 @@ class PlanChoice:
     def _profile_after_all(self) -> Phase:
         """The remembered plan is not as foretold: the step is another one by now."""
         self._was_measured = False
-        fingerprint = self._planner.fingerprint
+        fingerprint = self.planner.fingerprint
         self._voice.note("the remembered plan needs another peak than foretold: it is made anew")
         self._first.forget(fingerprint)
         self._plan.forget_layouts()
         self._plan.push(self._plan.plan.without_function(fingerprint))
-        self._planner = self._new_planner()
-        self._attempts = []
+        self.planner = self._new_planner()
+        self._attempts.begin_anew()
         self._filled.withdrawn()
         return Phase.WARM
 
     def remember(self) -> None:
         """Has a later training of the same find the plan, if it does as foretold."""
-        function = self._plan.function(self._planner.fingerprint)
-        profile = self._planner.profile
+        function = self._plan.function(self.planner.fingerprint)
+        profile = self.planner.profile
         if function is None or profile is None or not self._attempts or self._devices.job:
             return
-        if best(self._attempts).is_as_foretold and self._report.outcome == "swapped":
+        if self._attempts.best.is_as_foretold and self._report.outcome == "swapped":
             self._first.keep(profile, function, self.planned_bytes)
-
-    def _has_gradients(self, record: dict[str, Any]) -> bool:
-        graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
-        return any(node.backward for node in graph.nodes.values())
-
-    def _say_of_sections(self, records: list[dict[str, Any]]) -> None:
-        cut = [record for record in records if record["sectioned_ops"]]
-        self._report.sections = max((record["sections"] for record in cut), default=1)
-        wanted = 1 if self._chooses else self._plan.plan.sections
-        if wanted > 1 and not cut:
-            self._voice.warn(
-                f"sections={wanted} has no effect: no op was found that can work on a part of the "
-                "batch. Its size must be known before the step, and be a multiple of it."
-            )
 
     # From the profile to a plan.
 
@@ -326,11 +285,11 @@ class PlanChoice:
         fingerprint = traces[self._devices.device].main_graph()
         # Under a foretold plan, nobody knows what steps take without any.
         is_lazy = fingerprint is None or self._first.known(fingerprint) is None
-        self._lazy_s = list(lazy_s) if is_lazy else []
-        if not self._take_sections(fingerprint):
-            return self._go_on_with(self._search.best)
+        self._attempts.lazy_s = list(lazy_s) if is_lazy else []
+        if not self._sections.take(fingerprint):
+            return self._go_on_with(self._sections.search.best)
         try:
-            profile = self._planner.read(traces, self._plan.plan.min_bytes)
+            profile = self.planner.read(traces, self._plan.plan.min_bytes)
         except Forgotten:
             # Another text has the pass see it again.
             self._session.push_anew(self._plan.plan)
@@ -339,7 +298,7 @@ class PlanChoice:
             return self._stay_with_bootstrap(str(error))
         if not self._further and self._devices.look_again():
             self._note_budget()
-        self._profiled(profile.timeline, self._planner.machine)
+        self._profiled(profile.timeline, self.planner.machine)
         if self._devices.job:
             self.devices_changed()
         return self._plan_profiled(profile)
@@ -351,115 +310,61 @@ class PlanChoice:
         """
         self.devices_changed()
         self._plan.forget_layouts()
-        self._search = self._new_search(self._chooses)
-        self._search.examples = self._plan.plan.batch
-        self._attempts = []
+        self._sections.search_anew()
+        self._attempts.begin_anew()
         if not self._waits_lazily:
-            self._lazy_s = []  # were for another budget or link
+            self._attempts.lazy_s = []  # were for another budget or link
         self._waits_lazily = False
         self._given = None
         self.is_stock = False
-        if self._planner.profile is None:
+        if self.planner.profile is None:
             self._plan.push(dataclasses.replace(self._plan.plan, functions=()))
             return Phase.FIRST
-        return self._plan_profiled(self._planner.profile)
+        return self._plan_profiled(self.planner.profile)
 
     def _plan_profiled(self, profile: Profile) -> Phase:
-        self._filled.profiled(profile, self._planner.least_budgets())
-        self._search.add(self._tried(profile))
-        more = self._search.next()
+        self._filled.profiled(profile, self.planner.least_budgets())
+        self._sections.search.add(self._tried(profile))
+        more = self._sections.search.next()
         if more is None:
-            return self._go_on_with(self._search.best)
-        return self._try_sections(more)
+            return self._go_on_with(self._sections.search.best)
+        self.planner = self._new_planner()
+        self._sections.try_out(more)
+        return Phase.FIRST
 
-    def _take_sections(self, fingerprint: str | None) -> bool:
-        """Keeps the plan to the number that the profiled step was cut into.
-
-        Args:
-            fingerprint: Of its graph; None if it has none.
-
-        Returns:
-            Whether it is the one that was tried.
-        """
-        records = {r["fingerprint"]: r for r in self._library.pass_records()}
-        record = records.get(fingerprint or "")
-        if record is None:
-            return True
-        made = record["sections"]
-        if made == 1 and self._search.is_under_way:
-            self._search.stop()
-            return False
-        self._report.sections = made
-        self._search.examples = self._search.examples or record["examples"]
-        if self._chooses and not self._search.is_under_way:
-            self._plan.plan = self._plan.plan.in_sections(made)
-            self._plan.note(batch=record["examples"])
-        elif made > 1 and not self._plan.plan.batch:
-            self._plan.note(batch=record["examples"])
-        return True
-
-    def _tried(self, profile: Profile) -> Trial[tuple[StepPlanner, Planned | None]]:
+    def _tried(self, profile: Profile) -> Trial[_Kept]:
         """What can be foretold of the profiled step with as many sections as there are."""
         self.planned_bytes = self._devices.budget_bytes
         sections = self._plan.plan.sections
         if profile.worst_peak_bytes <= CLEARLY_FITS * self._devices.budget_bytes:
-            return Trial(sections, (self._planner, None), step_ns=profile.timeline.step_ns)
+            return Trial(sections, (self.planner, None), step_ns=profile.timeline.step_ns)
         try:
-            planned = self._planner.plan()
+            planned = self.planner.plan()
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
-            return Trial(sections, (self._planner, None), self._advised(error))
+            return Trial(sections, (self.planner, None), self.planner.advised(error, sections))
         step_ns = planned.function.predicted_step_ns
         wait_ns = int(planned.assignment.result.stall_ns)
-        return Trial(sections, (self._planner, planned), step_ns=step_ns, wait_ns=wait_ns)
+        return Trial(sections, (self.planner, planned), step_ns=step_ns, wait_ns=wait_ns)
 
-    def _advised(self, error: Exception) -> str:
-        """What is wrong, and what sections or streamed weights would do."""
-        least = self._report.least_budgets
-        if not isinstance(error, BudgetTooSmall) or self._plan.plan.sections > 1 or least is None:
-            return str(error)
-        said, profile = least.with_advice(error), self._planner.profile
-        stays_bytes = 0 if profile is None else profile.timeline.resident_bytes
-        if self._options.stream_weights or stays_bytes < _MUCH_STAYS * error.budget_bytes:
-            return said
-        return (
-            f"{said} With stream_weights=True, weights and optimiser state leave, too, which are "
-            f"most of the {readable_bytes(stays_bytes)} that stay."
-        )
-
-    def _try_sections(self, sections: int) -> Phase:
-        """Begins again with so many: their graph is another one."""
-        self._voice.note(f"{self._search.reason()}: {sections_of(sections)} are tried")
-        self._planner = self._new_planner()
-        self._in_sections(sections)
-        return Phase.FIRST
-
-    def _in_sections(self, sections: int) -> None:
-        plan = dataclasses.replace(self._plan.plan, functions=(), chooses=False)
-        plan = dataclasses.replace(plan, batch=self._search.examples)
-        self._plan.push(plan.in_sections(sections))
-        self._report.sections = sections
-
-    def _go_on_with(self, trial: Trial[tuple[StepPlanner, Planned | None]]) -> Phase:
+    def _go_on_with(self, trial: Trial[_Kept]) -> Phase:
         """Puts the plan of a number of sections in force; of another one than now, again."""
-        if trial.sections != self._plan.plan.sections:
-            self._in_sections(trial.sections)
-            self._lazy_s = []  # of another graph
+        if self._sections.go_back_to(trial.sections):
+            self._attempts.lazy_s = []  # of another graph
             trial.kept[0].save_profile()
-            self._voice.note(f"training goes on with {sections_of(trial.sections)}")
-        self._planner, planned = trial.kept
-        profile = self._planner.profile
+        self.planner, planned = trial.kept
+        profile = self.planner.profile
         assert profile is not None
-        self._filled.profiled(profile, self._planner.least_budgets())
+        self._filled.profiled(profile, self.planner.least_budgets())
         if trial.problem:
             return self._stay_with_bootstrap(trial.problem)
         if not self._further:
-            self._plan.note(chooses=self._chooses)  # for other graphs
+            self._plan.note(chooses=self._sections.chooses)  # for other graphs
         if planned is not None:
             return self._adopt_planned(planned)
         # The graph stays as it is. Others, for longer sequences say, keep their lazy swaps.
-        function = FunctionPlan(self._planner.fingerprint)
+        function = FunctionPlan(self.planner.fingerprint)
         self._plan.push_function(function)
-        self._filled.fits(profile, self._planner.story(function))
+        self._filled.fits(profile, self.planner.story(function))
         self.is_stock = True
         self._print_summary()
         return Phase.LAYOUT
@@ -467,9 +372,9 @@ class PlanChoice:
     def _plan_corrected(self) -> Phase | None:
         """Plans what was corrected; None if it cannot be."""
         try:
-            planned = self._planner.plan()
+            planned = self.planner.plan()
         except (BudgetTooSmall, FarMemoryTooSmall) as error:
-            self._stay_with_bootstrap(self._advised(error))
+            self._stay_with_bootstrap(self.planner.advised(error, self._plan.plan.sections))
             return None
         return self._adopt_planned(planned)
 
@@ -481,13 +386,13 @@ class PlanChoice:
 
     def _stay_with_bootstrap(self, why: str) -> Phase:
         self._report.outcome = "bootstrap"
-        foretold = self._first.known(self._planner.fingerprint) is not None
+        foretold = self._first.known(self.planner.fingerprint) is not None
         if self._attempts:
-            self._adopt(best(self._attempts).function)
+            self._adopt(self._attempts.best.function)
             return Phase.STEADY
-        if self._plan.function(self._planner.fingerprint) is not None or foretold:
-            self._first.decline(self._planner.fingerprint)
-            self._plan.push(self._plan.plan.without_function(self._planner.fingerprint))
+        if self._plan.function(self.planner.fingerprint) is not None or foretold:
+            self._first.decline(self.planner.fingerprint)
+            self._plan.push(self._plan.plan.without_function(self.planner.fingerprint))
             self._filled.withdrawn()
         self._voice.warn(
             f"{why} Training goes on under lazy swaps, which keep the budget but wait."
@@ -496,14 +401,14 @@ class PlanChoice:
 
     def _adopt(self, function: FunctionPlan) -> None:
         self._plan.push_function(function)
-        self._filled.adopted(self._plan.plan, function, self._planner.story(function))
+        self._filled.adopted(self._plan.plan, function, self.planner.story(function))
 
     def place_anew(self) -> bool:
         """Puts tensors elsewhere if that is worth having the graph optimised again."""
-        function = self._plan.function(self._planner.fingerprint)
+        function = self._plan.function(self.planner.fingerprint)
         if function is None:
             return False
-        elsewhere, said = self._planner.placed_anew(function)
+        elsewhere, said = self.planner.placed_anew(function)
         if elsewhere is not None:
             self._adopt(elsewhere)
         if said:
@@ -515,27 +420,10 @@ class PlanChoice:
     @property
     def planned_function(self) -> FunctionPlan | None:
         """The plan that was made of a profile and moves something; None if there is none."""
-        function = self._plan.function(self._planner.fingerprint)
-        if function is None or not self._planner.has_planned or self._waits_lazily:
+        function = self._plan.function(self.planner.fingerprint)
+        if function is None or not self.planner.has_planned or self._waits_lazily:
             return None
         return function if function.swaps or function.recomputes else None
-
-    @property
-    def op_times(self) -> OpTimes | None:
-        """What its graph's ops take; None before there is a profile."""
-        return self._planner.op_times
-
-    def time_step(self, trace: StepTrace) -> float | None:
-        """Takes a step that was recorded in passing: see `StepPlanner.time_step`."""
-        return self._planner.time_step(trace)
-
-    def is_larger(self, trace: StepTrace) -> bool:
-        """Whether a step of its graph was for larger tensors than the one that was planned."""
-        return self._planner.is_larger(trace)
-
-    def is_like_profiled(self, trace: StepTrace) -> bool:
-        """Whether a step of its graph was for tensors like those that were planned."""
-        return self._planner.is_like_profiled(trace)
 
     def profile_anew(self, measured: Sequence[MeasuredStep]) -> None:
         """Goes by lazy swaps until `plan_from`.
@@ -547,9 +435,8 @@ class PlanChoice:
         assert function is not None
         self._plan.forget_layout(function.fingerprint)
         self._plan.push(self._plan.plan.without_function(function.fingerprint))
-        bare = dataclasses.replace(function, layouts=())
-        self._attempts = [Attempt.of(bare, measured)]
-        self._search = self._new_search(False)
+        self._attempts.keep(function, measured)
+        self._sections.search_no_more()
 
     def plan_drifted(self, measured: Sequence[MeasuredStep]) -> bool:
         """Has the plan go by what ops take by now; says whether that is another plan.
@@ -557,38 +444,31 @@ class PlanChoice:
         Args:
             measured: Steps under the one that there is, which stays if it did better in the end.
         """
-        function, times = self.planned_function, self._planner.op_times
+        function, times = self.planned_function, self.planner.op_times
         assert function is not None and times is not None
         before_s, now_s = times.planned_ns / 1e9, times.average_ns / 1e9
         said = f"ops take {now_s:.3g} s a step, not {before_s:.3g} s as planned with"
         rates = self._lossy.rates
         try:
-            self._planner.retime()
-            known, keeps_budget = self._planner.foretold_anew(function)
-            planned = self._planner.plan()
+            known, planned = self.planner.planned_drifted(function)
         except ValueError as error:  # there is no plan for the budget, say
             self._lossy.rates = rates
             self._voice.note(f"{said}; the plan stays: {error}")
             return False
-        now_ns, known_ns = planned.function.predicted_step_ns, known.predicted_step_ns
-        same = (planned.function.swaps, planned.function.recomputes) == (
-            known.swaps,
-            known.recomputes,
-        )
-        if same or (keeps_budget and now_ns >= known_ns * WORTH_A_PUSH):
+        known_s = known.predicted_step_ns / 1e9
+        if planned is None:
             self._lossy.rates = rates
             self._plan.note(functions=self._plan.plan.with_function(known).functions)
-            self._filled.adopted(self._plan.plan, known, self._planner.story(known))
-            self._voice.note(f"{said}; the plan stays, for steps of {known_ns / 1e9:.3g} s")
+            self._filled.adopted(self._plan.plan, known, self.planner.story(known))
+            self._voice.note(f"{said}; the plan stays, for steps of {known_s:.3g} s")
             return False
         self._voice.note(
-            f"{said}: a new plan is made, for steps of {now_ns / 1e9:.3g} s instead of "
-            f"{known_ns / 1e9:.3g} s"
+            f"{said}: a new plan is made, for steps of "
+            f"{planned.function.predicted_step_ns / 1e9:.3g} s instead of {known_s:.3g} s"
         )
-        self._plan.forget_layout(self._planner.fingerprint)
-        bare = dataclasses.replace(known, layouts=())
-        self._attempts = [Attempt.of(bare, measured)] if measured else []
-        self._lazy_s = []  # were with ops that took other times
+        self._plan.forget_layout(self.planner.fingerprint)
+        self._attempts.keep(known, measured)
+        self._attempts.lazy_s = []  # were with ops that took other times
         self._adopt_planned(planned)
         return True
 
@@ -596,34 +476,27 @@ class PlanChoice:
 
     def check_in_force(self) -> None:
         """Warns if the pass has refused the plan."""
-        for record in self._session.records():
-            if record["fingerprint"] != self._planner.fingerprint:
-                continue
-            if record["outcome"] == "refused":
-                self._voice.warn(f"the plan was not applied: {record['reason']}")
+        self._met.check_in_force(self.planner.fingerprint)
 
     def check(self, measured: Sequence[MeasuredStep]) -> Phase:
         """Corrects the plan if its steps, of which these were measured, are not as foretold."""
-        if len(measured) < _MEASURED_STEPS:
-            return Phase.MEASURE
-        function = self._plan.function(self._planner.fingerprint)
+        function = self._plan.function(self.planner.fingerprint)
         assert function is not None
-        attempt = Attempt.of(function, measured)
-        if attempt.is_slower_than(self._lazy_s) and len(measured) < _DOUBTED_STEPS:
-            return Phase.MEASURE  # it is measured on
-        self._attempts.append(attempt)
+        attempt = self._attempts.measured(function, measured)
+        if attempt is None:
+            return Phase.MEASURE
         if self._was_measured and not attempt.is_as_foretold:
             return self._profile_after_all()
         self._was_measured = False
-        given = self._given is not None and self._planner.profile is None
-        if not attempt.is_as_foretold and not given and len(self._attempts) <= _MAX_CORRECTIONS:
-            self._planner.correct(attempt)
+        given = self._given is not None and self.planner.profile is None
+        if not attempt.is_as_foretold and not given and self._attempts.may_correct:
+            self.planner.correct(attempt)
             self._report.corrections += 1
             corrected = self._plan_corrected()
             if corrected is not None:
                 return corrected
-        chosen = best(self._attempts)
-        if chosen.is_slower_than(self._lazy_s):
+        chosen = self._attempts.best
+        if self._attempts.is_slower(chosen):
             return self._give_up_plan(chosen)
         if chosen.function is not function:
             self._adopt(chosen.function)
@@ -634,13 +507,13 @@ class PlanChoice:
 
     def _give_up_plan(self, attempt: Attempt) -> Phase:
         """Lazy swaps did better, be it that a step is not as regular as the profiled ones."""
-        lazy_s = statistics.median(self._lazy_s)
+        lazy_s = self._attempts.lazy_step_s
         self._voice.note(
             f"the plan was given up: with it, a step took {attempt.step_s:.3g} s, under lazy "
             f"swaps {lazy_s:.3g} s. Training goes on under those."
         )
-        self._first.decline(self._planner.fingerprint)
-        plan = self._plan.plan.without_function(self._planner.fingerprint)
+        self._first.decline(self.planner.fingerprint)
+        plan = self._plan.plan.without_function(self.planner.fingerprint)
         self._plan.push(dataclasses.replace(plan, chooses=False))
         self.update_measured((), attempt)
         self._filled.given_up(lazy_s)

@@ -88,7 +88,7 @@ class SettledWatch:
             self.graphs.has_unplanned = beyond >= OFTEN or bool(self._unplanned())
         choice = self._turn.choice_of(ran)
         if self.graphs.has_unplanned and ran is not None and self._plans_graphs:
-            is_larger = trace is not None and choice is not None and choice.is_larger(trace)
+            is_larger = trace is not None and choice is not None and choice.planner.is_larger(trace)
             self.graphs.ran(ran, step.bytes_out > 0, choice is not None and not is_larger)
             due = self.graphs.due()
             if due is not None and due == ran:
@@ -108,8 +108,8 @@ class SettledWatch:
         may_plan: bool,
     ) -> bool:
         """Whether there is another plan, for other times of ops."""
-        longer = choice.time_step(trace)
-        times = choice.op_times
+        longer = choice.planner.time_step(trace)
+        times = choice.planner.op_times
         if longer is None or times is None:
             return False
         if abs(longer) > DRIFT:
@@ -125,7 +125,7 @@ class SettledWatch:
         choice = self._turn.choice
         if choice.planned_function is None or not self.drift.may_plan:
             return ""
-        said = self._devices.link.look(choice.machine)
+        said = self._devices.link.look(choice.planner.machine)
         if self._devices.link.is_off:
             self.drift.look_on()
         if said:

@@ -26,6 +26,7 @@ from tfswap.planning import (
     planned_before,
 )
 from tfswap.profile import Profile, profile_step
+from tfswap.report.amounts import readable_bytes
 from tfswap.report.step_story import StepStory
 from tfswap.retiming import retimed
 from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
@@ -43,8 +44,10 @@ from tfswap.training.op_times import OpTimes
 _SPARE = 0.025
 # Of a step that has not run, nobody knows what its ops work in, nor their order.
 _FORETOLD_SPARE, _FORETOLD_TO_FIT, _FORETOLD_POLICY = 0.1, 0.7, "greedy"
-WORTH_A_PUSH = 0.98
-"""How much shorter a plan must make a step to be worth having the graph optimised again."""
+# How much shorter a plan must make a step to be worth having the graph optimised again.
+_WORTH_A_PUSH = 0.98
+# Of a budget that is too small, so much through the whole step is worth a word.
+_MUCH_STAYS = 0.25
 
 
 class Forgotten(Exception):
@@ -248,6 +251,24 @@ class StepPlanner:
         self._lossy.rates = planned.rates
         return planned
 
+    def advised(self, error: BudgetTooSmall | FarMemoryTooSmall, sections: int) -> str:
+        """Why there is no plan, and what sections or streamed weights would do.
+
+        Args:
+            error: Says why.
+            sections: That the batch is cut into.
+        """
+        if not isinstance(error, BudgetTooSmall) or sections > 1 or self._least is None:
+            return str(error)
+        said = self._least.with_advice(error)
+        stays_bytes = 0 if self.profile is None else self.profile.timeline.resident_bytes
+        if self._options.stream_weights or stays_bytes < _MUCH_STAYS * error.budget_bytes:
+            return said
+        return (
+            f"{said} With stream_weights=True, weights and optimiser state leave, too, which are "
+            f"most of the {readable_bytes(stays_bytes)} that stay."
+        )
+
     def _with_others(self, planned: Planned) -> FunctionPlan:
         """A plan with swaps of the other devices (replicas, say), each within its own budget.
 
@@ -335,7 +356,7 @@ class StepPlanner:
             self._options.codec,
             lossy=self._lossy_choice(profile),
         )
-        if now.cost_ns >= before.cost_ns * WORTH_A_PUSH:
+        if now.cost_ns >= before.cost_ns * _WORTH_A_PUSH:
             return None, f"{disk}: no other places make steps shorter" if disk else ""
         elsewhere = (swap for swap in function.swaps if swap.device)
         swaps = (*tensor_swaps(profile, planned.decision.swaps, now.places), *elsewhere)
@@ -378,7 +399,27 @@ class StepPlanner:
         except ValueError:
             return None
 
-    def retime(self) -> None:
+    def planned_drifted(self, function: FunctionPlan) -> tuple[FunctionPlan, Planned | None]:
+        """Goes by what ops take by now.
+
+        Args:
+            function: The plan in force.
+
+        Returns:
+            The same plan with what it comes to then; and another one, if that is worth it.
+
+        Raises:
+            ValueError: As `plan`.
+        """
+        self._retime()
+        known, keeps_budget = self._foretold_anew(function)
+        planned = self.plan()
+        other = planned.function
+        is_same = (other.swaps, other.recomputes) == (known.swaps, known.recomputes)
+        shorter = other.predicted_step_ns < known.predicted_step_ns * _WORTH_A_PUSH
+        return known, None if is_same or (keeps_budget and not shorter) else planned
+
+    def _retime(self) -> None:
         """Has the profile, and so each plan from now on, go by what ops take by now."""
         assert self.profile is not None and self.op_times is not None
         ratios, other = self.op_times.ratios(), 1 + self.op_times.drift
@@ -393,7 +434,7 @@ class StepPlanner:
         ]
         self.op_times.plan_with_averages()
 
-    def foretold_anew(self, function: FunctionPlan) -> tuple[FunctionPlan, bool]:
+    def _foretold_anew(self, function: FunctionPlan) -> tuple[FunctionPlan, bool]:
         """What the plan in force comes to by the profile as it is now.
 
         Returns:
