@@ -136,6 +136,14 @@ def _table(text: str, having: str = "", **only: Any) -> Table:
 
 
 _POLICIES = "auto,greedy,autoswap:best,vdnn_all,vdnn_conv,vdnn_dyn,tensile,capuchin"
+# Scripts of Keras's examples and guides (keras, keras-core) that need no download but the data that
+# `benchmarks.programs` has others for.
+_PROGRAMS = (
+    "token_learner,cct,image_classification_with_vision_transformer,eanet,swim_transformers,"
+    "mlp_image_classification,mnist_convnet,involution,antirectifier,siamese_contrastive,vae,"
+    "autoencoder,trainer_pattern,custom_train_step_in_tensorflow,demo_mnist_convnet,"
+    "writing_a_custom_training_loop_in_tensorflow,training_with_built_in_methods"
+)
 
 RULERS: tuple[Ruler, ...] = (
     Ruler(
@@ -399,7 +407,7 @@ RULERS: tuple[Ruler, ...] = (
         "programs",
         "Programs of others, unchanged",
         "Scripts of a checkout of Keras under `TFSWAP_BUDGET`, beside the same without it.",
-        full=("",),
+        full=(f"--only {_PROGRAMS}",),
         quick=("--only demo_mnist_convnet,functional_api",),
         limit_s=14400,
         needs_scripts=True,
