@@ -64,10 +64,15 @@ class Step {
     parked_y_ = std::make_unique<Swap>(y);
     return Parked(x);
   }
-  // Variables v and w of owners 1 and 2, whose values are there when it begins, and are streamed.
+  // Variables v and w of owners 1 and 2, whose values are there when it begins.
+  Step& HasVariables() {
+    has_variables_ = true;
+    return *this;
+  }
+  // And are streamed.
   Step& Streams() {
     streams_ = true;
-    return *this;
+    return HasVariables();
   }
   Step& HostLimit(double tensors) {
     host_limit_ = static_cast<int64_t>(tensors * bytes_);
@@ -147,8 +152,8 @@ class Step {
     rig_->engine()->host_memory()->SetLimit(host_limit_);
     shared_ = std::make_unique<Shared>();
     shared_->run = runs_;
-    if (streams_) {
-      rig_->engine()->variables()->SetOn(true);
+    if (streams_) rig_->engine()->variables()->SetOn(true);
+    if (has_variables_) {
       shared_->v = std::make_unique<Variable>(rig_, bytes_, 1);
       shared_->w = std::make_unique<Variable>(rig_, bytes_, 2);
       Require(shared_->v->Assign() && shared_->w->Assign(), "no memory for variables");
@@ -158,7 +163,7 @@ class Step {
   }
   void End() {
     shared_.reset();
-    if (streams_) {
+    if (has_variables_) {
       const std::string problem = rig_->engine()->variables()->SetOn(false);
       Require(problem.empty(), problem);
     }
@@ -169,7 +174,7 @@ class Step {
   Rig* const rig_;
   const int64_t room_bytes_;
   const int64_t bytes_;
-  bool in_slab_ = false, with_file_ = false, streams_ = false;
+  bool in_slab_ = false, with_file_ = false, has_variables_ = false, streams_ = false;
   int64_t host_limit_ = 0;
   std::unique_ptr<Swap> parked_x_, parked_y_;
   std::unique_ptr<Shared> shared_;
@@ -320,6 +325,26 @@ std::vector<Program> Make() {
                          .Does("reader of v", reads(&Shared::v))
                          .Does("reader of w", reads(&Shared::w))
                          .Done());
+  // One training ends while its last step's swaps are under way, another one begins beside kernels.
+  programs.push_back(step("streaming ends", 3, kBytesOfVariables)
+                         ->Streams()
+                         .Does("plan", [](Shared* shared) { shared->v->Leave(); })
+                         .Does("end",
+                               [](Shared*) {
+                                 const auto problem = rig->engine()->variables()->SetOn(false);
+                                 Require(problem.empty(), problem);
+                               })
+                         .Does("reader", reads(&Shared::v))
+                         .Done());
+  programs.push_back(
+      step("streaming begins", 3, kBytesOfVariables)
+          ->HasVariables()
+          .Does("begin", [](Shared*) { rig->engine()->variables()->SetOn(true); })
+          .Does("make room",
+                [](Shared*) { rig->engine()->variables()->Reclaim(2 * kBytesOfVariables); })
+          .Does("reader", reads(&Shared::v))
+          .Does("another one", reads(&Shared::v))
+          .Done());
   // One comes back into what another one leaves, section by section. Of the third, half of one
   // finds room in far memory, and the other half stays.
   for (const char* name : {"in sections", "sections of the slab", "sections that stay"}) {

@@ -43,9 +43,8 @@ class DeviceAllocator : public StatisticsAllocator {
   tensorflow::Allocator* watch() { return parts_.watch.get(); }
   // Null where the memory is a card's.
   BfcArenas* bfc() { return parts_.bfc.get(); }
-  // Told of each kernel that runs; null: nobody is.
-  KernelGuard* guard() { return guard_.load(std::memory_order_acquire); }
-  void SetGuard(KernelGuard* guard) { guard_.store(guard); }
+  // Where each kernel passes.
+  GuardPost* guard() { return &guard_; }
   StepRecorder* recorder(int job = 0) { return parts_.recording.recorder(job); }
   void StartRecording(bool host_times, int job = 0);
   // Of a job; of 0: of all. While jobs share the device, memory is asked for block by block, so
@@ -86,7 +85,7 @@ class DeviceAllocator : public StatisticsAllocator {
 
   std::unique_ptr<Parts> owned_;
   Parts& parts_;
-  std::atomic<KernelGuard*> guard_{nullptr};
+  GuardPost guard_;
 };
 
 }  // namespace tfswap

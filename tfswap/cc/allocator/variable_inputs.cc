@@ -45,6 +45,18 @@ bool PassesOn(absl::string_view op) {
   return ops->count(op) > 0;
 }
 
+// The variable's handle; null if that input is something else.
+const ResourceHandle* HandleAt(OpKernelContext* context, int input) {
+  if (context->input_dtype(input) != tensorflow::DT_RESOURCE || !context->has_input(input)) {
+    return nullptr;
+  }
+  const Tensor& tensor = context->input(input);
+  if (tensor.NumElements() != 1) return nullptr;
+  const ResourceHandle& handle = tensor.flat<ResourceHandle>()(0);
+  const bool is_variable = handle.hash_code() == tensorflow::TypeIndex::Make<Var>().hash_code();
+  return is_variable ? &handle : nullptr;
+}
+
 }  // namespace
 
 bool UsesVariables(const OpKernel& kernel) {
@@ -53,16 +65,20 @@ bool UsesVariables(const OpKernel& kernel) {
          !PassesOn(kernel.type_string_view());
 }
 
+bool HasVariable(OpKernelContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (HandleAt(context, i) != nullptr) return true;
+  }
+  return false;
+}
+
 std::vector<VariableInput> VariableInputs(OpKernelContext* context) {
   std::vector<VariableInput> found;
   for (int i = 0; i < context->num_inputs(); ++i) {
-    if (context->input_dtype(i) != tensorflow::DT_RESOURCE || !context->has_input(i)) continue;
-    const Tensor& input = context->input(i);
-    if (input.NumElements() != 1) continue;
-    const ResourceHandle& handle = input.flat<ResourceHandle>()(0);
-    if (handle.hash_code() != tensorflow::TypeIndex::Make<Var>().hash_code()) continue;
+    const ResourceHandle* handle = HandleAt(context, i);
+    if (handle == nullptr) continue;
     tensorflow::core::RefCountPtr<Var> var;
-    if (!tensorflow::LookupResource(context, handle, &var).ok()) continue;
+    if (!tensorflow::LookupResource(context, *handle, &var).ok()) continue;
     const bool known = std::any_of(found.begin(), found.end(), [&](const VariableInput& other) {
       return other.var.get() == var.get();
     });

@@ -16,6 +16,8 @@ struct VariableInput {
 
 // Whether a kernel looks at the variables that it has among its inputs, or changes them.
 bool UsesVariables(const tensorflow::OpKernel& kernel);
+// Whether any of them is one, and not an iterator, say.
+bool HasVariable(tensorflow::OpKernelContext* context);
 // Those of a kernel that runs, each once. Those that do not exist yet are left out.
 std::vector<VariableInput> VariableInputs(tensorflow::OpKernelContext* context);
 

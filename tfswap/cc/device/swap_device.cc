@@ -48,15 +48,15 @@ void CancelOnPurpose(OpKernelContext* context) {
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   if (IsForked()) return ThreadPoolDevice::Compute(kernel, context);
   CancelOnPurpose(context);
-  RunGuarded(allocator_->guard(), *kernel, context, [&] { Run(kernel, context); });
+  allocator_->guard()->Pass(*kernel, context, [&] { Run(kernel, context); });
 }
 
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
   if (IsForked()) return ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
   CancelOnPurpose(context);
-  RunGuardedAsync(
-      allocator_->guard(), *kernel, context, std::move(done),
+  allocator_->guard()->PassAsync(
+      *kernel, context, std::move(done),
       [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });
 }
 

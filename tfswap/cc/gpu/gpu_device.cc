@@ -110,13 +110,13 @@ class SwapGpuDevice : public BaseGPUDevice {
   }
 
   void Compute(OpKernel* kernel, OpKernelContext* context) override {
-    RunGuarded(gpu_->allocator->guard(), *kernel, context, [&] { Run(kernel, context); });
+    gpu_->allocator->guard()->Pass(*kernel, context, [&] { Run(kernel, context); });
   }
 
   void ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                     AsyncOpKernel::DoneCallback done) override {
-    RunGuardedAsync(
-        gpu_->allocator->guard(), *kernel, context, std::move(done),
+    gpu_->allocator->guard()->PassAsync(
+        *kernel, context, std::move(done),
         [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });
   }
 

@@ -46,13 +46,12 @@ StreamedVariables::StreamedVariables(DeviceAllocator* allocator, CopyEngine* eng
     : allocator_(allocator), engine_(engine) {}
 
 std::string StreamedVariables::SetOn(bool on) {
-  on_.store(on);
   planned_.store(false);
-  if (on) {
-    allocator_->SetGuard(this);
-    return "";
-  }
-  std::vector<VarPtr> away;
+  // Nothing leaves before kernels are seen that may look at it.
+  if (on) allocator_->guard()->Set(this);
+  on_.store(on);
+  if (on) return "";
+  std::vector<VarPtr> away;  // and what is on its way: from here on nothing leaves any more
   {
     std::lock_guard<std::mutex> lock(mu_);
     for (auto& [var, entry] : entries_) {
@@ -68,20 +67,24 @@ std::string StreamedVariables::SetOn(bool on) {
   }
   // Otherwise what is still away must still be fetched before it is looked at.
   if (problem.empty()) {
-    allocator_->SetGuard(nullptr);
-    std::unordered_map<Var*, Entry> forgotten;
+    allocator_->guard()->Set(nullptr);
+    std::vector<std::unordered_map<Var*, Entry>::node_type> forgotten;  // outlives the lock
     std::lock_guard<std::mutex> lock(mu_);
-    for (auto& [var, entry] : entries_) {
-      engine_->DropFarCopy(&entry.far_copy);
-      if (entry.filled != nullptr) engine_->BeforeVariableUse(entry.filled);
+    for (auto known = entries_.begin(); known != entries_.end();) {
+      const auto at = known++;
+      Entry* entry = &at->second;
+      engine_->DropFarCopy(&entry->far_copy);
+      if (entry->filled != nullptr) {
+        engine_->BeforeVariableUse(std::exchange(entry->filled, nullptr));
+      }
+      entry->next = nullptr;
+      // What a kernel still looks at must not leave as soon as values may again.
+      if (entry->readers == 0) forgotten.push_back(entries_.extract(at));
     }
-    forgotten.swap(entries_);
     last_used_ = nullptr;
   }
   return problem;
 }
-
-bool StreamedVariables::Concerns(const OpKernel& kernel) const { return UsesVariables(kernel); }
 
 absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
   const bool only_reads = OnlyReads(context->op_kernel().type_string_view());
@@ -154,9 +157,13 @@ void StreamedVariables::Forget(Var* var) {
 
 absl::Status StreamedVariables::BringHome(Var* var, Patience patience,
                                           std::unique_lock<std::mutex>* lock) {
-  Entry* entry = &entries_.at(var);
-  moved_.wait(*lock, [&] { return entry->state == State::kHome || entry->state == State::kAway; });
-  if (entry->state == State::kHome) return absl::OkStatus();
+  Entry* entry = nullptr;
+  moved_.wait(*lock, [&] {
+    const auto known = entries_.find(var);  // may have been forgotten meanwhile, being home
+    entry = known == entries_.end() ? nullptr : &known->second;
+    return entry == nullptr || entry->state == State::kHome || entry->state == State::kAway;
+  });
+  if (entry == nullptr || entry->state == State::kHome) return absl::OkStatus();
   entry->state = State::kComing;
   lock->unlock();
   const absl::Status status = Fetch(var, entry, patience);
@@ -217,7 +224,8 @@ bool StreamedVariables::IsHere(const Tensor& value) const {
 
 absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const FarWish& wish,
                                                   std::unique_lock<std::mutex>* lock) {
-  Entry* const entry = &entries_.at(var);
+  if (!on()) return 0;  // or it would be away when nobody looks for it any more
+  Entry* const entry = KnowLocked(var);
   if (entry->state != State::kHome || entry->readers > 0 || !var->mu()->try_lock()) return 0;
   Tensor* value = var->tensor();
   if (!var->is_initialized || value->TotalBytes() < kLeastBytes || !value->RefCountIsOne() ||
@@ -254,7 +262,6 @@ void StreamedVariables::Leave(VarPtr var, const FarWish& wish, bool detached, Do
   const auto give_up = [this, wish](Var* leaving) {
     const VarPtr held(leaving);
     std::unique_lock<std::mutex> lock(mu_);
-    KnowLocked(leaving);
     return GiveUp(leaving, wish, &lock).status();
   };
   // std::function wants what can be copied.

@@ -57,7 +57,6 @@ class StreamedVariables : public KernelGuard {
   // A plan wants it back; `done` runs when it is, or there was no memory for it.
   void Return(VarPtr var, std::function<void()> done);
 
-  bool Concerns(const tensorflow::OpKernel& kernel) const override;
   absl::Status Before(tensorflow::OpKernelContext* context, Held* held) override;
   void After(const Held& held) override;
 
