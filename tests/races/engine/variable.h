@@ -24,6 +24,9 @@ class Variable {
   void Return() const;
 
  private:
+  // What it is right now, be it nothing.
+  tensorflow::Tensor Now() const;
+
   Rig* rig_;
   int64_t bytes_;
   uint32_t owner_;
