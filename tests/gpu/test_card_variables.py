@@ -318,7 +318,8 @@ def test_a_plan_has_them_leave_and_return(streamed: Streamed, attributes: dict[s
     # One that TensorFlow's copy from the host still holds stays.
     assert stats["copies_out"] > 2 * COUNT and stats["copies_in"] > 2 * COUNT
     if "tier" in attributes:
-        assert stats["far_compressed_copies_out"] > 2 * COUNT
+        # What memory was wanted for before its turn left as it was.
+        assert stats["far_compressed_copies_out"] > COUNT
         assert stats["far_compressed_kept_bytes_out"] < 0.7 * stats["far_compressed_bytes_out"]
     assert weights.are_right()
 
