@@ -169,7 +169,7 @@ def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, 
     assert swapped.losses == unswapped.losses
     assert "profile" in between.phases
     assert all(peak <= budget for peak, _ in between.peaks)
-    assert swap.report["outcome"] == "swapped"
+    assert swap.report["outcome"] == "swapped", swap.report["notes"]
 
 
 def test_a_budget_is_above_zero_and_what_stays_is_said(lib, megabytes):
