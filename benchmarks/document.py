@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from benchmarks.expectations import Verdict
 from benchmarks.measurements import Measured
 from benchmarks.plots import draw
 from benchmarks.reasons import reason
-from benchmarks.rulers import MIB, RULERS, Column, Ruler, Table, Tally
+from benchmarks.rulers import MIB, RULERS, Column, Ruler, Table
 
 _MOST_CHARACTERS = 160
 _HEAD = """\
@@ -54,6 +53,11 @@ def _number(value: float, unit: str) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *rest = rows
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rest)]
+
+
 def table_of(table: Table, lines: Sequence[dict[str, Any]]) -> list[str]:
     """A table's rows of Markdown, without columns that are empty; none if it shows no line."""
     rows = [line for line in lines if table.shows(line)]
@@ -64,19 +68,7 @@ def table_of(table: Table, lines: Sequence[dict[str, Any]]) -> list[str]:
         return []
     cells = [[shown(row.get(column.key), column.unit) for column in columns] for row in rows]
     heads = [column.title for column in columns]
-    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *cells)]
-
-
-def tally_of(tally: Tally, lines: Sequence[dict[str, Any]]) -> list[str]:
-    """A table's rows of Markdown: a kind each, and all together; none without lines."""
-    counts = collections.Counter((line[tally.kind], line[tally.outcome]) for line in lines)
-    outcomes = list(dict.fromkeys(outcome for _, outcome in sorted(counts)))
-    rows = [[tally.kind, "count", *outcomes], ["---"] * (2 + len(outcomes))]
-    for kind in (*dict.fromkeys(line[tally.kind] for line in lines), None):
-        each = [sum(counts[k, o] for k, o in counts if kind in (None, k) and o == outcome)
-                for outcome in outcomes]  # fmt: skip
-        rows.append([kind or "all", str(sum(each)), *map(str, each)])
-    return [f"| {' | '.join(row)} |" for row in rows] if lines else []
+    return _markdown([heads, *cells])
 
 
 def sections_of(text: str) -> dict[str, str]:
@@ -105,8 +97,8 @@ def section(ruler: Ruler, measured: Measured, pictures: Path, page: Path) -> lis
         rows = table_of(table, left)
         left = [line for line in left if not table.shows(line)]
         found += ["", *rows] if rows else []
-    if ruler.tally is not None:
-        found += ["", *tally_of(ruler.tally, left)]
+    rows = ruler.tally.rows(left) if ruler.tally is not None else []
+    found += ["", *_markdown(rows)] if rows else []
     errors = [reason(line["error"]) for line in measured.lines if line.get("error")]
     found += ["", *(f"* {shown(each)}" for each in dict.fromkeys(errors))] if errors else []
     for index, plot in enumerate(ruler.plots):

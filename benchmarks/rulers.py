@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tally import Tally
+
 TREE = Path(__file__).resolve().parent.parent
 TRACES = "benchmarks/traces"
 MIB = 1 << 20
@@ -71,19 +73,6 @@ class Table:
         """Whether a line belongs in it."""
         keys = self.having or tuple(column.key for column in self.columns)
         return all(key in line for key in keys) and all(line.get(k) == v for k, v in self.only)
-
-
-@dataclass(frozen=True)
-class Tally:
-    """How many lines there are of each kind, by what became of them.
-
-    Attributes:
-        kind: Key of the rows, also at the table's head.
-        outcome: Key of the columns.
-    """
-
-    kind: str
-    outcome: str
 
 
 @dataclass(frozen=True)

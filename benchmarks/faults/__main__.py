@@ -23,7 +23,6 @@ until one takes it along; `kill-9` has processes of its own.
 from __future__ import annotations
 
 import argparse
-import collections
 import dataclasses
 import json
 import queue
@@ -41,6 +40,7 @@ from benchmarks.faults.cases import KINDS, Case, drawn
 from benchmarks.faults.disk_folder import disk_folder
 from benchmarks.faults.process import FaultProcess
 from benchmarks.one_case import SERVE
+from benchmarks.tally import Tally
 
 OUTCOMES = ("correct", "clear error", "wrong", "crash", "hang")
 RIGHT = OUTCOMES[:2]
@@ -110,12 +110,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """How often which kind came to what."""
-    counts = collections.Counter((line["kind"], line["outcome"]) for line in lines)
-    rows = [("kind", "count", *OUTCOMES)]
-    for kind in (*(name for name in KINDS if any(k == name for k, _ in counts)), None):
-        each = [sum(n for (k, o), n in counts.items() if kind in (None, k) and o == outcome)
-                for outcome in OUTCOMES]  # fmt: skip
-        rows.append((kind or "all", str(sum(each)), *map(str, each)))
+    rows = Tally("kind", "outcome", tuple(KINDS), OUTCOMES).rows(lines)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -10,12 +10,13 @@ import pytest
 
 from benchmarks import expectations
 from benchmarks.__main__ import main, parse, why_not
-from benchmarks.document import document, section, shown, table_of, tally_of
+from benchmarks.document import document, section, shown, table_of
 from benchmarks.expectations import EXPECTED, Verdict, judge
 from benchmarks.measurements import Measured, Run, lines_of, load, machine, printed_by, save
 from benchmarks.plots import draw, points
 from benchmarks.reasons import reason
-from benchmarks.rulers import RULERS, Column, Plot, Ruler, Table, Tally, named
+from benchmarks.rulers import RULERS, Column, Plot, Ruler, Table, named
+from benchmarks.tally import Tally
 
 MIB = 1 << 20
 TABLE = Table((Column("model", "model"), Column("peak", "peak_bytes", "MiB"), Column("odd", "odd")))
@@ -94,12 +95,29 @@ def test_what_was_not_measured_again_stays_as_it_was(tmp_path: Path) -> None:
 
 def test_outcomes_are_counted_by_kind() -> None:
     lines = [{"kind": k, "outcome": o} for k, o in ("ab", "ab", "ac", "dc")]
-    assert tally_of(Tally("kind", "outcome"), lines)[2:] == [
-        "| a | 3 | 2 | 1 |",
-        "| d | 1 | 0 | 1 |",
-        "| all | 4 | 2 | 2 |",
+    assert Tally("kind", "outcome").rows(lines) == [
+        ["kind", "count", "b", "c"],
+        ["a", "3", "2", "1"],
+        ["d", "1", "0", "1"],
+        ["all", "4", "2", "2"],
     ]
-    assert tally_of(Tally("kind", "outcome"), []) == []
+    ordered = Tally("kind", "outcome", ("d", "never"), ("c", "e"))
+    assert ordered.rows(lines) == [
+        ["kind", "count", "c", "e", "b"],
+        ["d", "1", "1", "0", "0"],
+        ["a", "3", "1", "0", "2"],
+        ["all", "4", "2", "0", "2"],
+    ]
+    assert Tally("kind", "outcome").rows([]) == []
+
+
+def test_a_tally_is_a_table_of_its_section(tmp_path) -> None:
+    ruler = Ruler("its_faults", "Faults", "", (), (), (), tally=Tally("kind", "outcome"))
+    lines = [{"kind": "a", "outcome": "correct"}, {"kind": "b", "outcome": "wrong"}]
+    page = tmp_path / "page.md"
+    text = "\n".join(section(ruler, measured(*lines), page.parent, page))
+    assert "| kind | count | correct | wrong |\n| --- | --- | --- | --- |" in text
+    assert "| a | 1 | 1 | 0 |" in text
 
 
 def test_the_reason_is_what_ended_a_training_and_no_warning() -> None:
