@@ -35,7 +35,7 @@ PACKAGE = TREE / "tfswap"
 CC = PACKAGE / "cc"
 OBJECTS = TREE / "build" / "native"
 
-SUPPORTED_TENSORFLOW = ("2.21",)
+SUPPORTED_TENSORFLOW = ("2.20", "2.21")
 LIBRARY = "libtfswap.so"
 GPU_LIBRARY = "libtfswap_gpu.so"
 # Machine code, and the PTX that an older driver than nvcc compiles by itself.
@@ -68,8 +68,8 @@ INSTALL_COMPILER = f"""\
 g++ {MINIMUM_GCC} or newer is needed. One with another name: CXX=/path/to/g++ pip install ."""
 
 INSTALL_TENSORFLOW = """\
-    pip install "tensorflow-cpu>=2.21,<2.22"     for a machine without a GPU
-    pip install "tensorflow>=2.21,<2.22"         for one with a GPU
+    pip install "tensorflow-cpu>=2.20,<2.22"     for a machine without a GPU
+    pip install "tensorflow>=2.20,<2.22"         for one with a GPU
 then install tfswap again."""
 
 

@@ -30,7 +30,7 @@ def shown(value: Any, unit: str = "") -> str:
     if value is None or value == []:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else "**no**"
+        return "yes" if value else "no" if unit == "fact" else "**no**"
     if isinstance(value, list):
         return ", ".join(shown(each) for each in value)
     if isinstance(value, int | float):

@@ -22,7 +22,7 @@ class Column:
         title: At its head.
         key: Of the JSON lines.
         unit: What the value is in: "" (as it is), "MiB" and "GiB" (of bytes), "s", "%" (of a
-            part), "x" (a ratio).
+            part), "x" (a ratio), "fact" (of a truth: no is nothing bad).
     """
 
     title: str
@@ -124,6 +124,9 @@ def _table(text: str, having: str = "", **only: Any) -> Table:
     return Table(_columns(text), tuple(having.split()), tuple(only.items()))
 
 
+_SWEPT = "auto,greedy,autoswap:best,vdnn_dyn,tensile,capuchin"
+_OTHERS = ("VGG16", "InceptionV3", "DenseNet121", "MobileNetV2", "U-Net")
+_SMALL = "--batch 16 --image 96 --steps 5"
 _POLICIES = "auto,greedy,autoswap:best,vdnn_all,vdnn_conv,vdnn_dyn,tensile,capuchin"
 # Scripts of Keras's examples and guides (keras, keras-core) that need no download but the data that
 # `benchmarks.programs` has others for.
@@ -141,14 +144,14 @@ RULERS: tuple[Ruler, ...] = (
         "Beside the unswapped training of the same run, before and after. Budgets are parts of the "
         "unswapped peak, which without tfswap fail.",
         full=(
-            "--model ResNet50",
-            "--model VGG16 --budgets 0.8,0.65",
-            "--model InceptionV3",
-            "--model DenseNet121",
-            "--model Transformer",
-            "--model MobileNetV2",
-            "--model ResNet50 --image 96 --budgets 0.5 --policies auto,greedy,recompute "
-            "--recompute-grad 4",
+            f"--model ResNet50 --budgets 0.8,0.65,0.5,0.4 --policies {_SWEPT} {_SMALL}",
+            *(f"--model {model} --budgets 0.8,0.65,0.5 {_SMALL}" for model in _OTHERS),
+            "--model Transformer --batch 8 --image 96 --budgets 0.8,0.65,0.5 --steps 5",
+            *(
+                f"--model ResNet50 --budgets 0.65 --policies joint,greedy,recompute "
+                f"--link-bandwidth {link} --recompute-grad 4 {_SMALL}"
+                for link in ("2GB/s", "6GB/s", "12GB/s")
+            ),
         ),
         quick=(
             "--model U-Net --batch 8 --image 64 --budgets 0.6 --steps 4",
@@ -156,12 +159,12 @@ RULERS: tuple[Ruler, ...] = (
         ),
         tables=(
             _table(
-                "model: model | link: link_bandwidth | policy: policy | "
+                "model: model | px: image | link: link_bandwidth | policy: policy | "
                 "unswapped peak: unswapped_peak_bytes MiB | budget: budget_bytes MiB | "
                 "peak foretold: predicted_peak_bytes MiB | "
                 "measured: measured_peak_bytes MiB | out in a step: bytes_out MiB | "
                 "step, of unswapped: step_ratio x | losses, bit for bit: loss_bit_equal | "
-                "fits unswapped: unswapped_fits"
+                "fits unswapped: unswapped_fits fact"
             ),
         ),
         plots=(

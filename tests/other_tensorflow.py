@@ -54,13 +54,17 @@ class OtherTensorFlow:
         complete.write_text(self._requirement)
 
     def _accept_release(self) -> None:
+        """Has the copy take a release that is not among the supported ones (yet)."""
         if not self._release:
             return
         for name in ("setup.py", "tfswap/ops/library.py"):
             file = self._tree / name
-            line = f'SUPPORTED_TENSORFLOW = ("{self._release}",)'
-            pattern = r"^SUPPORTED_TENSORFLOW = .*$"
-            file.write_text(re.sub(pattern, line, file.read_text(), count=1, flags=re.MULTILINE))
+            text = file.read_text()
+            found = re.search(r"^SUPPORTED_TENSORFLOW = .*$", text, re.MULTILINE)
+            assert found is not None
+            if f'"{self._release}"' not in found[0]:
+                line = f'SUPPORTED_TENSORFLOW = ("{self._release}",)'
+                file.write_text(text.replace(found[0], line))
 
     def _copy_sources(self) -> None:
         """Files that are as they were keep their time, so that they are not compiled again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -92,8 +93,19 @@ def trained(
 
 
 def others_bytes() -> int:
-    """In use where no model is: Keras and TensorFlow keep the variables of trained models."""
+    """In use where no model is: Keras and TensorFlow keep the variables of trained models.
+
+    Threads of the training before may still hold some, so it is looked at until it stays.
+    """
     keras.utils.clear_session()
+    before = -1
+    while (now := _left_in_use()) != before:
+        before = now
+        time.sleep(0.05)
+    return now
+
+
+def _left_in_use() -> int:
     gc.collect()
     return tfswap.memory_stats()["bytes_in_use"]
 

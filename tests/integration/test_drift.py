@@ -25,9 +25,8 @@ EPOCHS = 6
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    """Every fourth step, where users wait for the 64th; and no plan is given up for its time."""
+    """Every fourth step, where users wait for the 64th."""
     deterministic()
-    monkeypatch.setattr(attempt, "_CLEARLY_SLOWER", float("inf"))
     monkeypatch.setattr(drift_watch, "FIRST_PAUSE", 4)
     monkeypatch.setattr(drift_watch, "_FIRST_STEPS", 4)
     monkeypatch.setattr(graph_watch, "FIRST_PAUSE", 4)
@@ -95,7 +94,7 @@ def test_real_recordings_are_taken(unswapped, monkeypatch):
     assert taken and None not in taken
 
 
-@pytest.mark.parametrize("slab", [True, False])
+@pytest.mark.parametrize("slab", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_drift_leads_to_one_new_plan(unswapped, monkeypatch, slab):
     # Faster ops leave copies less time to hide in.
     OpsTake(monkeypatch, lambda name: 0.25)
@@ -198,7 +197,7 @@ def unswapped_loops() -> tuple[dict[tuple[int, ...], list[float]], int]:
 
 
 @pytest.mark.parametrize("sizes", [ALTERNATING, LARGER_LATER])
-@pytest.mark.parametrize("slab", [True, False])
+@pytest.mark.parametrize("slab", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_each_graph_gets_a_plan_of_its_own(unswapped_loops, monkeypatch, sizes, slab):
     OpsTake(monkeypatch)
     losses, peak = unswapped_loops
@@ -209,10 +208,10 @@ def test_each_graph_gets_a_plan_of_its_own(unswapped_loops, monkeypatch, sizes, 
         assert loop.losses(sizes) == losses[sizes]
         assert tfswap.memory_stats()["peak_bytes"] <= budget
         report = session.reports["train_step"]
-    planned = [each for each in report["plan"].functions if each.swaps or each.recomputes]
-    # Steps take what they take: on a busy machine lazy swaps may have been faster by chance.
-    assert len(planned) + len(notes_with(report, "the plan was given up")) == 2, report["notes"]
-    assert len(planned) > 0 and len(notes_with(report, "2 graphs of this training")) == 1
+    # Ops that are kept in order may need so much less that nothing need leave.
+    planned = [f for f in report["plan"].functions if f.swaps or f.recomputes or f.order]
+    assert len(planned) == 2, report["notes"]
+    assert len(notes_with(report, "2 graphs of this training")) == 1
 
 
 class Batches(keras.utils.PyDataset):

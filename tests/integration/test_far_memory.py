@@ -238,7 +238,7 @@ def test_what_cannot_be_written_stays_in_memory(lib, unswapped, disk, kind):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("read-error", "Input/output error"),
+        pytest.param("read-error", "Input/output error", marks=SLOW),
         pytest.param("end-of-file", "swapping in", marks=SLOW),
         ("file-bit-flip", "checksum"),
     ],

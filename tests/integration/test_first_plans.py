@@ -128,6 +128,7 @@ def test_a_later_training_begins_with_the_plan(unswapped: Losses, tmp_path: Path
     assert later.report.least_budgets is not None and later.report.story is not None
 
 
+@pytest.mark.slow
 def test_so_does_a_second_fit_of_the_same_model(unswapped: Losses, tmp_path: Path) -> None:
     budget_bytes = budget_of(unswapped, 0.7)
     model = compiled(convolutions())
@@ -167,6 +168,7 @@ def test_so_does_one_in_another_process(unswapped: Losses, tmp_path: Path) -> No
     assert found[0][1] == found[1][1] == unswapped.losses
 
 
+@pytest.mark.slow
 def test_for_another_budget_it_is_planned_from_the_remembered_step(
     unswapped: Losses, tmp_path: Path
 ) -> None:

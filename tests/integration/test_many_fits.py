@@ -64,6 +64,7 @@ def fits(model, budgets) -> list[Seen]:
     return seen
 
 
+@pytest.mark.slow
 def test_graphs_under_many_budgets_do_not_stay():
     """TensorFlow keeps one for each, with a thread for each iterator that it reads."""
     keras.utils.set_random_seed(7)

@@ -132,7 +132,7 @@ def residual_free(activation: str) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(4)(x))
 
 
-@pytest.fixture(scope="module", params=["relu", "gelu"])
+@pytest.fixture(scope="module", params=[pytest.param("relu", marks=pytest.mark.slow), "gelu"])
 def unswapped(request) -> tuple[str, Losses]:
     deterministic()
     first = trained(lambda: compiled(residual_free(request.param)), epochs=2)

@@ -62,8 +62,15 @@ def settled_again(phases: list[str]) -> bool:
     return "measure" in rest and "steady" in rest and "profile" not in rest
 
 
-@pytest.mark.parametrize("slab", [True, False])
-@pytest.mark.parametrize("before, after", [(0.75, 0.55), (0.55, 0.75)])
+@pytest.mark.parametrize(
+    "before, after, slab",
+    [
+        (0.75, 0.55, True),
+        (0.55, 0.75, False),
+        pytest.param(0.75, 0.55, False, marks=pytest.mark.slow),
+        pytest.param(0.55, 0.75, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_plan_is_made_for_another_budget(unswapped, slab, before, after):
     budget = budget_of(unswapped, before)
     other = budget_of(unswapped, after)

@@ -171,6 +171,7 @@ def test_a_model_in_sections_has_the_same_losses_but_for_rounding(build):
     assert needed < (0.7 if build is straight else 1.0) * before
 
 
+@pytest.mark.slow
 def test_without_batch_statistics_a_section_is_all_that_is_there(tmp_path):
     deterministic()
     unswapped = trained(built(straight), batch_size=128, data=data())
@@ -389,6 +390,7 @@ def test_auto_cuts_where_a_single_layer_does_not_fit(tmp_path):
         assert tfswap.SwapPlan.load(path).batch == 64
 
 
+@pytest.mark.slow
 def test_auto_cuts_each_size_of_batch():
     fit = {"batch_size": 48, "data": uneven(), "epochs": 2}
     whole = trained(built(wide), **fit)
@@ -457,6 +459,7 @@ def test_auto_is_for_functions_too():
     assert max(r["sections"] for r in records_since(before)) > 1
 
 
+@pytest.mark.slow
 def test_the_ilp_plans_for_sections():
     fit = {"batch_size": 64, "data": data(), "epochs": 4}
     whole = trained(built(with_batch_norm), **fit)

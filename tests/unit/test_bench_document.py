@@ -35,6 +35,7 @@ def measured(*lines: dict[str, object], problem: str = "") -> Measured:
         (None, "", ""),
         (True, "", "yes"),
         (False, "", "**no**"),
+        (False, "fact", "no"),
         (5 * MIB, "MiB", "5.0 MiB"),
         (5000 * MIB, "MiB", "5000 MiB"),
         (0.256, "%", "26 %"),

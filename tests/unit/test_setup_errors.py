@@ -74,7 +74,7 @@ def test_no_tensorflow(build: ModuleType) -> None:
     with pytest.raises(SystemExit) as caught:
         build.check_tensorflow_version(None)
     assert "no TensorFlow was found for" in str(caught.value)
-    assert 'pip install "tensorflow-cpu>=2.21,<2.22"' in str(caught.value)
+    assert 'pip install "tensorflow-cpu>=2.20,<2.22"' in str(caught.value)
     assert "--no-build-isolation" in str(caught.value)
 
 

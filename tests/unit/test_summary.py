@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tfswap.report.summary import (
@@ -97,3 +99,20 @@ def test_a_lossy_training_is_told_so() -> None:
     nothing = LossyUse(0, 100, 100, 100)
     assert nothing.worst_relative_error is nothing.mean_relative_error is None
     assert "lossy" not in "".join(summary_lines(Report(outcome="swapped", lossy=nothing)))
+
+
+def test_what_fits_says_so_of_the_peak_that_is_within_the_budget() -> None:
+    in_any = Report(
+        outcome="fits",
+        budget_bytes=9 << 20,
+        unswapped_peak_bytes=8 << 20,
+        predicted_peak_bytes=8 << 20,
+    )
+    assert summary_lines(in_any) == [
+        "tfswap: the model fits: peak 8 MiB of a budget of 9 MiB. Nothing is swapped."
+    ]
+    in_order = replace(in_any, budget_bytes=7 << 20, predicted_peak_bytes=6 << 20, sections=2)
+    assert summary_lines(in_order) == [
+        "tfswap: the model fits with its ops kept in order: peak 8 MiB -> 6 MiB predicted of a "
+        "budget of 7 MiB. Nothing is swapped, 2 sections of the batch."
+    ]

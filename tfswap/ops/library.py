@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tfswap.ops.loaded_library import Library, LibraryError
 
-SUPPORTED_TENSORFLOW = ("2.21",)
+SUPPORTED_TENSORFLOW = ("2.20", "2.21")
 """TensorFlow releases, as ``major.minor``, whose C++ interface this tfswap was written for."""
 
 LIBRARY_PATH = Path(__file__).resolve().parent.parent / "libtfswap.so"

@@ -269,13 +269,24 @@ def _lossy(report: Report) -> list[str]:
     ]
 
 
+def _fitting(report: Report) -> str:
+    """That there is room, and what for: ops at other times may need more than in their order."""
+    peak, in_order = report.unswapped_peak_bytes, report.predicted_peak_bytes
+    if peak is None or in_order is None or peak <= (report.budget_bytes or peak):
+        return f"the model fits: peak {readable_bytes(peak)}"
+    return (
+        f"the model fits with its ops kept in order: peak {readable_bytes(peak)} -> "
+        f"{readable_bytes(in_order)} predicted"
+    )
+
+
 def summary_lines(report: Report) -> list[str]:
     """At most six lines for a person."""
     budget = readable_bytes(report.budget_bytes)
     if report.outcome == "fits":
         return [
-            f"tfswap: the model fits: peak {readable_bytes(report.unswapped_peak_bytes)} of a "
-            f"budget of {budget}. Nothing is swapped{_sections(report)}."
+            f"tfswap: {_fitting(report)} of a budget of {budget}. Nothing is "
+            f"swapped{_sections(report)}."
         ]
     if report.outcome == "no effect":
         return ["tfswap: had no effect on this training."]
