@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spill_files import BLOCK, GROWTH, MIB, disk_folder
+from spill_files import BLOCK, GROWTH, MIB
 
 from tfswap._core import Extents, SpillFile
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[str]:
-    with disk_folder() as found:
-        yield found
 
 
 def reference_take(free: list[bool], count: int) -> int:

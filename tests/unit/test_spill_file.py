@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,6 @@ from spill_files import (
     GROWTH,
     MIB,
     descriptor,
-    disk_folder,
     memory,
     open_file,
     pattern,
@@ -35,27 +33,9 @@ def no_faults() -> Iterator[None]:
     set_faults("")
 
 
-@pytest.fixture(scope="module")
-def folder() -> Iterator[str]:
-    with disk_folder() as found:
-        yield found
-
-
 @pytest.fixture(scope="module", params=ENGINES)
 def file(request: pytest.FixtureRequest, folder: str) -> Iterator[SpillFile]:
     yield open_file(folder, request.param)
-
-
-@pytest.fixture(params=ENGINES)
-def new_file(request: pytest.FixtureRequest, folder: str) -> Callable[..., SpillFile]:
-    return lambda **options: open_file(folder, request.param, **options)
-
-
-@pytest.fixture
-def own_folder(folder: str) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(dir=folder) as found:
-        yield found
-        assert os.listdir(found) == []
 
 
 # What comes back

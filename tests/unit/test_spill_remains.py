@@ -10,36 +10,17 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from spill_files import ENGINES, MIB, descriptor, disk_folder, memory, open_file, pattern
+from spill_files import ENGINES, MIB, descriptor, memory, pattern
 
 import tfswap._core
 from tfswap._core import SpillFile
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[str]:
-    with disk_folder() as found:
-        yield found
-
-
-@pytest.fixture(params=ENGINES)
-def new_file(request: pytest.FixtureRequest, folder: str) -> Callable[..., SpillFile]:
-    return lambda **options: open_file(folder, request.param, **options)
-
-
-@pytest.fixture
-def own_folder(folder: str) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(dir=folder) as found:
-        yield found
-        assert os.listdir(found) == []
 
 
 def test_the_file_has_no_name_and_one_reader_and_no_cache(own_folder: str) -> None:

@@ -1,0 +1,33 @@
+"""What the tests of the spill file share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+
+import pytest
+from spill_files import ENGINES, disk_folder, open_file
+
+from tfswap._core import SpillFile
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[str]:
+    """On a disk, where there is one."""
+    with disk_folder() as found:
+        yield found
+
+
+@pytest.fixture(params=ENGINES)
+def new_file(request: pytest.FixtureRequest, folder: str) -> Callable[..., SpillFile]:
+    """Makes files there, with the options that it is given."""
+    return lambda **options: open_file(folder, request.param, **options)
+
+
+@pytest.fixture
+def own_folder(folder: str) -> Iterator[str]:
+    """One that has to be empty afterwards."""
+    with tempfile.TemporaryDirectory(dir=folder) as found:
+        yield found
+        assert os.listdir(found) == []
