@@ -52,7 +52,8 @@ $(LINTERS): $(INSTALLED)
 
 test: build
 	$(BIN)/python -m pytest -q tests/unit -m "not slow" -n 2
-	$(BIN)/python -m pytest -q tests/integration tests/races -m "not slow"
+	$(BIN)/python -m pytest -q tests/races -m "not slow" -n 2
+	$(BIN)/python -m pytest -q tests/integration -m "not slow"
 
 test-all: build test-browser
 	$(BIN)/python -m pytest -q tests/unit -n 2
@@ -69,7 +70,7 @@ fuzz: build
 
 # Needs a compiler with sanitizers, as g++ has; what it builds is in build/races.
 sanitize: build
-	$(BIN)/python -m pytest -q tests/races
+	$(BIN)/python -m pytest -q tests/races -n 2
 
 # With the chromium of the system: playwright brings none of its own.
 test-browser: build

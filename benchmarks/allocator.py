@@ -65,7 +65,7 @@ WORKLOADS = {
     "VGG16": (96, 48),
     "Transformer": (32, 64),
 }
-QUICK = {"MobileNetV2": (8, 96)}
+QUICK = {"U-Net": (8, 64)}
 PARTS = ("train", "least", "replay")
 ALLOCATORS = ("bfc", "slab")
 

@@ -153,10 +153,7 @@ RULERS: tuple[Ruler, ...] = (
                 for link in ("2GB/s", "6GB/s", "12GB/s")
             ),
         ),
-        quick=(
-            "--model U-Net --batch 8 --image 64 --budgets 0.6 --steps 4",
-            "--model ResNet50 --batch 8 --image 64 --budgets 0.8 --steps 4",
-        ),
+        quick=("--model U-Net --batch 8 --image 64 --budgets 0.6 --steps 4",),
         tables=(
             _table(
                 "model: model | px: image | link: link_bandwidth | policy: policy | "
@@ -324,7 +321,7 @@ RULERS: tuple[Ruler, ...] = (
         "The second to fifth step by lazy swaps alone (the rival), by a foretold plan, and by a "
         "remembered one.",
         full=("--models ResNet50,VGG16",),
-        quick=("--models MobileNetV2 --batch 8 --image 64 --links 1GB/s --steps 14",),
+        quick=("--models U-Net --batch 4 --image 64 --links 1GB/s --steps 14",),
         tables=(
             _table(
                 "model: model | link: link_bandwidth | mode: mode | first steps: first_steps_s s | "
@@ -345,7 +342,7 @@ RULERS: tuple[Ruler, ...] = (
         "Adam's state and the weights swapped too, beside swaps of activations alone. A checkpoint "
         "written between two steps is read without tfswap.",
         full=("",),
-        quick=("--model MobileNetV2 --batch 4 --image 64 --budgets 0.7 --steps 3",),
+        quick=("--model VGG16 --batch 2 --image 32 --budgets 0.85 --steps 3",),
         tables=(
             _table(
                 "model: model | mode: mode | budget: budget_bytes MiB | peak: measured_peak_bytes "

@@ -1,11 +1,14 @@
 """Builds the programs here from tfswap's C++ sources, watched by a sanitizer or by the scheduler.
 
 All of it goes into ``build/races``. As with ``setup.py``, whose steps these are, an object is
-compiled again when a file that it includes, its command or the compiler has changed.
+compiled again when a file that it includes, its command or the compiler has changed. Processes
+take turns to build there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -13,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -115,9 +118,10 @@ def changed(source: Path, before: str, after: str) -> Path:
     name = hashlib.sha256(f"{before}\0{after}".encode()).hexdigest()[:12]
     copy = BUILT / "changed" / name / source.name
     wanted = text.replace(before, after)
-    if not copy.exists() or copy.read_text() != wanted:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(wanted)
+    with _alone():
+        if not copy.exists() or copy.read_text() != wanted:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(wanted)
     return copy
 
 
@@ -181,6 +185,15 @@ def engine_hammer(watched: str) -> Path:
     return _program("engine_hammer", [*core, *runtime], watched, (), flags)
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """While no other process builds here."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with (BUILT / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _tensorflow_flags() -> tuple[str, ...]:
     # All of it: kernels are found by name.
     return ("-Wl,--no-as-needed", *setup().find_tensorflow().libraries)
@@ -213,7 +226,13 @@ def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Pa
         command = (*command, "-c", str(source), "-o", str(target))
         stamp = "\n".join([shlex.join(command), compiler().version])
         steps.append(own.CompileStep(source, target, command, stamp))
-    missing = [step for step in steps if not own.is_current(step)]
+    with _alone():
+        _compile([step for step in steps if not own.is_current(step)], flags, tensorflow)
+    return [step.object for step in steps]
+
+
+def _compile(missing: Sequence[Any], flags: tuple[str, ...], tensorflow: bool) -> None:
+    own = setup()
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(own.build_jobs()) as pool,
@@ -223,7 +242,6 @@ def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Pa
             more = own.read_shared_headers(compiler(), flags, Path(folder))
         for result in [pool.submit(own.compile_object, step, more) for step in missing]:
             result.result()
-    return [step.object for step in steps]
 
 
 def _program(
@@ -236,5 +254,6 @@ def _program(
     program = (changes[0].parent if changes else BUILT / watched) / name
     command = [*compiler().command, *WATCHED[watched], *map(str, objects)]
     command += ["-o", str(program), *flags, *_SYSTEM]
-    setup().make("linking", program, objects, command)
+    with _alone():
+        setup().make("linking", program, objects, command)
     return program
