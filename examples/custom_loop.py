@@ -147,7 +147,7 @@ def two_functions_swapped(batches: Batches, budget: str) -> Training:
     with tfswap.Session(budget=budget, verbose=0) as session:
         training = two_functions(batches)
     for name, report in session.reports.items():
-        print(f"{name}:\n{report.summary()}")
+        print(f"{name}:\n{report}")
     return training
 
 
@@ -166,7 +166,7 @@ def one_function_swapped(batches: Batches, budget: str) -> Training:
         return gan.train(real, noise)
 
     training = run(train_step, batches)
-    print(train_step.report.summary())
+    print(train_step.report)
     train_step.release()  # the budget, which else would be in force until the process ends
     return training
 

@@ -23,6 +23,13 @@ def test_a_few_lines_that_all_say_who_speaks(outcome):
     assert all(line.startswith("tfswap: ") and len(line) <= 110 for line in lines)
 
 
+def test_a_report_prints_as_its_lines_and_shows_itself_in_few():
+    report = Report(addresses=(object(),) * 1000, notes=["none"])
+    assert str(report) == report.summary()
+    assert repr(report).startswith("Report(outcome='no effect'") and len(repr(report)) < 1000
+    assert len(report["addresses"]) == 1000
+
+
 def test_the_use_of_a_tier_survives_a_reset_of_the_counts():
     names = ("bytes_out", "kept_bytes_out", "peak_bytes")
     before, after, reset = (

@@ -148,9 +148,9 @@ class Report(Mapping[str, Any]):
     lossy: LossyUse | None = None
     share: ShareUse | None = None
     corrections: int = 0
-    plan: SwapPlan | None = None
-    addresses: tuple[AddressMap, ...] = ()
-    story: StepStory | None = None
+    plan: SwapPlan | None = field(default=None, repr=False)  # long
+    addresses: tuple[AddressMap, ...] = field(default=(), repr=False)
+    story: StepStory | None = field(default=None, repr=False)
     out_of_memory: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -164,6 +164,9 @@ class Report(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.__dataclass_fields__)
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def summary(self) -> str:
         """At most six lines for a person."""
