@@ -293,6 +293,7 @@ def line(
         "batch": options.batch,
         "image": options.image,
         "budget_bytes": budget_bytes,
+        "budget_share": round(budget_bytes / baselines[0]["peak_bytes"], 3),
         "unswapped_peak_bytes": baselines[0]["peak_bytes"],
         "predicted_peak_bytes": None,
         "measured_peak_bytes": None,

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.rulers import MIB, Plot
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 7.0, 3.0
+_MOST_LEVEL_LETTERS = 60  # names of more are slanted, which else would overlap
 _COLORS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888", "#222222",
 )  # fmt: skip
@@ -19,18 +20,21 @@ def points(plot: Plot, lines: Sequence[dict[str, Any]]) -> dict[str, dict[Any, f
     """By series, the heights at each place, in the order of the lines."""
     found: dict[str, dict[Any, float]] = {}
     for line in lines:
-        if any(line.get(key) != value for key, value in plot.only):
+        if not plot.shows(line):
             continue
-        value, series = line.get(plot.value), str(line.get(plot.series, ""))
-        if not isinstance(value, int | float) or any(key not in line for key in plot.x):
-            continue
+        series = _shown(plot.series, line.get(plot.series, ""))
         place = line[plot.x[0]] if plot.kind == "lines" else _place(plot, line)
-        found.setdefault(series, {})[place] = value * _SCALES.get(plot.unit, 1.0)
+        found.setdefault(series, {})[place] = line[plot.value] * _SCALES.get(plot.unit, 1.0)
     return found
 
 
 def _place(plot: Plot, line: dict[str, Any]) -> str:
     return "\n".join(_shown(key, line[key]) for key in plot.x)
+
+
+def _letters(places: Sequence[str]) -> int:
+    """Of the longest lines of names beside one another."""
+    return sum(max(map(len, place.split("\n"))) for place in places)
 
 
 def _shown(key: str, value: Any) -> str:
@@ -74,8 +78,11 @@ def draw(plot: Plot, lines: Sequence[dict[str, Any]], path: Path) -> bool:
                 left = index * width - 0.4 + width / 2
                 at = [places.index(place) + left for place in heights]
                 axes.bar(at, list(heights.values()), width * 0.94, color=color, label=series)
-        if plot.kind == "bars":
+        if plot.kind == "bars" and _letters(places) <= _MOST_LEVEL_LETTERS:
             axes.set_xticks(range(len(places)), places)
+        elif plot.kind == "bars":
+            names = [place.replace("\n", ", ") for place in places]
+            axes.set_xticks(range(len(places)), names, rotation=45, ha="right")
         else:
             axes.set_xlabel(plot.x[0].replace("_mib", ", MiB").replace("_", " "))
         if plot.at is not None:

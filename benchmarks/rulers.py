@@ -43,6 +43,7 @@ class Plot:
         title: Of the vertical axis.
         at: A horizontal line, such as the rival's 1; None: none.
         only: What lines have.
+        having: Keys whose values are not None.
     """
 
     kind: str
@@ -53,6 +54,16 @@ class Plot:
     title: str
     at: float | None = None
     only: tuple[tuple[str, Any], ...] = ()
+    having: tuple[str, ...] = ()
+
+    def shows(self, line: dict[str, Any]) -> bool:
+        """Whether a line has a place in it."""
+        return (
+            isinstance(line.get(self.value), int | float)
+            and all(key in line for key in self.x)
+            and all(line.get(key) == value for key, value in self.only)
+            and all(line.get(key) is not None for key in self.having)
+        )
 
 
 @dataclass(frozen=True)
@@ -169,12 +180,34 @@ RULERS: tuple[Ruler, ...] = (
         plots=(
             Plot(
                 "bars",
-                ("model", "link_bandwidth", "budget_bytes"),
-                "policy",
+                ("model",),
+                "budget_share",
                 "step_ratio",
                 "x",
                 "step, of the unswapped one",
                 1.0,
+                only=(("policy", "auto"), ("link_bandwidth", None)),
+            ),
+            Plot(
+                "bars",
+                ("budget_share",),
+                "policy",
+                "step_ratio",
+                "x",
+                "step of ResNet50",
+                1.0,
+                only=(("model", "ResNet50"), ("link_bandwidth", None)),
+            ),
+            Plot(
+                "bars",
+                ("link_bandwidth", "budget_bytes"),
+                "policy",
+                "step_ratio",
+                "x",
+                "step of ResNet50",
+                1.0,
+                only=(("model", "ResNet50"),),
+                having=("link_bandwidth",),
             ),
         ),
     ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -146,6 +148,29 @@ def test_points_are_by_series_and_place() -> None:
         {"mode": "ours", "step_ratio": 3},
     ]
     assert points(BARS, lines) == {"ours": {"A": 1.5}, "theirs": {"B": 2.0}}
+
+
+def test_points_are_of_lines_that_the_plot_shows() -> None:
+    plot = dataclasses.replace(BARS, only=(("model", "A"),), having=("link",))
+    lines = [
+        {"model": "A", "mode": "ours", "step_ratio": 1.5, "link": None},
+        {"model": "B", "mode": "ours", "step_ratio": 2.5, "link": "1GB/s"},
+        {"model": "A", "mode": "ours", "step_ratio": 3.5, "link": "1GB/s"},
+    ]
+    assert points(plot, lines) == {"ours": {"A": 3.5}}
+
+
+def test_names_that_would_overlap_are_slanted(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    heights = []
+    for count in (2, 12):
+        lines = [{"model": f"a long name {k}", "step_ratio": 1.0} for k in range(count)]
+        path = tmp_path / f"{count}.svg"
+        assert draw(BARS, lines, path)
+        found = re.search(r'height="([\d.]+)pt"', path.read_text())
+        assert found is not None
+        heights.append(float(found[1]))
+    assert heights[1] > heights[0] + 20
 
 
 @pytest.mark.parametrize("kind", ["bars", "lines"])
