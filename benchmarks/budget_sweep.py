@@ -293,7 +293,6 @@ def line(
         "batch": options.batch,
         "image": options.image,
         "budget_bytes": budget_bytes,
-        "budget_share": round(budget_bytes / baselines[0]["peak_bytes"], 3),
         "unswapped_peak_bytes": baselines[0]["peak_bytes"],
         "predicted_peak_bytes": None,
         "measured_peak_bytes": None,
@@ -308,6 +307,7 @@ def line(
         "predicted_step_s": None,
         "recomputed_buffers": None,
         "link_bandwidth": options.link_bandwidth,
+        "budget_share": round(budget_bytes / baselines[0]["peak_bytes"], 3),
     }
     errors = [found["error"] for found in (fitting, result) if "error" in found]
     if "error" not in result:

@@ -204,7 +204,7 @@ RULERS: tuple[Ruler, ...] = (
                 "policy",
                 "step_ratio",
                 "x",
-                "step of ResNet50",
+                "step of ResNet50, over a link",
                 1.0,
                 only=(("model", "ResNet50"),),
                 having=("link_bandwidth",),

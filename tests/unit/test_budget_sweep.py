@@ -59,6 +59,7 @@ def test_a_line_has_all_keys_in_their_order(options: argparse.Namespace) -> None
         "predicted_step_s": 1.9,
         "recomputed_buffers": 3,
         "link_bandwidth": None,
+        "budget_share": 0.56,
     }
     assert " ".join(line) == (
         "model batch image budget_bytes unswapped_peak_bytes predicted_peak_bytes "
