@@ -64,7 +64,8 @@ def test_a_line_has_all_keys_in_their_order(options: argparse.Namespace) -> None
     assert " ".join(line) == (
         "model batch image budget_bytes unswapped_peak_bytes predicted_peak_bytes "
         "measured_peak_bytes unswapped_step_s step_s step_ratio loss_bit_equal unswapped_fits "
-        "bytes_out bytes_in policy predicted_step_s recomputed_buffers link_bandwidth"
+        "bytes_out bytes_in policy predicted_step_s recomputed_buffers link_bandwidth "
+        "budget_share"
     )
 
 
