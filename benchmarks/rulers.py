@@ -356,7 +356,7 @@ RULERS: tuple[Ruler, ...] = (
         "The second to fifth step by lazy swaps alone (the rival), by a foretold plan, and by a "
         "remembered one.",
         full=("--models ResNet50,VGG16",),
-        quick=("--models U-Net --batch 4 --image 64 --links 1GB/s --steps 14",),
+        quick=("--models U-Net --batch 8 --image 64 --links 1GB/s --steps 14",),
         tables=(
             _table(
                 "model: model | link: link_bandwidth | mode: mode | first steps: first_steps_s s | "

@@ -15,7 +15,7 @@ import os
 import reprlib
 from dataclasses import dataclass, field
 
-from tfswap import private_files
+from tfswap import codecs, nvcomp, private_files
 from tfswap.slots import OUTSIDE, Slot
 from tfswap.untrusted_json import MOST_BYTES, Fields, parse_json
 
@@ -48,6 +48,7 @@ def again_name(node: str, ordinal: int) -> str:
 
 
 TIERS = ("host", "compressed", "file")
+CODECS = tuple(dict.fromkeys((*codecs.NAMES, *nvcomp.NAMES)))
 """Of far memory, nearest first."""
 
 UNMATCHED = ("leave", "bootstrap")
@@ -113,6 +114,9 @@ class TensorSwap:
     def __post_init__(self) -> None:
         if self.tier not in TIERS:
             raise ValueError(f"{self.tensor!r}: tier is {self.tier!r}; allowed: {', '.join(TIERS)}")
+        if self.codec and self.codec not in CODECS:
+            allowed = ", ".join(CODECS)
+            raise ValueError(f"{self.tensor!r}: codec is {self.codec!r}; allowed: {allowed}")
 
 
 @dataclass(frozen=True)

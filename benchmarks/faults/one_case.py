@@ -156,8 +156,10 @@ def _judged(
     said = _SAID.get(case.kind)
     if isinstance(error, KeyboardInterrupt) and case.kind != "interrupt":
         return WRONG, "KeyboardInterrupt"
-    if said is None or not re.search(said, str(error)):
-        return WRONG, f"another error than this fault's: {type(error).__name__}: {error}"[:2000]
+    # With its type: where a step is cancelled while it reads data, the text has no word of that.
+    text = f"{type(error).__name__}: {error}"
+    if said is None or not re.search(said, text):
+        return WRONG, f"another error than this fault's: {text}"[:2000]
     return CLEAR_ERROR, ""
 
 

@@ -30,14 +30,20 @@ class HostilePlans:
     def __init__(self, graph: StepGraph, plan: SwapPlan, seed: int) -> None:
         self._graph = graph
         self._dice = random.Random(seed)
-        self._nodes = list(graph.nodes)
-        self._tensors = [t for t, readers in graph.readers.items() if readers]
+        self._all_nodes = list(graph.nodes)
+        self._all_tensors = [t for t, readers in graph.readers.items() if readers]
+        # What plans may wait for and move, so that some of them are carried out.
+        mild = {node.name for node in graph.nodes.values() if node.gateable and node.context == 0}
+        self._mild_nodes = [name for name in self._all_nodes if name in mild]
+        self._mild_tensors = [tensor for tensor in self._all_tensors if tensor[0] in mild]
+        self._is_mild = False
         self._good: dict[str, Any] = json.loads(plan.to_json())
 
     def next(self) -> str:
         """The text of another one."""
         plan = copy.deepcopy(self._good)
         function = plan["functions"][0]
+        self._is_mild = self._dice.random() < 0.5
         for _ in range(self._dice.choice((1, 1, 1, 2, 3, 6))):
             change = self._dice.choice(
                 (
@@ -56,6 +62,14 @@ class HostilePlans:
         if self._dice.random() < 0.15:
             plan = changed(plan, self._dice)
         return json.dumps(plan)
+
+    @property
+    def _nodes(self) -> list[str]:
+        return self._mild_nodes if self._is_mild else self._all_nodes
+
+    @property
+    def _tensors(self) -> list[tuple[str, int]]:
+        return self._mild_tensors if self._is_mild else self._all_tensors
 
     def _node(self) -> str:
         return self._dice.choice(self._nodes)
@@ -86,7 +100,10 @@ class HostilePlans:
 
     def _order(self, function: dict[str, Any]) -> None:
         for _ in range(self._dice.choice((1, 2, 20))):
-            function["order"].append([self._node(), self._node()])
+            edge = [self._node(), self._node()]
+            if self._is_mild:
+                edge.sort(key=self._nodes.index)  # forward, where nodes are sorted
+            function["order"].append(edge)
 
     def _make_again(self, function: dict[str, Any]) -> None:
         node, port = self._dice.choice(self._tensors)

@@ -119,11 +119,26 @@ def one(lib, step: Step, name: str, plan: str, expected: list[bytes]) -> str:
     except ValueError:
         pass  # it is refused
     got = run_under(step, plan.encode())
-    assert time.monotonic() - begun_s < SLOWEST_STEP_S, plan
-    assert got == expected, plan
     lib.clear_layouts(0)
+    assert time.monotonic() - begun_s < SLOWEST_STEP_S, plan
+    if is_in_sections(plan):
+        assert close(got, expected), plan  # sums over the batch are rounded otherwise then
+    else:
+        assert got == expected, plan
     found = [record["outcome"] for record in records(lib, serial)]
     return found[-1] if found else "not asked"
+
+
+def is_in_sections(plan: str) -> bool:
+    data = json.loads(plan)
+    return isinstance(data, dict) and data.get("sections", 1) != 1
+
+
+def close(some: list[bytes], others: list[bytes]) -> bool:
+    return all(
+        np.allclose(np.frombuffer(a, np.float32), np.frombuffer(b, np.float32), rtol=1e-3)
+        for a, b in zip(some, others, strict=True)
+    )
 
 
 def try_plans(lib, step: Step, graph: tuple[str, StepGraph], seed: int, count: int) -> set[str]:
@@ -296,6 +311,16 @@ def try_trainings(training, seed: int, count: int) -> None:
     plans = HostilePlans(graph, plan, seed)
     outcomes = [train_under(training, plans.next()) for _ in range(count)]
     assert len(outcomes) == count
+
+
+def test_a_training_keeps_its_budget_under_a_plan_that_cannot_be_read(training, monkeypatch):
+    losses, budget_bytes, plan, _, fit = training
+    monkeypatch.setattr(SwapPlan, "to_json", lambda plan: '{"version": 99}')
+    swap = tfswap.AutoSwap(budget=budget_bytes, plan=plan, verbose=0)
+    with pytest.warns(UserWarning, match="reads version 1"):
+        found = models.trained(build, [swap], **fit)
+    assert found.losses == losses
+    assert max(found.peaks) <= budget_bytes
 
 
 def test_a_training_is_given_a_hostile_plan(training):

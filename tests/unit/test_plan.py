@@ -70,6 +70,14 @@ def test_what_is_wrong_is_refused(text, reason, tmp_path):
         SwapPlan.load(tmp_path / "bad.json")
 
 
+def test_a_codec_that_there_is_not_is_refused():
+    swap = TensorSwap("a:0", 1, (), (), tier="compressed", codec="zvc")
+    text = SwapPlan((FunctionPlan("0123456789abcdef", (swap,)),)).to_json()
+    assert SwapPlan.from_json(text).functions[0].swaps == (swap,)
+    with pytest.raises(ValueError, match="'a:0': codec is 'zip'; allowed: zvc, .*, ans"):
+        SwapPlan.from_json(text.replace('"zvc"', '"zip"'))
+
+
 def test_two_swaps_of_one_tensor_are_refused():
     swap = TensorSwap("a:0", 1, (), ())
     with pytest.raises(ValueError, match="two swaps of 'a:0'"):

@@ -125,10 +125,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     auto it = config == nullptr ? decltype(config->parameter_map().end()){}
                                 : config->parameter_map().find("plan");
     if (config == nullptr || it == config->parameter_map().end()) {
-      plan_ = absl::InvalidArgumentError("the optimizer's parameter_map has no 'plan'");
+      unread_ = absl::InvalidArgumentError("the optimizer's parameter_map has no 'plan'");
     } else {
-      plan_ = ParsePlan(it->second.s());
+      absl::StatusOr<PlanSpec> plan = ParsePlan(it->second.s(), &plan_.label);
+      unread_ = plan.status();
+      if (plan.ok()) plan_ = *std::move(plan);
     }
+    // Steps may have to keep a budget all the same: by lazy swaps, which nothing but that needs.
+    if (!unread_.ok()) plan_.unmatched = Unmatched::kBootstrap;
     return absl::OkStatus();
   }
 
@@ -143,7 +147,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     }
     PassRecord record;
     record.function = item.id;
-    if (plan_.ok()) record.label = plan_->label;
+    record.label = plan_.label;
     const GraphDef graph = Prepared(InSections(item, &record));
     record.nodes = graph.node_size();
     record.fingerprint = Fingerprint(graph);
@@ -173,14 +177,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   // small as plan.py says (SwapPlan.in_sections).
   int64_t MinBytes(int64_t sections) const {
     constexpr int64_t kLeastBytes = 1 << 20, kLeastBytesOfParts = 1 << 17;
-    if (!plan_->chooses) return plan_->min_bytes;
-    return std::min(plan_->min_bytes, std::max(kLeastBytes / sections, kLeastBytesOfParts));
+    if (!plan_.chooses) return plan_.min_bytes;
+    return std::min(plan_.min_bytes, std::max(kLeastBytes / sections, kLeastBytesOfParts));
   }
 
   // The graph that is fingerprinted and planned.
   GraphDef Prepared(const GraphDef& given) const {
     GraphDef graph = WithoutLargeConstants(given);
-    if (!plan_.ok() || !plan_->stream_weights) return graph;
+    if (!plan_.stream_weights) return graph;
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           graph.library());
     const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
@@ -194,13 +198,13 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   // As the plan says; where it has no entry for what becomes of the graph then, it may leave the
   // number to the graph itself.
   absl::StatusOr<SectionChoice> Choice(const GrapplerItem& item) const {
-    if (plan_->chooses && plan_->functions.empty()) {
+    if (plan_.chooses && plan_.functions.empty()) {
       return ChooseSections(item, RoomBytes(item.graph));
     }
-    absl::StatusOr<SectionChoice> planned = InWantedSections(item, plan_->sections, plan_->batch);
-    if (!plan_->chooses || !planned.ok()) return planned;
+    absl::StatusOr<SectionChoice> planned = InWantedSections(item, plan_.sections, plan_.batch);
+    if (!plan_.chooses || !planned.ok()) return planned;
     // In sections no larger than those that were planned for.
-    if (planned->examples > 0 && planned->examples < plan_->batch) return planned;
+    if (planned->examples > 0 && planned->examples < plan_.batch) return planned;
     if (HasEntry(planned->ops == 0 ? item.graph : planned->graph)) return planned;
     return ChooseSections(item, RoomBytes(item.graph));
   }
@@ -208,7 +212,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   // The graph that is planned for: it works on sections of the batch if the plan says so and its
   // shapes allow it.
   GraphDef InSections(const GrapplerItem& item, PassRecord* record) {
-    if (!plan_.ok() || (plan_->sections <= 1 && !plan_->chooses)) return item.graph;
+    if (plan_.sections <= 1 && !plan_.chooses) return item.graph;
     absl::StatusOr<SectionChoice> choice = Choice(item);
     if (!choice.ok()) {
       LOG(WARNING) << "tfswap: " << item.id
@@ -235,7 +239,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   }
 
   const FunctionSpec* Entry(const std::string& fingerprint) const {
-    for (const FunctionSpec& function : plan_->functions) {
+    for (const FunctionSpec& function : plan_.functions) {
       if (function.fingerprint == fingerprint) return &function;
     }
     return nullptr;
@@ -259,7 +263,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     ordering->index = *std::move(ordered);
     ordering->delays = Delays(ordering->index);
     // Where nothing is trained, whoever calls may have weights leave without a word in the plan.
-    if (plan_->stream_weights || !Trains(ordering->index)) {
+    if (plan_.stream_weights || !Trains(ordering->index)) {
       for (const Edges& edges : {LateReads(ordering->index), UpdatesInTurn(ordering->index)}) {
         ordering->delays.insert(ordering->delays.end(), edges.begin(), edges.end());
       }
@@ -281,7 +285,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   // A plan from outside of a graph that has none; without functions if there is none.
   PlanSpec Asked(const GraphDef& graph, const PassRecord& record) const {
     DeskTerms terms;
-    if (!plan_->asks || !DeskIsOpen(plan_->label, &terms)) return {};
+    if (!plan_.asks || !DeskIsOpen(plan_.label, &terms)) return {};
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           graph.library());
     const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
@@ -290,7 +294,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (!made.ok()) return {};
     const Ordering* ordering = made->get();
     PlanQuestion question;
-    question.label = plan_->label;
+    question.label = plan_.label;
     question.fingerprint = record.fingerprint;
     question.portable = record.portable;
     question.description = Described(*ordering);
@@ -308,7 +312,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   }
 
   absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) const {
-    if (!plan_.ok()) return plan_.status();
+    if (!unread_.ok()) return unread_;
     const FunctionSpec* entry = Entry(record->fingerprint);
     if (entry != nullptr) return AsPlanned(*entry, given, record);
     const PlanSpec asked = Asked(given, *record);
@@ -329,8 +333,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   // budget all the same.
   absl::StatusOr<GraphDef> RunWithoutEntry(const GraphDef& graph, PassRecord* record) const {
     record->planned_description.clear();
-    if (!plan_.ok()) return plan_.status();
-    if (plan_->unmatched == Unmatched::kLeave) {
+    if (plan_.unmatched == Unmatched::kLeave) {
       return absl::NotFoundError("the plan leaves graphs without an entry alone");
     }
     return Execute(nullptr, graph, record, &record->description);
@@ -342,7 +345,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (entry.recomputes.empty()) return Execute(&entry, given, record, &record->description);
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           given.library());
-    if (plan_->describe) {
+    if (plan_.describe) {
       const absl::StatusOr<GraphIndex> index = GraphIndex::Build(given, functions);
       if (!index.ok()) return index.status();
       const absl::StatusOr<std::unique_ptr<Ordering>> ordering = Ordered(given, *index, functions);
@@ -365,7 +368,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const absl::StatusOr<std::unique_ptr<Ordering>> made = Ordered(graph, *as_given, functions);
     if (!made.ok()) return made.status();
     const Ordering* ordering = made->get();
-    if (plan_->describe) {
+    if (plan_.describe) {
       record->trains = record->trains || HasGradients(ordering->index);
       *description = Described(*ordering);
     }
@@ -380,7 +383,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       if (entry->reserve) AddReserve(Bootstrap(ordering->index), &swaps);
       return Rewrite(ordering->graph, ordering->index, swaps, entry->order, min_bytes);
     }
-    if (plan_->unmatched == Unmatched::kLeave) {
+    if (plan_.unmatched == Unmatched::kLeave) {
       record->outcome = "left";
       return graph;
     }
@@ -394,7 +397,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return Rewrite(ordering->graph, ordering->index, swaps, order, min_bytes);
   }
 
-  absl::StatusOr<PlanSpec> plan_;
+  PlanSpec plan_;
+  absl::Status unread_;  // why there is no plan but the least one
   int rounds_ = 0;
 };
 

@@ -187,7 +187,7 @@ absl::Status CheckAmount(absl::string_view json) {
 
 }  // namespace
 
-absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
+absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label) {
   absl::Status status = CheckAmount(json);
   if (!status.ok()) return status;
   Struct object;
@@ -197,18 +197,19 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json) {
         absl::StrCat("the plan is not the JSON that tfswap writes: ", parsed.message()));
   }
   const Fields from(object, &status);
+  PlanSpec plan;
+  plan.label = from.Text("label");
+  if (label != nullptr) *label = plan.label;
   const int64_t version = from.Integer("version", 0, 0, kMost);
   if (status.ok() && version != kVersion) {
     return absl::InvalidArgumentError(
         absl::StrCat("the plan has version ", version, ", this tfswap reads version ", kVersion));
   }
-  PlanSpec plan;
   plan.unmatched =
       from.Text("unmatched") == "bootstrap" ? Unmatched::kBootstrap : Unmatched::kLeave;
   plan.min_bytes = from.Integer("min_bytes", plan.min_bytes, 0, kMost);
   plan.describe = from.Truth("describe");
   plan.asks = from.Has("asks");
-  plan.label = from.Text("label");
   plan.sections = from.Integer("sections", plan.sections, 1, kMostSections);
   plan.batch = from.Integer("batch", plan.batch, 0, kMost);
   plan.chooses = from.Truth("chooses");

@@ -71,7 +71,8 @@ struct PlanSpec {
   bool stream_weights = false;
 };
 
-absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json);
+// `label` gets the plan's even where the rest of it cannot be read.
+absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label = nullptr);
 
 }  // namespace tfswap
 
