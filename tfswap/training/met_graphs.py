@@ -26,13 +26,15 @@ class MetGraphs:
         self._trains: dict[str, bool] = {}  # by graph, whether it has gradients
 
     def in_first_step(self) -> list[dict[str, Any]]:
-        """What it said of the first step's; empty, with a warning, if it saw to none."""
+        """What it said of the first step's; empty, with a warning, if there is nothing to go by."""
         records = self._session.records()
         for record in records:
             if record["outcome"] == "refused" and self._session.is_new(record):
                 self._voice.warn(f"the plan was not applied to a graph: {record['reason']}")
         if any(r["outcome"] in ("bootstrapped", "planned", "left") for r in records):
             return records
+        if records:  # refused, all of them: they have lazy swaps
+            return []
         self._voice.warn(
             "TensorFlow's graph optimizer did not run tfswap's pass, so nothing is swapped "
             "(is it disabled with tf.config.optimizer or 'disable_meta_optimizer'?). The "
