@@ -320,7 +320,7 @@ def test_a_training_keeps_its_budget_under_a_plan_that_cannot_be_read(training, 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         found = models.trained(build, [swap], **fit)
-    (said,) = {str(each.message) for each in warned if "tfswap" in str(each.message)}  # of two graphs
+    (said,) = {str(each.message) for each in warned if "tfswap" in str(each.message)}
     assert "not applied to a graph: the plan has version 99" in said
     assert found.losses == losses
     assert max(found.peaks) <= budget_bytes
