@@ -375,7 +375,7 @@ def test_paths_in_what_is_read_are_not_opened(tmp_path: Path) -> None:
 
     def with_paths(value: object) -> object:
         if isinstance(value, dict):
-            kept = ("format", "version", "unmatched", "tier")
+            kept = ("format", "version", "unmatched", "tier", "codec")
             return {k: v if k in kept else with_paths(v) for k, v in value.items()}
         if isinstance(value, list):
             return [with_paths(each) for each in value]
