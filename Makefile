@@ -53,7 +53,7 @@ $(LINTERS): $(INSTALLED)
 test: build
 	$(BIN)/python -m pytest -q tests/unit -m "not slow" -n 2
 	$(BIN)/python -m pytest -q tests/races -m "not slow" -n 2
-	$(BIN)/python -m pytest -q tests/integration -m "not slow"
+	$(BIN)/python -m pytest -q tests/integration -m "not slow" -n 2
 
 test-all: build test-browser
 	$(BIN)/python -m pytest -q tests/unit -n 2

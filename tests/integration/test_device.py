@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import threading
+import time
+import zlib
 
 import numpy as np
 import pytest
@@ -167,6 +169,34 @@ def test_an_allocation_waits_for_a_copy_that_is_on_its_way_out(megabytes, lib):
     expected = 2 * np.sum(x.numpy(), dtype=np.float64) + np.sum(x.numpy() + 1, dtype=np.float64)
     np.testing.assert_allclose(step(x).numpy(), expected, rtol=1e-3)
     assert tfswap.memory_stats()["copies_out"] == 1
+
+
+def test_an_allocation_waits_for_threads_that_still_do_something(megabytes):
+    """As long as one may be about to free memory, and not long where all of them sleep."""
+    held = [megabytes(8)]
+    tfswap.set_budget(tfswap.memory_stats()["bytes_in_use"] + 4 * MIB)
+
+    def needs() -> float:
+        start = time.monotonic()
+        tf.ones([8 * MIB // 4])
+        return time.monotonic() - start
+
+    def busy() -> None:
+        data = bytes(64 * MIB)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            zlib.crc32(data)  # without Python's lock
+        held.clear()
+
+    start = time.monotonic()
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        needs()
+    assert time.monotonic() - start < 5
+    thread = threading.Thread(target=busy)
+    thread.start()
+    waited_s = needs()
+    thread.join()
+    assert waited_s > 0.4  # longer than where nothing is to be expected
 
 
 def test_devices_are_named_or_refused():

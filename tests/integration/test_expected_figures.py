@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,4 +23,22 @@ def test_figures_of_quick_benchmarks_are_not_worse_than_they_were(
     found = measure(ruler, True, tmp_path)
     assert [run.problem for run in found.runs if run.problem] == []
     verdicts = judge(EXPECTED, {name: found.lines})
+    assert verdicts and [verdict.text for verdict in verdicts if not verdict.holds] == []
+
+
+@pytest.mark.slow
+def test_a_resnet50_keeps_its_budget_and_is_foretold(tmp_path: Path) -> None:
+    """Which takes longer than a quick benchmark may."""
+    (ruler,) = named(["budget_sweep"])
+    arguments = "--model ResNet50 --batch 8 --image 64 --budgets 0.8 --steps 4"
+    found = measure(replace(ruler, quick=(arguments,), quick_limit_s=600), True, tmp_path)
+    assert [run.problem for run in found.runs if run.problem] == []
+    entry = {
+        "ruler": "budget_sweep",
+        "where": {"model": "ResNet50", "policy": "auto"},
+        "equal": {"unswapped_fits": False, "loss_bit_equal": True},
+        "at_most": {"measured_peak_bytes": "budget_bytes"},
+        "near": {"predicted_peak_bytes": ["measured_peak_bytes", 0.05]},
+    }
+    verdicts = judge([entry], {"budget_sweep": found.lines})
     assert verdicts and [verdict.text for verdict in verdicts if not verdict.holds] == []

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, compiled, deterministic, others_bytes, trained
+from models import MIB, budget_of, compiled, deterministic, others_bytes, trained
 
 import tfswap
 from tfswap.plan import TensorSwap
@@ -203,6 +203,32 @@ def trained_perceptron(path, *callbacks):
     return losses, weights
 
 
+def test_what_leaves_for_a_smaller_budget_is_enough_for_it(lib):
+    """Values in the slab share pages with others, which stay when they leave."""
+    random = np.random.default_rng(0)
+    units = 1000  # whose weights end within a page
+    data = random.random((BATCH, units), dtype=np.float32), random.integers(0, units, BATCH)
+    swap = tfswap.AutoSwap(budget="1GiB", stream_weights=True, slab=True, verbose=0)
+
+    def build():
+        dense = [keras.layers.Dense(units) for _ in range(4)]
+        model = keras.Sequential([keras.Input((units,)), *dense])
+        return compiled(model, optimizer=keras.optimizers.Adam(1e-3))
+
+    trained(build, [swap], batch_size=BATCH, data=data, epochs=20)
+    assert lib.memory_stats(0)["slab_claimed_bytes"] > 12 * units * units
+    assert lib.stream_variables(0, True) == ""
+    for variable in [*swap.model.variables, *swap.model.optimizer.variables]:
+        tf.raw_ops.VarIsInitializedOp(resource=variable.value.handle)
+    for missing in (4000, 3990, 3980, 3970, 3960, 3950, 3940, 3900):
+        budget = lib.memory_stats(0)["bytes_in_use"] - missing * units
+        lib.set_budget(0, budget)
+        lib.make_room(0)
+        assert lib.memory_stats(0)["bytes_in_use"] <= budget
+    lib.set_budget(0, None)
+    assert lib.stream_variables(0, False) == ""
+
+
 def test_a_recurrent_layers_loop_and_streamed_weights():
     """A loop's ops come back to themselves, and its weights are read in front of it."""
 
@@ -224,7 +250,7 @@ def test_a_recurrent_layers_loop_and_streamed_weights():
 def test_weights_and_an_optimizers_state_are_away_between_their_uses(tmp_path, share):
     plain_path, path = tmp_path / "plain.keras", tmp_path / "swapped.keras"
     plain, plain_weights = trained_perceptron(plain_path)
-    budget = others_bytes() + int(share * (max(plain.peaks) - plain.others_bytes))
+    budget = budget_of(plain, share)
     swap = tfswap.AutoSwap(budget=budget, stream_weights=True, verbose=0)
     swapped, weights = trained_perceptron(path, swap)
     assert swapped.losses == plain.losses
@@ -243,16 +269,17 @@ def test_weights_and_an_optimizers_state_are_away_between_their_uses(tmp_path, s
 
 def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
     plain, _ = trained_perceptron(tmp_path / "plain.keras")
-    budget = others_bytes() + int(0.85 * (max(plain.peaks) - plain.others_bytes))
     plan = tmp_path / "plan.json"
     away: list[TensorSwap] = []
     for _ in range(3):  # a plan whose steps were slower than lazy ones, by chance, is given up
+        budget = budget_of(plain, 0.85)
         swap = tfswap.AutoSwap(budget=budget, stream_weights=True, save_plan=plan, verbose=0)
         trained_perceptron(tmp_path / "swapped.keras", swap)
         away = [each for f in swap.report.plan.functions for each in f.swaps if each.after]
         if away:
             break
     assert away
+    budget = budget_of(plain, 0.85)  # the models before this one are still there
     with_plan = tfswap.AutoSwap(budget=budget, stream_weights=True, plan=plan, verbose=0)
     again, _ = trained_perceptron(tmp_path / "again.keras", with_plan)
     assert again.losses == plain.losses

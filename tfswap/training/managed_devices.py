@@ -183,6 +183,7 @@ class ManagedDevices:
         deadline_s = time.monotonic() + _LEAVING_S
         while self._in_use_bytes(device) > budget_bytes and time.monotonic() < deadline_s:
             time.sleep(_LOOK_S)  # at copies under way
+            self._library.make_room(device)  # what left need not have freed all that it held
         return self._in_use_bytes(device) <= budget_bytes
 
     def _in_use_bytes(self, device: int) -> int:

@@ -8,6 +8,7 @@
 #include "allocator/kernel_scope.h"
 #include "core/atomic_max.h"
 #include "core/now.h"
+#include "core/runnable_threads.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -23,6 +24,8 @@ namespace {
 // an executor thread is busy without one, so "no kernel runs" alone is no proof.
 constexpr auto kPatience = std::chrono::milliseconds(200);
 constexpr auto kPatienceWhileBusy = std::chrono::seconds(60);
+// The same while a thread would do something if it had a core, or is busy with other things.
+constexpr auto kPatienceOnCrowdedMachine = std::chrono::seconds(5);
 // How long a swap-in lets kernels that wait for memory go first: what they need is needed now.
 constexpr auto kDeference = std::chrono::milliseconds(20);
 constexpr auto kNap = std::chrono::milliseconds(2);
@@ -147,10 +150,16 @@ void BudgetAllocator::SetBudget(int64_t budget_bytes) {
 }
 
 void BudgetAllocator::MakeRoom() {
-  const auto beyond = [this] { return all_.Beyond(0); };
-  if (!HasBudget() || beyond() <= 0) return;
-  Reclaim(beyond(), nullptr, Refusal::kBudget);
-  if (spare_ != nullptr && beyond() > 0) spare_->GiveBack(beyond());
+  // What leaves need not free as much as it holds: pages that it shares with others stay.
+  while (HasBudget()) {
+    // Read first: what has left by the time that the rest is read is then in neither.
+    const int64_t leaving = reclaimer_ == nullptr ? 0 : reclaimer_->BytesLeaving(0);
+    const int64_t missing = all_.Beyond(-leaving);
+    if (missing <= 0) return;
+    int64_t freed = Reclaim(missing, nullptr, Refusal::kBudget);
+    if (spare_ != nullptr && all_.Beyond(0) > 0) freed += spare_->GiveBack(all_.Beyond(0));
+    if (freed == 0) return;
+  }
 }
 
 void BudgetAllocator::BeginJob(int job, int64_t share_bytes) {
@@ -214,8 +223,12 @@ void BudgetAllocator::RestartWindow(int job) {
 
 void BudgetAllocator::KernelEnds(int job) {
   all_.running.fetch_sub(1, std::memory_order_relaxed);
-  if (Account* own = AccountOf(job)) own->running.fetch_sub(1, std::memory_order_relaxed);
-  if (waiting_.load() > 0) freed_.notify_all();
+  Account* own = AccountOf(job);
+  if (own != nullptr) own->running.fetch_sub(1, std::memory_order_relaxed);
+  if (waiting_.load() == 0) return;
+  all_.ends.fetch_add(1, std::memory_order_relaxed);
+  if (own != nullptr) own->ends.fetch_add(1, std::memory_order_relaxed);
+  freed_.notify_all();
 }
 
 void BudgetAllocator::NoteStep(int64_t step_id, int job) {
@@ -377,8 +390,9 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   void* ptr = nullptr;
   const Account* refusing = &Refusing(*refusal, request.own);
   int64_t seen_releases = refusing->releases.load();
+  int64_t seen_ends = refusing->ends.load();
   auto last_release = std::chrono::steady_clock::now();
-  auto last_look = last_release;
+  auto last_look = last_release, last_life = last_release;
   std::chrono::steady_clock::duration lifeless{0};
   for (;;) {
     const bool quiet = std::chrono::steady_clock::now() - last_release > kDeference;
@@ -396,6 +410,7 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     if (const Account* now = &Refusing(*refusal, request.own); now != refusing) {
       refusing = now;
       seen_releases = now->releases.load();
+      seen_ends = now->ends.load();
     }
     // Read first: what has left by the time that `missing` is read is then in neither.
     const int64_t leaving =
@@ -410,14 +425,24 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
       seen_releases = refusing->releases.load();
       last_release = now;
     }
-    // A kernel that waits for memory frees none, so only the others count as life.
-    const bool others_run = refusing->running.load() > refusing->waiting_kernels.load();
+    // A kernel that waits for memory frees none, so only the others count as life: those that run
+    // now, and those that came and went between two looks.
+    const int64_t ends = refusing->ends.load();
+    const bool others_run = refusing->running.load() > refusing->waiting_kernels.load() ||
+                            std::exchange(seen_ends, ends) != ends;
     // On a crowded machine, a thread that could free some may not get a core for long, and neither
     // does this one: what a nap took longer than it should have does not count.
     lifeless += std::min<std::chrono::steady_clock::duration>(now - last_look, 2 * kNap);
     last_look = now;
-    if (released || leaving > 0 || reclaimed > 0 || copying_in || others_run) lifeless = {};
-    if (lifeless > kPatience || now - last_release > kPatienceWhileBusy) break;
+    if (released || leaving > 0 || reclaimed > 0 || copying_in || others_run) {
+      lifeless = {};
+      last_life = now;
+    }
+    if (now - last_release > kPatienceWhileBusy) break;
+    if (lifeless > kPatience) {
+      if (now - last_life > kPatienceOnCrowdedMachine || !OthersAreRunnable()) break;
+      lifeless = kPatience / 2;
+    }
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
     if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kNap);

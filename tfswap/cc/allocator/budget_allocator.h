@@ -166,6 +166,7 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
     std::atomic<int64_t> running{0};
     std::atomic<int64_t> waits{0};
     std::atomic<int64_t> releases{0};     // frees so far: how waiters see progress
+    std::atomic<int64_t> ends{0};         // kernels that ended while somebody waited
     std::atomic<int> waiting_kernels{0};  // threads that wait inside a running kernel
 
     bool Take(int64_t bytes);
