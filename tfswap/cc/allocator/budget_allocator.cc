@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "allocator/kernel_scope.h"
+#include "allocator/patience.h"
 #include "core/atomic_max.h"
 #include "core/now.h"
-#include "core/runnable_threads.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -20,15 +20,8 @@ using ::tensorflow::Tensor;
 
 namespace {
 
-// How long nothing at all may happen before a waiting allocation is given up: between two kernels
-// an executor thread is busy without one, so "no kernel runs" alone is no proof.
-constexpr auto kPatience = std::chrono::milliseconds(200);
-constexpr auto kPatienceWhileBusy = std::chrono::seconds(60);
-// The same while a thread would do something if it had a core, or is busy with other things.
-constexpr auto kPatienceOnCrowdedMachine = std::chrono::seconds(5);
 // How long a swap-in lets kernels that wait for memory go first: what they need is needed now.
 constexpr auto kDeference = std::chrono::milliseconds(20);
-constexpr auto kNap = std::chrono::milliseconds(2);
 
 thread_local std::string last_failure;
 
@@ -391,11 +384,9 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   const Account* refusing = &Refusing(*refusal, request.own);
   int64_t seen_releases = refusing->releases.load();
   int64_t seen_ends = refusing->ends.load();
-  auto last_release = std::chrono::steady_clock::now();
-  auto last_look = last_release, last_life = last_release;
-  std::chrono::steady_clock::duration lifeless{0};
+  Patience patience;
   for (;;) {
-    const bool quiet = std::chrono::steady_clock::now() - last_release > kDeference;
+    const bool quiet = patience.SinceRelease() > kDeference;
     if ((quiet || !MustDefer()) && (ptr = Obtain(request, refusal)) != nullptr) break;
     if (scope != nullptr && scope->give_way && scope->give_way()) {
       scope->gave_way = true;
@@ -419,30 +410,14 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
     const int64_t reclaimed =
         missing > leaving ? Reclaim(missing - leaving, request.own, *refusal) : 0;
-    const auto now = std::chrono::steady_clock::now();
     const bool released = refusing->releases.load() != seen_releases;
-    if (released) {
-      seen_releases = refusing->releases.load();
-      last_release = now;
-    }
+    if (released) seen_releases = refusing->releases.load();
     // A kernel that waits for memory frees none, so only the others count as life: those that run
     // now, and those that came and went between two looks.
     const int64_t ends = refusing->ends.load();
     const bool others_run = refusing->running.load() > refusing->waiting_kernels.load() ||
                             std::exchange(seen_ends, ends) != ends;
-    // On a crowded machine, a thread that could free some may not get a core for long, and neither
-    // does this one: what a nap took longer than it should have does not count.
-    lifeless += std::min<std::chrono::steady_clock::duration>(now - last_look, 2 * kNap);
-    last_look = now;
-    if (released || leaving > 0 || reclaimed > 0 || copying_in || others_run) {
-      lifeless = {};
-      last_life = now;
-    }
-    if (now - last_release > kPatienceWhileBusy) break;
-    if (lifeless > kPatience) {
-      if (now - last_life > kPatienceOnCrowdedMachine || !OthersAreRunnable()) break;
-      lifeless = kPatience / 2;
-    }
+    if (patience.EndsAt(released, leaving > 0 || reclaimed > 0 || copying_in || others_run)) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
     if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kNap);
