@@ -362,7 +362,7 @@ RULERS: tuple[Ruler, ...] = (
                 "model: model | link: link_bandwidth | mode: mode | first steps: first_steps_s s | "
                 "steps until the plan stays: until_steady | then: steady_step_s s | "
                 "peak: measured_peak_bytes MiB | losses, bit for bit: losses_equal",
-                having="mode first_steps_s",
+                having="mode model",
             ),
         ),
         plots=(

@@ -3,6 +3,7 @@
 
 #include "interleaving/posix.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 
 #include "interleaving/scheduler.h"
@@ -34,6 +35,7 @@ Posix FindAll() {
   Find(&posix.set_name, "pthread_setname_np");
   Find(&posix.clock_get, "clock_gettime");
   Find(&posix.sleep, "nanosleep");
+  Find(&posix.open_folder, "opendir");
   return posix;
 }
 
@@ -131,6 +133,12 @@ int usleep(useconds_t us) {
   const timespec time = {static_cast<time_t>(us / 1'000'000),
                          static_cast<long>(us % 1'000'000) * 1000};
   return nanosleep(&time, nullptr);
+}
+
+// In /proc there is what the system sees of threads, which is not what is scheduled: time passes
+// only where none of them can go on.
+DIR* opendir(const char* path) {
+  return Scheduler::IsScheduled() ? nullptr : Posix::Get().open_folder(path);
 }
 
 }  // extern "C"

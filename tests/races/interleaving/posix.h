@@ -1,6 +1,7 @@
 #ifndef TFSWAP_TESTS_RACES_INTERLEAVING_POSIX_H_
 #define TFSWAP_TESTS_RACES_INTERLEAVING_POSIX_H_
 
+#include <dirent.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -21,6 +22,7 @@ struct Posix {
   int (*set_name)(pthread_t, const char*);
   int (*clock_get)(clockid_t, timespec*);
   int (*sleep)(const timespec*, timespec*);
+  DIR* (*open_folder)(const char*);
 
   static const Posix& Get();
 };
