@@ -24,9 +24,11 @@ def determinism():
 
 def same_numbers(build, part: float = 0.7, **fit):
     """Trains twice unswapped and once under a budget; returns the callback."""
-    plain = trained(build, **fit)
-    assert plain.losses == trained(build, **fit).losses
-    budget = budget_of(plain, part)
+    plain, again = trained(build, **fit), trained(build, **fit)
+    assert plain.losses == again.losses
+    # Ops that are ready at once run as threads come, so peaks differ.
+    least = min(plain, again, key=lambda each: max(each.peaks) - each.others_bytes)
+    budget = budget_of(least, part)
     swap = tfswap.AutoSwap(budget=budget, verbose=0)
     swapped = trained(build, [swap], **fit)
     assert swapped.losses == plain.losses
@@ -183,7 +185,7 @@ class Subclassed(keras.Model):
 
 
 def test_a_subclassed_model():
-    swap = same_numbers(lambda: compiled(Subclassed()), epochs=2)
+    swap = same_numbers(lambda: compiled(Subclassed()), part=0.6, epochs=2)
     assert swap.report["outcome"] == "swapped"
 
 
@@ -198,7 +200,7 @@ class OwnStep(Subclassed):
 
 
 def test_a_custom_train_step():
-    swap = same_numbers(lambda: compiled(OwnStep()), epochs=2)
+    swap = same_numbers(lambda: compiled(OwnStep()), part=0.6, epochs=2)
     assert swap.report["outcome"] == "swapped"
 
 
