@@ -6,7 +6,7 @@ FILE is a timeline of tfswap's (`benchmarks/traces` has some of a CPU; to these,
 is what PCI Express is to a GPU's) or an event list of SINGA's. With ``--accounting honest`` (the
 default) each plan is judged by the simulator; with ``published``, for an event list of SINGA's, as
 the authors of AutoSwap added up their overheads. Keys: limit_mib policy accounting overhead_ms
-peak_mib bound_ms seconds; what a policy cannot do is null, and "error" says why.
+peak_mib bound_ms seconds trace; what a policy cannot do is null, and "error" says why.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def honest(options: argparse.Namespace) -> None:
         limit_mib = round(limit_bytes / MIB, 1)
         bound_ms = round(least_wait_ns(timeline, machine, limit_bytes) / 1e6, 3)
         for policy in policies:
-            values = _line(limit_mib, policy, "honest")
+            values = _line(options.trace, limit_mib, policy, "honest")
             values["bound_ms"] = bound_ms
             print(json.dumps(_plan(values, timeline, machine, limit_bytes, options)), flush=True)
 
@@ -133,14 +133,14 @@ def published(options: argparse.Namespace) -> None:
                 continue
             begun_s = time.perf_counter()
             overhead_ms, peak_bytes = accounting.overhead_ms(score, limit_bytes)
-            values = _line(limit_mib, policy, "published")
+            values = _line(options.trace, limit_mib, policy, "published")
             values["overhead_ms"] = round(overhead_ms, 3)
             values["peak_mib"] = round(peak_bytes / MIB, 1)
             values["seconds"] = round(time.perf_counter() - begun_s, 3)
             print(json.dumps(values), flush=True)
 
 
-def _line(limit_mib: float, policy: str, accounting: str) -> dict[str, Any]:
+def _line(trace: Path, limit_mib: float, policy: str, accounting: str) -> dict[str, Any]:
     return {
         "limit_mib": limit_mib,
         "policy": policy,
@@ -149,6 +149,7 @@ def _line(limit_mib: float, policy: str, accounting: str) -> dict[str, Any]:
         "peak_mib": None,
         "bound_ms": None,
         "seconds": None,
+        "trace": trace.stem,
     }
 
 

@@ -273,25 +273,26 @@ RULERS: tuple[Ruler, ...] = (
     Ruler(
         "codecs",
         "Codecs",
-        "Beside memcpy in the same run: encoded size, and bytes of the source a second.",
+        "Beside memcpy in the same run, with one thread: encoded size, and bytes of the source a "
+        "second.",
         full=("",),
         quick=("--quick --codec zvc lz4 bfp --data zeros50 --dtype float32",),
         tables=(
             _table(
-                "codec: codec | data: data | type: dtype | threads: threads | "
-                "size: ratio % | out, GB/s: out_gb_s | in, GB/s: in_gb_s | "
-                "memcpy, GB/s: memcpy_gb_s"
+                "codec: codec | data: data | type: dtype | size: ratio % | out, GB/s: out_gb_s | "
+                "in, GB/s: in_gb_s | memcpy, GB/s: memcpy_gb_s",
+                threads=1,
             ),
         ),
         plots=(
             Plot(
                 "bars",
-                ("data", "threads"),
+                ("data",),
                 "codec",
                 "out_gb_s",
                 "",
-                "encoding, GB/s",
-                only=(("dtype", "float32"),),
+                "encoding float32 with one thread, GB/s",
+                only=(("dtype", "float32"), ("threads", 1)),
             ),
         ),
     ),
@@ -312,12 +313,22 @@ RULERS: tuple[Ruler, ...] = (
         ),
         tables=(
             _table(
-                "limit: limit_mib | policy: policy | waits, ms: overhead_ms | bound, ms: bound_ms "
-                "| peak, MiB: peak_mib | planning: seconds s | why not: error",
+                "step: trace | limit: limit_mib | policy: policy | waits, ms: overhead_ms | "
+                "bound, ms: bound_ms | peak, MiB: peak_mib | planning: seconds s | why not: error",
                 having="policy overhead_ms bound_ms",
             ),
         ),
-        plots=(Plot("lines", ("limit_mib",), "policy", "overhead_ms", "", "foretold waits, ms"),),
+        plots=(
+            Plot(
+                "bars",
+                ("limit_mib",),
+                "policy",
+                "overhead_ms",
+                "",
+                "waits of ResNet50 within so many MiB, ms",
+                only=(("trace", "ResNet50_16x96"),),
+            ),
+        ),
     ),
     Ruler(
         "packing",
