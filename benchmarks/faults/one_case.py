@@ -158,7 +158,7 @@ def _judged(
         return WRONG, "KeyboardInterrupt"
     # With its type: where a step is cancelled while it reads data, the text has no word of that.
     text = f"{type(error).__name__}: {error}"
-    if said is None or not re.search(said, text):
+    if said is None or not any(re.search(said, each) for each in (str(error), text)):
         return WRONG, f"another error than this fault's: {text}"[:2000]
     return CLEAR_ERROR, ""
 
