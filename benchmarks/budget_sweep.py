@@ -13,6 +13,10 @@ to stderr.
 With --recompute-grad, the model is also trained with `tf.recompute_grad` by hand around so many
 segments (`benchmarks.remat`), and each policy under the memory that this takes.
 
+predicted_peak_bytes foretells settled_peak_load_bytes: what ops asked for in the timed steps.
+measured_peak_bytes is what the budget counts in the whole training: idle pages, which stay until
+the budget needs them, and the first steps, whose swaps are lazy, too.
+
 The two unswapped trainings say how fast the machine was before and after, so that drift shows less,
 and whether losses repeat bit for bit at all: where they do not, there is nothing to compare. If
 they agree but a swapped training differs, more unswapped ones are run before that is believed: with
@@ -151,7 +155,7 @@ def _train(
     budget_bytes: int | None = None,
     segments: int = 0,
 ) -> dict[str, Any]:
-    """Trains, and answers each step's loss, seconds and phase, and the peak over all of them."""
+    """Trains, and answers each step's loss, seconds, phase and load, and the peak of it all."""
     import keras
     import tensorflow as tf
 
@@ -171,19 +175,27 @@ def _train(
         def __init__(self) -> None:
             super().__init__()
             self.steps: list[dict[str, Any]] = []
+            self.peak_bytes = 0
+
+        def start_peak(self) -> None:
+            """The device's peak is that of what follows; `peak_bytes` is that of it all."""
+            self.peak_bytes = max(self.peak_bytes, tfswap.memory_stats()["peak_bytes"])
+            tfswap.reset_memory_stats()
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             trainings = tfswap.status()["trainings"]
             self.phase = trainings[-1]["phase"] if trainings else SETTLED_PHASES[-1]
+            self.start_peak()
             self.begun_s = time.perf_counter()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seconds = time.perf_counter() - self.begun_s
             # A running mean, but a function of all losses so far: equal bits mean equal losses.
-            loss = float(logs["loss"]).hex()
-            self.steps.append({"loss": loss, "seconds": seconds, "phase": self.phase})
-            settled = len(settled_seconds(self.steps, options.steps)) == options.steps
-            self.model.stop_training = settled and len(self.steps) >= least
+            step = {"loss": float(logs["loss"]).hex(), "seconds": seconds, "phase": self.phase}
+            step["peak_load_bytes"] = tfswap.memory_stats()["peak_load_bytes"]
+            self.steps.append(step)
+            is_settled = len(settled(self.steps, options.steps)) == options.steps
+            self.model.stop_training = is_settled and len(self.steps) >= least
 
     least = min(options.steps + SETTLING_BATCHES, batches)
     training = workload(options.model, options.batch, options.image)
@@ -193,7 +205,8 @@ def _train(
     tfswap.set_budget(budget_bytes)
     tfswap.reset_memory_stats()
     model.fit(data, epochs=1, verbose=0, callbacks=[recorder, *callbacks])
-    return {"steps": recorder.steps, "peak_bytes": tfswap.memory_stats()["peak_bytes"]}
+    recorder.start_peak()
+    return {"steps": recorder.steps, "peak_bytes": recorder.peak_bytes}
 
 
 def run_case(options: argparse.Namespace) -> None:
@@ -250,14 +263,14 @@ def measure(
     return result
 
 
-def settled_seconds(steps: list[dict[str, Any]], count: int) -> list[float]:
-    """Times of the last steps, at most `count`, after whatever changed the plan or measured it."""
-    settled: list[float] = []
+def settled(steps: list[dict[str, Any]], count: int, key: str = "seconds") -> list[Any]:
+    """Of the last steps, at most `count`, after whatever changed the plan or measured it."""
+    found: list[Any] = []
     for step in reversed(steps):
-        if step["phase"] not in SETTLED_PHASES or len(settled) == count:
+        if step["phase"] not in SETTLED_PHASES or len(found) == count:
             break
-        settled.append(step["seconds"])
-    return settled
+        found.append(step[key])
+    return found
 
 
 def losses_equal(
@@ -284,9 +297,7 @@ def line(
 ) -> dict[str, Any]:
     """The JSON line of one budget and policy; what is not known is None, and "error" says why."""
     unswapped_step_s = statistics.median(
-        seconds
-        for baseline in baselines
-        for seconds in settled_seconds(baseline["steps"], options.steps)
+        seconds for baseline in baselines for seconds in settled(baseline["steps"], options.steps)
     )
     values: dict[str, Any] = {
         "model": options.model,
@@ -308,6 +319,7 @@ def line(
         "recomputed_buffers": None,
         "link_bandwidth": options.link_bandwidth,
         "budget_share": round(budget_bytes / baselines[0]["peak_bytes"], 3),
+        "settled_peak_load_bytes": None,
     }
     errors = [found["error"] for found in (fitting, result) if "error" in found]
     if "error" not in result:
@@ -319,8 +331,10 @@ def line(
         values["bytes_in"] = report.get("bytes_in_per_step")
         values["recomputed_buffers"] = report.get("recomputed_buffers")
         values["loss_bit_equal"] = losses_equal(baselines, result)
-        seconds = settled_seconds(result["steps"], options.steps)
+        seconds = settled(result["steps"], options.steps)
         if seconds:
+            peaks = settled(result["steps"], options.steps, "peak_load_bytes")
+            values["settled_peak_load_bytes"] = max(peaks)
             values["step_s"] = round(statistics.median(seconds), 4)
             values["step_ratio"] = round(statistics.median(seconds) / unswapped_step_s, 4)
         else:

@@ -38,7 +38,7 @@ def test_a_resnet50_keeps_its_budget_and_is_foretold(tmp_path: Path) -> None:
         "where": {"model": "ResNet50", "policy": "auto"},
         "equal": {"unswapped_fits": False, "loss_bit_equal": True},
         "at_most": {"measured_peak_bytes": "budget_bytes"},
-        "near": {"predicted_peak_bytes": ["measured_peak_bytes", 0.05]},
+        "near": {"predicted_peak_bytes": ["settled_peak_load_bytes", 0.03]},
     }
     verdicts = judge([entry], {"budget_sweep": found.lines})
     assert verdicts and [verdict.text for verdict in verdicts if not verdict.holds] == []

@@ -21,8 +21,8 @@ def trained(
     losses = losses or [float(i).hex() for i in range(len(seconds))]
     phases = phases or ["steady"] * len(seconds)
     steps = [
-        {"loss": loss, "seconds": time_s, "phase": phase}
-        for loss, time_s, phase in zip(losses, seconds, phases, strict=True)
+        {"loss": loss, "seconds": time_s, "phase": phase, "peak_load_bytes": 500 + i}
+        for i, (loss, time_s, phase) in enumerate(zip(losses, seconds, phases, strict=True))
     ]
     return {"steps": steps, "peak_bytes": 1000, "warnings": []}
 
@@ -60,12 +60,13 @@ def test_a_line_has_all_keys_in_their_order(options: argparse.Namespace) -> None
         "recomputed_buffers": 3,
         "link_bandwidth": None,
         "budget_share": 0.56,
+        "settled_peak_load_bytes": 502,
     }
     assert " ".join(line) == (
         "model batch image budget_bytes unswapped_peak_bytes predicted_peak_bytes "
         "measured_peak_bytes unswapped_step_s step_s step_ratio loss_bit_equal unswapped_fits "
         "bytes_out bytes_in policy predicted_step_s recomputed_buffers link_bandwidth "
-        "budget_share"
+        "budget_share settled_peak_load_bytes"
     )
 
 
@@ -117,9 +118,10 @@ def test_a_training_without_a_plan_says_why(options: argparse.Namespace) -> None
 def test_only_steps_after_the_last_change_of_plan_are_timed(options: argparse.Namespace) -> None:
     phases = ["first", "measure", "settle", "measure", "steady", "steady"]
     steps = trained([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], phases=phases)["steps"]
-    assert budget_sweep.settled_seconds(steps, 9) == [6.0, 5.0, 4.0]
-    assert budget_sweep.settled_seconds(steps, 2) == [6.0, 5.0]
-    assert budget_sweep.settled_seconds(steps[:3], 2) == []
+    assert budget_sweep.settled(steps, 9) == [6.0, 5.0, 4.0]
+    assert budget_sweep.settled(steps, 2) == [6.0, 5.0]
+    assert budget_sweep.settled(steps[:3], 2) == []
+    assert budget_sweep.settled(steps, 2, "peak_load_bytes") == [505, 504]
 
 
 def test_a_plan_that_never_settled_has_no_time(options: argparse.Namespace) -> None:
