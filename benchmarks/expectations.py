@@ -7,7 +7,7 @@ least::
      "equal": {"loss_bit_equal": true},            exactly this
      "at_most": {"measured_peak_bytes": "budget_bytes"},   so much or less; or another key's value
      "at_least": {"planned_share": 0.95},
-     "near": {"predicted_peak_bytes": ["settled_peak_load_bytes", 0.03]}}   but for a part of that key's
+     "near": {"predicted_peak_bytes": ["settled_peak_load_bytes", 0.03]}}   but for such a part
 
 Times are in none of them: a slower step is shown, and fails nothing.
 """

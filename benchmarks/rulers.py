@@ -153,8 +153,8 @@ RULERS: tuple[Ruler, ...] = (
         "budget_sweep",
         "Steps under a budget",
         "Beside the unswapped training of the same run, before and after. Budgets are parts of the "
-        "unswapped peak, which without tfswap fail. What is measured is what the budget counts: idle "
-        "pages, which stay until the budget needs them, and the first steps, too.",
+        "unswapped peak, which without tfswap fail. What is measured is what the budget counts: "
+        "idle pages, which stay until the budget needs them, and the first steps, too.",
         full=(
             f"--model ResNet50 --budgets 0.8,0.65,0.5,0.4 --policies {_SWEPT} {_SMALL}",
             *(f"--model {model} --budgets 0.8,0.65,0.5 {_SMALL}" for model in _OTHERS),

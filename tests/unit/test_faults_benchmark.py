@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.faults import residue
 from benchmarks.faults.__main__ import cases, parse, table
 from benchmarks.faults.cases import KINDS, STEPS, SUBJECTS, drawn
+from benchmarks.faults.residue import Held
 from tfswap._core import set_faults
 
 
@@ -74,6 +77,26 @@ def test_a_table_of_the_documentation_has_every_kind() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text()
     for name in KINDS:
         assert f"`{name}`" in text, f"docs/reliability.md says nothing of {name}"
+
+
+@pytest.mark.parametrize(
+    ("first", "before", "after", "said"),
+    [
+        (1 << 20, 1 << 20, 2 << 20, ""),  # a little may stay
+        (1 << 20, 1 << 20, 4 << 20, "load_bytes 1048576 -> 4194304"),
+        (1 << 20, 4 << 20, 4 << 20, ""),  # which was there before the case
+        (1 << 20, 3 << 20, (3 << 20) + 1, "load_bytes 3145728 -> 3145729"),  # bit by bit, too much
+    ],
+)
+def test_memory_that_a_case_leaves_is_told(
+    first: int, before: int, after: int, said: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def held(load_bytes: int) -> Held:
+        return Held({}, {}, {"load_bytes": load_bytes}, 0, 0)
+
+    monkeypatch.setattr(residue, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(Held, "now", lambda folder: held(after))
+    assert residue.left_behind(held(before), tmp_path, held(first)) == said
 
 
 def test_the_process_of_cases_says_how_it_ended(tmp_path: Path, monkeypatch) -> None:
