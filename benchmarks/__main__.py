@@ -24,7 +24,8 @@ from pathlib import Path
 from benchmarks import expectations
 from benchmarks.document import document
 from benchmarks.measurements import Measured, load, measure
-from benchmarks.rulers import TREE, Ruler, named
+from benchmarks.ruler import Ruler
+from benchmarks.rulers import TREE, named
 
 FOLDER = TREE / "build" / "bench"
 PAGE = TREE / "docs" / "benchmarks.md"

@@ -11,7 +11,8 @@ from benchmarks.expectations import Verdict
 from benchmarks.measurements import Measured
 from benchmarks.plots import draw
 from benchmarks.reasons import reason
-from benchmarks.rulers import MIB, RULERS, Column, Ruler, Table
+from benchmarks.ruler import MIB, Column, Ruler, Table
+from benchmarks.rulers import RULERS
 
 _MOST_CHARACTERS = 160
 _HEAD = """\

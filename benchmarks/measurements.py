@@ -22,7 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rulers import TREE, Ruler
+from benchmarks.ruler import Ruler
+from benchmarks.rulers import TREE
 
 _TAIL_CHARACTERS = 600
 

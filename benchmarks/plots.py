@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rulers import MIB, Plot
+from benchmarks.ruler import MIB, Plot
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 7.0, 3.0
 _MOST_LEVEL_LETTERS = 60  # names of more are slanted, which else would overlap

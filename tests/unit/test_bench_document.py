@@ -17,7 +17,8 @@ from benchmarks.expectations import EXPECTED, Verdict, judge
 from benchmarks.measurements import Measured, Run, lines_of, load, machine, printed_by, save
 from benchmarks.plots import draw, points
 from benchmarks.reasons import reason
-from benchmarks.rulers import RULERS, Column, Plot, Ruler, Table, named
+from benchmarks.ruler import Column, Plot, Ruler, Table
+from benchmarks.rulers import RULERS, named
 from benchmarks.tally import Tally
 
 MIB = 1 << 20

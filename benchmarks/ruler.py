@@ -1,0 +1,118 @@
+"""What a benchmark is: its runs, and the tables and plots of its lines."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.tally import Tally
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Column:
+    """Of a table.
+
+    Attributes:
+        title: At its head.
+        key: Of the JSON lines.
+        unit: What the value is in: "" (as it is), "MiB" and "GiB" (of bytes), "s", "%" (of a
+            part), "x" (a ratio), "fact" (of a truth: no is nothing bad).
+    """
+
+    title: str
+    key: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture of the lines that have all of its keys.
+
+    Attributes:
+        kind: "bars" or "lines".
+        x: Keys whose values together say where; of lines, one whose values are numbers.
+        series: Key whose values have a color each; "": there is one.
+        value: Key of the height.
+        unit: As of a column.
+        title: Of the vertical axis.
+        at: A horizontal line, such as the rival's 1; None: none.
+        only: What lines have.
+        having: Keys whose values are not None.
+    """
+
+    kind: str
+    x: tuple[str, ...]
+    series: str
+    value: str
+    unit: str
+    title: str
+    at: float | None = None
+    only: tuple[tuple[str, Any], ...] = ()
+    having: tuple[str, ...] = ()
+
+    def shows(self, line: dict[str, Any]) -> bool:
+        """Whether a line has a place in it."""
+        return (
+            isinstance(line.get(self.value), int | float)
+            and all(key in line for key in self.x)
+            and all(line.get(key) == value for key, value in self.only)
+            and all(line.get(key) is not None for key in self.having)
+        )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines that have all of some keys.
+
+    Attributes:
+        columns: What it shows.
+        having: Keys, beside which lines may have others; empty: those of the columns.
+        only: What the lines have.
+    """
+
+    columns: tuple[Column, ...]
+    having: tuple[str, ...] = ()
+    only: tuple[tuple[str, Any], ...] = ()
+
+    def shows(self, line: dict[str, Any]) -> bool:
+        """Whether a line belongs in it."""
+        keys = self.having or tuple(column.key for column in self.columns)
+        return all(key in line for key in keys) and all(line.get(k) == v for k, v in self.only)
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """One benchmark.
+
+    Attributes:
+        name: Its module in `benchmarks`.
+        title: Of its section.
+        text: What is compared with what.
+        full: The arguments of its runs.
+        quick: Of those of a quick document; empty: it is left out there.
+        limit_s: Of each run; `quick_limit_s`: of each quick one.
+        tables, plots, tally: What is shown of its lines.
+        needs_scripts: Whether it runs programs from a checkout that is given.
+        needs_root: Whether it makes cgroups and swap files.
+    """
+
+    name: str
+    title: str
+    text: str
+    full: tuple[str, ...]
+    quick: tuple[str, ...]
+    tables: tuple[Table, ...]
+    plots: tuple[Plot, ...] = ()
+    tally: Tally | None = None
+    limit_s: float = 7200.0
+    quick_limit_s: float = 90.0
+    needs_scripts: bool = False
+    needs_root: bool = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a module in this tree."""
+        return importlib.util.find_spec(f"benchmarks.{self.name}") is not None
