@@ -66,7 +66,8 @@ RULERS: tuple[Ruler, ...] = (
                 "peak foretold: predicted_peak_bytes MiB | "
                 "measured: measured_peak_bytes MiB | out in a step: bytes_out MiB | "
                 "step, of unswapped: step_ratio x | losses, bit for bit: loss_bit_equal | "
-                "fits unswapped: unswapped_fits fact"
+                "fits unswapped: unswapped_fits fact | said: error",
+                having="budget_bytes step_ratio policy",
             ),
         ),
         plots=(
@@ -257,7 +258,8 @@ RULERS: tuple[Ruler, ...] = (
         "first_steps",
         "First steps",
         "The second to fifth step by lazy swaps alone (the rival), by a foretold plan, and by a "
-        "remembered one.",
+        "remembered one, of 16 steps in all. Unswapped: whether the losses of two trainings agree; "
+        "where they do not, there is nothing to compare.",
         full=("--models ResNet50,VGG16",),
         quick=("--models U-Net --batch 8 --image 64 --links 1GB/s --steps 14",),
         tables=(
