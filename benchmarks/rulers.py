@@ -146,7 +146,7 @@ RULERS: tuple[Ruler, ...] = (
         "longer than the unswapped one if nothing is encoded. `all` and CSWAP's inequality are the "
         "rivals. To a few cores, 0.25 GB/s is what PCI Express is to a GPU.",
         full=("--links 0.25",),
-        quick=("--quick --modes none,all,cswap,auto",),
+        quick=("--quick --modes none,all,cswap,auto --steps 3",),
         quick_limit_s=170,
         tables=(
             _table(
@@ -261,7 +261,7 @@ RULERS: tuple[Ruler, ...] = (
         "remembered one, of 16 steps in all. Unswapped: whether the losses of two trainings agree; "
         "where they do not, there is nothing to compare.",
         full=("--models ResNet50,VGG16",),
-        quick=("--models U-Net --batch 8 --image 64 --links 1GB/s --steps 14",),
+        quick=("--models U-Net --batch 8 --image 64 --links 1GB/s --steps 10",),
         tables=(
             _table(
                 "model: model | link: link_bandwidth | mode: mode | first steps: first_steps_s s | "
