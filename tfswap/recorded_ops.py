@@ -31,6 +31,8 @@ _SCRATCH = 1
 WAITING_TYPES = frozenset(
     {"IteratorGetNext", "IteratorGetNextAsOptional", "_CopyFromHost", "_HostRecv", "_Recv"}
 )
+# As a plan has them, they end when their copy has: who is ordered behind them waits so long.
+_COPY_TYPES = frozenset({"_CopyToHost", "_VariableToHost", "_VariableFromHost"})
 
 
 class RecordedOps:
@@ -312,7 +314,8 @@ class _Clock:
     """Maps recorded times to the axis on which waits take no time."""
 
     def __init__(self, ops: NDArray[np.void], names: tuple[str, ...]) -> None:
-        waiting = np.fromiter((name in WAITING_TYPES for name in names), bool, len(names))
+        no_work = WAITING_TYPES | _COPY_TYPES
+        waiting = np.fromiter((name in no_work for name in names), bool, len(names))
         working = ops[~waiting[ops["type"]]]
         start_ns = working["start_ns"] + working["wait_ns"]
         order = np.argsort(start_ns, kind="stable")

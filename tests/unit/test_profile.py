@@ -190,6 +190,28 @@ def test_waits_take_no_time():
     assert plain.step_ns <= waited.step_ns <= plain.step_ns + 20_000
 
 
+@pytest.mark.parametrize(
+    ("name", "op_type"),
+    [
+        ("tfswap/out/a_0", "_CopyToHost"),
+        ("tfswap/in/a_0/0", "_CopyFromHost"),
+        ("tfswap/out/v/0", "_VariableToHost"),
+        ("tfswap/in/v/0", "_VariableFromHost"),
+    ],
+)
+def test_copies_that_all_ops_wait_for_take_no_time(name: str, op_type: str) -> None:
+    def step_ns(copy_us: int) -> int:
+        r = Recording()
+        r.op("a", 0, 10)
+        r.op(name, 10, 10 + copy_us, op_type=op_type)
+        for place, op in enumerate("bcd"):
+            r.op(op, 10 + copy_us + 10 * place, 20 + copy_us + 10 * place)
+        return profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline.step_ns
+
+    # A gap of up to 20 us is an executor thread's own and stays.
+    assert step_ns(0) <= step_ns(5000) <= step_ns(0) + 20_000
+
+
 def test_a_buffer_that_left_and_came_back_is_one_buffer():
     r = Recording()
     a = r.op("a", 0, 10)
