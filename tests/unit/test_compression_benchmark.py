@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks import compression, compression_accuracy
-from benchmarks.compression import Case, Cell, Prepared
+from benchmarks.compression import Cell, Prepared
+from benchmarks.compression_case import Case
 
 LOSSES = ["0x1.0p0", "0x1.8p0", "0x1.cp0"]
 
@@ -193,6 +194,26 @@ def test_trainings_take_turns_between_unswapped_ones_that_links_share() -> None:
     ]
     assert [len(cell.unswapped) for cell in found] == [2, 2]
     assert [len(answers) for cell in found for answers in cell.swapped.values()] == [2] * 4
+
+
+@pytest.mark.parametrize(
+    ("repeats_itself", "said", "unswapped"), [(True, False, 5), (False, None, 3)]
+)
+def test_other_losses_are_believed_where_many_unswapped_trainings_agree(
+    repeats_itself: bool, said: bool | None, unswapped: int
+) -> None:
+    def train(case: Case) -> dict[str, Any]:
+        done.append(case.mode)
+        if case.mode is not None:
+            return trained(1.8, losses=["0x1.1p0"])
+        third = done.count(None) == 3 and not repeats_itself
+        return trained(1.0, outcome="fits", losses=["0x1.2p0"] if third else LOSSES)
+
+    done: list[str | None] = []
+    options = compression.parse(["--links", "0.5", "--modes", "none", "--repeats", "1"])
+    (cell,) = compression.cells(options, PREPARED, train)
+    (line,) = compression.lines(cell)
+    assert (line["losses_equal"], len(cell.unswapped)) == (said, unswapped)
 
 
 def test_the_budget_is_raised_until_the_first_mode_trains_and_stays_raised() -> None:
