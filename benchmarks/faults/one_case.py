@@ -44,7 +44,7 @@ _SAID = {
     "nested-fit": rf"another training is under way in this thread|{_SHORT}",
     "fit-in-thread": rf"the other trainings of this process have no room|{_SHORT}",
 }
-_MOST_CHARACTERS = 400
+_MOST_CHARACTERS = 1000
 _WITH_ANOTHER = ("nested-fit", "fit-in-thread")
 _STEPS_AFTER = 2
 _VALIDATION = "validation"
