@@ -177,15 +177,15 @@ def _train(
             self.steps: list[dict[str, Any]] = []
             self.peak_bytes = 0
 
-        def start_peak(self) -> None:
-            """The device's peak is that of what follows; `peak_bytes` is that of it all."""
+        def take_peak(self) -> None:
+            """Into `peak_bytes`, that of it all; the device's is that of what follows then."""
             self.peak_bytes = max(self.peak_bytes, tfswap.memory_stats()["peak_bytes"])
             tfswap.reset_memory_stats()
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             trainings = tfswap.status()["trainings"]
             self.phase = trainings[-1]["phase"] if trainings else SETTLED_PHASES[-1]
-            self.start_peak()
+            self.take_peak()
             self.begun_s = time.perf_counter()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -205,7 +205,7 @@ def _train(
     tfswap.set_budget(budget_bytes)
     tfswap.reset_memory_stats()
     model.fit(data, epochs=1, verbose=0, callbacks=[recorder, *callbacks])
-    recorder.start_peak()
+    recorder.take_peak()
     return {"steps": recorder.steps, "peak_bytes": recorder.peak_bytes}
 
 

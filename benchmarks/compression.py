@@ -227,7 +227,7 @@ def cells(options: argparse.Namespace, prepared: Prepared, train: Train) -> Iter
 def _seems_wrong(cell: Cell) -> bool:
     """Whether a lossless mode has other losses than the unswapped trainings, which all agree."""
     return any(
-        losses_equal(cell.unswapped, [each for each in answers if "failed" not in each]) is False
+        losses_equal(cell.unswapped, answers) is False
         for mode, answers in cell.swapped.items()
         if mode != LOSSY_MODE
     )
@@ -313,11 +313,14 @@ def reduction(unswapped_s: float, none_s: float | None, step_s: float) -> float 
 def losses_equal(
     unswapped: Sequence[dict[str, Any]], swapped: Sequence[dict[str, Any]]
 ) -> bool | None:
-    """Whether all losses have the same bits as far as two went; None where they need not."""
-    baselines = [answer["losses"] for answer in unswapped if "failed" not in answer]
+    """Whether all losses that there are have the same bits; None where they need not."""
+    baselines, losses = (
+        [answer["losses"] for answer in answers if "failed" not in answer]
+        for answers in (unswapped, swapped)
+    )
     if not baselines or not all(agree(baselines[0], other) for other in baselines):
         return None
-    return all(agree(max(baselines, key=len), answer["losses"]) for answer in swapped)
+    return all(agree(max(baselines, key=len), each) for each in losses)
 
 
 def _step_s(answers: Sequence[dict[str, Any]]) -> float | None:

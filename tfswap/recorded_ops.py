@@ -27,12 +27,20 @@ _LONGEST_GAP_NS = 20_000
 # The kind of a buffer that an op works in (slots.Key).
 _SCRATCH = 1
 
-# Ops that wait for something outside of the step.
+# Ops that wait for something outside of the step. As a plan has them, copies end when all has been
+# moved: who is ordered behind them waits so long.
 WAITING_TYPES = frozenset(
-    {"IteratorGetNext", "IteratorGetNextAsOptional", "_CopyFromHost", "_HostRecv", "_Recv"}
+    {
+        "IteratorGetNext",
+        "IteratorGetNextAsOptional",
+        "_CopyFromHost",
+        "_CopyToHost",
+        "_HostRecv",
+        "_Recv",
+        "_VariableFromHost",
+        "_VariableToHost",
+    }
 )
-# As a plan has them, they end when their copy has: who is ordered behind them waits so long.
-_COPY_TYPES = frozenset({"_CopyToHost", "_VariableToHost", "_VariableFromHost"})
 
 
 class RecordedOps:
@@ -314,8 +322,7 @@ class _Clock:
     """Maps recorded times to the axis on which waits take no time."""
 
     def __init__(self, ops: NDArray[np.void], names: tuple[str, ...]) -> None:
-        no_work = WAITING_TYPES | _COPY_TYPES
-        waiting = np.fromiter((name in no_work for name in names), bool, len(names))
+        waiting = np.fromiter((name in WAITING_TYPES for name in names), bool, len(names))
         working = ops[~waiting[ops["type"]]]
         start_ns = working["start_ns"] + working["wait_ns"]
         order = np.argsort(start_ns, kind="stable")
