@@ -91,6 +91,19 @@ class MaxTree:
     def add(self, begin: int, end: int, delta: int) -> None: ...
     def max(self) -> int: ...
 
+class Patience:
+    """How long an allocation waits for memory; see ``cc/core/patience.h``."""
+
+    def __init__(self, now_ns: int, worked_ns: int) -> None: ...
+    def ends_at(
+        self,
+        now_ns: int,
+        worked_ns: int,
+        released: bool = False,
+        alive: bool = False,
+        others_are_runnable: bool = False,
+    ) -> bool: ...
+
 class PackingProblem:
     """Buffers to be packed; see ``cc/packing``. Raises ValueError for what makes no sense."""
 

@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "allocator/kernel_scope.h"
-#include "allocator/patience.h"
 #include "core/atomic_max.h"
 #include "core/now.h"
+#include "core/patience.h"
+#include "core/runnable_threads.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -384,9 +385,9 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   const Account* refusing = &Refusing(*refusal, request.own);
   int64_t seen_releases = refusing->releases.load();
   int64_t seen_ends = refusing->ends.load();
-  Patience patience;
+  Patience patience(Patience::Now());
   for (;;) {
-    const bool quiet = patience.SinceRelease() > kDeference;
+    const bool quiet = patience.WithoutRelease() > kDeference;
     if ((quiet || !MustDefer()) && (ptr = Obtain(request, refusal)) != nullptr) break;
     if (scope != nullptr && scope->give_way && scope->give_way()) {
       scope->gave_way = true;
@@ -417,7 +418,8 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const int64_t ends = refusing->ends.load();
     const bool others_run = refusing->running.load() > refusing->waiting_kernels.load() ||
                             std::exchange(seen_ends, ends) != ends;
-    if (patience.EndsAt(released, leaving > 0 || reclaimed > 0 || copying_in || others_run)) break;
+    const bool alive = leaving > 0 || reclaimed > 0 || copying_in || others_run;
+    if (patience.EndsAt(Patience::Now(), released, alive, OthersAreRunnable)) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
     if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kNap);

@@ -21,6 +21,7 @@
 #include "core/load_changes.h"
 #include "core/local_search.h"
 #include "core/max_tree.h"
+#include "core/patience.h"
 #include "core/repetition.h"
 #include "core/simulator.h"
 
@@ -262,6 +263,22 @@ void BindMaxTree(py::module_& module) {
       .def("max", &MaxTree::Max);
 }
 
+void BindPatience(py::module_& module) {
+  py::class_<Patience>(module, "Patience")
+      .def(
+          py::init([](int64_t now_ns, int64_t worked_ns) { return Patience({now_ns, worked_ns}); }),
+          py::arg("now_ns"), py::arg("worked_ns"))
+      .def(
+          "ends_at",
+          [](Patience& patience, int64_t now_ns, int64_t worked_ns, bool released, bool alive,
+             bool others_are_runnable) {
+            return patience.EndsAt({now_ns, worked_ns}, released, alive,
+                                   [&] { return others_are_runnable; });
+          },
+          py::arg("now_ns"), py::arg("worked_ns"), py::arg("released") = false,
+          py::arg("alive") = false, py::arg("others_are_runnable") = false);
+}
+
 }  // namespace
 }  // namespace tfswap
 
@@ -271,6 +288,7 @@ PYBIND11_MODULE(_core, module) {
   tfswap::BindLocalSearch(module);
   tfswap::BindRepetition(module);
   tfswap::BindMaxTree(module);
+  tfswap::BindPatience(module);
   tfswap::BindPacking(module);
   tfswap::BindCard(module);
   tfswap::BindSpill(module);

@@ -1,0 +1,77 @@
+"""How long an allocation waits for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tfswap._core import Patience
+
+_NAP_S = 0.002
+_MOST_S = 100.0
+
+
+def _waits_s(
+    look_s: float = _NAP_S,
+    cores: float = 0.0,
+    others_are_runnable: bool = False,
+    released: Callable[[float], bool] = lambda now_s: False,
+    alive: Callable[[float], bool] = lambda now_s: False,
+    stopped: tuple[float, float] = (_MOST_S, 0.0),
+) -> float:
+    """For how long one waits that looks so often.
+
+    Args:
+        look_s: Between two looks.
+        cores: That the process's threads work on.
+        others_are_runnable: Whether threads have something to do.
+        released: Whether memory has been freed, by the time.
+        alive: Whether a kernel runs, by the time.
+        stopped: When the process is stopped, and for how long.
+    """
+    patience = Patience(0, 0)
+    now_s = worked_s = 0.0
+    stop_s, paused_s = stopped
+    while now_s < _MOST_S:
+        now_s += look_s
+        worked_s += cores * look_s
+        if now_s >= stop_s:
+            now_s, stop_s = now_s + paused_s, _MOST_S
+        if patience.ends_at(
+            int(now_s * 1e9),
+            int(worked_s * 1e9),
+            released=released(now_s),
+            alive=alive(now_s),
+            others_are_runnable=others_are_runnable,
+        ):
+            return now_s
+    return _MOST_S
+
+
+def test_nobody_waits_long_where_nothing_happens() -> None:
+    assert 0.2 <= _waits_s() < 0.3
+
+
+def test_what_runs_may_free_memory() -> None:
+    assert 3.2 <= _waits_s(alive=lambda now_s: now_s < 3) < 3.3
+
+
+def test_without_a_release_it_ends_all_the_same() -> None:
+    assert 60 <= _waits_s(alive=lambda now_s: True) < 61
+    assert _waits_s(alive=lambda now_s: True, released=lambda now_s: now_s < 30) > 85
+
+
+def test_threads_that_are_busy_with_other_things_are_waited_for_a_while() -> None:
+    assert 5 <= _waits_s(cores=1.0, others_are_runnable=True) < 6
+
+
+def test_threads_that_get_no_core_are_waited_for() -> None:
+    assert 60 <= _waits_s(cores=0.01, others_are_runnable=True) < 61
+    assert _waits_s(look_s=0.5, cores=0.01, others_are_runnable=True) > 50
+
+
+def test_a_process_that_was_stopped_goes_on_as_before() -> None:
+    alive = lambda now_s: now_s < 2 or 92 < now_s < 93  # noqa: E731
+    assert 93.2 <= _waits_s(alive=alive, stopped=(1.99, 90.0)) < 93.4
+    # A thread that could free some may get a core later than the one that waits.
+    starving = _waits_s(cores=0.01, others_are_runnable=True, stopped=(0.1, 30.0))
+    assert 85 < starving < _MOST_S
