@@ -254,7 +254,7 @@ def test_a_plan_that_is_slower_than_lazy_swaps_is_given_up(unswapped, monkeypatc
     assert any("the plan was given up" in note for note in report["notes"])
 
 
-@pytest.mark.parametrize("sections", [None, 2])
+@pytest.mark.parametrize("sections", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_budget_that_no_plan_keeps_is_said_with_the_way_out(unswapped, monkeypatch, sections):
     def plan(planner: StepPlanner) -> None:
         least = planner.least_budgets().swapped

@@ -140,7 +140,7 @@ def unswapped(request) -> tuple[str, Losses]:
     return request.param, first
 
 
-@pytest.mark.parametrize("policy", ["recompute", "joint"])
+@pytest.mark.parametrize("policy", [pytest.param("recompute", marks=pytest.mark.slow), "joint"])
 def test_trainings_are_the_same(unswapped, policy, capsys):
     activation, first = unswapped
     budget = budget_of(first, 0.75)

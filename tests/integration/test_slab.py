@@ -47,7 +47,7 @@ class Slab(keras.callbacks.Callback):
         self.stats.append(self.lib.memory_stats(0))
 
 
-@pytest.mark.parametrize("part", [None, 0.6])
+@pytest.mark.parametrize("part", [pytest.param(None, marks=pytest.mark.slow), 0.6])
 def test_same_losses_at_planned_addresses(unswapped, lib, part):
     budget = "4GiB" if part is None else budget_of(unswapped, part)
     swap = tfswap.AutoSwap(budget=budget, slab=True, verbose=0)

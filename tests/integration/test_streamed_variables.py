@@ -246,7 +246,7 @@ def test_a_recurrent_layers_loop_and_streamed_weights():
     assert trained(build, [swap], data=data, batch_size=16).losses == unswapped.losses
 
 
-@pytest.mark.parametrize("share", [0.85, 0.55])
+@pytest.mark.parametrize("share", [pytest.param(0.85, marks=pytest.mark.slow), 0.55])
 def test_weights_and_an_optimizers_state_are_away_between_their_uses(tmp_path, share):
     plain_path, path = tmp_path / "plain.keras", tmp_path / "swapped.keras"
     plain, plain_weights = trained_perceptron(plain_path)
