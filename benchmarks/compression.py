@@ -24,9 +24,10 @@ time.
 Each training begins with the same warm weights, so that zeros are as frequent as in training. All
 of a model and activation are in one process as long as they do not fail (`benchmarks.trainings`).
 One JSON line a mode goes to stdout, progress to stderr. Keys: model activation
-link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s predicted_step_s exposed_s
-exposed_reduction compressed_tensors swapped_tensors ratio losses_equal. Times are medians over all
-timed steps. ``exposed_s``: by how much the step is longer than the unswapped one, which has planned
+link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s predicted_step_s
+predicted_wait_s exposed_s exposed_reduction compressed_tensors swapped_tensors ratio losses_equal.
+Times are medians over all timed steps. ``predicted_wait_s``: for how long copies were foretold to
+hold the step up, which is what codecs can save. ``exposed_s``: by how much the step is longer than the unswapped one, which has planned
 addresses too. ``exposed_reduction``: the part of it that the mode saves against ``none``, 1 at
 most; null where that exposes less than 2 % of the step, which noise alone does. ``ratio``: kept to
 source bytes of what was encoded. ``losses_equal``: null where unswapped trainings differ.
@@ -73,7 +74,7 @@ DENSE_ACTIVATIONS = ACTIVATIONS[1:]
 QUICK_MODEL, QUICK_BATCH, QUICK_LINK = "Plain20", 64, 0.25
 KEYS = (
     "model activation link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s "
-    "predicted_step_s exposed_s exposed_reduction compressed_tensors swapped_tensors ratio "
+    "predicted_step_s predicted_wait_s exposed_s exposed_reduction compressed_tensors swapped_tensors ratio "
     "losses_equal"
 ).split()
 # The largest reduction of the swaps' latency that CSWAP+ printed; that of dense tensors is lossy.
@@ -287,6 +288,7 @@ def lines(cell: Cell) -> Iterator[dict[str, Any]]:
                 "measured_peak_bytes": max(answer["peak_bytes"] for answer in trained),
                 "step_s": _rounded(step_s),
                 "predicted_step_s": _rounded(last["predicted_step_s"]),
+                "predicted_wait_s": _rounded(last["predicted_wait_s"]),
                 "compressed_tensors": last["compressed_tensors"],
                 "swapped_tensors": last["swapped_tensors"],
                 "ratio": _rounded(kept_bytes / encoded_bytes if encoded_bytes else None),

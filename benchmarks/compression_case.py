@@ -131,6 +131,7 @@ def train(case: Case) -> dict[str, Any]:
         "peak_bytes": found.after["peak_bytes"],
         "unswapped_peak_bytes": swap.report["unswapped_peak_bytes"],
         "predicted_step_s": swap.report["predicted_step_s"],
+        "predicted_wait_s": swap.report["predicted_wait_s"],
         "outcome": swap.report["outcome"],
         "notes": swap.report["notes"],
         "swapped_tensors": len(swaps),

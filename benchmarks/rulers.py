@@ -151,7 +151,8 @@ RULERS: tuple[Ruler, ...] = (
         tables=(
             _table(
                 "model: model | activation: activation | link, GB/s: link_gb_s | mode: mode | "
-                "exposed: exposed_s s | saved: exposed_reduction % | encoded tensors: "
+                "exposed: exposed_s s | of that foretold, for copies: predicted_wait_s s | "
+                "saved: exposed_reduction % | encoded tensors: "
                 "compressed_tensors | of swapped ones: swapped_tensors | kept, of their bytes: "
                 "ratio % | losses, bit for bit: losses_equal",
                 having="model link_gb_s mode exposed_s",
