@@ -86,7 +86,7 @@ test-versions: build
 
 # Against the TensorFlow with GPU devices, on a card that is not there: needs no GPU.
 test-gpu: build
-	$(BIN)/python tests/gpu -m "not slow"
+	$(BIN)/python tests/gpu -m "not slow" -n 2
 
 # On a card: needs tfswap built against the TensorFlow with GPU devices, and installs nothing.
 # Options: make gpu-check GPU_CHECK="--minutes 4 --stages copies,sweep"
