@@ -299,7 +299,7 @@ def test_how_large_batches_are() -> None:
             self._dataset = dataset
 
     numbers = tf.data.Dataset.from_tensor_slices(np.zeros((100, 3)))
-    batches = numbers.shuffle(10).batch(16).prefetch(2)
+    batches = numbers.shuffle(10, seed=1).batch(16).prefetch(2)
     assert examples_of_fit(Iterator(Adapter(batches))) == 16
     assert examples_of_fit(Iterator(Adapter(numbers))) == 0
     assert examples_of_fit(Iterator(None)) == 0

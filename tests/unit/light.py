@@ -70,7 +70,7 @@ class BrokerProcess:
     def said(self) -> str:
         return self.log.read_text()
 
-    def wait_for(self, text: str, seconds: float = 20) -> None:
+    def wait_for(self, text: str, seconds: float = 60) -> None:
         """Until it has said something."""
         deadline = time.monotonic() + seconds
         while text not in self.said:
