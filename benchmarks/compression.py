@@ -27,10 +27,11 @@ One JSON line a mode goes to stdout, progress to stderr. Keys: model activation
 link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s predicted_step_s
 predicted_wait_s exposed_s exposed_reduction compressed_tensors swapped_tensors ratio losses_equal.
 Times are medians over all timed steps. ``predicted_wait_s``: for how long copies were foretold to
-hold the step up, which is what codecs can save. ``exposed_s``: by how much the step is longer than the unswapped one, which has planned
-addresses too. ``exposed_reduction``: the part of it that the mode saves against ``none``, 1 at
-most; null where that exposes less than 2 % of the step, which noise alone does. ``ratio``: kept to
-source bytes of what was encoded. ``losses_equal``: null where unswapped trainings differ.
+hold the step up, which is what codecs can save. ``exposed_s``: by how much the step is longer than
+the unswapped one, which has planned addresses too. ``exposed_reduction``: the part of it that the
+mode saves against ``none``, 1 at most; null where that exposes less than 2 % of the step, which
+noise alone does. ``ratio``: kept to source bytes of what was encoded. ``losses_equal``: null where
+unswapped trainings differ.
 
 Last, a line for each activation: the mean and the largest reduction by mode over all models and
 links, beside what CSWAP+ printed as its largest.
@@ -74,8 +75,8 @@ DENSE_ACTIVATIONS = ACTIVATIONS[1:]
 QUICK_MODEL, QUICK_BATCH, QUICK_LINK = "Plain20", 64, 0.25
 KEYS = (
     "model activation link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s "
-    "predicted_step_s predicted_wait_s exposed_s exposed_reduction compressed_tensors swapped_tensors ratio "
-    "losses_equal"
+    "predicted_step_s predicted_wait_s exposed_s exposed_reduction compressed_tensors "
+    "swapped_tensors ratio losses_equal"
 ).split()
 # The largest reduction of the swaps' latency that CSWAP+ printed; that of dense tensors is lossy.
 PUBLISHED = {"relu": 0.509, "leaky_relu": 0.461}

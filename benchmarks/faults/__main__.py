@@ -16,7 +16,8 @@ callback, the data, Ctrl-C, a fork, another training, ``kill -9``. It ends in
 A JSON line a case: number, kind, detail, subject, start (lazy: from lazy swaps on; planned: under
 a given plan; whole: until addresses are planned), options, step, after, times, part, struck (how
 often the fault did), outcome, said (the error), why (it is wrong), seconds. Then a table: kind,
-count, outcomes. The exit status is 1 if any is wrong. Cases run in a process that is used again
+count, outcomes; and for how many faults of the core there was something to strike. The exit status
+is 1 if any is wrong. Cases run in a process that is used again
 until one takes it along; `kill-9` has processes of its own.
 """
 
@@ -118,6 +119,12 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def strikes(lines: Sequence[dict[str, Any]]) -> str:
+    """How many faults there was something for: a copy, say, where copies were to fail."""
+    told = [line["struck"] for line in lines if line["struck"] >= 0]
+    return f"{sum(struck > 0 for struck in told)} of {len(told)} faults of the core struck"
+
+
 def _end(number: int, frame: object) -> None:
     sys.exit(128 + number)
 
@@ -137,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lines.append(line)
             print(json.dumps(line), flush=True)
     finally:
-        print(table(lines), flush=True)
+        print(table(lines), strikes(lines), sep="\n", flush=True)
     return int(any(line["outcome"] not in RIGHT for line in lines))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import residue
-from benchmarks.faults.__main__ import cases, parse, table
+from benchmarks.faults.__main__ import cases, parse, strikes, table
 from benchmarks.faults.cases import KINDS, STEPS, SUBJECTS, drawn
 from benchmarks.faults.residue import Held
 from tfswap._core import set_faults
@@ -71,6 +71,11 @@ def test_the_table_counts_outcomes_by_kind_and_in_all() -> None:
         ["fork", "1", "0", "0", "0", "0", "1"],
         ["all", "4", "1", "2", "0", "0", "1"],
     ]
+
+
+def test_faults_that_found_nothing_to_strike_are_counted() -> None:
+    struck = [{"struck": 2}, {"struck": 0}, {"struck": -1}, {"struck": 1}]
+    assert strikes(struck) == "2 of 3 faults of the core struck"
 
 
 def test_a_table_of_the_documentation_has_every_kind() -> None:
