@@ -244,6 +244,21 @@ def test_an_order_that_costs_nothing_is_kept() -> None:
     assert run.said == ""
 
 
+def test_calls_that_are_recorded_in_vain_are_timed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, plan = run_with_order((("a", "b"),))
+    library = cast(KnownGraphs, run._library)
+    monkeypatch.setattr(
+        "tfswap.training.address_run.StepTrace.from_bytes", lambda data: recording(STEP, 32)
+    )
+    run.expect("train")  # the first call under the layout found little of it
+    for _ in range(6):
+        assert run.is_trying("train")
+        run.call_begins("train")
+        library.planned += 1000
+        plan = run.call_ended("train", plan) or plan
+    assert library.recordings == 6 and not run.is_trying("train")
+
+
 def test_calls_for_other_shapes_do_not_count() -> None:
     run, plan = run_with_order((("a", "b"),))
     plan = timed(run, plan, *[(9.0, 700)] * 10, *[(1.0, 890)] * 5)  # fewer bytes are usual in order

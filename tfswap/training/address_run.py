@@ -176,12 +176,13 @@ class AddressRun:
             trace = StepTrace.from_bytes(recording)
             self.recorded = trace.main_graph()
             with_addresses = self.ran(kind, trace, since["bytes_out"] // steps, plan, call_bytes)
+            if with_addresses is not None:
+                return with_addresses
             nothing_new = self._in_vain[kind] > in_vain and self.recorded is not None
             if nothing_new and unusual:
                 self._usual[kind] = planned
                 self._patience[kind] = 0
-            return with_addresses
-        if unusual:
+        elif unusual:
             self.expect(kind)
         return self.timed(kind, taken_s, call_bytes, plan)
 
@@ -210,7 +211,7 @@ class AddressRun:
         return self._quiet[kind] >= _QUIET_CALLS
 
     def timed(self, kind: str, taken_s: float, call_bytes: int, plan: SwapPlan) -> SwapPlan | None:
-        """Takes the time of a call that was not recorded.
+        """Takes the time of a call, recorded or not, that has led to no new addresses.
 
         Args:
             kind: Of call.
