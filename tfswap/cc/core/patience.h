@@ -11,8 +11,9 @@ namespace tfswap {
 constexpr auto kNap = std::chrono::milliseconds(2);
 
 // How long an allocation that finds no room waits for others to free some: until nothing that could
-// has happened for a while. While the process is stopped (Ctrl-Z, a container that is paused) no
-// time passes; nor does it for a thread that could free some and gets no core.
+// has happened for a while. However long the process is stopped (Ctrl-Z, a container that is
+// paused), little of that counts; a thread that could free some and gets no core is waited for
+// longer than one that is busy with other things.
 class Patience {
  public:
   struct Moment {
