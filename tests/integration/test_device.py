@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import zlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager.cancellation import CancellationManager
 
 import tfswap
 from tfswap.ops.copy import copy_from_host, copy_to_host
@@ -197,6 +199,27 @@ def test_an_allocation_waits_for_threads_that_still_do_something(megabytes):
     waited_s = needs()
     thread.join()
     assert waited_s > 0.4  # longer than where nothing is to be expected
+
+
+def test_data_of_a_cancelled_step_do_not_seem_to_have_ended():
+    # As TensorFlow has it, some one in ten of these say that a range of 100,000 is over.
+    numbers = tf.data.Dataset.range(100_000).prefetch(2)
+
+    @tf.function
+    def add(iterator):
+        total = tf.zeros([], tf.int64)
+        for _ in tf.range(3_000):
+            total += iterator.get_next()
+        return total
+
+    added = add.get_concrete_function(iter(numbers))
+    for delay_s in np.random.default_rng(0).uniform(0, 0.03, 200):
+        cancelling = CancellationManager()
+        timer = threading.Timer(delay_s, cancelling.start_cancel)
+        timer.start()
+        with contextlib.suppress(tf.errors.CancelledError):
+            cancelling.get_cancelable_function(added)(iter(numbers))
+        timer.join()
 
 
 def test_devices_are_named_or_refused():

@@ -43,20 +43,36 @@ void CancelOnPurpose(OpKernelContext* context) {
   if (step != nullptr && Faults::Strikes(Fault::kCancel)) step->StartCancel();
 }
 
+// A tf.data iterator that is cancelled while it prefetches may say that its data have ended, which
+// Keras takes for the end of an epoch: a training would end early and say nothing.
+void TellCancelFromEnd(OpKernelContext* context) {
+  if (!absl::IsOutOfRange(context->status())) return;
+  tensorflow::CancellationManager* step = context->cancellation_manager();
+  if (step == nullptr || !step->IsCancelled()) return;
+  // The context keeps the first error that it is given, and has no other way to change it.
+  const_cast<absl::Status&>(context->status()) = absl::CancelledError(
+      absl::StrCat("Operation was cancelled (", context->status().message(), ")"));
+}
+
 }  // namespace
 
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   if (IsForked()) return ThreadPoolDevice::Compute(kernel, context);
   CancelOnPurpose(context);
   allocator_->guard()->Pass(*kernel, context, [&] { Run(kernel, context); });
+  TellCancelFromEnd(context);
 }
 
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
   if (IsForked()) return ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
   CancelOnPurpose(context);
+  auto told = [context, done = std::move(done)] {
+    TellCancelFromEnd(context);
+    done();
+  };
   allocator_->guard()->PassAsync(
-      *kernel, context, std::move(done),
+      *kernel, context, std::move(told),
       [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });
 }
 
