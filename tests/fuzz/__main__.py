@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -89,7 +90,7 @@ def in_cpp(found: Path, seconds: int) -> dict[str, object]:
 def main() -> None:
     """See above."""
     parser = argparse.ArgumentParser(description="fuzzes the parsers of what strangers send")
-    parser.add_argument("--minutes", type=float, default=5, help="for all of them")
+    parser.add_argument("--minutes", type=float, default=5, help="of all of them together")
     parser.add_argument("--only", default="", help="targets, by commas")
     parser.add_argument("--found", type=Path, default=TREE / "build" / "fuzz" / "found")
     options = parser.parse_args()
@@ -97,10 +98,10 @@ def main() -> None:
     # Plans and profiles are most of what is sent, and have most to go wrong.
     weights = {name: 4 if name in ("plan", "profile", "pass") else 1 for name in names}
     guided = importlib.util.find_spec("atheris") is not None
-    for name in names:
+
+    def fuzz(name: str) -> dict[str, object]:
         if name == "pass" and (why_not := pass_build.why_not()):
-            print(json.dumps({"target": name, "left_out": why_not}), flush=True)
-            continue
+            return {"target": name, "left_out": why_not}
         seconds = max(1, int(60 * options.minutes * weights[name] / sum(weights.values())))
         found = options.found / name
         found.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,19 @@ def main() -> None:
         else:
             counts = (by_coverage if guided else by_changes)(name, found, seconds)
         line = {"target": name, "seconds": seconds, "by_coverage": guided or name == "pass"}
-        print(json.dumps({**line, **counts}), flush=True)
+        return {**line, **counts}
+
+    names.sort(key=lambda name: name != "pass")  # first: it is compiled meanwhile
+    # With libFuzzer each target is a process of its own, which keeps one core busy.
+    at_once = len(os.sched_getaffinity(0)) if guided else 1
+    with ThreadPoolExecutor(at_once) as pool:
+        lines = [pool.submit(fuzz, name) for name in names]
+        try:
+            for line in as_completed(lines):
+                print(json.dumps(line.result()), flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 if __name__ == "__main__":

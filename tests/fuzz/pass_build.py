@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import shutil
+import shlex
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -53,14 +54,16 @@ ENVIRONMENT = {
 
 def why_not() -> str:
     """Why it cannot be built here; empty: it can be."""
-    if shutil.which("g++") is None:
-        return "there is no g++"
+    try:
+        compiler = _setup().find_compiler()
+    except SystemExit as error:
+        return str(error)
     FOLDER.mkdir(parents=True, exist_ok=True)
     empty, made = FOLDER / "empty.cc", FOLDER / "empty"
     empty.write_text("int main() {}\n")
-    command = ["g++", *_CHECKED, str(empty), "-o", str(made)]
+    command = [*compiler.command, *_CHECKED, str(empty), "-o", str(made)]
     if subprocess.run(command, capture_output=True).returncode != 0:
-        return "g++ has no sanitizers here: install libasan and libubsan"
+        return "the compiler has no sanitizers here: install libasan and libubsan"
     if not _objects_of_library():
         return "tfswap is not built in this tree: make build"
     return ""
@@ -70,7 +73,8 @@ def build() -> Path:
     """Compiles what is not current, and links.
 
     Raises:
-        subprocess.CalledProcessError: The compiler or the linker refused.
+        BuildError: The compiler refused; its output is printed.
+        subprocess.CalledProcessError: The linker refused.
     """
     setup = _setup()
     tensorflow = setup.find_tensorflow()
@@ -79,15 +83,15 @@ def build() -> Path:
         for flag in tensorflow.compile_flags
         if "std=" not in flag
     ]
-    common = ["g++", "-std=c++17", "-Wall", *_CHECKED, *headers, f"-I{CC}", f"-I{HERE / 'cc'}"]
-    watched = [*common, "-fsanitize-coverage=trace-pc"]
-    with ThreadPoolExecutor(setup.build_jobs()) as pool:
-        made = [pool.submit(_compiled, CC / name, watched) for name in WATCHED]
-        made += [pool.submit(_compiled, HERE / "cc" / name, common) for name in _FUZZER]
-        objects = [each.result() for each in made]
+    common = ["-std=c++17", *_CHECKED, *headers, f"-I{CC}", f"-I{HERE / 'cc'}"]
+    watched = [CC / name for name in WATCHED]
+    fuzzer = [HERE / "cc" / name for name in _FUZZER]
+    objects = _objects(watched, [*common, "-fsanitize-coverage=trace-pc"])
+    objects += _objects(fuzzer, common)
     program = FOLDER / "fuzz_plans"
     rest = map(str, _objects_of_library())
-    command = ["g++", *_CHECKED, *map(str, objects), *rest, "-o", str(program), "-pthread", "-ldl"]
+    command = [*setup.find_compiler().command, *_CHECKED, *map(str, objects), *rest]
+    command += ["-o", str(program), "-pthread", "-ldl"]
     subprocess.run([*command, *tensorflow.libraries], check=True)
     return program
 
@@ -107,20 +111,28 @@ def _setup() -> ModuleType:
     return module
 
 
-def _compiled(source: Path, command: list[str]) -> Path:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    made = FOLDER / f"{source.stem}.o"
-    stamp = FOLDER / f"{source.stem}.json"
-    headers = [*CC.rglob("*.h"), *(HERE / "cc").glob("*.h")]
-    newest = max(path.stat().st_mtime_ns for path in (source, *headers))
-    whole = [*command, "-c", str(source), "-o", str(made)]
-    if made.exists() and stamp.exists() and made.stat().st_mtime_ns > newest:
-        if json.loads(stamp.read_text()) == whole:
-            return made
-    print(f"compiling {source.name} with sanitizers", flush=True)
-    subprocess.run(whole, check=True)
-    stamp.write_text(json.dumps(whole))
-    return made
+def _objects(sources: Sequence[Path], flags: list[str]) -> list[Path]:
+    """Compiles what is not current; TensorFlow's headers are read once for all."""
+    setup = _setup()
+    compiler = setup.find_compiler()
+    steps = []
+    for source in sources:
+        made = FOLDER / f"{source.stem}.o"
+        command = (*compiler.command, "-Wall", *flags, "-MMD", "-MF", str(made.with_suffix(".d")))
+        command = (*command, "-c", str(source), "-o", str(made))
+        stamp = "\n".join([shlex.join(command), compiler.version])
+        steps.append(setup.CompileStep(source, made, command, stamp))
+    missing = [step for step in steps if not setup.is_current(step)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(setup.build_jobs()) as pool,
+    ):
+        more: tuple[str, ...] = ()
+        if compiler.precompiles and len(missing) >= setup.FEWEST_SHARING:
+            more = setup.read_shared_headers(compiler, flags, Path(folder))
+        for compiled in [pool.submit(setup.compile_object, step, more) for step in missing]:
+            compiled.result()
+    return [step.object for step in steps]
 
 
 if __name__ == "__main__":

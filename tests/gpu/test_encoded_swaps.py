@@ -191,6 +191,7 @@ print(json.dumps({"same": same, "problem": lib.codec_problem(1000), "found": lib
 """
 
 
+@pytest.mark.slow
 @on_fake_card
 def test_a_driver_without_codecs_copies() -> None:
     stats = ran(WITHOUT_CODECS, FAKE_CUDA_REFUSES="code,ptx")
@@ -290,6 +291,7 @@ def test_a_training_with_a_codec_has_the_same_losses(checked: bool) -> None:
     assert told["tiers"]["compressed"] == [left, kept]
 
 
+@pytest.mark.slow
 @on_fake_card
 def test_auto_leaves_a_slow_card_s_codecs_alone() -> None:
     told = trained(codec="auto")

@@ -61,7 +61,7 @@ def test_machine_and_copies_are_checked(tmp_path: Path) -> None:
 
 
 @needs_cuda
-@pytest.mark.parametrize("of_nvcomp", [(), ("lz4", "ans")])
+@pytest.mark.parametrize("of_nvcomp", [pytest.param((), marks=pytest.mark.slow), ("lz4", "ans")])
 def test_codecs_are_measured(tmp_path: Path, of_nvcomp: tuple[str, ...]) -> None:
     if not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists():
         pytest.skip("built without nvcc")

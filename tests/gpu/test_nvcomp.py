@@ -274,6 +274,7 @@ def test_without_nvcomp_it_warns_what_to_install() -> None:
     assert "pip install nvidia-nvcomp-cu12" in warning
 
 
+@pytest.mark.slow
 def test_a_training_ends_where_something_cannot_be_decoded() -> None:
     options = {"budget": "8MiB", "codec": "lz4", "fault": "unpack status"}
     told = ran(TRAINING, json.dumps(options), **fake_nvcomp.there())

@@ -71,7 +71,7 @@ def unswapped(stock: dict) -> int:
     return stock["peak_bytes"]
 
 
-@pytest.mark.parametrize("part", [0.65, 0.5])
+@pytest.mark.parametrize("part", [pytest.param(0.65, marks=pytest.mark.slow), 0.5])
 def test_a_plan_keeps_a_hard_budget_and_foretells_the_peak(
     stock: dict, unswapped: int, part: float
 ) -> None:
@@ -115,7 +115,7 @@ def test_batches_for_the_card_are_made_in_pinned_memory(stock: dict) -> None:
     assert pinned > 0
 
 
-@pytest.mark.parametrize("budget", ["40.0 MiB", "1.0 MiB"])
+@pytest.mark.parametrize("budget", ["40.0 MiB", pytest.param("1.0 MiB", marks=pytest.mark.slow)])
 def test_a_budget_that_cannot_be_met_says_so(budget: str) -> None:
     _, said = trained(budget)
     assert f"the memory budget of {budget} is exceeded" in said

@@ -79,6 +79,7 @@ def test_steady_steps_are_recorded_and_the_plan_stays(unswapped, monkeypatch):
     assert not notes_with(swap.report, "ops take")
 
 
+@pytest.mark.slow
 def test_real_recordings_are_taken(unswapped, monkeypatch):
     taken = []
     time_step = step_planner.StepPlanner.time_step
@@ -196,7 +197,7 @@ def unswapped_loops() -> tuple[dict[tuple[int, ...], list[float]], int]:
     return losses, tfswap.memory_stats()["peak_bytes"] - before
 
 
-@pytest.mark.parametrize("sizes", [ALTERNATING, LARGER_LATER])
+@pytest.mark.parametrize("sizes", [ALTERNATING, pytest.param(LARGER_LATER, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("slab", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_each_graph_gets_a_plan_of_its_own(unswapped_loops, monkeypatch, sizes, slab):
     OpsTake(monkeypatch)

@@ -191,6 +191,7 @@ def test_verify_changes_no_number(unswapped):
     assert swapped.losses == unswapped.losses
 
 
+@pytest.mark.slow
 def test_an_emulated_link_changes_no_number(unswapped):
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), link_bandwidth="500MB/s", verbose=0)
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)

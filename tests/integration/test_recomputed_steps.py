@@ -175,6 +175,7 @@ def test_a_saved_plan_makes_it_again(unswapped, tmp_path):
     assert max(swapped.peaks) - MIB <= swap.report["measured_peak_bytes"] * 1.1
 
 
+@pytest.mark.slow
 def test_another_training_of_the_graph_is_profiled_by_the_graph_itself(unswapped, tmp_path):
     activation, first = unswapped
     options = {"budget": budget_of(first, 0.75), "verbose": 0, "policy": "recompute"}

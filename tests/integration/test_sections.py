@@ -308,6 +308,7 @@ def test_the_model_gets_its_own_training_function_back():
     model.fit(x[:48], y[:48], batch_size=32, verbose=0)
 
 
+@pytest.mark.slow
 def test_validation_is_cut_too():
     fit = {"batch_size": 48, "data": uneven(), "epochs": 2, "validation_data": uneven()}
     whole = trained(built(wide), **fit)
@@ -415,6 +416,7 @@ def test_auto_goes_on_to_more_sections_where_steps_would_wait():
     assert any("2 sections of the batch are tried" in note for note in swap.report.notes)
 
 
+@pytest.mark.slow
 def test_auto_goes_on_to_more_sections_where_there_is_no_plan():
     fit = {"batch_size": 64, "data": data(), "epochs": 4}
     whole = trained(built(straight), **fit)

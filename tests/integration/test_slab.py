@@ -129,6 +129,7 @@ def test_validation_and_smaller_batches_have_places_of_their_own(unswapped, lib)
     assert len(step.layouts) == len(test.layouts) == 2
 
 
+@pytest.mark.slow
 def test_a_model_is_evaluated_between_the_steps(unswapped, lib):
     """Whatever else runs on the device meanwhile finds addresses that are nobody's."""
     x, y = images(128)

@@ -100,6 +100,7 @@ class Kernels(keras.callbacks.Callback):
             )
 
 
+@pytest.mark.slow
 def test_no_op_is_fused_otherwise(lib):
     """OneDNN's layout pass runs after ours, and what it makes one op of rounds otherwise."""
 

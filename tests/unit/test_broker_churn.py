@@ -30,7 +30,7 @@ def is_of_the_dead(line: str, killed: list[int]) -> bool:
 
 @pytest.mark.parametrize(
     ("jobs", "at_once", "brokers_killed"),
-    [(40, 8, 0), (200, 10, 3)],
+    [(40, 8, 0), pytest.param(200, 10, 3, marks=pytest.mark.slow)],
 )
 def test_jobs_come_and_go_at_random(tmp_path: Path, jobs: int, at_once: int, brokers_killed: int):
     path = tmp_path / "run" / "broker.sock"
