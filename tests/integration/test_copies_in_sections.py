@@ -216,9 +216,8 @@ def test_a_changed_section_is_an_error(megabytes, memory):
     assert load() == base
 
 
-@pytest.mark.parametrize(
-    "memory", ["slab", pytest.param("system", marks=pytest.mark.slow)], indirect=True
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["slab", "system"], indirect=True)
 def test_a_training_of_large_activations_keeps_its_bits_and_budget(memory):
     def train(**options):
         tf.keras.utils.set_random_seed(1)

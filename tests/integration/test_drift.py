@@ -108,6 +108,7 @@ def test_a_drift_leads_to_one_new_plan(unswapped, monkeypatch, slab):
     assert swap.report["outcome"] == "swapped"
 
 
+@pytest.mark.slow
 def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
     from tfswap.planners.decision import nothing_fits
 

@@ -201,6 +201,7 @@ def test_a_remembered_plan_that_is_not_as_foretold_is_made_anew(
     assert later.report.outcome == "swapped"
 
 
+@pytest.mark.slow
 def test_swaps_of_tensors_that_are_not_there_are_not_believed(
     unswapped: Losses, tmp_path: Path
 ) -> None:

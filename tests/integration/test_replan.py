@@ -66,7 +66,7 @@ def settled_again(phases: list[str]) -> bool:
     "before, after, slab",
     [
         (0.75, 0.55, True),
-        (0.55, 0.75, False),
+        pytest.param(0.55, 0.75, False, marks=pytest.mark.slow),
         pytest.param(0.75, 0.55, False, marks=pytest.mark.slow),
         pytest.param(0.55, 0.75, True, marks=pytest.mark.slow),
     ],
@@ -165,6 +165,7 @@ def test_before_the_first_plan_graphs_ask_again_if_there_is_less(unswapped, monk
     assert not any("new plan" in note for note in swap.report["notes"])
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, tmp_path):
     path = tmp_path / "plan.json"
     budget = budget_of(unswapped, 0.6)

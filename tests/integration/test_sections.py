@@ -403,6 +403,7 @@ def test_auto_cuts_each_size_of_batch():
     assert swap.report.sections > 1
 
 
+@pytest.mark.slow
 def test_auto_goes_on_to_more_sections_where_steps_would_wait():
     fit = {"batch_size": 64, "data": data(), "epochs": 4}
     whole = trained(built(straight), **fit)

@@ -185,6 +185,7 @@ class Subclassed(keras.Model):
         return self.head(keras.ops.mean(x, axis=(1, 2)))
 
 
+@pytest.mark.slow
 def test_a_subclassed_model():
     swap = same_numbers(lambda: compiled(Subclassed()), part=0.6, epochs=2)
     assert swap.report["outcome"] == "swapped"
