@@ -191,6 +191,25 @@ def test_verify_changes_no_number(unswapped):
     assert swapped.losses == unswapped.losses
 
 
+def test_a_model_that_was_replaced_has_nothing_of_the_budget(unswapped):
+    """It refers to itself, so that its weights stay until Python looks for that."""
+    budget = budget_of(unswapped, 0.6)
+    replaced = [keras.Sequential([keras.Input((1 << 10,)), keras.layers.Dense(16 << 10)])]
+    assert tfswap.memory_stats()["bytes_in_use"] > 64 * MIB
+    model = compiled(convolutions())
+    x, y = images()
+    gc.disable()
+    try:
+        replaced.clear()
+        assert tfswap.memory_stats()["bytes_in_use"] > 64 * MIB
+        swap = tfswap.AutoSwap(budget=budget, verbose=0)
+        model.fit(x, y, batch_size=32, verbose=0, callbacks=[swap])
+    finally:
+        gc.enable()
+    assert tfswap.memory_stats()["bytes_in_use"] < 64 * MIB
+    assert swap.report["outcome"] == "swapped"
+
+
 @pytest.mark.slow
 def test_an_emulated_link_changes_no_number(unswapped):
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), link_bandwidth="500MB/s", verbose=0)

@@ -20,6 +20,7 @@ from tfswap.plan import TIERS
 from tfswap.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
 from tfswap.swap_options import SwapOptions
+from tfswap.training import unreachable
 from tfswap.training.device_budgets import DeviceBudgets
 from tfswap.training.device_codecs import DeviceCodecs
 from tfswap.training.device_link import DeviceLink
@@ -77,6 +78,7 @@ class ManagedDevices:
             if gpus:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
+        unreachable.let_go(lib, self.numbers)
         self._budgets = DeviceBudgets(lib, options, self.numbers, layers)
         self.codecs = DeviceCodecs(lib, options, self.numbers, warn)
         self.shared: DeviceShare | None = None
