@@ -72,6 +72,24 @@ def test_losses_are_not_compared_where_unswapped_trainings_differ(
     assert [line["losses_equal"] for line in lines] == [None] * 4
 
 
+@pytest.mark.parametrize(("third", "equal"), [("0", False), ("1", None)])
+def test_other_losses_are_believed_where_more_unswapped_trainings_agree(
+    monkeypatch: pytest.MonkeyPatch, bound: list[int], third: str, equal: bool | None
+) -> None:
+    unswapped = iter(["0", "0", third, "0", "0"])
+
+    def of_slab_unlike(case: Case) -> dict[str, object]:
+        answer = answers(case)
+        if "losses" not in answer:
+            return answer
+        return {**answer, "losses": ["2"] if case.allocator == "slab" else [next(unswapped)]}
+
+    monkeypatch.setattr(allocator, "in_a_process", of_slab_unlike)
+    lines = list(allocator.trainings("VGG16", 4, 32, 2, Path("profile")))
+    assert [line["losses_equal"] for line in lines][1::2] == [equal, equal]
+    assert len(list(unswapped)) == (0 if equal is False else 2)
+
+
 @pytest.mark.parametrize(
     ("least", "ratio"), [(0, 1.0), (1, 1.01), (17, 1.17), (99, 1.99), (200, None)]
 )
