@@ -244,7 +244,7 @@ def test_policies_keep_the_budget_or_say_what_they_reach(timeline: Timeline, par
         assert result.step_ns == decision.result.step_ns >= timeline.step_ns
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(random_steps(), st.floats(0.4, 1.0), st.sampled_from([1e8, 1e9, 1e10]))
 def test_joint_plans_are_never_worse_than_swaps(
     timeline: Timeline, part: float, speed: float

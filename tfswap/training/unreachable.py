@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tfswap.ops.loaded_library import Library
 
 _MIB = 1 << 20
+# Of devices, after the last look, or less that was seen since.
 _left_bytes: dict[int, int] = {}
 
 
@@ -22,19 +23,13 @@ def let_go(library: Library, devices: Sequence[int]) -> None:
         library: Knows what is in use.
         devices: Their numbers.
     """
-    if not any(_in_use_bytes(library, each) > _most_bytes(library, each) for each in devices):
-        return
-    gc.collect()
-    for device in devices:
-        _left_bytes[device] = _in_use_bytes(library, device)
+    in_use_bytes = _in_use_bytes(library, devices)
+    left_bytes = {each: min(_left_bytes.get(each, 0), in_use_bytes[each]) for each in devices}
+    if any(in_use_bytes[each] > left_bytes[each] + _MIB for each in devices):
+        gc.collect()
+        left_bytes = _in_use_bytes(library, devices)
+    _left_bytes.update(left_bytes)
 
 
-def _most_bytes(library: Library, device: int) -> int:
-    """What may be in use without a look: as after the last one, or less was seen since."""
-    left_bytes = min(_left_bytes.get(device, 0), _in_use_bytes(library, device))
-    _left_bytes[device] = left_bytes
-    return left_bytes + _MIB
-
-
-def _in_use_bytes(library: Library, device: int) -> int:
-    return library.step_counts(device)["bytes_in_use"]
+def _in_use_bytes(library: Library, devices: Sequence[int]) -> dict[int, int]:
+    return {each: library.step_counts(each)["bytes_in_use"] for each in devices}
