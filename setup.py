@@ -413,8 +413,12 @@ def python_include() -> Path:
 
 
 def sources(*folders: str) -> list[Path]:
-    """The C++ files directly in the named folders of tfswap/cc, sorted."""
-    return sorted(path for folder in folders for path in (CC / folder).glob("*.cc"))
+    """The C++ files in the named folders of tfswap/cc, sorted; of ".", those directly in it."""
+    return sorted(
+        path
+        for folder in folders
+        for path in (CC / folder).glob("*.cc" if folder == "." else "**/*.cc")
+    )
 
 
 def objects_folder() -> Path:

@@ -46,11 +46,11 @@ from benchmarks.trainings import (
     serve,
     timed,
 )
-from tfswap.machine import Machine
-from tfswap.plan import SwapPlan
-from tfswap.planners.decision import BudgetTooSmall
-from tfswap.planning import plan_function
-from tfswap.profile import Profile
+from tfswap.machine.machine import Machine
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.plan_function import plan_function
+from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.step.profile import Profile
 from tfswap.traces.timeline_file import load_profile
 
 MODULE = "benchmarks.allocator"

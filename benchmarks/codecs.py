@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.models import TRANSFORMER, workload
-from tfswap import _core, codecs
+from tfswap import _core
+from tfswap.machine import codecs
 
 KEYS = ("codec", "data", "dtype", "threads", "ratio", "out_gb_s", "in_gb_s", "memcpy_gb_s")
 ZEROS = ("zeros20", "zeros35", "zeros50", "zeros65", "zeros80")

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from tfswap.packing import Buffers, best_fit, find_fault, first_fit, pack
-from tfswap.timeline import OUTLIVES_STEP_NS, Timeline
+from tfswap.addresses.packing import Buffers, best_fit, find_fault, first_fit, pack
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Timeline
 from tfswap.traces.events import Events, Kind, Step, find_step
 from tfswap.traces.read import read_trace
 from tfswap.traces.singa import read_singa

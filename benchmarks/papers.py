@@ -39,15 +39,15 @@ from typing import Any
 
 from benchmarks.planners import AUTOSWAP_LINK, UNTOUCHED_BYTES
 from benchmarks.published_autoswap import SCORES, PublishedAccounting
-from tfswap import whatif
 from tfswap.cost_model.model_source import ModelSource
 from tfswap.cost_model.model_timeline import ModelStep, model_step
 from tfswap.cost_model.traced_step import TracedStep, trace_step
-from tfswap.machine import Machine
-from tfswap.machines import find_machine
-from tfswap.planners import portfolio
-from tfswap.planners.decision import BudgetTooSmall
-from tfswap.timeline import Timeline, peak_load
+from tfswap.machine.machine import Machine
+from tfswap.machine.presets import find_machine
+from tfswap.planning import whatif
+from tfswap.planning.planners import portfolio
+from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.step.timeline import Timeline, peak_load
 from tfswap.traces.events import find_step
 from tfswap.traces.read import read_trace
 from tfswap.traces.singa import read_singa

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published_autoswap import SCORES, PublishedAccounting
-from tfswap.budget import parse_bandwidth
-from tfswap.machine import Machine
-from tfswap.planners import portfolio
-from tfswap.planners.bound import least_wait_ns
-from tfswap.planners.decision import BudgetTooSmall
-from tfswap.timeline import Timeline, peak_load
+from tfswap.machine.budget import parse_bandwidth
+from tfswap.machine.machine import Machine
+from tfswap.planning.planners import portfolio
+from tfswap.planning.planners.bound import least_wait_ns
+from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.step.timeline import Timeline, peak_load
 from tfswap.traces.events import find_step
 from tfswap.traces.read import read_trace
 from tfswap.traces.singa import read_singa

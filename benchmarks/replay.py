@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfswap.addresses.packing import Buffers, pack
 from tfswap.ops.chain import Chain
-from tfswap.packing import Buffers, pack
-from tfswap.slots import GRANULE_BYTES
-from tfswap.timeline import OUTLIVES_STEP_NS, Timeline
+from tfswap.plan.slots import GRANULE_BYTES
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Timeline
 from tfswap.traces.read import read_trace
 
 TRACE = Path(__file__).resolve().parent / "traces" / "ResNet50_16x96.profile"

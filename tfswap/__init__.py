@@ -17,8 +17,8 @@ from tfswap import options, saved_model
 from tfswap.function import Session, swap
 from tfswap.jobs.job import BrokerError
 from tfswap.jobs.share import Share
-from tfswap.plan import SwapPlan
-from tfswap.planners.decision import BudgetTooSmall
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.state import memory_stats, reset_memory_stats, set_budget, status
 
 if TYPE_CHECKING:

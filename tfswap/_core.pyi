@@ -1,4 +1,4 @@
-"""Types of the native core; what it computes is described in ``cc/core/simulator.h``."""
+"""Types of the native core; what it computes is described in ``cc/core/simulate/simulator.h``."""
 
 import builtins
 from typing import Any
@@ -85,14 +85,14 @@ def simulate(
 ) -> SimResult: ...
 
 class MaxTree:
-    """The largest of values of which stretches go up and down; see ``cc/core/max_tree.h``."""
+    """The largest of values of which stretches go up and down; see ``cc/core/simulate/max_tree.h``."""
 
     def __init__(self, values: NDArray[np.int64]) -> None: ...
     def add(self, begin: int, end: int, delta: int) -> None: ...
     def max(self) -> int: ...
 
 class Patience:
-    """How long an allocation waits for memory; see ``cc/core/patience.h``."""
+    """How long an allocation waits for memory; see ``cc/core/memory/allocation_wait_policy.h``."""
 
     def __init__(self, now_ns: int, worked_ns: int) -> None: ...
     def ends_at(
@@ -128,7 +128,7 @@ class PackingProblem:
     ) -> tuple[NDArray[np.int64], int, int]: ...
 
 class LocalSearch:
-    """Plans of one tier without sections; see ``cc/core/local_search.h``."""
+    """Plans of one tier without sections; see ``cc/core/simulate/local_search.h``."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ def longest_repetition(symbols: NDArray[np.int64], min_length: int) -> tuple[int
     """(start, length) of the longest stretch that follows itself, cut to its period; 0: none."""
 
 class Extents:
-    """Which stretches of a file are free; see ``cc/core/extents.h``."""
+    """Which stretches of a file are free; see ``cc/core/spill/extents.h``."""
 
     def __init__(self) -> None: ...
     def take(self, bytes: int) -> int:
@@ -199,7 +199,7 @@ class SpillStats:
     def read_ns(self) -> int: ...
 
 class SpillFile:
-    """Far memory in a file; see ``cc/core/spill_file.h``. Raises OSError for what goes wrong."""
+    """Far memory in a file; see ``cc/core/spill/spill_file.h``. Raises OSError for what goes wrong."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class SpillSpeed:
     def both_read_bytes_per_s(self) -> float: ...
 
 def set_faults(text: str) -> None:
-    """Faults of this module's own core, for tests; see ``cc/core/faults.h``. "" for none.
+    """Faults of this module's own core, for tests; see ``cc/core/util/faults.h``. "" for none.
 
     Raises ValueError where the text is none that can be made sense of.
     """

@@ -10,12 +10,12 @@ from typing import Any
 import keras
 
 from tfswap.jobs.share import Share
-from tfswap.plan import SwapPlan
-from tfswap.plan_memory import LIMIT_BYTES
-from tfswap.planners.portfolio import PLANNING_TIME_S
+from tfswap.plan.cache import LIMIT_BYTES
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.planners.portfolio import PLANNING_TIME_S
 from tfswap.report.summary import Report
-from tfswap.swap_options import SwapOptions, parse_options
 from tfswap.training.keras_fit import KerasFit
+from tfswap.training.swap_options import SwapOptions, parse_options
 from tfswap.training.swap_run import SwapRun
 
 
@@ -45,8 +45,8 @@ class AutoSwap(keras.callbacks.Callback):
             or the machine's memory), or "auto" for 90 % of what is available now. Where there are
             several devices, each has it for itself; or one by name: {"GPU:0": "6GiB", "GPU:1":
             0.5}. Defaults to "auto".
-        policy: Name of a planner (`tfswap.planners.POLICIES`), or "auto" for the best of those that
-            plan within `planning_time_s`, improved by search. Defaults to "auto".
+        policy: Name of a planner (`tfswap.planning.planners.POLICIES`), or "auto" for the best of
+            those that plan within `planning_time_s`, improved by search. Defaults to "auto".
         plan: A `SwapPlan`, or the path of a saved one, to use instead of profiling. A graph that
             it does not fit is profiled as if there were none. Defaults to None.
         save_plan: Path to write the final plan to. Defaults to None.
@@ -63,7 +63,7 @@ class AutoSwap(keras.callbacks.Callback):
         spill_limit: Cap on that file, as an int or text of bytes. None for all of the disk.
         codec: What far memory may be encoded by: "auto" encodes a tensor where that shortens the
             step in the simulator, "cswap" where the inequality of CSWAP says so, a name of
-            `tfswap.codecs.available()` (on a GPU one of `tfswap.ops.card_codecs.NAMES`, with nvCOMP
+            `tfswap.codecs.available()` (on a GPU one of `tfswap.ops.gpu_codecs.NAMES`, with nvCOMP
             also "lz4" and "ans") everything that it makes smaller, None nothing. All of them are
             lossless; the first two look again when epochs begin. Defaults to "auto".
         lossy: Whether far memory may also keep some tensors with part of their bits, so that losses

@@ -9,10 +9,10 @@ import threading
 import weakref
 from typing import Any
 
+from tfswap.hooks import function_calls
 from tfswap.report.summary import Report
-from tfswap.swap_options import SwapOptions, parse_options
-from tfswap.training import function_calls
 from tfswap.training.function_runs import FunctionRuns
+from tfswap.training.swap_options import SwapOptions, parse_options
 
 _HOW = "@tfswap.swap(budget='6GiB')\n    @tf.function\n    def train_step(images, labels): ..."
 

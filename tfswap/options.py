@@ -20,10 +20,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from tfswap.hooks import process_hooks
 from tfswap.report.summary import Report
-from tfswap.swap_options import NAMES, parse_options
-from tfswap.training import everywhere
 from tfswap.training.function_runs import FunctionRuns
+from tfswap.training.swap_options import NAMES, parse_options
 
 KEY = "tfswap"
 """Of these options among TensorFlow's."""
@@ -103,7 +103,7 @@ def session_config(config: Any = None) -> Any:
     """
     if _options is None:
         raise ValueError("tfswap has no options: call tfswap.options.set(budget=...) first")
-    return everywhere.session_config(config, parse_options(**_options).plan)
+    return process_hooks.session_config(config, parse_options(**_options).plan)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -171,16 +171,16 @@ def _replace(options: dict[str, Any] | None) -> None:
         parsed = None if options is None else parse_options(**options)
         runs = None if parsed is None else FunctionRuns(parsed)
         if _runs is not None:
-            everywhere.end(_runs)
+            process_hooks.end(_runs)
             _runs.end()
         _options, _runs = options, runs
         if parsed is not None and runs is not None:
-            everywhere.begin(runs, parsed)
+            process_hooks.begin(runs, parsed)
 
 
 def install() -> None:
     """Adds these options to those of ``tf.config.optimizer``; done when tfswap is imported."""
-    everywhere.install_option(_take, lambda: {} if _options is None else {KEY: get()})
+    process_hooks.install_option(_take, lambda: {} if _options is None else {KEY: get()})
 
 
 def _take(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,12 +19,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tfswap import private_files
-from tfswap.plan import SwapPlan
-from tfswap.swap_options import SwapOptions, parse_options
-from tfswap.training import saved_functions
-from tfswap.training.plan_session import with_plan
-from tfswap.untrusted_json import MOST_BYTES, Fields, parse_json
+from tfswap.hooks import saved_functions
+from tfswap.hooks.plan_session import with_plan
+from tfswap.io import private_files
+from tfswap.io.untrusted_json import MOST_BYTES, Fields, parse_json
+from tfswap.plan.schema import SwapPlan
+from tfswap.training.swap_options import SwapOptions, parse_options
 
 FORMAT = "tfswap saved model 1"
 ASSET = Path("assets.extra") / "tfswap.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from tfswap import budget as budgets
-from tfswap.gpus import FIRST_GPU
+from tfswap.machine import budget as budgets
+from tfswap.machine.devices import FIRST_GPU
 from tfswap.ops import library
 from tfswap.ops.loaded_library import Library, LibraryError
 

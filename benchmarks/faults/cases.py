@@ -30,7 +30,7 @@ class Kind:
         most: Times that it could have struck before it does, at most.
         first: Whether it would not strike later than in the first step.
         times: One of which is how often it strikes; 0: always.
-        in_core: Whether ``cc/core/faults.h`` knows it.
+        in_core: Whether ``cc/core/util/faults.h`` knows it.
         details: One of which a case has.
     """
 

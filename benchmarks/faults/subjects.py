@@ -14,7 +14,7 @@ import numpy as np
 
 import tfswap
 from benchmarks.faults.cases import LAZY, PLANNED, STEPS, WHOLE
-from tfswap.plan import SwapPlan
+from tfswap.plan.schema import SwapPlan
 
 MIB = 1 << 20
 MOST_STEPS = max(STEPS.values())

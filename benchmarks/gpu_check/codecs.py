@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu_check.context import Context, Skip
 from benchmarks.gpu_check.driver import Driver
-from tfswap import nvcomp
-from tfswap.launch_search import Point, search
-from tfswap.ops.card_codecs import NAMES, CardCodecs, Launch
+from tfswap.machine import nvcomp
+from tfswap.machine.launch_search import Point, search
+from tfswap.ops.gpu_codecs import NAMES, CardCodecs, Launch
 from tfswap.ops.loaded_library import LibraryError
 
 MIB = 1 << 20

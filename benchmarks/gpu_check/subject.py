@@ -178,7 +178,7 @@ def _own_words(text: str) -> str:
 
 
 def _needed_bytes(text: str) -> int | None:
-    from tfswap.budget import parse_bytes
+    from tfswap.machine.budget import parse_bytes
 
     found = _NEEDED.search(text)
     return parse_bytes(found[1]) if found else None

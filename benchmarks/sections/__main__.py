@@ -39,7 +39,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.sections import images, large_batch, least
-from tfswap.budget import parse_bytes
+from tfswap.machine.budget import parse_bytes
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

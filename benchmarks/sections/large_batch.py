@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.sections.accumulation import Accumulation, accumulated
 from benchmarks.sections.lines import line
 from benchmarks.sections.training import Case, Training, relative_error, trained
-from tfswap.budget import parse_bytes
+from tfswap.machine.budget import parse_bytes
 
 MODEL, IMAGE = "VGG16", 224
 # Of a training that needs no sections, and of gradient accumulation's parts.

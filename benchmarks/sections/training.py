@@ -211,8 +211,8 @@ def train(case: Case) -> Training:
 
 def profiled(path: Path) -> Profiled:
     """What a file says that `AutoSwap(save_profile=...)` wrote."""
-    from tfswap.least_budget import with_swaps
-    from tfswap.machine import Machine
+    from tfswap.machine.machine import Machine
+    from tfswap.planning.least_budget import with_swaps
     from tfswap.traces.read import read_trace
 
     timeline = read_trace(path)

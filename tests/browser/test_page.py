@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfswap.machine import Machine
-from tfswap.planners import portfolio
+from tfswap.machine.machine import Machine
+from tfswap.plan.slots import Slot
+from tfswap.planning.planners import portfolio
 from tfswap.report.address_map import AddressMap, Box
 from tfswap.report.step_story import StepStory
 from tfswap.report.summary import Report
-from tfswap.slots import Slot
-from tfswap.timeline import Absence, Timeline, peak_load
+from tfswap.step.timeline import Absence, Timeline, peak_load
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -10,8 +10,8 @@ from typing import Any
 
 from hostile import NUMBERS, TEXTS, changed
 
-from tfswap.grappler.graph import StepGraph
-from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.plan.schema import FunctionPlan, SwapPlan
+from tfswap.step.graph import StepGraph
 
 _TIERS = ("host", "compressed", "file", "tape")
 _CODECS = ("", "zvc", "rle", "csr", "lz4", "zstd", "zfp", "bfp", "ans", "zip")

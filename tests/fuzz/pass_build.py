@@ -20,16 +20,16 @@ CC = TREE / "tfswap" / "cc"
 FOLDER = TREE / "build" / "fuzz"
 
 WATCHED = (
-    "grappler/accumulation_races.cc",
-    "grappler/activations.cc",
-    "grappler/alive_contexts.cc",
-    "grappler/bootstrap.cc",
-    "grappler/graph_index.cc",
-    "grappler/loop_frames.cc",
-    "grappler/meetings.cc",
-    "grappler/op_kinds.cc",
-    "grappler/recomputes.cc",
-    "grappler/rewriter.cc",
+    "grappler/index/accumulation_races.cc",
+    "grappler/index/activations.cc",
+    "grappler/index/alive_contexts.cc",
+    "grappler/rewrite/bootstrap.cc",
+    "grappler/index/graph_index.cc",
+    "grappler/index/loop_frames.cc",
+    "grappler/index/collective_groups.cc",
+    "grappler/index/op_kinds.cc",
+    "grappler/rewrite/recomputes.cc",
+    "grappler/rewrite/rewriter.cc",
     "grappler/swap_spec.cc",
     "allocator/slab_layouts.cc",
 )
@@ -99,7 +99,7 @@ def build() -> Path:
 def _objects_of_library() -> list[Path]:
     """Of the library's build: what the parsers use beside themselves."""
     folder = TREE / "build" / "native" / str(sys.implementation.cache_tag)
-    return sorted((folder / "codecs").glob("*.o")) + sorted((folder / "core").glob("*.o"))
+    return sorted((folder / "codecs").glob("*.o")) + sorted((folder / "core").rglob("*.o"))
 
 
 def _setup() -> ModuleType:

@@ -21,17 +21,17 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent / "unit")]
 from timelines import training_step  # noqa: E402
 
 from tfswap import saved_model  # noqa: E402
-from tfswap.grappler.graph import StepGraph  # noqa: E402
 from tfswap.jobs.job_trace import MAGIC, job_trace  # noqa: E402
 from tfswap.jobs.lease import LeaseRecord  # noqa: E402
 from tfswap.jobs.messages import encode  # noqa: E402
-from tfswap.machine import Machine  # noqa: E402
-from tfswap.machines import OWN_FILE  # noqa: E402
-from tfswap.plan import FunctionPlan, Recompute, Return, SwapPlan, TensorSwap  # noqa: E402
-from tfswap.plan_memory import FORMAT  # noqa: E402
-from tfswap.profile import Profile  # noqa: E402
-from tfswap.section_floor import SectionFloor  # noqa: E402
-from tfswap.slots import Slot  # noqa: E402
+from tfswap.machine.machine import Machine  # noqa: E402
+from tfswap.machine.presets import OWN_FILE  # noqa: E402
+from tfswap.plan.cache import FORMAT  # noqa: E402
+from tfswap.plan.schema import FunctionPlan, Recompute, Return, SwapPlan, TensorSwap  # noqa: E402
+from tfswap.plan.slots import Slot  # noqa: E402
+from tfswap.step.graph import StepGraph  # noqa: E402
+from tfswap.step.profile import Profile  # noqa: E402
+from tfswap.step.section_floor import SectionFloor  # noqa: E402
 from tfswap.traces import array_file, timeline_file  # noqa: E402
 from tfswap.traces.dataflow_text import dataflow_of_lines  # noqa: E402
 

@@ -18,24 +18,24 @@ from pathlib import Path
 import numpy as np
 
 from tfswap import options, saved_model
-from tfswap.codec_speed import remembered, speed_of
+from tfswap.io.untrusted_json import parse_json
 from tfswap.jobs import job_trace
 from tfswap.jobs.job_trace import JobTrace
 from tfswap.jobs.lease import read_record
 from tfswap.jobs.messages import FROM_BROKERS, FROM_JOBS, parse
-from tfswap.machines import load_machines
-from tfswap.plan import FunctionPlan, SwapPlan
-from tfswap.plan_memory import PlanMemory
-from tfswap.planning import plan_function
-from tfswap.portable_plan import renamed
-from tfswap.slots import slots_to_text
-from tfswap.timeline import peak_load
-from tfswap.trace import StepTrace
+from tfswap.machine.codec_speed import remembered, speed_of
+from tfswap.machine.presets import load_machines
+from tfswap.plan.cache import PlanMemory
+from tfswap.plan.renaming import renamed
+from tfswap.plan.schema import FunctionPlan, SwapPlan
+from tfswap.plan.slots import slots_to_text
+from tfswap.planning.plan_function import plan_function
+from tfswap.step.timeline import peak_load
+from tfswap.step.trace import StepTrace
 from tfswap.traces import array_file, timeline_file
 from tfswap.traces.events import find_step, timeline_of
 from tfswap.traces.singa import read_singa
 from tfswap.traces.timeline_file import load_profile, load_timeline
-from tfswap.untrusted_json import parse_json
 
 GRAPH = "0123456789abcdef"
 """Of remembered plans."""

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simt import build
 
-from tfswap.ops.card_codecs import NAMES, Launch
+from tfswap.ops.gpu_codecs import NAMES, Launch
 
 MIB = 1 << 20
 GUARD_BYTES = 256

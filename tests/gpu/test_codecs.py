@@ -22,7 +22,7 @@ import tensorflow as tf
 from far_blocks import Bytes, values
 
 from tfswap.ops import library
-from tfswap.ops.card_codecs import NAMES, CardCodecs, Launch
+from tfswap.ops.gpu_codecs import NAMES, CardCodecs, Launch
 from tfswap.ops.loaded_library import LibraryError
 
 pytest.importorskip("benchmarks.gpu_check")
@@ -211,7 +211,7 @@ REFUSING = """
 import tfswap
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.ops.card_codecs import CardCodecs
+from tfswap.ops.gpu_codecs import CardCodecs
 from benchmarks.gpu_check.driver import Driver
 library.load()
 driver = Driver()

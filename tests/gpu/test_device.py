@@ -13,7 +13,7 @@ from swaps import host_values, swapped_and_compared
 
 import tfswap
 from tfswap.ops import library
-from tfswap.trace import StepTrace
+from tfswap.step.trace import StepTrace
 
 MIB = 1 << 20
 

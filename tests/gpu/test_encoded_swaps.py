@@ -16,11 +16,11 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import ran, trained
 
 import tfswap
-from tfswap.card_codec_speed import card_codec_speeds
+from tfswap.machine.gpu_codec_speed import card_codec_speeds
 from tfswap.ops import library
-from tfswap.ops.card_codecs import NAMES
+from tfswap.ops.gpu_codecs import NAMES
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.training.far_ratios import parse_samples
+from tfswap.training.sampling import parse_samples
 
 MIB = 1 << 20
 
@@ -246,7 +246,7 @@ def test_speeds_are_measured_within_the_budget_and_remembered(
 ) -> None:
     lib = library.load()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("tfswap.card_codec_speed._known", {})
+    monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
     in_use = tfswap.memory_stats("GPU:0")["bytes_in_use"]
     lib.set_budget(number, in_use + 100_000)
     assert card_codec_speeds(lib, number, NAMES, search_s=0.1) == ()
@@ -260,7 +260,7 @@ def test_speeds_are_measured_within_the_budget_and_remembered(
     (path,) = tmp_path.rglob("zvc.json")
     assert lib.codec_device(number).replace(" ", "_") in path.parent.name
     # Another process reads it.
-    monkeypatch.setattr("tfswap.card_codec_speed._known", {})
+    monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
     monkeypatch.setattr(lib, "measure_device_codec", None)
     assert card_codec_speeds(lib, number, ("zvc",)) == (speed,)
 

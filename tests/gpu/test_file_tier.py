@@ -14,8 +14,8 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import trained
 
 import tfswap
+from tests.copy_ops import copy_from_host, copy_to_host
 from tfswap.ops import library
-from tfswap.ops.copy import copy_from_host, copy_to_host
 from tfswap.ops.loaded_library import Library, LibraryError
 
 MIB = 1 << 20

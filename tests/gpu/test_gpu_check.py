@@ -23,7 +23,7 @@ from benchmarks.gpu_check.record import Record
 from benchmarks.gpu_check.schedule import share_of
 from benchmarks.gpu_check.subject import Trained
 from tfswap.ops import library
-from tfswap.ops.card_codecs import NAMES
+from tfswap.ops.gpu_codecs import NAMES
 
 TREE = Path(__file__).resolve().parents[2]
 GIB = 1 << 30

@@ -13,10 +13,10 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import TRAINING, ran, trained, unswapped
 
 import tfswap
-from tfswap.card_codec_speed import card_codec_speeds
-from tfswap.nvcomp import NAMES
+from tfswap.machine.gpu_codec_speed import card_codec_speeds
+from tfswap.machine.nvcomp import NAMES
 from tfswap.ops import library
-from tfswap.training.far_ratios import parse_samples
+from tfswap.training.sampling import parse_samples
 
 KIB, MIB = 1 << 10, 1 << 20
 WORKSPACE_BYTES = 400 * KIB  # two sections at once
@@ -180,7 +180,7 @@ def test_what_it_cannot_be_used_for_is_said(number: int) -> None:
 USING = """
 import json, sys, tfswap, tensorflow as tf
 from swaps import host_values, swapped_and_compared
-from tfswap.nvcomp import find_nvcomp
+from tfswap.machine.nvcomp import find_nvcomp
 from tfswap.ops import library
 lib = library.load()
 with tf.device("GPU:0"):

@@ -16,7 +16,7 @@ from typing import Any
 TRAINING = """
 import ctypes, json, sys, warnings
 import keras, numpy as np, tensorflow as tf, tfswap
-from tfswap.nvcomp import find_nvcomp
+from tfswap.machine.nvcomp import find_nvcomp
 
 TENSORS = 9
 tf.config.experimental.enable_tensor_float_32_execution(False)  # which would round

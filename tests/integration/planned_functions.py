@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfswap
-from tfswap.grappler.graph import StepGraph
-from tfswap.plan import FunctionPlan, Return, SwapPlan, TensorSwap
-from tfswap.training.plan_session import PlanSession
+from tfswap.hooks.plan_session import PlanSession
+from tfswap.plan.schema import FunctionPlan, Return, SwapPlan, TensorSwap
+from tfswap.step.graph import StepGraph
 
 SIZE = 64
 

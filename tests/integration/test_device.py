@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.eager.cancellation import CancellationManager
 
 import tfswap
-from tfswap.ops.copy import copy_from_host, copy_to_host
+from tests.copy_ops import copy_from_host, copy_to_host
 
 MIB = 1 << 20
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.python_path import python_path
-from tfswap.budget import CgroupMemory, HostMemory
 from tfswap.commands.doctor import GpuFacts, environment_problems, problems
+from tfswap.machine.budget import CgroupMemory, HostMemory
 
 ROOT = Path(__file__).resolve().parents[2]
 PLENTY = HostMemory(8 << 30, 4 << 30)

@@ -17,7 +17,7 @@ from models import (
 )
 
 import tfswap
-from tfswap.op_durations import planned_durations
+from tfswap.step.op_durations import planned_durations
 from tfswap.training import attempt, device_link, drift_watch, graph_watch, step_planner
 
 EPOCHS = 6
@@ -110,7 +110,7 @@ def test_a_drift_leads_to_one_new_plan(unswapped, monkeypatch, slab):
 
 @pytest.mark.slow
 def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
-    from tfswap.planners.decision import nothing_fits
+    from tfswap.planning.planners.decision import nothing_fits
 
     OpsTake(monkeypatch, lambda name: 3.0)
     plan, planned = step_planner.StepPlanner.plan, []

@@ -16,10 +16,11 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, trained
 
 import tfswap
-from tfswap import _core, codecs
-from tfswap.far_tier import FILE, FarTier
+from tfswap import _core
+from tfswap.machine import codecs
+from tfswap.machine.far_tier import FILE, FarTier
 from tfswap.training import managed_devices, swap_run
-from tfswap.training.far_ratios import RatioSamples
+from tfswap.training.sampling import RatioSamples
 
 
 @pytest.fixture(autouse=True)

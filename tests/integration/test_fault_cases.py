@@ -112,7 +112,7 @@ def test_a_training_may_be_cancelled_at_every_node_of_a_step(lib, folder: Path) 
 
 
 def test_a_step_is_cancelled_at_each_of_its_nodes_and_leaves_nothing(lib) -> None:
-    from tfswap.ops.copy import copy_from_host, copy_to_host
+    from tests.copy_ops import copy_from_host, copy_to_host
 
     @tf.function
     def step(x):

@@ -20,7 +20,7 @@ from models import Losses, budget_of, compiled, convolutions, deterministic, ima
 import tfswap
 from tfswap.ops import library
 from tfswap.ops.loaded_library import Library
-from tfswap.plan import SwapPlan
+from tfswap.plan.schema import SwapPlan
 from tfswap.training import plan_desk
 from tfswap.training.batch_hint import examples_of_fit
 from tfswap.training.first_plans import FirstPlans, card_like

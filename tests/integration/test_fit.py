@@ -18,7 +18,7 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, images, trained
 
 import tfswap
-from tfswap.planners.decision import nothing_fits
+from tfswap.planning.planners.decision import nothing_fits
 from tfswap.training.attempt import Attempt
 from tfswap.training.first_plans import FirstPlans
 from tfswap.training.step_planner import StepPlanner

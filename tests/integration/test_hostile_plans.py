@@ -16,11 +16,11 @@ from hostile_plans import HostilePlans, good_plan
 from planned_functions import newest, records
 
 import tfswap
-from tfswap.grappler.graph import StepGraph
+from tfswap.hooks.plan_session import PlanSession
 from tfswap.ops import library
-from tfswap.plan import FunctionPlan, SwapPlan, TensorSwap
-from tfswap.slots import slots_to_text
-from tfswap.training.plan_session import PlanSession
+from tfswap.plan.schema import FunctionPlan, SwapPlan, TensorSwap
+from tfswap.plan.slots import slots_to_text
+from tfswap.step.graph import StepGraph
 
 SLOWEST_STEP_S = 20
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 from planned_functions import SIZE, matrix, run
 
 import tfswap
-from tfswap.grappler.graph import StepGraph
-from tfswap.plan import SwapPlan
+from tfswap.plan.schema import SwapPlan
+from tfswap.step.graph import StepGraph
 
 
 @pytest.fixture

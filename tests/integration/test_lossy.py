@@ -13,11 +13,11 @@ from models import MIB, Losses, budget_of, compiled, deterministic, images, trai
 from planned_functions import newest, plan_of, run
 
 import tfswap
-from tfswap import codecs
-from tfswap.far_tier import CodecSpeed, CodecTime
-from tfswap.grappler.graph import StepGraph
-from tfswap.ops.copy import copy_from_host, copy_to_host
-from tfswap.plan import Return, SwapPlan, TensorSwap
+from tests.copy_ops import copy_from_host, copy_to_host
+from tfswap.machine import codecs
+from tfswap.machine.far_tier import CodecSpeed, CodecTime
+from tfswap.plan.schema import Return, SwapPlan, TensorSwap
+from tfswap.step.graph import StepGraph
 from tfswap.training import managed_devices
 from tfswap.training.attempt import Attempt
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 from models import compiled, convolutions, deterministic, images
 
 import tfswap
+from tfswap.hooks.plan_session import forget_optimised
 from tfswap.ops import library
-from tfswap.training.plan_session import forget_optimised
 
 FITS = 7
 

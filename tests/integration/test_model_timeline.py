@@ -13,13 +13,13 @@ import tensorflow as tf
 from models import compiled, convolutions
 
 import tfswap
-from tfswap import whatif
 from tfswap.__main__ import main
 from tfswap.cost_model.model_source import ModelSource, load_model
 from tfswap.cost_model.model_timeline import ModelStep, model_step
 from tfswap.cost_model.traced_step import TracedStep, trace_step
-from tfswap.machines import find_machine
-from tfswap.timeline import peak_load
+from tfswap.machine.presets import OWN_FILE, find_machine
+from tfswap.planning import whatif
+from tfswap.step.timeline import peak_load
 
 V100 = find_machine("v100")
 BATCH = 64
@@ -190,7 +190,7 @@ def test_the_command_answers_for_a_model(source: Path, capsys: pytest.CaptureFix
 def test_the_command_finds_the_largest_batches(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], traced: TracedStep
 ) -> None:
-    machines = json.loads(Path(tfswap.__file__).with_name("machines.json").read_text())
+    machines = json.loads(OWN_FILE.read_text())
     small = {**machines["machines"]["v100"], "memory_bytes": 64 << 20}
     own = tmp_path / "own.json"
     own.write_text(json.dumps({**machines, "machines": {"small": small}}))

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfswap
-from tfswap.ops.copy import copy_from_host, copy_to_host
+from tests.copy_ops import copy_from_host, copy_to_host
 
 MIB = 1 << 20
 

@@ -21,9 +21,9 @@ from planned_functions import (
 )
 
 import tfswap
-from tfswap.grappler.graph import StepGraph
-from tfswap.plan import Return, SwapPlan, TensorSwap
-from tfswap.training.plan_session import PlanSession
+from tfswap.hooks.plan_session import PlanSession
+from tfswap.plan.schema import Return, SwapPlan, TensorSwap
+from tfswap.step.graph import StepGraph
 
 
 @pytest.fixture

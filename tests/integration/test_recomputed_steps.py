@@ -10,7 +10,7 @@ from models import MIB, Losses, budget_of, compiled, deterministic, trained
 from planned_functions import chain, fingerprint, plan_of, run, swap
 
 import tfswap
-from tfswap.plan import AGAIN, Recompute, SwapPlan
+from tfswap.plan.schema import AGAIN, Recompute, SwapPlan
 from tfswap.traces.timeline_file import load_profile
 
 

@@ -94,7 +94,7 @@ def test_a_plan_is_made_for_another_budget(unswapped, slab, before, after):
 
 
 def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypatch):
-    from tfswap.planners.decision import nothing_fits
+    from tfswap.planning.planners.decision import nothing_fits
     from tfswap.training.step_planner import StepPlanner
 
     plan = StepPlanner.plan
@@ -181,9 +181,9 @@ def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, 
 
 
 def test_a_budget_is_above_zero_and_what_stays_is_said(lib, megabytes):
-    from tfswap.swap_options import SwapOptions
+    from tfswap.training.log import Voice
+    from tfswap.training.swap_options import SwapOptions
     from tfswap.training.swap_session import SwapSession
-    from tfswap.training.voice import Voice
 
     session = SwapSession(SwapOptions(budget="1GiB"), Voice([], False))
     session.begin()

@@ -12,7 +12,7 @@ from models import MIB, Losses, budget_of, compiled, deterministic, images, othe
 from sectioned import filters, gradient, in_sections, numbers
 
 import tfswap
-from tfswap.training.static_step import StaticStep
+from tfswap.hooks.static_step import StaticStep
 
 BATCH, SECTIONS = 8, 4
 

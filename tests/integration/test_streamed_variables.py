@@ -13,7 +13,7 @@ import tensorflow as tf
 from models import MIB, budget_of, compiled, deterministic, others_bytes, trained
 
 import tfswap
-from tfswap.plan import TensorSwap
+from tfswap.plan.schema import TensorSwap
 
 LAYERS, WIDTH = 10, 1024  # 4 MiB a layer
 BUDGET = 14 * MIB

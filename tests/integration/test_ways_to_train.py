@@ -14,7 +14,7 @@ import tensorflow as tf
 from models import budget_of, compiled, convolutions, deterministic, images, trained
 
 import tfswap
-from tfswap.trace import StepTrace
+from tfswap.step.trace import StepTrace
 
 
 @pytest.fixture(autouse=True)

@@ -101,9 +101,8 @@ def check_instrumented() -> None:
 
 def core_sources() -> list[Path]:
     """What of tfswap knows nothing of TensorFlow and runs beside it, without planners."""
-    alone = {"load_changes", "local_search", "max_tree", "moves", "range_max", "repetition"}
-    alone |= {"simulator", "timeline"}
-    return [path for path in setup().sources("core", "codecs", "far") if path.stem not in alone]
+    folders = ("core/gpu", "core/memory", "core/spill", "core/util", "codecs", "far")
+    return [*setup().sources(*folders), CC / "core" / "simulate" / "trace.cc"]
 
 
 def runtime_sources() -> list[Path]:

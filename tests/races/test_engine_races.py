@@ -108,7 +108,7 @@ BUGS = {
     ),
     # Two tensors have one host block (deepspeedai/DeepSpeed#8186, huggingface/trl#7195).
     "two tensors in one host block": (
-        "core/host_pool.cc",
+        "core/memory/host_pool.cc",
         "    it->second.pop_front();\n",
         "",
         "two tensors",

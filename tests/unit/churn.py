@@ -23,7 +23,7 @@ from timelines import training_step
 from tfswap.jobs.job import BrokerError, GrantedShare, Job
 from tfswap.jobs.job_trace import JobTrace, job_trace
 from tfswap.jobs.share import Share
-from tfswap.machine import Machine
+from tfswap.machine.machine import Machine
 
 _SLOT = struct.Struct("q")
 LONGEST_S = 60.0

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from timelines import FakeMachine
 
-from tfswap.simulator import Swap
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, crosses_step_end
+from tfswap.planning.simulator import Swap
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, crosses_step_end
 
 BACK, WITHIN, AWAY = "comes back from the step before", "within the step", "leaves for the next"
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from tfswap.simulator import Swap
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline
+from tfswap.planning.simulator import Swap
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 
 MIB = 1 << 20
 T = TypeVar("T")

@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "codecs/blosc.h"
-#include "core/c_text.h"
-#include "core/faults.h"
+#include "core/util/c_text.h"
+#include "core/util/faults.h"
 #include "device/device_table.h"
 #include "far/far_file.h"
-#include "grappler/op_costs.h"
+#include "grappler/index/op_costs.h"
 #include "grappler/pass_log.h"
 #include "grappler/plan_desk.h"
 #include "kernels/thread_copy_engine.h"
@@ -214,7 +214,7 @@ char* tfswap_stream_variables(int device, int on) {
   return Copied(CopyEngine::For(AllocatorOf(device))->variables()->SetOn(on != 0));
 }
 
-// For tests (core/faults.h). Answers "" or what is wrong.
+// For tests (core/util/faults.h). Answers "" or what is wrong.
 char* tfswap_set_faults(const char* text) { return Copied(tfswap::Faults::Get()->Set(text)); }
 char* tfswap_fault_counts() { return Copied(tfswap::Faults::Get()->Counts()); }
 
@@ -361,7 +361,7 @@ void tfswap_start_recording(int device, int host_times, int job) {
   AllocatorOf(device)->StartRecording(host_times != 0, job);
 }
 
-// The recorded trace (core/trace.h) in a buffer of `*bytes` bytes.
+// The recorded trace (core/simulate/trace.h) in a buffer of `*bytes` bytes.
 char* tfswap_stop_recording(int device, int64_t* bytes, int job) {
   const std::string trace = AllocatorOf(device)->recording()->StopRecording(job).Serialize();
   *bytes = static_cast<int64_t>(trace.size());
@@ -420,7 +420,7 @@ void tfswap_answer_question(int64_t number, const char* plan) {
   tfswap::AnswerQuestion(number, plan);
 }
 
-// Costs of a training step's graph (grappler/op_costs.h), or a line that begins with "#error".
+// Costs of a training step's graph (grappler/index/op_costs.h), or a line that begins with "#error".
 // `kept`: names of ops, one a line.
 char* tfswap_estimate_step(const char* graph, int64_t graph_bytes, const char* kept,
                            double ops_per_s, double product_ops_per_s, double bytes_per_s) {

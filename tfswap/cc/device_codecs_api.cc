@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/c_text.h"
+#include "core/util/c_text.h"
 #include "device/device_table.h"
 #include "kernels/copy_engine.h"
 #include "kernels/device_codecs.h"

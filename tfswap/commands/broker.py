@@ -12,13 +12,13 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from tfswap import budget as budgets
+from tfswap.io.amounts import readable_bytes
 from tfswap.jobs.broker import Broker
 from tfswap.jobs.division import LEAST_SLOWDOWN, POLICIES
 from tfswap.jobs.lease_folder import BrokerRunning
 from tfswap.jobs.share import MOST_WEIGHT
 from tfswap.jobs.socket_path import SocketRefused, default_path, parse_path
-from tfswap.report.amounts import readable_bytes
+from tfswap.machine import budget as budgets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

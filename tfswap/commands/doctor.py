@@ -11,18 +11,18 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
-from tfswap import budget as budgets
-from tfswap import codecs
-from tfswap.card_link import measured_link
-from tfswap.codec_speed import codec_speeds
 from tfswap.commands.trial import Trial, try_training
-from tfswap.far_tier import CodecSpeed, FarTier
-from tfswap.file_link import measured_file
-from tfswap.gpus import NOT_OURS, visible_gpus
-from tfswap.machine import Machine, cores
+from tfswap.io.amounts import readable_bytes
+from tfswap.machine import budget as budgets
+from tfswap.machine import codecs
+from tfswap.machine.codec_speed import codec_speeds
+from tfswap.machine.devices import NOT_OURS, visible_gpus
+from tfswap.machine.far_tier import CodecSpeed, FarTier
+from tfswap.machine.file_link import measured_file
+from tfswap.machine.gpu_link import measured_link
+from tfswap.machine.machine import Machine, cores
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.report.amounts import readable_bytes
 from tfswap.state import memory_stats, status
 
 # Less than this left, and the next large allocation may end the process.

@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from tfswap import budget as budgets
-from tfswap.least_budget import least_budgets
-from tfswap.machine import Machine
-from tfswap.plan import SwapPlan
-from tfswap.planners import BudgetTooSmall, portfolio
-from tfswap.planning import Planned, plan_function
-from tfswap.report.amounts import readable_bytes
+from tfswap.io.amounts import readable_bytes
+from tfswap.machine import budget as budgets
+from tfswap.machine.machine import Machine
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.least_budget import least_budgets
+from tfswap.planning.plan_function import Planned, plan_function
+from tfswap.planning.planners import BudgetTooSmall, portfolio
 from tfswap.traces.timeline_file import load_profile
 
 

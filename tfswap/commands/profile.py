@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfswap import budget as budgets
 from tfswap.commands import script
+from tfswap.machine import budget as budgets
 
 
 class _Profiled(BaseException):

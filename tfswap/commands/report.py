@@ -6,14 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from tfswap import budget as budgets
-from tfswap.least_budget import least_budgets
-from tfswap.machine import Machine
-from tfswap.plan import SwapPlan
+from tfswap.machine import budget as budgets
+from tfswap.machine.machine import Machine
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.least_budget import least_budgets
+from tfswap.planning.tensor_swaps import planned_swaps
 from tfswap.report.step_story import StepStory
 from tfswap.report.summary import Report
-from tfswap.tensor_swaps import planned_swaps
-from tfswap.timeline import peak_load
+from tfswap.step.timeline import peak_load
 from tfswap.traces.timeline_file import load_profile
 
 

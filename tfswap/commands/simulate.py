@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfswap import budget as budgets
-from tfswap import whatif
-from tfswap.least_budget import LeastBudgets, least_budgets
-from tfswap.machine import Machine
-from tfswap.machines import find_machine, load_machines
-from tfswap.planners import portfolio
-from tfswap.report.amounts import readable_bytes
-from tfswap.section_floor import SectionFloor
-from tfswap.timeline import Timeline, peak_load
+from tfswap.io.amounts import readable_bytes
+from tfswap.machine import budget as budgets
+from tfswap.machine.machine import Machine
+from tfswap.machine.presets import find_machine, load_machines
+from tfswap.planning import whatif
+from tfswap.planning.least_budget import LeastBudgets, least_budgets
+from tfswap.planning.planners import portfolio
+from tfswap.step.section_floor import SectionFloor
+from tfswap.step.timeline import Timeline, peak_load
 from tfswap.traces.read import read_section_floors, read_trace
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tfswap.io.amounts import readable_bytes
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.report.amounts import readable_bytes
 from tfswap.state import memory_stats, reset_memory_stats
 
 # Activations of 2 MiB each, with little to compute.

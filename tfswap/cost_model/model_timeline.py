@@ -15,9 +15,9 @@ import numpy as np
 from tfswap.cost_model.op_costs import StepCosts, estimate_step
 from tfswap.cost_model.schedule import one_stream
 from tfswap.cost_model.traced_step import TracedStep
-from tfswap.machine import Device
-from tfswap.profile import Profile, kept_activations
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
+from tfswap.machine.machine import Device
+from tfswap.step.profile import Profile, kept_activations
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 
 # No kernel runs for them, or none on the device.
 _NO_KERNEL = frozenset(

@@ -1,13 +1,13 @@
-"""What each op of a step takes, by Grappler's cost model (``tfswap/cc/grappler/op_costs.h``)."""
+"""What each op takes, by Grappler's cost model (``tfswap/cc/grappler/index/op_costs.h``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tfswap.cost_model.traced_step import TracedStep
-from tfswap.grappler.graph import StepGraph
-from tfswap.machine import Device
+from tfswap.machine.machine import Device
 from tfswap.ops import library
+from tfswap.step.graph import StepGraph
 
 _LOOPS = frozenset({"Enter", "RefEnter", "StatelessWhile", "While"})
 

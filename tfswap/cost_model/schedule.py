@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from tfswap.cost_model.op_costs import StepCosts
-from tfswap.grappler.graph import Node
+from tfswap.step.graph import Node
 
 _DATA = frozenset({"IteratorGetNext", "Placeholder"})
 

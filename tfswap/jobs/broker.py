@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tfswap.io.amounts import readable_bytes
 from tfswap.jobs.division import LEAST_SLOWDOWN
 from tfswap.jobs.grpc_library import CHANNEL_OPTIONS, load_grpc
 from tfswap.jobs.job_trace import MAGIC, BadTrace, JobTrace
@@ -28,7 +29,6 @@ from tfswap.jobs.messages import FROM_JOBS, METHOD, VERSION, BadMessage, Message
 from tfswap.jobs.rate_limit import RateLimit
 from tfswap.jobs.roster import Roster
 from tfswap.jobs.socket_path import SocketRefused
-from tfswap.report.amounts import readable_bytes
 
 MOST_JOBS = 64
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.machine import Machine
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline, absence_rows, load_curve
+from tfswap.machine.machine import Machine
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, absence_rows, load_curve
 
 MAGIC = b"TFSWJOB1"
 

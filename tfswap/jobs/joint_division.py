@@ -16,7 +16,7 @@ from tfswap.jobs.division import LEAST_SLOWDOWN, Claim, divide
 from tfswap.jobs.job_trace import JobTrace
 from tfswap.jobs.joint_simulation import PlannedJob, simulate_jobs
 from tfswap.jobs.slowdown import SlowdownCurve, decision_at, planned_curve
-from tfswap.planners.decision import Decision, copying_ns
+from tfswap.planning.planners.decision import Decision, copying_ns
 
 _ROUNDS = 3
 # Shares of the link that jobs are told: between them nothing is worth another plan.

@@ -24,8 +24,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tfswap.io.untrusted_json import parse_json
 from tfswap.jobs.share import MOST_WEIGHT
-from tfswap.untrusted_json import parse_json
 
 VERSION = 1
 METHOD = "/tfswap.Broker/Join"

@@ -9,13 +9,13 @@ import dataclasses
 import secrets
 from collections.abc import Iterator, Mapping
 
+from tfswap.io.amounts import readable_bytes
 from tfswap.jobs.joint_division import JobClaim
 from tfswap.jobs.lease import LeaseRecord
 from tfswap.jobs.lease_folder import LeaseFolder
 from tfswap.jobs.ledger import Ledger
 from tfswap.jobs.member import Member
 from tfswap.jobs.messages import Message
-from tfswap.report.amounts import readable_bytes
 
 
 class Roster:

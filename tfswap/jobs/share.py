@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tfswap.budget import Budget, parse_bytes
+from tfswap.machine.budget import Budget, parse_bytes
 
 WAIT_S = 600.0
 """How long a job waits for its first share, unless it says otherwise."""

@@ -53,7 +53,7 @@ class Chain:
             self._chain = None
 
     def install(self, graph: str, text: str) -> None:
-        """A layout (see `tfswap.layout.Layout.to_text`); "" takes the graph's away.
+        """A layout (see `tfswap.addresses.layout.Layout.to_text`); "" takes the graph's away.
 
         Raises:
             ValueError: It is none.

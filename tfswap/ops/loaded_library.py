@@ -153,7 +153,7 @@ class Library:
         """Has things go wrong on purpose, for tests, in the place of what was set before.
 
         Args:
-            text: Names of ``cc/core/faults.h``, with when and how often, and semicolons between
+            text: Names of ``cc/core/util/faults.h``, with when and how often, and semicolons between
                 them: "copy-in-fails after=3 times=1; slow-disk ms=5". "" for none.
 
         Raises:
@@ -226,7 +226,7 @@ class Library:
         return int(self._dll.tfswap_everybodys_bytes(device))
 
     def install_layout(self, device: int, fingerprint: str, text: str) -> None:
-        """Plans the addresses of a graph's buffers (see `tfswap.layout`), instead of its old ones.
+        """Plans the addresses of a graph's buffers (see `tfswap.addresses.layout`), instead of old ones.
 
         Raises:
             ValueError: The text is no layout, or there are no addresses for a slab.
@@ -263,7 +263,7 @@ class Library:
         self._dll.tfswap_sample_codecs(",".join(codecs).encode())
 
     def codec_samples(self) -> str:
-        """What was found since: see `tfswap.training.far_ratios`."""
+        """What was found since: see `tfswap.training.sampling`."""
         return self._text(self._dll.tfswap_codec_samples())
 
     def set_lossy_rate(self, percent: int | None) -> None:
@@ -412,7 +412,7 @@ class Library:
         return str(records.get(fingerprint, {}).get("portable", ""))
 
     def describe(self, fingerprint: str) -> str:
-        """A graph that the pass saw, as text (see `tfswap.grappler.graph`).
+        """A graph that the pass saw, as text (see `tfswap.step.graph`).
 
         It is the one that has the fingerprint, whatever plan it runs under: a profile is of that.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tfswap.slots import Slot
+from tfswap.plan.slots import Slot
 
 
 class Box(NamedTuple):

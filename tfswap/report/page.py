@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.least_budget import LeastBudgets
-from tfswap.plan import TIERS
+from tfswap.io.amounts import readable_bytes, readable_seconds
+from tfswap.plan.schema import TIERS
+from tfswap.planning.least_budget import LeastBudgets
+from tfswap.planning.whatif import Answer
 from tfswap.report.address_map import AddressMap
 from tfswap.report.address_strips import strips_to_svg
-from tfswap.report.amounts import readable_bytes, readable_seconds
 from tfswap.report.step_story import StepStory, lanes
-from tfswap.timeline import crosses_step_end
-from tfswap.whatif import Answer
+from tfswap.step.timeline import crosses_step_end
 
 _ASSETS = Path(__file__).with_name("assets")
 _KINDS = ("output", "temporary", "other", "swap")

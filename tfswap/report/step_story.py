@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.far_tier import FILE
-from tfswap.machine import Machine
-from tfswap.planners.assignment import Place
-from tfswap.simulator import Link, SimResult, Swap, simulate
-from tfswap.timeline import OUTLIVES_STEP_NS, Timeline, peak_load
-from tfswap.whatif import Answer, at_budget, budgets_between, with_faster_links
+from tfswap.machine.far_tier import FILE
+from tfswap.machine.machine import Machine
+from tfswap.planning.planners.assignment import Place
+from tfswap.planning.simulator import Link, SimResult, Swap, simulate
+from tfswap.planning.whatif import Answer, at_budget, budgets_between, with_faster_links
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Timeline, peak_load
 
 Ints = NDArray[np.int64]
 

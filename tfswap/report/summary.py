@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfswap import private_files
-from tfswap.far_tier import COMPRESSED
-from tfswap.least_budget import LeastBudgets
-from tfswap.plan import SwapPlan
+from tfswap.io import private_files
+from tfswap.io.amounts import readable_bytes, readable_seconds
+from tfswap.machine.far_tier import COMPRESSED
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.least_budget import LeastBudgets
 from tfswap.report.address_map import AddressMap
-from tfswap.report.amounts import readable_bytes, readable_seconds
 from tfswap.report.page import page
 from tfswap.report.perfetto import to_trace
 from tfswap.report.picture import to_png

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from tfswap import private_files
+from tfswap.io import private_files
 
 _MOST_PACKED_BYTES = 64 << 20
 _MOST_BYTES = 128 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfswap.dataflow import Dataflow
-from tfswap.grappler.graph import StepGraph
+from tfswap.step.dataflow import Dataflow
+from tfswap.step.graph import StepGraph
 
 
 def dataflow_lines(flow: Dataflow) -> list[str]:

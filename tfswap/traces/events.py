@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap import _core
-from tfswap.timeline import OUTLIVES_STEP_NS, Absence, Timeline
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 
 _LEAST_STEP_EVENTS = 50  # AutoSwap's own threshold for a repeat (papers' code, SwapGPU::Detection)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import zipfile
 
-from tfswap.section_floor import SectionFloor
-from tfswap.timeline import Timeline
+from tfswap.step.section_floor import SectionFloor
+from tfswap.step.timeline import Timeline
 from tfswap.traces.events import find_step, timeline_of
 from tfswap.traces.singa import read_singa
 from tfswap.traces.timeline_file import load_section_floors, load_timeline

@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from tfswap import private_files
+from tfswap.io import private_files
 from tfswap.traces.events import Events, Kind
 
 _KINDS = {

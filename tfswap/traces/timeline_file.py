@@ -46,9 +46,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.profile import Profile
-from tfswap.section_floor import SectionFloor, section_floors
-from tfswap.timeline import MOST_BYTES, Absence, Timeline
+from tfswap.step.profile import Profile
+from tfswap.step.section_floor import SectionFloor, section_floors
+from tfswap.step.timeline import MOST_BYTES, Absence, Timeline
 from tfswap.traces.array_file import read_arrays, write_arrays
 from tfswap.traces.dataflow_text import dataflow_lines, dataflow_of_lines
 

@@ -18,14 +18,14 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from tfswap.grappler.graph import StepGraph
-from tfswap.layout import plan_layout
+from tfswap.addresses.layout import plan_layout
+from tfswap.io.amounts import readable_bytes
 from tfswap.ops.loaded_library import Library
-from tfswap.output_sizes import alike, sizes_planned, sizes_recorded
-from tfswap.plan import FunctionPlan, SwapPlan
+from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.report.address_map import AddressMap, Box
-from tfswap.report.amounts import readable_bytes
-from tfswap.trace import StepTrace
+from tfswap.step.graph import StepGraph
+from tfswap.step.output_sizes import alike, sizes_planned, sizes_recorded
+from tfswap.step.trace import StepTrace
 
 _LAYOUT_TIME_S = 1.0
 # A call that finds less of its bytes at planned addresses ran something that has none.

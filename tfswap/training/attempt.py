@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfswap.plan import FunctionPlan
+from tfswap.plan.schema import FunctionPlan
 
 TOLERANCE = 0.03
 """A predicted peak further off than this part of it is corrected."""

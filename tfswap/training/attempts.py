@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from tfswap.plan import FunctionPlan
+from tfswap.plan.schema import FunctionPlan
 from tfswap.training.attempt import Attempt, MeasuredStep, best
 
 _MAX_CORRECTIONS = 3

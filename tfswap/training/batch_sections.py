@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Generic
 
 from tfswap.ops.loaded_library import Library
-from tfswap.plan import SwapPlan
+from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
-from tfswap.swap_options import AUTO_SECTIONS
-from tfswap.training.plan_in_force import PlanInForce
+from tfswap.training.installed_plan import PlanInForce
+from tfswap.training.log import Voice
 from tfswap.training.section_search import Kept, SectionSearch, sections_of
-from tfswap.training.voice import Voice
+from tfswap.training.swap_options import AUTO_SECTIONS
 
 
 class BatchSections(Generic[Kept]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tfswap import budget as budgets
-from tfswap.gpus import FIRST_GPU, device_name
+from tfswap.machine import budget as budgets
+from tfswap.machine.devices import FIRST_GPU, device_name
 from tfswap.ops.loaded_library import Library
-from tfswap.swap_options import SwapOptions
+from tfswap.training.swap_options import SwapOptions
 
 # What a process takes for a model's graphs: traced, differentiated, optimised, and kept.
 _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20

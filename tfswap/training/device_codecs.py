@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tfswap.card_codec_speed import use_remembered
-from tfswap.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
-from tfswap.gpus import FIRST_GPU
-from tfswap.nvcomp import INSTALL as INSTALL_NVCOMP
-from tfswap.nvcomp import NAMES as OF_NVCOMP
-from tfswap.nvcomp import find_nvcomp, workspace_bytes
-from tfswap.ops.card_codecs import NAMES as CARD_CODECS
+from tfswap.machine.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
+from tfswap.machine.devices import FIRST_GPU
+from tfswap.machine.gpu_codec_speed import use_remembered
+from tfswap.machine.nvcomp import INSTALL as INSTALL_NVCOMP
+from tfswap.machine.nvcomp import NAMES as OF_NVCOMP
+from tfswap.machine.nvcomp import find_nvcomp, workspace_bytes
+from tfswap.ops.gpu_codecs import NAMES as CARD_CODECS
 from tfswap.ops.loaded_library import Library, LibraryError
-from tfswap.planners.assignment import AUTO, CSWAP
-from tfswap.swap_options import SwapOptions
+from tfswap.planning.planners.assignment import AUTO, CSWAP
+from tfswap.training.swap_options import SwapOptions
 
 # Others are slower than any link that memory is swapped over.
 _CONSIDERED = ("zvc", "rle", "csr")

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from tfswap.jobs.share import Share
 from tfswap.jobs.slowdown import SlowdownCurve, planned_curve
-from tfswap.simulator import Link
-from tfswap.swap_options import SwapOptions
-from tfswap.timeline import Timeline, peak_load
+from tfswap.planning.simulator import Link
+from tfswap.step.timeline import Timeline, peak_load
 from tfswap.training.managed_devices import ManagedDevices
+from tfswap.training.swap_options import SwapOptions
 
 # How long a job's curve may take to be worked out.
 _MOST_CURVE_S = 1.0

@@ -21,12 +21,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tfswap import budget as budgets
-from tfswap.gpus import FIRST_GPU
 from tfswap.jobs.share import STEP_WAIT_S
+from tfswap.machine import budget as budgets
+from tfswap.machine.devices import FIRST_GPU
 from tfswap.ops.loaded_library import Library
-from tfswap.simulator import Link
-from tfswap.timeline import Timeline
+from tfswap.planning.simulator import Link
+from tfswap.step.timeline import Timeline
 from tfswap.training.device_job import Job
 from tfswap.training.job_shares import JobShares
 from tfswap.training.managed_devices import ManagedDevices

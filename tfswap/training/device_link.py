@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tfswap.card_link import measured_link
-from tfswap.gpus import FIRST_GPU
-from tfswap.machine import Machine
+from tfswap.machine.devices import FIRST_GPU
+from tfswap.machine.gpu_link import measured_link
+from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library, LibraryError
-from tfswap.swap_options import SwapOptions
 from tfswap.training.link_watch import LinkWatch, Speeds
+from tfswap.training.swap_options import SwapOptions
 
 # Copies that cores make so much faster than a link are as fast as the link, whatever ops do.
 _MUCH_FASTER = 3

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tfswap import budget as budgets
+from tfswap.io.amounts import readable_bytes
 from tfswap.jobs.job import GrantedShare, Job
 from tfswap.jobs.job_trace import job_trace
 from tfswap.jobs.share import STEP_WAIT_S, Share
 from tfswap.jobs.slowdown import least_budget
 from tfswap.jobs.socket_path import parse_path
-from tfswap.report.amounts import readable_bytes
+from tfswap.machine import budget as budgets
 from tfswap.report.summary import Report, ShareUse
-from tfswap.swap_options import SwapOptions
-from tfswap.timeline import Timeline, peak_load
+from tfswap.step.timeline import Timeline, peak_load
 from tfswap.training.plan_choice import CLEARLY_FITS
+from tfswap.training.swap_options import SwapOptions
 
 if TYPE_CHECKING:
     from tfswap.training.managed_devices import ManagedDevices

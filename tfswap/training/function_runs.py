@@ -8,13 +8,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tfswap.plan import SwapPlan
+from tfswap.hooks.function_calls import traces_of
+from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
-from tfswap.swap_options import SwapOptions
-from tfswap.training.function_calls import traces_of
+from tfswap.training.log import Voice
+from tfswap.training.swap_options import SwapOptions
 from tfswap.training.swap_run import SwapRun
 from tfswap.training.swap_session import DeviceBusy, SwapSession
-from tfswap.training.voice import Voice
 
 NO_GRAPH = (
     "there is no graph to insert swaps into, so nothing is swapped; the budget is kept all the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfswap.trace import StepTrace
+from tfswap.step.trace import StepTrace
 from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
 

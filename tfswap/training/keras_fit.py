@@ -12,19 +12,14 @@ from typing import Any
 
 import keras
 
+from tfswap.hooks.defer_sigint import uninterrupted
+from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
 from tfswap.report.summary import Report
-from tfswap.swap_options import SwapOptions
 from tfswap.training.batch_hint import examples_of_fit
-from tfswap.training.static_step import (
-    StaticStep,
-    examples_of,
-    sizes_are_unknown,
-    why_not_static,
-)
+from tfswap.training.log import Voice
+from tfswap.training.swap_options import SwapOptions
 from tfswap.training.swap_run import SwapRun
 from tfswap.training.swap_session import SwapSession
-from tfswap.training.uninterrupted import uninterrupted
-from tfswap.training.voice import Voice
 
 
 def _count_layers(model: Any) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tfswap.far_tier import COMPRESSED, FILE
+from tfswap.machine.far_tier import COMPRESSED, FILE
 from tfswap.training.op_times import DRIFT
 
 # Less than this is too little to tell a speed: of a link, and of copies that ops disturb.

@@ -8,22 +8,22 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tfswap import budget as budgets
-from tfswap.card_codec_speed import card_codec_speeds
-from tfswap.codec_speed import codec_speeds
-from tfswap.far_tier import FarTier
-from tfswap.file_link import WatchedFile, behind_link, measured_file
-from tfswap.gpus import FIRST_GPU, NOT_OURS, device_name, visible_gpus
-from tfswap.machine import Machine
+from tfswap.machine import budget as budgets
+from tfswap.machine.codec_speed import codec_speeds
+from tfswap.machine.devices import FIRST_GPU, NOT_OURS, device_name, visible_gpus
+from tfswap.machine.far_tier import FarTier
+from tfswap.machine.file_link import WatchedFile, behind_link, measured_file
+from tfswap.machine.gpu_codec_speed import card_codec_speeds
+from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
-from tfswap.plan import TIERS
-from tfswap.planners.assignment import FarMemory
+from tfswap.plan.schema import TIERS
+from tfswap.planning.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
-from tfswap.swap_options import SwapOptions
-from tfswap.training import unreachable
+from tfswap.training import dead_models
 from tfswap.training.device_budgets import DeviceBudgets
 from tfswap.training.device_codecs import DeviceCodecs
 from tfswap.training.device_link import DeviceLink
+from tfswap.training.swap_options import SwapOptions
 
 if TYPE_CHECKING:
     from tfswap.training.device_share import DeviceShare
@@ -78,7 +78,7 @@ class ManagedDevices:
             if gpus:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
-        unreachable.let_go(lib, self.numbers)
+        dead_models.let_go(lib, self.numbers)
         self._budgets = DeviceBudgets(lib, options, self.numbers, layers)
         self.codecs = DeviceCodecs(lib, options, self.numbers, warn)
         self.shared: DeviceShare | None = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfswap.grappler.graph import StepGraph
 from tfswap.ops.loaded_library import Library
+from tfswap.step.graph import StepGraph
+from tfswap.training.log import Voice
 from tfswap.training.pass_session import PassSession
-from tfswap.training.voice import Voice
 
 
 class MetGraphs:

@@ -7,10 +7,10 @@ import itertools
 import weakref
 from typing import Any
 
+from tfswap.hooks.plan_session import PlanSession, forget_optimised
 from tfswap.ops.loaded_library import Library
-from tfswap.plan import SwapPlan
+from tfswap.plan.schema import SwapPlan
 from tfswap.training.plan_desk import Answer, PlanDesk
-from tfswap.training.plan_session import PlanSession, forget_optimised
 
 # Texts of different models differ, so that what the pass said of one is not taken for another's.
 _labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

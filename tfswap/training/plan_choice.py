@@ -6,31 +6,31 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from tfswap.ops.loaded_library import Library
-from tfswap.plan import FunctionPlan, SwapPlan
-from tfswap.planners.assignment import FarMemoryTooSmall
-from tfswap.planners.decision import BudgetTooSmall
-from tfswap.planning import Planned
-from tfswap.profile import Profile
+from tfswap.plan.schema import FunctionPlan, SwapPlan
+from tfswap.planning.plan_function import Planned
+from tfswap.planning.planners.assignment import FarMemoryTooSmall
+from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.planning.simulator import Link
 from tfswap.report.summary import FORETOLD, REMEMBERED, summary_lines
-from tfswap.simulator import Link
-from tfswap.swap_options import SwapOptions
-from tfswap.timeline import Timeline
-from tfswap.trace import StepTrace
+from tfswap.step.profile import Profile
+from tfswap.step.timeline import Timeline
+from tfswap.step.trace import StepTrace
 from tfswap.training.attempt import Attempt, MeasuredStep
 from tfswap.training.attempts import Attempts
 from tfswap.training.batch_sections import BatchSections
-from tfswap.training.far_ratios import RatioSamples
 from tfswap.training.first_plans import FirstPlans
-from tfswap.training.lossy_run import LossyRun
+from tfswap.training.installed_plan import PlanInForce
+from tfswap.training.log import Voice
+from tfswap.training.lossy import LossyRun
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.met_graphs import MetGraphs
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
-from tfswap.training.plan_in_force import PlanInForce
 from tfswap.training.run_report import RunReport
+from tfswap.training.sampling import RatioSamples
 from tfswap.training.section_search import Trial
 from tfswap.training.step_planner import Forgotten, StepPlanner
-from tfswap.training.voice import Voice
+from tfswap.training.swap_options import SwapOptions
 
 # A model that needs no more than this share of the budget is left alone. Others have a plan, be it
 # for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.

@@ -13,7 +13,7 @@ from functools import cache
 
 from tfswap.jobs.share import STEP_WAIT_S
 from tfswap.ops.loaded_library import Library
-from tfswap.plan import SwapPlan
+from tfswap.plan.schema import SwapPlan
 
 # For the work; and where others share the device, for what they are to leave.
 _PATIENCE_S = 20.0 + STEP_WAIT_S

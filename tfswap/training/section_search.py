@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tfswap.report.amounts import readable_seconds
+from tfswap.io.amounts import readable_seconds
 
 Kept = TypeVar("Kept")
 

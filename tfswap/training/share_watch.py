@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 
-from tfswap.report.amounts import readable_bytes
+from tfswap.io.amounts import readable_bytes
+from tfswap.training.log import Voice
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
 from tfswap.training.swap_session import SwapSession
-from tfswap.training.voice import Voice
 
 # More than so many times the budget that was planned for is worth another plan.
 _WORTH_A_PLAN = 1.05

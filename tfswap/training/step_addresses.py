@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tfswap.ops.loaded_library import Library
 from tfswap.report.summary import Report
-from tfswap.swap_options import SwapOptions
 from tfswap.training.address_run import AddressRun
+from tfswap.training.installed_plan import PlanInForce
+from tfswap.training.log import Voice
 from tfswap.training.managed_devices import ManagedDevices
-from tfswap.training.plan_in_force import PlanInForce
-from tfswap.training.voice import Voice
+from tfswap.training.swap_options import SwapOptions
 
 
 class StepAddresses:

@@ -5,39 +5,39 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from tfswap.far_tier import COMPRESSED, FILE
-from tfswap.gpus import device_name
-from tfswap.grappler.graph import StepGraph
-from tfswap.least_budget import LeastBudgets, least_budgets, with_sections
-from tfswap.machine import Machine
-from tfswap.op_durations import op_durations, planned_durations
+from tfswap.io.amounts import readable_bytes
+from tfswap.machine.devices import device_name
+from tfswap.machine.far_tier import COMPRESSED, FILE
+from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
-from tfswap.output_sizes import alike, sizes_recorded
-from tfswap.plan import FunctionPlan
-from tfswap.planners.assignment import FarMemoryTooSmall
-from tfswap.planners.decision import BudgetTooSmall
-from tfswap.planners.lossy_choice import LossyChoice
-from tfswap.planners.portfolio import AUTO
-from tfswap.planning import (
+from tfswap.plan.schema import FunctionPlan
+from tfswap.planning.least_budget import LeastBudgets, least_budgets, with_sections
+from tfswap.planning.plan_function import (
     Planned,
     placed_anew,
     placed_as_planned,
     plan_function,
     planned_before,
 )
-from tfswap.profile import Profile, profile_step
-from tfswap.report.amounts import readable_bytes
+from tfswap.planning.planners.assignment import FarMemoryTooSmall
+from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.planning.planners.lossy_choice import LossyChoice
+from tfswap.planning.planners.portfolio import AUTO
+from tfswap.planning.tensor_swaps import tensor_swaps
 from tfswap.report.step_story import StepStory
-from tfswap.retiming import retimed
-from tfswap.swap_options import AUTO_SECTIONS, SwapOptions
-from tfswap.tensor_swaps import tensor_swaps
-from tfswap.trace import StepTrace
+from tfswap.step.graph import StepGraph
+from tfswap.step.op_durations import op_durations, planned_durations
+from tfswap.step.output_sizes import alike, sizes_recorded
+from tfswap.step.profile import Profile, profile_step
+from tfswap.step.retiming import retimed
+from tfswap.step.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
 from tfswap.training.attempt import Attempt
-from tfswap.training.far_ratios import RatioSamples
-from tfswap.training.lossy_run import LossyRun
+from tfswap.training.lossy import LossyRun
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.op_times import OpTimes
+from tfswap.training.sampling import RatioSamples
+from tfswap.training.swap_options import AUTO_SECTIONS, SwapOptions
 
 # Until addresses are planned, memory is given out in chunks that are not always filled: plans leave
 # this part of the budget to that, where there is a plan that can.

@@ -17,25 +17,25 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from tfswap.plan import SwapPlan
-from tfswap.planners.assignment import AUTO, CSWAP
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.planners.assignment import AUTO, CSWAP
 from tfswap.report.summary import Report
 from tfswap.report.tensorboard import TensorBoardLog
 from tfswap.state import run_ended, run_started
-from tfswap.trace import StepTrace
+from tfswap.step.trace import StepTrace
 from tfswap.training.attempt import MeasuredStep
-from tfswap.training.far_ratios import RatioSamples
-from tfswap.training.lossy_run import LossyRun, check_plan
+from tfswap.training.installed_plan import PlanInForce
+from tfswap.training.log import Voice
+from tfswap.training.lossy import LossyRun, check_plan
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
-from tfswap.training.plan_in_force import PlanInForce
 from tfswap.training.progress import Progress
 from tfswap.training.run_report import RunReport
+from tfswap.training.sampling import RatioSamples
 from tfswap.training.share_watch import News, ShareWatch
 from tfswap.training.step_addresses import StepAddresses
 from tfswap.training.swap_session import SwapSession
-from tfswap.training.voice import Voice
 
 # How often tensors' places are looked at again, at most; and where lossy codecs have another rate.
 _STEPS_BETWEEN_LOOKS = 32

@@ -7,19 +7,19 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from tfswap.hooks.defer_sigint import uninterrupted
+from tfswap.io.amounts import readable_bytes
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.report.amounts import readable_bytes
-from tfswap.simulator import Link
-from tfswap.swap_options import SwapOptions
-from tfswap.timeline import Timeline
+from tfswap.planning.simulator import Link
+from tfswap.step.timeline import Timeline
 from tfswap.training import device_jobs
 from tfswap.training.device_job import Job
 from tfswap.training.device_jobs import DeviceBusy, NoShare
 from tfswap.training.device_share import DeviceShare
+from tfswap.training.log import Voice
 from tfswap.training.managed_devices import ManagedDevices
-from tfswap.training.uninterrupted import uninterrupted
-from tfswap.training.voice import Voice
+from tfswap.training.swap_options import SwapOptions
 
 __all__ = ["DeviceBusy", "NoShare", "SwapSession"]
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "core/slab.h"
+#include "core/memory/slab.h"
 
 namespace tfswap {
 namespace {

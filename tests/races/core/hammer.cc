@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "core/address_table.h"
-#include "core/hazard_tracker.h"
-#include "core/host_pool.h"
-#include "core/slab.h"
-#include "core/thread_counters.h"
+#include "core/gpu/hazard_tracker.h"
+#include "core/memory/address_table.h"
+#include "core/memory/host_pool.h"
+#include "core/memory/slab.h"
+#include "core/util/thread_counters.h"
 #include "far/far_memory.h"
 #include "far/loss_meter.h"
 #include "far/ratio_sampler.h"

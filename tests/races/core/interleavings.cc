@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/host_pool.h"
-#include "core/slab.h"
-#include "core/thread_team.h"
+#include "core/memory/host_pool.h"
+#include "core/memory/slab.h"
+#include "core/util/thread_team.h"
 #include "far/far_memory.h"
 #include "interleaving/explore.h"
 #include "pattern.h"

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_ADAPTOR_H_
-#define TFSWAP_ALLOCATOR_ADAPTOR_H_
+#ifndef TFSWAP_CC_ALLOCATOR_ADAPTOR_H_
+#define TFSWAP_CC_ALLOCATOR_ADAPTOR_H_
 
 #include "tensorflow/core/framework/allocator.h"
 
@@ -41,4 +41,4 @@ class SizedAdaptor : public Adaptor {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_ADAPTOR_H_
+#endif  // TFSWAP_CC_ALLOCATOR_ADAPTOR_H_

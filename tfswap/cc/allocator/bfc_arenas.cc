@@ -1,7 +1,7 @@
 #include "allocator/bfc_arenas.h"
 
 #include "allocator/page_blocks.h"
-#include "core/atomic_max.h"
+#include "core/util/atomic_max.h"
 
 namespace tfswap {
 

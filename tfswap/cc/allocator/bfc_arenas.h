@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_BFC_ARENAS_H_
-#define TFSWAP_ALLOCATOR_BFC_ARENAS_H_
+#ifndef TFSWAP_CC_ALLOCATOR_BFC_ARENAS_H_
+#define TFSWAP_CC_ALLOCATOR_BFC_ARENAS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -60,4 +60,4 @@ class BfcArenas : public SizedAdaptor {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_BFC_ARENAS_H_
+#endif  // TFSWAP_CC_ALLOCATOR_BFC_ARENAS_H_

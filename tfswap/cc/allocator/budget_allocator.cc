@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "allocator/kernel_scope.h"
-#include "core/atomic_max.h"
-#include "core/now.h"
-#include "core/patience.h"
-#include "core/runnable_threads.h"
+#include "core/memory/allocation_wait_policy.h"
+#include "core/util/atomic_max.h"
+#include "core/util/now.h"
+#include "core/util/runnable_threads.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_BUDGET_ALLOCATOR_H_
-#define TFSWAP_ALLOCATOR_BUDGET_ALLOCATOR_H_
+#ifndef TFSWAP_CC_ALLOCATOR_BUDGET_ALLOCATOR_H_
+#define TFSWAP_CC_ALLOCATOR_BUDGET_ALLOCATOR_H_
 
 #include <algorithm>
 #include <array>
@@ -17,8 +17,8 @@
 #include "allocator/kernel_scope.h"
 #include "allocator/recording_allocator.h"
 #include "allocator/shortage.h"
-#include "core/address_table.h"
-#include "core/slab.h"
+#include "core/memory/address_table.h"
+#include "core/memory/slab.h"
 
 namespace tfswap {
 
@@ -260,4 +260,4 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_BUDGET_ALLOCATOR_H_
+#endif  // TFSWAP_CC_ALLOCATOR_BUDGET_ALLOCATOR_H_

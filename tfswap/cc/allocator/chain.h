@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_CHAIN_H_
-#define TFSWAP_ALLOCATOR_CHAIN_H_
+#ifndef TFSWAP_CC_ALLOCATOR_CHAIN_H_
+#define TFSWAP_CC_ALLOCATOR_CHAIN_H_
 
 #include <memory>
 #include <string>
@@ -47,4 +47,4 @@ class Chain {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_CHAIN_H_
+#endif  // TFSWAP_CC_ALLOCATOR_CHAIN_H_

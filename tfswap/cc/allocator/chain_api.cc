@@ -3,7 +3,7 @@
 #include "allocator/chain.h"
 #include "allocator/kernel_scope.h"
 #include "allocator/replay.h"
-#include "core/c_text.h"
+#include "core/util/c_text.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
 
 using ::tfswap::BudgetAllocator;

@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "core/forked.h"
+#include "core/util/forked.h"
 
 namespace tfswap {
 

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_DEVICE_ALLOCATOR_H_
-#define TFSWAP_ALLOCATOR_DEVICE_ALLOCATOR_H_
+#ifndef TFSWAP_CC_ALLOCATOR_DEVICE_ALLOCATOR_H_
+#define TFSWAP_CC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
 #include <atomic>
 #include <functional>
@@ -11,7 +11,7 @@
 #include "allocator/kernel_guard.h"
 #include "allocator/recording_allocator.h"
 #include "allocator/slab_allocator.h"
-#include "allocator/stand_in_allocator.h"
+#include "allocator/dummy_page_allocator.h"
 #include "allocator/statistics_allocator.h"
 #include "allocator/system_allocator.h"
 #include "allocator/workspace_allocator.h"
@@ -90,4 +90,4 @@ class DeviceAllocator : public StatisticsAllocator {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_DEVICE_ALLOCATOR_H_
+#endif  // TFSWAP_CC_ALLOCATOR_DEVICE_ALLOCATOR_H_

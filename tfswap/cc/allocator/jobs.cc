@@ -1,7 +1,7 @@
 #include "allocator/jobs.h"
 
 #include "allocator/kernel_scope.h"
-#include "core/graph_mark.h"
+#include "core/util/graph_mark.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
 namespace tfswap {

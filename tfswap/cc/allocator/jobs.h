@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_JOBS_H_
-#define TFSWAP_ALLOCATOR_JOBS_H_
+#ifndef TFSWAP_CC_ALLOCATOR_JOBS_H_
+#define TFSWAP_CC_ALLOCATOR_JOBS_H_
 
 #include <array>
 #include <atomic>
@@ -65,4 +65,4 @@ class Jobs {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_JOBS_H_
+#endif  // TFSWAP_CC_ALLOCATOR_JOBS_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_KERNEL_GUARD_H_
-#define TFSWAP_ALLOCATOR_KERNEL_GUARD_H_
+#ifndef TFSWAP_CC_ALLOCATOR_KERNEL_GUARD_H_
+#define TFSWAP_CC_ALLOCATOR_KERNEL_GUARD_H_
 
 #include <atomic>
 #include <chrono>
@@ -103,4 +103,4 @@ class GuardPost {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_KERNEL_GUARD_H_
+#endif  // TFSWAP_CC_ALLOCATOR_KERNEL_GUARD_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_KERNEL_SCOPE_H_
-#define TFSWAP_ALLOCATOR_KERNEL_SCOPE_H_
+#ifndef TFSWAP_CC_ALLOCATOR_KERNEL_SCOPE_H_
+#define TFSWAP_CC_ALLOCATOR_KERNEL_SCOPE_H_
 
 #include <cstdint>
 #include <functional>
@@ -57,4 +57,4 @@ struct KernelScope {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_KERNEL_SCOPE_H_
+#endif  // TFSWAP_CC_ALLOCATOR_KERNEL_SCOPE_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_PAGE_BLOCKS_H_
-#define TFSWAP_ALLOCATOR_PAGE_BLOCKS_H_
+#ifndef TFSWAP_CC_ALLOCATOR_PAGE_BLOCKS_H_
+#define TFSWAP_CC_ALLOCATOR_PAGE_BLOCKS_H_
 
 #include <cstddef>
 
@@ -19,4 +19,4 @@ size_t GiveBackPages(void* block, size_t bytes, size_t kept);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_PAGE_BLOCKS_H_
+#endif  // TFSWAP_CC_ALLOCATOR_PAGE_BLOCKS_H_

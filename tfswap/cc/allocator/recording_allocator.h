@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_RECORDING_ALLOCATOR_H_
-#define TFSWAP_ALLOCATOR_RECORDING_ALLOCATOR_H_
+#ifndef TFSWAP_CC_ALLOCATOR_RECORDING_ALLOCATOR_H_
+#define TFSWAP_CC_ALLOCATOR_RECORDING_ALLOCATOR_H_
 
 #include <array>
 #include <atomic>
@@ -12,7 +12,7 @@
 #include "allocator/adaptor.h"
 #include "allocator/jobs.h"
 #include "allocator/step_recorder.h"
-#include "core/address_table.h"
+#include "core/memory/address_table.h"
 
 namespace tfswap {
 
@@ -81,4 +81,4 @@ class RecordingAllocator : public Adaptor {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_RECORDING_ALLOCATOR_H_
+#endif  // TFSWAP_CC_ALLOCATOR_RECORDING_ALLOCATOR_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_REPLAY_H_
-#define TFSWAP_ALLOCATOR_REPLAY_H_
+#ifndef TFSWAP_CC_ALLOCATOR_REPLAY_H_
+#define TFSWAP_CC_ALLOCATOR_REPLAY_H_
 
 #include <cstdint>
 #include <vector>
@@ -27,4 +27,4 @@ ReplayResult Replay(tensorflow::Allocator* allocator, const std::vector<ReplayEv
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_REPLAY_H_
+#endif  // TFSWAP_CC_ALLOCATOR_REPLAY_H_

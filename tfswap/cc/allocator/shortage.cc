@@ -1,6 +1,6 @@
 #include "allocator/shortage.h"
 
-#include "core/readable_bytes.h"
+#include "core/util/readable_bytes.h"
 
 namespace tfswap {
 

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_SHORTAGE_H_
-#define TFSWAP_ALLOCATOR_SHORTAGE_H_
+#ifndef TFSWAP_CC_ALLOCATOR_SHORTAGE_H_
+#define TFSWAP_CC_ALLOCATOR_SHORTAGE_H_
 
 #include <cstdint>
 #include <string>
@@ -39,4 +39,4 @@ struct Shortage {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_SHORTAGE_H_
+#endif  // TFSWAP_CC_ALLOCATOR_SHORTAGE_H_

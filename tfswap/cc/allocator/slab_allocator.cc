@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "allocator/kernel_scope.h"
-#include "core/readable_bytes.h"
-#include "core/rounding.h"
+#include "core/util/readable_bytes.h"
+#include "core/util/rounding.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
 
 namespace tfswap {

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_SLAB_ALLOCATOR_H_
-#define TFSWAP_ALLOCATOR_SLAB_ALLOCATOR_H_
+#ifndef TFSWAP_CC_ALLOCATOR_SLAB_ALLOCATOR_H_
+#define TFSWAP_CC_ALLOCATOR_SLAB_ALLOCATOR_H_
 
 #include <atomic>
 #include <functional>
@@ -11,8 +11,8 @@
 #include "allocator/adaptor.h"
 #include "allocator/budget_allocator.h"
 #include "allocator/slab_layouts.h"
-#include "core/slab.h"
-#include "core/thread_counters.h"
+#include "core/memory/slab.h"
+#include "core/util/thread_counters.h"
 
 namespace tfswap {
 
@@ -143,4 +143,4 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_SLAB_ALLOCATOR_H_
+#endif  // TFSWAP_CC_ALLOCATOR_SLAB_ALLOCATOR_H_

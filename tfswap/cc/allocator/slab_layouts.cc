@@ -5,7 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/graph_mark.h"
+#include "core/util/graph_mark.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
 namespace tfswap {

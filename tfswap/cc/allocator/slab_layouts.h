@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_SLAB_LAYOUTS_H_
-#define TFSWAP_ALLOCATOR_SLAB_LAYOUTS_H_
+#ifndef TFSWAP_CC_ALLOCATOR_SLAB_LAYOUTS_H_
+#define TFSWAP_CC_ALLOCATOR_SLAB_LAYOUTS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/trace.h"
+#include "core/simulate/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfswap {
@@ -133,4 +133,4 @@ class SlabLayouts {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_SLAB_LAYOUTS_H_
+#endif  // TFSWAP_CC_ALLOCATOR_SLAB_LAYOUTS_H_

@@ -1,7 +1,7 @@
 #include "allocator/statistics_allocator.h"
 
 #include "allocator/kernel_scope.h"
-#include "core/atomic_max.h"
+#include "core/util/atomic_max.h"
 
 namespace tfswap {
 

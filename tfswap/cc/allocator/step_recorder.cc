@@ -7,9 +7,9 @@
 #include <unordered_map>
 
 #include "allocator/variable_inputs.h"
-#include "core/card_step.h"
-#include "core/graph_mark.h"
-#include "core/now.h"
+#include "core/gpu/gpu_step.h"
+#include "core/util/graph_mark.h"
+#include "core/util/now.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_STEP_RECORDER_H_
-#define TFSWAP_ALLOCATOR_STEP_RECORDER_H_
+#ifndef TFSWAP_CC_ALLOCATOR_STEP_RECORDER_H_
+#define TFSWAP_CC_ALLOCATOR_STEP_RECORDER_H_
 
 #include <atomic>
 #include <functional>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/card_clock.h"
-#include "core/trace.h"
+#include "core/gpu/gpu_clock.h"
+#include "core/simulate/trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfswap {
@@ -79,4 +79,4 @@ class StepRecorder {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_STEP_RECORDER_H_
+#endif  // TFSWAP_CC_ALLOCATOR_STEP_RECORDER_H_

@@ -6,7 +6,7 @@
 
 #include "allocator/kernel_scope.h"
 #include "allocator/page_blocks.h"
-#include "core/faults.h"
+#include "core/util/faults.h"
 
 namespace tfswap {
 

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_SYSTEM_ALLOCATOR_H_
-#define TFSWAP_ALLOCATOR_SYSTEM_ALLOCATOR_H_
+#ifndef TFSWAP_CC_ALLOCATOR_SYSTEM_ALLOCATOR_H_
+#define TFSWAP_CC_ALLOCATOR_SYSTEM_ALLOCATOR_H_
 
 #include <cstddef>
 #include <string>
@@ -41,4 +41,4 @@ class SystemAllocator : public tensorflow::Allocator {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_SYSTEM_ALLOCATOR_H_
+#endif  // TFSWAP_CC_ALLOCATOR_SYSTEM_ALLOCATOR_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_VARIABLE_INPUTS_H_
-#define TFSWAP_ALLOCATOR_VARIABLE_INPUTS_H_
+#ifndef TFSWAP_CC_ALLOCATOR_VARIABLE_INPUTS_H_
+#define TFSWAP_CC_ALLOCATOR_VARIABLE_INPUTS_H_
 
 #include <vector>
 
@@ -23,4 +23,4 @@ std::vector<VariableInput> VariableInputs(tensorflow::OpKernelContext* context);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_VARIABLE_INPUTS_H_
+#endif  // TFSWAP_CC_ALLOCATOR_VARIABLE_INPUTS_H_

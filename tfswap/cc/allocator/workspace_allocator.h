@@ -1,5 +1,5 @@
-#ifndef TFSWAP_ALLOCATOR_WORKSPACE_ALLOCATOR_H_
-#define TFSWAP_ALLOCATOR_WORKSPACE_ALLOCATOR_H_
+#ifndef TFSWAP_CC_ALLOCATOR_WORKSPACE_ALLOCATOR_H_
+#define TFSWAP_CC_ALLOCATOR_WORKSPACE_ALLOCATOR_H_
 
 #include <atomic>
 #include <cstdint>
@@ -33,4 +33,4 @@ class WorkspaceAllocator : public Adaptor {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_ALLOCATOR_WORKSPACE_ALLOCATOR_H_
+#endif  // TFSWAP_CC_ALLOCATOR_WORKSPACE_ALLOCATOR_H_

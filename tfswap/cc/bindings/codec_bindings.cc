@@ -20,7 +20,7 @@
 #include "codecs/codec.h"
 #include "codecs/codec_path.h"
 #include "codecs/codec_stream.h"
-#include "core/thread_team.h"
+#include "core/util/thread_team.h"
 
 namespace py = pybind11;
 

@@ -17,13 +17,13 @@
 #include "bindings/codec_bindings.h"
 #include "bindings/packing_bindings.h"
 #include "bindings/spill_bindings.h"
-#include "core/copy.h"
-#include "core/load_changes.h"
-#include "core/local_search.h"
-#include "core/max_tree.h"
-#include "core/patience.h"
-#include "core/repetition.h"
-#include "core/simulator.h"
+#include "core/memory/allocation_wait_policy.h"
+#include "core/memory/copy.h"
+#include "core/simulate/load_changes.h"
+#include "core/simulate/local_search.h"
+#include "core/simulate/max_tree.h"
+#include "core/simulate/repetition.h"
+#include "core/simulate/simulator.h"
 
 namespace py = pybind11;
 

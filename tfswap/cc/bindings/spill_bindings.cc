@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "core/copy.h"
-#include "core/extents.h"
-#include "core/faults.h"
-#include "core/spill_file.h"
-#include "core/spill_speed.h"
+#include "core/memory/copy.h"
+#include "core/spill/extents.h"
+#include "core/spill/spill_file.h"
+#include "core/spill/spill_speed.h"
+#include "core/util/faults.h"
 
 namespace py = pybind11;
 

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_BINDINGS_SPILL_BINDINGS_H_
-#define TFSWAP_BINDINGS_SPILL_BINDINGS_H_
+#ifndef TFSWAP_CC_BINDINGS_SPILL_BINDINGS_H_
+#define TFSWAP_CC_BINDINGS_SPILL_BINDINGS_H_
 
 #include <pybind11/pybind11.h>
 
@@ -10,4 +10,4 @@ void BindSpill(pybind11::module_& module);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_BINDINGS_SPILL_BINDINGS_H_
+#endif  // TFSWAP_CC_BINDINGS_SPILL_BINDINGS_H_

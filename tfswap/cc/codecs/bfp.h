@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CODECS_BFP_H_
-#define TFSWAP_CODECS_BFP_H_
+#ifndef TFSWAP_CC_CODECS_BFP_H_
+#define TFSWAP_CC_CODECS_BFP_H_
 
 #include <cstddef>
 
@@ -29,4 +29,4 @@ bool DecodeBfp(int rate_percent, const char* from, size_t encoded_bytes, char* t
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CODECS_BFP_H_
+#endif  // TFSWAP_CC_CODECS_BFP_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CODECS_BFP_KERNELS_H_
-#define TFSWAP_CODECS_BFP_KERNELS_H_
+#ifndef TFSWAP_CC_CODECS_BFP_KERNELS_H_
+#define TFSWAP_CC_CODECS_BFP_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -42,4 +42,4 @@ const BfpKernels* Avx512BfpKernels();
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CODECS_BFP_KERNELS_H_
+#endif  // TFSWAP_CC_CODECS_BFP_KERNELS_H_

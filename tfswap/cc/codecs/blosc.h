@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CODECS_BLOSC_H_
-#define TFSWAP_CODECS_BLOSC_H_
+#ifndef TFSWAP_CC_CODECS_BLOSC_H_
+#define TFSWAP_CC_CODECS_BLOSC_H_
 
 #include <cstddef>
 #include <string>
@@ -24,4 +24,4 @@ bool DecodeWithBlosc(const CodecSpec& spec, const char* from, size_t encoded_byt
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CODECS_BLOSC_H_
+#endif  // TFSWAP_CC_CODECS_BLOSC_H_

@@ -7,7 +7,7 @@
 #include "codecs/blosc.h"
 #include "codecs/codec_path.h"
 #include "codecs/sparse.h"
-#include "core/copy.h"
+#include "core/memory/copy.h"
 
 namespace tfswap {
 namespace {

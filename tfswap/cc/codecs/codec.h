@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CODECS_CODEC_H_
-#define TFSWAP_CODECS_CODEC_H_
+#ifndef TFSWAP_CC_CODECS_CODEC_H_
+#define TFSWAP_CC_CODECS_CODEC_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -66,4 +66,4 @@ double Sparsity(const void* data, size_t bytes, int element_bytes, int every = 1
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CODECS_CODEC_H_
+#endif  // TFSWAP_CC_CODECS_CODEC_H_

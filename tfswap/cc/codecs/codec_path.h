@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CODECS_CODEC_PATH_H_
-#define TFSWAP_CODECS_CODEC_PATH_H_
+#ifndef TFSWAP_CC_CODECS_CODEC_PATH_H_
+#define TFSWAP_CC_CODECS_CODEC_PATH_H_
 
 #include <string_view>
 
@@ -21,4 +21,4 @@ const BfpKernels& KernelsForBfp();
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CODECS_CODEC_PATH_H_
+#endif  // TFSWAP_CC_CODECS_CODEC_PATH_H_

@@ -6,8 +6,8 @@
 #include <memory>
 #include <mutex>
 
-#include "core/copy.h"
-#include "core/thread_team.h"
+#include "core/memory/copy.h"
+#include "core/util/thread_team.h"
 
 namespace tfswap {
 namespace {

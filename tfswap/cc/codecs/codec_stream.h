@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CODECS_CODEC_STREAM_H_
-#define TFSWAP_CODECS_CODEC_STREAM_H_
+#ifndef TFSWAP_CC_CODECS_CODEC_STREAM_H_
+#define TFSWAP_CC_CODECS_CODEC_STREAM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -60,4 +60,4 @@ void Release(EncodedBuffer* encoded, ChunkSource* source);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CODECS_CODEC_STREAM_H_
+#endif  // TFSWAP_CC_CODECS_CODEC_STREAM_H_

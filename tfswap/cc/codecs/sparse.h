@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CODECS_SPARSE_H_
-#define TFSWAP_CODECS_SPARSE_H_
+#ifndef TFSWAP_CC_CODECS_SPARSE_H_
+#define TFSWAP_CC_CODECS_SPARSE_H_
 
 #include <cstddef>
 
@@ -31,4 +31,4 @@ bool DecodeCsr(int element_bytes, const char* from, size_t encoded_bytes, char* 
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CODECS_SPARSE_H_
+#endif  // TFSWAP_CC_CODECS_SPARSE_H_

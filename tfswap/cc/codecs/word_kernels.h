@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CODECS_WORD_KERNELS_H_
-#define TFSWAP_CODECS_WORD_KERNELS_H_
+#ifndef TFSWAP_CC_CODECS_WORD_KERNELS_H_
+#define TFSWAP_CC_CODECS_WORD_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -40,4 +40,4 @@ const WordKernels* Avx512Kernels(int element_bytes);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CODECS_WORD_KERNELS_H_
+#endif  // TFSWAP_CC_CODECS_WORD_KERNELS_H_

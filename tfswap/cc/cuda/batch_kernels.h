@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CUDA_BATCH_KERNELS_H_
-#define TFSWAP_CUDA_BATCH_KERNELS_H_
+#ifndef TFSWAP_CC_CUDA_BATCH_KERNELS_H_
+#define TFSWAP_CC_CUDA_BATCH_KERNELS_H_
 
 #include <cstdint>
 
@@ -156,4 +156,4 @@ extern "C" __global__ void __launch_bounds__(1024)
   weights[1] = plain_bytes;
 }
 
-#endif  // TFSWAP_CUDA_BATCH_KERNELS_H_
+#endif  // TFSWAP_CC_CUDA_BATCH_KERNELS_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CUDA_CODEC_FORMAT_H_
-#define TFSWAP_CUDA_CODEC_FORMAT_H_
+#ifndef TFSWAP_CC_CUDA_CODEC_FORMAT_H_
+#define TFSWAP_CC_CUDA_CODEC_FORMAT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -128,4 +128,4 @@ TFSWAP_HOST_DEVICE constexpr uint64_t MostFarBytes(uint64_t bytes) {
 
 }  // namespace tfswap::card_codec
 
-#endif  // TFSWAP_CUDA_CODEC_FORMAT_H_
+#endif  // TFSWAP_CC_CUDA_CODEC_FORMAT_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CUDA_KERNEL_PARTS_H_
-#define TFSWAP_CUDA_KERNEL_PARTS_H_
+#ifndef TFSWAP_CC_CUDA_KERNEL_PARTS_H_
+#define TFSWAP_CC_CUDA_KERNEL_PARTS_H_
 
 #include <cstdint>
 
@@ -64,4 +64,4 @@ inline __device__ bool IsLast(Tally* tally, unsigned long long words, Tally* fou
 
 }  // namespace tfswap::card_codec
 
-#endif  // TFSWAP_CUDA_KERNEL_PARTS_H_
+#endif  // TFSWAP_CC_CUDA_KERNEL_PARTS_H_

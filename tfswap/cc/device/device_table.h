@@ -1,5 +1,5 @@
-#ifndef TFSWAP_DEVICE_DEVICE_TABLE_H_
-#define TFSWAP_DEVICE_DEVICE_TABLE_H_
+#ifndef TFSWAP_CC_DEVICE_DEVICE_TABLE_H_
+#define TFSWAP_CC_DEVICE_DEVICE_TABLE_H_
 
 #include "allocator/device_allocator.h"
 
@@ -29,4 +29,4 @@ int GpuCount();
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_DEVICE_DEVICE_TABLE_H_
+#endif  // TFSWAP_CC_DEVICE_DEVICE_TABLE_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_DEVICE_SWAP_DEVICE_H_
-#define TFSWAP_DEVICE_SWAP_DEVICE_H_
+#ifndef TFSWAP_CC_DEVICE_SWAP_DEVICE_H_
+#define TFSWAP_CC_DEVICE_SWAP_DEVICE_H_
 
 #include <memory>
 #include <string>
@@ -33,4 +33,4 @@ class SwapDevice : public tensorflow::ThreadPoolDevice {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_DEVICE_SWAP_DEVICE_H_
+#endif  // TFSWAP_CC_DEVICE_SWAP_DEVICE_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_FAR_FAR_COUNTS_H_
-#define TFSWAP_FAR_FAR_COUNTS_H_
+#ifndef TFSWAP_CC_FAR_FAR_COUNTS_H_
+#define TFSWAP_CC_FAR_FAR_COUNTS_H_
 
 #include <array>
 #include <cstdint>
@@ -53,4 +53,4 @@ class FarCounts {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_FAR_FAR_COUNTS_H_
+#endif  // TFSWAP_CC_FAR_FAR_COUNTS_H_

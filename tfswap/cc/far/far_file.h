@@ -1,5 +1,5 @@
-#ifndef TFSWAP_FAR_FAR_FILE_H_
-#define TFSWAP_FAR_FAR_FILE_H_
+#ifndef TFSWAP_CC_FAR_FAR_FILE_H_
+#define TFSWAP_CC_FAR_FAR_FILE_H_
 
 #include <cstdint>
 #include <functional>
@@ -7,8 +7,8 @@
 #include <mutex>
 #include <string>
 
-#include "core/host_pool.h"
-#include "core/spill_file.h"
+#include "core/memory/host_pool.h"
+#include "core/spill/spill_file.h"
 #include "far/far_counts.h"
 
 namespace tfswap {
@@ -54,4 +54,4 @@ class FarFile {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_FAR_FAR_FILE_H_
+#endif  // TFSWAP_CC_FAR_FAR_FILE_H_

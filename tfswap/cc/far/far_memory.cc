@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/copy.h"
-#include "core/faults.h"
-#include "core/now.h"
+#include "core/memory/copy.h"
+#include "core/util/faults.h"
+#include "core/util/now.h"
 
 namespace tfswap {
 

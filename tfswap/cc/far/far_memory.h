@@ -1,5 +1,5 @@
-#ifndef TFSWAP_FAR_FAR_MEMORY_H_
-#define TFSWAP_FAR_FAR_MEMORY_H_
+#ifndef TFSWAP_CC_FAR_FAR_MEMORY_H_
+#define TFSWAP_CC_FAR_FAR_MEMORY_H_
 
 #include <atomic>
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "codecs/codec_stream.h"
-#include "core/host_pool.h"
+#include "core/memory/host_pool.h"
 #include "far/far_counts.h"
 #include "far/far_file.h"
 
@@ -34,7 +34,7 @@ struct FarCopy {
   int threads = 1;        // that decode it
   FileExtent extent;      // of kFile
   uint64_t checksum = 0;  // of what is to come back unchanged, where that is looked at
-  // Of a buffer that went in sections (core/sections.h), each on its own. Those that found no room
+  // Of a buffer that went in sections (core/memory/sections.h), each on its own. Those that found no room
   // are not held: they stayed on the device, in its first `kept_bytes` bytes.
   std::vector<FarCopy> sections;
   int64_t kept_bytes = 0;
@@ -101,4 +101,4 @@ class FarMemory {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_FAR_FAR_MEMORY_H_
+#endif  // TFSWAP_CC_FAR_FAR_MEMORY_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_FAR_LOSS_METER_H_
-#define TFSWAP_FAR_LOSS_METER_H_
+#ifndef TFSWAP_CC_FAR_LOSS_METER_H_
+#define TFSWAP_CC_FAR_LOSS_METER_H_
 
 #include <cstddef>
 #include <map>
@@ -36,4 +36,4 @@ class LossMeter {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_FAR_LOSS_METER_H_
+#endif  // TFSWAP_CC_FAR_LOSS_METER_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_FAR_RATIO_SAMPLER_H_
-#define TFSWAP_FAR_RATIO_SAMPLER_H_
+#ifndef TFSWAP_CC_FAR_RATIO_SAMPLER_H_
+#define TFSWAP_CC_FAR_RATIO_SAMPLER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -43,4 +43,4 @@ class RatioSampler {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_FAR_RATIO_SAMPLER_H_
+#endif  // TFSWAP_CC_FAR_RATIO_SAMPLER_H_

@@ -4,7 +4,7 @@
 #include <array>
 #include <memory>
 
-#include "core/c_text.h"
+#include "core/util/c_text.h"
 #include "gpu/cuda_codecs.h"
 #include "gpu/nvcomp_codec.h"
 

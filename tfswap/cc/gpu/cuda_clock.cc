@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/now.h"
+#include "core/util/now.h"
 
 namespace tfswap {
 

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_CUDA_CLOCK_H_
-#define TFSWAP_GPU_CUDA_CLOCK_H_
+#ifndef TFSWAP_CC_GPU_CUDA_CLOCK_H_
+#define TFSWAP_CC_GPU_CUDA_CLOCK_H_
 
 #include <atomic>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/card_clock.h"
+#include "core/gpu/gpu_clock.h"
 #include "gpu/cuda_driver.h"
 
 namespace tfswap {
@@ -47,4 +47,4 @@ class CudaClock : public CardClock {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_CUDA_CLOCK_H_
+#endif  // TFSWAP_CC_GPU_CUDA_CLOCK_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_CUDA_CODECS_H_
-#define TFSWAP_GPU_CUDA_CODECS_H_
+#ifndef TFSWAP_CC_GPU_CUDA_CODECS_H_
+#define TFSWAP_CC_GPU_CUDA_CODECS_H_
 
 #include <array>
 #include <cstdint>
@@ -126,4 +126,4 @@ class CudaCodecs {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_CUDA_CODECS_H_
+#endif  // TFSWAP_CC_GPU_CUDA_CODECS_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_CUDA_DRIVER_H_
-#define TFSWAP_GPU_CUDA_DRIVER_H_
+#ifndef TFSWAP_CC_GPU_CUDA_DRIVER_H_
+#define TFSWAP_CC_GPU_CUDA_DRIVER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -88,4 +88,4 @@ class CudaContext {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_CUDA_DRIVER_H_
+#endif  // TFSWAP_CC_GPU_CUDA_DRIVER_H_

@@ -1,9 +1,9 @@
-#ifndef TFSWAP_GPU_HAZARD_ALLOCATOR_H_
-#define TFSWAP_GPU_HAZARD_ALLOCATOR_H_
+#ifndef TFSWAP_CC_GPU_HAZARD_ALLOCATOR_H_
+#define TFSWAP_CC_GPU_HAZARD_ALLOCATOR_H_
 
 #include "allocator/adaptor.h"
 #include "allocator/kernel_scope.h"
-#include "core/hazard_tracker.h"
+#include "core/gpu/hazard_tracker.h"
 
 namespace tfswap {
 
@@ -43,4 +43,4 @@ class HazardAllocator : public Adaptor {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_HAZARD_ALLOCATOR_H_
+#endif  // TFSWAP_CC_GPU_HAZARD_ALLOCATOR_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_NVCOMP_H_
-#define TFSWAP_GPU_NVCOMP_H_
+#ifndef TFSWAP_CC_GPU_NVCOMP_H_
+#define TFSWAP_CC_GPU_NVCOMP_H_
 
 #include <array>
 #include <cstdint>
@@ -70,4 +70,4 @@ class Nvcomp {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_NVCOMP_H_
+#endif  // TFSWAP_CC_GPU_NVCOMP_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_NVCOMP_API_H_
-#define TFSWAP_GPU_NVCOMP_API_H_
+#ifndef TFSWAP_CC_GPU_NVCOMP_API_H_
+#define TFSWAP_CC_GPU_NVCOMP_API_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -61,4 +61,4 @@ using Unpack = Status (*)(const void* const* packed, const size_t* packed_bytes,
 
 }  // namespace tfswap::nvcomp
 
-#endif  // TFSWAP_GPU_NVCOMP_API_H_
+#endif  // TFSWAP_CC_GPU_NVCOMP_API_H_

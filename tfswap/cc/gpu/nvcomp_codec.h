@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_NVCOMP_CODEC_H_
-#define TFSWAP_GPU_NVCOMP_CODEC_H_
+#ifndef TFSWAP_CC_GPU_NVCOMP_CODEC_H_
+#define TFSWAP_CC_GPU_NVCOMP_CODEC_H_
 
 #include <array>
 #include <cstdint>
@@ -98,4 +98,4 @@ class NvcompCodec {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_NVCOMP_CODEC_H_
+#endif  // TFSWAP_CC_GPU_NVCOMP_CODEC_H_

@@ -1,10 +1,10 @@
-#ifndef TFSWAP_GPU_PINNED_NUMBERS_H_
-#define TFSWAP_GPU_PINNED_NUMBERS_H_
+#ifndef TFSWAP_CC_GPU_PINNED_NUMBERS_H_
+#define TFSWAP_CC_GPU_PINNED_NUMBERS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "core/host_pool.h"
+#include "core/memory/host_pool.h"
 
 namespace tfswap {
 
@@ -50,4 +50,4 @@ class PinnedNumbers {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_PINNED_NUMBERS_H_
+#endif  // TFSWAP_CC_GPU_PINNED_NUMBERS_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_STREAM_CODECS_H_
-#define TFSWAP_GPU_STREAM_CODECS_H_
+#ifndef TFSWAP_CC_GPU_STREAM_CODECS_H_
+#define TFSWAP_CC_GPU_STREAM_CODECS_H_
 
 #include <memory>
 #include <mutex>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "allocator/device_allocator.h"
-#include "core/host_pool.h"
-#include "gpu/cuda_card.h"
+#include "core/memory/host_pool.h"
+#include "gpu/cuda_gpu.h"
 #include "kernels/device_codecs.h"
 
 namespace tfswap {
@@ -52,4 +52,4 @@ class StreamCodecs : public DeviceCodecs {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_STREAM_CODECS_H_
+#endif  // TFSWAP_CC_GPU_STREAM_CODECS_H_

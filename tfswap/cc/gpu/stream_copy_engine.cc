@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/copy.h"
-#include "core/faults.h"
+#include "core/memory/copy.h"
+#include "core/util/faults.h"
 
 namespace tfswap {
 

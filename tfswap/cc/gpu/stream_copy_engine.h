@@ -1,15 +1,15 @@
-#ifndef TFSWAP_GPU_STREAM_COPY_ENGINE_H_
-#define TFSWAP_GPU_STREAM_COPY_ENGINE_H_
+#ifndef TFSWAP_CC_GPU_STREAM_COPY_ENGINE_H_
+#define TFSWAP_CC_GPU_STREAM_COPY_ENGINE_H_
 
 #include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/hazard_tracker.h"
+#include "core/gpu/hazard_tracker.h"
 #include "far/far_counts.h"
-#include "gpu/card_sampler.h"
-#include "gpu/cuda_card.h"
+#include "gpu/gpu_sampler.h"
+#include "gpu/cuda_gpu.h"
 #include "gpu/pinned_numbers.h"
 #include "gpu/stream_codecs.h"
 #include "gpu/stream_file_tier.h"
@@ -19,7 +19,7 @@ namespace tfswap {
 
 // Copies on a card's own streams. Everything is decided when the host gives the command: a buffer
 // that leaves is gone at once, one that comes back is there at once, and the card is told what has
-// to wait for what (core/hazard_tracker.h). So the host waits for no copy, ever; only a swap-in for
+// to wait for what (core/gpu/hazard_tracker.h). So the host waits for no copy, ever; only a swap-in for
 // which there is no memory yet goes to a thread that waits for some.
 //
 // The file is the exception (stream_file_tier.h): there a buffer is gone when the disk has it, and
@@ -106,4 +106,4 @@ class StreamCopyEngine : public CopyEngine {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_STREAM_COPY_ENGINE_H_
+#endif  // TFSWAP_CC_GPU_STREAM_COPY_ENGINE_H_

@@ -5,8 +5,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/now.h"
-#include "core/readable_bytes.h"
+#include "core/util/now.h"
+#include "core/util/readable_bytes.h"
 
 namespace tfswap {
 

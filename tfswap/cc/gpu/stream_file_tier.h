@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GPU_STREAM_FILE_TIER_H_
-#define TFSWAP_GPU_STREAM_FILE_TIER_H_
+#ifndef TFSWAP_CC_GPU_STREAM_FILE_TIER_H_
+#define TFSWAP_CC_GPU_STREAM_FILE_TIER_H_
 
 #include <array>
 #include <cstdint>
@@ -7,10 +7,10 @@
 #include <mutex>
 #include <string>
 
-#include "core/hazard_tracker.h"
-#include "core/host_pool.h"
+#include "core/gpu/hazard_tracker.h"
+#include "core/memory/host_pool.h"
 #include "far/far_file.h"
-#include "gpu/cuda_card.h"
+#include "gpu/cuda_gpu.h"
 
 namespace tfswap {
 
@@ -66,4 +66,4 @@ class StreamFileTier {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GPU_STREAM_FILE_TIER_H_
+#endif  // TFSWAP_CC_GPU_STREAM_FILE_TIER_H_

@@ -1,11 +1,11 @@
-#ifndef TFSWAP_GRAPPLER_PASS_LOG_H_
-#define TFSWAP_GRAPPLER_PASS_LOG_H_
+#ifndef TFSWAP_CC_GRAPPLER_PASS_LOG_H_
+#define TFSWAP_CC_GRAPPLER_PASS_LOG_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "grappler/section_choice.h"
+#include "grappler/sections/section_choice.h"
 
 namespace tfswap {
 
@@ -45,4 +45,4 @@ void ClearPassRecords();
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GRAPPLER_PASS_LOG_H_
+#endif  // TFSWAP_CC_GRAPPLER_PASS_LOG_H_

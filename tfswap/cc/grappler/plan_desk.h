@@ -1,10 +1,10 @@
-#ifndef TFSWAP_GRAPPLER_PLAN_DESK_H_
-#define TFSWAP_GRAPPLER_PLAN_DESK_H_
+#ifndef TFSWAP_CC_GRAPPLER_PLAN_DESK_H_
+#define TFSWAP_CC_GRAPPLER_PLAN_DESK_H_
 
 #include <cstdint>
 #include <string>
 
-#include "grappler/op_costs.h"
+#include "grappler/index/op_costs.h"
 
 namespace tfswap {
 
@@ -52,4 +52,4 @@ void AnswerQuestion(int64_t number, std::string plan);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GRAPPLER_PLAN_DESK_H_
+#endif  // TFSWAP_CC_GRAPPLER_PLAN_DESK_H_

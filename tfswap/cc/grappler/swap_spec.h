@@ -1,5 +1,5 @@
-#ifndef TFSWAP_GRAPPLER_SWAP_SPEC_H_
-#define TFSWAP_GRAPPLER_SWAP_SPEC_H_
+#ifndef TFSWAP_CC_GRAPPLER_SWAP_SPEC_H_
+#define TFSWAP_CC_GRAPPLER_SWAP_SPEC_H_
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@
 namespace tfswap {
 
 // A plan as the pass reads it. Nodes are named as in the graph that TensorFlow's own passes leave;
-// docs/architecture.md has the schema (the JSON that tfswap/plan.py writes).
+// docs/architecture.md has the schema (the JSON that tfswap/plan/schema.py writes).
 
 // One swap-in, and who reads what it brings.
 struct ReturnSpec {
@@ -76,4 +76,4 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label = 
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_GRAPPLER_SWAP_SPEC_H_
+#endif  // TFSWAP_CC_GRAPPLER_SWAP_SPEC_H_

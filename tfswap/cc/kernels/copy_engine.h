@@ -1,5 +1,5 @@
-#ifndef TFSWAP_KERNELS_COPY_ENGINE_H_
-#define TFSWAP_KERNELS_COPY_ENGINE_H_
+#ifndef TFSWAP_CC_KERNELS_COPY_ENGINE_H_
+#define TFSWAP_CC_KERNELS_COPY_ENGINE_H_
 
 #include <array>
 #include <atomic>
@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "allocator/device_allocator.h"
-#include "core/host_pool.h"
+#include "core/memory/host_pool.h"
 #include "far/far_memory.h"
 #include "far/ratio_sampler.h"
 #include "kernels/device_codecs.h"
@@ -272,4 +272,4 @@ class CopyEngine : public Reclaimer {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_KERNELS_COPY_ENGINE_H_
+#endif  // TFSWAP_CC_KERNELS_COPY_ENGINE_H_

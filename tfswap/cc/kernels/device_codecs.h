@@ -1,5 +1,5 @@
-#ifndef TFSWAP_KERNELS_DEVICE_CODECS_H_
-#define TFSWAP_KERNELS_DEVICE_CODECS_H_
+#ifndef TFSWAP_CC_KERNELS_DEVICE_CODECS_H_
+#define TFSWAP_CC_KERNELS_DEVICE_CODECS_H_
 
 #include <cstdint>
 #include <string>
@@ -53,4 +53,4 @@ class DeviceCodecs {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_KERNELS_DEVICE_CODECS_H_
+#endif  // TFSWAP_CC_KERNELS_DEVICE_CODECS_H_

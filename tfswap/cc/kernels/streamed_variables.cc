@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
 #include "allocator/variable_inputs.h"
-#include "core/readable_bytes.h"
+#include "core/util/readable_bytes.h"
 #include "kernels/copy_engine.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_KERNELS_STREAMED_VARIABLES_H_
-#define TFSWAP_KERNELS_STREAMED_VARIABLES_H_
+#ifndef TFSWAP_CC_KERNELS_STREAMED_VARIABLES_H_
+#define TFSWAP_CC_KERNELS_STREAMED_VARIABLES_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -32,7 +32,7 @@ class CopyEngine;
 //
 // On a card, copies are commands that are given where they come up, in the order of the host: a
 // value has left when its copy out was given, and is home when its copy in was. What it touches the
-// card makes wait (core/hazard_tracker.h).
+// card makes wait (core/gpu/hazard_tracker.h).
 class StreamedVariables : public KernelGuard {
  public:
   using VarPtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
@@ -116,4 +116,4 @@ class StreamedVariables : public KernelGuard {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_KERNELS_STREAMED_VARIABLES_H_
+#endif  // TFSWAP_CC_KERNELS_STREAMED_VARIABLES_H_

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "allocator/kernel_scope.h"
-#include "core/copy.h"
-#include "core/faults.h"
-#include "core/now.h"
+#include "core/memory/copy.h"
+#include "core/util/faults.h"
+#include "core/util/now.h"
 
 namespace tfswap {
 

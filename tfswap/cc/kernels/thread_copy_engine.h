@@ -1,11 +1,11 @@
-#ifndef TFSWAP_KERNELS_THREAD_COPY_ENGINE_H_
-#define TFSWAP_KERNELS_THREAD_COPY_ENGINE_H_
+#ifndef TFSWAP_CC_KERNELS_THREAD_COPY_ENGINE_H_
+#define TFSWAP_CC_KERNELS_THREAD_COPY_ENGINE_H_
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/sections.h"
+#include "core/memory/sections.h"
 #include "far/loss_meter.h"
 #include "kernels/copy_engine.h"
 #include "kernels/worker.h"
@@ -69,4 +69,4 @@ class ThreadCopyEngine : public CopyEngine {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_KERNELS_THREAD_COPY_ENGINE_H_
+#endif  // TFSWAP_CC_KERNELS_THREAD_COPY_ENGINE_H_

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/faults.h"
+#include "core/util/faults.h"
 
 namespace tfswap {
 

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_KERNELS_WORKER_H_
-#define TFSWAP_KERNELS_WORKER_H_
+#ifndef TFSWAP_CC_KERNELS_WORKER_H_
+#define TFSWAP_CC_KERNELS_WORKER_H_
 
 #include <condition_variable>
 #include <cstdint>
@@ -33,4 +33,4 @@ class Worker {
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_KERNELS_WORKER_H_
+#endif  // TFSWAP_CC_KERNELS_WORKER_H_

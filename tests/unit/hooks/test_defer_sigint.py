@@ -1,0 +1,74 @@
+"""Ctrl-C while things are taken back: it waits, and is not lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tfswap.hooks.defer_sigint import uninterrupted
+
+
+@pytest.fixture(autouse=True)
+def handled_by_python() -> Iterator[None]:
+    """Whatever the shell that began the tests has done with Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_arrives_at_the_end() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        with uninterrupted():
+            press()
+            done.append("inside")
+            with uninterrupted():
+                press()
+            done.append("still inside")
+    assert done == ["inside", "still inside"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_inside_is_kept_beside_the_interrupt() -> None:
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        with uninterrupted():
+            press()
+            raise ValueError("why")
+    assert isinstance(interrupt.value.__context__, ValueError)
+
+
+def test_who_handles_interrupts_himself_is_told() -> None:
+    told = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    try:
+        with uninterrupted():
+            press()
+            assert told == []
+        assert told == [signal.SIGINT]
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with uninterrupted():
+            press()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_change_no_handler() -> None:
+    seen = []
+
+    def work() -> None:
+        with uninterrupted():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]

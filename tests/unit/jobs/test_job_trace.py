@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import dataclasses
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import crowded_timelines, timelines, training_step
+
+from tfswap.jobs.job_trace import (
+    MAGIC,
+    MOST_ABSENCES,
+    MOST_BYTES,
+    MOST_OPS,
+    BadTrace,
+    JobTrace,
+    job_trace,
+    reduced,
+)
+from tfswap.jobs.slowdown import planned_curve
+from tfswap.machine.machine import Machine
+from tfswap.step.timeline import Timeline, absence_rows, peak_load
+
+LINK = Machine("link", 4e9, 5e9, 1000, 2000)
+
+
+def same(a: Timeline, b: Timeline) -> bool:
+    arrays = ("op_start_ns", "op_end_ns", "buffer_bytes", "buffer_alloc_ns", "buffer_free_ns")
+    return (
+        all(np.array_equal(getattr(a, name), getattr(b, name)) for name in arrays)
+        and np.array_equal(absence_rows(a), absence_rows(b))
+        and (a.resident_bytes, a.step_ns) == (b.resident_bytes, b.step_ns)
+    )
+
+
+@given(timelines())
+def test_what_is_sent_is_what_comes_back(timeline: Timeline) -> None:
+    sent = job_trace(timeline, LINK)
+    back = JobTrace.from_bytes(sent.to_bytes())
+    assert same(back.timeline, sent.timeline)
+    assert back.link == LINK
+    copies = dataclasses.replace(LINK, copy_bytes_per_s=8e9)  # a core does
+    assert JobTrace.from_bytes(job_trace(timeline, copies).to_bytes()).link == copies
+
+
+@given(crowded_timelines(), st.integers(6, 12))
+def test_a_reduced_step_needs_no_less_memory(timeline: Timeline, most_ops: int) -> None:
+    small = reduced(timeline, most_ops)
+    small.validate()
+    assert len(small.op_names) <= max(most_ops, 3 * len(small.absences))
+    assert peak_load(small) >= peak_load(timeline)
+
+
+def test_a_reduced_step_is_planned_much_as_the_whole_one() -> None:
+    step = training_step()
+    small = reduced(step, 400)
+    assert len(small.op_names) <= 400 and len(small.absences) < len(step.absences)
+    assert peak_load(small) == pytest.approx(peak_load(step), rel=0.02)
+    whole, part = planned_curve(step, LINK, 4), planned_curve(small, LINK, 4)
+    assert part.least_bytes == pytest.approx(whole.least_bytes, rel=0.5)
+    # Beyond the least of both, where steps count as longer than foretold.
+    beyond = [budget for budget in whole.budget_bytes[1:] if budget >= part.budget_bytes[1]]
+    assert len(beyond) >= 2
+    for budget in beyond:
+        assert part.at(budget) == pytest.approx(whole.at(budget), rel=0.05)
+
+
+def test_large_steps_stay_small_messages() -> None:
+    step = training_step(blocks=60, layers=6)
+    assert len(step.op_names) > MOST_OPS
+    trace = job_trace(step, LINK)
+    data = trace.to_bytes()
+    assert len(data) < MOST_BYTES
+    assert len(trace.timeline.absences) <= MOST_ABSENCES
+    assert same(JobTrace.from_bytes(data).timeline, trace.timeline)
+
+
+GOOD = job_trace(training_step(blocks=2, layers=1), LINK).to_bytes()
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_bytes_that_were_changed_are_refused_or_a_step(data: st.DataObject) -> None:
+    """Changed before they are compressed, too: the checksum would find most of it otherwise."""
+    whole = bytearray(zlib.decompress(GOOD[len(MAGIC) :]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(whole) - 1) | st.integers(0, 100))
+        whole[place] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        del whole[data.draw(st.integers(0, len(whole))) :]
+    mutated = MAGIC + zlib.compress(bytes(whole))
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(mutated) - 1))
+        mutated = mutated[:place] + bytes([data.draw(st.integers(0, 255))]) + mutated[place + 1 :]
+    try:
+        trace = JobTrace.from_bytes(mutated)
+    except BadTrace as error:
+        assert str(error).startswith("a trace")
+        return
+    curve = planned_curve(trace.timeline, trace.link, 2)
+    assert curve.slowdowns[-1] == 1.0
+
+
+@given(st.binary(max_size=200))
+def test_rubbish_is_refused(data: bytes) -> None:
+    for rubbish in (data, MAGIC + data, MAGIC + zlib.compress(data)):
+        with pytest.raises(BadTrace, match="trace"):
+            JobTrace.from_bytes(rubbish)
+
+
+def test_what_unpacks_to_far_more_is_not_unpacked() -> None:
+    with pytest.raises(BadTrace, match="does not end within"):
+        JobTrace.from_bytes(MAGIC + zlib.compress(bytes(100 << 20)))
+    with pytest.raises(BadTrace, match="is larger than"):
+        JobTrace.from_bytes(MAGIC + bytes(MOST_BYTES))
+    with pytest.raises(BadTrace, match="does not end within"):
+        JobTrace.from_bytes(GOOD + b"more")
+    with pytest.raises(ValueError, match="must be reduced"):
+        JobTrace(training_step(blocks=60, layers=6), LINK).to_bytes()

@@ -1,0 +1,57 @@
+"""The file tier's speeds, as a training sees them."""
+
+from __future__ import annotations
+
+import math
+
+from tfswap.machine.far_tier import FILE, FarTier
+from tfswap.machine.file_link import WatchedFile, behind_link
+from tfswap.machine.machine import Machine
+
+MB = 1_000_000
+MEASURED = FarTier(FILE, 900 * MB, 1200 * MB, 200_000, 200_000, 1 << 40, 8e9)
+
+
+def stats(mb_out: int = 0, s_out: float = 0, mb_in: int = 0, s_in: float = 0) -> dict[str, int]:
+    return {
+        "far_file_bytes_out": mb_out * MB,
+        "far_file_busy_out_ns": int(s_out * 1e9),
+        "far_file_bytes_in": mb_in * MB,
+        "far_file_busy_in_ns": int(s_in * 1e9),
+    }
+
+
+def test_a_disk_that_is_about_as_fast_keeps_its_speed() -> None:
+    file = WatchedFile(MEASURED, stats(500, 100, 500, 100))
+    assert file.look(stats(1400, 102, 1400, 101.5)) == ""
+    assert file.tier == MEASURED
+
+
+def test_a_slow_disk_gets_the_speed_that_it_has_and_the_worse_direction_is_named() -> None:
+    file = WatchedFile(MEASURED, stats())
+    said = file.look(stats(900, 3, 1200, 10))
+    assert said == "the disk gave 120 MB/s reading where 1200 were expected"
+    assert (file.tier.out_bytes_per_s, file.tier.in_bytes_per_s) == (300 * MB, 120 * MB)
+    assert file.tier.capacity_bytes == MEASURED.capacity_bytes
+
+
+def test_a_disk_that_recovers_is_as_fast_as_it_was_measured_and_no_faster() -> None:
+    file = WatchedFile(MEASURED, stats())
+    assert file.look(stats(900, 10, 1200, 10))
+    said = file.look(stats(9900, 11, 13200, 11))
+    assert said == "the disk gave 1200 MB/s reading where 120 were expected"
+    assert file.tier == MEASURED
+
+
+def test_too_little_says_nothing() -> None:
+    file = WatchedFile(MEASURED, stats())
+    assert file.look(stats(10, 10, 10, 10)) == ""
+    assert file.tier == MEASURED
+
+
+def test_behind_a_gpu_s_link_the_slower_of_both_counts_and_no_cores_do() -> None:
+    card = Machine("card", 600 * MB, 20e9, 10_000, 10_000)
+    assert behind_link(MEASURED, card) == FarTier(
+        FILE, 600 * MB, 1200 * MB, 210_000, 210_000, 1 << 40, math.inf
+    )
+    assert behind_link(MEASURED, card).copy_ns(MB, MB) == 0

@@ -1,0 +1,203 @@
+"""What is found out about a card's codecs, and what planners are told: over a card made up here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tfswap.auto_swap import AutoSwap
+from tfswap.machine import nvcomp
+from tfswap.machine.devices import FIRST_GPU
+from tfswap.machine.gpu_codec_speed import Launch, card_codec_speeds, use_remembered
+from tfswap.ops.loaded_library import LibraryError
+from tfswap.training.device_codecs import DeviceCodecs
+from tfswap.training.managed_devices import ManagedDevices
+
+NAMES = ("zvc", "rle", "csr")
+
+
+class Card:
+    """Stands for the library: a card whose codecs take known times.
+
+    A link of 20 GB/s decides once 8,000 threads work; before, they do.
+    """
+
+    def __init__(self, name: str = "NVIDIA H200 143771 MiB", room_bytes: int = 1 << 40) -> None:
+        self.name = name
+        self.room_bytes = room_bytes
+        self.broken: tuple[str, ...] = ()
+        self.launches: dict[str, Launch] = {}
+        self.measured: list[int] = []
+
+    def codec_device(self, device: int) -> str:
+        return self.name
+
+    def codec_processors(self, device: int) -> int:
+        return 132
+
+    def codec_problem(self, device: int) -> str:
+        return ""
+
+    def trim_host(self) -> None:
+        pass
+
+    def memory_stats(self, device: int) -> dict[str, int]:
+        return {
+            "host_limit_bytes": 20,
+            "host_bytes_in_use": 18,
+            "far_host_bytes_in_use": 4,
+            "far_compressed_bytes_in_use": 1,
+        }
+
+    def set_codec_launch(self, device: int, codec: str, launch: Launch) -> None:
+        self.launches[codec] = launch
+
+    def measure_device_codec(
+        self, device: int, codec: str, data: NDArray[Any], launch: Launch, repeats: int = 1
+    ) -> tuple[int, float, float]:
+        self.measured.append(data.nbytes)
+        if data.nbytes > self.room_bytes:
+            raise LibraryError("tfswap: no memory to measure the codecs in")
+        if codec in self.broken:
+            raise LibraryError(f"tfswap: codec '{codec}' gives other bytes back on this card")
+        kept = int(np.count_nonzero(data)) * 4 + data.size // 8
+        slow = max(1.0, 8000 / (launch[0] * launch[1]))
+        seconds = 5e-6 + (data.nbytes / 200e9 + kept / 20e9) * slow
+        return kept, seconds, 2 * seconds
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
+
+
+def speeds(card: Card, names: tuple[str, ...] = NAMES) -> tuple[Any, ...]:
+    return card_codec_speeds(card, FIRST_GPU, names, search_s=30)  # type: ignore[arg-type]
+
+
+def test_speeds_are_those_of_the_card_at_its_smallest_good_launch() -> None:
+    card = Card()
+    found = speeds(card)
+    assert [speed.name for speed in found] == list(NAMES)
+    for speed in found:
+        blocks, threads = card.launches[speed.name]
+        assert 7600 <= blocks * threads <= 8192
+        assert speed.threads == 0
+        assert speed.device_part == pytest.approx(blocks * threads / (132 * 2048))
+        size_bytes = 256 << 20
+        expected_ns = 5e3 + size_bytes / 200 + 0.4 * size_bytes / 20
+        assert speed.encode.ns(size_bytes, 0.4) == pytest.approx(expected_ns, rel=0.06)
+        assert speed.decode.ns(size_bytes, 0.4) == pytest.approx(2 * expected_ns, rel=0.06)
+
+
+def test_tensors_are_as_large_as_there_is_room_for() -> None:
+    card = Card(room_bytes=3 << 20)
+    assert len(speeds(card)) == 3
+    assert max(size for size in card.measured if size <= card.room_bytes) == 1 << 20
+    assert speeds(Card("a card without room", room_bytes=1000)) == ()
+
+
+def test_a_codec_that_does_not_work_is_left_out_aloud() -> None:
+    card = Card()
+    card.broken = ("rle",)
+    with pytest.warns(UserWarning, match="codec rle is left out: .*other bytes back"):
+        assert [speed.name for speed in speeds(card)] == ["zvc", "csr"]
+
+
+def test_what_was_found_is_remembered_by_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = speeds(Card())
+    paths = sorted(tmp_path.rglob("*.json"))
+    assert [path.name for path in paths] == ["csr.json", "rle.json", "zvc.json"]
+    assert paths[0].parent.name == "NVIDIA_H200_143771_MiB-v1"
+    monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})  # another process
+    again = Card()
+    use_remembered(again, FIRST_GPU, NAMES)  # type: ignore[arg-type]
+    assert set(again.launches) == set(NAMES) and again.measured == []
+    assert speeds(again) == found and again.measured == []
+    other = Card("NVIDIA A100 81920 MiB")
+    assert len(speeds(other)) == 3 and other.measured
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"launch": [3, 5]}', '{"launch": [16, 512]}'])
+def test_a_damaged_memory_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    speeds(Card(), ("zvc",))
+    (path,) = tmp_path.rglob("zvc.json")
+    path.write_text(damage)
+    monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
+    card = Card()
+    use_remembered(card, FIRST_GPU, NAMES)  # type: ignore[arg-type]
+    assert card.launches == {}
+    assert len(speeds(card, ("zvc",))) == 1
+    assert json.loads(path.read_text())["name"] == "zvc"
+
+
+def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[str]]:
+    """One GPU's, without any TensorFlow."""
+    card = Card()
+    card.codec_problem = lambda device: problem  # type: ignore[method-assign]
+    managed = ManagedDevices.__new__(ManagedDevices)
+    options = AutoSwap.__new__(AutoSwap)
+    options.codec, options.plan, options.lossy, options.spill_dir = codec, None, False, None
+    said: list[str] = []
+    managed.__dict__.update(
+        {"_library": card, "_options": options, "_warn": said.append},
+        numbers=[FIRST_GPU],
+        device=FIRST_GPU,
+        codecs=DeviceCodecs(card, options, [FIRST_GPU], said.append),  # type: ignore[arg-type]
+    )
+    return managed, said
+
+
+@pytest.mark.parametrize(
+    ("codec", "expected"),
+    [("auto", NAMES), ("cswap", NAMES), ("rle", ("rle",)), ("lz4", ()), (None, ())],
+)
+def test_which_codecs_a_gpu_may_use(
+    codec: str | None, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfswap.training.device_codecs.find_nvcomp", lambda: None)
+    managed, said = devices(codec)
+    assert managed.codecs.lossless == expected
+    managed.codecs.take()
+    text = f"codec='lz4' has no effect: {nvcomp.INSTALL}"
+    assert said == ([text] if codec == "lz4" else [])
+
+
+def test_without_kernels_only_who_asked_for_them_is_told() -> None:
+    problem = "tfswap: codecs on the GPU are not available: there is no nvcc"
+    for codec, told in (("auto", False), ("zvc", True), (None, False)):
+        managed, said = devices(codec, problem)
+        assert managed.codecs.lossless == ()
+        managed.codecs.take()
+        assert bool(said) == told
+    managed, said = devices("zvc", problem)
+    managed.codecs.take()
+    assert said == [
+        "codec='zvc' has no effect: codecs on the GPU are not available: there is no nvcc"
+    ]
+
+
+def test_a_gpu_s_encoded_buffers_hold_whole_blocks_in_what_is_left_of_host_memory() -> None:
+    managed, _ = devices("zvc")
+    link = SimpleNamespace(
+        out_bytes_per_s=2e10,
+        in_bytes_per_s=2e10,
+        out_latency_ns=10,
+        in_latency_ns=10,
+        copy_bytes_per_s=float("inf"),
+        in_sections=False,
+    )
+    far = managed.far_memory(link)  # type: ignore[arg-type]
+    assert far.whole_blocks and far.file is None and far.host.capacity_bytes == 7
+    assert [speed.name for speed in far.codecs] == ["zvc"]

@@ -1,0 +1,165 @@
+"""What is remembered of profiled steps and their plans, and what is not believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_timeline_file import assert_same
+from timelines import FakeMachine, training_step
+
+from tfswap.plan.cache import FOLDER, PlanMemory, context_of, default_folder, parse_folder
+from tfswap.plan.schema import FunctionPlan, Return, TensorSwap
+from tfswap.step.profile import Profile
+
+GRAPH, OTHER = "0123456789abcdef", "fedcba9876543210"
+LINK = FakeMachine(2e9, 3e9)
+CONTEXT = context_of({"machine": "this one"})
+MIB = 1 << 20
+
+
+def profile_of(fingerprint: str = GRAPH) -> Profile:
+    return Profile(training_step(), fingerprint, (("a", "b"),), 12, 13, large_ops=(0, 2))
+
+
+def plan_of(fingerprint: str = GRAPH, tensor: str = "x:0") -> FunctionPlan:
+    swap = TensorSwap(tensor, 4 * MIB, ("gate",), (Return("trigger", ("reader",)),))
+    return FunctionPlan(fingerprint, (swap,), (("a", "b"),), predicted_peak_bytes=7)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "plans"
+
+
+@pytest.fixture
+def memory(folder: Path) -> PlanMemory:
+    return PlanMemory(folder, CONTEXT)
+
+
+def test_what_is_kept_is_found(memory: PlanMemory, folder: Path) -> None:
+    profile = profile_of()
+    memory.keep(profile, plan_of(), 100 * MIB, LINK)
+    found = memory.find(GRAPH, 101 * MIB, LINK)
+    assert found is not None and found.function == plan_of()
+    assert_same(found.profile.timeline, profile.timeline)
+    assert replace(found.profile, timeline=profile.timeline) == profile
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("budget_bytes", [99 * MIB, 104 * MIB, 200 * MIB])
+def test_a_plan_for_another_budget_is_none_but_its_step_is_known(
+    memory: PlanMemory, budget_bytes: int
+) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    found = memory.find(GRAPH, budget_bytes, LINK)
+    assert found is not None and found.function is None
+
+
+def test_each_budget_has_its_plan(memory: PlanMemory) -> None:
+    memory.keep(profile_of(), plan_of(tensor="x:0"), 100 * MIB, LINK)
+    memory.keep(profile_of(), plan_of(tensor="y:0"), 200 * MIB, LINK)
+    for budget_bytes, tensor in ((100 * MIB, "x:0"), (200 * MIB, "y:0")):
+        found = memory.find(GRAPH, budget_bytes, LINK)
+        assert found is not None and found.function is not None
+        assert found.function.swaps[0].tensor == tensor
+
+
+def test_a_plan_for_another_link_is_none(memory: PlanMemory) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    for link, is_the_same in ((FakeMachine(2.4e9, 2.6e9), True), (FakeMachine(3e9, 3e9), False)):
+        found = memory.find(GRAPH, 100 * MIB, link)
+        assert found is not None and (found.function is not None) == is_the_same
+
+
+def test_other_graphs_and_contexts_know_nothing_of_it(memory: PlanMemory, folder: Path) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    elsewhere = PlanMemory(folder, context_of({"machine": "another one"}))
+    assert elsewhere.find(GRAPH, 100 * MIB, LINK) is None
+    assert memory.find(OTHER, 100 * MIB, LINK) is None
+    assert memory.find("../" + GRAPH[3:], 100 * MIB, LINK) is None
+
+
+def test_what_is_forgotten_is_gone(memory: PlanMemory, folder: Path) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    memory.keep(profile_of(OTHER), plan_of(OTHER), 100 * MIB, LINK)
+    memory.forget(GRAPH)
+    assert memory.find(GRAPH, 100 * MIB, LINK) is None
+    assert memory.find(OTHER, 100 * MIB, LINK) is not None
+    assert all(path.name.startswith(OTHER) for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".profile", ".plan"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 64, b"{}", b'{"format": "tfswap remembered plan 1", "plan": 7}']
+)
+def test_what_is_not_as_it_should_be_is_not_there(
+    memory: PlanMemory, folder: Path, suffix: str, content: bytes
+) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    (path,) = (each for each in folder.iterdir() if each.suffix == suffix)
+    path.write_bytes(content)
+    found = memory.find(GRAPH, 100 * MIB, LINK)
+    assert found is None if suffix == ".profile" else found and found.function is None
+    assert not path.exists()
+
+
+def test_files_under_another_graphs_name_are_not_believed(memory: PlanMemory, folder: Path) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    for path in list(folder.iterdir()):
+        os.replace(path, folder / path.name.replace(GRAPH, OTHER))
+    assert memory.find(OTHER, 100 * MIB, LINK) is None
+
+
+def test_a_plan_of_another_graph_in_a_file_is_none(memory: PlanMemory, folder: Path) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    (path,) = (each for each in folder.iterdir() if each.suffix == ".plan")
+    data = json.loads(path.read_text())
+    data["plan"]["functions"][0]["fingerprint"] = OTHER
+    path.write_text(json.dumps(data))
+    found = memory.find(GRAPH, 100 * MIB, LINK)
+    assert found is not None and found.function is None
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_folder_that_others_may_write_to_is_not_used(
+    memory: PlanMemory, folder: Path, mode: int
+) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    folder.chmod(mode)
+    assert memory.find(GRAPH, 100 * MIB, LINK) is None
+    with pytest.raises(PermissionError, match="others may write to it.*chmod 700"):
+        memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+
+
+def test_what_was_not_used_longest_goes(folder: Path) -> None:
+    whole = PlanMemory(folder, CONTEXT)
+    graphs = [f"{place:016x}" for place in range(4)]
+    for place, graph in enumerate(graphs):
+        whole.keep(profile_of(graph), plan_of(graph), 100 * MIB, LINK)
+        for path in folder.glob(f"{graph}*"):
+            os.utime(path, (place, place))
+    assert whole.find(graphs[0], 100 * MIB, LINK) is not None  # is used again
+    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    small = PlanMemory(folder, CONTEXT, limit_bytes=size_bytes * 4 // 5)
+    small.keep(profile_of(OTHER), plan_of(OTHER), 100 * MIB, LINK)
+    known = [whole.find(graph, 100 * MIB, LINK) is not None for graph in (*graphs, OTHER)]
+    assert known == [True, False, False, True, True]
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= size_bytes * 4 // 5
+
+
+def test_where_plans_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FOLDER, "none")
+    assert default_folder() is None and parse_folder("auto") is None
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    assert default_folder() == tmp_path
+    monkeypatch.delenv(FOLDER)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "tfswap" / "plans"
+    assert parse_folder(None) is None
+    assert parse_folder(str(tmp_path)) == tmp_path
+    with pytest.raises(ValueError, match="plan_cache is 7; it must be a folder, 'auto', or None"):
+        parse_folder(7)

@@ -1,0 +1,46 @@
+"""The load under a selection, kept up to date, against the load worked out anew."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import crowded_timelines, timelines
+
+from tfswap import _core
+from tfswap.machine.machine import Machine
+from tfswap.planning.planners.candidates import find_candidates
+from tfswap.planning.planners.tight_load import TightLoad, tight_load
+from tfswap.planning.simulator import core_tiers
+from tfswap.step.timeline import Timeline
+
+LINK = core_tiers(Machine("link", 1e9, 1e9))[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(timelines(), crowded_timelines()), st.data())
+def test_it_follows_what_is_left_out_and_put_back(timeline: Timeline, data: st.DataObject) -> None:
+    candidates = find_candidates(timeline, LINK, 1)
+    selected = np.ones(len(candidates), dtype=np.bool_)
+    load = TightLoad(candidates, selected)
+    for _ in range(6 if len(candidates) else 0):
+        candidate = data.draw(st.integers(0, len(candidates) - 1))
+        if selected[candidate]:
+            load.leave_out(candidate)
+        else:
+            load.put_back(candidate)
+        selected[candidate] = not selected[candidate]
+        assert load.max_bytes == tight_load(candidates, selected).max()
+
+
+@given(
+    st.lists(st.integers(-50, 50), max_size=40),
+    st.lists(st.tuples(st.integers(-3, 45), st.integers(-3, 45), st.integers(-9, 9)), max_size=20),
+)
+def test_the_tree_has_the_largest(values: list[int], changes: list[tuple[int, int, int]]) -> None:
+    array = np.array(values, dtype=np.int64)
+    tree = _core.MaxTree(array)
+    for begin, end, delta in changes:
+        tree.add(begin, end, delta)
+        array[max(begin, 0) : max(end, 0)] += delta
+        assert tree.max() == (array.max() if len(array) else 0)

@@ -1,0 +1,352 @@
+"""From a recording to a timeline: times without waits, buffers without swaps, honest absences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tfswap.machine.machine import Machine
+from tfswap.planning.simulator import Swap, simulate
+from tfswap.step.graph import StepGraph
+from tfswap.step.profile import profile_step
+from tfswap.step.timeline import OUTLIVES_STEP_NS, peak_load
+from tfswap.step.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
+
+MIB = 1 << 20
+
+# a makes a tensor; b reads it through a reshape; c works for long; d reads it again.
+GRAPH = "\n".join(
+    [
+        "a\tConv2D\t0\tgpr\t1\tx:0",
+        "x\t_Arg\t0\t\t1",
+        "r\tReshape\t0\tapr\t1\ta:0\tx:0",
+        "b\tMatMul\t0\tgpr\t1\tr:0",
+        "c\tMatMul\t0\tgpr\t1\tb:0",
+        "d\tMatMul\t0\tgpr\t1\tr:0\tc:0",
+        "#delay\tb\tc",
+        "#keepup\tc\td",
+    ]
+)
+
+
+class Recording:
+    """Builds a StepTrace op by op; times in us."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.ops: list[tuple] = []
+        self.buffers: list[tuple] = []
+        self.accesses: list[tuple] = []
+        self.values: list[tuple] = []
+
+    def name(self, name: str) -> int:
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
+
+    def op(self, name, start, end, wait=0, op_type="MatMul", frame=1, iteration=0) -> int:
+        self.ops.append(
+            (start * 1000, end * 1000, wait * 1000, 5, frame, iteration)
+            + (self.name(name), self.name(op_type), -1, 0)
+        )
+        return len(self.ops) - 1
+
+    def buffer(self, mib, alloc, free) -> int:
+        scaled = [value if value < 0 else value * 1000 for value in (alloc, free)]
+        self.buffers.append((mib * MIB, *scaled, self.name("any"), 0))
+        return len(self.buffers) - 1
+
+    def access(self, op, port, buffer) -> None:
+        self.accesses.append((op, port, buffer, 0))
+
+    def value(self, op, port, buffer) -> None:
+        self.values.append((op, port, buffer, 1))
+
+    def trace(self) -> StepTrace:
+        return StepTrace(
+            0,
+            10**9,
+            100,
+            np.array(self.ops, OP_DTYPE),
+            np.array(self.buffers, BUFFER_DTYPE),
+            np.array(self.accesses, ACCESS_DTYPE),
+            tuple(self.names),
+            np.array(self.values, ACCESS_DTYPE),
+        )
+
+
+# A variable that is read, used twice, and given a new value.
+VARIABLE_GRAPH = "\n".join(
+    [
+        "v\t_Arg\t0\tr\t0",
+        "x\tMatMul\t0\tgpr\t1",
+        "read\tReadVariableOp\t0\tro\t1\tv:0",
+        "use\tMatMul\t0\tgpr\t1\tx:0\tread:0",
+        "gradient\tMatMul\t0\tgpb\t1\tuse:0\tread:0",
+        "new\tMul\t0\tprob\t1\tread:0\tgradient:0",
+        "write\tAssignVariableOp\t0\troub\t\tv:0\tnew:0",
+        "last\tMatMul\t0\tgpr\t1\tuse:0",
+    ]
+)
+
+
+def variable_recording() -> Recording:
+    r = Recording()
+    r.op("x", 0, 10)
+    read = r.op("read", 1, 2, op_type="ReadVariableOp")
+    use = r.op("use", 30, 40)
+    r.op("gradient", 50, 60)
+    new = r.op("new", 60, 70, op_type="Mul")
+    write = r.op("write", 70, 71, op_type="AssignVariableOp")
+    r.op("last", 80, 100)
+    old_value, new_value = r.buffer(4, -1, 71), r.buffer(4, 61, -1)
+    r.access(read, -1, old_value)
+    for op in (use, use + 1, new):
+        r.access(op, 1 if op != new else 0, old_value)
+    r.access(new, -1, new_value)
+    r.access(write, 1, new_value)
+    r.value(read, 0, old_value)
+    r.value(read, -1, old_value)
+    r.value(write, 0, old_value)
+    r.value(write, -1, new_value)
+    return r
+
+
+def test_a_variables_value_is_one_buffer_and_absent_until_the_next_step():
+    graph, trace = StepGraph.parse(VARIABLE_GRAPH), variable_recording().trace()
+    timeline = profile_step(trace, graph, variables_leave=True).timeline
+    timeline.validate()
+    (absence,) = (a for a in timeline.absences if a.of_variable)
+    assert absence.tensor == "v:0"
+    assert timeline.op_names[absence.after_op] == "write"
+    assert timeline.op_names[absence.before_op] == "use"  # to read it is not to use it
+    assert absence.producer_op == absence.after_op
+    assert set(absence.consumers) == {"read", "write"}
+    assert set(absence.users) == {"use", "gradient", "new", "write"}
+    assert timeline.buffer_free_ns[absence.buffer] == OUTLIVES_STEP_NS
+    # Old and new are there at once from 61 to 71.
+    assert peak_load(timeline) == 100 + 8 * MIB
+    result = simulate(
+        timeline, [Swap(timeline.absences.index(absence))], Machine("any", 1e12, 1e12)
+    )
+    assert result.bytes_out == result.bytes_in == 4 * MIB
+
+
+def test_a_variables_value_stays_unless_it_may_leave():
+    graph, trace = StepGraph.parse(VARIABLE_GRAPH), variable_recording().trace()
+    timeline = profile_step(trace, graph).timeline
+    assert not any(absence.of_variable for absence in timeline.absences)
+    assert peak_load(timeline) == 100 + 8 * MIB
+
+
+def recording(wait: int = 0) -> Recording:
+    r = Recording()
+    a = r.op("a", 0, 10)
+    reshape = r.op("r", 10, 10, op_type="Reshape")
+    b = r.op("b", 10, 20)
+    c = r.op("c", 20, 100 + wait, wait=wait)
+    d = r.op("d", 100 + wait, 110 + wait)
+    tensor = r.buffer(8, 1, 110 + wait)
+    weights = r.buffer(3, -1, -1)
+    for op, port in ((a, -1), (reshape, 0), (reshape, -1), (b, 0), (d, 0)):
+        r.access(op, port, tensor)
+    r.access(c, 0, weights)
+    return r
+
+
+def test_an_absence_through_an_alias():
+    trace = recording().trace()
+    graph = StepGraph.parse(GRAPH)
+    profile = profile_step(trace, graph)
+    timeline = profile.timeline
+    timeline.validate()
+    gap = [a for a in timeline.absences if timeline.op_names[a.before_op] == "d"]
+    assert len(gap) == 1
+    assert gap[0].tensor == "a:0"
+    assert gap[0].consumers == ("d",)
+    assert timeline.op_names[gap[0].producer_op] == "a"
+    assert timeline.op_names[gap[0].after_op] == "b"
+    assert timeline.resident_bytes == 100 + 3 * MIB
+    assert peak_load(timeline) == 100 + 11 * MIB
+    assert timeline.step_ns == 110_000
+
+
+def test_activations_are_what_only_the_backward_part_reads_again() -> None:
+    for marks, expected in (("gprb", {"d"}), ("gpr", set())):
+        text = GRAPH.replace("gpr\t1\tx:0", "gpr\t2\tx:0").replace(
+            "d\tMatMul\t0\tgpr", f"d\tMatMul\t0\t{marks}"
+        )
+        profile = profile_step(recording().trace(), StepGraph.parse(text))
+        found = [profile.timeline.absences[place] for place in profile.activations]
+        assert {absence.tensor for absence in found} <= {"a:0"}
+        assert {reader for absence in found for reader in absence.consumers} == expected
+    assert not profile_step(recording().trace(), StepGraph.parse(GRAPH)).activations
+
+
+def test_waits_take_no_time():
+    plain = profile_step(recording().trace(), StepGraph.parse(GRAPH)).timeline
+    waited = profile_step(recording(wait=500).trace(), StepGraph.parse(GRAPH)).timeline
+    # A gap of up to 20 us is an executor thread's own and stays.
+    assert plain.step_ns <= waited.step_ns <= plain.step_ns + 20_000
+
+
+@pytest.mark.parametrize(
+    ("name", "op_type"),
+    [
+        ("tfswap/out/a_0", "_CopyToHost"),
+        ("tfswap/in/a_0/0", "_CopyFromHost"),
+        ("tfswap/out/v/0", "_VariableToHost"),
+        ("tfswap/in/v/0", "_VariableFromHost"),
+    ],
+)
+def test_copies_that_all_ops_wait_for_take_no_time(name: str, op_type: str) -> None:
+    def step_ns(copy_us: int) -> int:
+        r = Recording()
+        r.op("a", 0, 10)
+        r.op(name, 10, 10 + copy_us, op_type=op_type)
+        for place, op in enumerate("bcd"):
+            r.op(op, 10 + copy_us + 10 * place, 20 + copy_us + 10 * place)
+        return profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline.step_ns
+
+    # A gap of up to 20 us is an executor thread's own and stays.
+    assert step_ns(0) <= step_ns(5000) <= step_ns(0) + 20_000
+
+
+def test_a_buffer_that_left_and_came_back_is_one_buffer():
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    b = r.op("b", 10, 20)
+    r.op("c", 20, 100)
+    back = r.op("tfswap/in/a_0/0", 60, 90, op_type="_CopyFromHost")
+    d = r.op("d", 100, 110)
+    first, second = r.buffer(8, 1, 30), r.buffer(8, 60, 110)
+    for op, port in ((a, -1), (out, 0), (b, 0)):
+        r.access(op, port, first)
+    for op, port in ((back, -1), (d, 0)):
+        r.access(op, port, second)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    timeline.validate()
+    assert peak_load(timeline) == 100 + 8 * MIB
+    assert sorted(timeline.buffer_bytes.tolist()) == [0, 8 * MIB]
+    assert [timeline.op_names[x.before_op] for x in timeline.absences if x.tensor == "a:0"][
+        -1
+    ] == "d"
+
+
+def test_who_else_uses_the_buffer_keeps_it():
+    r = recording()
+    c = next(i for i, op in enumerate(r.ops) if r.names[op[6]] == "c")
+    r.access(c, 1, 0)  # a slice of it, say
+    absences = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline.absences
+    assert not [x for x in absences if x.tensor == "a:0" and x.after_op < c < x.before_op]
+
+
+def test_of_several_turns_of_a_loop_the_last_is_taken():
+    r = Recording()
+    for turn in range(3):
+        for place, name in enumerate("abcd"):
+            start = 1000 * turn + 10 * place
+            r.op(name, start, start + 10, frame=2, iteration=turn)
+    r.buffer(1, 2001, 2009)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    assert timeline.op_names == ("a", "b", "c", "d")
+    assert peak_load(timeline) == 100 + MIB
+
+
+def test_a_recording_of_another_graph_is_refused():
+    r = Recording()
+    r.op("elsewhere", 0, 1)
+    with pytest.raises(ValueError, match="holds no op of the training graph"):
+        profile_step(r.trace(), StepGraph.parse(GRAPH))
+
+
+def test_bytes_that_are_no_trace_are_refused():
+    with pytest.raises(ValueError, match="not a tfswap trace"):
+        StepTrace.from_bytes(b"something else")
+    head = b"TFSWTRC2" + np.array([0, 1, 2, 3, 0, 0, 0], "<i8").tobytes()
+    with pytest.raises(ValueError, match="cut off"):
+        StepTrace.from_bytes(head)
+
+
+def test_an_op_that_takes_a_copy_that_came_back_has_a_buffer_of_its_own():
+    # a returns twice; c takes the first copy in place, which it could not if nothing had left.
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    first_back = r.op("tfswap/in/a_0/0", 20, 30, op_type="_CopyFromHost")
+    c = r.op("c", 30, 50)
+    second_back = r.op("tfswap/in/a_0/1", 60, 70, op_type="_CopyFromHost")
+    d = r.op("d", 70, 90)
+    left, first, second = r.buffer(8, 1, 15), r.buffer(8, 20, 90), r.buffer(8, 60, 90)
+    for op, port, buffer in (
+        (a, -1, left),
+        (out, 0, left),
+        (first_back, -1, first),
+        (c, 0, first),
+        (c, -1, first),
+        (second_back, -1, second),
+        (d, 0, second),
+        (d, 1, first),
+    ):
+        r.access(op, port, buffer)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    timeline.validate()
+    assert sorted(timeline.buffer_bytes.tolist()) == [0, 8 * MIB, 8 * MIB]
+    assert peak_load(timeline) == 100 + 16 * MIB
+
+
+def test_an_op_that_takes_the_memory_of_what_has_left_has_a_buffer_of_its_own():
+    # Under a plan a leaves at once, so b may write in its place; without the swap d still needs a.
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 14, op_type="_CopyToHost")
+    b = r.op("b", 20, 30)
+    c = r.op("c", 30, 50)
+    back = r.op("tfswap/in/a_0/0", 60, 70, op_type="_CopyFromHost")
+    d = r.op("d", 70, 90)
+    memory, copy = r.buffer(8, 1, 50), r.buffer(8, 60, 90)
+    for op, port, buffer in (
+        (a, -1, memory),
+        (out, 0, memory),
+        (b, 0, memory),
+        (b, -1, memory),
+        (c, 0, memory),
+        (back, -1, copy),
+        (d, 0, copy),
+    ):
+        r.access(op, port, buffer)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    timeline.validate()
+    assert sorted(timeline.buffer_bytes.tolist()) == [0, 8 * MIB, 8 * MIB]
+    assert peak_load(timeline) == 100 + 16 * MIB
+    gaps = [(each.tensor, each.after_op, each.before_op) for each in timeline.absences]
+    places = {name: place for place, name in enumerate(timeline.op_names)}
+    assert ("a:0", places["b"], places["d"]) in gaps
+
+
+def test_the_worst_order_has_all_updates_at_the_end():
+    graph = StepGraph.parse(GRAPH.replace("#keepup\tc\td", "#keepup\tb\td"))
+    r = recording()
+    gradient = r.buffer(5, 9, 20)
+    r.access(2, 1, gradient)  # b reads it
+    profile = profile_step(r.trace(), graph)
+    assert profile.unswapped_peak_bytes == 100 + 16 * MIB
+    late = r.buffer(2, 100, 110)
+    r.access(4, -1, late)  # d makes it, when b may not have run yet
+    profile = profile_step(r.trace(), graph)
+    assert profile.unswapped_peak_bytes == 100 + 16 * MIB
+    assert profile.worst_peak_bytes == 100 + 18 * MIB
+
+
+def test_an_op_that_takes_what_had_not_left_leaves_the_buffer_as_it_was():
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    back = r.op("tfswap/in/a_0/0", 20, 20, op_type="_CopyFromHost")
+    d = r.op("d", 70, 90)
+    buffer = r.buffer(8, 1, 90)
+    for op, port in ((a, -1), (out, 0), (back, -1), (d, 0), (d, -1)):
+        r.access(op, port, buffer)
+    timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
+    assert timeline.buffer_alloc_ns.tolist() == [1000]

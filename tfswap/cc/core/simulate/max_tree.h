@@ -1,0 +1,36 @@
+// The largest of values of which whole stretches go up and down.
+
+#ifndef TFSWAP_CC_CORE_SIMULATE_MAX_TREE_H_
+#define TFSWAP_CC_CORE_SIMULATE_MAX_TREE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tfswap {
+
+// Linear to build, logarithmic to change.
+class MaxTree {
+ public:
+  explicit MaxTree(const std::vector<int64_t>& values);
+
+  // Adds to the values in [begin, end); places outside are ignored.
+  void Add(int64_t begin, int64_t end, int64_t delta);
+  // Of all values; 0 if there are none.
+  int64_t Max() const { return leaves_ == 0 ? 0 : max_[1]; }
+
+ private:
+  void AddBelow(size_t node, int64_t first, int64_t last, int64_t begin, int64_t end,
+                int64_t delta);
+
+  int64_t leaves_ = 0;
+  int64_t width_ = 1;  // of the tree: a power of two
+  // Of each node (the root is 1): the largest value below it, with all that was added to the node
+  // and below, but not to those above.
+  std::vector<int64_t> max_;
+  std::vector<int64_t> added_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_CC_CORE_SIMULATE_MAX_TREE_H_

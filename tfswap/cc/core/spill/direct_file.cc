@@ -1,0 +1,145 @@
+#include "core/spill/direct_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include "core/util/rounding.h"
+
+namespace tfswap {
+
+namespace {
+
+// struct statx, as far as it is needed; the C library's may be older than the kernel's.
+struct DirectIo {
+  uint32_t mask;
+  char between[148];
+  uint32_t memory_alignment;
+  uint32_t offset_alignment;
+  char rest[96];
+};
+static_assert(sizeof(DirectIo) == 256);
+constexpr uint32_t kDirectIoAlignment = 0x2000;  // STATX_DIOALIGN
+
+// What the file system says about it; nothing where it says nothing.
+bool AskForAlignment(int file, DirectIo* direct_io) {
+  *direct_io = {};
+#if defined(SYS_statx)
+  return syscall(SYS_statx, file, "", AT_EMPTY_PATH, kDirectIoAlignment, direct_io) == 0 &&
+         (direct_io->mask & kDirectIoAlignment) != 0;
+#else
+  return false;
+#endif
+}
+
+// Opens a file without a name. -errno where it cannot.
+int OpenNameless(const std::string& folder, int flags) {
+  flags |= O_RDWR | O_CLOEXEC;
+#if defined(O_TMPFILE)
+  const int file = open(folder.c_str(), flags | O_TMPFILE | O_EXCL, 0600);
+  if (file >= 0) return file;
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return -errno;
+#endif
+  // Not every file system has files that never had a name.
+  std::random_device dice;
+  for (int tries = 0;; ++tries) {
+    const std::string path = folder + "/.tfswap-spill-" + std::to_string(getpid()) + "-" +
+                             std::to_string(dice()) + std::to_string(dice());
+    const int named = open(path.c_str(), flags | O_CREAT | O_EXCL, 0600);
+    const int error = errno;
+    if (named < 0 && error == EEXIST && tries < 100) continue;
+    // Some make the file and then refuse to open it so.
+    if (named >= 0 || error == EINVAL) unlink(path.c_str());
+    return named >= 0 ? named : -error;
+  }
+}
+
+std::string NoDirectIoIn(const std::string& folder, const std::string& why) {
+  return "no spill file in " + folder + ": " + why +
+         ", so what is swapped out would stay in memory. Give another spill_dir, on a disk with a "
+         "file system that has O_DIRECT (ext4 and XFS do)";
+}
+
+std::string CannotOpen(const std::string& folder, int error) {
+  if (error == EINVAL) {
+    const int cached = OpenNameless(folder, 0);
+    if (cached >= 0) {
+      close(cached);
+      return NoDirectIoIn(folder, "its file system refuses O_DIRECT");
+    }
+  }
+  return "no spill file in " + folder + ": " + ErrorText(error) +
+         ". Give a spill_dir that is there and may be written";
+}
+
+}  // namespace
+
+std::string ErrorText(int64_t error) {
+  return std::system_category().message(static_cast<int>(error)) + " (errno " +
+         std::to_string(error) + ")";
+}
+
+std::unique_ptr<DirectFile> DirectFile::Open(const std::string& folder, std::string* problem) {
+  const int handle = OpenNameless(folder, O_DIRECT);
+  if (handle < 0) {
+    *problem = CannotOpen(folder, -handle);
+    return nullptr;
+  }
+  return std::unique_ptr<DirectFile>(new DirectFile(folder, handle));
+}
+
+DirectFile::DirectFile(std::string folder, int handle)
+    : folder_(std::move(folder)), handle_(handle) {}
+
+DirectFile::~DirectFile() { close(handle_); }
+
+std::string DirectFile::Align(int64_t piece_bytes) {
+  DirectIo direct_io;
+  if (AskForAlignment(handle_, &direct_io)) {
+    if (direct_io.offset_alignment == 0) {
+      return NoDirectIo("its file system has no O_DIRECT for files of its kind");
+    }
+    block_bytes_ = RoundUp(std::max<int64_t>(block_bytes_, direct_io.offset_alignment),
+                           direct_io.offset_alignment);
+    memory_alignment_ = std::max<int64_t>(direct_io.memory_alignment, 1);
+  }
+  if (piece_bytes % block_bytes_ != 0 || piece_bytes % memory_alignment_ != 0) {
+    return NoDirectIo("its file system reads and writes blocks of " + std::to_string(block_bytes_) +
+                      " bytes, from memory at " + std::to_string(memory_alignment_));
+  }
+  return "";
+}
+
+int DirectFile::Resize(int64_t before, int64_t bytes) {
+  int error;
+  do {
+    error = fallocate(handle_, 0, before, bytes - before) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == EOPNOTSUPP || error == ENOSYS) {
+    // Nothing sets room aside; it is at least there now.
+    error = FreeDiskBytes() < bytes - before ? ENOSPC : ftruncate(handle_, bytes) == 0 ? 0 : errno;
+  }
+  // It may have got a part of it.
+  if (error != 0 && ftruncate(handle_, before) != 0) return errno;
+  return error;
+}
+
+int64_t DirectFile::FreeDiskBytes() const {
+  struct statvfs disk;
+  if (fstatvfs(handle_, &disk) != 0) return 0;
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
+
+std::string DirectFile::NoDirectIo(const std::string& why) const {
+  return NoDirectIoIn(folder_, why);
+}
+
+}  // namespace tfswap

@@ -1,0 +1,45 @@
+#ifndef TFSWAP_CC_CORE_SPILL_EXTENTS_H_
+#define TFSWAP_CC_CORE_SPILL_EXTENTS_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace tfswap {
+
+// Which stretches of a file are free. Takes the smallest that is large enough (the lowest of
+// these), and joins what is given back with its neighbours, so that steps that ask for the same
+// sizes in the same order find the same places.
+//
+//   |#####....######..###.........|
+//   0     free      free  free at the end: Grow() makes it longer
+class Extents {
+ public:
+  // The beginning of a free stretch of `bytes` bytes; -1 if there is none.
+  int64_t Take(int64_t bytes);
+  // No byte of it may be free.
+  void GiveBack(int64_t offset, int64_t bytes);
+  // So many free bytes more at the end.
+  void Grow(int64_t bytes);
+
+  int64_t end() const { return end_; }
+  int64_t free_bytes() const { return free_bytes_; }
+  int64_t free_bytes_at_end() const;
+  int64_t largest_free_bytes() const { return by_bytes_.empty() ? 0 : by_bytes_.rbegin()->first; }
+
+ private:
+  using ByOffset = std::map<int64_t, int64_t>;  // offset -> bytes
+
+  void Add(int64_t offset, int64_t bytes);
+  void Drop(ByOffset::iterator stretch);
+
+  ByOffset by_offset_;
+  std::set<std::pair<int64_t, int64_t>> by_bytes_;  // (bytes, offset)
+  int64_t end_ = 0;
+  int64_t free_bytes_ = 0;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_CC_CORE_SPILL_EXTENTS_H_

@@ -1,0 +1,269 @@
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "gpu/cuda_gpu.h"
+
+namespace tfswap {
+
+namespace {
+
+constexpr absl::string_view kSaidByUs = "tfswap: ";
+
+// Kernels are beside it.
+std::string FolderOfThisLibrary() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&FolderOfThisLibrary), &info) == 0) return "";
+  const std::string path = info.dli_fname;
+  return path.substr(0, path.rfind('/'));
+}
+
+}  // namespace
+
+absl::StatusOr<CudaCard*> CudaCard::Make(void* compute) {
+  std::string why;
+  const CudaDriver* driver = CudaDriver::Get(&why);
+  if (driver == nullptr) return absl::FailedPreconditionError(absl::StrCat("tfswap: ", why));
+  auto* stream = static_cast<CudaDriver::Stream>(compute);
+  CudaDriver::Context context = nullptr;
+  CudaDriver::Result result = driver->StreamGetCtx(stream, &context);
+  if (result != CudaDriver::kSuccess) {
+    return absl::InternalError(
+        absl::StrCat("tfswap: no context of TensorFlow's stream: ", driver->Text(result)));
+  }
+  std::unique_ptr<CudaCard> card(new CudaCard(driver, context, stream));
+  CudaContext current(driver, context);
+  int least = 0, greatest = 0;
+  driver->CtxGetStreamPriorityRange(&least, &greatest);
+  for (const Queue queue : kCopyQueues) {
+    // Copies run on engines of their own; where they have to share, they are what others wait for.
+    if (!card->Check("making a stream",
+                     driver->StreamCreateWithPriority(&card->streams_[static_cast<int>(queue)],
+                                                      CudaDriver::kStreamNonBlocking, greatest))) {
+      return card->status();
+    }
+  }
+  return card.release();
+}
+
+Card::Event CudaCard::Record(Queue queue) {
+  CudaContext current(driver_, context_);
+  CudaDriver::Event event = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (!idle_events_.empty()) {
+      event = idle_events_.back();
+      idle_events_.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    Check("making an event", driver_->EventCreate(&event, CudaDriver::kEventDisableTiming));
+  }
+  Check("recording an event", driver_->EventRecord(event, stream(queue)));
+  return event;
+}
+
+void CudaCard::Wait(Queue queue, Event event) {
+  CudaContext current(driver_, context_);
+  const auto wait = [&] {
+    Check("waiting for an event",
+          driver_->StreamWaitEvent(stream(queue), static_cast<CudaDriver::Event>(event), 0));
+  };
+  if (queue == Queue::kCompute) {
+    clock_.Wait(wait);
+  } else {
+    wait();
+  }
+}
+
+bool CudaCard::HasHappened(Event event) {
+  CudaContext current(driver_, context_);
+  const CudaDriver::Result result = driver_->EventQuery(static_cast<CudaDriver::Event>(event));
+  return result != CudaDriver::kNotReady && Check("looking at an event", result);
+}
+
+void CudaCard::Recycle(Event event) {
+  std::lock_guard<std::mutex> lock(mu_);
+  idle_events_.push_back(static_cast<CudaDriver::Event>(event));
+}
+
+bool CudaCard::Move(Queue queue, const Transfer& transfer) {
+  if (transfer.form.kind == Form::Kind::kPlain) return Copy(queue, transfer);
+  const absl::Status status = Recode(queue, transfer);
+  if (status.ok()) return true;
+  std::lock_guard<std::mutex> lock(mu_);
+  if (error_.empty()) error_ = std::string(absl::StripPrefix(status.message(), kSaidByUs));
+  return false;
+}
+
+bool CudaCard::Copy(Queue queue, const Transfer& transfer) {
+  CudaContext current(driver_, context_);
+  const auto block = reinterpret_cast<CudaDriver::DevicePointer>(transfer.block);
+  const auto size = static_cast<size_t>(transfer.block_bytes);
+  if (IsOut(queue)) {
+    return Check("copying out",
+                 driver_->MemcpyDtoHAsync(transfer.host, block, size, stream(queue)));
+  }
+  return Check("copying in", driver_->MemcpyHtoDAsync(block, transfer.host, size, stream(queue)));
+}
+
+absl::Status CudaCard::Recode(Queue queue, const Transfer& transfer) {
+  absl::StatusOr<CudaCodecs*> codecs = Codecs();
+  if (!codecs.ok()) return codecs.status();
+  const Form& form = transfer.form;
+  if (form.kind == Form::Kind::kZeroCount) {
+    return (*codecs)->CountZeros(form.word_bytes, transfer.block, transfer.block_bytes, form.every,
+                                 static_cast<CudaCodecs::ZeroCount*>(transfer.host), stream(queue));
+  }
+  const auto codec = static_cast<CardCodec>(form.codec);
+  const CodecLaunch launch = LaunchOf(codec);
+  const std::shared_ptr<NvcompCodec> nvcomp = Nvcomp(codec);
+  if (form.kind == Form::Kind::kWeights) {
+    if (nvcomp == nullptr) return absl::InternalError("tfswap: only nvCOMP's codecs weigh");
+    return nvcomp->Weigh(form.word_bytes, transfer.block, transfer.block_bytes,
+                         static_cast<uint64_t*>(transfer.host), stream(queue));
+  }
+  if (nvcomp != nullptr && queue == Queue::kOut) {
+    return nvcomp->Encode(form.word_bytes, transfer.block, transfer.block_bytes, transfer.host,
+                          stream(queue), launch, form.far_bytes);
+  }
+  if (nvcomp != nullptr) {
+    return nvcomp->Decode(form.word_bytes, transfer.block, transfer.block_bytes, transfer.host,
+                          stream(queue), launch);
+  }
+  if (queue == Queue::kOut) {
+    return (*codecs)->Encode(codec, form.word_bytes, transfer.block, transfer.block_bytes,
+                             transfer.host, stream(queue), launch, form.far_bytes);
+  }
+  return (*codecs)->Decode(codec, form.word_bytes, transfer.block, transfer.block_bytes,
+                           transfer.host, stream(queue), launch);
+}
+
+absl::StatusOr<CudaCodecs*> CudaCard::Codecs() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!codecs_asked_for_) {
+    codecs_asked_for_ = true;
+    codecs_ = CudaCodecs::Make(driver_, context_, FolderOfThisLibrary());
+  }
+  if (!codecs_.ok()) return codecs_.status();
+  return codecs_->get();
+}
+
+void CudaCard::SetNvcomp(CardCodec codec, std::shared_ptr<NvcompCodec> own) {
+  std::lock_guard<std::mutex> lock(mu_);
+  nvcomp_[static_cast<int>(codec) - kCardKernels] = std::move(own);
+}
+
+std::shared_ptr<NvcompCodec> CudaCard::Nvcomp(CardCodec codec) const {
+  if (!IsOfNvcomp(codec)) return nullptr;
+  std::lock_guard<std::mutex> lock(mu_);
+  return nvcomp_[static_cast<int>(codec) - kCardKernels];
+}
+
+bool CudaCard::Knows(CardCodec codec) {
+  return IsOfNvcomp(codec) ? Nvcomp(codec) != nullptr : Codecs().ok();
+}
+
+void CudaCard::SetLaunch(CardCodec codec, const CodecLaunch& launch) {
+  std::lock_guard<std::mutex> lock(mu_);
+  launches_[static_cast<int>(codec)] = launch;
+}
+
+CodecLaunch CudaCard::LaunchOf(CardCodec codec) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return launches_[static_cast<int>(codec)];
+}
+
+std::string CudaCard::Name() const {
+  CudaContext current(driver_, context_);
+  int device = 0;
+  char name[128] = "unknown";
+  size_t bytes = 0;
+  if (driver_->CtxGetDevice != nullptr && driver_->CtxGetDevice(&device) == CudaDriver::kSuccess) {
+    if (driver_->DeviceGetName != nullptr) driver_->DeviceGetName(name, sizeof(name), device);
+    if (driver_->DeviceTotalMem != nullptr) driver_->DeviceTotalMem(&bytes, device);
+  }
+  return absl::StrCat(name, " ", bytes >> 20, " MiB");
+}
+
+int CudaCard::Processors() const {
+  CudaContext current(driver_, context_);
+  int device = 0, count = 0;
+  if (driver_->CtxGetDevice != nullptr && driver_->DeviceGetAttribute != nullptr &&
+      driver_->CtxGetDevice(&device) == CudaDriver::kSuccess) {
+    driver_->DeviceGetAttribute(&count, CudaDriver::kAttributeProcessors, device);
+  }
+  return std::max(count, 1);
+}
+
+void CudaCard::Finish(Queue queue) {
+  CudaContext current(driver_, context_);
+  Check("waiting for a stream", driver_->StreamSynchronize(stream(queue)));
+}
+
+void CudaCard::FinishAll() {
+  Finish(Queue::kCompute);
+  for (const Queue queue : kCopyQueues) Finish(queue);
+}
+
+absl::Status CudaCard::Time(std::vector<Timed>* timed, int times) {
+  CudaContext current(driver_, context_);
+  std::vector<CudaDriver::Event> events(2 * timed->size(), nullptr);
+  bool ok = true;
+  for (CudaDriver::Event& event : events) {
+    ok = ok && Check("making an event", driver_->EventCreate(&event, CudaDriver::kEventDefault));
+  }
+  for (size_t i = 0; ok && i < timed->size(); ++i) {
+    ok =
+        Check("recording an event", driver_->EventRecord(events[2 * i], stream((*timed)[i].queue)));
+  }
+  for (int time = 0; time < times; ++time) {
+    for (const Timed& each : *timed) ok = ok && Move(each.queue, each.transfer);
+  }
+  for (size_t i = 0; ok && i < timed->size(); ++i) {
+    ok = Check("recording an event",
+               driver_->EventRecord(events[2 * i + 1], stream((*timed)[i].queue)));
+  }
+  for (size_t i = 0; ok && i < timed->size(); ++i) {
+    float ms = 0;
+    ok = Check("waiting for an event", driver_->EventSynchronize(events[2 * i + 1])) &&
+         Check("reading a time", driver_->EventElapsedTime(&ms, events[2 * i], events[2 * i + 1]));
+    (*timed)[i].ns = std::llround(static_cast<double>(ms) * 1e6);
+  }
+  for (const CudaDriver::Event event : events) {
+    if (event != nullptr) driver_->EventDestroy(event);
+  }
+  return status();
+}
+
+absl::Status CudaCard::Pin(void* begin, int64_t bytes) {
+  CudaContext current(driver_, context_);
+  const CudaDriver::Result result = driver_->MemHostRegister(
+      begin, static_cast<size_t>(bytes),
+      CudaDriver::kHostRegisterPortable | CudaDriver::kHostRegisterDeviceMap);
+  if (result == CudaDriver::kSuccess) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("tfswap: pinning ", bytes, " bytes of host memory: ", driver_->Text(result)));
+}
+
+void CudaCard::Unpin(void* begin) {
+  CudaContext current(driver_, context_);
+  Check("unpinning host memory", driver_->MemHostUnregister(begin));
+}
+
+absl::Status CudaCard::status() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return error_.empty() ? absl::OkStatus() : absl::InternalError(absl::StrCat("tfswap: ", error_));
+}
+
+bool CudaCard::Check(const char* doing, CudaDriver::Result result) {
+  if (result == CudaDriver::kSuccess) return true;
+  std::lock_guard<std::mutex> lock(mu_);
+  if (error_.empty()) error_ = absl::StrCat(doing, ": ", driver_->Text(result));
+  return false;
+}
+
+}  // namespace tfswap

@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "gpu/gpu_sampler.h"
+
+namespace tfswap {
+
+namespace {
+
+// So much of a tensor is looked at, spread over it.
+constexpr int64_t kLookedAtBytes = int64_t{1} << 20;
+
+}  // namespace
+
+void CardSampler::SetCodecs(std::vector<Codec> codecs) {
+  if (!codecs.empty() && !card_->Codecs().ok()) codecs.clear();
+  std::lock_guard<std::mutex> lock(mu_);
+  on_.store(!codecs.empty());
+  codecs_ = std::move(codecs);
+  if (found_.empty()) return;
+  card_->Finish(Queue::kOut);  // which is the one that counts
+  for (const auto& [label, found] : found_) {
+    numbers_.Give(found.counts);
+    for (const auto& [codec, weights] : found.weights) numbers_.Give(weights);
+  }
+  found_.clear();
+}
+
+void CardSampler::Sample(const std::string& label, const void* data, int64_t bytes,
+                         int word_bytes) {
+  if (!on_.load(std::memory_order_relaxed) || !CudaCodecs::IsAligned(data, nullptr)) return;
+  std::lock_guard<std::mutex> lock(mu_);
+  if (codecs_.empty()) return;
+  Found& found = found_[label];
+  if (found.counts == nullptr) found.counts = numbers_.Take();
+  if (found.counts == nullptr) {
+    found_.erase(label);
+    return;
+  }
+  found.bytes = bytes;
+  found.word_bytes = word_bytes;
+  AskLocked(data, found, Form::Kind::kZeroCount, CardCodec::kZvc, found.counts);
+  for (const Codec codec : codecs_) {
+    const std::optional<CardCodec> own = CardCodecOf(codec);
+    if (!own || card_->Nvcomp(*own) == nullptr) continue;
+    uint64_t*& weights = found.weights[*own];
+    if (weights == nullptr) weights = numbers_.Take();
+    if (weights == nullptr) {
+      found.weights.erase(*own);
+      continue;
+    }
+    AskLocked(data, found, Form::Kind::kWeights, *own, weights);
+  }
+}
+
+void CardSampler::AskLocked(const void* data, const Found& found, Form::Kind kind, CardCodec codec,
+                            uint64_t* answer) {
+  Transfer transfer{const_cast<void*>(data), found.bytes, answer, 2 * sizeof(uint64_t)};
+  transfer.form.kind = kind;
+  transfer.form.codec = static_cast<int>(codec);
+  transfer.form.word_bytes = found.word_bytes;
+  transfer.form.every = static_cast<int>(std::max<int64_t>(1, found.bytes / kLookedAtBytes));
+  tracker_->MoveOut(transfer);
+}
+
+std::string CardSampler::Text() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (found_.empty()) return "";
+  card_->Finish(Queue::kOut);
+  std::ostringstream text;
+  for (const auto& [label, found] : found_) {
+    if (found.counts[1] == 0) continue;
+    const double zeros =
+        static_cast<double>(found.counts[0]) / static_cast<double>(found.counts[1]);
+    text << label << '\t' << found.bytes << "\t0";
+    for (const Codec codec : codecs_) {
+      const std::optional<CardCodec> own = CardCodecOf(codec);
+      if (!own || IsOfNvcomp(*own)) {
+        const auto weights = own ? found.weights.find(*own) : found.weights.end();
+        const bool there = weights != found.weights.end();
+        text << '\t' << (there ? weights->second[0] : 0) << '\t'
+             << (there ? weights->second[1] : 0);
+        continue;
+      }
+      text << '\t' << CudaCodecs::ExpectedBytes(*own, found.word_bytes, found.bytes, zeros) << '\t'
+           << found.bytes;
+    }
+    text << '\n';
+  }
+  return text.str();
+}
+
+}  // namespace tfswap

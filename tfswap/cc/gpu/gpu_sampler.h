@@ -1,0 +1,55 @@
+#ifndef TFSWAP_CC_GPU_GPU_SAMPLER_H_
+#define TFSWAP_CC_GPU_GPU_SAMPLER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/gpu/hazard_tracker.h"
+#include "gpu/cuda_gpu.h"
+#include "gpu/pinned_numbers.h"
+
+namespace tfswap {
+
+// Counts zeros in the tensors that pass, on the card, and says what its codecs would make of them;
+// nvCOMP's do not go by zeros, so they pack some sections. RatioSampler's part, which has the host
+// encode sections. The host waits for the card when it asks for the answer, and not before.
+// Thread-safe.
+class CardSampler {
+ public:
+  CardSampler(CudaCard* card, HazardTracker* tracker, HostPool* pool)
+      : card_(card), tracker_(tracker), numbers_(pool) {}
+
+  // None: off, and what was found is forgotten.
+  void SetCodecs(std::vector<Codec> codecs);
+  void Sample(const std::string& label, const void* data, int64_t bytes, int word_bytes);
+  // As RatioSampler::Text(), words not counted; rle's as if zeros were each by itself.
+  std::string Text();
+
+ private:
+  struct Found {
+    int64_t bytes;
+    int word_bytes;
+    uint64_t* counts = nullptr;                   // zeros, words
+    std::map<CardCodec, uint64_t*> weights = {};  // encoded bytes, bytes
+  };
+
+  // Has the card tell about a tensor. With mu_ held.
+  void AskLocked(const void* data, const Found& found, Form::Kind kind, CardCodec codec,
+                 uint64_t* answer);
+
+  CudaCard* const card_;
+  HazardTracker* const tracker_;
+  std::atomic<bool> on_{false};
+  std::mutex mu_;  // of all below
+  std::vector<Codec> codecs_;
+  PinnedNumbers numbers_;
+  std::map<std::string, Found> found_;
+};
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_CC_GPU_GPU_SAMPLER_H_

@@ -1,0 +1,125 @@
+#include "grappler/index/activations.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "grappler/index/graph_index.h"
+
+namespace tfswap {
+
+namespace {
+
+using OpNames = std::unordered_set<std::string>;
+
+bool IsOneOf(const OpNames& names, const std::string& op) { return names.count(op) > 0; }
+
+bool IsIterator(const std::string& op) {
+  static const auto* ops =
+      new OpNames{"IteratorGetNext", "IteratorGetNextAsOptional", "OptionalGetValue"};
+  return IsOneOf(*ops, op);
+}
+
+// Where an iterator brings the batch, arguments are what a function has captured.
+bool IsArgument(const GraphIndex& index, int n) {
+  static const auto* ops = new OpNames{"_Arg", "_DeviceArg", "Placeholder"};
+  return IsOneOf(*ops, index.node(n).op()) && index.OutputType({n, 0}) != tensorflow::DT_RESOURCE;
+}
+
+bool ReadsVariable(const std::string& op) {
+  static const auto* ops =
+      new OpNames{"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableV2", "Variable"};
+  return IsOneOf(*ops, op);
+}
+
+// What they answer does not depend on the numbers in a tensor.
+bool LooksAtShape(const std::string& op) {
+  static const auto* ops = new OpNames{"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"};
+  return IsOneOf(*ops, op);
+}
+
+// What is inside of a function nobody here knows.
+bool CallsFunction(const std::string& op) {
+  static const auto* ops = new OpNames{"PartitionedCall",
+                                       "StatefulPartitionedCall",
+                                       "While",
+                                       "StatelessWhile",
+                                       "If",
+                                       "StatelessIf",
+                                       "Case",
+                                       "StatelessCase",
+                                       "SymbolicGradient",
+                                       "RemoteCall"};
+  return IsOneOf(*ops, op);
+}
+
+// A cross entropy's second output is one. A transposed convolution's forward part is a
+// BackpropInput.
+bool IsGradientByType(absl::string_view op) {
+  return absl::StrContains(op, "BackpropFilter") || absl::EndsWith(op, "CrossEntropyWithLogits") ||
+         (absl::StrContains(op, "Grad") && !absl::EndsWith(op, "Gradient"));
+}
+
+// Constants and what is made of shapes may be shared with the forward part: TensorFlow makes one of
+// equal ones, by any of their names.
+bool IsGradientByScope(const GraphIndex& index, int n) {
+  const std::string& name = index.node(n).name();
+  const std::string& op = index.node(n).op();
+  return (absl::StrContains(name, "gradient_tape") || absl::StartsWith(name, "gradients/") ||
+          absl::StrContains(name, "/gradients/")) &&
+         op != "Const" && op != "HostConst" && !LooksAtShape(op) &&
+         tensorflow::DataTypeIsFloating(index.OutputType({n, 0}));
+}
+
+bool ReadsFloat(const GraphIndex& index, int n) {
+  return std::any_of(index.inputs(n).begin(), index.inputs(n).end(), [&](const TensorId& input) {
+    return index.OutputType(input) == tensorflow::DT_FLOAT;
+  });
+}
+
+}  // namespace
+
+Parts FindParts(const GraphIndex& index) {
+  const int count = index.size();
+  std::vector<int> order(count);
+  for (int n = 0; n < count; ++n) order[index.position(n)] = n;
+  bool has_iterator = false;
+  for (int n = 0; n < count; ++n) has_iterator |= IsIterator(index.node(n).op());
+  std::vector<bool> of_batch(count, false), of_variables(count, false);
+  Parts parts{std::vector<bool>(count, false), std::vector<bool>(count, false)};
+  bool has_gradients = false;
+  int first_gradient = count;  // by position
+  for (int n : order) {
+    const std::string& op = index.node(n).op();
+    bool backward = IsGradientByScope(index, n);
+    bool batch = has_iterator ? IsIterator(op) : IsArgument(index, n);
+    bool variables = ReadsVariable(op);
+    if (!LooksAtShape(op)) {
+      backward |= CallsFunction(op);
+      for (const TensorId& input : index.inputs(n)) {
+        batch |= of_batch[input.node];
+        variables |= of_variables[input.node];
+        backward |= parts.backward[input.node];
+      }
+    }
+    // Others of these types make shapes from shapes.
+    if (batch && IsGradientByType(op) && ReadsFloat(index, n)) {
+      backward = true;
+      first_gradient = std::min(first_gradient, index.position(n));
+    }
+    has_gradients |= backward;
+    of_batch[n] = batch;
+    of_variables[n] = variables;
+    parts.backward[n] = backward;
+  }
+  for (int n = 0; n < count; ++n) {
+    // Not all gradients have a scope; none comes before the first one of a known type.
+    parts.forward[n] = has_gradients && of_batch[n] && of_variables[n] && !parts.backward[n] &&
+                       index.position(n) < first_gradient && !ReadsVariable(index.node(n).op()) &&
+                       ReadsFloat(index, n);
+  }
+  return parts;
+}
+
+}  // namespace tfswap

@@ -1,0 +1,38 @@
+#include "grappler/index/graph_description.h"
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tfswap {
+
+std::string Describe(const GraphIndex& index) {
+  std::string text;
+  for (int n = 0; n < index.size(); ++n) {
+    const tensorflow::NodeDef& node = index.node(n);
+    absl::StrAppend(&text, node.name(), "\t", node.op(), "\t", index.context(n), "\t",
+                    index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
+                    index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
+                    index.IsRacing(n) ? "s" : "", index.IsOrderable(n) ? "o" : "",
+                    index.IsUpdate(n) ? "u" : "", index.IsBackward(n) ? "b" : "",
+                    index.IsRepeatable(n) ? "d" : "", "\t");
+    for (int port = 0; port < index.outputs(n); ++port) {
+      const bool plain = tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port}));
+      text += !plain || !index.InDeviceMemory({n, port}) ? '0'
+              : index.IsActivation({n, port})            ? '2'
+                                                         : '1';
+    }
+    for (const TensorId& input : index.inputs(n)) {
+      absl::StrAppend(&text, "\t", index.node(input.node).name(), ":", input.port);
+    }
+    for (int input : index.control_inputs(n)) {
+      absl::StrAppend(&text, "\t^", index.node(input).name());
+    }
+    text += '\n';
+    if (index.Twin(n) >= 0) {
+      absl::StrAppend(&text, "#twin\t", node.name(), "\t", index.node(index.Twin(n)).name(), "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace tfswap

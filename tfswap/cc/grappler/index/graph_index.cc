@@ -1,0 +1,410 @@
+#include "grappler/index/graph_index.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "grappler/index/accumulation_races.h"
+#include "grappler/index/op_kinds.h"
+#include "tensorflow/core/framework/memory_types.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/graph/tensor_id.h"
+#include "tensorflow/core/util/device_name_utils.h"
+#include "tensorflow/core/util/util.h"
+
+namespace tfswap {
+
+using ::tensorflow::DataType;
+using ::tensorflow::FunctionLibraryDefinition;
+using ::tensorflow::GraphDef;
+using ::tensorflow::NodeDef;
+
+namespace {
+
+// A loop is work, however many turns it takes.
+constexpr int kLoopDepth = 4;  // milestones
+
+}  // namespace
+
+absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
+                                             const FunctionLibraryDefinition& functions) {
+  GraphIndex index;
+  index.graph_ = &graph;
+  if (absl::Status status = index.ReadNodes(functions); !status.ok()) return status;
+  absl::StatusOr<LoopFrames> loops = LoopFrames::Find(index);
+  if (!loops.ok()) return loops.status();
+  index.loops_ = *std::move(loops);
+  absl::StatusOr<std::vector<int>> order = index.TopologicalOrder();
+  if (!order.ok()) return order.status();
+  index.MeasureDepth(*order);
+  index.contexts_ = AliveContexts(index, index.loops_, *order);
+  index.FindDevices();
+  index.FindOfVariables(*order);
+  index.FindFusions();
+  index.racing_ = AccumulationRaces(index);
+  index.FindRepeatable(functions);
+  index.parts_ = FindParts(index);
+  return index;
+}
+
+absl::Status GraphIndex::ReadNodes(const FunctionLibraryDefinition& functions) {
+  const int count = graph_->node_size();
+  index_.reserve(count);
+  for (int n = 0; n < count; ++n) {
+    if (!index_.emplace(node(n).name(), n).second) {
+      return absl::InvalidArgumentError(absl::StrCat("two nodes are named '", node(n).name(), "'"));
+    }
+  }
+  inputs_.resize(count);
+  control_inputs_.resize(count);
+  consumers_.resize(count);
+  types_.resize(count);
+  for (int n = 0; n < count; ++n) {
+    for (int i = 0; i < node(n).input_size(); ++i) {
+      const tensorflow::TensorId id = tensorflow::ParseTensorName(node(n).input(i));
+      const int from = Find(id.node());
+      if (from < 0) {
+        return absl::InvalidArgumentError(absl::StrCat("input '", node(n).input(i), "' of '",
+                                                       node(n).name(), "' is not in the graph"));
+      }
+      if (id.index() < 0) {
+        control_inputs_[n].push_back(from);
+      } else {
+        inputs_[n].push_back({from, id.index()});
+        consumers_[from].push_back({n, i, id.index()});
+      }
+    }
+    const tensorflow::OpDef* op_def = nullptr;
+    // An op that nobody knows has no known outputs: nothing of it will be swapped.
+    if (functions.LookUpOpDef(node(n).op(), &op_def).ok()) {
+      if (!tensorflow::OutputTypesForNode(node(n), *op_def, &types_[n]).ok()) types_[n].clear();
+    }
+  }
+  return absl::OkStatus();
+}
+
+int GraphIndex::Find(absl::string_view name) const {
+  auto it = index_.find(std::string(name));
+  return it == index_.end() ? -1 : it->second;
+}
+
+absl::Status GraphIndex::CheckTwins() const {
+  if (std::all_of(twin_.begin(), twin_.end(), [](int twin) { return twin < 0; })) {
+    return absl::OkStatus();
+  }
+  std::vector<int> merged(size());
+  for (int n = 0; n < size(); ++n) merged[n] = twin_[n] >= 0 ? std::min(n, twin_[n]) : n;
+  return TopologicalOrder(&merged, /*as_one=*/true).status();
+}
+
+absl::Status GraphIndex::CheckMeetings(const std::vector<int>& meetings) const {
+  const absl::Status status = TopologicalOrder(&meetings).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ops of several devices that wait for one another would never end: ", status.message()));
+}
+
+absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(const std::vector<int>* merged,
+                                                              bool as_one) const {
+  std::vector<int> pending(size(), 0);
+  std::vector<std::vector<int>> successors(size());
+  // The first of several stands for all of them.
+  auto stand_in = [&](int n) {
+    return merged != nullptr && n < static_cast<int>(merged->size()) ? (*merged)[n] : n;
+  };
+  auto add = [&](int from, int to) {
+    if (IsBackEdge(node(from), node(to)) || (as_one && stand_in(from) == stand_in(to))) return;
+    successors[stand_in(from)].push_back(stand_in(to));
+    ++pending[stand_in(to)];
+  };
+  for (int n = 0; n < size(); ++n) {
+    for (const TensorId& input : inputs_[n]) add(input.node, n);
+    for (int input : control_inputs_[n]) add(input, n);
+    for (int enter : loops_.EntriesOf(n)) add(enter, n);
+  }
+  std::vector<int> order;
+  order.reserve(size());
+  for (int n = 0; n < size(); ++n) {
+    if (pending[n] == 0) order.push_back(n);
+  }
+  for (size_t done = 0; done < order.size(); ++done) {
+    for (int next : successors[order[done]]) {
+      if (--pending[next] == 0) order.push_back(next);
+    }
+  }
+  if (static_cast<int>(order.size()) != size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the graph has a cycle through ", CycleIn(successors, pending)));
+  }
+  return order;
+}
+
+std::string GraphIndex::CycleIn(const std::vector<std::vector<int>>& successors,
+                                const std::vector<int>& pending) const {
+  // What is left lies on a cycle or behind one, so going back ends in one.
+  std::vector<int> before(size(), -1);
+  int at = -1;
+  for (int n = 0; n < size(); ++n) {
+    if (pending[n] <= 0) continue;
+    at = n;
+    for (int next : successors[n]) before[next] = n;
+  }
+  std::vector<bool> seen(size(), false);
+  while (!seen[at]) {
+    seen[at] = true;
+    at = before[at];
+  }
+  constexpr int kMostNamed = 6;
+  std::vector<std::string> names;
+  int length = 0;
+  for (int n = before[at];; n = before[n]) {
+    if (++length <= kMostNamed) names.push_back(absl::StrCat("'", node(n).name(), "'"));
+    if (n == at) break;
+  }
+  std::reverse(names.begin(), names.end());
+  const int more = length - static_cast<int>(names.size());
+  return absl::StrCat(more > 0 ? absl::StrCat(more, " ops and ") : "",
+                      absl::StrJoin(names, " -> "));
+}
+
+void GraphIndex::MeasureDepth(const std::vector<int>& order) {
+  depth_.assign(size(), 0);
+  level_.assign(size(), 0);
+  critical_.assign(size(), -1);
+  for (int n : order) {
+    auto consider = [&](int from) {
+      if (IsBackEdge(node(from), node(n))) return;
+      const int best = critical_[n];
+      if (best < 0 ||
+          std::make_pair(depth_[from], level_[from]) > std::make_pair(depth_[best], level_[best])) {
+        critical_[n] = from;
+      }
+    };
+    for (const TensorId& input : inputs_[n]) consider(input.node);
+    for (int input : control_inputs_[n]) consider(input);
+    for (int enter : loops_.EntriesOf(n)) consider(enter);
+    const int own = IsMilestone(n) ? 1 : IsExit(node(n)) ? kLoopDepth : 0;
+    depth_[n] = (critical_[n] < 0 ? 0 : depth_[critical_[n]]) + own;
+    level_[n] = critical_[n] < 0 ? 0 : level_[critical_[n]] + 1;
+  }
+  std::vector<int> by_depth = order;
+  std::stable_sort(by_depth.begin(), by_depth.end(),
+                   [this](int a, int b) { return depth_[a] < depth_[b]; });
+  position_.assign(size(), 0);
+  for (int i = 0; i < size(); ++i) position_[by_depth[i]] = i;
+}
+
+int GraphIndex::MilestoneBefore(int n, int count) const {
+  for (int at = critical_[n]; at >= 0; at = critical_[at]) {
+    if (IsMilestone(at) && --count == 0) return at;
+  }
+  return -1;
+}
+
+int GraphIndex::TriggerBefore(int n, int count, int above_depth) const {
+  int trigger = -1;
+  for (int at = critical_[n]; at >= 0 && depth_[at] > above_depth; at = critical_[at]) {
+    if (AliveWith(at, n) && IsRewirable(at) && IsManaged(at)) trigger = at;
+    const bool is_far_enough = IsMilestone(at) && --count <= 0;
+    if ((is_far_enough || Unfolding().count(node(at).op()) > 0) && trigger >= 0) break;
+  }
+  return trigger;
+}
+
+int GraphIndex::NearTriggerBefore(int n, int above) const {
+  int trigger = -1;
+  for (int at = critical_[n]; at >= 0 && position_[at] > above; at = critical_[at]) {
+    if (!IsGateable(at) || !AliveWith(at, n)) continue;
+    if (trigger >= 0) return trigger;
+    trigger = at;
+  }
+  return -1;
+}
+
+void GraphIndex::FindDevices() {
+  const auto on_gpu = [this](int n) {
+    tensorflow::DeviceNameUtils::ParsedName device;
+    return (tensorflow::DeviceNameUtils::ParseFullName(node(n).device(), &device) ||
+            tensorflow::DeviceNameUtils::ParseLocalName(node(n).device(), &device)) &&
+           device.has_type && device.type == tensorflow::DEVICE_GPU;
+  };
+  managed_.resize(size());
+  for (int n = 0; n < size(); ++n) managed_[n] = on_gpu(n);
+  in_host_memory_.resize(size());
+  manages_card_ = std::count(managed_.begin(), managed_.end(), true) > 0;
+  if (!manages_card_) {
+    managed_.assign(size(), true);
+    return;
+  }
+  for (int n = 0; n < size(); ++n) {
+    if (!managed_[n]) continue;
+    tensorflow::MemoryTypeVector inputs, outputs;
+    in_host_memory_[n].assign(types_[n].size(), true);
+    if (!tensorflow::MemoryTypesForNode(tensorflow::OpRegistry::Global(), tensorflow::DEVICE_GPU,
+                                        node(n), &inputs, &outputs)
+             .ok()) {
+      continue;
+    }
+    for (size_t port = 0; port < outputs.size() && port < types_[n].size(); ++port) {
+      in_host_memory_[n][port] = outputs[port] == tensorflow::HOST_MEMORY;
+    }
+  }
+}
+
+bool GraphIndex::InDeviceMemory(TensorId tensor) const {
+  const std::vector<bool>& in_host_memory = in_host_memory_[tensor.node];
+  return managed_[tensor.node] &&
+         (tensor.port >= static_cast<int>(in_host_memory.size()) || !in_host_memory[tensor.port]);
+}
+
+void GraphIndex::FindOfVariables(const std::vector<int>& order) {
+  of_variables_.assign(size(), false);
+  for (int n : order) {
+    if (depth(n) != 0 || inputs_[n].empty()) continue;
+    const auto constant = [&](TensorId input) { return node(input.node).op() == "Const"; };
+    const auto of_variables = [&](TensorId input) { return of_variables_[input.node]; };
+    of_variables_[n] = node(n).op() == "ReadVariableOp" ||
+                       (std::any_of(inputs_[n].begin(), inputs_[n].end(), of_variables) &&
+                        std::all_of(inputs_[n].begin(), inputs_[n].end(), [&](TensorId input) {
+                          return constant(input) || of_variables(input);
+                        }));
+  }
+}
+
+void GraphIndex::FindFusions() {
+  constexpr int kOutBackprop = 2;  // of a convolution's gradient of the weights
+  twin_.assign(size(), -1);
+  for (int n = 0; n < size(); ++n) {
+    if (node(n).op() != "BiasAddGrad" || inputs_[n].empty()) continue;
+    const TensorId gradient = inputs_[n][0];
+    for (const Consumer& consumer : consumers_[gradient.node]) {
+      const std::string& op = node(consumer.node).op();
+      if (consumer.port != gradient.port || consumer.input != kOutBackprop ||
+          twin_[consumer.node] >= 0 ||
+          (op != "Conv2DBackpropFilter" && op != "Conv3DBackpropFilterV2")) {
+        continue;
+      }
+      twin_[n] = consumer.node;
+      twin_[consumer.node] = n;
+      break;
+    }
+  }
+  may_fuse_.assign(size(), false);
+  for (int n = 0; n < size(); ++n) {
+    may_fuse_[n] = twin_[n] >= 0 || MayBeFused().count(node(n).op()) > 0;
+    if (may_fuse_[n] || !IsMilestone(n) || !absl::StrContains(node(n).op(), "onv")) continue;
+    // A convolution takes padding and transposes in.
+    for (const TensorId& input : inputs_[n]) {
+      const std::string& op = node(input.node).op();
+      if (op == "Pad" || op == "PadV2" || op == "Transpose") may_fuse_[n] = true;
+    }
+    for (const Consumer& consumer : consumers_[n]) {
+      if (node(consumer.node).op() == "Transpose") may_fuse_[n] = true;
+    }
+  }
+}
+
+void GraphIndex::FindRepeatable(const FunctionLibraryDefinition& functions) {
+  repeatable_.assign(size(), false);
+  for (int n = 0; n < size(); ++n) {
+    const tensorflow::OpDef* op_def = nullptr;
+    repeatable_[n] = IsManaged(n) && !IsRacing(n) && !MayFuse(n) && !HasWorkspace(n) &&
+                     HeldElsewhere().count(node(n).op()) == 0 && IsRewirable(n) &&
+                     functions.LookUpOpDef(node(n).op(), &op_def).ok() && !op_def->is_stateful() &&
+                     !functions.Contains(node(n).op()) && !inputs_[n].empty();
+    // One that oneDNN takes in would have to be read by nobody else.
+    for (const TensorId& input : inputs_[n]) {
+      const bool is_only_reader = consumers_[input.node].size() == 1;
+      if (is_only_reader && !IsAlias(input.node) && MayFuse(input.node) &&
+          HeldElsewhere().count(node(input.node).op()) == 0) {
+        repeatable_[n] = false;
+      }
+    }
+  }
+}
+
+DataType GraphIndex::OutputType(TensorId tensor) const {
+  const auto& types = types_[tensor.node];
+  const bool is_there = tensor.port >= 0 && tensor.port < static_cast<int>(types.size());
+  return is_there ? types[tensor.port] : tensorflow::DT_INVALID;
+}
+
+bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
+
+bool GraphIndex::IsGateable(int n) const {
+  return IsManaged(n) && !IsRacing(n) && !MayFuse(n) &&
+         (IsMilestone(n) || OtherGateable().count(node(n).op()) > 0);
+}
+
+bool GraphIndex::IsUpdate(int n) const {
+  const std::string& op = node(n).op();
+  return absl::StartsWith(op, "ResourceApply") ||
+         (absl::StartsWith(op, "Assign") && absl::EndsWith(op, "VariableOp"));
+}
+
+bool GraphIndex::IsActivation(TensorId tensor) const {
+  if (OutputType(tensor) != tensorflow::DT_FLOAT || !parts_.forward[tensor.node]) return false;
+  // What batch norm says beside are statistics, which variables get.
+  if (tensor.port > 0 && absl::StrContains(node(tensor.node).op(), "BatchNorm")) return false;
+  std::vector<TensorId> reached = {tensor};
+  for (size_t i = 0; i < reached.size(); ++i) {
+    for (const Consumer& consumer : consumers_[reached[i].node]) {
+      if (consumer.port != reached[i].port) continue;
+      if (IsUpdate(consumer.node)) return false;
+      if (consumer.input == 0 && IsAlias(consumer.node)) reached.push_back({consumer.node, 0});
+    }
+  }
+  return true;
+}
+
+bool GraphIndex::IsOrderable(int n) const {
+  return IsManaged(n) && !IsRacing(n) && !MayFuse(n) && IsRewirable(n);
+}
+
+bool GraphIndex::MayWait(int n) const { return !IsRacing(n) && (!MayFuse(n) || of_variables_[n]); }
+
+std::string InputName(const std::string& node, int port) {
+  return port == 0 ? node : absl::StrCat(node, ":", port);
+}
+
+bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
+
+bool GraphIndex::IsSwappableProducer(int n) const {
+  return IsManaged(n) && HeldElsewhere().count(node(n).op()) == 0 && !IsRacing(n) &&
+         !HasWorkspace(n);
+}
+
+bool GraphIndex::HasWorkspace(int n) const {
+  // By op: its gradient, and that one's input that is the op's output.
+  static const auto* gradients =
+      new std::map<std::string, std::pair<std::string, int>>{{"LRN", {"LRNGrad", 2}},
+                                                             {"MaxPool", {"MaxPoolGrad", 1}},
+                                                             {"MaxPool3D", {"MaxPool3DGrad", 1}}};
+  const auto gradient = gradients->find(node(n).op());
+  if (gradient == gradients->end() || ManagesCard() || !tensorflow::IsMKLEnabled()) return false;
+  return std::any_of(consumers_[n].begin(), consumers_[n].end(), [&](const Consumer& consumer) {
+    return node(consumer.node).op() == gradient->second.first &&
+           consumer.input == gradient->second.second;
+  });
+}
+
+bool GraphIndex::IsRewirable(int n) const { return NotRewirable().count(node(n).op()) == 0; }
+
+bool GraphIndex::Reads(int n, TensorId root) const {
+  return std::any_of(inputs_[n].begin(), inputs_[n].end(),
+                     [&](const TensorId& input) { return input == root || Root(input) == root; });
+}
+
+TensorId GraphIndex::Root(TensorId tensor) const {
+  while (tensor.port == 0 && IsAlias(tensor.node) && !inputs_[tensor.node].empty()) {
+    tensor = inputs_[tensor.node][0];
+  }
+  return tensor;
+}
+
+}  // namespace tfswap

@@ -1,0 +1,43 @@
+#include "grappler/index/loop_frames.h"
+
+#include <map>
+
+#include "grappler/index/graph_index.h"
+#include "tensorflow/core/grappler/utils/frame.h"
+
+namespace tfswap {
+
+using ::tensorflow::NodeDef;
+
+bool IsBackEdge(const NodeDef& from, const NodeDef& to) {
+  return (from.op() == "NextIteration" || from.op() == "RefNextIteration") &&
+         (to.op() == "Merge" || to.op() == "RefMerge");
+}
+
+bool IsExit(const NodeDef& node) { return node.op() == "Exit" || node.op() == "RefExit"; }
+
+absl::StatusOr<LoopFrames> LoopFrames::Find(const GraphIndex& index) {
+  tensorflow::grappler::FrameView view;
+  if (absl::Status status = view.InferFromGraph(index.graph()); !status.ok()) return status;
+  LoopFrames frames;
+  std::map<std::vector<int>, int> ids;
+  frames.frame_.resize(index.size());
+  frames.depth_.resize(index.size());
+  frames.is_exit_.resize(index.size());
+  for (int n = 0; n < index.size(); ++n) {
+    const std::vector<int>& around = view.Frames(index.node(n));
+    frames.frame_[n] = ids.try_emplace(around, ids.size()).first->second;
+    frames.depth_[n] = around.size();
+    frames.is_exit_[n] = IsExit(index.node(n));
+  }
+  // An Enter stands outside of its loop, its readers inside.
+  frames.entries_.resize(ids.size());
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.node(n).op() != "Enter" && index.node(n).op() != "RefEnter") continue;
+    if (index.consumers(n).empty()) continue;
+    frames.entries_[frames.frame_[index.consumers(n)[0].node]].push_back(n);
+  }
+  return frames;
+}
+
+}  // namespace tfswap

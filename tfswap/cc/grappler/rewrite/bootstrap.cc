@@ -1,0 +1,107 @@
+#include "grappler/rewrite/bootstrap.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace tfswap {
+
+namespace {
+
+constexpr int kLeastAbsence = 3;  // milestones
+constexpr int kLookAhead = 1;     // milestones: more would hold memory that the next op needs
+
+struct Access {
+  int node;
+  int depth;
+  int position;
+  bool own;  // whether these are its own, or its twin's
+};
+
+// All readers of a tensor and of its aliases, in order; empty if one of them must keep it.
+std::vector<Access> Readers(const GraphIndex& index, TensorId root) {
+  std::vector<Access> readers;
+  std::vector<TensorId> reached = {root};
+  for (size_t i = 0; i < reached.size(); ++i) {
+    for (const GraphIndex::Consumer& consumer : index.consumers(reached[i].node)) {
+      if (consumer.port != reached[i].port) continue;
+      if (!index.IsRewirable(consumer.node) || !index.SameFrame(root.node, consumer.node)) {
+        return {};
+      }
+      if (consumer.input == 0 && index.IsAlias(consumer.node)) {
+        reached.push_back({consumer.node, 0});
+      } else {
+        // Twins read at one time: when the later one can.
+        int last = consumer.node;
+        const int twin = index.Twin(last);
+        if (twin >= 0 && index.position(twin) > index.position(last)) last = twin;
+        readers.push_back(
+            {consumer.node, index.depth(last), index.position(last), last == consumer.node});
+      }
+    }
+  }
+  std::sort(readers.begin(), readers.end(), [](const Access& a, const Access& b) {
+    return a.position != b.position ? a.position < b.position : a.own && !b.own;
+  });
+  readers.erase(std::unique(readers.begin(), readers.end(),
+                            [](const Access& a, const Access& b) { return a.node == b.node; }),
+                readers.end());
+  return readers;
+}
+
+SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Access>& readers) {
+  SwapSpec swap;
+  swap.tensor = absl::StrCat(index.node(root.node).name(), ":", root.port);
+  swap.lazy = true;
+  int last_depth = index.depth(root.node);
+  int last_position = index.position(root.node);
+  for (size_t i = 0; i < readers.size(); ++i) {
+    const Access& reader = readers[i];
+    const int absence = reader.depth - last_depth;
+    int trigger = -1;
+    if (i > 0 && index.Twin(reader.node) == readers[i - 1].node) {
+      // Reads what the one before reads.
+    } else if (absence >= kLeastAbsence) {
+      trigger = index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence);
+    } else if (!index.IsRacing(reader.node)) {
+      trigger = index.NearTriggerBefore(reader.node, last_position);
+    }
+    last_depth = std::max(last_depth, reader.depth);
+    last_position = reader.position;
+    bool alive = trigger >= 0;
+    for (size_t j = i; alive && j < readers.size(); ++j) {
+      alive = index.AliveWith(trigger, readers[j].node);
+    }
+    if (alive) {
+      swap.returns.push_back({index.node(trigger).name(), {}, 0});
+      if (swap.returns.size() == 1) {
+        swap.next_use = reader.position;
+      } else {
+        swap.returns[swap.returns.size() - 2].next_use = reader.position;
+      }
+    }
+    if (!swap.returns.empty()) {
+      swap.returns.back().consumers.push_back(index.node(reader.node).name());
+    }
+  }
+  return swap;
+}
+
+}  // namespace
+
+std::vector<SwapSpec> Bootstrap(const GraphIndex& index) {
+  std::vector<SwapSpec> swaps;
+  for (int n = 0; n < index.size(); ++n) {
+    if (!index.IsSwappableProducer(n) || index.IsAlias(n)) continue;
+    for (int port = 0; port < index.outputs(n); ++port) {
+      const TensorId root{n, port};
+      if (!index.InDeviceMemory(root)) continue;
+      if (!tensorflow::DataTypeCanUseMemcpy(index.OutputType(root))) continue;
+      SwapSpec swap = SwapsOf(index, root, Readers(index, root));
+      if (!swap.returns.empty()) swaps.push_back(std::move(swap));
+    }
+  }
+  return swaps;
+}
+
+}  // namespace tfswap

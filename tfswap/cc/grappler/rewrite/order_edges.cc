@@ -1,0 +1,140 @@
+#include "grappler/rewrite/order_edges.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+
+#include "absl/strings/str_cat.h"
+
+namespace tfswap {
+
+namespace {
+
+constexpr int kLeastDelay = 3;  // milestones
+constexpr int kSlack = 3;       // milestones
+
+}  // namespace
+
+Edges Delays(const GraphIndex& index) {
+  Edges edges;
+  static const auto* cheap = new std::unordered_set<std::string>{
+      "AddV2", "Cast", "Mul", "Neg", "RealDiv", "Rsqrt", "Sqrt", "Square", "Sub", "Transpose"};
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.depth(n) != 0 || cheap->count(index.node(n).op()) == 0 || !index.MayWait(n)) continue;
+    const auto& inputs = index.inputs(n);
+    const bool of_variable = std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
+      return index.node(index.Root(input).node).op() == "ReadVariableOp";
+    });
+    if (!of_variable || index.consumers(n).empty()) continue;
+    int first = -1;
+    for (const GraphIndex::Consumer& consumer : index.consumers(n)) {
+      if (first < 0 || index.depth(consumer.node) < index.depth(first)) first = consumer.node;
+    }
+    if (index.depth(first) < kLeastDelay) continue;
+    const int trigger = index.TriggerBefore(first, 1, 0);
+    if (trigger >= 0 && index.AliveWith(trigger, n)) {
+      edges.emplace_back(index.node(trigger).name(), index.node(n).name());
+    }
+  }
+  return edges;
+}
+
+Edges KeepUps(const GraphIndex& index) {
+  Edges edges;
+  // The milestones on the longest way through the graph, by depth.
+  int last = 0;
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.depth(n) > index.depth(last)) last = n;
+  }
+  std::vector<int> spine(index.depth(last) + 1, -1);
+  for (int n = index.IsMilestone(last) ? last : index.MilestoneBefore(last, 1); n >= 0;
+       n = index.MilestoneBefore(n, 1)) {
+    spine[index.depth(n)] = n;
+  }
+  for (int n = 0; n < index.size(); ++n) {
+    if (!index.IsUpdate(n) || index.depth(n) == 0) continue;
+    size_t depth = index.depth(n) + kSlack;
+    while (depth < spine.size() && spine[depth] >= 0 && index.MayFuse(spine[depth])) ++depth;
+    if (depth >= spine.size() || spine[depth] < 0) continue;
+    if (!index.MayWait(spine[depth]) || !index.AliveWith(n, spine[depth])) continue;
+    edges.emplace_back(index.node(n).name(), index.node(spine[depth]).name());
+  }
+  return edges;
+}
+
+namespace {
+
+// Which nodes have a control edge to another one.
+std::vector<bool> WithControlSuccessors(const GraphIndex& index) {
+  std::vector<bool> found(index.size(), false);
+  for (int n = 0; n < index.size(); ++n) {
+    for (int input : index.control_inputs(n)) found[input] = true;
+  }
+  return found;
+}
+
+// The input other than `n` of its reader that comes last, -1 if they all are constants.
+int LastBeside(const GraphIndex& index, int n, int reader) {
+  int last = -1;
+  for (const TensorId& other : index.inputs(reader)) {
+    if (other.node == n || index.node(other.node).op() == "Const") continue;
+    if (last < 0 || index.position(other.node) > index.position(last)) last = other.node;
+  }
+  return last;
+}
+
+}  // namespace
+
+Edges LateBroadcasts(const GraphIndex& index) {
+  const std::vector<bool> awaited = WithControlSuccessors(index);
+  Edges edges;
+  for (int n = 0; n < index.size(); ++n) {
+    const std::string& op = index.node(n).op();
+    if (op != "Tile" && op != "BroadcastTo") continue;
+    // Through scaling by constants to a reader that needs something else too. With one successor
+    // each, nothing that this reader waits for can wait for the broadcast: no edge closes a cycle.
+    int last = -1;
+    for (int at = n; last < 0 && !awaited[at] && index.consumers(at).size() == 1;) {
+      const int reader = index.consumers(at)[0].node;
+      last = LastBeside(index, at, reader);
+      at = reader;
+    }
+    if (last >= 0 && index.position(last) > index.position(n) && index.AliveWith(last, n) &&
+        index.IsRewirable(last)) {
+      edges.emplace_back(index.node(last).name(), index.node(n).name());
+    }
+  }
+  return edges;
+}
+
+Edges Chain(const GraphIndex& index, const Edges& delays) {
+  Edges edges;
+  if (!index.ManagesCard()) return edges;
+  std::unordered_set<std::string> delayed;
+  for (const auto& [before, after] : delays) delayed.insert(after);
+  std::vector<int> order;
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.IsGateable(n) && delayed.count(index.node(n).name()) == 0) order.push_back(n);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return index.position(a) < index.position(b); });
+  std::map<std::pair<std::string, int>, int> last;  // by device, and where it is alive
+  for (const int n : order) {
+    const auto [before, first] =
+        last.emplace(std::make_pair(index.node(n).device(), index.context(n)), n);
+    if (first) continue;
+    edges.emplace_back(index.node(before->second).name(), index.node(n).name());
+    before->second = n;
+  }
+  return edges;
+}
+
+tensorflow::GraphDef WithEdges(const GraphIndex& index, tensorflow::GraphDef graph,
+                               const Edges& edges) {
+  for (const auto& [before, after] : edges) {
+    graph.mutable_node(index.Find(after))->add_input(absl::StrCat("^", before));
+  }
+  return graph;
+}
+
+}  // namespace tfswap

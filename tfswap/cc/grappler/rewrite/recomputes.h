@@ -1,0 +1,26 @@
+#ifndef TFSWAP_CC_GRAPPLER_REWRITE_RECOMPUTES_H_
+#define TFSWAP_CC_GRAPPLER_REWRITE_RECOMPUTES_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grappler/swap_spec.h"
+#include "tensorflow/core/framework/function.h"
+
+namespace tfswap {
+
+// The graph in which tensors are made again instead of kept:
+//
+//   X ──▶ A ──▶ T ──▶ early reader          X ──▶ A ──▶ T ──▶ early reader
+//               └───▶ late reader     ──▶   └───▶ A/again/0 ──▶ T/again/0 ──▶ late reader
+//                                       trigger ──^
+//
+// Nodes are cloned in the order of the specs; a spec may name clones of those before it. It is
+// refused if an op might not do the same again, or if something does not run when it has to.
+absl::StatusOr<tensorflow::GraphDef> WithRecomputes(
+    const tensorflow::GraphDef& graph, const tensorflow::FunctionLibraryDefinition& functions,
+    const std::vector<RecomputeSpec>& specs);
+
+}  // namespace tfswap
+
+#endif  // TFSWAP_CC_GRAPPLER_REWRITE_RECOMPUTES_H_

@@ -1,0 +1,38 @@
+#include "grappler/sections/row_parts.h"
+
+#include <algorithm>
+#include <string>
+
+#include "grappler/index/op_attributes.h"
+
+namespace tfswap {
+
+bool IsKnown(const Dims& dims) {
+  return dims && std::all_of(dims->begin(), dims->end(), [](int64_t extent) { return extent > 0; });
+}
+
+int64_t Product(const std::vector<int64_t>& dims, size_t begin, size_t end) {
+  int64_t product = 1;
+  for (size_t i = begin; i < end; ++i) product *= dims[i];
+  return product;
+}
+
+InputPart PartsOf(const Cut& cut) {
+  InputPart input{Share::kPart, cut.axis, {}, {}, {}};
+  for (int64_t s = 0; s < cut.count(); ++s) input.pieces.push_back(cut.part(s));
+  return input;
+}
+
+Separation Begun(const OpView& op, const Cut& cut) {
+  Separation found;
+  found.inputs.resize(op.inputs.size());
+  found.outputs.assign(op.outputs.size(), OutputPart{Yield::kPart, cut});
+  return found;
+}
+
+bool IsChannelsLast(const OpView& op) {
+  const std::string& format = Text(op, "data_format");
+  return format.empty() || format == "NHWC";
+}
+
+}  // namespace tfswap

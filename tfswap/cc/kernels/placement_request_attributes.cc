@@ -1,0 +1,43 @@
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/far_wish_attributes.h"
+
+namespace tfswap {
+
+absl::Status ReadFarWish(tensorflow::OpKernelConstruction* construction, tensorflow::DataType dtype,
+                         FarWish* wish) {
+  int rate;
+  std::string tier, codec;
+  TF_RETURN_IF_ERROR(construction->GetAttr("tier", &tier));
+  TF_RETURN_IF_ERROR(construction->GetAttr("codec", &codec));
+  TF_RETURN_IF_ERROR(construction->GetAttr("rate", &rate));
+  TF_RETURN_IF_ERROR(construction->GetAttr("threads", &wish->threads));
+  wish->codec.rate_percent = rate;
+  wish->codec.element_bytes = DataTypeSize(dtype);
+  if (!ParseFarTier(tier, &wish->tier)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tfswap: there is no tier '", tier, "': host, compressed, file"));
+  }
+  if (codec.empty()) return absl::OkStatus();
+  const std::optional<Codec> parsed = ParseCodec(codec);
+  if (!parsed.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tfswap: there is no codec '", codec, "' (see tfswap.codecs)"));
+  }
+  wish->codec.codec = *parsed;
+  if (IsLossy(*parsed) && dtype != tensorflow::DT_FLOAT) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tfswap: codec '", codec, "' is lossy and for float32 only, and '",
+                     construction->def().name(), "' moves ", DataTypeString(dtype),
+                     ": make the plan again, or name a lossless codec in it"));
+  }
+  // A card copies what it cannot encode.
+  if (construction->device_type() != tensorflow::DEVICE_CPU) return absl::OkStatus();
+  const std::string why_not = WhyNot(wish->codec);
+  if (why_not.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tfswap: ", why_not));
+}
+
+}  // namespace tfswap

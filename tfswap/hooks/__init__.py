@@ -1,0 +1,1 @@
+"""Every use of private interfaces of TensorFlow and Keras."""

@@ -1,0 +1,1 @@
+"""Files and texts: bounds on what is read, private files, the cache folder."""

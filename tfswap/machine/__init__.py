@@ -1,0 +1,1 @@
+"""What steps run on: devices, links, codecs and host memory, and how fast they are."""

@@ -1,0 +1,1 @@
+"""Swap plans: their schema, file format, cache and renaming."""

@@ -1,0 +1,147 @@
+"""Plans for functions that come back from a SavedModel: the same graph under other names.
+
+TensorFlow calls a function that was loaded from within another one, and inlines it: names of its
+nodes get "StatefulPartitionedCall/" put before them, arguments are called otherwise. The pass says
+of each graph by which fingerprint it can be known again (``PortableFingerprint`` in C++).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tfswap.plan.schema import (
+    AGAIN,
+    SWAP_IN_PREFIX,
+    SWAP_OUT_PREFIX,
+    FunctionPlan,
+    Recompute,
+    Return,
+    TensorSwap,
+    again_name,
+)
+from tfswap.plan.slots import Slot
+
+_CALL, _STATEFUL = "PartitionedCall", "Stateful"
+_MOST_DIGITS = 9
+# Behind a copy's port: which swap of a variable, and which of its returns.
+_MOST_NUMBERS = 2
+
+
+def renamed(function: FunctionPlan, fingerprint: str, nodes: Iterable[str]) -> FunctionPlan | None:
+    """The plan of a graph for one that is the same but for the names of calls.
+
+    Args:
+        function: The plan.
+        fingerprint: Of the other graph.
+        nodes: The names of its nodes.
+
+    Returns:
+        The plan with its names; None if a node of the plan is not in it, or is more than once.
+    """
+    names: dict[str, str] = {}
+    for node in nodes:
+        plain = _without_calls(node)
+        names[plain] = "" if plain in names else node
+    try:
+        return _Renaming(names).function(function, fingerprint)
+    except KeyError:
+        return None
+
+
+def _without_calls(node: str) -> str:
+    """A name without "StatefulPartitionedCall/" and "PartitionedCall_1/" in it."""
+    *scopes, last = node.split("/")
+    kept = []
+    for scope in scopes:
+        before, call, _ = scope.partition(_CALL)
+        kept.append(before.removesuffix(_STATEFUL) if call else f"{scope}/")
+    return "".join([*kept, last])
+
+
+class _Renaming:
+    """Raises KeyError where a name is not known.
+
+    Args:
+        names: Nodes by their names without calls; "" where several are called so.
+    """
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
+    def function(self, plan: FunctionPlan, fingerprint: str) -> FunctionPlan:
+        return replace(
+            plan,
+            fingerprint=fingerprint,
+            swaps=tuple(map(self._swap, plan.swaps)),
+            order=tuple((self._node(a), self._node(b)) for a, b in plan.order),
+            layouts=tuple(tuple(map(self._slot, layout)) for layout in plan.layouts),
+            recomputes=tuple(map(self._recompute, plan.recomputes)),
+        )
+
+    def _recompute(self, recompute: Recompute) -> Recompute:
+        node, _, port = recompute.tensor.rpartition(":")
+        return Recompute(
+            tensor=f"{self._node(node)}:{port}",
+            nodes=tuple(map(self._node, recompute.nodes)),
+            trigger=self._node(recompute.trigger),
+            consumers=tuple(map(self._node, recompute.consumers)),
+        )
+
+    def _swap(self, swap: TensorSwap) -> TensorSwap:
+        node, _, port = swap.tensor.rpartition(":")
+        return replace(
+            swap,
+            tensor=f"{self._node(node)}:{port}",
+            gates=tuple(map(self._node, swap.gates)),
+            after=tuple(map(self._node, swap.after)),
+            returns=tuple(map(self._return, swap.returns)),
+        )
+
+    def _return(self, back: Return) -> Return:
+        trigger = self._node(back.trigger) if back.trigger else ""
+        return replace(back, trigger=trigger, consumers=tuple(map(self._node, back.consumers)))
+
+    def _slot(self, slot: Slot) -> Slot:
+        return slot._replace(op=self._node(slot.op))
+
+    def _node(self, name: str) -> str:
+        for prefix in (SWAP_OUT_PREFIX, SWAP_IN_PREFIX):
+            if name.startswith(prefix):
+                return prefix + self._copy(name.removeprefix(prefix))
+        return self._of_graph(name)
+
+    def _of_graph(self, name: str) -> str:
+        """Of a node, or of a clone of one: there are no copies of copies."""
+        ordinals = []
+        while True:
+            original, again, ordinal = name.rpartition(AGAIN)
+            if not again or not _is_ordinal(ordinal):
+                break
+            ordinals.append(int(ordinal))
+            name = original
+        found = self._names[_without_calls(name)]
+        if not found:
+            raise KeyError(name)
+        for number in reversed(ordinals):
+            found = again_name(found, number)
+        return found
+
+    def _knows(self, name: str) -> bool:
+        try:
+            return bool(self._of_graph(name))
+        except KeyError:
+            return False
+
+    def _copy(self, rest: str) -> str:
+        """What a copy is called after: its tensor's node, "_", its port, and maybe numbers."""
+        parts = rest.split("/")
+        for end in range(len(parts), max(len(parts) - _MOST_NUMBERS - 1, 0), -1):
+            node, _, port = "/".join(parts[:end]).rpartition("_")
+            if port.isdecimal() and self._knows(node):
+                return "/".join([f"{self._of_graph(node)}_{port}", *parts[end:]])
+        raise KeyError(rest)
+
+
+def _is_ordinal(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS

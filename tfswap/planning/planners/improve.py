@@ -1,0 +1,104 @@
+"""Local search around a plan, by the core's `LocalSearch`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfswap import _core
+from tfswap.planning.planners.decision import LEAST_BYTES, Decision, copying_ns, cost
+from tfswap.planning.simulator import Link, Swap, core_tiers, simulate, swap_rows
+from tfswap.step.timeline import Timeline
+
+_NO_LIMIT = 1 << 62
+_IMPROVED = ", improved"
+# Waits below this part of the step are not worth a search.
+_NEGLIGIBLE = 0.0002
+_PROGRESS_EVERY_S = 1.0
+_SLOW = 16.0
+# Part of the budget that is left free where the first plan leaves it free.
+_MARGIN = 0.01
+
+
+def improved(
+    decision: Decision,
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    deadline_s: float,
+    say: Callable[[str], None] | None = None,
+    min_bytes: int = LEAST_BYTES,
+    tries: int = _NO_LIMIT,
+    seed: int = 1,
+    forms: NDArray[np.int64] | None = None,
+) -> Decision:
+    """The decision, or a better one that was found in time.
+
+    More time never makes it worse: the same plans are tried in the same order.
+
+    Args:
+        decision: where the search begins; within the budget.
+        timeline: the unswapped step.
+        machine: speeds of the link.
+        budget_bytes: the load must never exceed it.
+        deadline_s: when to stop, by ``time.monotonic()``.
+        say: called with a line about every second.
+        min_bytes: smaller buffers stay.
+        tries: how many plans to try at most.
+        seed: of the choice of plans.
+        forms: by absence, what becomes of its buffer in far memory if a swap of it is taken up:
+            [absences, 3], `Swap`'s far_bytes, encode_ns and decode_ns. None: they stay as they are.
+    """
+    enough_ns = int(timeline.step_ns * _NEGLIGIBLE)
+    begun_s = time.monotonic()
+    if not decision.swaps or decision.result.stall_ns <= enough_ns or begun_s >= deadline_s:
+        return decision
+    limit_bytes = max(decision.result.peak_bytes, int(budget_bytes * (1 - _MARGIN)))
+    needs_gates = holds_on_a_slow_link(decision.swaps, timeline, machine, limit_bytes)
+    search = _core.LocalSearch(
+        timeline.core,
+        swap_rows(decision.swaps),
+        usable=timeline.op_gateable,
+        op_context=timeline.op_context,
+        absence_context=np.array([a.context for a in timeline.absences], dtype=np.int32),
+        forms=np.empty(0, dtype=np.int64) if forms is None else forms.ravel(),
+        min_bytes=min_bytes,
+        tier=core_tiers(machine)[0],
+        limit_bytes=limit_bytes,
+        slow=_slow_tier(machine) if needs_gates else None,
+        copying_ns_per_byte=copying_ns(machine, 1 << 40, 0) / (1 << 40),
+        enough_ns=enough_ns,
+        seed=seed,
+    )
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        if not search.run(min(left_s, _PROGRESS_EVERY_S), tries):
+            break
+        if say is not None and (now_s := time.monotonic()) < deadline_s:
+            say(f"planning: waits of {search.stall_ns / 1e6:.1f} ms after {now_s - begun_s:.0f} s")
+    swaps = tuple(Swap(*row) for row in search.swaps())
+    result = simulate(timeline, swaps, machine)
+    if cost(result, machine) >= cost(decision.result, machine):
+        return decision
+    policy = f"{decision.policy.removesuffix(_IMPROVED)}{_IMPROVED}"
+    return replace(decision, policy=policy, swaps=swaps, result=result)
+
+
+def holds_on_a_slow_link(
+    swaps: Sequence[Swap], timeline: Timeline, machine: Link, budget_bytes: int
+) -> bool:
+    """Whether gates and triggers keep the budget also when copies take much longer than foretold.
+
+    Across the step's end nothing can be gated in time, so such plans hold on their own link only.
+    """
+    result = _core.simulate(timeline.core, swap_rows(sorted(swaps)), [_slow_tier(machine)])
+    return result.peak_bytes <= budget_bytes
+
+
+def _slow_tier(machine: Link) -> _core.Tier:
+    return _core.Tier(
+        machine.out_bytes_per_s / _SLOW, machine.in_bytes_per_s / _SLOW, machine.out_latency_ns
+    )

@@ -1,0 +1,1 @@
+"""The policies of published papers, one file a paper."""

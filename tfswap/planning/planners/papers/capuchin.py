@@ -1,0 +1,231 @@
+"""Capuchin: what is idle longest leaves first, what is cheap is made again; prefetches learn.
+
+Source: Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep Learning", ASPLOS 2020,
+section 4. For a tensor of s bytes evicted after one access and needed by the next:
+
+* swap time = s / bandwidth
+* FT, free time = (needed - swap time in) - (evicted + swap time out)
+* candidates: more than one access, and alive in the peak period (the load is above the budget);
+  the largest FT first: hidden swaps while there are any, then the least overhead (-FT)
+* in-trigger: the access at needed - swap time, but not inside the peak period; if the access still
+  waits, the trigger moves earlier by 5 % of the swap time, from iteration to iteration
+
+* when no hidden swap is left: the swap that waits least, or what is made again in the least time,
+  whichever costs less for each byte (MSPS, memory saving per second); from its nearest sources that
+  are there, and the candidates are looked at anew, since those have to stay for it
+
+Departures: the feedback runs in the simulator, up to 40 iterations; a swap-out ends before the op
+at which the load would exceed the budget (theirs stops an allocation); costs are compared by the
+byte (theirs by the tensor); where the timeline has no dataflow, nothing is made again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from tfswap.planning.planners.anchors import Wish, swaps_for
+from tfswap.planning.planners.decision import MIB, Decision, over_budget, too_small
+from tfswap.planning.planners.load import Gaps, Ints, OpLoad
+from tfswap.planning.recompute import Remaker, Remaking
+from tfswap.planning.simulator import Link, core_tiers, simulate
+from tfswap.step.timeline import Timeline, peak_load
+
+POLICY = "capuchin"
+
+_EARLIER = 0.05
+_FEEDBACK_ROUNDS = 40
+
+
+def plan_swaps(
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    *,
+    min_bytes: int = MIB,
+    deadline_s: float = math.inf,
+) -> Decision:
+    """Choose swaps, and what is made again, as Capuchin does.
+
+    Args:
+        timeline: one unswapped step.
+        machine: speeds of the link.
+        budget_bytes: what the load may reach.
+        min_bytes: smaller buffers stay. Default 1 MiB.
+        deadline_s: of the monotonic clock; nothing more is made again then, and the feedback ends.
+            Default: never.
+
+    Raises:
+        BudgetTooSmall: if all candidates together do not bring the load below the budget.
+    """
+    if peak_load(timeline) <= budget_bytes:
+        return Decision(POLICY, (), simulate(timeline, (), machine))
+    step = timeline
+    while True:
+        choice = _Choice(step, machine, budget_bytes, min_bytes)
+        again = choice.made_again() if time.monotonic() < deadline_s else None
+        if again is None:
+            break
+        remaker = Remaker(step)
+        remaker.apply(again)
+        step = remaker.timeline()
+    load, gaps, in_ns = choice.swaps()
+    decision = _with_feedback(step, machine, budget_bytes, load, gaps, in_ns, deadline_s)
+    return decision if step is timeline else replace(decision, timeline=step)
+
+
+class _Choice:
+    """What leaves, in the order in which it is chosen, and what had better be made again."""
+
+    def __init__(
+        self, timeline: Timeline, machine: Link, budget_bytes: int, min_bytes: int
+    ) -> None:
+        link = core_tiers(machine)[0]
+        self._timeline = timeline
+        self._budget_bytes = budget_bytes
+        self._load = load = OpLoad.of(timeline)
+        gaps = Gaps.of(timeline, load, min_bytes)
+        self._gaps = gaps.take(np.flatnonzero(gaps.areas(load.bytes > budget_bytes)))
+        out_ns = [link.out_duration_ns(int(b)) for b in self._gaps.bytes]
+        in_ns = [link.in_duration_ns(int(b)) for b in self._gaps.bytes]
+        self._in_ns = np.array(in_ns, dtype=np.int64)
+        self._free_ns = self._gaps.duration_ns - np.array(out_ns, dtype=np.int64) - self._in_ns
+        self._current = load.bytes.copy()
+        self._crowded = int(np.count_nonzero(self._current > budget_bytes))
+        self._chosen: list[int] = []
+        self._order = np.argsort(-self._free_ns, kind="stable").tolist()
+
+    def made_again(self) -> Remaking | None:
+        """Takes hidden swaps; then what is made again if that costs less than the next swap."""
+        self._take(hidden=True)
+        if not self._crowded or self._timeline.dataflow is None:
+            return None
+        best, best_ns = None, math.inf
+        remaker = Remaker(self._timeline)
+        chosen = set(self._chosen)
+        for i in self._order:
+            if i in chosen or not self._crowded_in(i):
+                continue
+            remaking = remaker.find(int(self._gaps.absence[i]))
+            if remaking is None or remaking.freed_bytes <= 0:
+                continue
+            ns_per_byte = remaking.cost_ns / remaking.freed_bytes
+            if ns_per_byte < best_ns:
+                best, best_ns = remaking, ns_per_byte
+        waits = [i for i in self._order if i not in chosen and self._crowded_in(i)]
+        if not waits:
+            return best
+        return best if best_ns < -self._free_ns[waits[0]] / self._gaps.bytes[waits[0]] else None
+
+    def swaps(self) -> tuple[OpLoad, Gaps, Ints]:
+        """The load, the gaps of all that leaves, and how long each copy-in takes.
+
+        Raises:
+            BudgetTooSmall: if all candidates together are not enough.
+        """
+        self._take(hidden=False)
+        if self._crowded:
+            raise too_small(self._timeline, self._budget_bytes, self._current, POLICY)
+        chosen = np.array(sorted(self._chosen), dtype=np.int64)
+        return self._load, self._gaps.take(chosen), self._in_ns[chosen]
+
+    def _crowded_in(self, i: int) -> int:
+        parts = self._gaps.parts(i, self._current)
+        return sum(int(np.count_nonzero(part > self._budget_bytes)) for part in parts)
+
+    def _take(self, hidden: bool) -> None:
+        while self._order and self._crowded:
+            i = self._order[0]
+            if hidden and self._free_ns[i] < 0:
+                return
+            self._order.pop(0)
+            inside = self._crowded_in(i)
+            if not inside:
+                continue  # the peak period is over where it is absent
+            self._gaps.subtract(i, self._current)
+            self._crowded += self._crowded_in(i) - inside
+            self._chosen.append(i)
+
+
+def _with_feedback(
+    timeline: Timeline,
+    machine: Link,
+    budget_bytes: int,
+    load: OpLoad,
+    gaps: Gaps,
+    in_ns: Ints,
+    deadline_s: float,
+) -> Decision:
+    start_ns = load.start_ns
+    gone_by = _gates(load, gaps, budget_bytes)
+    lead_ns = in_ns.astype(np.float64)
+    place_of = {int(absence): i for i, absence in enumerate(gaps.absence)}
+    best: Decision | None = None
+    for _ in range(_FEEDBACK_ROUNDS):
+        begin_ns = gaps.before_start_ns - lead_ns
+        begin = np.searchsorted(start_ns, begin_ns, side="right") - 1
+        begin = _outside_the_peak(load, gaps, begin, gone_by, budget_bytes)
+        wishes = [
+            Wish(
+                int(gaps.absence[i]),
+                int(gone_by[i]) - 1,
+                int(begin[i]) if begin[i] < gaps.back[i] else None,
+            )
+            for i in range(len(gaps))
+        ]
+        swaps = swaps_for(timeline, wishes)
+        result = simulate(timeline, swaps, machine)
+        within = result.peak_bytes <= budget_bytes
+        if best is None or (within, -result.stall_ns) > (
+            best.result.peak_bytes <= budget_bytes,
+            -best.result.stall_ns,
+        ):
+            best = Decision(POLICY, swaps, result)
+        late = {swap for _, cause, swap, _ in result.stalls if cause == "swap-in"}
+        if not late or time.monotonic() > deadline_s:
+            break
+        for swap in late:
+            i = place_of[swaps[swap].absence]
+            lead_ns[i] += _EARLIER * float(in_ns[i])
+    assert best is not None
+    if best.result.peak_bytes > budget_bytes:
+        raise over_budget(timeline, budget_bytes, best.result, POLICY)
+    return best
+
+
+def _gates(load: OpLoad, gaps: Gaps, budget_bytes: int) -> Ints:
+    """The part before which each buffer must have left: where the load would pass the budget."""
+    current = load.bytes.copy()
+    gone_by = np.minimum(gaps.gone, len(load.bytes) - 1)
+    for i in np.argsort(gaps.gone, kind="stable").tolist():
+        begin = int(gaps.gone[i])
+        end = len(current) if gaps.crosses[i] else int(gaps.back[i])
+        over = np.flatnonzero(current[begin:end] > budget_bytes)
+        stop = begin + int(over[0]) if len(over) else end - 1
+        gone_by[i] = max(min(stop, len(current) - 1), 1)
+        gaps.subtract(i, current, gone=int(gone_by[i]))
+    return gone_by
+
+
+def _outside_the_peak(
+    load: OpLoad,
+    gaps: Gaps,
+    begin: Ints,
+    gone_by: Ints,
+    budget_bytes: int,
+) -> Ints:
+    """Copies-in begin where there is room from then on; those needed first choose first."""
+    current = gaps.subtracted(load.bytes, gone_by)
+    begin = begin.copy()
+    for i in np.argsort(gaps.before_start_ns, kind="stable").tolist():
+        first = 0 if gaps.crosses[i] else int(gone_by[i])
+        back = int(gaps.back[i])
+        begin[i] = min(max(int(begin[i]), first), back)
+        over = np.flatnonzero(current[begin[i] : back] + gaps.bytes[i] > budget_bytes)
+        if len(over):
+            begin[i] += int(over[-1]) + 1
+        current[begin[i] : back] += gaps.bytes[i]
+    return begin

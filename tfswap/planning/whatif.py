@@ -1,0 +1,151 @@
+"""Questions about a step that need no hardware: the least budget, its time, a faster link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tfswap.machine.machine import Machine
+from tfswap.planning.least_budget import with_swaps
+from tfswap.planning.planners import portfolio
+from tfswap.planning.planners.bound import least_wait_ns
+from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.step.timeline import Timeline, peak_load
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A step under a budget.
+
+    Attributes:
+        budget_bytes: what the load may reach.
+        link: name of the link.
+        policy: what made the plan; "" if the step fits as it is or there is no plan.
+        peak_bytes: the plan's peak; None if no plan meets the budget.
+        step_ns: duration of the step; None likewise.
+        least_step_ns: no plan of swaps is faster.
+        bytes_out, bytes_in: traffic of a step.
+        swaps: how many tensors' absences are used.
+        problem: why there is no plan; "" if there is one.
+    """
+
+    budget_bytes: int
+    link: str
+    policy: str = ""
+    peak_bytes: int | None = None
+    step_ns: int | None = None
+    least_step_ns: int | None = None
+    bytes_out: int = 0
+    bytes_in: int = 0
+    swaps: int = 0
+    problem: str = ""
+
+
+def least_budget_bytes(timeline: Timeline, machine: Machine) -> int:
+    """The lowest peak that swaps can reach, however long they take."""
+    return with_swaps(timeline, machine).bytes
+
+
+def at_budget(
+    timeline: Timeline,
+    machine: Machine,
+    budget_bytes: int,
+    policy: str = portfolio.AUTO,
+    planning_time_s: float = portfolio.PLANNING_TIME_S,
+) -> Answer:
+    """The step under a budget.
+
+    Raises:
+        ValueError: there is no such policy, or it cannot plan this timeline.
+    """
+    waits_ns = least_wait_ns(timeline, machine, budget_bytes)
+    answer = Answer(budget_bytes, machine.name, least_step_ns=timeline.step_ns + waits_ns)
+    try:
+        decision = portfolio.plan(
+            policy, timeline, machine, budget_bytes, planning_time_s=planning_time_s
+        )
+    except BudgetTooSmall as error:
+        return replace(answer, least_step_ns=None, problem=str(error))
+    result = decision.result
+    copied_ns = machine.copy_ns(result.bytes_out, result.bytes_in)
+    return replace(
+        answer,
+        policy=decision.policy if decision.swaps else "",
+        peak_bytes=result.peak_bytes,
+        step_ns=result.step_ns + copied_ns,
+        bytes_out=result.bytes_out,
+        bytes_in=result.bytes_in,
+        swaps=len(decision.swaps),
+    )
+
+
+def with_faster_links(
+    timeline: Timeline,
+    machine: Machine,
+    budget_bytes: int,
+    factors: Sequence[float] = (2.0, 4.0),
+    policy: str = portfolio.AUTO,
+    planning_time_s: float = portfolio.PLANNING_TIME_S,
+) -> list[Answer]:
+    """The step under the same budget, with a link so many times as fast."""
+    answers = []
+    for factor in factors:
+        faster = replace(
+            machine,
+            name=f"{machine.name} x {factor:g}",
+            out_bytes_per_s=machine.out_bytes_per_s * factor,
+            in_bytes_per_s=machine.in_bytes_per_s * factor,
+        )
+        answers.append(at_budget(timeline, faster, budget_bytes, policy, planning_time_s))
+    return answers
+
+
+def budgets_between(timeline: Timeline, machine: Machine, count: int = 6) -> list[int]:
+    """Budgets from just below the peak down to the least that works."""
+    peak, least = peak_load(timeline), least_budget_bytes(timeline, machine)
+    if least >= peak:
+        return []
+    # The least is rounded up to a MiB: to the byte, plans have no room at all.
+    least = min(-(-least // (1 << 20)) << 20, peak)
+    return [int(peak - (peak - least) * (i + 1) / count) for i in range(count)]
+
+
+def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: int = 1) -> int:
+    """The largest batch whose peak is within the memory; 0 if one example is too much.
+
+    The peak grows with the batch, almost on a line, so every other guess is where the line through
+    the nearest two known batches reaches the memory, the rest halve what is open. The answer's peak
+    and its successor's are known.
+
+    Args:
+        peak_bytes: The peak at a batch.
+        memory_bytes: What it may reach.
+        first: Where to begin.
+    """
+    known: dict[int, int] = {}
+
+    def fits(batch: int) -> bool:
+        if batch not in known:
+            known[batch] = peak_bytes(batch)
+        return known[batch] <= memory_bytes
+
+    below, above = 0, 0
+    guess = max(first, 1)
+    halve = False
+    while not above or above - below > 1:
+        if fits(guess):
+            below = guess
+        else:
+            above = guess
+        if not above:
+            guess = 2 * below
+            continue
+        near = sorted(known, key=lambda batch: abs(known[batch] - memory_bytes))[:2]
+        if halve or len(near) < 2 or known[near[0]] == known[near[1]]:
+            guess = (below + above) // 2
+        else:
+            slope = (known[near[1]] - known[near[0]]) / (near[1] - near[0])
+            guess = near[0] + int((memory_bytes - known[near[0]]) // slope)
+            guess = min(max(guess, below + 1), above - 1)
+        halve = not halve
+    return below

@@ -1,0 +1,1 @@
+"""A recorded step: its trace, graph, ops, tensors and timeline."""

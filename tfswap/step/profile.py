@@ -1,0 +1,213 @@
+"""From a recorded step to the timeline that planners see.
+
+The recording was made under lazy swaps or a first plan, so some buffers may have left and come
+back while it ran. The timeline is that of the step without swaps: a buffer that came back is
+the same buffer, time spent waiting for memory or for copies is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tfswap.step.graph import StepGraph
+from tfswap.step.recorded_ops import RecordedOps
+from tfswap.step.section_floor import SectionFloor
+from tfswap.step.timeline import Absence, Timeline, peak_load
+from tfswap.step.trace import StepTrace
+from tfswap.step.variables import variable_absences
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A step as planners see it.
+
+    Args:
+        timeline: The unswapped step, under the order edges.
+        fingerprint: Names its graph.
+        order: The order edges that the pass proposes for the graph: (before, after).
+        unswapped_peak_bytes: Peak load of the step as stock TensorFlow runs it, without the order
+            edges.
+        worst_peak_bytes: Peak load if all updates of variables ran at the step's very end, which
+            stock TensorFlow's executor may do: its queue has no order.
+        large_ops: The timeline's ops that make or read what is large enough to be swapped.
+        activations: Places of those absences, of float32 activations, behind which only the
+            backward part reads: in none other may a tensor be kept lossily.
+        section_floors: The least budgets with sections, the fewest first; empty where the pass did
+            not look.
+    """
+
+    timeline: Timeline
+    fingerprint: str
+    order: tuple[tuple[str, str], ...]
+    unswapped_peak_bytes: int
+    worst_peak_bytes: int
+    large_ops: tuple[int, ...] = ()
+    activations: frozenset[int] = frozenset()
+    section_floors: tuple[SectionFloor, ...] = ()
+
+    def only_swaps(self) -> Profile:
+        """The same without what it takes to make tensors again."""
+        return replace(self, timeline=self.timeline.only_swaps())
+
+
+def profile_step(
+    trace: StepTrace,
+    graph: StepGraph,
+    fingerprint: str = "",
+    min_bytes: int = 1 << 20,
+    variables_leave: bool = False,
+) -> Profile:
+    """Makes the timeline of the recorded step.
+
+    Args:
+        trace: The recording of one call of the training function (of several steps in a loop, the
+            last is taken).
+        graph: The function's graph.
+        fingerprint: The graph's.
+        min_bytes: Smaller tensors are not swapped.
+        variables_leave: Whether values of variables may be away between steps.
+
+    Raises:
+        ValueError: The recording has no ops of this graph.
+    """
+    step = RecordedOps(trace, graph, min_bytes)
+    of_variables = variable_absences(step, trace, graph, min_bytes) if variables_leave else []
+    absences = [*_absences(step, graph, min_bytes), *of_variables]
+    timeline = step.timeline(graph, absences, step.dataflow(trace, graph, min_bytes, of_variables))
+    return Profile(
+        timeline,
+        fingerprint,
+        graph.order,
+        _peak_without_delays(step, timeline, graph, late_updates=False),
+        _peak_without_delays(step, timeline, graph, late_updates=True),
+        step.users_of(min_bytes),
+        kept_activations(absences, graph),
+    )
+
+
+def kept_activations(absences: Sequence[Absence], graph: StepGraph) -> frozenset[int]:
+    """Places of the absences of activations that only the backward part ends."""
+    found = set()
+    for place, absence in enumerate(absences):
+        node, _, port = absence.tensor.rpartition(":")
+        if graph.nodes[node].activations[int(port)] and all(
+            graph.nodes[reader].backward for reader in absence.consumers
+        ):
+            found.add(place)
+    return frozenset(found)
+
+
+def _absences(step: RecordedOps, graph: StepGraph, min_bytes: int) -> list[Absence]:
+    absences: list[Absence] = []
+    last_end: dict[int, int] = {}  # by buffer: the op that ends its last absence
+    for name, producer in step.op_of_node.items():
+        node = graph.nodes[name]
+        if not node.producer or node.alias:
+            continue
+        for port, plain in enumerate(node.plain):
+            buffer = step.outputs.get((producer, port))
+            if not plain or buffer is None or step.buffer_bytes[buffer] < min_bytes:
+                continue
+            for absence in _absences_of_tensor(step, graph, name, port, producer, buffer):
+                # Tensors that share a buffer, one being a part of the other, cannot both leave.
+                end = last_end.get(buffer, -1)
+                if end > absence.after_op or (
+                    end >= 0 and step.end_ns[end] > step.end_ns[absence.after_op]
+                ):
+                    continue
+                last_end[buffer] = absence.before_op
+                absences.append(absence)
+    return absences
+
+
+def _absences_of_tensor(
+    step: RecordedOps, graph: StepGraph, name: str, port: int, producer: int, buffer: int
+) -> list[Absence]:
+    context = graph.nodes[name].context
+    names: dict[int, list[str]] = {}  # of the readers, by op
+    racing: set[int] = set()
+    together: list[tuple[int, int]] = []
+    for reader_name in graph.readers_through_aliases(name, port):
+        node = graph.nodes[reader_name]
+        place = step.op_of_node.get(reader_name)
+        twin = graph.twins.get(reader_name)
+        if twin is not None:
+            twins_place = step.op_of_node.get(twin)
+            if place is None:
+                place = twins_place  # one op ran for both
+            elif twins_place is not None:
+                together.append((place, twins_place))
+        # A reader that was fused away, hangs on a branch or hands the tensor on keeps it here.
+        if place is None or not node.rewirable or node.context != context:
+            return []
+        names.setdefault(place, []).append(reader_name)
+        if node.racing:
+            racing.add(place)
+    readers = sorted(names)
+    users = sorted(set(step.users[buffer]))
+    absences: list[Absence] = []
+    last = producer
+    for i, reader in enumerate(readers):
+        between = [u for u in users if last < u < reader and u not in readers]
+        # Whoever else uses the buffer (in place, or a slice of it) would find it gone.
+        if (
+            not {last, reader} <= racing
+            and not any(a < reader <= b for a, b in together)
+            and step.start_ns[reader] >= step.end_ns[last]
+            and reader > last
+            and not any(step.end_ns[u] > step.end_ns[last] for u in between)
+            and step.alloc_ns[buffer] < step.end_ns[last]
+            and step.start_ns[reader] < step.free_ns[buffer]
+            and step.end_ns[producer] <= step.end_ns[last]
+        ):
+            absences.append(
+                Absence(
+                    buffer=buffer,
+                    tensor=f"{name}:{port}",
+                    producer_op=producer,
+                    after_op=last,
+                    before_op=reader,
+                    consumers=tuple(n for r in readers[i:] for n in names[r]),
+                    context=context,
+                )
+            )
+        if step.end_ns[reader] > step.end_ns[last]:
+            last = reader
+    return absences
+
+
+def _peak_without_delays(
+    step: RecordedOps, timeline: Timeline, graph: StepGraph, late_updates: bool
+) -> int:
+    """Peak load if the delayed ops had run when the step began, as stock TensorFlow has it.
+
+    With `late_updates`, what the updates read stays until the step's end.
+    """
+    alloc_ns = timeline.buffer_alloc_ns.copy()
+    free_ns = timeline.buffer_free_ns.copy()
+    if late_updates:
+        updates = {step.op_of_node.get(update) for update, _ in graph.keep_ups}
+        read = [i for i, users in enumerate(step.users) if not updates.isdisjoint(users)]
+        free_ns[read] = np.maximum(free_ns[read], timeline.step_ns)
+    for _, delayed in graph.delays:
+        place = step.op_of_node.get(delayed)
+        buffer = None if place is None else step.outputs.get((place, 0))
+        if buffer is not None:
+            alloc_ns[buffer] = 0
+    undelayed = Timeline(
+        op_names=(),
+        op_start_ns=np.empty(0, np.int64),
+        op_end_ns=np.empty(0, np.int64),
+        op_gateable=np.empty(0, bool),
+        op_context=np.empty(0, np.int32),
+        resident_bytes=timeline.resident_bytes,
+        buffer_bytes=timeline.buffer_bytes,
+        buffer_alloc_ns=alloc_ns,
+        buffer_free_ns=free_ns,
+        absences=(),
+        step_ns=timeline.step_ns,
+    )
+    return peak_load(undelayed)

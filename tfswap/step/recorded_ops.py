@@ -1,0 +1,350 @@
+"""The ops of one step, cut out of a recording, and the buffers that they use.
+
+The recording was made under lazy swaps or a first plan, so a buffer may have left and come back:
+here that is one buffer, which stayed. Times are on an axis on which waits take none::
+
+    recorded   --A--  ..waits for memory..  --B--  -copy-  --C--
+    here       --A----B----C--
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfswap.plan.schema import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
+from tfswap.step.dataflow import Dataflow
+from tfswap.step.graph import StepGraph
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
+from tfswap.step.trace import StepTrace
+
+# Between two ops an executor thread needs some microseconds; a longer gap was a wait.
+_LONGEST_GAP_NS = 20_000
+
+# The kind of a buffer that an op works in (slots.Key).
+_SCRATCH = 1
+
+# Ops that wait for something outside of the step. As a plan has them, copies end when all has been
+# moved: who is ordered behind them waits so long.
+WAITING_TYPES = frozenset(
+    {
+        "IteratorGetNext",
+        "IteratorGetNextAsOptional",
+        "_CopyFromHost",
+        "_CopyToHost",
+        "_HostRecv",
+        "_Recv",
+        "_VariableFromHost",
+        "_VariableToHost",
+    }
+)
+
+
+class RecordedOps:
+    """One step cut out of a recording, with its times moved to the axis without waits."""
+
+    def __init__(self, trace: StepTrace, graph: StepGraph, min_bytes: int) -> None:
+        ops = trace.ops
+        names = trace.names
+        group, inside = one_step(trace, graph)
+        first_ns = int(ops["start_ns"][group].min())
+        last_ns = int(ops["end_ns"][group].max())
+        self.clock = _Clock(ops[inside], names)
+        copy = np.fromiter((name.startswith("tfswap/") for name in names), bool, len(names))
+        kept = np.flatnonzero(inside & ~copy[ops["name"]])
+        kept = kept[np.argsort(ops["start_ns"][kept], kind="stable")]
+
+        self.first_ns = first_ns
+        self.last_ns = last_ns
+        self.names = tuple(names[i] for i in ops["name"][kept])
+        # The wait came first, then the work.
+        start_ns = self.clock(ops["start_ns"][kept] + ops["wait_ns"][kept])
+        self.end_ns = self.clock(ops["end_ns"][kept])
+        order = np.argsort(start_ns, kind="stable")
+        kept = kept[order]
+        self.names = tuple(self.names[i] for i in order)
+        self.types = tuple(names[i] for i in ops["type"][kept])
+        self.start_ns = start_ns[order]
+        self.end_ns = self.end_ns[order]
+        self.place = {int(op): place for place, op in enumerate(kept)}
+        in_group = set(np.flatnonzero(group).tolist())
+        # Nodes of inner loops run often; only the group's own have one place in the step.
+        self.op_of_node = {
+            name: place
+            for place, (name, op) in enumerate(zip(self.names, kept, strict=True))
+            if int(op) in in_group and name in graph.nodes
+        }
+        self._read_buffers(trace, min_bytes)
+        self._read_accesses(trace, graph)
+
+    def _read_buffers(self, trace: StepTrace, min_bytes: int) -> None:
+        buffers = trace.buffers
+        large = buffers["bytes"] >= min_bytes
+        of_variable = np.zeros(len(buffers), dtype=bool)
+        of_variable[trace.values["buffer"]] = True
+        alloc_ns = buffers["alloc_ns"]
+        free_ns = np.where(buffers["free_ns"] < 0, np.iinfo(np.int64).max, buffers["free_ns"])
+        present = (alloc_ns < self.last_ns) & (free_ns > self.first_ns)
+        stays = present & (alloc_ns < self.first_ns) & (free_ns > self.last_ns)
+        stays &= ~(of_variable & large)
+        self.resident_bytes = int(trace.resident_bytes + buffers["bytes"][stays].sum())
+        moving = np.flatnonzero(present & ~stays)
+        self.buffer_place = {int(b): place for place, b in enumerate(moving)}
+        self.buffer_bytes = buffers["bytes"][moving].astype(np.int64)
+        self.alloc_ns = self.clock(np.maximum(alloc_ns[moving], self.first_ns))
+        freed = free_ns[moving] <= self.last_ns
+        self.free_ns = np.where(
+            freed, self.clock(np.minimum(free_ns[moving], self.last_ns)), OUTLIVES_STEP_NS
+        )
+
+    def _read_accesses(self, trace: StepTrace, graph: StepGraph) -> None:
+        """Fills `outputs` (op, port) -> buffer and `users` buffer -> places of ops."""
+        self.outputs: dict[tuple[int, int], int] = {}
+        self.users: list[list[int]] = []
+        rows = [
+            (op, port, self.buffer_place[buffer])
+            for op, port, buffer in zip(
+                trace.accesses["op"].tolist(),
+                trace.accesses["port"].tolist(),
+                trace.accesses["buffer"].tolist(),
+                strict=True,
+            )
+            if buffer in self.buffer_place
+        ]
+        rows = self._apart_from_what_left(trace, rows, graph)
+        self.users = [[] for _ in self.buffer_bytes]
+        self.same, taken = self._buffers_that_came_back(trace, rows, graph)
+        same = self.same
+        for place, origin in enumerate(same.tolist()):
+            if place in taken:
+                # Without the swap it could not have been taken: the other tensor was still there.
+                self.free_ns[origin] = max(self.free_ns[origin], self.end_ns[taken[place]])
+                self.alloc_ns[place] = self.start_ns[taken[place]]
+            elif origin != place:
+                self.free_ns[origin] = max(self.free_ns[origin], self.free_ns[place])
+                self.buffer_bytes[place] = 0
+        for op, port, place in rows:
+            op_place = self.place.get(op)
+            if op_place is None:
+                continue
+            logical = int(same[place])
+            if place in taken:
+                taker = taken[place]
+                later = op_place != taker and self.start_ns[op_place] >= self.start_ns[taker]
+                if later or (op_place == taker and port < 0):
+                    logical = place
+            self.users[logical].append(op_place)
+            if port < 0:
+                self.outputs[op_place, -1 - port] = logical
+
+    def _apart_from_what_left(
+        self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph
+    ) -> list[tuple[int, int, int]]:
+        """Gives tensors buffers of their own that took over the memory of one that had left.
+
+        A planned copy-out gives its tensor up at once, so that the last op which reads it before it
+        is back may write in its place. Without the swap it could not.
+        """
+        op_names = [trace.names[i] for i in trace.ops["name"]]
+        return_keys = {
+            name[len(SWAP_IN_PREFIX) :].rpartition("/")[0]
+            for name in op_names
+            if name.startswith(SWAP_IN_PREFIX)
+        }
+        now: dict[int, int] = {}  # by buffer: what its memory is by now
+        left: set[int] = set()
+        taken: dict[int, tuple[int, int]] = {}  # by new buffer: the op, and the one that had left
+        sizes, alloc_ns, free_ns = map(
+            np.ndarray.tolist, (self.buffer_bytes, self.alloc_ns, self.free_ns)
+        )
+        apart = []
+        for op, port, place in rows:  # by the ops' starts
+            name, op_place = op_names[op], self.place.get(op)
+            current = now.get(place, place)
+            node = graph.nodes.get(name)
+            if port == 0 and name.startswith(SWAP_OUT_PREFIX):
+                if name[len(SWAP_OUT_PREFIX) :] in return_keys:
+                    left.add(current)
+            elif port < 0 and name.startswith(SWAP_IN_PREFIX):
+                left.discard(current)  # a lazy one that is handed back had not left
+            elif port < 0 and current in left and op_place is not None:
+                if node is not None and not node.alias:
+                    taken[len(sizes)] = (op, current)
+                    sizes.append(sizes[place])
+                    alloc_ns.append(int(self.start_ns[op_place]))
+                    free_ns.append(free_ns[current])
+                    free_ns[current] = int(self.end_ns[op_place])
+                    current = now[place] = len(sizes) - 1
+            elif port >= 0 and taken.get(current, (-1, 0))[0] == op:
+                current = taken[current][1]  # it reads what it takes over
+            apart.append((op, port, current))
+        self.buffer_bytes = np.array(sizes, dtype=np.int64)
+        self.alloc_ns = np.array(alloc_ns, dtype=np.int64)
+        self.free_ns = np.array(free_ns, dtype=np.int64)
+        return apart
+
+    def _buffers_that_came_back(
+        self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph
+    ) -> tuple[NDArray[np.int64], dict[int, int]]:
+        """Which buffers are swapped-in copies of which, and which of those were taken in place.
+
+        Returns:
+            For each buffer the one that it is a copy of, itself if it is none; and of the copies
+            whose memory an op took for its own output, the op's place.
+        """
+        op_names = [trace.names[i] for i in trace.ops["name"]]
+        far: dict[str, int] = {}  # the buffer that left, by the copy's key
+        same = np.arange(len(self.buffer_bytes))
+        taken: dict[int, int] = {}
+        for op, port, place in rows:  # by the ops' starts
+            name, op_place = op_names[op], self.place.get(op)
+            if port == 0 and name.startswith(SWAP_OUT_PREFIX):
+                far[name[len(SWAP_OUT_PREFIX) :]] = place
+            elif port == -1 and name.startswith(SWAP_IN_PREFIX):
+                key = name[len(SWAP_IN_PREFIX) :].rpartition("/")[0]
+                origin = far.get(key, place)
+                if origin == place:
+                    continue  # it had not left
+                its_own = origin in taken and _names(self.names[taken[origin]], key)
+                same[place] = origin if its_own else same[origin]
+            elif port < 0 and op_place is not None and same[place] != place:
+                node = graph.nodes.get(name)
+                if node is None or not node.alias:
+                    taken.setdefault(place, op_place)
+        return same, taken
+
+    def users_of(self, min_bytes: int) -> tuple[int, ...]:
+        """Places of the ops that use buffers of at least so many bytes."""
+        large = np.flatnonzero(self.buffer_bytes >= min_bytes)
+        return tuple(sorted({op for buffer in large for op in self.users[buffer]}))
+
+    def dataflow(
+        self, trace: StepTrace, graph: StepGraph, min_bytes: int, of_variables: Iterable[Absence]
+    ) -> Dataflow:
+        """Which tensors are in which buffers."""
+        node_of = {place: name for name, place in self.op_of_node.items()}
+        buffer_of: dict[tuple[str, int], int] = {}
+        for (op, port), buffer in sorted(self.outputs.items()):
+            node = graph.nodes.get(node_of.get(op, ""))
+            # As oneDNN runs them, ops have more outputs than in the graph.
+            if node is not None and not node.alias and port < len(node.plain):
+                buffer_of[node.name, port] = buffer
+        written = set(self.outputs.values())
+        scratch: Counter[str] = Counter()
+        names, kinds = trace.buffers["name"], trace.buffers["kind"]
+        for buffer, place in self.buffer_place.items():
+            if kinds[buffer] == _SCRATCH and place not in written:
+                scratch[trace.names[names[buffer]]] += int(self.buffer_bytes[place])
+        return Dataflow(
+            graph,
+            buffer_of,
+            dict(scratch),
+            min_bytes,
+            frozenset(absence.buffer for absence in of_variables),
+        )
+
+    def timeline(self, graph: StepGraph, absences: list[Absence], dataflow: Dataflow) -> Timeline:
+        nodes = [graph.nodes.get(name) for name in self.names]
+        own = [self.op_of_node.get(name) == i for i, name in enumerate(self.names)]
+        return Timeline(
+            op_names=self.names,
+            op_start_ns=self.start_ns,
+            op_end_ns=self.end_ns,
+            op_gateable=np.array(
+                [
+                    mine and node is not None and node.gateable
+                    for mine, node in zip(own, nodes, strict=True)
+                ],
+                dtype=bool,
+            ),
+            op_context=np.array(
+                [-1 if node is None else node.context for node in nodes], dtype=np.int32
+            ),
+            resident_bytes=self.resident_bytes,
+            buffer_bytes=self.buffer_bytes,
+            buffer_alloc_ns=self.alloc_ns,
+            buffer_free_ns=self.free_ns,
+            absences=tuple(absences),
+            step_ns=int(self.end_ns.max()),
+            op_types=tuple(self.types),
+            dataflow=dataflow,
+        )
+
+
+def _names(op_name: str, key: str) -> bool:
+    """Whether a copy's key is that of an output of the op."""
+    return key.rpartition("_")[0] == op_name.replace(":", "_")
+
+
+def one_step(trace: StepTrace, graph: StepGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of the recorded ops, the graph's own of one step, and all that ended while those ran.
+
+    Raises:
+        ValueError: There are none.
+    """
+    ops, names = trace.ops, trace.names
+    in_graph = np.fromiter((name in graph.nodes for name in names), bool, len(names))
+    ended = ops["end_ns"] >= 0
+    ours = in_graph[ops["name"]] & ended
+    if not ours.any():
+        raise ValueError(
+            "the recording holds no op of the training graph: the step ran elsewhere (on "
+            "another device, or compiled by XLA)"
+        )
+    group = _main_group(ops, ours)
+    inside = (
+        np.isin(ops["step_id"], np.unique(ops["step_id"][group]))
+        & ended
+        & (ops["start_ns"] >= ops["start_ns"][group].min())
+        & (ops["end_ns"] <= ops["end_ns"][group].max())
+    )
+    return group, np.asarray(inside)
+
+
+def _main_group(ops: NDArray[np.void], ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The ops of one step: outside of loops, or the last full turn of the loop around steps."""
+    keys = np.stack(
+        [ops["step_id"].astype(np.int64), ops["frame"].astype(np.int64), ops["iteration"]], axis=1
+    )
+    unique, group = np.unique(keys, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    counts = np.bincount(group, weights=ours, minlength=len(unique))
+    full = np.flatnonzero(counts >= 0.9 * counts.max())
+    last_start = [int(ops["start_ns"][group == g].max()) for g in full]
+    chosen = full[int(np.argmax(last_start))]
+    return np.asarray(ours & (group == chosen))
+
+
+class _Clock:
+    """Maps recorded times to the axis on which waits take no time."""
+
+    def __init__(self, ops: NDArray[np.void], names: tuple[str, ...]) -> None:
+        waiting = np.fromiter((name in WAITING_TYPES for name in names), bool, len(names))
+        working = ops[~waiting[ops["type"]]]
+        start_ns = working["start_ns"] + working["wait_ns"]
+        order = np.argsort(start_ns, kind="stable")
+        start_ns = start_ns[order]
+        busy_until = np.maximum.accumulate(working["end_ns"][order])
+        gap_ns = np.maximum(start_ns[1:] - busy_until[:-1], 0)
+        cut_ns = np.maximum(gap_ns - _LONGEST_GAP_NS, 0)
+        long = np.flatnonzero(cut_ns)
+        # Piecewise linear: flat across the part of each gap that is cut out.
+        after_ns = start_ns[1:][long]
+        cuts = np.ravel(np.stack([after_ns - cut_ns[long], after_ns], 1))
+        self._recorded = np.concatenate([[start_ns[0]], cuts])
+        removed = np.concatenate([[0], np.cumsum(cut_ns[long])])
+        removed_at = np.concatenate([[0], np.ravel(np.stack([removed[:-1], removed[1:]], 1))])
+        self._moved = self._recorded - removed_at - start_ns[0]
+
+    def __call__(self, recorded_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        recorded_ns = np.asarray(recorded_ns, dtype=np.int64)
+        place = np.searchsorted(self._recorded, recorded_ns, side="right") - 1
+        before = np.maximum(place, 0)
+        moved = self._moved[before] + (recorded_ns - self._recorded[before])
+        # Inside a cut the clock stands still.
+        after = np.minimum(before + 1, len(self._recorded) - 1)
+        moved = np.where(after > before, np.minimum(moved, self._moved[after]), moved)
+        return np.maximum(np.where(place < 0, 0, moved), 0).astype(np.int64)

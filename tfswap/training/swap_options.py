@@ -1,0 +1,131 @@
+"""SwapOptions: how training under a budget is done, as data that has been checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfswap.jobs.share import Share
+from tfswap.jobs.socket_path import parse_path
+from tfswap.machine import budget as budgets
+from tfswap.machine import codecs
+from tfswap.plan import cache
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.planners.portfolio import PLANNING_TIME_S, POLICIES
+
+AUTO_SECTIONS = "auto"
+"""The pass chooses how many."""
+
+_VERBOSE = ("auto", 0, 1)
+
+
+@dataclass(frozen=True)
+class SwapOptions:
+    """What `AutoSwap` takes; its docstring says what each means. Bytes are parsed, paths read.
+
+    Raises:
+        ValueError: A value is none of what is allowed; `lossy`, and no lossy codec can be used
+            here.
+    """
+
+    budget: int | float | str | Mapping[str, int | float | str] = "auto"
+    policy: str = "auto"
+    plan: SwapPlan | None = None
+    save_plan: str | os.PathLike[str] | None = None
+    host_limit: int | float | str = "auto"
+    link_bandwidth: float | None = None
+    verify: bool = False
+    verbose: int | str = "auto"
+    save_profile: str | os.PathLike[str] | None = None
+    planning_time_s: float = PLANNING_TIME_S
+    slab: bool = True
+    workspace_limit: int | None = None
+    spill_dir: str | os.PathLike[str] | None = None
+    spill_limit: int | None = None
+    codec: str | None = "auto"
+    lossy: bool = False
+    stream_weights: bool = False
+    sections: int | str | None = None
+    log_dir: str | os.PathLike[str] | None = None
+    broker: bool | str | os.PathLike[str] | None = None
+    share: Share | None = None
+    plan_cache: str | os.PathLike[str] | None = "auto"
+    plan_cache_limit: int = cache.LIMIT_BYTES
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.policy, str) or self.policy not in ("auto", *POLICIES):
+            allowed = ", ".join(repr(name) for name in ("auto", *POLICIES))
+            raise ValueError(f"unknown policy {self.policy!r}: allowed are {allowed}")
+        if self.verbose not in _VERBOSE:
+            raise ValueError(f"verbose is {self.verbose!r}; allowed: 'auto', 0, 1")
+        if self.plan is not None and not isinstance(self.plan, SwapPlan):
+            raise ValueError(f"plan is {self.plan!r}; it must be a SwapPlan, or a saved one's path")
+        if not _is_duration(self.planning_time_s):
+            raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 s or more")
+        if not _is_number_of_sections(self.sections):
+            raise ValueError(
+                f"sections is {self.sections!r}; it must be a number of them, 'auto', or None"
+            )
+        budgets.check_each(self.budget, "budget")
+        budgets.check(self.host_limit, "host_limit")
+        codecs.check(self.codec, self.lossy)
+        cache.parse_folder(self.plan_cache)
+        if self.broker is not None:
+            parse_path(self.broker)
+            if isinstance(self.budget, Mapping):
+                raise ValueError("with a broker there is one device: budget is one amount for it")
+
+    @property
+    def says(self) -> bool:
+        """Whether progress is printed."""
+        return self.verbose != 0
+
+    @property
+    def wants_sections(self) -> bool:
+        """Whether steps may work on sections of the batch."""
+        given = 1 if self.plan is None or not self.plan.functions else self.plan.sections
+        return self.sections not in (None, 1) or given != 1
+
+
+def _is_duration(seconds: float) -> bool:
+    try:
+        return 0 <= seconds < float("inf")
+    except TypeError:
+        return False
+
+
+def _is_number_of_sections(sections: object) -> bool:
+    return sections in (None, AUTO_SECTIONS) or (type(sections) is int and sections > 0)
+
+
+NAMES = tuple(each.name for each in dataclasses.fields(SwapOptions))
+"""Of all options, in order."""
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "plan": lambda plan: SwapPlan.load(plan) if isinstance(plan, (str, os.PathLike)) else plan,
+    "link_bandwidth": budgets.parse_bandwidth,
+    "workspace_limit": budgets.parse_limit,
+    "spill_limit": budgets.parse_amount,
+    "plan_cache_limit": budgets.parse_amount,
+    "share": Share.parse,
+}
+
+
+def parse_options(**options: Any) -> SwapOptions:
+    """Options as users write them: "12GB/s", the path of a plan.
+
+    Raises:
+        ValueError: As `SwapOptions` does; a value cannot be parsed; there is no such option.
+        OSError: The plan's file cannot be read.
+    """
+    unknown = sorted(set(options) - set(NAMES))
+    if unknown:
+        named = ", ".join(repr(name) for name in unknown)
+        raise ValueError(f"tfswap has no option {named}: there are {', '.join(NAMES)}")
+    for name, parse in _PARSERS.items():
+        if options.get(name) is not None:
+            options[name] = parse(options[name])
+    return SwapOptions(**options)
