@@ -423,7 +423,7 @@ def capuchin(wanted: set[str] | None) -> Iterator[dict[str, Any]]:
             "of the 16 GiB",
             "vdnn_all": "the paper's vDNN is its own implementation in TensorFlow",
             "capuchin": "Capuchin recomputes too, which is not simulated; one op's own inputs and "
-            "outputs bound it here, on its card also work space, fragments and time",
+            "outputs bound it here, on its GPU also work space, fragments and time",
         }
         published = {"none": tensorflow, "vdnn_all": of_vdnn, "capuchin": of_capuchin}
         for policy, simulated in largest.items():

@@ -2,8 +2,8 @@
 
 Not how a step runs: overheads are added up without moving what comes after, what is prefetched
 takes no memory before its use, and an op index stands for a moment. The planner that does it
-properly is `tfswap.planning.planners.papers.autoswap`; this shows only that the same trace gives the
-same numbers.
+properly is `tfswap.planning.planners.papers.autoswap`; this shows only that the same trace
+gives the same numbers.
 Source: arXiv 1903.06631 and its script, whose slips are kept.
 """
 

@@ -85,13 +85,13 @@ def simulate(
 ) -> SimResult: ...
 
 class MaxTree:
-    """The largest of values of which stretches go up and down; see ``cc/core/simulate/max_tree.h``."""
+    """A range-add, range-maximum tree; see ``cc/core/simulate/max_tree.h``."""
 
     def __init__(self, values: NDArray[np.int64]) -> None: ...
     def add(self, begin: int, end: int, delta: int) -> None: ...
     def max(self) -> int: ...
 
-class Patience:
+class AllocationWaitPolicy:
     """How long an allocation waits for memory; see ``cc/core/memory/allocation_wait_policy.h``."""
 
     def __init__(self, now_ns: int, worked_ns: int) -> None: ...
@@ -199,7 +199,7 @@ class SpillStats:
     def read_ns(self) -> int: ...
 
 class SpillFile:
-    """Far memory in a file; see ``cc/core/spill/spill_file.h``. Raises OSError for what goes wrong."""
+    """A spill file; see ``cc/core/spill/spill_file.h``. Raises OSError on failure."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""The GPU path proved on a machine with an NVIDIA card: `make gpu-check`.
+"""The GPU path proved on a machine with an NVIDIA GPU: `make gpu-check`.
 
 ::
 
-    __main__ ─▶ schedule ─▶ stage_process ─▶ one process a stage ─▶ machine, card_tests, copies, ...
+    __main__ ─▶ schedule ─▶ stage_process ─▶ one process a stage ─▶ machine, gpu_tests, copies, ...
                    │                              (stages: which, in which order, how long)
                    └──▶ record: a JSON file after each stage, a line each, a table, the verdict
 

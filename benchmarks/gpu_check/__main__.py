@@ -1,4 +1,4 @@
-r"""Proves the GPU path on this machine's card, in at most eight minutes and without a network.
+r"""Proves the GPU path on this machine's GPU, in at most eight minutes and without a network.
 
     python -m benchmarks.gpu_check [--minutes 8] [--out build/gpu-check.json] [--quick]
         [--stages copies,sweep]

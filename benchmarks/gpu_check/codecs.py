@@ -1,4 +1,4 @@
-"""Stage: the card's codecs beside a plain copy of the same bytes, and the launch that suits each.
+"""Stage: the GPU's codecs beside a plain copy of the same bytes, and the launch that suits each.
 
 Rates are of the tensor's bytes: what an encoded one gains over a plain copy is their ratio. Where
 nvCOMP is installed its codecs are among them; they have no launch, but a workspace.
@@ -20,7 +20,7 @@ from benchmarks.gpu_check.context import Context, Skip
 from benchmarks.gpu_check.driver import Driver
 from tfswap.machine import nvcomp
 from tfswap.machine.launch_search import Point, search
-from tfswap.ops.gpu_codecs import NAMES, CardCodecs, Launch
+from tfswap.ops.gpu_codecs import NAMES, GpuCodecs, Launch
 from tfswap.ops.loaded_library import LibraryError
 
 MIB = 1 << 20
@@ -35,7 +35,7 @@ _THREADS, _QUICK_THREADS = (128, 256, 512, 1024), (64, 128)
 _RANDOM, _GUIDED = 6, 12
 _WORKSPACES, _QUICK_WORKSPACES = (16 * MIB, nvcomp.WORKSPACE_BYTES, 256 * MIB), (MIB, 2 * MIB)
 _ROUNDS, _REPEATS = 3, 4
-# A launch of fewer threads is taken for this much of the best one's time: the rest of the card
+# A launch of fewer threads is taken for this much of the best one's time: the rest of the GPU
 # computes meanwhile.
 _GOOD_ENOUGH = 1.05
 
@@ -54,7 +54,7 @@ class Rates:
 
 
 class Bench:
-    """One tensor on the card, another one to decode into, and pinned memory for both forms."""
+    """One tensor on the GPU, another one to decode into, and pinned memory for both forms."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -62,7 +62,7 @@ class Bench:
         self.driver.enter_context()
         self.stream = self.driver.stream()
         self._events = self.driver.event(), self.driver.event()
-        self.codecs = CardCodecs(self.stream.value or 0)
+        self.codecs = GpuCodecs(self.stream.value or 0)
         self._source, self._target = (self.driver.device_memory(size_bytes) for _ in range(2))
         self._far = self.driver.pinned_memory(self.codecs.most_bytes(size_bytes))
         self._pinned = self.driver.pinned_memory(size_bytes)
@@ -73,7 +73,7 @@ class Bench:
         ctypes.memset(self._fault, 0, 8)
 
     def use_nvcomp(self, codec: str, path: str, workspace_bytes: int) -> None:
-        """Has it work in so much of the card's memory from now on."""
+        """Has it work in so much of the GPU's memory from now on."""
         if workspace_bytes not in self._workspaces:
             self._workspaces[workspace_bytes] = self.driver.device_memory(workspace_bytes)
         self.codecs.use_nvcomp(
@@ -82,13 +82,13 @@ class Bench:
         )
 
     def fill(self, tensor: NDArray[np.uint8]) -> None:
-        """Makes that the tensor on the card."""
+        """Makes that the tensor on the GPU."""
         self._host[:] = tensor
         self._copy_in(self._source)
         self.driver.call("cuStreamSynchronize", self.stream)
 
     def copies(self) -> Rates:
-        """Of the tensor as it is, between the card and pinned memory."""
+        """Of the tensor as it is, between the GPU and pinned memory."""
         return Rates(self._rate(self._copy_out), self._rate(lambda: self._copy_in(self._target)))
 
     def encoded(self, codec: str, element_bytes: int, launch: Launch) -> Rates:

@@ -26,7 +26,7 @@ class Context:
         lines: Rows of the table that people read: what, value, target.
         broken: What must hold and does not, each a sentence.
         notes: What else there is to know.
-        fake: The card is the one of ``tests/gpu/fake_cuda``, which computes nothing.
+        fake: The GPU is the one of ``tests/gpu/fake_cuda``, which computes nothing.
     """
 
     def __init__(self, result_file: Path, deadline_s: float, quick: bool, fake: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from benchmarks.gpu_check.context import Context
 from benchmarks.gpu_check.driver import Driver
-from benchmarks.gpu_check.machine import GPU, touch_card
+from benchmarks.gpu_check.machine import GPU, touch_gpu
 
 MIB = 1 << 20
 SHARE_TARGET = 0.9
@@ -75,8 +75,8 @@ def run(context: Context) -> None:
     rounds = 2 if context.quick else _ROUNDS
     driver = Driver()
     driver.enter_context()
-    plain = PlainCopies(driver, max(sizes))  # before TensorFlow takes the rest of the card
-    touch_card()
+    plain = PlainCopies(driver, max(sizes))  # before TensorFlow takes the rest of the GPU
+    touch_gpu()
     driver.enter_context()
     number = state.number_of(GPU)
     measure_link = getattr(library.load(), "measure_link", None)

@@ -29,7 +29,7 @@ class Driver:
         count = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(count))
         if count.value == 0:
-            raise DriverError("The NVIDIA driver sees no card")
+            raise DriverError("The NVIDIA driver sees no GPU")
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls one of the driver's functions.
@@ -58,7 +58,7 @@ class Driver:
         self.call("cuCtxSetCurrent", context)
 
     def device_memory(self, size_bytes: int) -> ctypes.c_void_p:
-        """Memory of the card."""
+        """Memory of the GPU."""
         block = ctypes.c_void_p()
         self.call("cuMemAlloc_v2", ctypes.byref(block), ctypes.c_size_t(size_bytes))
         return block
@@ -90,7 +90,7 @@ class Driver:
 
 
 def management() -> dict[str, Any]:
-    """The driver's release and the card's link, as far as NVIDIA's management library tells."""
+    """The driver's release and the GPU's link, as far as NVIDIA's management library tells."""
     found: dict[str, Any] = {"driver": None, "pcie_generation": None, "pcie_lanes": None}
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -99,12 +99,12 @@ def management() -> dict[str, Any]:
         text = ctypes.create_string_buffer(96)
         if nvml.nvmlSystemGetDriverVersion(text, 96) == 0:
             found["driver"] = text.value.decode() or None
-        card = ctypes.c_void_p()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card)) != 0 or not card.value:
+        gpu = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)) != 0 or not gpu.value:
             return found
         number = ctypes.c_uint()
         for key, name in (("pcie_generation", _PCIE_GENERATION), ("pcie_lanes", _PCIE_WIDTH)):
-            if getattr(nvml, name)(card, ctypes.byref(number)) == 0:
+            if getattr(nvml, name)(gpu, ctypes.byref(number)) == 0:
                 found[key] = number.value or None
     except (OSError, AttributeError):
         pass

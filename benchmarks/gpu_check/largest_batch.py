@@ -1,6 +1,6 @@
 """Stage: the largest batch that trains within a budget, beside what papers reached.
 
-Few batches can be tried: what leaves the card is pinned once for each of them, and that takes long.
+Few batches can be tried: what leaves the GPU is pinned once for each of them, and that takes long.
 So the published batch is tried first, and what comes next follows from what happened.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gpu_check.comparison import broken, figures_of, shown
 from benchmarks.gpu_check.context import Context, Skip
-from benchmarks.gpu_check.machine import card_bytes, touch_card
+from benchmarks.gpu_check.machine import gpu_bytes, touch_gpu
 from benchmarks.gpu_check.models import BERT as BERT_BASE
 from benchmarks.gpu_check.models import batch_of, build
 from benchmarks.gpu_check.subject import Subject, Trained
@@ -26,7 +26,7 @@ _GROWTH, _NEAR_ENOUGH = 1.25, 1.06
 # What is tried is so much below what should just fit.
 _MARGIN = 0.97
 _UNSWAPPED_MARGINS = (0.97, 0.9)
-# A larger batch takes longer than in proportion, where more of it leaves the card.
+# A larger batch takes longer than in proportion, where more of it leaves the GPU.
 _LONGER = 1.3
 
 
@@ -83,11 +83,11 @@ def run(case: Case, context: Context) -> None:
     """Finds the largest batch without swapping and with it.
 
     Raises:
-        Skip: The card has less memory than the budget.
+        Skip: The GPU has less memory than the budget.
     """
-    touch_card()
-    if not context.quick and card_bytes() < BUDGET_BYTES:
-        raise Skip("the card has less than 16 GB")
+    touch_gpu()
+    if not context.quick and gpu_bytes() < BUDGET_BYTES:
+        raise Skip("the GPU has less than 16 GB")
     probe = 64 if context.quick else case.probe
     subject = Subject(build(case.model, probe, case.image, context.fake))
     context.figures |= {
@@ -171,13 +171,13 @@ class _Search:
                 context.save()
 
     def _beside_unswapped(self, batch: int, swapped: Trained, values: dict[str, Any]) -> None:
-        """Times the same batch without a budget, if the card has the memory for it."""
+        """Times the same batch without a budget, if the GPU has the memory for it."""
         values["examples_per_s"] = _examples_per_s(batch, swapped)
         if self._unswapped is not None:
             values["batch_ratio"] = batch / self._unswapped[0]
         needed = self._resident_bytes + batch * self._bytes_an_example
         # Its graph is made anew; nothing is pinned.
-        if needed > 0.95 * card_bytes() or self._context.seconds_left() < swapped.seconds / 2:
+        if needed > 0.95 * gpu_bytes() or self._context.seconds_left() < swapped.seconds / 2:
             return
         alone = self._subject.train(blocks=2, seconds=self._context.seconds_left())
         if alone.error is None:

@@ -10,12 +10,12 @@ from benchmarks.gpu_check.context import Context, Missing
 from benchmarks.gpu_check.driver import Driver, DriverError, management
 
 GPU = "GPU:0"
-# What the card of tests/gpu/fake_cuda calls itself.
+# What the GPU of tests/gpu/fake_cuda calls itself.
 _FAKE_NAME = "FAKE"
 
 
 def run(context: Context) -> None:
-    """Finds the card, its driver, TensorFlow and tfswap.
+    """Finds the GPU, its driver, TensorFlow and tfswap.
 
     Raises:
         Missing: One of them is not there; the text says what to do.
@@ -25,7 +25,7 @@ def run(context: Context) -> None:
     driver = _driver()
     figures["driver_cuda"] = driver.cuda_version()
     figures |= management()
-    figures |= _card()
+    figures |= _gpu()
     figures["fake"] = _FAKE_NAME in figures["device"]
     figures["cpu"] = _processor()
     figures["cores"] = len(os.sched_getaffinity(0))
@@ -78,7 +78,7 @@ def _driver() -> Driver:
         raise Missing(f"{error}. Install the driver, or run this where there is one.") from None
 
 
-def _card() -> dict[str, Any]:
+def _gpu() -> dict[str, Any]:
     import tensorflow as tf
 
     from tfswap import state
@@ -86,12 +86,12 @@ def _card() -> dict[str, Any]:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         raise Missing(
-            "The driver sees a card, and TensorFlow does not: one of CUDA's libraries is missing "
-            '(pip install "tensorflow[and-cuda]"), or CUDA_VISIBLE_DEVICES hides the card. '
+            "The driver sees a GPU, and TensorFlow does not: one of CUDA's libraries is missing "
+            '(pip install "tensorflow[and-cuda]"), or CUDA_VISIBLE_DEVICES hides the GPU. '
             "TF_CPP_MIN_LOG_LEVEL=0 has TensorFlow say which."
         )
     details = tf.config.experimental.get_device_details(gpus[0])
-    touch_card()
+    touch_gpu()
     try:
         state.number_of(GPU)
     except ValueError as error:
@@ -100,11 +100,11 @@ def _card() -> dict[str, Any]:
         "device": details.get("device_name", "?"),
         "compute_capability": details.get("compute_capability"),
         "gpus": len(gpus),
-        "memory_bytes": card_bytes(),
+        "memory_bytes": gpu_bytes(),
     }
 
 
-def touch_card() -> None:
+def touch_gpu() -> None:
     """Has TensorFlow make its GPU device: tfswap knows it from its first operation on."""
     import tensorflow as tf
 
@@ -112,8 +112,8 @@ def touch_card() -> None:
         tf.identity(tf.constant(1.0)).numpy()
 
 
-def card_bytes() -> int:
-    """What TensorFlow may take of the card."""
+def gpu_bytes() -> int:
+    """What TensorFlow may take of the GPU."""
     from tfswap import state
     from tfswap.ops import library
 

@@ -13,7 +13,7 @@ BERT = "BERT-base"
 _WORDS = 30522
 # A batch is made of this many examples, again and again.
 _DIFFERENT = 32
-# Stands in where the card computes nothing: what cuDNN does not write, it also plans by.
+# Stands in where the GPU computes nothing: what cuDNN does not write, it also plans by.
 _DENSE_WIDTH, _DENSE_LAYERS, _DENSE_ROWS = 256, 10, 64  # rows for an example
 
 
@@ -101,6 +101,6 @@ def _dense(batch: int) -> Workload:
         x = keras.layers.Dense(_DENSE_WIDTH, activation="relu")(x)
     model = keras.Model(inputs, keras.layers.Dense(4)(x))
     sgd = keras.optimizers.SGD(0.01, momentum=0.9)
-    # A loss scale would have the card decide what is run next.
+    # A loss scale would have the GPU decide what is run next.
     model.compile(sgd, "mse", jit_compile=False, auto_scale_loss=False)
     return Workload(model, *batch_of("", batch, 0, fake=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from benchmarks.gpu_check.context import Context
-from benchmarks.gpu_check.machine import touch_card
+from benchmarks.gpu_check.machine import touch_gpu
 from benchmarks.gpu_check.models import build
 from benchmarks.gpu_check.subject import Subject, Trained
 
@@ -20,7 +20,7 @@ def run(context: Context) -> None:
     """Trains without and with the callback in turns, in one process."""
     import tfswap
 
-    touch_card()
+    touch_gpu()
     batch, blocks = (64, 2) if context.quick else (BATCH, _BLOCKS)
     steps_a_block = 2 if context.quick else _STEPS_A_BLOCK
     subject = Subject(build(MODEL, batch, IMAGE, context.fake))
@@ -40,7 +40,7 @@ def run(context: Context) -> None:
     ratios = [pair["ratio"] for pair in figures["pairs"] if pair["ratio"] is not None]
     copied = max(pair["bytes_out"] or 0 for pair in figures["pairs"])
     if copied:
-        context.broken.append(f"the model fits, and {copied} bytes leave the card in a step")
+        context.broken.append(f"the model fits, and {copied} bytes leave the GPU in a step")
     if not ratios:
         context.line("callback on, nothing to swap", "no step was timed", f"{RATIO_TARGET}")
         return

@@ -23,8 +23,8 @@ _STEADY = "steady"
 class Pacer(keras.callbacks.Callback):
     """Stands before `AutoSwap` in the list: its work at a step's end is in the step's time.
 
-    The host runs ahead of the card, so steps are timed in blocks, between two moments at which the
-    card has nothing left to do. Within a block nothing is read from it: losses are kept on the card
+    The host runs ahead of the GPU, so steps are timed in blocks, between two moments at which the
+    GPU has nothing left to do. Within a block nothing is read from it: losses are kept on the GPU
     until the block has ended.
     """
 

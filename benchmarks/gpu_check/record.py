@@ -36,7 +36,7 @@ class Record:
 
     @property
     def fake(self) -> bool:
-        """Whether the card computes nothing: no number of it means anything."""
+        """Whether the GPU computes nothing: no number of it means anything."""
         return bool(self._values["machine"].get("fake", False))
 
     @property
@@ -89,7 +89,7 @@ class Record:
         text = "\n".join(f"{a:<{width}}  {b:<{middle}}  {c}".rstrip() for a, b, c in rows)
         broken = self._values["broken"]
         if self.fake:
-            text += "\n\nThis card computes nothing: its times and losses mean nothing."
+            text += "\n\nThis GPU computes nothing: its times and losses mean nothing."
         if broken:
             return text + "\n\nWhat must hold and does not:\n" + "\n".join(f"* {b}" for b in broken)
         return text + "\n\nAll that must hold, and was reached in time, holds."

@@ -1,6 +1,6 @@
 """One stage in a process of its own, from both sides.
 
-A process is started ahead of its turn: it imports TensorFlow, touches no card, and waits for its
+A process is started ahead of its turn: it imports TensorFlow, touches no GPU, and waits for its
 line on stdin, the time at which it has to end. So the import costs the check nothing.
 """
 
@@ -130,5 +130,5 @@ def serve(stage: Stage, result_file: Path, quick: bool) -> int:
     else:
         context.save(ended=True, status="done")
     sys.stdout.flush()
-    # What the card still does, and TensorFlow's threads, are of no interest any more.
+    # What the GPU still does, and TensorFlow's threads, are of no interest any more.
     os._exit(0)

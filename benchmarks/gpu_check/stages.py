@@ -35,9 +35,9 @@ class Stage:
 def all_stages() -> list[Stage]:
     """All stages, in their order."""
     from benchmarks.gpu_check import (
-        card_tests,
         codecs,
         copies,
+        gpu_tests,
         largest_batch,
         machine,
         nothing_to_swap,
@@ -50,7 +50,7 @@ def all_stages() -> list[Stage]:
 
     return [
         Stage(MACHINE, machine.run, 12, trains=False),
-        Stage("tests", card_tests.run, 50, trains=False),
+        Stage("tests", gpu_tests.run, 50, trains=False),
         Stage("copies", copies.run, 15, quiet=True),
         Stage("codecs", codecs.run, 20, quiet=True),
         Stage("nothing_to_swap", nothing_to_swap.run, 30, quiet=True),

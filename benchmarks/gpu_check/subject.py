@@ -116,8 +116,8 @@ class Subject:
 
         Args:
             swap: An `AutoSwap` of this budget; None trains without.
-            budget_bytes: Cap on the card's memory.
-            blocks: How often steps are timed, together, and the card waited for.
+            budget_bytes: Cap on the GPU's memory.
+            blocks: How often steps are timed, together, and the GPU waited for.
             steps_a_block: How many at once.
             least_steps: Trains so many at least.
             seconds: After that, the next step is the last.

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.budget_sweep import MOST_BASELINES
 from benchmarks.gpu_check.comparison import broken, figures_of, same_bits, shown
 from benchmarks.gpu_check.context import Context
-from benchmarks.gpu_check.machine import touch_card
+from benchmarks.gpu_check.machine import touch_gpu
 from benchmarks.gpu_check.models import build
 from benchmarks.gpu_check.subject import Subject, Trained
 
@@ -39,7 +39,7 @@ def run(model: str, dtype: str, context: Context) -> None:
 
     tf.config.experimental.enable_op_determinism()
     keras.mixed_precision.set_global_policy(dtype)
-    touch_card()
+    touch_gpu()
     batch, image = SHAPES[model]
     batch = 64 if context.quick else batch
     subject = Subject(build(model, batch, image, context.fake))
@@ -61,7 +61,7 @@ def run(model: str, dtype: str, context: Context) -> None:
     context.save()
     context.note("op determinism is on, for unswapped and swapped trainings alike")
     if context.fake:
-        context.note("the card computes nothing: losses are not compared")
+        context.note("the GPU computes nothing: losses are not compared")
     longest_s = 0.0
     for part in PARTS[:2] if context.quick else PARTS:
         if context.seconds_left() < 1.1 * longest_s:

@@ -1,6 +1,6 @@
 """Stage: VGG-16 at batch 256 under 12 GB, where vDNN lost 18 % on a Titan X.
 
-Cards have grown faster than their links: with tensor cores a step takes a small part of a Titan X's
+GPUs have grown faster than their links: with tensor cores a step takes a small part of a Titan X's
 time, and its copies a fourth. So it is also timed in plain float32, where the two are nearer to
 what they were.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.gpu_check.comparison import broken, figures_of, shown
 from benchmarks.gpu_check.context import Context, Skip
-from benchmarks.gpu_check.machine import card_bytes, touch_card
+from benchmarks.gpu_check.machine import gpu_bytes, touch_gpu
 from benchmarks.gpu_check.models import build
 from benchmarks.gpu_check.subject import Subject
 
@@ -25,15 +25,15 @@ def run(context: Context) -> None:
     """Times it unswapped and under the budget, with tensor cores and without.
 
     Raises:
-        Skip: The card has less memory than the budget.
+        Skip: The GPU has less memory than the budget.
     """
     import tensorflow as tf
 
     import tfswap
 
-    touch_card()
-    if not context.quick and card_bytes() < BUDGET_BYTES:
-        raise Skip("the card has less than 12 GB")
+    touch_gpu()
+    if not context.quick and gpu_bytes() < BUDGET_BYTES:
+        raise Skip("the GPU has less than 12 GB")
     batch = 64 if context.quick else BATCH
     subject = Subject(build(MODEL, batch, IMAGE, context.fake))
     model = "dense" if context.fake else MODEL

@@ -1,9 +1,9 @@
-"""Builds tfswap against the TensorFlow with GPU devices, and runs the tests here on a fake card.
+"""Builds tfswap against the TensorFlow with GPU devices, and runs the tests here on a fake GPU.
 
     python tests/gpu [pytest's arguments]
 
 Needs no GPU. All of it goes into ``build/cuda``: that TensorFlow, a copy of the sources and its
-build, and the fake card.
+build, and the fake GPU.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ TENSORFLOW = "tensorflow>=2.21,<2.22"
 
 
 def main() -> int:
-    other, card = OtherTensorFlow(CUDA, TENSORFLOW), CUDA / "card"
+    other, gpu = OtherTensorFlow(CUDA, TENSORFLOW), CUDA / "gpu"
     failed = other.build()
-    failed = failed or other.run(sys.executable, "tests/gpu/fake_cuda/build.py", card)
+    failed = failed or other.run(sys.executable, "tests/gpu/fake_cuda/build.py", gpu)
     return failed or other.run(
         *(sys.executable, "-m", "pytest", "-q", "tests/gpu", *sys.argv[1:]),
-        LD_LIBRARY_PATH=str(card),
+        LD_LIBRARY_PATH=str(gpu),
         TF_CPP_MIN_LOG_LEVEL="2",
     )
 

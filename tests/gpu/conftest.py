@@ -1,4 +1,4 @@
-"""What tests of GPUs share. What they find out of the fake card's codecs is not the user's."""
+"""What tests of GPUs share. What they find out of the fake GPU's codecs is not the user's."""
 
 from __future__ import annotations
 

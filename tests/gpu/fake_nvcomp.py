@@ -1,4 +1,4 @@
-"""The nvCOMP of the fake card (`fake_cuda/fake_nvcomp.cc`), for this process and for others."""
+"""The nvCOMP of the fake GPU (`fake_cuda/fake_nvcomp.cc`), for this process and for others."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from fake_cuda.build import NVCOMP
 
 
-def _card() -> Path | None:
+def _gpu() -> Path | None:
     folders = map(Path, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
     return next((folder for folder in folders if (folder / NVCOMP).exists()), None)
 
 
 def library() -> Path | None:
-    """Where it is; None on a real card."""
-    card = _card()
-    return card and card / NVCOMP
+    """Where it is; None on a real GPU."""
+    gpu = _gpu()
+    return gpu and gpu / NVCOMP
 
 
 def there(**environment: str) -> dict[str, str]:
     """Environment of a process that has it, as if its wheel were installed."""
-    card = _card()
+    gpu = _gpu()
     paths = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-    wheel = [str(card / NVCOMP.parts[0])] if card else []
+    wheel = [str(gpu / NVCOMP.parts[0])] if gpu else []
     return {"PYTHONPATH": os.pathsep.join([*wheel, *paths]), **environment}
 
 

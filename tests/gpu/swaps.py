@@ -75,14 +75,14 @@ def swapped_and_compared(
 
 
 def settled(device: str = "GPU:0") -> dict[str, int]:
-    """Statistics when the card has told all that it had to."""
+    """Statistics when the GPU has told all that it had to."""
     with tf.device(device):
         tf.identity(tf.constant(1.0)).numpy()
     return tfswap.memory_stats(device)
 
 
 def synchronizations(codec: str, tier: str = "") -> int:
-    """How often the host waits for the fake card in a second step whose swaps are kept so."""
+    """How often the host waits for the fake GPU in a second step whose swaps are kept so."""
     waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
     x = host_values(0.25, zeros=0.6)
     step = swapped_and_compared(["GPU:0"], 4, lazy=False, codec=codec, tier=tier)

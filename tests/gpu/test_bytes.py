@@ -1,6 +1,6 @@
-"""A training whose numbers are right even on the fake card, which multiplies matrices and no more.
+"""A training whose numbers are right even on the fake GPU, which multiplies matrices and no more.
 
-Each step sends tensors to the card, multiplies each by the identity matrix, and much later the
+Each step sends tensors to the GPU, multiplies each by the identity matrix, and much later the
 product again, last one first; the host compares what comes back with what it sent.
 """
 

@@ -1,4 +1,4 @@
-"""The kernels of the GPU's codecs, on the CPU, and watched: needs neither a card nor its library.
+"""The kernels of the GPU's codecs, on the CPU, and watched: needs neither a GPU nor its library.
 
 Their source is compiled for the CPU (`simt`), where threads take turns by chance.
 """
@@ -32,7 +32,7 @@ codecs_and_sizes = pytest.mark.parametrize(
 
 
 def aligned(size_bytes: int, fill: int) -> Bytes:
-    """Memory of the emulated card or host, at a line's begin."""
+    """Memory of the emulated GPU or host, at a line's begin."""
     room = np.full(size_bytes + far_blocks.LINE_BYTES, fill, np.uint8)
     begin = -room.ctypes.data % far_blocks.LINE_BYTES
     return room[begin : begin + size_bytes]

@@ -1,4 +1,4 @@
-"""The GPU's codecs from end to end, on whatever card there is, or on the fake one.
+"""The GPU's codecs from end to end, on whatever GPU there is, or on the fake one.
 
 What their kernels do is tested thread by thread in `test_codec_kernels`.
 """
@@ -22,7 +22,7 @@ import tensorflow as tf
 from far_blocks import Bytes, values
 
 from tfswap.ops import library
-from tfswap.ops.gpu_codecs import NAMES, CardCodecs, Launch
+from tfswap.ops.gpu_codecs import NAMES, GpuCodecs, Launch
 from tfswap.ops.loaded_library import LibraryError
 
 pytest.importorskip("benchmarks.gpu_check")
@@ -42,7 +42,7 @@ codecs_and_sizes = pytest.mark.parametrize(
 # What nvcc made.
 
 
-def test_the_machine_code_is_for_the_cards_and_the_ptx_for_older_drivers() -> None:
+def test_the_machine_code_is_for_the_gpus_and_the_ptx_for_older_drivers() -> None:
     fatbin = library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin")
     if not fatbin.exists():
         pytest.skip("built without nvcc")
@@ -66,23 +66,23 @@ def test_the_machine_code_is_for_the_cards_and_the_ptx_for_older_drivers() -> No
     assert entries == {("code", 80), ("code", 90), ("ptx", 80)}
 
 
-# On a card.
+# On a GPU.
 
-needs_card = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
-on_fake_card = pytest.mark.skipif(
-    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
+needs_gpu = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
+on_fake_gpu = pytest.mark.skipif(
+    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"
 )
 
 
-class Card:
-    """The driver, and the codecs of its first card."""
+class Gpu:
+    """The driver, and the codecs of its first GPU."""
 
     def __init__(self) -> None:
         self.driver = Driver()
         self.driver.enter_context()
         self.streams = [self.driver.stream() for _ in range(2)]
         assert self.streams[0].value is not None
-        self.codecs = CardCodecs(self.streams[0].value)
+        self.codecs = GpuCodecs(self.streams[0].value)
         self._pinned: list[Bytes] = []
 
     def pinned(self, size_bytes: int) -> Bytes:
@@ -90,33 +90,33 @@ class Card:
         memory = np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
         address, size = memory.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(size_bytes)
         self.driver.call("cuMemHostRegister_v2", address, size, PORTABLE_AND_MAPPED)
-        self._pinned.append(memory)  # for as long as the card may use it
+        self._pinned.append(memory)  # for as long as the GPU may use it
         return memory
 
 
 @pytest.fixture(scope="module")
-def card() -> Iterator[Card]:
+def gpu() -> Iterator[Gpu]:
     library.load()
     if not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists():
         pytest.skip("built without nvcc")
-    made = Card()
+    made = Gpu()
     yield made
     made.codecs.close()
 
 
-@needs_card
+@needs_gpu
 @codecs_and_sizes
-def test_tensors_of_a_card_go_to_pinned_memory_and_come_back(
-    card: Card, codec: str, element_bytes: int
+def test_tensors_of_a_gpu_go_to_pinned_memory_and_come_back(
+    gpu: Gpu, codec: str, element_bytes: int
 ) -> None:
-    driver, codecs = card.driver, card.codecs
+    driver, codecs = gpu.driver, gpu.codecs
     size_bytes = 600 * KIB + 2 * element_bytes
     there, other = (driver.device_memory(size_bytes) for _ in range(2))
     assert there.value is not None and other.value is not None
     room = codecs.most_bytes(size_bytes)
     assert room == far_blocks.most_bytes(size_bytes)
-    block, host, back = card.pinned(room), card.pinned(size_bytes), card.pinned(size_bytes)
-    out, into = card.streams
+    block, host, back = gpu.pinned(room), gpu.pinned(size_bytes), gpu.pinned(size_bytes)
+    out, into = gpu.streams
     assert out.value is not None and into.value is not None
     event, size = driver.event(), ctypes.c_size_t(size_bytes)
     for zeros, launch in ((0.0, Launch(4, 256)), (0.6, Launch(16, 64)), (1.0, Launch())):
@@ -136,38 +136,38 @@ def test_tensors_of_a_card_go_to_pinned_memory_and_come_back(
         assert codecs.encoded_bytes(block.ctypes.data) == header.far_bytes
         zero = (host.view(f"u{element_bytes}") == 0).sum()
         assert codecs.zero_elements(block.ctypes.data) == zero
-        count = card.pinned(16)
+        count = gpu.pinned(16)
         codecs.count_zeros(element_bytes, there.value, size_bytes, 1, count.ctypes.data, out.value)
         driver.call("cuStreamSynchronize", out)
         assert tuple(count.view(np.uint64)) == (zero, size_bytes // element_bytes)
 
 
-@needs_card
-@on_fake_card
-def test_the_host_waits_for_nothing(card: Card) -> None:
+@needs_gpu
+@on_fake_gpu
+def test_the_host_waits_for_nothing(gpu: Gpu) -> None:
     waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
-    there, block = card.driver.device_memory(MIB), card.pinned(card.codecs.most_bytes(MIB))
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(MIB))
     assert there.value is not None
     before = waits()
-    for stream in card.streams:
-        card.codecs.encode("zvc", 4, there.value, MIB, block.ctypes.data, stream.value or 0)
-        card.codecs.decode("zvc", 4, there.value, MIB, block.ctypes.data, stream.value or 0)
+    for stream in gpu.streams:
+        gpu.codecs.encode("zvc", 4, there.value, MIB, block.ctypes.data, stream.value or 0)
+        gpu.codecs.decode("zvc", 4, there.value, MIB, block.ctypes.data, stream.value or 0)
         assert waits() == before
-        card.driver.call("cuStreamSynchronize", stream)
+        gpu.driver.call("cuStreamSynchronize", stream)
         before = waits()
 
 
-@needs_card
-def test_what_cannot_be_is_refused(card: Card) -> None:
-    there, block = card.driver.device_memory(MIB), card.pinned(card.codecs.most_bytes(MIB))
-    stream = card.streams[0].value or 0
+@needs_gpu
+def test_what_cannot_be_is_refused(gpu: Gpu) -> None:
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(MIB))
+    stream = gpu.streams[0].value or 0
 
     def encode(
         codec: str = "zvc", size: int = 4, moved: int = 0, far: int = 0, launch: Launch = DEFAULT
     ) -> None:
         address = (there.value or 0) + moved
         far_block = block.ctypes.data + far
-        card.codecs.encode(codec, size, address, 1000, far_block, stream, launch)
+        gpu.codecs.encode(codec, size, address, 1000, far_block, stream, launch)
 
     for refused, text in (
         ({"codec": "zip"}, "no codec 'zip' on the GPU; there are zvc, rle, csr, lz4 and ans"),
@@ -182,26 +182,26 @@ def test_what_cannot_be_is_refused(card: Card) -> None:
         with pytest.raises(LibraryError, match=re.escape(text)):
             encode(**refused)  # type: ignore[arg-type]
     encode()
-    card.driver.call("cuStreamSynchronize", card.streams[0])
+    gpu.driver.call("cuStreamSynchronize", gpu.streams[0])
 
 
-@needs_card
-def test_so_many_streams_may_encode_at_once(card: Card) -> None:
-    there, block = card.driver.device_memory(MIB), card.pinned(card.codecs.most_bytes(1000))
+@needs_gpu
+def test_so_many_streams_may_encode_at_once(gpu: Gpu) -> None:
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(1000))
     assert there.value is not None
-    streams = [card.driver.stream() for _ in range(17)]
-    with CardCodecs(streams[0].value or 0) as codecs:
+    streams = [gpu.driver.stream() for _ in range(17)]
+    with GpuCodecs(streams[0].value or 0) as codecs:
         for stream in streams[:16]:
             codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, stream.value or 0)
-            card.driver.call("cuStreamSynchronize", stream)
+            gpu.driver.call("cuStreamSynchronize", stream)
         with pytest.raises(LibraryError, match="at most 16 streams"):
             codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, streams[16].value or 0)
 
 
-@needs_card
-def test_without_kernels_it_says_what_to_build(card: Card, tmp_path: Path) -> None:
+@needs_gpu
+def test_without_kernels_it_says_what_to_build(gpu: Gpu, tmp_path: Path) -> None:
     with pytest.raises(LibraryError) as caught:
-        CardCodecs(card.streams[0].value or 0, tmp_path)
+        GpuCodecs(gpu.streams[0].value or 0, tmp_path)
     text = str(caught.value)
     assert f"codec_kernels.fatbin is not in {tmp_path}" in text
     assert "built where there was no nvcc" in text and "NVCC=/path/to/nvcc" in text
@@ -211,22 +211,22 @@ REFUSING = """
 import tfswap
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.ops.gpu_codecs import CardCodecs
+from tfswap.ops.gpu_codecs import GpuCodecs
 from benchmarks.gpu_check.driver import Driver
 library.load()
 driver = Driver()
 driver.enter_context()
 try:
-    CardCodecs(driver.stream().value)
+    GpuCodecs(driver.stream().value)
     print("loaded")
 except LibraryError as error:
     print(error)
 """
 
 
-@needs_card
-@on_fake_card
-def test_a_driver_older_than_nvcc(card: Card) -> None:
+@needs_gpu
+@on_fake_gpu
+def test_a_driver_older_than_nvcc(gpu: Gpu) -> None:
     def said(refuses: str) -> str:
         ran = subprocess.run(
             [sys.executable, "-c", REFUSING],
@@ -242,5 +242,5 @@ def test_a_driver_older_than_nvcc(card: Card) -> None:
     text = said("code,ptx")
     assert "the driver, which is for CUDA 12.5, takes neither the kernels' machine code" in text
     assert re.search(r"made by CUDA \d+\.\d+ \(.*CUDA error 209\)", text)
-    assert "nor their PTX (an error of the fake card (CUDA error 222))" in text
+    assert "nor their PTX (an error of the fake GPU (CUDA error 222))" in text
     assert "Update the driver, or build tfswap again with an older nvcc" in text

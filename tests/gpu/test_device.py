@@ -1,7 +1,7 @@
-"""The GPU device, its allocator and its copies, on a card that has streams but no arithmetic.
+"""The GPU device, its allocator and its copies, on a GPU that has streams but no arithmetic.
 
-Run by ``make test-gpu``. What reaches the card comes from the host and goes back there, so that
-each byte can be compared; the card's streams fall behind and overtake one another at random.
+Run by ``make test-gpu``. What reaches the GPU comes from the host and goes back there, so that
+each byte can be compared; the GPU's streams fall behind and overtake one another at random.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_planned_swaps_bring_back_every_byte(count: int) -> None:
     stats = tfswap.memory_stats("GPU:0")
     assert stats["copies_out"] == stats["copies_in"] == 6 * count
     assert stats["far_buffers"] == stats["host_bytes_in_use"] == 0
-    # What leaves is gone at once, though the card still copies: two at a time are there.
+    # What leaves is gone at once, though the GPU still copies: two at a time are there.
     assert stats["peak_load_bytes"] < 3 * 4 * MIB
 
 
@@ -84,7 +84,7 @@ def test_the_link_is_measured_by_its_own_copies() -> None:
     assert tfswap.memory_stats("GPU:0")["bytes_in_use"] == before
 
 
-def test_a_recording_has_the_cards_times() -> None:
+def test_a_recording_has_the_gpus_times() -> None:
     lib = library.load()
     number = tfswap.state.number_of("GPU:0")
     x = host_values(4)
@@ -94,13 +94,13 @@ def test_a_recording_has_the_cards_times() -> None:
     assert step(x, tf.constant(1.0))
     trace = StepTrace.from_bytes(lib.stop_recording(number))
     ops = trace.ops
-    on_card = ~np.isin(
+    on_gpu = ~np.isin(
         [trace.names[i] for i in ops["type"]], ["_CopyFromHost", "_Recv", "_HostRecv"]
     )
-    assert on_card.sum() > 6 and (ops["end_ns"] >= ops["start_ns"]).all()
-    # A card does one thing after the other, whatever the host's threads do.
-    order = np.argsort(ops["end_ns"][on_card], kind="stable")
-    start_ns, end_ns = ops["start_ns"][on_card][order], ops["end_ns"][on_card][order]
+    assert on_gpu.sum() > 6 and (ops["end_ns"] >= ops["start_ns"]).all()
+    # A GPU does one thing after the other, whatever the host's threads do.
+    order = np.argsort(ops["end_ns"][on_gpu], kind="stable")
+    start_ns, end_ns = ops["start_ns"][on_gpu][order], ops["end_ns"][on_gpu][order]
     assert (start_ns[1:] >= end_ns[:-1]).all()
     assert trace.start_ns <= start_ns[0] and end_ns[-1] <= trace.end_ns
     buffers = trace.buffers

@@ -1,4 +1,4 @@
-"""Swaps that the card encodes, on a card whose kernels run on the CPU (`simt`)."""
+"""Swaps that the GPU encodes, on a GPU whose kernels run on the CPU (`simt`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import ran, trained
 
 import tfswap
-from tfswap.machine.gpu_codec_speed import card_codec_speeds
+from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.ops import library
 from tfswap.ops.gpu_codecs import NAMES
 from tfswap.ops.loaded_library import LibraryError
@@ -31,8 +31,8 @@ pytestmark = [
         reason="built without nvcc",
     ),
 ]
-on_fake_card = pytest.mark.skipif(
-    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
+on_fake_gpu = pytest.mark.skipif(
+    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"
 )
 
 
@@ -117,7 +117,7 @@ def test_lazy_swaps_are_encoded_when_they_have_to_leave(number: int) -> None:
     assert 0 < stats["far_compressed_copies_out"] == stats["copies_out"] < 3 * 8
 
 
-@on_fake_card
+@on_fake_gpu
 def test_the_host_waits_for_no_encoding(number: int) -> None:
     assert synchronizations("zvc") == synchronizations("")  # TensorFlow's own
 
@@ -192,7 +192,7 @@ print(json.dumps({"same": same, "problem": lib.codec_problem(1000), "found": lib
 
 
 @pytest.mark.slow
-@on_fake_card
+@on_fake_gpu
 def test_a_driver_without_codecs_copies() -> None:
     stats = ran(WITHOUT_CODECS, FAKE_CUDA_REFUSES="code,ptx")
     assert stats["same"] and stats["found"] == ""
@@ -224,7 +224,7 @@ def test_ratios_are_what_the_codecs_make(number: int) -> None:
     assert settled()["host_bytes_in_use"] == 0
 
 
-@on_fake_card
+@on_fake_gpu
 def test_sampling_waits_for_nothing_in_a_step(number: int) -> None:
     lib = library.load()
     waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
@@ -249,10 +249,10 @@ def test_speeds_are_measured_within_the_budget_and_remembered(
     monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
     in_use = tfswap.memory_stats("GPU:0")["bytes_in_use"]
     lib.set_budget(number, in_use + 100_000)
-    assert card_codec_speeds(lib, number, NAMES, search_s=0.1) == ()
+    assert gpu_codec_speeds(lib, number, NAMES, search_s=0.1) == ()
     assert not list(tmp_path.rglob("*.json"))
     lib.set_budget(number, in_use + 300_000)
-    (speed,) = card_codec_speeds(lib, number, ("zvc",), search_s=0.1)
+    (speed,) = gpu_codec_speeds(lib, number, ("zvc",), search_s=0.1)
     assert (speed.name, speed.threads) == ("zvc", 0) and 0 < speed.device_part <= 1
     assert speed.encode.ns(MIB, 0.5) > 0 and speed.decode.ns(MIB, 0.5) > 0
     stats = tfswap.memory_stats("GPU:0")
@@ -262,7 +262,7 @@ def test_speeds_are_measured_within_the_budget_and_remembered(
     # Another process reads it.
     monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
     monkeypatch.setattr(lib, "measure_device_codec", None)
-    assert card_codec_speeds(lib, number, ("zvc",)) == (speed,)
+    assert gpu_codec_speeds(lib, number, ("zvc",)) == (speed,)
 
 
 def test_launches_are_checked(number: int) -> None:
@@ -292,16 +292,16 @@ def test_a_training_with_a_codec_has_the_same_losses(checked: bool) -> None:
 
 
 @pytest.mark.slow
-@on_fake_card
-def test_auto_leaves_a_slow_card_s_codecs_alone() -> None:
+@on_fake_gpu
+def test_auto_leaves_a_slow_gpu_s_codecs_alone() -> None:
     told = trained(codec="auto")
     assert told["codecs"] == [""]
     assert told["stats"]["far_compressed_copies_out"] == 0 < told["stats"]["far_host_copies_out"]
 
 
-@on_fake_card
-def test_auto_takes_a_fast_card_s_codecs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an earlier process would have measured them on a card that is no emulator."""
+@on_fake_gpu
+def test_auto_takes_a_fast_gpu_s_codecs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an earlier process would have measured them on a GPU that is no emulator."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "tfswap" / "codecs" / "NVIDIA_FAKE_4096_MiB-v1"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Swaps from a card to the file and back, through pinned memory."""
+"""Swaps from a GPU to the file and back, through pinned memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MIB = 1 << 20
 LEAST, MOST = 4 * MIB, 16 * MIB
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
-on_fake_card = pytest.mark.skipif(
-    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
+on_fake_gpu = pytest.mark.skipif(
+    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"
 )
 
 
@@ -93,7 +93,7 @@ def test_an_odd_number_of_bytes(lib: Library) -> None:
     assert drained()["far_file_bytes_out"] == 2 * (4 * MIB + 77)
 
 
-@on_fake_card
+@on_fake_gpu
 def test_the_host_waits_for_no_copy(lib: Library) -> None:
     assert synchronizations("", tier="file") == synchronizations("")  # TensorFlow's own
 

@@ -1,4 +1,4 @@
-"""``make gpu-check``: what it does with and without a card, and the decisions that it makes."""
+"""``make gpu-check``: what it does with and without a GPU, and the decisions that it makes."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_codecs_are_measured(tmp_path: Path, of_nvcomp: tuple[str, ...]) -> None
 
 
 @needs_cuda
-def test_without_a_card_it_says_what_is_missing(tmp_path: Path) -> None:
-    # The fake card is found by this path, and a real one is hidden.
+def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
+    # The fake GPU is found by this path, and a real one is hidden.
     hidden = {"LD_LIBRARY_PATH": None, "CUDA_VISIBLE_DEVICES": ""}
     ran = checked(tmp_path / "check.json", "--quick", **hidden)
     assert ran.returncode == 2, ran.stderr

@@ -1,4 +1,4 @@
-"""nvCOMP's codecs from end to end, by a library of that interface on the fake card."""
+"""nvCOMP's codecs from end to end, by a library of that interface on the fake GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import TRAINING, ran, trained, unswapped
 
 import tfswap
-from tfswap.machine.gpu_codec_speed import card_codec_speeds
+from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.nvcomp import NAMES
 from tfswap.ops import library
 from tfswap.training.sampling import parse_samples
@@ -25,7 +25,7 @@ PATH = str(fake_nvcomp.library())
 
 pytestmark = [
     pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
-    pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"),
+    pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"),
     pytest.mark.skipif(
         not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists(),
         reason="built without nvcc",
@@ -161,9 +161,9 @@ def test_what_it_cannot_be_used_for_is_said(number: int) -> None:
     too_small = lib.use_codec(number, "lz4", PATH, 100 * KIB)
     assert "lz4 needs a workspace of" in too_small and "has 102400" in too_small
     for how, text in (
-        ("unpack wrong", "codec 'lz4' gives other bytes back on this card"),
+        ("unpack wrong", "codec 'lz4' gives other bytes back on this GPU"),
         ("pack refused", "nvCOMP did not start (status 11)"),
-        ("pack status", "does not encode on this card (status 19"),
+        ("pack status", "does not encode on this GPU (status 19"),
         ("unpack status", "gives other bytes back"),
     ):
         with fake_nvcomp.failing(how):
@@ -240,16 +240,16 @@ def test_ratios_are_what_the_codecs_make(number: int) -> None:
 
 def test_speeds_are_measured_and_not_remembered(number: int) -> None:
     lib = library.load()
-    assert card_codec_speeds(lib, number, ()) == ()
+    assert gpu_codec_speeds(lib, number, ()) == ()
     with pytest.warns(UserWarning, match="codec lz4 is left out: .* not in use"):
-        assert card_codec_speeds(lib, number, ("lz4",), search_s=0.1) == ()
+        assert gpu_codec_speeds(lib, number, ("lz4",), search_s=0.1) == ()
     use(number, "lz4")
-    (speed,) = card_codec_speeds(lib, number, ("lz4",), search_s=0.1)
+    (speed,) = gpu_codec_speeds(lib, number, ("lz4",), search_s=0.1)
     assert (speed.name, speed.threads, speed.device_part) == ("lz4", 0, 1.0)
     assert speed.encode.ns(MIB, 0.5) > 0 and speed.decode.ns(MIB, 0.5) > 0
     lib.release_codecs(number)
     with pytest.warns(UserWarning, match="left out"):
-        assert card_codec_speeds(lib, number, ("lz4",), search_s=0.1) == ()
+        assert gpu_codec_speeds(lib, number, ("lz4",), search_s=0.1) == ()
 
 
 # Trainings.

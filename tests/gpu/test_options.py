@@ -1,7 +1,7 @@
 """TensorFlow's own options for GPUs, with tfswap's device: they do what they did, and swaps work.
 
 Run by ``make test-gpu``. Options are a process's: each function here that is named ``in_...`` runs
-in one of its own, for several tests, which look at what it answers. See `test_device` for the card.
+in one of its own, for several tests, which look at what it answers. See `test_device` for the GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIB = 1 << 20
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
-    pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="counts on the fake card"),
+    pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="counts on the fake GPU"),
 ]
 
 
@@ -55,8 +55,8 @@ def seen(program: str, *arguments: str, **environment: str) -> dict[str, Any]:
 # In a process of its own.
 
 
-def card(what: str, *number: int) -> int:
-    """What the fake card itself counts."""
+def gpu(what: str, *number: int) -> int:
+    """What the fake GPU itself counts."""
     count = getattr(ctypes.CDLL("libcuda.so.1"), f"fake_cuda_{what}")
     count.restype = ctypes.c_int64
     return int(count(*number))
@@ -112,10 +112,10 @@ def runs_out(device: str, mib: int) -> str:
 
 def pinned_for_host_output() -> int:
     """How much memory a GPU's op pins for 32 MiB of output on the host."""
-    before = card("pinned_bytes")
+    before = gpu("pinned_bytes")
     with tf.device("GPU:0"):
         tf.range(tf.constant(8 * MIB))
-    return card("pinned_bytes") - before
+    return gpu("pinned_bytes") - before
 
 
 def trained(budget: str, places: list[str]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def trained(budget: str, places: list[str]) -> dict[str, Any]:
 
 
 def limit_memory(*limits: list[int]) -> list[str]:
-    """Makes logical devices of each card, of so many MiB."""
+    """Makes logical devices of each GPU, of so many MiB."""
     for physical, sizes in zip(tf.config.list_physical_devices("GPU"), limits, strict=True):
         tf.config.set_logical_device_configuration(
             physical, [tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in sizes]
@@ -169,7 +169,7 @@ def limit_memory(*limits: list[int]) -> list[str]:
     return started(names())
 
 
-def in_two_cards() -> dict[str, Any]:
+def in_two_gpus() -> dict[str, Any]:
     devices = started(names())
     limits = {device: limit(device) for device in devices}
     tfswap.set_budget("50%", "GPU:1")
@@ -184,11 +184,11 @@ def in_two_cards() -> dict[str, Any]:
         tfswap.reset_memory_stats(device)
     in_use = {device: tfswap.memory_stats(device)["bytes_in_use"] for device in devices}
     told = {d: tf.config.experimental.get_memory_info(d)["current"] for d in devices}
-    peers = card("peer_copies")
+    peers = gpu("peer_copies")
     with tf.device("GPU:0"):
         moved = tf.identity(held)
     peer = {
-        "copies": card("peer_copies") - peers,
+        "copies": gpu("peer_copies") - peers,
         "device": moved.device[-5:],
         "same": bool(np.array_equal(moved.numpy(), host_values(16).numpy())),
     }
@@ -211,16 +211,16 @@ def in_two_cards() -> dict[str, Any]:
     }
 
 
-def in_a_growing_card() -> dict[str, Any]:
-    """The second of two cards is the only visible one."""
-    cards = tf.config.list_physical_devices("GPU")
-    tf.config.set_visible_devices(cards[1], "GPU")
-    tf.config.experimental.set_memory_growth(cards[1], True)
+def in_a_growing_gpu() -> dict[str, Any]:
+    """The second of two GPUs is the only visible one."""
+    gpus = tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(gpus[1], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[1], True)
     devices = started(names())
-    first = [card("bytes_in_use", number) for number in range(2)]
+    first = [gpu("bytes_in_use", number) for number in range(2)]
     with tf.device("GPU:0"):
         held = tf.identity(host_values(64))
-    grown = [card("bytes_in_use", number) for number in range(2)]
+    grown = [gpu("bytes_in_use", number) for number in range(2)]
     del held
     return {
         "names": devices,
@@ -232,7 +232,7 @@ def in_a_growing_card() -> dict[str, Any]:
 
 
 def in_logical_devices() -> dict[str, Any]:
-    """The first of two cards is two devices, the second one."""
+    """The first of two GPUs is two devices, the second one."""
     devices = limit_memory([256, 384], [48])
     halves = {}
     for device in devices:
@@ -254,14 +254,14 @@ def in_logical_devices() -> dict[str, Any]:
     return {
         "names": devices,
         "limits": {device: limit(device) for device in devices},
-        "taken": [card("bytes_in_use", number) for number in range(2)],
+        "taken": [gpu("bytes_in_use", number) for number in range(2)],
         "halves": halves,
         "full": full,
         "squeezed": squeezed(devices),
     }
 
 
-def in_a_part_of_the_card() -> dict[str, Any]:
+def in_a_part_of_the_gpu() -> dict[str, Any]:
     # TensorFlow 2 takes these options only where it was another version for a moment.
     options = tf.compat.v1.GPUOptions(
         per_process_gpu_memory_fraction=0.25, force_gpu_compatible=True
@@ -273,7 +273,7 @@ def in_a_part_of_the_card() -> dict[str, Any]:
     half = tfswap.memory_stats("GPU:0")["budget_bytes"]
     return {
         "limit": limit("GPU:0"),
-        "taken": card("bytes_in_use", 0),
+        "taken": gpu("bytes_in_use", 0),
         "half": half,
         "pinned": pinned_for_host_output(),
         "squeezed": squeezed(devices),
@@ -282,7 +282,7 @@ def in_a_part_of_the_card() -> dict[str, Any]:
 
 def in_another_allocator() -> dict[str, Any]:
     devices = started(names())
-    taken = card("bytes_in_use", 0)
+    taken = gpu("bytes_in_use", 0)
     same = all_come_back(swapped_and_compared(devices, 6, lazy=False))
     tfswap.set_budget(tfswap.memory_stats("GPU:1")["bytes_in_use"] + 4 * MIB, "GPU:1")
     said = {device: runs_out(device, 8) for device in devices}
@@ -294,7 +294,7 @@ def in_a_small_slice() -> dict[str, Any]:
     return {"trained": trained("10%", started(names())), "limit": limit("GPU:0")}
 
 
-def in_a_training_on_two_cards() -> dict[str, Any]:
+def in_a_training_on_two_gpus() -> dict[str, Any]:
     return trained("50%", limit_memory([160], [80]))
 
 
@@ -314,50 +314,50 @@ def keep_every_byte(squeezed: dict[str, dict[str, Any]]) -> bool:
     )
 
 
-def test_each_card_is_a_device() -> None:
-    shown = seen("in_two_cards", **CARDS)
+def test_each_gpu_is_a_device() -> None:
+    shown = seen("in_two_gpus", **CARDS)
     assert shown["names"] == ["GPU:0", "GPU:1"]
-    # TensorFlow leaves a part of each card to the system.
+    # TensorFlow leaves a part of each GPU to the system.
     assert 2 << 30 < shown["limits"]["GPU:0"] < 4 << 30
     assert 0 < shown["limits"]["GPU:1"] < 1 << 30
 
 
 def test_a_budget_is_of_one_device() -> None:
-    shown = seen("in_two_cards", **CARDS)
+    shown = seen("in_two_gpus", **CARDS)
     assert shown["budgets"] == {"GPU:0": None, "GPU:1": shown["limits"]["GPU:1"] // 2}
     assert shown["said"]["GPU:0"] == ""
     assert "the memory budget of 4.0 MiB is exceeded" in shown["said"]["GPU:1"]
 
 
 def test_memory_is_counted_by_device() -> None:
-    shown = seen("in_two_cards", **CARDS)
+    shown = seen("in_two_gpus", **CARDS)
     assert shown["in_use"]["GPU:0"] < MIB
     assert 16 * MIB <= shown["in_use"]["GPU:1"] < 17 * MIB
     assert shown["told"] == shown["in_use"]  # TensorFlow's own numbers
 
 
-def test_copies_between_cards_are_peer_copies() -> None:
-    assert seen("in_two_cards", **CARDS)["peer"] == {"copies": 1, "device": "GPU:0", "same": True}
+def test_copies_between_gpus_are_peer_copies() -> None:
+    assert seen("in_two_gpus", **CARDS)["peer"] == {"copies": 1, "device": "GPU:0", "same": True}
 
 
-def test_a_tensor_may_leave_both_cards_in_a_step() -> None:
-    shown = seen("in_two_cards", **CARDS)["swapped_on_both"]
+def test_a_tensor_may_leave_both_gpus_in_a_step() -> None:
+    shown = seen("in_two_gpus", **CARDS)["swapped_on_both"]
     assert shown == {"same": True, "swaps": {"GPU:0": 4 * 3, "GPU:1": 4 * 3}}
 
 
-def test_each_card_keeps_its_budget() -> None:
-    assert keep_every_byte(seen("in_two_cards", **CARDS)["squeezed"])
+def test_each_gpu_keeps_its_budget() -> None:
+    assert keep_every_byte(seen("in_two_gpus", **CARDS)["squeezed"])
 
 
-def test_only_visible_cards_are_devices() -> None:
-    shown = seen("in_a_growing_card", **CARDS)
+def test_only_visible_gpus_are_devices() -> None:
+    shown = seen("in_a_growing_gpu", **CARDS)
     assert shown["names"] == ["GPU:0"]
-    assert shown["limit"] == seen("in_two_cards", **CARDS)["limits"]["GPU:1"]
+    assert shown["limit"] == seen("in_two_gpus", **CARDS)["limits"]["GPU:1"]
     assert shown["first"][0] == shown["grown"][0] == 0  # nothing on the other one
 
 
 def test_memory_grows() -> None:
-    shown = seen("in_a_growing_card", **CARDS)
+    shown = seen("in_a_growing_gpu", **CARDS)
     assert 0 < shown["first"][1] < 16 * MIB
     assert 64 * MIB <= shown["grown"][1] < 256 * MIB
     assert keep_every_byte(shown["squeezed"])
@@ -384,16 +384,16 @@ def test_a_full_device_swaps_at_once(budget: str) -> None:
     assert shown["seconds"] < 8
 
 
-def test_a_process_may_take_a_part_of_a_card() -> None:
-    shown = seen("in_a_part_of_the_card")
+def test_a_process_may_take_a_part_of_a_gpu() -> None:
+    shown = seen("in_a_part_of_the_gpu")
     assert shown["limit"] == shown["taken"] == 1 << 30  # of 4 GiB
     assert shown["half"] == 512 * MIB
     assert keep_every_byte(shown["squeezed"])
 
 
 def test_host_memory_is_pinned_where_it_is_asked_for() -> None:
-    assert seen("in_a_part_of_the_card")["pinned"] >= 32 * MIB
-    assert seen("in_two_cards", **CARDS)["pinned"] == 0
+    assert seen("in_a_part_of_the_gpu")["pinned"] >= 32 * MIB
+    assert seen("in_two_gpus", **CARDS)["pinned"] == 0
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_host_memory_is_pinned_where_it_is_asked_for() -> None:
 )
 def test_other_allocators_are_kept(allocator: str, name: str) -> None:
     shown = seen("in_another_allocator", TF_GPU_ALLOCATOR=allocator, **CARDS)
-    assert shown["taken"] < MIB  # BFC takes all of the card
+    assert shown["taken"] < MIB  # BFC takes all of the GPU
     assert shown["same"]
     assert shown["said"]["GPU:0"] == ""
     assert name in shown["said"]["GPU:1"]
@@ -418,9 +418,9 @@ def test_a_small_slice_trains_in_a_part_of_it() -> None:
     assert stats["copies_out"] > 0
 
 
-def test_a_training_on_two_cards_keeps_each_ones_budget() -> None:
-    """Of each card, a part is a logical device; of that, the training has a part."""
-    shown = seen("in_a_training_on_two_cards", **CARDS)
+def test_a_training_on_two_gpus_keeps_each_ones_budget() -> None:
+    """Of each GPU, a part is a logical device; of that, the training has a part."""
+    shown = seen("in_a_training_on_two_gpus", **CARDS)
     budgets = {"GPU:0": 80 * MIB, "GPU:1": 40 * MIB}
     assert shown["budgets"] == budgets
     assert shown["budget_bytes"] == budgets["GPU:0"]

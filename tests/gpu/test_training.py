@@ -1,4 +1,4 @@
-"""`AutoSwap` on a GPU device: a card without arithmetic trains to nothing, but in its budget."""
+"""`AutoSwap` on a GPU device: a GPU without arithmetic trains to nothing, but in its budget."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ callbacks = [swap, Waits()] if swap else [Waits()]
 epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 6
 model.fit(x, x[:, :4], batch_size=8192, epochs=epochs, verbose=0, callbacks=callbacks)
 stats = tfswap.memory_stats("GPU:0")
-stats["waits_for_card"] = np.diff(Waits.counts).tolist()
+stats["waits_for_gpu"] = np.diff(Waits.counts).tolist()
 if fake:
     stats["pinned_by_tensorflow"] = driver.fake_cuda_pinned_bytes()
 report = {} if swap is None else swap.report
@@ -89,8 +89,8 @@ def test_a_plan_keeps_a_hard_budget_and_foretells_the_peak(
     without = [note for note in report["notes"] if note.startswith("addresses are not planned")]
     assert stats["slab_hits"] > 4 * stats["slab_taken"] or without
     assert stats["slab_bytes"] == 0
-    # Once planned, the host waits for the card no more often than TensorFlow has it wait.
-    assert stats["waits_for_card"][-2:] == stock["waits_for_card"][-2:]
+    # Once planned, the host waits for the GPU no more often than TensorFlow has it wait.
+    assert stats["waits_for_gpu"][-2:] == stock["waits_for_gpu"][-2:]
     assert not said.strip() or "Warning" not in said
 
 
@@ -100,18 +100,18 @@ def test_lazy_swaps_keep_a_budget_that_no_plan_knows(unswapped: int) -> None:
     assert 0 < stats["copies_out"] and stats["peak_bytes"] <= 0.5 * unswapped
 
 
-@pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="knows the fake card's memory")
-def test_a_budget_may_be_a_part_of_the_card(unswapped: int) -> None:
+@pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="knows the fake GPU's memory")
+def test_a_budget_may_be_a_part_of_the_gpu(unswapped: int) -> None:
     stats, _ = trained("50%")
-    # TensorFlow leaves a part of the card's 4 GiB to the system.
+    # TensorFlow leaves a part of the GPU's 4 GiB to the system.
     assert 1 << 30 < stats["report"]["budget_bytes"] < 2 << 30
     assert stats["copies_out"] == 0
 
 
-def test_batches_for_the_card_are_made_in_pinned_memory(stock: dict) -> None:
+def test_batches_for_the_gpu_are_made_in_pinned_memory(stock: dict) -> None:
     pinned = stock.get("pinned_by_tensorflow")
     if pinned is None:
-        pytest.skip("only the fake card counts what is pinned")
+        pytest.skip("only the fake GPU counts what is pinned")
     assert pinned > 0
 
 

@@ -1,6 +1,6 @@
-"""`AutoSwap(stream_weights=True)` on a card: weights that are away across the step's end.
+"""`AutoSwap(stream_weights=True)` on a GPU: weights that are away across the step's end.
 
-The model is one of plain products, which the fake card works out: each layer has a weight and a
+The model is one of plain products, which the fake GPU works out: each layer has a weight and a
 state of an optimizer's, uses the weight forward and backward, and both are written to in each step.
 """
 
@@ -135,13 +135,13 @@ def assert_same(swapped: dict[str, Any], unswapped: dict[str, Any]) -> None:
     """Bit for bit: losses, evaluations, and what others saw of the weights between steps."""
     for key in ("losses", "evaluations", "between", "last"):
         assert swapped[key] == unswapped[key], key
-    # In far memory is nothing any more, and on the card all that was there before.
+    # In far memory is nothing any more, and on the GPU all that was there before.
     assert swapped["stats"]["host_bytes_in_use"] == swapped["stats"]["far_buffers"] == 0
     assert swapped["stats"]["bytes_in_use"] >= VARIABLES
 
 
 def last_step(swapped: dict[str, Any]) -> tuple[int, int, int]:
-    """Bytes on the card and in far memory when it ended, and what came in during it."""
+    """Bytes on the GPU and in far memory when it ended, and what came in during it."""
     *_, before, after = swapped["steps"]
     return after[0], after[2], after[1] - before[1]
 

@@ -23,7 +23,7 @@ from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import SwapPlan
 from tfswap.training import plan_desk
 from tfswap.training.batch_hint import examples_of_fit
-from tfswap.training.first_plans import FirstPlans, card_like
+from tfswap.training.first_plans import FirstPlans, gpu_like
 
 EPOCHS = 3
 
@@ -280,12 +280,12 @@ def test_a_training_that_ended_is_not_asked(lib: Library) -> None:
     assert "nobody" not in desk._answers
 
 
-def test_cards_are_known_by_name_or_generation() -> None:
-    h100 = card_like("NVIDIA H100 80GB HBM3", (9, 0))
+def test_gpus_are_known_by_name_or_generation() -> None:
+    h100 = gpu_like("NVIDIA H100 80GB HBM3", (9, 0))
     assert h100 is not None and h100.product_ops_per_s > 4e14
-    assert card_like("Tesla V100-SXM2-16GB", (7, 0)) is not None
-    assert card_like("A card of 2040", (9, 0)) == h100
-    assert card_like("A card of 2040", None) is None
+    assert gpu_like("Tesla V100-SXM2-16GB", (7, 0)) is not None
+    assert gpu_like("A GPU of 2040", (9, 0)) == h100
+    assert gpu_like("A GPU of 2040", None) is None
 
 
 def test_how_large_batches_are() -> None:

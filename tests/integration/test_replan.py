@@ -181,11 +181,11 @@ def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, 
 
 
 def test_a_budget_is_above_zero_and_what_stays_is_said(lib, megabytes):
-    from tfswap.training.log import Voice
+    from tfswap.training.log import TrainingLog
     from tfswap.training.swap_options import SwapOptions
     from tfswap.training.swap_session import SwapSession
 
-    session = SwapSession(SwapOptions(budget="1GiB"), Voice([], False))
+    session = SwapSession(SwapOptions(budget="1GiB"), TrainingLog([], False))
     session.begin()
     try:
         held = megabytes(8)

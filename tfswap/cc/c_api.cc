@@ -420,8 +420,8 @@ void tfswap_answer_question(int64_t number, const char* plan) {
   tfswap::AnswerQuestion(number, plan);
 }
 
-// Costs of a training step's graph (grappler/index/op_costs.h), or a line that begins with "#error".
-// `kept`: names of ops, one a line.
+// Costs of a training step's graph (grappler/index/op_costs.h), or a line that begins with
+// "#error". `kept`: names of ops, one a line.
 char* tfswap_estimate_step(const char* graph, int64_t graph_bytes, const char* kept,
                            double ops_per_s, double product_ops_per_s, double bytes_per_s) {
   tensorflow::GraphDef parsed;

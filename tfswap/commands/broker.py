@@ -87,11 +87,11 @@ def _broker(options: argparse.Namespace) -> Broker:
 def _budget_bytes(budget: str, kind: str, number: int) -> int:
     if kind == "CPU":
         return budgets.resolve(budget)
-    return budgets.resolve(budget, device_limit_bytes=_card_bytes(number))
+    return budgets.resolve(budget, device_limit_bytes=_gpu_bytes(number))
 
 
-def _card_bytes(number: int) -> int:
-    """A card's memory as its driver says; 0 where nobody does."""
+def _gpu_bytes(number: int) -> int:
+    """A GPU's memory as its driver says; 0 where nobody does."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return 0

@@ -10,7 +10,7 @@ from types import FrameType
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_sigint() -> Iterator[None]:
     """Has Ctrl-C arrive when what is inside has ended.
 
     In the main thread, where it arrives, and where Python handles it; elsewhere nothing is to be

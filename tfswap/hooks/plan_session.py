@@ -16,7 +16,7 @@ import dataclasses
 import json
 from typing import Any
 
-from tfswap.hooks.defer_sigint import uninterrupted
+from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.plan.schema import SwapPlan
 
 OPTIMIZER = "tfswap"
@@ -113,7 +113,7 @@ def forget_optimised(function: str) -> None:
     from tensorflow.python.eager import context as context_module
 
     context = context_module.context()
-    with uninterrupted():
+    with defer_sigint():
         try:
             definition = context.get_function_def(function)
             context.remove_function(function)

@@ -29,7 +29,7 @@ _GRID: list[Launch] = list(
     )
 )
 _FIRST: Launch = (16, 512)
-# Of the fastest launch's time, for one that leaves more of the card to ops.
+# Of the fastest launch's time, for one that leaves more of the GPU to ops.
 _GOOD_ENOUGH = 1.05
 # CSWAP looks for the launch at half zeros, and trains its regression on 20 to 80 %.
 _SEARCHED_ZEROS, _ZEROS = 0.5, (0.2, 0.8)
@@ -37,22 +37,22 @@ _SEARCHED_ZEROS, _ZEROS = 0.5, (0.2, 0.8)
 _KIB = (256, 1024, 4096, 16384)
 _PART = 4
 _REPEATS = 3
-# Threads that a processor of a card runs at once.
+# Threads that a processor of a GPU runs at once.
 _THREADS_AT_ONCE = 2048
 _VERSION = 1
 
-# By card and codec; what could not be measured is tried again.
+# By GPU and codec; what could not be measured is tried again.
 _known: dict[tuple[str, str], tuple[Launch, CodecSpeed]] = {}
 
 
-def card_codec_speeds(
+def gpu_codec_speeds(
     lib: Library, device: int, names: Sequence[str], search_s: float = SEARCH_S
 ) -> tuple[CodecSpeed, ...]:
     """How long a GPU's codecs take, by regression on size and ratio; puts launches in force.
 
-    The first call on a card measures, in about two seconds, on tensors within the budget, and
+    The first call on a GPU measures, in about two seconds, on tensors within the budget, and
     writes what it found to ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); others read it. While
-    it measures, nothing else is to run on the card. nvCOMP's are measured in each training, in less
+    it measures, nothing else is to run on the GPU. nvCOMP's are measured in each training, in less
     time: they have no launches to look for, and go by the workspace that they have in it.
 
     Args:
@@ -67,8 +67,8 @@ def card_codec_speeds(
     Source: CSWAP (Chen et al., CLUSTER 2021), section IV.
     """
     use_remembered(lib, device, names)
-    card = lib.codec_device(device)
-    missing = [name for name in names if (card, name) not in _known]
+    gpu = lib.codec_device(device)
+    missing = [name for name in names if (gpu, name) not in _known]
     found: dict[str, CodecSpeed] = {}
     for name in missing:
         try:
@@ -82,25 +82,25 @@ def card_codec_speeds(
         found[name] = speed
         if name in OF_NVCOMP:
             continue
-        _known[card, name] = launch, speed
-        remember(_path(card, name), {**data_of(speed), "launch": list(launch)})
+        _known[gpu, name] = launch, speed
+        remember(_path(gpu, name), {**data_of(speed), "launch": list(launch)})
         lib.set_codec_launch(device, name, launch)
-    found |= {name: _known[card, name][1] for name in names if (card, name) in _known}
+    found |= {name: _known[gpu, name][1] for name in names if (gpu, name) in _known}
     return tuple(found[name] for name in names if name in found)
 
 
 def use_remembered(lib: Library, device: int, names: Sequence[str]) -> None:
-    """Puts launches in force that this process or an earlier one found on such a card."""
+    """Puts launches in force that this process or an earlier one found on such a GPU."""
     names = [name for name in names if name not in OF_NVCOMP]
-    card = lib.codec_device(device) if names else ""
+    gpu = lib.codec_device(device) if names else ""
     for name in names:
-        if (card, name) not in _known:
-            data = remembered(_path(card, name))
+        if (gpu, name) not in _known:
+            data = remembered(_path(gpu, name))
             launch, speed = _launch_of(data), speed_of(data)
             if launch is None or speed is None:
                 continue
-            _known[card, name] = launch, speed
-        lib.set_codec_launch(device, name, _known[card, name][0])
+            _known[gpu, name] = launch, speed
+        lib.set_codec_launch(device, name, _known[gpu, name][0])
 
 
 def _measured(lib: Library, device: int, name: str, search_s: float) -> tuple[Launch, CodecSpeed]:
@@ -132,7 +132,7 @@ def _measured(lib: Library, device: int, name: str, search_s: float) -> tuple[La
         decode_ns.append(max(decode_s * 1e9, 1.0))
     table = np.array(amounts)
     at_once = max(lib.codec_processors(device), 1) * _THREADS_AT_ONCE
-    # nvCOMP takes a thread block or more for each section: the card, when there are many.
+    # nvCOMP takes a thread block or more for each section: the GPU, when there are many.
     part = 1.0 if name in OF_NVCOMP else min(1.0, blocks * threads / at_once)
     return (blocks, threads), CodecSpeed(
         name,
@@ -171,8 +171,8 @@ def _sparse(kib: int, zeros: float) -> NDArray[np.float32]:
     return data
 
 
-def _path(card: str, name: str) -> Path:
-    return cache_folder(card, f"v{_VERSION}") / f"{name}.json"
+def _path(gpu: str, name: str) -> Path:
+    return cache_folder(gpu, f"v{_VERSION}") / f"{name}.json"
 
 
 def _launch_of(data: Any) -> Launch | None:

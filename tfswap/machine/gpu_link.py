@@ -7,7 +7,7 @@ from tfswap.ops.loaded_library import Library, LibraryError
 
 _BLOCK_BYTES = (64 << 20, 8 << 20, 1 << 20)
 _COPIES = 7
-# From the end of the op that a copy waits for to its first byte: events on the card.
+# From the end of the op that a copy waits for to its first byte: events on the GPU.
 _LATENCY_NS = 10_000
 
 
@@ -25,7 +25,7 @@ def measured_link(lib: Library, device: int) -> Machine:
         try:
             link = lib.measure_link(device, block_bytes, _COPIES)
             break
-        except LibraryError:  # the card has no room for two blocks
+        except LibraryError:  # the GPU has no room for two blocks
             if block_bytes == _BLOCK_BYTES[-1]:
                 raise
         finally:

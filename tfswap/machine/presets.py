@@ -3,7 +3,7 @@
 ::
 
     {"format": "tfswap machines 1",
-     "machines": {"my-card": {
+     "machines": {"my-GPU": {
         "title": "...", "memory_bytes": 8589934592, "memory_source": "...",
         "device": {"type": "GPU", "architecture": "8.6", "multiprocessors": 38,
                    "cores_per_multiprocessor": 128, "frequency_mhz": 1665,

@@ -1,4 +1,4 @@
-"""A card's codecs one by one, on plain addresses: for benchmarks and tests."""
+"""A GPU's codecs one by one, on plain addresses: for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Launch:
 DEFAULT_LAUNCH = Launch()
 
 
-class CardCodecs:
-    """The codecs of one card. All is given to a stream, and nothing is waited for.
+class GpuCodecs:
+    """The codecs of one GPU. All is given to a stream, and nothing is waited for.
 
     Addresses and streams are the driver's, as numbers. Tensors begin at multiples of 16 bytes, far
     blocks, which are pinned memory of `most_bytes`, at those of 128.
 
     Args:
-        stream: Any stream of the card.
+        stream: Any stream of the GPU.
         folder: Where the kernels are; None: beside the library.
 
     Raises:
@@ -89,7 +89,7 @@ class CardCodecs:
         self._codecs = self._functions["make"](stream, str(place).encode(), ctypes.byref(problem))
         self._check(problem.value)
 
-    def __enter__(self) -> CardCodecs:
+    def __enter__(self) -> GpuCodecs:
         return self
 
     def __exit__(
@@ -101,7 +101,7 @@ class CardCodecs:
         self.close()
 
     def close(self) -> None:
-        """The card must have done all that it was given."""
+        """The GPU must have done all that it was given."""
         if self._codecs:
             self._functions["destroy"](self._codecs)
             self._codecs = None
@@ -114,7 +114,7 @@ class CardCodecs:
         Args:
             codec: Of `tfswap.machine.nvcomp.NAMES`.
             path: The library.
-            workspace: Memory of the card's, until `close`.
+            workspace: Memory of the GPU's, until `close`.
             size_bytes: Its size: the larger, the more of a tensor is encoded at once.
             fault: Pinned memory of 8 bytes, all zero.
             stream: Waited for.
@@ -126,7 +126,7 @@ class CardCodecs:
         self._check(self._functions["use_nvcomp"](self._codecs, *arguments))
 
     def check_decoded(self) -> None:
-        """Asks whether nvCOMP could decode all that it has, as far as the card has done it.
+        """Asks whether nvCOMP could decode all that it has, as far as the GPU has done it.
 
         Raises:
             LibraryError: It could not.
@@ -155,7 +155,7 @@ class CardCodecs:
         stream: int,
         launch: Launch = DEFAULT_LAUNCH,
     ) -> None:
-        """Gives the stream the encoding of a tensor of the card.
+        """Gives the stream the encoding of a tensor of the GPU.
 
         Raises:
             LibraryError: The codec, an address or the launch cannot be, or the driver refused.

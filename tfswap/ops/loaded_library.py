@@ -153,8 +153,8 @@ class Library:
         """Has things go wrong on purpose, for tests, in the place of what was set before.
 
         Args:
-            text: Names of ``cc/core/util/faults.h``, with when and how often, and semicolons between
-                them: "copy-in-fails after=3 times=1; slow-disk ms=5". "" for none.
+            text: Names of ``cc/core/util/faults.h``, with when and how often, separated by
+                semicolons: "copy-in-fails after=3 times=1; slow-disk ms=5". "" for none.
 
         Raises:
             ValueError: There is no such fault, or a number is out of its bounds.
@@ -226,7 +226,7 @@ class Library:
         return int(self._dll.tfswap_everybodys_bytes(device))
 
     def install_layout(self, device: int, fingerprint: str, text: str) -> None:
-        """Plans the addresses of a graph's buffers (see `tfswap.addresses.layout`), instead of old ones.
+        """Install planned addresses for a graph (see `tfswap.addresses.layout`).
 
         Raises:
             ValueError: The text is no layout, or there are no addresses for a slab.
@@ -279,7 +279,7 @@ class Library:
         return self._text(self._dll.tfswap_codec_problem(device))
 
     def codec_device(self, device: int) -> str:
-        """The card's name and memory, which say how fast its codecs are."""
+        """The GPU's name and memory, which say how fast its codecs are."""
         return self._text(self._dll.tfswap_codec_device(device))
 
     def codec_processors(self, device: int) -> int:

@@ -33,7 +33,7 @@ from tfswap.step.timeline import Timeline, crosses_step_end
 _FULL = 0.75
 
 
-def kept_order(
+def memory_order_edges(
     profile: Profile,
     graph: StepGraph,
     function: FunctionPlan,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tfswap.machine.far_tier import FILE, FarTier
 from tfswap.machine.machine import Machine
 from tfswap.plan.schema import FunctionPlan
-from tfswap.planning.memory_order_edges import kept_order
+from tfswap.planning.memory_order_edges import memory_order_edges
 from tfswap.planning.planners import portfolio
 from tfswap.planning.planners.assignment import (
     AUTO,
@@ -23,14 +23,14 @@ from tfswap.planning.planners.assignment import (
 )
 from tfswap.planning.planners.bound import least_wait_ns
 from tfswap.planning.planners.decision import Decision
-from tfswap.planning.planners.early_returns import postponed
+from tfswap.planning.planners.early_returns import delay_prefetches
 from tfswap.planning.planners.lossy_choice import (
     LossyChoice,
     RateRange,
     with_lossy,
     worthwhile_rates,
 )
-from tfswap.planning.planners.reselect_with_codecs import chosen_again
+from tfswap.planning.planners.reselect_with_codecs import reselect_with_codecs
 from tfswap.planning.recompute import remade_profile
 from tfswap.planning.simulator import NO_LIMIT, Link, Swap
 from tfswap.planning.tensor_swaps import planned_swaps, tensor_swaps
@@ -118,7 +118,9 @@ def plan_function(
         timeline = decision.timeline or profile.timeline
         if policy == portfolio.AUTO:
             # What codecs make smaller will come back earlier than this link has it.
-            swaps = postponed(timeline, decision.swaps, [link], budget_bytes, deadline_after_s())
+            swaps = delay_prefetches(
+                timeline, decision.swaps, [link], budget_bytes, deadline_after_s()
+            )
             decision = replace(decision, swaps=swaps)
         rates = worthwhile_rates(timeline, decision.swaps, far, lossy) if lossy else None
         known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
@@ -166,10 +168,12 @@ def plan_function(
     timeline = profile.timeline
     if policy == portfolio.AUTO:
         if codec == AUTO:
-            decision, assignment = chosen_again(
+            decision, assignment = reselect_with_codecs(
                 timeline, decision, assignment, far, known, budget_bytes, planning_time_s, say
             )
-        moved = postponed(timeline, assignment.swaps, far.links, budget_bytes, deadline_after_s())
+        moved = delay_prefetches(
+            timeline, assignment.swaps, far.links, budget_bytes, deadline_after_s()
+        )
         swaps = without_places(moved)
         decision = replace(decision, swaps=swaps)
         assignment = at_places(timeline, swaps, far, known, assignment.places)
@@ -187,7 +191,7 @@ def plan_function(
     if graph is not None:
         if timeline.dataflow is not None:
             graph = timeline.dataflow.graph
-        kept = kept_order(profile, graph, function, decision.swaps, budget_bytes)
+        kept = memory_order_edges(profile, graph, function, decision.swaps, budget_bytes)
         function = replace(function, order=(*function.order, *kept))
     # As if every tensor got as small as the smallest.
     smallest = min((place.ratio for place in assignment.places.values()), default=1.0)

@@ -9,8 +9,8 @@ from typing import Any, Generic
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
-from tfswap.training.installed_plan import PlanInForce
-from tfswap.training.log import Voice
+from tfswap.training.installed_plan import InstalledPlan
+from tfswap.training.log import TrainingLog
 from tfswap.training.section_search import Kept, SectionSearch, sections_of
 from tfswap.training.swap_options import AUTO_SECTIONS
 
@@ -34,9 +34,9 @@ class BatchSections(Generic[Kept]):
     def __init__(
         self,
         lib: Library,
-        plan: PlanInForce,
+        plan: InstalledPlan,
         report: Report,
-        voice: Voice,
+        voice: TrainingLog,
         wanted: int | str,
         searches: bool,
     ) -> None:

@@ -42,7 +42,7 @@ class DeviceBudgets:
         )
 
     def of(self, device: int) -> int:
-        """In bytes; a part of a GPU's memory is of its own: cards and logical devices differ."""
+        """In bytes; a part of a GPU's memory is of its own: GPUs and logical devices differ."""
         budget = self._options.budget
         stats = self._library.memory_stats(device)
         on_cpu = device < FIRST_GPU

@@ -32,7 +32,7 @@ from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile, kept_activations
 from tfswap.step.timeline import Timeline
 from tfswap.training import plan_desk
-from tfswap.training.log import Voice
+from tfswap.training.log import TrainingLog
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
 from tfswap.training.plan_desk import Question
@@ -88,7 +88,7 @@ class FirstPlans:
         session: PassSession,
         new_planner: Callable[[], StepPlanner],
         foretold: Callable[[Timeline, Link], None],
-        voice: Voice,
+        voice: TrainingLog,
     ) -> None:
         self._library = lib
         self._options = options
@@ -216,15 +216,15 @@ class FirstPlans:
 
     def _device_name(self) -> str:
         if not self._devices.on_cpu:
-            return str(_card_details(self._devices.device).get("device_name", "GPU"))
+            return str(_gpu_details(self._devices.device).get("device_name", "GPU"))
         return processor()
 
     def _device(self) -> Device | None:
         """What the planned device reaches; None: nobody knows."""
         if self._devices.on_cpu:
             return host_device()
-        details = _card_details(self._devices.device)
-        return card_like(details.get("device_name", ""), details.get("compute_capability"))
+        details = _gpu_details(self._devices.device)
+        return gpu_like(details.get("device_name", ""), details.get("compute_capability"))
 
     def _speed(self) -> tuple[float, float, float]:
         device = self._device()
@@ -309,8 +309,8 @@ class FirstPlans:
         return None if function is None else Known(function, None, costs.graph)
 
 
-def card_like(name: str, capability: tuple[int, int] | None) -> Device | None:
-    """The fastest known card of that name, or of that architecture; None if there is none.
+def gpu_like(name: str, capability: tuple[int, int] | None) -> Device | None:
+    """The fastest known GPU of that name, or of that architecture; None if there is none.
 
     Args:
         name: "NVIDIA H100 80GB HBM3", say.
@@ -328,7 +328,7 @@ def card_like(name: str, capability: tuple[int, int] | None) -> Device | None:
     return None
 
 
-def _card_details(device: int) -> dict[str, Any]:
+def _gpu_details(device: int) -> dict[str, Any]:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")

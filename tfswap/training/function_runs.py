@@ -11,7 +11,7 @@ from typing import Any
 from tfswap.hooks.function_calls import traces_of
 from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
-from tfswap.training.log import Voice
+from tfswap.training.log import TrainingLog
 from tfswap.training.swap_options import SwapOptions
 from tfswap.training.swap_run import SwapRun
 from tfswap.training.swap_session import DeviceBusy, SwapSession
@@ -34,7 +34,7 @@ class _Trained:
 
     def __init__(self, name: str, says: bool) -> None:
         self.report = Report()
-        self.voice = Voice(self.report.notes, says, name)
+        self.voice = TrainingLog(self.report.notes, says, name)
         self.run: SwapRun | None = None
         self.plan: SwapPlan | None = None
         self.traces = 0
@@ -82,7 +82,7 @@ class FunctionRuns:
         self._options = options
         self._certain = certain
         self.notes: list[str] = []
-        self._voice = Voice(self.notes, options.says)
+        self._voice = TrainingLog(self.notes, options.says)
         self._said: set[str] = set()
         self._session = SwapSession(options, self._voice, self._let_go)
         self._functions: weakref.WeakKeyDictionary[Any, _Trained] = weakref.WeakKeyDictionary()

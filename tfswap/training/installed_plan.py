@@ -1,4 +1,4 @@
-"""PlanInForce: the plan of one training, in its session and with its addresses on the device."""
+"""InstalledPlan: the plan of one training, in its session and with its addresses on the device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tfswap.plan.renaming import renamed
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.plan.slots import slots_to_text
 from tfswap.step.graph import StepGraph
-from tfswap.training.log import Voice
+from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import LossyRun
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
 from tfswap.training.swap_options import SwapOptions
 
 
-class PlanInForce:
+class InstalledPlan:
     """What the pass, the codecs and the allocator go by.
 
     Args:
@@ -41,7 +41,7 @@ class PlanInForce:
         devices: ManagedDevices,
         session: PassSession,
         lossy: LossyRun,
-        voice: Voice,
+        voice: TrainingLog,
     ) -> None:
         self._library = lib
         self._options = options

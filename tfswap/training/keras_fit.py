@@ -12,11 +12,11 @@ from typing import Any
 
 import keras
 
-from tfswap.hooks.defer_sigint import uninterrupted
+from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
 from tfswap.report.summary import Report
 from tfswap.training.batch_hint import examples_of_fit
-from tfswap.training.log import Voice
+from tfswap.training.log import TrainingLog
 from tfswap.training.swap_options import SwapOptions
 from tfswap.training.swap_run import SwapRun
 from tfswap.training.swap_session import SwapSession
@@ -63,7 +63,7 @@ class KerasFit:
         self._thread = threading.get_ident()
         self.run: SwapRun | None = None
         self.report = Report()
-        self._voice = Voice(self.report.notes, options.says)
+        self._voice = TrainingLog(self.report.notes, options.says)
 
     def begin(self) -> None:
         """Takes hold of devices and model; the first steps run under lazy swaps.
@@ -130,7 +130,7 @@ class KerasFit:
 
     def end(self) -> None:
         """Takes everything back; harmless when called again."""
-        with uninterrupted():
+        with defer_sigint():
             self._taken.close()
 
     def _turn_xla_off(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 
-class Voice:
+class TrainingLog:
     """Says things.
 
     Args:

@@ -13,7 +13,7 @@ from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import FIRST_GPU, NOT_OURS, device_name, visible_gpus
 from tfswap.machine.far_tier import FarTier
 from tfswap.machine.file_link import WatchedFile, behind_link, measured_file
-from tfswap.machine.gpu_codec_speed import card_codec_speeds
+from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import TIERS
@@ -383,7 +383,7 @@ class ManagedDevices:
         far_bytes = stats["far_host_bytes_in_use"] + stats["far_compressed_bytes_in_use"]
         other_bytes = stats["host_bytes_in_use"] - far_bytes
         host = FarTier.of_host(machine, max(0, stats["host_limit_bytes"] - other_bytes))
-        own = card_codec_speeds(self._library, self.device, self.codecs.lossless)
+        own = gpu_codec_speeds(self._library, self.device, self.codecs.lossless)
         return FarMemory(host, file, own, whole_blocks=True)
 
     def _file_behind(self, machine: Machine, stats: dict[str, int]) -> FarTier | None:

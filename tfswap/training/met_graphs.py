@@ -1,4 +1,4 @@
-"""MetGraphs: what the pass said of the graphs of one training."""
+"""OptimizedGraphs: what the pass said of the graphs of one training."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from tfswap.ops.loaded_library import Library
 from tfswap.step.graph import StepGraph
-from tfswap.training.log import Voice
+from tfswap.training.log import TrainingLog
 from tfswap.training.pass_session import PassSession
 
 
-class MetGraphs:
+class OptimizedGraphs:
     """Graphs that the pass has met, and what became of the plan there.
 
     Args:
@@ -19,7 +19,7 @@ class MetGraphs:
         voice: Warns.
     """
 
-    def __init__(self, lib: Library, session: PassSession, voice: Voice) -> None:
+    def __init__(self, lib: Library, session: PassSession, voice: TrainingLog) -> None:
         self._library = lib
         self._session = session
         self._voice = voice

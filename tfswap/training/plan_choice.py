@@ -19,11 +19,11 @@ from tfswap.training.attempt import Attempt, MeasuredStep
 from tfswap.training.attempts import Attempts
 from tfswap.training.batch_sections import BatchSections
 from tfswap.training.first_plans import FirstPlans
-from tfswap.training.installed_plan import PlanInForce
-from tfswap.training.log import Voice
+from tfswap.training.installed_plan import InstalledPlan
+from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import LossyRun
 from tfswap.training.managed_devices import ManagedDevices
-from tfswap.training.met_graphs import MetGraphs
+from tfswap.training.met_graphs import OptimizedGraphs
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.run_report import RunReport
@@ -73,10 +73,10 @@ class PlanChoice:
         options: SwapOptions,
         devices: ManagedDevices,
         session: PassSession,
-        plan: PlanInForce,
+        plan: InstalledPlan,
         ratios: RatioSamples,
         lossy: LossyRun,
-        voice: Voice,
+        voice: TrainingLog,
         filled: RunReport,
         *,
         given: SwapPlan | None = None,
@@ -102,7 +102,7 @@ class PlanChoice:
         self._sections = BatchSections[_Kept](
             lib, plan, self._report, voice, wanted, searches=not (given and given.functions)
         )
-        self._met = MetGraphs(lib, session, voice)
+        self._met = OptimizedGraphs(lib, session, voice)
         self.planner = self._new_planner()
         self._first = FirstPlans(lib, options, devices, session, self._new_planner, foretold, voice)
         self._attempts = Attempts()

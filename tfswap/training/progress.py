@@ -9,8 +9,8 @@ from tfswap.report.summary import Report
 from tfswap.step.trace import StepTrace
 from tfswap.training.attempt import MeasuredStep
 from tfswap.training.graph_turn import GraphTurn
-from tfswap.training.installed_plan import PlanInForce
-from tfswap.training.log import Voice
+from tfswap.training.installed_plan import InstalledPlan
+from tfswap.training.log import TrainingLog
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
@@ -54,10 +54,10 @@ class Progress:
         lib: Library,
         options: SwapOptions,
         devices: ManagedDevices,
-        plan: PlanInForce,
+        plan: InstalledPlan,
         ratios: RatioSamples,
         addresses: StepAddresses,
-        voice: Voice,
+        voice: TrainingLog,
         report: Report,
         first: PlanChoice,
         new_choice: Callable[[], PlanChoice],

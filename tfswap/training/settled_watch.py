@@ -10,7 +10,7 @@ from tfswap.training.attempt import MeasuredStep
 from tfswap.training.drift_watch import DriftWatch
 from tfswap.training.graph_turn import GraphTurn
 from tfswap.training.graph_watch import MOST_GRAPHS, OFTEN, GraphWatch
-from tfswap.training.installed_plan import PlanInForce
+from tfswap.training.installed_plan import InstalledPlan
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.op_times import DRIFT
 from tfswap.training.plan_choice import PlanChoice
@@ -49,7 +49,7 @@ class SettledWatch:
     """
 
     def __init__(
-        self, options: SwapOptions, devices: ManagedDevices, plan: PlanInForce, turn: GraphTurn
+        self, options: SwapOptions, devices: ManagedDevices, plan: InstalledPlan, turn: GraphTurn
     ) -> None:
         self._options, self._devices, self._plan, self._turn = options, devices, plan, turn
         self.graphs = GraphWatch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from tfswap.io.amounts import readable_bytes
-from tfswap.training.log import Voice
+from tfswap.training.log import TrainingLog
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
 from tfswap.training.swap_session import SwapSession
@@ -36,7 +36,7 @@ class ShareWatch:
     """
 
     def __init__(
-        self, shared: SwapSession, devices: ManagedDevices, session: PassSession, voice: Voice
+        self, shared: SwapSession, devices: ManagedDevices, session: PassSession, voice: TrainingLog
     ) -> None:
         self._shared = shared
         self._devices = devices

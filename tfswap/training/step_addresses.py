@@ -5,8 +5,8 @@ from __future__ import annotations
 from tfswap.ops.loaded_library import Library
 from tfswap.report.summary import Report
 from tfswap.training.address_run import AddressRun
-from tfswap.training.installed_plan import PlanInForce
-from tfswap.training.log import Voice
+from tfswap.training.installed_plan import InstalledPlan
+from tfswap.training.log import TrainingLog
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.swap_options import SwapOptions
 
@@ -29,8 +29,8 @@ class StepAddresses:
         lib: Library,
         options: SwapOptions,
         devices: ManagedDevices,
-        plan: PlanInForce,
-        voice: Voice,
+        plan: InstalledPlan,
+        voice: TrainingLog,
         report: Report,
         kind: str,
     ) -> None:

@@ -24,8 +24,8 @@ from tfswap.report.tensorboard import TensorBoardLog
 from tfswap.state import run_ended, run_started
 from tfswap.step.trace import StepTrace
 from tfswap.training.attempt import MeasuredStep
-from tfswap.training.installed_plan import PlanInForce
-from tfswap.training.log import Voice
+from tfswap.training.installed_plan import InstalledPlan
+from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import LossyRun, check_plan
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
@@ -66,7 +66,7 @@ class SwapRun:
     # From `begin` on.
     _ratios: RatioSamples
     _lossy: LossyRun
-    _plan: PlanInForce
+    _plan: InstalledPlan
     _first_choice: PlanChoice
     _addresses: StepAddresses
     _progress: Progress
@@ -76,7 +76,7 @@ class SwapRun:
         self,
         session: SwapSession,
         key: Any,
-        voice: Voice,
+        voice: TrainingLog,
         report: Report,
         *,
         plan: SwapPlan | None = None,
@@ -120,7 +120,7 @@ class SwapRun:
         self.report.budget_bytes = self._devices.budget_bytes
         self._ratios = RatioSamples(self._library, self._devices.codecs.sampled)
         self._lossy = LossyRun(self._library, self._ratios, self._epochs)
-        self._plan = PlanInForce(
+        self._plan = InstalledPlan(
             self._library, self._options, self._devices, self._session, self._lossy, self._voice
         )
         self._first_choice = PlanChoice(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from tfswap.hooks.defer_sigint import uninterrupted
+from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.io.amounts import readable_bytes
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
@@ -17,7 +17,7 @@ from tfswap.training import device_jobs
 from tfswap.training.device_job import Job
 from tfswap.training.device_jobs import DeviceBusy, NoShare
 from tfswap.training.device_share import DeviceShare
-from tfswap.training.log import Voice
+from tfswap.training.log import TrainingLog
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.swap_options import SwapOptions
 
@@ -49,7 +49,7 @@ class SwapSession:
     def __init__(
         self,
         options: SwapOptions,
-        voice: Voice,
+        voice: TrainingLog,
         let_go: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -137,7 +137,7 @@ class SwapSession:
     def end(self) -> None:
         """Gives them back; harmless when called again, and in a process forked meanwhile."""
         if self.is_here:
-            with uninterrupted():
+            with defer_sigint():
                 self._end()
 
     def _end(self) -> None:

@@ -34,7 +34,7 @@ class Purse : public MemoryAccount {
     return true;
   }
   void Release(int64_t bytes) override { left_ += bytes; }
-  int64_t Overdrawn() const override { return 0; }
+  int64_t OverBudgetBytes() const override { return 0; }
   int64_t left() const { return left_; }
 
  private:

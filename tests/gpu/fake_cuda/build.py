@@ -1,4 +1,4 @@
-"""Builds the fake card's libraries, for a TensorFlow with GPU devices.
+"""Builds the fake GPU's libraries, for a TensorFlow with GPU devices.
 
 TensorFlow opens CUDA's libraries by name when it first needs them, and has a stub for each of their
 functions. All of those get a function here: those that ``fake_cuda.cc`` has, and for the rest one
@@ -6,7 +6,7 @@ that says "success".
 
     python build.py FOLDER     writes the libraries; put FOLDER into LD_LIBRARY_PATH
 
-An nvCOMP for that card is below ``FOLDER/wheel``, as NVIDIA's wheel has it: put that into
+An nvCOMP for that GPU is below ``FOLDER/wheel``, as NVIDIA's wheel has it: put that into
 PYTHONPATH to have it.
 """
 

@@ -1,4 +1,4 @@
-// A card that is none: NVIDIA's driver and runtime as far as TensorFlow's GPU device calls them, on
+// A simulated GPU: NVIDIA's driver and runtime as far as TensorFlow's GPU device calls them, on
 // the host. Memory is host memory, streams are threads, copies copy, and kernels compute nothing,
 // but for tfswap's own, which run on the CPU (tests/gpu/simt).
 //
@@ -8,9 +8,9 @@
 // that a wait that is missing shows as wrong bytes. Everything that is not here answers "success"
 // (build.py), and is named if FAKE_CUDA_VERBOSE is set.
 //
-// FAKE_CUDA_DEVICES cards, each with memory, streams and a context of its own; FAKE_CUDA_MEMORY_MIB
+// FAKE_CUDA_DEVICES GPUs, each with memory, streams and a context of its own; FAKE_CUDA_MEMORY_MIB
 // their memory, one number for all, or several: "4096,1024". What the driver refuses is refused: an
-// event on another card's stream, a copy of card memory that nobody has.
+// event on another GPU's stream, a copy of GPU memory that nobody has.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -72,13 +72,13 @@ const std::string refused = [] {
 std::atomic<void*> blas_stream{nullptr};
 std::atomic<int64_t> synchronizations{0};
 
-struct Card;
+struct Gpu;
 
 class FakeStream {
  public:
-  explicit FakeStream(Card* of) : card(of), thread_([this] { Run(); }) { thread_.detach(); }
+  explicit FakeStream(Gpu* of) : gpu(of), thread_([this] { Run(); }) { thread_.detach(); }
 
-  Card* const card;
+  Gpu* const gpu;
 
   void Push(std::function<void()> command) {
     std::lock_guard<std::mutex> lock(mu_);
@@ -125,8 +125,8 @@ class FakeStream {
   std::thread thread_;
 };
 
-// A context, and a memory pool, of CUDA's is the card that it is of.
-struct Card {
+// A context, and a memory pool, of CUDA's is the GPU that it is of.
+struct Gpu {
   int number;
   int64_t total_bytes;
   int64_t in_use = 0;  // with the_memory's lock
@@ -136,12 +136,12 @@ struct Card {
 
 struct Block {
   int64_t bytes;
-  Card* card;
-  // With memory in a stream's order: between its allocation and its free, for the card.
+  Gpu* gpu;
+  // With memory in a stream's order: between its allocation and its free, for the GPU.
   std::shared_ptr<std::atomic<bool>> there = std::make_shared<std::atomic<bool>>(true);
 };
 
-// Of all cards, in one address space.
+// Of all GPUs, in one address space.
 struct Memory {
   std::mutex mu;
   std::map<const char*, Block> blocks;
@@ -154,8 +154,8 @@ struct Memory {
 };
 Memory& the_memory = *new Memory();
 
-std::vector<Card*> MakeCards() {
-  std::vector<Card*> cards;
+std::vector<Gpu*> MakeGpus() {
+  std::vector<Gpu*> gpus;
   const char* sizes = std::getenv("FAKE_CUDA_MEMORY_MIB");
   int64_t mib = 4096;
   for (int i = 0; i < std::max(device_count, 1); ++i) {
@@ -164,20 +164,20 @@ std::vector<Card*> MakeCards() {
       mib = std::strtoll(sizes, &end, 10);
       sizes = *end == ',' ? end + 1 : end;
     }
-    cards.push_back(new Card{i, mib << 20});
+    gpus.push_back(new Gpu{i, mib << 20});
   }
-  return cards;
+  return gpus;
 }
-const std::vector<Card*>& cards = *new std::vector<Card*>(MakeCards());
+const std::vector<Gpu*>& gpus = *new std::vector<Gpu*>(MakeGpus());
 
-thread_local std::deque<Card*> contexts;
+thread_local std::deque<Gpu*> contexts;
 
 // The one that this thread speaks to.
-Card& CurrentCard() { return contexts.empty() ? *cards[0] : *contexts.back(); }
+Gpu& CurrentGpu() { return contexts.empty() ? *gpus[0] : *contexts.back(); }
 
 // Recorded so often; happened up to which time.
 struct FakeEvent {
-  Card* card;
+  Gpu* gpu;
   std::mutex mu;
   std::condition_variable changed;
   int64_t recorded = 0;
@@ -188,25 +188,25 @@ struct FakeEvent {
 FakeStream* StreamOf(void* handle) {
   static const auto* legacy = [] {
     auto* made = new std::vector<FakeStream*>();
-    for (Card* card : cards) {
-      made->push_back(new FakeStream(card));
-      std::lock_guard<std::mutex> lock(card->mu);
-      card->streams.insert(made->back());
+    for (Gpu* gpu : gpus) {
+      made->push_back(new FakeStream(gpu));
+      std::lock_guard<std::mutex> lock(gpu->mu);
+      gpu->streams.insert(made->back());
     }
     return made;
   }();
   return handle == nullptr || reinterpret_cast<uintptr_t>(handle) <= 2
-             ? (*legacy)[CurrentCard().number]
+             ? (*legacy)[CurrentGpu().number]
              : static_cast<FakeStream*>(handle);
 }
 
-void* AllocateLocked(Card* card, int64_t bytes) {
-  if (card->in_use + bytes > card->total_bytes) return nullptr;
+void* AllocateLocked(Gpu* gpu, int64_t bytes) {
+  if (gpu->in_use + bytes > gpu->total_bytes) return nullptr;
   void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (block == MAP_FAILED) return nullptr;
-  the_memory.blocks[static_cast<char*>(block)] = {bytes, card};
-  card->in_use += bytes;
+  the_memory.blocks[static_cast<char*>(block)] = {bytes, gpu};
+  gpu->in_use += bytes;
   return block;
 }
 
@@ -214,11 +214,11 @@ void FreeLocked(void* block) {
   const auto it = the_memory.blocks.find(static_cast<char*>(block));
   if (it == the_memory.blocks.end()) return;
   munmap(block, it->second.bytes);
-  it->second.card->in_use -= it->second.bytes;
+  it->second.gpu->in_use -= it->second.bytes;
   the_memory.blocks.erase(it);
 }
 
-// With the_memory's lock; null if it is no card's memory, from `address` to its end.
+// With the_memory's lock; null if it is no GPU's memory, from `address` to its end.
 const Block* FindLocked(const void* address, int64_t bytes = 1) {
   const auto* begin = static_cast<const char*>(address);
   auto it = the_memory.blocks.upper_bound(begin);
@@ -227,10 +227,10 @@ const Block* FindLocked(const void* address, int64_t bytes = 1) {
   return begin + bytes <= it->first + it->second.bytes ? &it->second : nullptr;
 }
 
-Card* OwnerOf(const void* address, int64_t bytes = 1) {
+Gpu* OwnerOf(const void* address, int64_t bytes = 1) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
   const Block* block = FindLocked(address, bytes);
-  return block == nullptr ? nullptr : block->card;
+  return block == nullptr ? nullptr : block->gpu;
 }
 
 // For a stream that touches it now. The host's always is.
@@ -240,13 +240,13 @@ bool IsThere(const void* address) {
   return block == nullptr || *block->there;
 }
 
-// The card has `block`, or has it no more, from this point of the stream on.
+// The GPU has `block`, or has it no more, from this point of the stream on.
 void PushThere(void* block, FakeStream* stream, bool there) {
   const auto it = the_memory.blocks.find(static_cast<char*>(block));
   stream->Push([flag = it->second.there, there] { *flag = there; });
 }
 
-int AllocateInOrder(void** block, int64_t bytes, Card* card, FakeStream* stream) {
+int AllocateInOrder(void** block, int64_t bytes, Gpu* gpu, FakeStream* stream) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
   std::vector<void*>& again = the_memory.idle[{stream, bytes}];
   if (!again.empty()) {
@@ -255,14 +255,14 @@ int AllocateInOrder(void** block, int64_t bytes, Card* card, FakeStream* stream)
     PushThere(*block, stream, true);
     return kSuccess;
   }
-  *block = AllocateLocked(card, bytes);
+  *block = AllocateLocked(gpu, bytes);
   for (auto& [key, idle] : the_memory.idle) {
     FakeStream* const freed_by = std::get<0>(key);
     if (*block != nullptr) break;
-    if (freed_by->card != card || !freed_by->Idle()) continue;
+    if (freed_by->gpu != gpu || !freed_by->Idle()) continue;
     for (void* freed : idle) FreeLocked(freed);
     idle.clear();
-    *block = AllocateLocked(card, bytes);
+    *block = AllocateLocked(gpu, bytes);
   }
   if (*block == nullptr) return kOutOfMemory;
   *the_memory.blocks[static_cast<char*>(*block)].there = false;
@@ -293,20 +293,20 @@ void CountUnpinned(void* block) {
   the_memory.pinned.erase(it);
 }
 
-void FinishAll(Card* card) {
+void FinishAll(Gpu* gpu) {
   std::set<FakeStream*> streams;
   {
-    std::lock_guard<std::mutex> lock(card->mu);
-    streams = card->streams;
+    std::lock_guard<std::mutex> lock(gpu->mu);
+    streams = gpu->streams;
   }
   for (FakeStream* stream : streams) stream->Finish();
 }
 
 int MakeStream(void** stream) {
-  Card& card = CurrentCard();
-  auto* made = new FakeStream(&card);
-  std::lock_guard<std::mutex> lock(card.mu);
-  card.streams.insert(made);
+  Gpu& gpu = CurrentGpu();
+  auto* made = new FakeStream(&gpu);
+  std::lock_guard<std::mutex> lock(gpu.mu);
+  gpu.streams.insert(made);
   *stream = made;
   return kSuccess;
 }
@@ -314,14 +314,14 @@ int MakeStream(void** stream) {
 int DestroyStream(void* stream) {
   FakeStream* const ended = StreamOf(stream);
   ended->Finish();
-  std::lock_guard<std::mutex> lock(ended->card->mu);
-  ended->card->streams.erase(ended);  // its thread stays, and sleeps
+  std::lock_guard<std::mutex> lock(ended->gpu->mu);
+  ended->gpu->streams.erase(ended);  // its thread stays, and sleeps
   return kSuccess;
 }
 
 int RecordEvent(void* event, void* stream) {
   auto* recorded = static_cast<FakeEvent*>(event);
-  if (recorded->card != StreamOf(stream)->card) return kInvalidHandle;
+  if (recorded->gpu != StreamOf(stream)->gpu) return kInvalidHandle;
   // At once, as far as other threads see: one that waits for it must find it on its stream.
   std::lock_guard<std::mutex> at_once(recorded->mu);
   const int64_t number = ++recorded->recorded;
@@ -362,7 +362,7 @@ int RunKernel(void* stream) {
   return kSuccess;
 }
 
-// One of tfswap's, which does what it does on a card, at its turn.
+// One of tfswap's, which does what it does on a GPU, at its turn.
 int RunKernel(const simt::Kernel& kernel, unsigned blocks, unsigned threads, void** arguments,
               void* stream) {
   if (blocks == 0 || threads == 0 || threads > 1024) return kInvalidValue;
@@ -392,7 +392,7 @@ int LoadModule(void** module, const void* image) {
 
 int CopyOnStream(void* to, const void* from, size_t bytes, void* stream) {
   StreamOf(stream)->Push([to, from, bytes] {
-    if (!IsThere(to) || !IsThere(from)) return;  // what a card would do is not known: wrong bytes
+    if (!IsThere(to) || !IsThere(from)) return;  // what a GPU would do is not known: wrong bytes
     if (copy_mb_s > 0) std::this_thread::sleep_for(std::chrono::microseconds(bytes / copy_mb_s));
     // In two halves: whoever touches it meanwhile is seen.
     const size_t half = bytes / 2;
@@ -477,12 +477,12 @@ int fake_cuda_called(const char* name) {
   return kSuccess;
 }
 
-// For tests: how often the host waited for the card, what a card has given out, what is pinned, how
-// often one card copied to another.
+// For tests: how often the host waited for the GPU, what a GPU has given out, what is pinned, how
+// often one GPU copied to another.
 int64_t fake_cuda_synchronizations() { return synchronizations.load(); }
-int64_t fake_cuda_bytes_in_use(int card) {
+int64_t fake_cuda_bytes_in_use(int gpu) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
-  return cards[card]->in_use;
+  return gpus[gpu]->in_use;
 }
 int64_t fake_cuda_pinned_bytes() {
   std::lock_guard<std::mutex> lock(the_memory.mu);
@@ -504,7 +504,7 @@ int cuDeviceGetName(char* name, int size, int) {
   return kSuccess;
 }
 int cuDeviceTotalMem_v2(size_t* bytes, int device) {
-  return *bytes = cards[device]->total_bytes, kSuccess;
+  return *bytes = gpus[device]->total_bytes, kSuccess;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   return *value = static_cast<int>(AttributeOf(attribute)), kSuccess;
@@ -519,7 +519,7 @@ int cuDeviceGetUuid(char* uuid, int device) {
 }
 int cuDeviceGetUuid_v2(char* uuid, int device) { return cuDeviceGetUuid(uuid, device); }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
-  return *context = cards[device], kSuccess;
+  return *context = gpus[device], kSuccess;
 }
 int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
   return *flags = 0, *active = 1, kSuccess;
@@ -529,11 +529,11 @@ int cuCtxGetCurrent(void** context) {
 }
 int cuCtxSetCurrent(void* context) {
   if (!contexts.empty()) contexts.pop_back();
-  if (context != nullptr) contexts.push_back(static_cast<Card*>(context));
+  if (context != nullptr) contexts.push_back(static_cast<Gpu*>(context));
   return kSuccess;
 }
 int cuCtxPushCurrent_v2(void* context) {
-  return contexts.push_back(static_cast<Card*>(context)), kSuccess;
+  return contexts.push_back(static_cast<Gpu*>(context)), kSuccess;
 }
 int cuCtxPopCurrent_v2(void** context) {
   if (contexts.empty()) return kInvalidContext;
@@ -541,36 +541,36 @@ int cuCtxPopCurrent_v2(void** context) {
   contexts.pop_back();
   return kSuccess;
 }
-int cuCtxGetDevice(int* device) { return *device = CurrentCard().number, kSuccess; }
+int cuCtxGetDevice(int* device) { return *device = CurrentGpu().number, kSuccess; }
 int cuCtxGetApiVersion(void*, unsigned* version) { return *version = 12050, kSuccess; }
-int cuCtxSynchronize() { return ++synchronizations, FinishAll(&CurrentCard()), kSuccess; }
+int cuCtxSynchronize() { return ++synchronizations, FinishAll(&CurrentGpu()), kSuccess; }
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = -5, kSuccess;
 }
 int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
-  const Card& card = CurrentCard();
+  const Gpu& gpu = CurrentGpu();
   std::lock_guard<std::mutex> lock(the_memory.mu);
-  *free_bytes = card.total_bytes - card.in_use;
-  *total = card.total_bytes;
+  *free_bytes = gpu.total_bytes - gpu.in_use;
+  *total = gpu.total_bytes;
   return kSuccess;
 }
 int cuMemAlloc_v2(void** block, size_t bytes) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
-  *block = AllocateLocked(&CurrentCard(), bytes);
+  *block = AllocateLocked(&CurrentGpu(), bytes);
   return *block == nullptr ? kOutOfMemory : kSuccess;
 }
 int cuMemFree_v2(void* block) {
-  Card* card = OwnerOf(block);
-  if (card == nullptr) return kInvalidValue;
-  FinishAll(card);
+  Gpu* gpu = OwnerOf(block);
+  if (gpu == nullptr) return kInvalidValue;
+  FinishAll(gpu);
   std::lock_guard<std::mutex> lock(the_memory.mu);
   return FreeLocked(block), kSuccess;
 }
 int cuMemAllocAsync(void** block, size_t bytes, void* stream) {
-  return AllocateInOrder(block, bytes, StreamOf(stream)->card, StreamOf(stream));
+  return AllocateInOrder(block, bytes, StreamOf(stream)->gpu, StreamOf(stream));
 }
 int cuMemAllocFromPoolAsync(void** block, size_t bytes, void* pool, void* stream) {
-  return AllocateInOrder(block, bytes, static_cast<Card*>(pool), StreamOf(stream));
+  return AllocateInOrder(block, bytes, static_cast<Gpu*>(pool), StreamOf(stream));
 }
 int cuMemFreeAsync(void* block, void* stream) { return FreeInOrder(block, StreamOf(stream)); }
 int cuMemHostAlloc(void** block, size_t bytes, unsigned) {
@@ -583,11 +583,11 @@ int cuMemHostRegister_v2(void* block, size_t bytes, unsigned) {
 }
 int cuMemHostUnregister(void* block) { return CountUnpinned(block), kSuccess; }
 int cuPointerGetAttribute(void* value, int attribute, void* pointer) {
-  Card* card = OwnerOf(pointer);
-  if (card == nullptr) return kInvalidValue;
-  if (attribute == 1) *static_cast<void**>(value) = card;
+  Gpu* gpu = OwnerOf(pointer);
+  if (gpu == nullptr) return kInvalidValue;
+  if (attribute == 1) *static_cast<void**>(value) = gpu;
   if (attribute == 2) *static_cast<unsigned*>(value) = 2;  // device
-  if (attribute == 9) *static_cast<int*>(value) = card->number;
+  if (attribute == 9) *static_cast<int*>(value) = gpu->number;
   return kSuccess;
 }
 int cuStreamCreate(void** stream, unsigned) { return MakeStream(stream); }
@@ -598,12 +598,12 @@ int cuStreamSynchronize(void* stream) {
 }
 int cuStreamQuery(void* stream) { return StreamOf(stream)->Idle() ? kSuccess : kNotReady; }
 int cuStreamGetCtx(void* stream, void** context) {
-  return *context = StreamOf(stream)->card, kSuccess;
+  return *context = StreamOf(stream)->gpu, kSuccess;
 }
 int cuStreamWaitEvent(void* stream, void* event, unsigned) { return WaitEvent(stream, event); }
 int cuStreamIsCapturing(void*, int* status) { return *status = 0, kSuccess; }
 int cuEventCreate(void** event, unsigned) {
-  return *event = new FakeEvent{&CurrentCard()}, kSuccess;
+  return *event = new FakeEvent{&CurrentGpu()}, kSuccess;
 }
 int cuEventDestroy_v2(void*) { return kSuccess; }  // what is under way may name it
 int cuEventRecord(void* event, void* stream) { return RecordEvent(event, stream); }
@@ -736,26 +736,26 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* count, void*, int,
 }
 int cuGetErrorName(int, const char** text) { return *text = "FAKE", kSuccess; }
 int cuGetErrorString(int, const char** text) {
-  return *text = "an error of the fake card", kSuccess;
+  return *text = "an error of the fake GPU", kSuccess;
 }
 int cuDeviceCanAccessPeer(int* can, int from, int to) { return *can = from != to, kSuccess; }
-int cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = cards[device], kSuccess; }
-int cuMemPoolCreate(void** pool, const void*) { return *pool = &CurrentCard(), kSuccess; }
+int cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = gpus[device], kSuccess; }
+int cuMemPoolCreate(void** pool, const void*) { return *pool = &CurrentGpu(), kSuccess; }
 
 // The runtime.
 
 int cudaRuntimeGetVersion(int* version) { return *version = 12050, kSuccess; }
 int cudaDriverGetVersion(int* version) { return *version = 12050, kSuccess; }
 int cudaGetDeviceCount(int* count) { return *count = device_count, kSuccess; }
-int cudaGetDevice(int* device) { return *device = CurrentCard().number, kSuccess; }
-int cudaSetDevice(int device) { return cuCtxSetCurrent(cards[device]); }
+int cudaGetDevice(int* device) { return *device = CurrentGpu().number, kSuccess; }
+int cudaSetDevice(int device) { return cuCtxSetCurrent(gpus[device]); }
 // cudaDeviceProp of CUDA 12: what TensorFlow reads, by offset.
 int cudaGetDeviceProperties_v2(char* properties, int device) {
   std::memset(properties, 0, 1032);
   const auto set = [&](size_t offset, auto value) {
     std::memcpy(properties + offset, &value, sizeof(value));
   };
-  set(288, static_cast<size_t>(cards[device]->total_bytes));
+  set(288, static_cast<size_t>(gpus[device]->total_bytes));
   set(296, size_t{49152});  // sharedMemPerBlock
   set(304, 65536);          // regsPerBlock
   set(308, 32);             // warpSize
@@ -788,7 +788,7 @@ int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* count, const voi
 int cudaDeviceGetAttribute(int* value, int attribute, int) {
   return *value = static_cast<int>(AttributeOf(attribute)), kSuccess;
 }
-const char* cudaGetErrorString(int) { return "an error of the fake card"; }
+const char* cudaGetErrorString(int) { return "an error of the fake GPU"; }
 const char* cudaGetErrorName(int) { return "FAKE"; }
 int cudaLaunchKernel(const void*, uint64_t, uint32_t, uint64_t, uint32_t, void**, size_t,
                      void* stream) {
@@ -829,7 +829,7 @@ int cudnnGetProperty(int type, int* value) {
   return *value = type == 0 ? 9 : type == 1 ? 10 : 0, 0;
 }
 size_t cudnnGetCudartVersion() { return 12050; }
-const char* cudnnGetErrorString(int) { return "an error of the fake card"; }
+const char* cudnnGetErrorString(int) { return "an error of the fake GPU"; }
 int cudnnCreate(void** handle) { return *handle = &context_object, kSuccess; }
 int cublasCreate_v2(void** handle) { return *handle = &context_object, kSuccess; }
 int cublasLtCreate(void** handle) { return *handle = &context_object, kSuccess; }

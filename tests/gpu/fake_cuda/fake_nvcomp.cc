@@ -1,5 +1,5 @@
-// nvCOMP for the fake card: its batched interface of releases 5 and 6 as far as tfswap calls it, on
-// the card's memory, at its turn on the stream. LZ4 is real where liblz4 is, else what ANS is here:
+// nvCOMP for the fake GPU: its batched interface of releases 5 and 6 as far as tfswap calls it, on
+// the GPU's memory, at its turn on the stream. LZ4 is real where liblz4 is, else what ANS is here:
 // a bit for each byte, and the bytes that are not zero.
 //
 // It is as strict as its headers: what is not aligned, not initialised or too small is refused, or
@@ -77,7 +77,7 @@ const Lz4 lz4_unpack = FromLibrary<Lz4>("liblz4.so.1", "LZ4_decompress_safe");
 void OnStream(void* stream, std::function<void()> command) {
   using Launch = int (*)(void* stream, void (*function)(void*), void* data);
   static const auto launch = FromLibrary<Launch>("libcuda.so.1", "cuLaunchHostFunc");
-  Require(launch != nullptr, "no fake card");
+  Require(launch != nullptr, "no fake GPU");
   launch(
       stream,
       [](void* data) {

@@ -9,12 +9,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CC = HERE.parents[2] / "tfswap" / "cc"
 
-# What a card does not forgive ends the program: accesses that are not aligned, and the like.
+# What a GPU does not forgive ends the program: accesses that are not aligned, and the like.
 _CHECKED = (
     "-fsanitize=alignment,bounds,shift,null",
     "-fsanitize-undefined-trap-on-error",
 )
-# As on a card: one byte's memory may hold words.
+# As on a GPU: one byte's memory may hold words.
 _KERNELS = ("-include", "cuda_on_cpu.h", "-fno-strict-aliasing", "-Wno-unknown-pragmas")
 _COMMON = ("-std=c++17", "-fPIC", "-Wall", "-Werror", f"-I{HERE}")
 

@@ -32,10 +32,10 @@ int main(int count, char** arguments) {
   const std::string codec = arguments[1], bits = arguments[2];
   const size_t words_a_word = bits == "32" ? 2 : 1;  // of 16 bits
   // Sections that shrink, one of zeros, one that does not shrink, and a rest.
-  std::vector<uint16_t> source(5 * tfswap::card_codec::kSectionBytes / 2 + 2 * 77);
+  std::vector<uint16_t> source(5 * tfswap::gpu_codec::kSectionBytes / 2 + 2 * 77);
   std::mt19937 dice(1);
   for (size_t i = 0; i < source.size(); i += words_a_word) {
-    const size_t section = i * 2 / tfswap::card_codec::kSectionBytes;
+    const size_t section = i * 2 / tfswap::gpu_codec::kSectionBytes;
     const bool zero = section == 1 || (section != 2 && dice() % 5 < (i / 1000 % 2 == 0 ? 4 : 1));
     for (size_t j = 0; j < words_a_word; ++j) source[i + j] = zero ? 0 : dice() % 65535 + 1;
   }
@@ -46,9 +46,9 @@ int main(int count, char** arguments) {
   for (uint32_t seed = 1; seed <= 12; ++seed) {
     const uint32_t blocks = 1 + seed % 4, threads = 32 * (1 + seed % 3);
     void* far_block = nullptr;
-    if (posix_memalign(&far_block, 128, tfswap::card_codec::MostFarBytes(bytes)) != 0) return 3;
-    tfswap::card_codec::Tally tally = {};
-    tfswap::card_codec::ZeroCount zeros = {};
+    if (posix_memalign(&far_block, 128, tfswap::gpu_codec::MostFarBytes(bytes)) != 0) return 3;
+    tfswap::gpu_codec::Tally tally = {};
+    tfswap::gpu_codec::ZeroCount zeros = {};
     Run("tfswap_encode_" + codec + "_" + bits, blocks, threads, seed, from.data(), bytes, far_block,
         &tally, static_cast<uint64_t*>(nullptr));
     Run("tfswap_decode_" + codec + "_" + bits, blocks + 1, threads, seed, far_block, bytes,
@@ -59,7 +59,7 @@ int main(int count, char** arguments) {
     }
     Run("tfswap_count_zeros_" + bits, blocks, threads, seed, from.data(), bytes, 1u, &zeros,
         &tally);
-    if (zeros.zero_words != static_cast<tfswap::card_codec::FarHeader*>(far_block)->zero_words ||
+    if (zeros.zero_words != static_cast<tfswap::gpu_codec::FarHeader*>(far_block)->zero_words ||
         zeros.words != bytes / (2 * words_a_word)) {
       std::fprintf(stderr, "other zeros were counted\n");
       return 1;

@@ -49,7 +49,9 @@ class Account : public MemoryAccount {
     return true;
   }
   void Release(int64_t bytes) override { used_.fetch_sub(bytes); }
-  int64_t Overdrawn() const override { return std::max(used_.load() - limit.load(), int64_t{0}); }
+  int64_t OverBudgetBytes() const override {
+    return std::max(used_.load() - limit.load(), int64_t{0});
+  }
   int64_t used() const { return used_.load(); }
 
   std::atomic<int64_t> limit{int64_t{2} << 20};
@@ -143,7 +145,7 @@ class FarUser {
     const uint32_t owner = NextOwner();
     std::vector<char> tensor(bytes);
     Fill(tensor.data(), bytes, owner);
-    FarWish wish;
+    PlacementRequest wish;
     wish.tier = static_cast<FarTier>(Between(dice, 0, 2));
     const Codec codecs[] = {Codec::kStored, Codec::kZvc, Codec::kRle, Codec::kCsr, Codec::kBfp};
     wish.codec.codec = codecs[Between(dice, 0, 4)];
@@ -167,7 +169,7 @@ class FarUser {
   }
   void Look(Dice* dice) {
     memory_.host()->SetLimit(Between(dice, 1, 8) * 512 * kKiB);
-    memory_.Hindrance(kKiB);
+    memory_.WhyBlocked(kKiB);
     memory_.Stats();
     sampler_.Text();
     meter_.Text();
@@ -185,8 +187,8 @@ class FarUser {
   LossMeter meter_;
 };
 
-// A card whose commands have ended when somebody asks, or not yet.
-class QuickCard : public Card {
+// A GPU whose commands have ended when somebody asks, or not yet.
+class QuickCard : public Gpu {
  public:
   Event Record(Queue) override {
     std::lock_guard<std::mutex> lock(mu_);
@@ -243,8 +245,8 @@ class TrackerUser {
  private:
   static constexpr int64_t kBlock = 512;
   std::vector<char> memory_ = std::vector<char>(128 * kBlock);
-  QuickCard card_;
-  HazardTracker tracker_{&card_, HazardTracker::Memory::kInOrder};
+  QuickCard gpu_;
+  HazardTracker tracker_{&gpu_, HazardTracker::Memory::kInOrder};
 };
 
 class TableUser {

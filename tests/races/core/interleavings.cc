@@ -24,8 +24,8 @@ using tfswap::FarCopy;
 using tfswap::FarFile;
 using tfswap::FarMemory;
 using tfswap::FarTier;
-using tfswap::FarWish;
 using tfswap::HostPool;
+using tfswap::PlacementRequest;
 using tfswap::Slab;
 using tfswap::ThreadTeam;
 
@@ -45,7 +45,7 @@ class Account : public tfswap::MemoryAccount {
   void Release(int64_t bytes) override {
     Require(used_.fetch_sub(bytes) >= bytes, "more is released than was reserved");
   }
-  int64_t Overdrawn() const override { return 0; }
+  int64_t OverBudgetBytes() const override { return 0; }
   int64_t used() const { return used_.load(); }
 
  private:
@@ -159,13 +159,13 @@ Program BlocksOfAPool() {
 }
 
 // Tensors that leave and come back, in the tiers that wishes say.
-Program Tiers(const std::string& name, FarMemory* memory, std::vector<FarWish> wishes) {
+Program Tiers(const std::string& name, FarMemory* memory, std::vector<PlacementRequest> wishes) {
   constexpr int64_t kBytes = 160 * kKiB;
   Program program;
   program.name = name;
   for (size_t i = 0; i < wishes.size(); ++i) {
     const auto owner = static_cast<uint32_t>(i + 1);
-    const FarWish wish = wishes[i];
+    const PlacementRequest wish = wishes[i];
     auto tensor = std::make_shared<std::vector<char>>(kBytes);
     program.threads.push_back({"tensor " + std::to_string(owner), [=] {
                                  Fill(tensor->data(), kBytes, owner);
@@ -192,12 +192,12 @@ Program Tiers(const std::string& name, FarMemory* memory, std::vector<FarWish> w
 Program HostTier() {
   auto* memory = new FarMemory(FarFile::Get());
   memory->host()->SetLimit(400 * kKiB);  // two of them
-  return Tiers("host memory", memory, {FarWish(), FarWish(), FarWish()});
+  return Tiers("host memory", memory, {PlacementRequest(), PlacementRequest(), PlacementRequest()});
 }
 
 Program EncodedTier() {
   auto* memory = new FarMemory(FarFile::Get());
-  FarWish encoded;
+  PlacementRequest encoded;
   encoded.tier = FarTier::kCompressed;
   encoded.codec.codec = tfswap::Codec::kZvc;
   encoded.threads = 2;

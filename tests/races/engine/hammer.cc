@@ -183,7 +183,7 @@ class Controls {
     engine->FarUse();
     engine->CodecSamples();
     engine->BytesCopied(0);
-    engine->Hindrance(kMiB);
+    engine->WhyBlocked(kMiB);
     allocator->budget()->Stats();
     allocator->slab()->Stats();
     allocator->recording()->Holders();

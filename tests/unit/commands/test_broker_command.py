@@ -47,7 +47,7 @@ def test_what_is_wrong_is_said(arguments, why, capsys):
     assert why in capsys.readouterr().err
 
 
-def test_a_part_of_a_card_is_of_what_its_driver_says(tmp_path, monkeypatch, capsys):
+def test_a_part_of_a_gpu_is_of_what_its_driver_says(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run("--device", "GPU:1", "--budget", "50%") == 1
     assert 'give bytes, such as "8GiB"' in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfswap._core import Patience
+from tfswap._core import AllocationWaitPolicy
 
 _NAP_S = 0.002
 _MOST_S = 100.0
@@ -28,7 +28,7 @@ def _waits_s(
         alive: Whether a kernel runs, by the time.
         stopped: When the process is stopped, and for how long.
     """
-    patience = Patience(0, 0)
+    patience = AllocationWaitPolicy(0, 0)
     now_s = worked_s = 0.0
     stop_s, paused_s = stopped
     while now_s < _MOST_S:

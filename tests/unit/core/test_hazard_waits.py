@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from model_card import HOST, MEMORIES, MIB, A, B, C, F, G, Host, ModelCard
+from simulated_gpu import HOST, MEMORIES, MIB, A, B, C, F, G, Host, SimulatedGpu
 
 from tfswap._core import HazardTracker, Queue, Transfer
 
 
-def computed_before_end(card: ModelCard, awaited: Queue, other: Queue) -> int:
+def computed_before_end(gpu: SimulatedGpu, awaited: Queue, other: Queue) -> int:
     """How much compute has to run before all of a queue has, if it runs only where it must."""
     computed = 0
-    while card.ran[awaited] < len(card.queues[awaited]):
-        queue = next(q for q in (awaited, other, Queue.COMPUTE) if card.can_run(q))
+    while gpu.ran[awaited] < len(gpu.queues[awaited]):
+        queue = next(q for q in (awaited, other, Queue.COMPUTE) if gpu.can_run(q))
         computed += queue == Queue.COMPUTE
-        card.run(queue)
+        gpu.run(queue)
     return computed
 
 
@@ -30,9 +30,9 @@ def test_a_copy_in_waits_for_the_last_user_of_its_addresses_only() -> None:
     for _ in range(50):
         host.use(3 * MIB, "z")
     host.come_back(B, F)
-    card = host.card
-    assert computed_before_end(card, Queue.IN, Queue.OUT) < 10  # of more than 50
-    assert card.memory[B] == "x"
+    gpu = host.gpu
+    assert computed_before_end(gpu, Queue.IN, Queue.OUT) < 10  # of more than 50
+    assert gpu.memory[B] == "x"
 
 
 def test_pieces_wait_for_what_compute_had_been_given_when_they_began() -> None:
@@ -48,9 +48,9 @@ def test_pieces_wait_for_what_compute_had_been_given_when_they_began() -> None:
             host.leave(B, F)  # which waits for all of it
     host.piece_leaves(out, A, G)
     host.piece_comes_back(back, C, G)
-    card = host.card
-    assert computed_before_end(card, Queue.FILE_IN, Queue.FILE_OUT) < 10  # of more than 50
-    assert card.memory[C] == "x"
+    gpu = host.gpu
+    assert computed_before_end(gpu, Queue.FILE_IN, Queue.FILE_OUT) < 10  # of more than 50
+    assert gpu.memory[C] == "x"
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -59,27 +59,27 @@ def test_pieces_come_back_to_memory_that_is_there(memory) -> None:
     host = Host(memory)
     host.make(A, "x")
     host.leave(A, G)
-    host.card.finish(lambda queues: queues[0])
+    host.gpu.finish(lambda queues: queues[0])
     host.make(C, "z")
-    host.card.memory[HOST + F] = "y"
+    host.gpu.memory[HOST + F] = "y"
     host.piece_comes_back(host.tracker.begin_in(B), B, F)
-    while host.card.can_run(Queue.FILE_IN):
-        host.card.run(Queue.FILE_IN)
-    assert (B in host.card.memory) == (memory == HazardTracker.Memory.IN_ORDER)
-    host.card.finish(lambda queues: queues[-1])
-    assert host.card.memory[B] == "y"
+    while host.gpu.can_run(Queue.FILE_IN):
+        host.gpu.run(Queue.FILE_IN)
+    assert (B in host.gpu.memory) == (memory == HazardTracker.Memory.IN_ORDER)
+    host.gpu.finish(lambda queues: queues[-1])
+    assert host.gpu.memory[B] == "y"
 
 
 def test_compute_waits_for_the_last_piece() -> None:
     host = Host(HazardTracker.Memory.IN_ORDER)
-    card = host.card
-    card.memory |= {HOST + F: "x0", HOST + G: "x1"}
+    gpu = host.gpu
+    gpu.memory |= {HOST + F: "x0", HOST + G: "x1"}
     whole = host.tracker.begin_in(A)
     host.piece_comes_back(whole, A, F)
     host.piece_comes_back(whole, B, G)
     host.use(A, "x0")
-    card.compute("read", B, "x1")
-    card.finish(lambda queues: queues[0])  # compute as early as it can
+    gpu.compute("read", B, "x1")
+    gpu.finish(lambda queues: queues[0])  # compute as early as it can
 
 
 def test_nothing_is_tracked_before_the_first_copy() -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_tracked_before_the_first_copy() -> None:
         host.free(A)
     assert not host.tracker.active
     assert host.tracker.remembered == 0
-    assert all(kind in ("write", "read") for kind, *_ in host.card.queues[Queue.COMPUTE])
+    assert all(kind in ("write", "read") for kind, *_ in host.gpu.queues[Queue.COMPUTE])
 
 
 def test_what_was_freed_before_the_first_copy_is_waited_for() -> None:
@@ -98,14 +98,14 @@ def test_what_was_freed_before_the_first_copy_is_waited_for() -> None:
     host.make(B, "old")
     host.use(B, "old")
     host.free(B)
-    card = host.card
-    card.memory[HOST + F] = "x"
+    gpu = host.gpu
+    gpu.memory[HOST + F] = "x"
     host.come_back(B, F)
-    while card.can_run(Queue.IN):  # as early as it can
-        card.run(Queue.IN)
-    assert B not in card.memory
-    card.finish(lambda queues: queues[-1])
-    assert card.memory[B] == "x"
+    while gpu.can_run(Queue.IN):  # as early as it can
+        gpu.run(Queue.IN)
+    assert B not in gpu.memory
+    gpu.finish(lambda queues: queues[-1])
+    assert gpu.memory[B] == "x"
 
 
 def test_many_frees_are_forgotten_in_bulk_and_still_waited_for() -> None:
@@ -119,8 +119,8 @@ def test_many_frees_are_forgotten_in_bulk_and_still_waited_for() -> None:
     assert host.tracker.remembered < 10_000
     host.come_back(blocks[0], F)
     host.use(blocks[0], "x")
-    host.card.finish(lambda queues: queues[-1])
-    assert host.card.memory[blocks[0]] == "x"
+    host.gpu.finish(lambda queues: queues[-1])
+    assert host.gpu.memory[blocks[0]] == "x"
 
 
 def test_few_waits_where_one_implies_the_others() -> None:
@@ -135,7 +135,7 @@ def test_few_waits_where_one_implies_the_others() -> None:
     for block in reversed(blocks):
         host.make(block, "new")
     assert host.tracker.waits[0][1] - before == 1
-    host.card.finish(lambda queues: queues[0])
+    host.gpu.finish(lambda queues: queues[0])
 
 
 def test_host_memory_is_idle_when_its_copies_have_ended() -> None:
@@ -145,27 +145,27 @@ def test_host_memory_is_idle_when_its_copies_have_ended() -> None:
     host.leave(A, F)
     assert not host.tracker.is_idle(HOST, MIB)
     assert host.tracker.is_idle(HOST + MIB, MIB)
-    host.card.finish(lambda queues: queues[0])
+    host.gpu.finish(lambda queues: queues[0])
     assert host.tracker.is_idle(HOST, MIB)
     host.encode(A, F, 2 * MIB)
     assert not host.tracker.is_idle(HOST + MIB, MIB)
-    host.card.finish(lambda queues: queues[0])
+    host.gpu.finish(lambda queues: queues[0])
     assert host.tracker.is_idle(HOST + MIB, MIB)
     host.decode(B, F, 2 * MIB)
     assert not host.tracker.is_idle(HOST + MIB, MIB)
-    host.card.finish(lambda queues: queues[0])
+    host.gpu.finish(lambda queues: queues[0])
     host.piece_leaves(host.tracker.begin_out(B), B, G)
     assert not host.tracker.is_idle(HOST + G, MIB)
-    host.card.finish(lambda queues: queues[0])
+    host.gpu.finish(lambda queues: queues[0])
     assert host.tracker.is_idle(HOST + G, MIB)
     host.piece_comes_back(host.tracker.begin_in(A), A, G)
     assert not host.tracker.is_idle(HOST + G, MIB)
-    host.card.finish(lambda queues: queues[0])
+    host.gpu.finish(lambda queues: queues[0])
     assert host.tracker.is_idle(HOST + G, MIB)
 
 
 def test_a_refused_copy_is_told() -> None:
-    class Refusing(ModelCard):
+    class Refusing(SimulatedGpu):
         def move(self, queue: Queue, transfer: Transfer) -> bool:
             return False
 

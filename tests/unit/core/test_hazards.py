@@ -1,4 +1,4 @@
-"""Copies beside compute: who waits for whom, over a card whose commands run in every order."""
+"""Copies beside compute: who waits for whom, over a GPU whose commands run in every order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_card import HOST, MEMORIES, MIB, A, B, C, F, G, Host
+from simulated_gpu import HOST, MEMORIES, MIB, A, B, C, F, G, Host
 
 from tfswap._core import HazardTracker, Queue
 
@@ -89,7 +89,7 @@ def a_value_across_steps(host: Host) -> Iterator[None]:
 
 def an_unchanged_value(host: Host) -> Iterator[None]:
     """It leaves without a copy, before anybody has read it, and comes back to be changed."""
-    host.card.memory[HOST + F] = "x"
+    host.gpu.memory[HOST + F] = "x"
     yield host.come_back(A, F)
     yield host.free(A)
     host.tracker.acquired(A, MIB)
@@ -143,8 +143,8 @@ def encoded_over_what_is_read(host: Host) -> Iterator[None]:
 def piece_by_piece(host: Host) -> Iterator[None]:
     """A tensor of two pieces leaves while compute goes on, and comes back to where it was."""
     host.tracker.acquired(A, 2 * MIB)
-    host.card.compute("write", A, "x0")
-    yield host.card.compute("write", B, "x1")
+    host.gpu.compute("write", A, "x0")
+    yield host.gpu.compute("write", B, "x1")
     whole = host.tracker.begin_out(A)
     yield host.make(C, "y")
     yield host.piece_leaves(whole, A, F)
@@ -157,7 +157,7 @@ def piece_by_piece(host: Host) -> Iterator[None]:
     yield host.piece_comes_back(whole, A, F)
     yield host.piece_comes_back(whole, B, G)
     yield host.use(A, "x0")
-    yield host.card.compute("read", B, "x1")
+    yield host.gpu.compute("read", B, "x1")
 
 
 def came_back_and_leaves_by_pieces(host: Host) -> Iterator[None]:
@@ -172,12 +172,12 @@ def came_back_and_leaves_by_pieces(host: Host) -> Iterator[None]:
     yield host.free(A)
     yield host.make(A, "y")
     yield host.use(A, "y")
-    host.card.compute("read", HOST + G, "x")
+    host.gpu.compute("read", HOST + G, "x")
 
 
 def came_back_by_pieces_and_leaves(host: Host) -> Iterator[None]:
     """What came back from the file leaves again, by a copy, before anybody has read it."""
-    host.card.memory[HOST + G] = "x"
+    host.gpu.memory[HOST + G] = "x"
     yield host.piece_comes_back(host.tracker.begin_in(B), B, G)
     yield host.leave(B, F)
     yield host.free(B)
@@ -194,20 +194,20 @@ def make_large(host: Host, block: int, value: str) -> None:
     host.tracker.op_begins()
     host.tracker.acquired(block, LARGE)
     for section in range(2):
-        host.card.compute("write", block + section * SECTION, f"{value}{section}")
+        host.gpu.compute("write", block + section * SECTION, f"{value}{section}")
 
 
 def use_large(host: Host, block: int, value: str) -> None:
     host.tracker.op_begins()
     host.tracker.before_use(block)
     for section in range(2):
-        host.card.compute("read", block + section * SECTION, f"{value}{section}")
+        host.gpu.compute("read", block + section * SECTION, f"{value}{section}")
 
 
 def exchange_large(host: Host) -> Iterator[None]:
     """One comes in, section by section, to where another one leaves from, and that comes back."""
     for section in range(2):
-        host.card.memory[HOST + M + section * SECTION] = f"y{section}"
+        host.gpu.memory[HOST + M + section * SECTION] = f"y{section}"
     yield make_large(host, L, "x")
     assert host.tracker.copy_out(HOST + L, L, LARGE)
     yield host.tracker.released(L, LARGE)
@@ -223,16 +223,16 @@ def test_a_section_comes_in_as_soon_as_one_has_left() -> None:
     steps = exchange_large(host)
     for _ in range(3):
         next(steps)
-    card = host.card
-    while card.can_run(Queue.COMPUTE):
-        card.run(Queue.COMPUTE)
-    while card.memory.get(HOST + L) != "x0":
-        card.run(Queue.OUT)
-    card.run(Queue.OUT)
-    while card.can_run(Queue.IN):
-        card.run(Queue.IN)
-    assert card.memory[L] == "y0" and card.memory[L + SECTION] == "x1"
-    assert HOST + L + SECTION not in card.memory
+    gpu = host.gpu
+    while gpu.can_run(Queue.COMPUTE):
+        gpu.run(Queue.COMPUTE)
+    while gpu.memory.get(HOST + L) != "x0":
+        gpu.run(Queue.OUT)
+    gpu.run(Queue.OUT)
+    while gpu.can_run(Queue.IN):
+        gpu.run(Queue.IN)
+    assert gpu.memory[L] == "y0" and gpu.memory[L + SECTION] == "x1"
+    assert HOST + L + SECTION not in gpu.memory
 
 
 PROGRAMS = [
@@ -256,7 +256,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_interleaving_reads_the_right_values(program, memory) -> None:
-    """Depth first over who moves next: the host, or one of the card's queues."""
+    """Depth first over who moves next: the host, or one of the GPU's queues."""
     seen: set[object] = set()
     finished = 0
     todo: list[tuple[object, ...]] = [()]
@@ -269,20 +269,20 @@ def test_every_interleaving_reads_the_right_values(program, memory) -> None:
             if move == "host":
                 done = next(steps, "end") == "end"
             else:
-                host.card.run(move)
-        card = host.card
+                host.gpu.run(move)
+        gpu = host.gpu
         state = (
             len([m for m in moves if m == "host"]),
-            tuple(card.ran.values()),
-            tuple(card.answers),
-            tuple(sorted((k, repr(v)) for k, v in card.memory.items())),
+            tuple(gpu.ran.values()),
+            tuple(gpu.answers),
+            tuple(sorted((k, repr(v)) for k, v in gpu.memory.items())),
         )
         if state in seen:
             continue
         seen.add(state)
-        ways = card.runnable()
+        ways = gpu.runnable()
         if done and not ways:
-            assert all(card.ran[q] == len(c) for q, c in card.queues.items()), "a deadlock"
+            assert all(gpu.ran[q] == len(c) for q, c in gpu.queues.items()), "a deadlock"
             finished += 1
         todo += [(*moves, queue) for queue in ways]
         if not done:
@@ -303,7 +303,7 @@ class Tensor:
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_random_trainings_read_the_right_values(memory, seed: int) -> None:
-    """Any tensors, any addresses, a card that runs ahead or falls behind as it likes."""
+    """Any tensors, any addresses, a GPU that runs ahead or falls behind as it likes."""
     chance = random.Random(seed)
     host = Host(memory)
     free_blocks = [i * MIB for i in range(1, 5)]
@@ -312,8 +312,8 @@ def test_random_trainings_read_the_right_values(memory, seed: int) -> None:
     speed = chance.choice([0, 1, 3, 8])
     for number in range(chance.randint(10, 60)):
         for _ in range(chance.randint(0, speed)):
-            if queues := host.card.runnable():
-                host.card.run(chance.choice(queues))
+            if queues := host.gpu.runnable():
+                host.gpu.run(chance.choice(queues))
         here = [t for t in tensors if t.block is not None]
         away = [t for t in tensors if t.block is None]
         kind = chance.choice(["make", "use", "change", "free", "leave", "return", "return", "use"])
@@ -358,4 +358,4 @@ def test_random_trainings_read_the_right_values(memory, seed: int) -> None:
             if chance.random() < 0.6:  # nobody will ask for it again
                 free_far.append(tensor.far)
                 tensor.far = None
-    host.card.finish(chance.choice)
+    host.gpu.finish(chance.choice)

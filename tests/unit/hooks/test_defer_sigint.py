@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfswap.hooks.defer_sigint import uninterrupted
+from tfswap.hooks.defer_sigint import defer_sigint
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +27,10 @@ def press() -> None:
 def test_an_interrupt_arrives_at_the_end() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt):
-        with uninterrupted():
+        with defer_sigint():
             press()
             done.append("inside")
-            with uninterrupted():
+            with defer_sigint():
                 press()
             done.append("still inside")
     assert done == ["inside", "still inside"]
@@ -39,7 +39,7 @@ def test_an_interrupt_arrives_at_the_end() -> None:
 
 def test_an_error_inside_is_kept_beside_the_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt) as interrupt:
-        with uninterrupted():
+        with defer_sigint():
             press()
             raise ValueError("why")
     assert isinstance(interrupt.value.__context__, ValueError)
@@ -49,12 +49,12 @@ def test_who_handles_interrupts_himself_is_told() -> None:
     told = []
     before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
     try:
-        with uninterrupted():
+        with defer_sigint():
             press()
             assert told == []
         assert told == [signal.SIGINT]
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with uninterrupted():
+        with defer_sigint():
             press()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
@@ -65,7 +65,7 @@ def test_other_threads_change_no_handler() -> None:
     seen = []
 
     def work() -> None:
-        with uninterrupted():
+        with defer_sigint():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

@@ -50,8 +50,8 @@ def test_too_little_says_nothing() -> None:
 
 
 def test_behind_a_gpu_s_link_the_slower_of_both_counts_and_no_cores_do() -> None:
-    card = Machine("card", 600 * MB, 20e9, 10_000, 10_000)
-    assert behind_link(MEASURED, card) == FarTier(
+    gpu = Machine("gpu", 600 * MB, 20e9, 10_000, 10_000)
+    assert behind_link(MEASURED, gpu) == FarTier(
         FILE, 600 * MB, 1200 * MB, 210_000, 210_000, 1 << 40, math.inf
     )
-    assert behind_link(MEASURED, card).copy_ns(MB, MB) == 0
+    assert behind_link(MEASURED, gpu).copy_ns(MB, MB) == 0

@@ -1,4 +1,4 @@
-"""What is found out about a card's codecs, and what planners are told: over a card made up here."""
+"""What is found out about a GPU's codecs, and what planners are told: over a GPU made up here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tfswap.auto_swap import AutoSwap
 from tfswap.machine import nvcomp
 from tfswap.machine.devices import FIRST_GPU
-from tfswap.machine.gpu_codec_speed import Launch, card_codec_speeds, use_remembered
+from tfswap.machine.gpu_codec_speed import Launch, gpu_codec_speeds, use_remembered
 from tfswap.ops.loaded_library import LibraryError
 from tfswap.training.device_codecs import DeviceCodecs
 from tfswap.training.managed_devices import ManagedDevices
@@ -22,8 +22,8 @@ from tfswap.training.managed_devices import ManagedDevices
 NAMES = ("zvc", "rle", "csr")
 
 
-class Card:
-    """Stands for the library: a card whose codecs take known times.
+class Gpu:
+    """Stands for the library: a GPU whose codecs take known times.
 
     A link of 20 GB/s decides once 8,000 threads work; before, they do.
     """
@@ -65,7 +65,7 @@ class Card:
         if data.nbytes > self.room_bytes:
             raise LibraryError("tfswap: no memory to measure the codecs in")
         if codec in self.broken:
-            raise LibraryError(f"tfswap: codec '{codec}' gives other bytes back on this card")
+            raise LibraryError(f"tfswap: codec '{codec}' gives other bytes back on this GPU")
         kept = int(np.count_nonzero(data)) * 4 + data.size // 8
         slow = max(1.0, 8000 / (launch[0] * launch[1]))
         seconds = 5e-6 + (data.nbytes / 200e9 + kept / 20e9) * slow
@@ -78,16 +78,16 @@ def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
 
 
-def speeds(card: Card, names: tuple[str, ...] = NAMES) -> tuple[Any, ...]:
-    return card_codec_speeds(card, FIRST_GPU, names, search_s=30)  # type: ignore[arg-type]
+def speeds(gpu: Gpu, names: tuple[str, ...] = NAMES) -> tuple[Any, ...]:
+    return gpu_codec_speeds(gpu, FIRST_GPU, names, search_s=30)  # type: ignore[arg-type]
 
 
-def test_speeds_are_those_of_the_card_at_its_smallest_good_launch() -> None:
-    card = Card()
-    found = speeds(card)
+def test_speeds_are_those_of_the_gpu_at_its_smallest_good_launch() -> None:
+    gpu = Gpu()
+    found = speeds(gpu)
     assert [speed.name for speed in found] == list(NAMES)
     for speed in found:
-        blocks, threads = card.launches[speed.name]
+        blocks, threads = gpu.launches[speed.name]
         assert 7600 <= blocks * threads <= 8192
         assert speed.threads == 0
         assert speed.device_part == pytest.approx(blocks * threads / (132 * 2048))
@@ -98,32 +98,32 @@ def test_speeds_are_those_of_the_card_at_its_smallest_good_launch() -> None:
 
 
 def test_tensors_are_as_large_as_there_is_room_for() -> None:
-    card = Card(room_bytes=3 << 20)
-    assert len(speeds(card)) == 3
-    assert max(size for size in card.measured if size <= card.room_bytes) == 1 << 20
-    assert speeds(Card("a card without room", room_bytes=1000)) == ()
+    gpu = Gpu(room_bytes=3 << 20)
+    assert len(speeds(gpu)) == 3
+    assert max(size for size in gpu.measured if size <= gpu.room_bytes) == 1 << 20
+    assert speeds(Gpu("a GPU without room", room_bytes=1000)) == ()
 
 
 def test_a_codec_that_does_not_work_is_left_out_aloud() -> None:
-    card = Card()
-    card.broken = ("rle",)
+    gpu = Gpu()
+    gpu.broken = ("rle",)
     with pytest.warns(UserWarning, match="codec rle is left out: .*other bytes back"):
-        assert [speed.name for speed in speeds(card)] == ["zvc", "csr"]
+        assert [speed.name for speed in speeds(gpu)] == ["zvc", "csr"]
 
 
-def test_what_was_found_is_remembered_by_card(
+def test_what_was_found_is_remembered_by_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = speeds(Card())
+    found = speeds(Gpu())
     paths = sorted(tmp_path.rglob("*.json"))
     assert [path.name for path in paths] == ["csr.json", "rle.json", "zvc.json"]
     assert paths[0].parent.name == "NVIDIA_H200_143771_MiB-v1"
     monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})  # another process
-    again = Card()
+    again = Gpu()
     use_remembered(again, FIRST_GPU, NAMES)  # type: ignore[arg-type]
     assert set(again.launches) == set(NAMES) and again.measured == []
     assert speeds(again) == found and again.measured == []
-    other = Card("NVIDIA A100 81920 MiB")
+    other = Gpu("NVIDIA A100 81920 MiB")
     assert len(speeds(other)) == 3 and other.measured
 
 
@@ -131,30 +131,30 @@ def test_what_was_found_is_remembered_by_card(
 def test_a_damaged_memory_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    speeds(Card(), ("zvc",))
+    speeds(Gpu(), ("zvc",))
     (path,) = tmp_path.rglob("zvc.json")
     path.write_text(damage)
     monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
-    card = Card()
-    use_remembered(card, FIRST_GPU, NAMES)  # type: ignore[arg-type]
-    assert card.launches == {}
-    assert len(speeds(card, ("zvc",))) == 1
+    gpu = Gpu()
+    use_remembered(gpu, FIRST_GPU, NAMES)  # type: ignore[arg-type]
+    assert gpu.launches == {}
+    assert len(speeds(gpu, ("zvc",))) == 1
     assert json.loads(path.read_text())["name"] == "zvc"
 
 
 def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[str]]:
     """One GPU's, without any TensorFlow."""
-    card = Card()
-    card.codec_problem = lambda device: problem  # type: ignore[method-assign]
+    gpu = Gpu()
+    gpu.codec_problem = lambda device: problem  # type: ignore[method-assign]
     managed = ManagedDevices.__new__(ManagedDevices)
     options = AutoSwap.__new__(AutoSwap)
     options.codec, options.plan, options.lossy, options.spill_dir = codec, None, False, None
     said: list[str] = []
     managed.__dict__.update(
-        {"_library": card, "_options": options, "_warn": said.append},
+        {"_library": gpu, "_options": options, "_warn": said.append},
         numbers=[FIRST_GPU],
         device=FIRST_GPU,
-        codecs=DeviceCodecs(card, options, [FIRST_GPU], said.append),  # type: ignore[arg-type]
+        codecs=DeviceCodecs(gpu, options, [FIRST_GPU], said.append),  # type: ignore[arg-type]
     )
     return managed, said
 

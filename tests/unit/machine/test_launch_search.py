@@ -1,4 +1,4 @@
-"""The search for a launch: made-up cards, on which every launch's time is known."""
+"""The search for a launch: made-up GPUs, on which every launch's time is known."""
 
 from __future__ import annotations
 

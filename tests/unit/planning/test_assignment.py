@@ -97,7 +97,7 @@ def test_without_a_file_it_is_encoded_to_fit() -> None:
 
 
 def test_where_blocks_stay_whole_encoding_makes_no_room() -> None:
-    """As on a card, which says too late how long a buffer becomes."""
+    """As on a GPU, which says too late how long a buffer becomes."""
     with pytest.raises(FarMemoryTooSmall) as error:
         of_one(FarMemory(tier(HOST, 1, 600), codecs=(FAST_CODEC,), whole_blocks=True))
     assert error.value.needed_bytes == 1000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from timelines import FakeMachine, machines, make_timeline, swaps_for, timelines, training_step
 
 from tfswap.planning.planners import greedy
-from tfswap.planning.planners.early_returns import postponed
+from tfswap.planning.planners.early_returns import delay_prefetches
 from tfswap.planning.planners.improve import improved
 from tfswap.planning.simulator import Swap, simulate
 from tfswap.step.timeline import Absence, Timeline, peak_load
@@ -22,7 +22,7 @@ SLOW = FakeMachine(0.5e9, 0.5e9)
 def late(
     timeline: Timeline, swaps: Sequence[Swap], machine: FakeMachine, budget: int
 ) -> tuple[Swap, ...]:
-    return postponed(timeline, swaps, [machine], budget, time.monotonic() + 10)
+    return delay_prefetches(timeline, swaps, [machine], budget, time.monotonic() + 10)
 
 
 def ahead(machine: FakeMachine, times: float) -> FakeMachine:

@@ -12,7 +12,7 @@ from test_layout import FINGERPRINT, graph
 from timelines import INSTANT, make_timeline, timelines
 
 from tfswap.plan.schema import FunctionPlan
-from tfswap.planning.memory_order_edges import held_bytes, kept_order
+from tfswap.planning.memory_order_edges import held_bytes, memory_order_edges
 from tfswap.planning.simulator import Swap, simulate
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Absence, Timeline
@@ -33,12 +33,12 @@ FUNCTION = FunctionPlan(FINGERPRINT)
 
 def test_branches_that_do_not_fit_together_come_one_after_the_other() -> None:
     profile = profile_of(make_timeline(**BRANCHES), (0, 1, 2, 3))
-    assert kept_order(profile, graph(*NAMES), FUNCTION, (), 60) == (("op1", "op2"),)
+    assert memory_order_edges(profile, graph(*NAMES), FUNCTION, (), 60) == (("op1", "op2"),)
 
 
 def test_nothing_waits_where_there_is_room() -> None:
     profile = profile_of(make_timeline(**BRANCHES), (0, 1, 2, 3))
-    assert kept_order(profile, graph(*NAMES), FUNCTION, (), 200) == ()
+    assert memory_order_edges(profile, graph(*NAMES), FUNCTION, (), 200) == ()
 
 
 def test_room_for_one_op_that_comes_early_is_not_enough() -> None:
@@ -50,20 +50,20 @@ def test_room_for_one_op_that_comes_early_is_not_enough() -> None:
         f"op{i} Tile 0 o 1" if i % 2 == 0 else f"op{i} Sum 0 o 1 op{i - 1}:0" for i in range(8)
     ]
     profile = profile_of(timeline, tuple(range(8)))
-    edges = kept_order(profile, graph(*branches), FUNCTION, (), 100)
+    edges = memory_order_edges(profile, graph(*branches), FUNCTION, (), 100)
     assert ("op1", "op2") in edges and ("op3", "op4") in edges
-    assert kept_order(profile, graph(*branches), FUNCTION, (), 130) == ()
+    assert memory_order_edges(profile, graph(*branches), FUNCTION, (), 130) == ()
 
 
 def test_small_ops_do_as_they_like() -> None:
     profile = profile_of(make_timeline(**BRANCHES), (0, 1))
-    assert kept_order(profile, graph(*NAMES), FUNCTION, (), 60) == ()
+    assert memory_order_edges(profile, graph(*NAMES), FUNCTION, (), 60) == ()
 
 
 def test_what_ran_at_once_still_may() -> None:
     timeline = make_timeline([(0, 10), (5, 20), (12, 30)], [(50, 0, 30), (50, 5, 30), (9, 12, 30)])
     of = graph("op0 Tile 0 o 1", "op1 Tile 0 o 1", "op2 Tile 0 o 1")
-    edges = kept_order(profile_of(timeline, (0, 1, 2)), of, FUNCTION, (), 100)
+    edges = memory_order_edges(profile_of(timeline, (0, 1, 2)), of, FUNCTION, (), 100)
     assert edges == (("op0", "op2"),)
 
 
@@ -73,7 +73,7 @@ def test_behind_a_full_moment_only_that_is_waited_for() -> None:
         [(0, 10), (10, 20), (20, 30), (30, 40)], [(90, 0, 20), (9, 20, 30), (9, 30, 40)]
     )
     of = graph("op0 Tile 0 o 1", "op1 Sum 0 o 1 op0:0", "op2 Tile 0 o 1", "op3 Tile 0 o 1")
-    edges = kept_order(profile_of(timeline, (0, 1, 2, 3)), of, FUNCTION, (), 100)
+    edges = memory_order_edges(profile_of(timeline, (0, 1, 2, 3)), of, FUNCTION, (), 100)
     assert edges == (("op1", "op2"), ("op1", "op3"))
 
 
@@ -92,14 +92,17 @@ def test_what_starts_a_copy_in_keeps_its_place() -> None:
         "op4 Sum 0 o 1 op0:0",
     )
     swaps = (Swap(0, gate_op=1, trigger_op=3),)
-    edges = kept_order(profile_of(timeline, (0, 1, 2, 4)), of, FUNCTION, swaps, 100)
+    edges = memory_order_edges(profile_of(timeline, (0, 1, 2, 4)), of, FUNCTION, swaps, 100)
     assert ("op2", "op3") in edges
     assert ("op0", "op1") in edges
 
 
 def test_without_large_ops() -> None:
     assert (
-        kept_order(profile_of(make_timeline(**BRANCHES), ()), graph(*NAMES), FUNCTION, (), 1) == ()
+        memory_order_edges(
+            profile_of(make_timeline(**BRANCHES), ()), graph(*NAMES), FUNCTION, (), 1
+        )
+        == ()
     )
 
 
@@ -118,7 +121,7 @@ def test_the_load_is_kept_in_any_order(ops: int, data: st.DataObject) -> None:
     buffers = [(size, 10 * i, 10 * i + 10) for i, size in enumerate(sizes)]
     timeline = make_timeline([(10 * i, 10 * i + 10) for i in range(ops)], buffers)
     of = graph(*(f"op{i} Tile 0 o 1" for i in range(ops)))
-    edges = kept_order(profile_of(timeline, tuple(range(ops))), of, FUNCTION, (), 10)
+    edges = memory_order_edges(profile_of(timeline, tuple(range(ops))), of, FUNCTION, (), 10)
     later = [sum(sorted(sizes[i + 1 :])[-2:]) for i in range(ops)]
     full = np.array(sizes) > np.minimum(7.5, 10 - np.array(later))
     last = -1  # full one

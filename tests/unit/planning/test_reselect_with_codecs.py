@@ -7,7 +7,7 @@ from timelines import FakeMachine, training_step
 from tfswap.machine.far_tier import HOST, CodecSpeed, CodecTime, FarTier
 from tfswap.planning.planners import plan
 from tfswap.planning.planners.assignment import FarMemory, Ratios, assign, forms
-from tfswap.planning.planners.reselect_with_codecs import chosen_again
+from tfswap.planning.planners.reselect_with_codecs import reselect_with_codecs
 from tfswap.planning.simulator import NO_LIMIT
 from tfswap.step.timeline import Timeline, peak_load
 
@@ -40,7 +40,7 @@ def test_tensors_that_get_smaller_are_preferred() -> None:
     decision = plan("auto", timeline, FakeMachine(BYTES_PER_S, BYTES_PER_S), budget)
     ratios = every_second(timeline, 0.25)
     assignment = assign(timeline, decision.swaps, FAR, ratios)
-    chosen, placed = chosen_again(timeline, decision, assignment, FAR, ratios, budget, 1.0)
+    chosen, placed = reselect_with_codecs(timeline, decision, assignment, FAR, ratios, budget, 1.0)
     assert placed.cost_ns < assignment.cost_ns
     assert placed.result.peak_bytes <= budget
     assert {swap.absence for swap in chosen.swaps} == {swap.absence for swap in placed.swaps}
@@ -56,7 +56,7 @@ def test_where_nothing_is_encoded_it_stays() -> None:
     budget = peak_load(timeline) * 6 // 10
     decision = plan("auto", timeline, FakeMachine(BYTES_PER_S, BYTES_PER_S), budget)
     assignment = assign(timeline, decision.swaps, FAR, {})
-    assert chosen_again(timeline, decision, assignment, FAR, {}, budget, 0.1) == (
+    assert reselect_with_codecs(timeline, decision, assignment, FAR, {}, budget, 0.1) == (
         decision,
         assignment,
     )

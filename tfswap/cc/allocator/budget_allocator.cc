@@ -151,7 +151,7 @@ void BudgetAllocator::MakeRoom() {
     const int64_t missing = all_.Beyond(-leaving);
     if (missing <= 0) return;
     int64_t freed = Reclaim(missing, nullptr, Refusal::kBudget);
-    if (spare_ != nullptr && all_.Beyond(0) > 0) freed += spare_->GiveBack(all_.Beyond(0));
+    if (spare_ != nullptr && all_.Beyond(0) > 0) freed += spare_->Release(all_.Beyond(0));
     if (freed == 0) return;
   }
 }
@@ -271,7 +271,7 @@ void BudgetAllocator::Unreserve(int64_t bytes, Account* own) {
 
 void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   *refusal = Refusal::kBudget;
-  const auto instead = [&] { return spare_->Instead(request.alignment, request.bytes); };
+  const auto instead = [&] { return spare_->AllocateFallback(request.alignment, request.bytes); };
   if (spare_ != nullptr && spare_->Grows()) {
     if (void* ptr = instead()) return ptr;
   }
@@ -287,7 +287,7 @@ void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   const bool beside_jobs = *refusal == Refusal::kShare;
   if (!spare_->Grows() && !beside_jobs) return instead();
   const int64_t missing = Refusing(*refusal, request.own).Beyond(request.counted());
-  if (spare_->GiveBack(missing) == 0 || !reserved()) return nullptr;
+  if (spare_->Release(missing) == 0 || !reserved()) return nullptr;
   return FromNext(request, refusal);
 }
 
@@ -297,7 +297,7 @@ bool BudgetAllocator::Pay(int64_t bytes) {
   if (refusal == Refusal::kNone) return true;
   if (spare_ == nullptr || !(spare_->Grows() || refusal == Refusal::kShare)) return false;
   const int64_t missing = Refusing(refusal, own).Beyond(bytes);
-  return spare_->GiveBack(missing) > 0 && Reserve(bytes, own) == Refusal::kNone;
+  return spare_->Release(missing) > 0 && Reserve(bytes, own) == Refusal::kNone;
 }
 
 bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
@@ -320,7 +320,7 @@ bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
 }
 
 void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
-  // A card's BFC allocator would wait by itself, for 10 s, for what a swap can free at once.
+  // A GPU's BFC allocator would wait by itself, for 10 s, for what a swap can free at once.
   const bool ours = HasBudget() || (reclaimer_ != nullptr && reclaimer_->InForce());
   const AllocationAttributes attributes(request.attributes.retry_on_failure && !ours,
                                         request.attributes.allocation_will_be_logged,
@@ -385,7 +385,7 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   const Account* refusing = &Refusing(*refusal, request.own);
   int64_t seen_releases = refusing->releases.load();
   int64_t seen_ends = refusing->ends.load();
-  Patience patience(Patience::Now());
+  AllocationWaitPolicy patience(AllocationWaitPolicy::Now());
   for (;;) {
     const bool quiet = patience.WithoutRelease() > kDeference;
     if ((quiet || !MustDefer()) && (ptr = Obtain(request, refusal)) != nullptr) break;
@@ -419,7 +419,7 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const bool others_run = refusing->running.load() > refusing->waiting_kernels.load() ||
                             std::exchange(seen_ends, ends) != ends;
     const bool alive = leaving > 0 || reclaimed > 0 || copying_in || others_run;
-    if (patience.EndsAt(Patience::Now(), released, alive, OthersAreRunnable)) break;
+    if (patience.EndsAt(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
     if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kNap);
@@ -489,7 +489,7 @@ Shortage BudgetAllocator::ShortageOf(const Request& request, Refusal refusal) {
   if (reclaimer_ != nullptr) {
     found.swapping = reclaimer_->InForce();
     found.missing_far_bytes = std::max<int64_t>(found.in_use + bytes - found.budget, bytes);
-    found.hindrance = reclaimer_->Hindrance(found.missing_far_bytes);
+    found.hindrance = reclaimer_->WhyBlocked(found.missing_far_bytes);
   }
   return found;
 }

@@ -37,7 +37,7 @@ class Reclaimer {
   virtual bool InForce() const = 0;
   // Why Reclaim() could not move so many bytes more, and what to do ("" when it simply has nothing
   // left to move).
-  virtual std::string Hindrance(int64_t missing_bytes) const = 0;
+  virtual std::string WhyBlocked(int64_t missing_bytes) const = 0;
 };
 
 // Memory that is paid for and idle: a slab's.
@@ -45,7 +45,7 @@ class SpareMemory {
  public:
   virtual ~SpareMemory() = default;
   // Gives idle memory back to whoever paid for it; answers how many bytes.
-  virtual int64_t GiveBack(int64_t bytes) = 0;
+  virtual int64_t Release(int64_t bytes) = 0;
   // Whether a block is of its memory.
   virtual bool Owns(const void* ptr) const = 0;
   // Whether more can be put behind it; if not, what is idle is somebody's place, and others take it
@@ -53,7 +53,7 @@ class SpareMemory {
   virtual bool Grows() const = 0;
   // A block out of it for what its owner has just passed on for lack of memory; the owner frees it.
   // Null if there is still no place.
-  virtual void* Instead(size_t alignment, size_t bytes) = 0;
+  virtual void* AllocateFallback(size_t alignment, size_t bytes) = 0;
   // Its addresses for an error text; "" if it has none.
   virtual std::string Picture() const = 0;
 };
@@ -113,7 +113,7 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   }
   // Of a block's memory: what is given back before the block is freed.
   void ReleaseOf(const void* ptr, int64_t bytes);
-  int64_t Overdrawn() const override {
+  int64_t OverBudgetBytes() const override {
     return HasBudget() ? std::max(all_.Beyond(0), int64_t{0}) : 0;
   }
   // The same, if need be after idle memory was given back.

@@ -85,13 +85,13 @@ void DeviceAllocator::DeallocateRaw(void* ptr) {
   parts_.system->DeallocateRaw(ptr);
 }
 
-int64_t DeviceAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
+int64_t DeviceAllocator::ReleaseEnd(void* ptr, int64_t kept_bytes) {
   if (!InSections() || !parts_.recording.Lists(ptr)) return 0;
   // The load is less before anybody who waits for the memory hears of it and adds to the load.
   if (parts_.slab.Owns(ptr)) {
-    return parts_.slab.GiveBackEnd(ptr, kept_bytes, [this](int64_t bytes) { Shrank(bytes); });
+    return parts_.slab.ReleaseEnd(ptr, kept_bytes, [this](int64_t bytes) { Shrank(bytes); });
   }
-  const int64_t bytes = parts_.system->GiveBackEnd(ptr, kept_bytes);
+  const int64_t bytes = parts_.system->ReleaseEnd(ptr, kept_bytes);
   Shrank(bytes);
   if (bytes > 0) parts_.budget.ReleaseOf(ptr, bytes);
   return bytes;

@@ -8,10 +8,10 @@
 
 #include "allocator/bfc_arenas.h"
 #include "allocator/budget_allocator.h"
+#include "allocator/dummy_page_allocator.h"
 #include "allocator/kernel_guard.h"
 #include "allocator/recording_allocator.h"
 #include "allocator/slab_allocator.h"
-#include "allocator/dummy_page_allocator.h"
 #include "allocator/statistics_allocator.h"
 #include "allocator/system_allocator.h"
 #include "allocator/workspace_allocator.h"
@@ -23,7 +23,7 @@ class DeviceAllocator : public StatisticsAllocator {
  public:
   // Of host memory.
   explicit DeviceAllocator(const std::string& name);
-  // Of a card's memory, which `memory` has. `watch` may put something between who holds what and
+  // Of a GPU's memory, which `memory` has. `watch` may put something between who holds what and
   // where it is, which sees every address.
   using Watch = std::function<std::unique_ptr<tensorflow::Allocator>(tensorflow::Allocator* next)>;
   DeviceAllocator(tensorflow::Allocator* memory, const Watch& watch);
@@ -41,7 +41,7 @@ class DeviceAllocator : public StatisticsAllocator {
   WorkspaceAllocator* workspaces() { return parts_.workspaces.get(); }
   // What `watch` made.
   tensorflow::Allocator* watch() { return parts_.watch.get(); }
-  // Null where the memory is a card's.
+  // Null where the memory is a GPU's.
   BfcArenas* bfc() { return parts_.bfc.get(); }
   // Where each kernel passes.
   GuardPost* guard() { return &guard_; }
@@ -58,7 +58,7 @@ class DeviceAllocator : public StatisticsAllocator {
   bool InSections() const { return parts_.bfc != nullptr && !parts_.bfc->EverOpened(); }
   // Gives back what is behind the first bytes of a block that nobody uses any more but to copy
   // these; answers how much that is.
-  int64_t GiveBackEnd(void* ptr, int64_t kept_bytes);
+  int64_t ReleaseEnd(void* ptr, int64_t kept_bytes);
   // Pays for the first `bytes` bytes of a block that has paid for less (KernelScope::pays). Waits
   // while copies out are on their way; false if that was not enough.
   bool Pay(void* ptr, int64_t bytes);
@@ -77,7 +77,7 @@ class DeviceAllocator : public StatisticsAllocator {
     SlabAllocator slab;
     std::unique_ptr<tensorflow::Allocator> watch;
     RecordingAllocator recording;
-    StandInAllocator stand_in;
+    DummyPageAllocator stand_in;
     std::unique_ptr<WorkspaceAllocator> workspaces;
   };
   // Made before the base that is put over them.

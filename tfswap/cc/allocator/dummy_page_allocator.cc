@@ -1,3 +1,5 @@
+#include "allocator/dummy_page_allocator.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -5,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
-#include "allocator/dummy_page_allocator.h"
 
 namespace tfswap {
 
@@ -43,8 +44,8 @@ void* Map(size_t bytes) {
 
 }  // namespace
 
-void* StandInAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
-                                    const tensorflow::AllocationAttributes& attributes) {
+void* DummyPageAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
+                                      const tensorflow::AllocationAttributes& attributes) {
   void* ptr = next()->AllocateRaw(alignment, num_bytes, attributes);
   KernelScope* scope = KernelScope::current;
   if (ptr != nullptr || scope == nullptr || !scope->crashes || alignment > kPageBytes) return ptr;
@@ -58,7 +59,7 @@ void* StandInAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   return ptr;
 }
 
-void StandInAllocator::DeallocateRaw(void* ptr) {
+void DummyPageAllocator::DeallocateRaw(void* ptr) {
   const size_t bytes = SizeOf(ptr);
   if (bytes == 0) {
     next()->DeallocateRaw(ptr);
@@ -72,16 +73,16 @@ void StandInAllocator::DeallocateRaw(void* ptr) {
   munmap(ptr, MappedBytes(bytes));
 }
 
-size_t StandInAllocator::RequestedSize(const void* ptr) const {
+size_t DummyPageAllocator::RequestedSize(const void* ptr) const {
   const size_t bytes = SizeOf(ptr);
   return bytes > 0 ? bytes : next()->RequestedSize(ptr);
 }
 
-int64_t StandInAllocator::AllocationId(const void* ptr) const {
+int64_t DummyPageAllocator::AllocationId(const void* ptr) const {
   return SizeOf(ptr) > 0 ? 0 : next()->AllocationId(ptr);
 }
 
-size_t StandInAllocator::SizeOf(const void* ptr) const {
+size_t DummyPageAllocator::SizeOf(const void* ptr) const {
   if (alive_.load(std::memory_order_relaxed) == 0) return 0;
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = blocks_.find(ptr);

@@ -15,7 +15,7 @@ namespace tfswap {
 //
 // TensorFlow's oneDNN convolutions are such: they go on with an output that they could not
 // allocate.
-class StandInAllocator : public SizedAdaptor {
+class DummyPageAllocator : public SizedAdaptor {
  public:
   using SizedAdaptor::AllocateRaw;
   using SizedAdaptor::SizedAdaptor;

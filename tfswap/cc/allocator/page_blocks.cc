@@ -34,7 +34,7 @@ void* AllocatePageBlock(size_t bytes) {
 
 void FreePageBlock(void* block, size_t bytes) { munmap(block, RoundUp(bytes, kPageBytes)); }
 
-size_t GiveBackPages(void* block, size_t bytes, size_t kept) {
+size_t ReleasePages(void* block, size_t bytes, size_t kept) {
   const size_t rounded = RoundUp(kept, kHugePageBytes);
   if (rounded >= bytes) return bytes;
   madvise(static_cast<char*>(block) + rounded, RoundUp(bytes, kPageBytes) - rounded, MADV_DONTNEED);

@@ -15,7 +15,7 @@ void* AllocatePageBlock(size_t bytes);
 void FreePageBlock(void* block, size_t bytes);
 // Gives back the memory behind the first `kept` bytes of a block of `bytes` bytes, huge pages as a
 // whole; answers how many it keeps. The addresses stay the block's.
-size_t GiveBackPages(void* block, size_t bytes, size_t kept);
+size_t ReleasePages(void* block, size_t bytes, size_t kept);
 
 }  // namespace tfswap
 

@@ -48,7 +48,7 @@ class RecordingAllocator : public Adaptor {
   StepRecorder* recorder(int job = 0) { return &recorders_[Jobs::SlotOf(job)]; }
   // Whether anything is recorded.
   bool on() const { return on_.load(std::memory_order_relaxed) != 0; }
-  // `load_bytes`: of all blocks there are, the small ones included. `host_times`: even of a card.
+  // `load_bytes`: of all blocks there are, the small ones included. `host_times`: even of a GPU.
   void StartRecording(int64_t load_bytes, bool host_times, int job = 0);
   StepTrace StopRecording(int job = 0);
 

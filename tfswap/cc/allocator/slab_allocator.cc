@@ -20,7 +20,8 @@ constexpr size_t kLeastBytes = RecordingAllocator::kListedBytes;
 
 constexpr auto kMostAlignment = static_cast<size_t>(Slab::kGranuleBytes);
 
-// What this thread has passed on to the next allocator, and may be asked for again (Instead).
+// What this thread has passed on to the next allocator, and may be asked for again
+// (AllocateFallback).
 struct PassedOn {
   const SlabAllocator* by = nullptr;
   const Slot* slot = nullptr;
@@ -39,10 +40,10 @@ int64_t PhysicalBytes() {
 
 SlabAllocator::SlabAllocator(tensorflow::Allocator* next, MemoryAccount* account,
                              std::function<void()> freed)
-    : SizedAdaptor(next), account_(account), freed_(std::move(freed)), on_card_(false) {}
+    : SizedAdaptor(next), account_(account), freed_(std::move(freed)), on_gpu_(false) {}
 
 SlabAllocator::SlabAllocator(tensorflow::Allocator* next, std::function<void()> freed)
-    : SizedAdaptor(next), account_(nullptr), freed_(std::move(freed)), on_card_(true) {}
+    : SizedAdaptor(next), account_(nullptr), freed_(std::move(freed)), on_gpu_(true) {}
 
 void* SlabAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                  const tensorflow::AllocationAttributes& attributes) {
@@ -114,15 +115,15 @@ void SlabAllocator::DeallocateRaw(void* ptr) {
     return;
   }
   slab()->Release(slab()->OffsetOf(ptr));
-  if (on_card_ && !layouts_.active()) {  // it had outlived its training
+  if (on_gpu_ && !layouts_.active()) {  // it had outlived its training
     std::lock_guard<std::mutex> lock(mu_);
     if (!layouts_.active()) DropBlock();
   }
   Freed();
 }
 
-int64_t SlabAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes,
-                                   const std::function<void(int64_t)>& given_back) {
+int64_t SlabAllocator::ReleaseEnd(void* ptr, int64_t kept_bytes,
+                                  const std::function<void(int64_t)>& given_back) {
   const int64_t bytes = slab()->ReleaseEnd(slab()->OffsetOf(ptr), kept_bytes);
   if (bytes <= 0) return 0;
   given_back(bytes);
@@ -131,7 +132,8 @@ int64_t SlabAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes,
 }
 
 void SlabAllocator::Freed() {
-  if (account_ != nullptr && account_->Overdrawn() > 0) slab()->Decommit(account_->Overdrawn());
+  if (account_ != nullptr && account_->OverBudgetBytes() > 0)
+    slab()->Decommit(account_->OverBudgetBytes());
   if (freed_) freed_();
 }
 
@@ -144,11 +146,11 @@ int64_t SlabAllocator::AllocationId(const void* ptr) const {
   return Owns(ptr) ? 0 : next()->AllocationId(ptr);
 }
 
-int64_t SlabAllocator::GiveBack(int64_t bytes) {
+int64_t SlabAllocator::Release(int64_t bytes) {
   return slab() == nullptr || bytes <= 0 ? 0 : slab()->Decommit(bytes);
 }
 
-void* SlabAllocator::Instead(size_t alignment, size_t bytes) {
+void* SlabAllocator::AllocateFallback(size_t alignment, size_t bytes) {
   if (passed_on.by != this || passed_on.bytes != bytes || alignment > kMostAlignment) {
     return nullptr;
   }
@@ -179,21 +181,21 @@ absl::Status SlabAllocator::Install(const std::string& graph, const std::string&
   absl::Status status = MakeSlab();
   if (!status.ok()) return status;
   status = layouts_.Install(graph, text, Slab::kGranuleBytes);
-  if (status.ok() && on_card_) {
+  if (status.ok() && on_gpu_) {
     status = FitBlock();
     if (!status.ok()) layouts_.Remove(graph);
   }
   slab()->SetLimit(layouts_.height());
   // What had other places so far, and is planned now, is not to be paid for twice.
-  if (!on_card_) slab()->Decommit(std::numeric_limits<int64_t>::max());
+  if (!on_gpu_) slab()->Decommit(std::numeric_limits<int64_t>::max());
   return status;
 }
 
 absl::Status SlabAllocator::MakeSlab() {
   if (slab() != nullptr) return absl::OkStatus();
   try {
-    owned_ = on_card_ ? Slab::OfBlocks(kMostCardBytes)
-                      : std::make_unique<Slab>(PhysicalBytes(), account_);
+    owned_ = on_gpu_ ? Slab::OfBlocks(kMostCardBytes)
+                     : std::make_unique<Slab>(PhysicalBytes(), account_);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         "no addresses for a slab: is vm.overcommit_memory 2, or the address space limited?");
@@ -204,7 +206,7 @@ absl::Status SlabAllocator::MakeSlab() {
 
 absl::Status SlabAllocator::SetAlways(bool always) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (on_card_) return absl::OkStatus();
+  if (on_gpu_) return absl::OkStatus();
   if (always) {
     const absl::Status status = MakeSlab();
     if (!status.ok()) return status;
@@ -221,7 +223,7 @@ absl::Status SlabAllocator::FitBlock() {
     return absl::FailedPreconditionError(
         "the slab is too low for it, and cannot be replaced while it is in use");
   }
-  // The card's allocators align to less than a granule.
+  // The GPU's allocators align to less than a granule.
   const auto bytes = static_cast<size_t>(height + Slab::kGranuleBytes);
   tensorflow::AllocationAttributes attributes;
   attributes.retry_on_failure = false;
@@ -254,7 +256,7 @@ void SlabAllocator::Clear() {
   if (slab() == nullptr) return;
   slab()->SetLimit(0);
   slab()->Decommit(std::numeric_limits<int64_t>::max());
-  if (on_card_) DropBlock();
+  if (on_gpu_) DropBlock();
 }
 
 void SlabAllocator::SetCheck(bool check) {

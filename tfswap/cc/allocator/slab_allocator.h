@@ -47,7 +47,7 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   // release.
   SlabAllocator(tensorflow::Allocator* next, MemoryAccount* account,
                 std::function<void()> freed = nullptr);
-  // On a card: the slab is one block of the next allocator's, there while there are layouts.
+  // On a GPU: the slab is one block of the next allocator's, there while there are layouts.
   SlabAllocator(tensorflow::Allocator* next, std::function<void()> freed);
 
   using SizedAdaptor::AllocateRaw;
@@ -59,8 +59,7 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
 
   // Of a block in the slab, which is host memory: gives back what is behind its first bytes, all of
   // which it had; answers how much, and says so before those hear of it who wait for memory.
-  int64_t GiveBackEnd(void* ptr, int64_t kept_bytes,
-                      const std::function<void(int64_t)>& given_back);
+  int64_t ReleaseEnd(void* ptr, int64_t kept_bytes, const std::function<void(int64_t)>& given_back);
   // Sees to it that so much of it is there, from its beginning on. Does not wait.
   bool Pay(void* ptr, int64_t bytes) { return slab()->Pay(slab()->OffsetOf(ptr), bytes); }
   bool Owns(const void* ptr) const override {
@@ -68,16 +67,16 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
     return own != nullptr && own->Owns(ptr);
   }
 
-  int64_t GiveBack(int64_t bytes) override;
-  bool Grows() const override { return !on_card_; }
-  void* Instead(size_t alignment, size_t bytes) override;
+  int64_t Release(int64_t bytes) override;
+  bool Grows() const override { return !on_gpu_; }
+  void* AllocateFallback(size_t alignment, size_t bytes) override;
   std::string Picture() const override;
 
   // Layouts of graphs (slab_layouts.h). The slab is as high as the highest.
   absl::Status Install(const std::string& graph, const std::string& text);
   void Remove(const std::string& graph);
   void Clear();
-  // Not on a card: from now on everything goes to the slab, without a layout to unplanned places.
+  // Not on a GPU: from now on everything goes to the slab, without a layout to unplanned places.
   // So memory that is free is the budget's to give, never the system allocator's to keep.
   absl::Status SetAlways(bool always);
   // Whether ops may have planned places.
@@ -105,21 +104,21 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   void Freed();
   // Among the unplanned places; null if nobody pays.
   void* Elsewhere(bool lasts, int64_t bytes);
-  // All below: with mu_ held. On a card: sees to it that a block as high as the layouts is there.
+  // All below: with mu_ held. On a GPU: sees to it that a block as high as the layouts is there.
   absl::Status FitBlock();
-  // Gives the card's block back, if nobody is in it.
+  // Gives the GPU's block back, if nobody is in it.
   bool DropBlock();
   Slab* slab() const { return slab_.load(std::memory_order_acquire); }
 
   MemoryAccount* const account_;
   const std::function<void()> freed_;
-  const bool on_card_;
+  const bool on_gpu_;
   SlabLayouts layouts_;
   std::atomic<bool> always_{false};
   std::mutex mu_;  // whoever makes the slab
   std::unique_ptr<Slab> owned_;
   std::atomic<Slab*> slab_{nullptr};
-  void* block_ = nullptr;  // the card's, with what precedes the slab's first address
+  void* block_ = nullptr;  // the GPU's, with what precedes the slab's first address
 
   enum Counted {
     kHits,

@@ -136,7 +136,7 @@ StepRecorder::Shard* StepRecorder::ThisThreads() {
 }
 
 void StepRecorder::StartClock() {
-  if (CardClock* clock = clock_.load()) clock->Start();
+  if (GpuClock* clock = clock_.load()) clock->Start();
 }
 
 void StepRecorder::Start(int64_t resident_bytes) {
@@ -198,7 +198,7 @@ StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext*
   const auto& attributes = kernel.def().attr();
   const auto mark = attributes.find(kGraphAttribute);
   const Text graph = mark == attributes.end() ? Text{} : shard->Add(mark->second.s());
-  CardClock* clock = clock_.load();
+  GpuClock* clock = clock_.load();
   shard->ops.push_back({record, name, type, graph, clock == nullptr ? -1 : clock->Mark()});
   return {shard, op, shard->recording};
 }
@@ -206,7 +206,7 @@ StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext*
 void StepRecorder::OpEnds(const Op& op, OpKernelContext* context, int64_t wait_ns) {
   const int64_t now = NowNs();
   const std::vector<Value> values = ValuesOf(context->op_kernel(), context);
-  CardClock* clock = clock_.load();
+  GpuClock* clock = clock_.load();
   const bool marked = clock != nullptr && op.shard->thread == std::this_thread::get_id();
   const int32_t end_mark = marked ? clock->Mark() : -1;
   std::lock_guard<std::mutex> lock(op.shard->mu);
@@ -288,8 +288,8 @@ class Residents {
 
 StepTrace StepRecorder::Stop() {
   on_.store(false);
-  CardClock* clock = clock_.load();
-  const CardTimes card = clock == nullptr ? CardTimes() : clock->Stop();
+  GpuClock* clock = clock_.load();
+  const GpuTimes gpu = clock == nullptr ? GpuTimes() : clock->Stop();
   std::lock_guard<std::mutex> lock(mu_);
   HostSide host;
   StepTrace trace;
@@ -346,7 +346,7 @@ StepTrace StepRecorder::Stop() {
   }
   std::stable_sort(trace.accesses.begin(), trace.accesses.end(),
                    [](const AccessRecord& a, const AccessRecord& b) { return a.op < b.op; });
-  if (!card.marks_ns.empty()) MoveToCard(card, host, &trace);
+  if (!gpu.marks_ns.empty()) MoveToCard(gpu, host, &trace);
   for (const auto& shard : shards_) {
     std::lock_guard<std::mutex> shard_lock(shard->mu);
     shard->Clear(0);

@@ -29,10 +29,10 @@ class StepRecorder {
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // Of a card, whose times recordings have from now on: those of the host say when it was told.
-  void SetCardClock(CardClock* clock) { clock_.store(clock); }
+  // Of a GPU, whose times recordings have from now on: those of the host say when it was told.
+  void SetCardClock(GpuClock* clock) { clock_.store(clock); }
 
-  // Before Start(), and without any lock: has a card's clock run, if there is one. Without it a
+  // Before Start(), and without any lock: has a GPU's clock run, if there is one. Without it a
   // recording has the times of the host, in whose order memory is handed out.
   void StartClock();
   void Start(int64_t resident_bytes);
@@ -69,7 +69,7 @@ class StepRecorder {
                  const void* ptr);
 
   std::atomic<bool> on_{false};
-  std::atomic<CardClock*> clock_{nullptr};
+  std::atomic<GpuClock*> clock_{nullptr};
   std::mutex mu_;  // guards all below; a shard has a lock of its own
   int64_t recording_ = 0;
   int64_t start_ns_ = 0;

@@ -57,13 +57,13 @@ void SystemAllocator::DeallocateRaw(void* ptr) {
 
 size_t SystemAllocator::RequestedSize(const void* ptr) const { return HeaderOf(ptr)->held; }
 
-int64_t SystemAllocator::GiveBackEnd(void* ptr, int64_t kept_bytes) {
+int64_t SystemAllocator::ReleaseEnd(void* ptr, int64_t kept_bytes) {
   Header* header = HeaderOf(ptr);
   const size_t whole = header->bytes + header->padding;
   if (whole < kPageBlockBytes) return 0;
   char* block = static_cast<char*>(ptr) - header->padding;
   const size_t kept_pages =
-      GiveBackPages(block, whole, static_cast<size_t>(kept_bytes) + header->padding);
+      ReleasePages(block, whole, static_cast<size_t>(kept_bytes) + header->padding);
   const size_t kept = std::min(header->held, kept_pages - header->padding);
   return static_cast<int64_t>(std::exchange(header->held, kept) - kept);
 }

@@ -29,7 +29,7 @@ class SystemAllocator : public tensorflow::Allocator {
   }
 
   // Gives back what is behind the first bytes of a block; answers how much. Small blocks stay.
-  int64_t GiveBackEnd(void* ptr, int64_t kept_bytes);
+  int64_t ReleaseEnd(void* ptr, int64_t kept_bytes);
   // Of a block that paid for its beginning only (KernelScope::pays): what it has to pay before its
   // first `bytes` bytes may be used, and that it has.
   int64_t Unpaid(const void* ptr, int64_t bytes) const;

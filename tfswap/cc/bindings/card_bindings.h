@@ -5,7 +5,7 @@
 
 namespace tfswap {
 
-// Card and HazardTracker, so that tests can run the tracker over a card of their own.
+// GPU and HazardTracker, so that tests can run the tracker over a GPU of their own.
 void BindCard(pybind11::module_& module);
 
 }  // namespace tfswap

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/card_bindings.h"
 #include "bindings/codec_bindings.h"
+#include "bindings/gpu_bindings.h"
 #include "bindings/packing_bindings.h"
 #include "bindings/spill_bindings.h"
 #include "core/memory/allocation_wait_policy.h"
@@ -263,15 +263,16 @@ void BindMaxTree(py::module_& module) {
       .def("max", &MaxTree::Max);
 }
 
-void BindPatience(py::module_& module) {
-  py::class_<Patience>(module, "Patience")
-      .def(
-          py::init([](int64_t now_ns, int64_t worked_ns) { return Patience({now_ns, worked_ns}); }),
-          py::arg("now_ns"), py::arg("worked_ns"))
+void BindAllocationWaitPolicy(py::module_& module) {
+  py::class_<AllocationWaitPolicy>(module, "AllocationWaitPolicy")
+      .def(py::init([](int64_t now_ns, int64_t worked_ns) {
+             return AllocationWaitPolicy({now_ns, worked_ns});
+           }),
+           py::arg("now_ns"), py::arg("worked_ns"))
       .def(
           "ends_at",
-          [](Patience& patience, int64_t now_ns, int64_t worked_ns, bool released, bool alive,
-             bool others_are_runnable) {
+          [](AllocationWaitPolicy& patience, int64_t now_ns, int64_t worked_ns, bool released,
+             bool alive, bool others_are_runnable) {
             return patience.EndsAt({now_ns, worked_ns}, released, alive,
                                    [&] { return others_are_runnable; });
           },
@@ -288,7 +289,7 @@ PYBIND11_MODULE(_core, module) {
   tfswap::BindLocalSearch(module);
   tfswap::BindRepetition(module);
   tfswap::BindMaxTree(module);
-  tfswap::BindPatience(module);
+  tfswap::BindAllocationWaitPolicy(module);
   tfswap::BindPacking(module);
   tfswap::BindCard(module);
   tfswap::BindSpill(module);

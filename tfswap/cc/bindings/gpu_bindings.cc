@@ -1,10 +1,11 @@
+#include "bindings/gpu_bindings.h"
+
 #include <pybind11/stl.h>
 
 #include <array>
 #include <utility>
 #include <vector>
 
-#include "bindings/card_bindings.h"
 #include "core/gpu/gpu.h"
 #include "core/gpu/gpu_step.h"
 #include "core/gpu/hazard_tracker.h"
@@ -18,8 +19,8 @@ namespace {
 const void* Pointer(uintptr_t address) { return reinterpret_cast<const void*>(address); }
 uintptr_t Number(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
-// A card written in Python. Events are numbers.
-class PythonCard : public Card {
+// A GPU written in Python. Events are numbers.
+class PythonCard : public Gpu {
  public:
   Event Record(Queue queue) override {
     return reinterpret_cast<Event>(Call("record", queue).cast<uintptr_t>());
@@ -36,8 +37,8 @@ class PythonCard : public Card {
  private:
   template <typename... Arguments>
   py::object Call(const char* name, Arguments... arguments) {
-    const py::function function = py::get_override(static_cast<Card*>(this), name);
-    if (!function) throw py::type_error(std::string("a card needs a method ") + name);
+    const py::function function = py::get_override(static_cast<Gpu*>(this), name);
+    if (!function) throw py::type_error(std::string("a GPU needs a method ") + name);
     return function(arguments...);
   }
 };
@@ -109,7 +110,7 @@ void BindCard(py::module_& module) {
       .def_readonly("host_bytes", &Transfer::host_bytes)
       .def_property_readonly(
           "encoded", [](const Transfer& self) { return self.form.kind == Form::Kind::kEncoded; });
-  py::class_<Card, PythonCard>(module, "Card").def(py::init<>());
+  py::class_<Gpu, PythonCard>(module, "Gpu").def(py::init<>());
 
   py::class_<HazardTracker> tracker(module, "HazardTracker");
   py::enum_<HazardTracker::Memory>(tracker, "Memory")
@@ -117,7 +118,7 @@ void BindCard(py::module_& module) {
       .value("STREAM_ORDERED", HazardTracker::Memory::kStreamOrdered);
   py::class_<HazardTracker::Whole>(tracker, "Whole");
   tracker
-      .def(py::init<Card*, HazardTracker::Memory>(), py::arg("card"), py::arg("memory"),
+      .def(py::init<Gpu*, HazardTracker::Memory>(), py::arg("gpu"), py::arg("memory"),
            py::keep_alive<1, 2>())
       .def("op_begins", &HazardTracker::OpBegins)
       .def("before_use",
@@ -158,7 +159,7 @@ void BindCard(py::module_& module) {
       .def_property_readonly("waits", &HazardTracker::waits)
       .def_property_readonly("remembered", &HazardTracker::remembered);
 
-  module.def("move_to_card", &Moved, py::arg("marks_ns"), py::arg("waits"), py::arg("ops"),
+  module.def("move_to_gpu", &Moved, py::arg("marks_ns"), py::arg("waits"), py::arg("ops"),
              py::arg("buffers"), py::arg("accesses"),
              py::arg("host_waits_ns") = std::vector<int64_t>());
 

@@ -91,7 +91,7 @@ void BindSpill(py::module_& module) {
   py::class_<Extents>(module, "Extents")
       .def(py::init<>())
       .def("take", &Extents::Take, py::arg("bytes"))
-      .def("give_back", &Extents::GiveBack, py::arg("offset"), py::arg("bytes"))
+      .def("give_back", &Extents::Release, py::arg("offset"), py::arg("bytes"))
       .def("grow", &Extents::Grow, py::arg("bytes"))
       .def_property_readonly("end", &Extents::end)
       .def_property_readonly("free_bytes", &Extents::free_bytes)

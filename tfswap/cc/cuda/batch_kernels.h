@@ -6,14 +6,14 @@
 #include "cuda/codec_format.h"
 #include "cuda/kernel_parts.h"
 
-// What goes before and after nvCOMP, which packs and unpacks sections on the card and knows nothing
+// What goes before and after nvCOMP, which packs and unpacks sections on the GPU and knows nothing
 // of the host: these kernels give it its arrays, and move what is packed.
 //
 //   out   lay | nvCOMP packs | pack: store to the host, at places by atomicAdd
 //   in    unpack: load from the host | nvCOMP unpacks | check
 //
 // A batch after the other on one stream. The far block is as that of any codec here.
-namespace tfswap::card_codec {
+namespace tfswap::gpu_codec {
 
 // Whole lines as far as there are whole units, then bytes: nobody says that what is behind the end
 // may be read or written.
@@ -24,15 +24,15 @@ inline __device__ void StoreToHost(unsigned char* to, const unsigned char* from,
   }
 }
 
-}  // namespace tfswap::card_codec
+}  // namespace tfswap::gpu_codec
 
 // Of the sections `first`, `first` + `every`, and so on; the first batch of a tensor also begins
 // the tally, if there is one.
 extern "C" __global__ void __launch_bounds__(1024)
     tfswap_lay_batch(unsigned char* source, uint64_t bytes, uint32_t first, uint32_t every,
-                     uint32_t count, tfswap::card_codec::Batch batch,
-                     tfswap::card_codec::Tally* tally) {
-  using namespace tfswap::card_codec;
+                     uint32_t count, tfswap::gpu_codec::Batch batch,
+                     tfswap::gpu_codec::Tally* tally) {
+  using namespace tfswap::gpu_codec;
   const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
   if (thread == 0 && first == 0 && tally != nullptr) tally->units = 0;
   for (uint32_t i = thread; i < count; i += gridDim.x * blockDim.x) {
@@ -48,9 +48,9 @@ extern "C" __global__ void __launch_bounds__(1024)
 // What was packed goes to the far block; what did not shrink, or could not be packed, as it was.
 extern "C" __global__ void __launch_bounds__(1024)
     tfswap_pack_batch(unsigned char* far_block, uint64_t bytes, uint32_t first, uint32_t count,
-                      uint32_t codec, uint32_t word_bytes, tfswap::card_codec::Batch batch,
-                      tfswap::card_codec::Tally* tally, uint64_t* far_bytes) {
-  using namespace tfswap::card_codec;
+                      uint32_t codec, uint32_t word_bytes, tfswap::gpu_codec::Batch batch,
+                      tfswap::gpu_codec::Tally* tally, uint64_t* far_bytes) {
+  using namespace tfswap::gpu_codec;
   __shared__ uint32_t place;
 
   auto* table = reinterpret_cast<FarSection*>(far_block + sizeof(FarHeader));
@@ -86,12 +86,12 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
 }
 
-// What was packed comes to the card, what was not goes where it belongs.
+// What was packed comes to the GPU, what was not goes where it belongs.
 extern "C" __global__ void __launch_bounds__(1024)
     tfswap_unpack_batch(unsigned char* far_block, uint64_t bytes, uint32_t first, uint32_t count,
-                        unsigned char* target, tfswap::card_codec::Batch batch,
-                        tfswap::card_codec::Filler filler, uint64_t* fault) {
-  using namespace tfswap::card_codec;
+                        unsigned char* target, tfswap::gpu_codec::Batch batch,
+                        tfswap::gpu_codec::Filler filler, uint64_t* fault) {
+  using namespace tfswap::gpu_codec;
   __shared__ FarSection entry;
 
   const auto* table = reinterpret_cast<const FarSection*>(far_block + sizeof(FarHeader));
@@ -128,8 +128,8 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 // What could not be unpacked becomes no number, and the host is told.
 extern "C" __global__ void __launch_bounds__(1024)
-    tfswap_check_batch(uint32_t count, tfswap::card_codec::Batch batch, uint64_t* fault) {
-  using namespace tfswap::card_codec;
+    tfswap_check_batch(uint32_t count, tfswap::gpu_codec::Batch batch, uint64_t* fault) {
+  using namespace tfswap::gpu_codec;
   for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {
     if (batch.statuses[i] == 0 && batch.to_bytes[i] == batch.room_bytes[i]) continue;
     Fill(batch.to[i], 0xffffffffu, static_cast<uint32_t>(batch.room_bytes[i]));
@@ -141,8 +141,8 @@ extern "C" __global__ void __launch_bounds__(1024)
 // What was packed would take in far memory; into two numbers of the host's: that, and what it was.
 // One block.
 extern "C" __global__ void __launch_bounds__(1024)
-    tfswap_weigh_batch(uint32_t count, tfswap::card_codec::Batch batch, uint64_t* weights) {
-  using namespace tfswap::card_codec;
+    tfswap_weigh_batch(uint32_t count, tfswap::gpu_codec::Batch batch, uint64_t* weights) {
+  using namespace tfswap::gpu_codec;
   if (threadIdx.x != 0) return;
   uint64_t kept_bytes = 0, plain_bytes = 0;
   for (uint32_t i = 0; i < count; ++i) {

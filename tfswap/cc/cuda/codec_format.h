@@ -10,7 +10,7 @@
 #define TFSWAP_HOST_DEVICE
 #endif
 
-// How a card's encoded tensor lies in far memory: known to the kernels, and to whoever starts them.
+// How a GPU's encoded tensor lies in far memory: known to the kernels, and to whoever starts them.
 //
 //   far block  | FarHeader | FarSection 0, 1, 2, ... | section 1 | section 0 | section 2 | ...
 //              0           32                        SectionsBegin()         each at 32 bytes
@@ -30,9 +30,9 @@
 //
 // A section that would not shrink is stored as it is, and its table entry has the size that it had;
 // one of zeros has no bytes at all. So an encoded tensor is never longer than MostFarBytes().
-namespace tfswap::card_codec {
+namespace tfswap::gpu_codec {
 
-// Of the card's memory; so are a section's words numbered by 16 bits.
+// Of the GPU's memory; so are a section's words numbered by 16 bits.
 constexpr uint32_t kSectionBytes = 16384;
 // Sections begin there: PCIe moves sectors of that size, and the table counts in it.
 constexpr uint32_t kFarUnitBytes = 32;
@@ -65,7 +65,7 @@ struct ZeroCount {
   uint64_t words;  // that were looked at
 };
 
-// What blocks of one launch share, on the card. All zero between launches; launches that may run at
+// What blocks of one launch share, on the GPU. All zero between launches; launches that may run at
 // once have one each, of these.
 constexpr int kTallies = 16;
 struct Tally {
@@ -75,11 +75,11 @@ struct Tally {
   unsigned int unused;
 };
 
-// nvCOMP packs sections on the card, some at once: a batch. It recommends these.
+// nvCOMP packs sections on the GPU, some at once: a batch. It recommends these.
 constexpr uint32_t kBatchSectionBytes = 65536;
 
-// A batch's arrays on the card, an element for each of its sections, as nvCOMP takes them, and the
-// card's memory for what is packed. Statuses are nvCOMP's, 0 for success.
+// A batch's arrays on the GPU, an element for each of its sections, as nvCOMP takes them, and the
+// GPU's memory for what is packed. Statuses are nvCOMP's, 0 for success.
 struct Batch {
   unsigned char** from;
   size_t* from_bytes;
@@ -126,6 +126,6 @@ TFSWAP_HOST_DEVICE constexpr uint64_t MostFarBytes(uint64_t bytes) {
   return SectionsBegin(bytes) + RoundUp<uint64_t>(bytes, kFarUnitBytes);
 }
 
-}  // namespace tfswap::card_codec
+}  // namespace tfswap::gpu_codec
 
 #endif  // TFSWAP_CC_CUDA_CODEC_FORMAT_H_

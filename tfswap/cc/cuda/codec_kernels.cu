@@ -1,13 +1,13 @@
-// Encodes tensors on their way from a card's memory to pinned host memory, and decodes them on
+// Encodes tensors on their way from a GPU's memory to pinned host memory, and decodes them on
 // their way back. What crosses the link is what is encoded: blocks of threads write sections
 // straight into host memory, and read them from there (cuda/codec_format.h says how they lie).
 //
 //   encode     load section -> shared | ballot, scan | pack in shared | store to the host
-//                                                 \_ place: atomicAdd on a cursor of the card's
-//   decode     load packed section n + 1 from the host | expand section n -> the card's memory
+//                                                 \_ place: atomicAdd on a cursor of the GPU's
+//   decode     load packed section n + 1 from the host | expand section n -> the GPU's memory
 //
 // A launch may have any number of blocks, and of whole warps a block up to 1024 threads: few of
-// them saturate the link, and leave the rest of the card to compute.
+// them saturate the link, and leave the rest of the GPU to compute.
 //
 // Only what tests/gpu/simt knows may be used: the tests run this file on the CPU.
 
@@ -19,7 +19,7 @@
 #include "cuda/codec_format.h"
 #include "cuda/kernel_parts.h"
 
-namespace tfswap::card_codec {
+namespace tfswap::gpu_codec {
 namespace {
 
 constexpr uint32_t kWarp = 32;
@@ -437,30 +437,29 @@ __device__ void CountZeros(const unsigned char* source, uint64_t bytes, uint32_t
 }
 
 }  // namespace
-}  // namespace tfswap::card_codec
+}  // namespace tfswap::gpu_codec
 
 extern "C" {
-__device__ tfswap::card_codec::Tally tfswap_codec_tallies[tfswap::card_codec::kTallies];
+__device__ tfswap::gpu_codec::Tally tfswap_codec_tallies[tfswap::gpu_codec::kTallies];
 }
 
-#define TFSWAP_CODEC_KERNELS(name, codec, bits)                                             \
-  extern "C" __global__ void __launch_bounds__(1024) tfswap_encode_##name##_##bits(         \
-      const unsigned char* source, uint64_t bytes, unsigned char* far_block,                \
-      tfswap::card_codec::Tally* tally, uint64_t* far_bytes) {                              \
-    tfswap::card_codec::Encode<tfswap::card_codec::codec, uint##bits##_t>(                  \
-        source, bytes, far_block, tally, far_bytes);                                        \
-  }                                                                                         \
-  extern "C" __global__ void __launch_bounds__(1024) tfswap_decode_##name##_##bits(         \
-      const unsigned char* far_block, uint64_t bytes, unsigned char* target) {              \
-    tfswap::card_codec::Decode<tfswap::card_codec::codec, uint##bits##_t>(far_block, bytes, \
-                                                                          target);          \
+#define TFSWAP_CODEC_KERNELS(name, codec, bits)                                                    \
+  extern "C" __global__ void __launch_bounds__(1024) tfswap_encode_##name##_##bits(                \
+      const unsigned char* source, uint64_t bytes, unsigned char* far_block,                       \
+      tfswap::gpu_codec::Tally* tally, uint64_t* far_bytes) {                                      \
+    tfswap::gpu_codec::Encode<tfswap::gpu_codec::codec, uint##bits##_t>(source, bytes, far_block,  \
+                                                                        tally, far_bytes);         \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(1024) tfswap_decode_##name##_##bits(                \
+      const unsigned char* far_block, uint64_t bytes, unsigned char* target) {                     \
+    tfswap::gpu_codec::Decode<tfswap::gpu_codec::codec, uint##bits##_t>(far_block, bytes, target); \
   }
 
-#define TFSWAP_COUNT_KERNEL(bits)                                                       \
-  extern "C" __global__ void __launch_bounds__(1024) tfswap_count_zeros_##bits(         \
-      const unsigned char* source, uint64_t bytes, uint32_t every,                      \
-      tfswap::card_codec::ZeroCount* count, tfswap::card_codec::Tally* tally) {         \
-    tfswap::card_codec::CountZeros<uint##bits##_t>(source, bytes, every, count, tally); \
+#define TFSWAP_COUNT_KERNEL(bits)                                                      \
+  extern "C" __global__ void __launch_bounds__(1024) tfswap_count_zeros_##bits(        \
+      const unsigned char* source, uint64_t bytes, uint32_t every,                     \
+      tfswap::gpu_codec::ZeroCount* count, tfswap::gpu_codec::Tally* tally) {          \
+    tfswap::gpu_codec::CountZeros<uint##bits##_t>(source, bytes, every, count, tally); \
   }
 
 TFSWAP_CODEC_KERNELS(zvc, kZvc, 32)

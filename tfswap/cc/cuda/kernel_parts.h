@@ -5,9 +5,9 @@
 
 #include "cuda/codec_format.h"
 
-// What kernels of the card's codecs have in common. Only what tests/gpu/simt knows may be used: the
+// What kernels of the GPU's codecs have in common. Only what tests/gpu/simt knows may be used: the
 // tests run them on the CPU.
-namespace tfswap::card_codec {
+namespace tfswap::gpu_codec {
 
 constexpr uint32_t kUnitBytes = sizeof(uint4);  // what a thread moves at once
 
@@ -62,6 +62,6 @@ inline __device__ bool IsLast(Tally* tally, unsigned long long words, Tally* fou
   return true;
 }
 
-}  // namespace tfswap::card_codec
+}  // namespace tfswap::gpu_codec
 
 #endif  // TFSWAP_CC_CUDA_KERNEL_PARTS_H_

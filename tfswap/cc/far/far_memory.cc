@@ -65,17 +65,18 @@ bool ParseFarTier(const std::string& name, FarTier* tier) {
 FarMemory::FarMemory(FarFile* file)
     : file_(file), host_(HostPool::Hooks{nullptr, nullptr, kArenaBytes}), chunks_(&host_) {}
 
-FarWish FarMemory::Allowed(FarWish wish) const {
+PlacementRequest FarMemory::Allowed(PlacementRequest wish) const {
   if (wish.tier != FarTier::kCompressed || !IsLossy(wish.codec.codec)) return wish;
   const int most_percent = lossy_rate_.load();
-  if (most_percent <= 0) return FarWish();
+  if (most_percent <= 0) return PlacementRequest();
   wish.codec.rate_percent = std::min(wish.codec.rate_percent, most_percent);
   return wish;
 }
 
-bool FarMemory::Put(const void* data, int64_t bytes, const FarWish& wished, FarCopy* copy) {
+bool FarMemory::Put(const void* data, int64_t bytes, const PlacementRequest& wished,
+                    FarCopy* copy) {
   const int64_t start_ns = NowNs();
-  const FarWish wish = Allowed(wished);
+  const PlacementRequest wish = Allowed(wished);
   copy->bytes = bytes;
   bool done = false;
   for (const FarTier tier : WaysFrom(wish.tier)) {
@@ -94,7 +95,7 @@ bool FarMemory::Put(const void* data, int64_t bytes, const FarWish& wished, FarC
   return true;
 }
 
-bool FarMemory::PutIn(FarTier tier, const void* data, const FarWish& wish, FarCopy* copy) {
+bool FarMemory::PutIn(FarTier tier, const void* data, const PlacementRequest& wish, FarCopy* copy) {
   switch (tier) {
     case FarTier::kHost:
       copy->block = host_.Allocate(copy->bytes);
@@ -170,7 +171,7 @@ void FarMemory::Drop(FarCopy* copy) {
   *copy = FarCopy();
 }
 
-std::string FarMemory::Hindrance(int64_t missing_bytes) const {
+std::string FarMemory::WhyBlocked(int64_t missing_bytes) const {
   return full_.load() ? file_->WhyNoRoom(host_.Stats(), missing_bytes) : "";
 }
 

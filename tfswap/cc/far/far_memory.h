@@ -17,7 +17,7 @@ const char* FarTierName(FarTier tier);
 bool ParseFarTier(const std::string& name, FarTier* tier);
 
 // Where a buffer is to go, and how. What finds no room there goes to another tier that has some.
-struct FarWish {
+struct PlacementRequest {
   FarTier tier = FarTier::kHost;
   CodecSpec codec;  // of kCompressed
   int threads = 1;  // that encode and decode
@@ -34,8 +34,8 @@ struct FarCopy {
   int threads = 1;        // that decode it
   FileExtent extent;      // of kFile
   uint64_t checksum = 0;  // of what is to come back unchanged, where that is looked at
-  // Of a buffer that went in sections (core/memory/sections.h), each on its own. Those that found no room
-  // are not held: they stayed on the device, in its first `kept_bytes` bytes.
+  // Of a buffer that went in sections (core/memory/sections.h), each on its own. Those that found
+  // no room are not held: they stayed on the device, in its first `kept_bytes` bytes.
   std::vector<FarCopy> sections;
   int64_t kept_bytes = 0;
 
@@ -62,13 +62,13 @@ class FarMemory {
   void SetLossyRate(int percent) { lossy_rate_.store(percent); }
 
   // Copies out. Whether there was room.
-  bool Put(const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy);
+  bool Put(const void* data, int64_t bytes, const PlacementRequest& wish, FarCopy* copy);
   // Copies in. Where something went wrong, `data` is not to be used.
   FarProblem Get(const FarCopy& copy, void* data);
   void Drop(FarCopy* copy);
 
   // Why there is no room, as a sentence; "" while there was some.
-  std::string Hindrance(int64_t missing_bytes) const;
+  std::string WhyBlocked(int64_t missing_bytes) const;
 
   FarStats Stats() const { return counts_.Stats(); }
   void ResetStats();
@@ -87,8 +87,8 @@ class FarMemory {
     HostPool* const pool_;
   };
 
-  FarWish Allowed(FarWish wish) const;
-  bool PutIn(FarTier tier, const void* data, const FarWish& wish, FarCopy* copy);
+  PlacementRequest Allowed(PlacementRequest wish) const;
+  bool PutIn(FarTier tier, const void* data, const PlacementRequest& wish, FarCopy* copy);
   bool PutInFile(const void* data, FarCopy* copy);
 
   FarFile* const file_;

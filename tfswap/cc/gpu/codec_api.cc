@@ -1,4 +1,4 @@
-// A card's codecs to Python (benchmarks and tests, by ctypes). Strings belong to the caller and go
+// A GPU's codecs to Python (benchmarks and tests, by ctypes). Strings belong to the caller and go
 // back through tfswap_free.
 
 #include <array>
@@ -10,21 +10,21 @@
 
 namespace {
 
-using ::tfswap::CardCodec;
 using ::tfswap::CodecLaunch;
 using ::tfswap::Copied;
 using ::tfswap::CudaCodecs;
 using ::tfswap::CudaDriver;
+using ::tfswap::GpuCodec;
 using ::tfswap::Nvcomp;
 using ::tfswap::NvcompCodec;
 
-// Of one card.
+// Of one GPU.
 struct Codecs {
   std::unique_ptr<CudaCodecs> own;
   std::array<std::unique_ptr<NvcompCodec>, tfswap::kCardCodecs> nvcomp = {};  // those in use
 };
 
-NvcompCodec* NvcompOf(void* codecs, CardCodec codec) {
+NvcompCodec* NvcompOf(void* codecs, GpuCodec codec) {
   return static_cast<Codecs*>(codecs)->nvcomp[static_cast<int>(codec)].get();
 }
 
@@ -36,7 +36,7 @@ char* Why(const absl::Status& status) {
 
 extern "C" {
 
-// Of the card of this stream; null, and the reason in `*problem`, where there are none.
+// Of the GPU of this stream; null, and the reason in `*problem`, where there are none.
 void* tfswap_codecs_make(void* stream, const char* folder, char** problem) {
   std::string why;
   const CudaDriver* driver = CudaDriver::Get(&why);
@@ -58,11 +58,11 @@ void* tfswap_codecs_make(void* stream, const char* folder, char** problem) {
 
 void tfswap_codecs_destroy(void* codecs) { delete static_cast<Codecs*>(codecs); }
 
-// One of nvCOMP's, in that memory of the card. `fault`: a number in pinned memory. Answers "" or
+// One of nvCOMP's, in that memory of the GPU. `fault`: a number in pinned memory. Answers "" or
 // why not.
 char* tfswap_codecs_use_nvcomp(void* codecs, const char* codec, const char* path, void* workspace,
                                int64_t bytes, uint64_t* fault, void* stream) {
-  const absl::StatusOr<CardCodec> parsed = tfswap::ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseCardCodec(codec);
   if (!parsed.ok()) return Why(parsed.status());
   const absl::StatusOr<const Nvcomp*> library = Nvcomp::Open(path);
   if (!library.ok()) return Why(library.status());
@@ -93,7 +93,7 @@ int64_t tfswap_codecs_zero_elements(const void* far_block) {
 // Answer "" or what went wrong.
 char* tfswap_codecs_encode(void* codecs, const char* codec, int element_bytes, const void* source,
                            int64_t bytes, void* far_block, void* stream, int blocks, int threads) {
-  const absl::StatusOr<CardCodec> parsed = tfswap::ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseCardCodec(codec);
   if (!parsed.ok()) return Why(parsed.status());
   auto* on = static_cast<CudaDriver::Stream>(stream);
   const CodecLaunch launch{blocks, threads};
@@ -107,7 +107,7 @@ char* tfswap_codecs_encode(void* codecs, const char* codec, int element_bytes, c
 char* tfswap_codecs_decode(void* codecs, const char* codec, int element_bytes, void* target,
                            int64_t bytes, const void* far_block, void* stream, int blocks,
                            int threads) {
-  const absl::StatusOr<CardCodec> parsed = tfswap::ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseCardCodec(codec);
   if (!parsed.ok()) return Why(parsed.status());
   auto* on = static_cast<CudaDriver::Stream>(stream);
   const CodecLaunch launch{blocks, threads};

@@ -62,8 +62,8 @@ void CudaClock::Wait(const std::function<void()>& wait) {
   if (end >= 0) waits_.emplace_back(begin, end);
 }
 
-CardTimes CudaClock::Stop() {
-  CardTimes times;
+GpuTimes CudaClock::Stop() {
+  GpuTimes times;
   if (!running_.exchange(false)) return times;
   CudaContext current(driver_, context_);
   CudaDriver::Event last;
@@ -79,7 +79,7 @@ CardTimes CudaClock::Stop() {
   for (int32_t mark = 1; mark < marks_; ++mark) {
     float ms = 0;
     if (driver_->EventElapsedTime(&ms, events_[section], events_[mark]) != CudaDriver::kSuccess) {
-      return CardTimes();
+      return GpuTimes();
     }
     const int64_t ns = times.marks_ns[section] + std::llround(static_cast<double>(ms) * 1e6);
     times.marks_ns.push_back(std::max(ns, times.marks_ns.back()));

@@ -14,16 +14,16 @@
 namespace tfswap {
 
 // Marks are events with times on the compute stream. They cost a microsecond or two each, in
-// recorded steps only. While the host waits for the card no lock is held: the card may be waiting
+// recorded steps only. While the host waits for the GPU no lock is held: the GPU may be waiting
 // for a function of the host's.
-class CudaClock : public CardClock {
+class CudaClock : public GpuClock {
  public:
   CudaClock(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
       : driver_(driver), context_(context), compute_(compute) {}
 
   void Start() override;
   int32_t Mark() override;
-  CardTimes Stop() override;
+  GpuTimes Stop() override;
 
   // Has compute wait by `wait`, and remembers when and how long it did.
   void Wait(const std::function<void()>& wait);

@@ -21,9 +21,9 @@ absl::Status Without(const std::string& why) {
       absl::StrCat("tfswap: codecs on the GPU are not available: ", why));
 }
 
-absl::Status NotOfOurs(CardCodec codec) {
+absl::Status NotOfOurs(GpuCodec codec) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "tfswap: ", CardCodecName(codec), " on the GPU is nvCOMP's, which is not in use"));
+      "tfswap: ", GpuCodecName(codec), " on the GPU is nvCOMP's, which is not in use"));
 }
 
 std::string Contents(const std::string& path) {
@@ -42,28 +42,28 @@ std::string ToolkitOf(const std::string& ptx) {
 
 }  // namespace
 
-const char* CardCodecName(CardCodec codec) { return kNames[static_cast<int>(codec)]; }
+const char* GpuCodecName(GpuCodec codec) { return kNames[static_cast<int>(codec)]; }
 
-std::optional<CardCodec> CardCodecOf(Codec codec) {
+std::optional<GpuCodec> GpuCodecOf(Codec codec) {
   switch (codec) {
     case Codec::kZvc:
-      return CardCodec::kZvc;
+      return GpuCodec::kZvc;
     case Codec::kRle:
-      return CardCodec::kRle;
+      return GpuCodec::kRle;
     case Codec::kCsr:
-      return CardCodec::kCsr;
+      return GpuCodec::kCsr;
     case Codec::kLz4:
-      return CardCodec::kLz4;
+      return GpuCodec::kLz4;
     case Codec::kAns:
-      return CardCodec::kAns;
+      return GpuCodec::kAns;
     default:
       return std::nullopt;
   }
 }
 
-absl::StatusOr<CardCodec> ParseCardCodec(std::string_view name) {
+absl::StatusOr<GpuCodec> ParseCardCodec(std::string_view name) {
   for (int i = 0; i < kCardCodecs; ++i) {
-    if (name == kNames[i]) return static_cast<CardCodec>(i);
+    if (name == kNames[i]) return static_cast<GpuCodec>(i);
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "tfswap: there is no codec '", name, "' on the GPU; there are zvc, rle, csr, lz4 and ans"));
@@ -92,7 +92,7 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
       driver_->DeviceGetAttribute(&same_pointers, CudaDriver::kAttributeKernelsUseHostPointers,
                                   device) != CudaDriver::kSuccess ||
       same_pointers == 0) {
-    return Without("this card's kernels cannot use the host's addresses of pinned memory");
+    return Without("this GPU's kernels cannot use the host's addresses of pinned memory");
   }
   const std::string code = Contents(absl::StrCat(folder, "/", kMachineCode));
   const std::string ptx = Contents(absl::StrCat(folder, "/", kPtx));
@@ -103,7 +103,7 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
         "NVCC=/path/to/nvcc), and build tfswap again."));
   }
   // A driver takes no machine code of a newer CUDA than its own; the PTX is of a version that each
-  // driver for these cards knows, and compiled by it.
+  // driver for these GPUs knows, and compiled by it.
   const CudaDriver::Result by_code = driver_->ModuleLoadData(&module_, code.data());
   if (by_code != CudaDriver::kSuccess) {
     const CudaDriver::Result by_ptx = driver_->ModuleLoadData(&module_, ptx.c_str());
@@ -136,7 +136,7 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
   size_t bytes = 0;
   complete &= driver_->ModuleGetGlobal(&tallies_, &bytes, module_, "tfswap_codec_tallies") ==
                   CudaDriver::kSuccess &&
-              bytes == sizeof(card_codec::Tally) * card_codec::kTallies;
+              bytes == sizeof(gpu_codec::Tally) * gpu_codec::kTallies;
   if (complete) return absl::OkStatus();
   return Without(absl::StrCat(folder, "/", kMachineCode,
                               " is of another tfswap than the library. Build tfswap again."));
@@ -149,51 +149,51 @@ CudaCodecs::~CudaCodecs() {
 }
 
 int64_t CudaCodecs::MostBytes(int64_t bytes) {
-  return static_cast<int64_t>(card_codec::MostFarBytes(static_cast<uint64_t>(bytes)));
+  return static_cast<int64_t>(gpu_codec::MostFarBytes(static_cast<uint64_t>(bytes)));
 }
 
-int64_t CudaCodecs::ExpectedBytes(CardCodec codec, int element_bytes, int64_t bytes, double zeros) {
+int64_t CudaCodecs::ExpectedBytes(GpuCodec codec, int element_bytes, int64_t bytes, double zeros) {
   const auto section_bytes =
-      static_cast<double>(std::min<int64_t>(bytes, card_codec::kSectionBytes));
+      static_cast<double>(std::min<int64_t>(bytes, gpu_codec::kSectionBytes));
   const double words = section_bytes / element_bytes;
   const double values = words * (1 - zeros);
   double index_bytes = 0;
   switch (codec) {
-    case CardCodec::kZvc:
+    case GpuCodec::kZvc:
       index_bytes = words / 8;
       break;
-    case CardCodec::kRle:
+    case GpuCodec::kRle:
       index_bytes = sizeof(uint16_t) * (1 + 2 * words * zeros * (1 - zeros));
       break;
-    case CardCodec::kCsr:
+    case GpuCodec::kCsr:
       index_bytes = sizeof(uint16_t) * values;
       break;
-    case CardCodec::kLz4:
-    case CardCodec::kAns:
+    case GpuCodec::kLz4:
+    case GpuCodec::kAns:
       return bytes;  // it does not go by zeros
   }
   const double packed_bytes = values < 0.5 ? 0 : values * element_bytes + index_bytes;
-  const double unused_bytes = packed_bytes > 0 ? card_codec::kFarUnitBytes / 2 : 0;
+  const double unused_bytes = packed_bytes > 0 ? gpu_codec::kFarUnitBytes / 2 : 0;
   const double far_bytes = std::min(packed_bytes + unused_bytes, section_bytes);
-  const auto sections = card_codec::SectionCount(static_cast<uint64_t>(bytes));
-  return static_cast<int64_t>(card_codec::SectionsBegin(static_cast<uint64_t>(bytes))) +
+  const auto sections = gpu_codec::SectionCount(static_cast<uint64_t>(bytes));
+  return static_cast<int64_t>(gpu_codec::SectionsBegin(static_cast<uint64_t>(bytes))) +
          static_cast<int64_t>(far_bytes * static_cast<double>(sections));
 }
 
-bool CudaCodecs::IsAligned(const void* card, const void* far_block) {
-  return reinterpret_cast<uintptr_t>(card) % kUnitBytes == 0 &&
-         reinterpret_cast<uintptr_t>(far_block) % card_codec::kFarLineBytes == 0;
+bool CudaCodecs::IsAligned(const void* gpu, const void* far_block) {
+  return reinterpret_cast<uintptr_t>(gpu) % kUnitBytes == 0 &&
+         reinterpret_cast<uintptr_t>(far_block) % gpu_codec::kFarLineBytes == 0;
 }
 
 int64_t CudaCodecs::EncodedBytes(const void* far_block) {
-  return static_cast<int64_t>(static_cast<const card_codec::FarHeader*>(far_block)->far_bytes);
+  return static_cast<int64_t>(static_cast<const gpu_codec::FarHeader*>(far_block)->far_bytes);
 }
 
 int64_t CudaCodecs::ZeroElements(const void* far_block) {
-  return static_cast<int64_t>(static_cast<const card_codec::FarHeader*>(far_block)->zero_words);
+  return static_cast<int64_t>(static_cast<const gpu_codec::FarHeader*>(far_block)->zero_words);
 }
 
-absl::Status CudaCodecs::Encode(CardCodec codec, int element_bytes, const void* source,
+absl::Status CudaCodecs::Encode(GpuCodec codec, int element_bytes, const void* source,
                                 int64_t bytes, void* far_block, Stream stream,
                                 const CodecLaunch& launch, uint64_t* far_bytes) {
   const absl::Status status = Check(element_bytes, source, bytes, far_block);
@@ -207,7 +207,7 @@ absl::Status CudaCodecs::Encode(CardCodec codec, int element_bytes, const void* 
                arguments);
 }
 
-absl::Status CudaCodecs::Decode(CardCodec codec, int element_bytes, void* target, int64_t bytes,
+absl::Status CudaCodecs::Decode(GpuCodec codec, int element_bytes, void* target, int64_t bytes,
                                 const void* far_block, Stream stream, const CodecLaunch& launch) {
   const absl::Status status = Check(element_bytes, target, bytes, far_block);
   if (!status.ok()) return status;
@@ -241,28 +241,28 @@ absl::StatusOr<CudaCodecs::Function> CudaCodecs::Kernel(const char* name) const 
 absl::StatusOr<CudaDriver::DevicePointer> CudaCodecs::TallyOf(Stream stream) {
   std::lock_guard<std::mutex> lock(mu_);
   const auto [it, is_new] = tally_of_.emplace(stream, static_cast<int>(tally_of_.size()));
-  if (is_new && it->second >= card_codec::kTallies) {
+  if (is_new && it->second >= gpu_codec::kTallies) {
     tally_of_.erase(it);
     return absl::ResourceExhaustedError(
-        absl::StrCat("tfswap: at most ", card_codec::kTallies, " streams of a card may encode"));
+        absl::StrCat("tfswap: at most ", gpu_codec::kTallies, " streams of a GPU may encode"));
   }
-  return tallies_ + static_cast<unsigned>(it->second) * sizeof(card_codec::Tally);
+  return tallies_ + static_cast<unsigned>(it->second) * sizeof(gpu_codec::Tally);
 }
 
-absl::Status CudaCodecs::Check(int element_bytes, const void* card, int64_t bytes,
+absl::Status CudaCodecs::Check(int element_bytes, const void* gpu, int64_t bytes,
                                const void* far_block) {
   if (element_bytes != 4 && element_bytes != 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("tfswap: codecs know elements of 4 and 2 bytes, not of ", element_bytes));
   }
   if (bytes < 0) return absl::InvalidArgumentError("tfswap: a tensor has no negative size");
-  if (reinterpret_cast<uintptr_t>(card) % kUnitBytes != 0) {
+  if (reinterpret_cast<uintptr_t>(gpu) % kUnitBytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("tfswap: codecs need a tensor that begins at a multiple of ", kUnitBytes));
   }
-  if (reinterpret_cast<uintptr_t>(far_block) % card_codec::kFarLineBytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tfswap: codecs need far memory at a multiple of ", card_codec::kFarLineBytes));
+  if (reinterpret_cast<uintptr_t>(far_block) % gpu_codec::kFarLineBytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tfswap: codecs need far memory at a multiple of ", gpu_codec::kFarLineBytes));
   }
   return absl::OkStatus();
 }

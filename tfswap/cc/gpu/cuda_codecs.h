@@ -19,30 +19,30 @@
 
 namespace tfswap {
 
-enum class CardCodec : int {
-  kZvc = card_codec::kZvc,
-  kRle = card_codec::kRle,
-  kCsr = card_codec::kCsr,
-  kLz4 = card_codec::kLz4,
-  kAns = card_codec::kAns
+enum class GpuCodec : int {
+  kZvc = gpu_codec::kZvc,
+  kRle = gpu_codec::kRle,
+  kCsr = gpu_codec::kCsr,
+  kLz4 = gpu_codec::kLz4,
+  kAns = gpu_codec::kAns
 };
 inline constexpr int kCardCodecs = 5;
 // The first ones are kernels of ours; the others are nvCOMP's (gpu/nvcomp_codec.h).
 inline constexpr int kCardKernels = 3;
-constexpr bool IsOfNvcomp(CardCodec codec) { return static_cast<int>(codec) >= kCardKernels; }
+constexpr bool IsOfNvcomp(GpuCodec codec) { return static_cast<int>(codec) >= kCardKernels; }
 
 // "zvc", "rle", "csr", "lz4", "ans".
-const char* CardCodecName(CardCodec codec);
+const char* GpuCodecName(GpuCodec codec);
 // None for those that only the host has.
-std::optional<CardCodec> CardCodecOf(Codec codec);
+std::optional<GpuCodec> GpuCodecOf(Codec codec);
 // What there is not is refused with a list of what there is.
-absl::StatusOr<CardCodec> ParseCardCodec(std::string_view name);
+absl::StatusOr<GpuCodec> ParseCardCodec(std::string_view name);
 
-// Encodes on a card, straight into far memory, and decodes from there: only what is encoded crosses
+// Encodes on a GPU, straight into far memory, and decodes from there: only what is encoded crosses
 // the link (cuda/codec_format.h says how it lies). Everything is given to a stream, and the host
 // waits for nothing; what has to wait for what is the caller's business, as for any copy.
 //
-// Addresses on the card are multiples of 16 bytes, far blocks begin at 128 bytes, have MostBytes(),
+// Addresses on the GPU are multiples of 16 bytes, far blocks begin at 128 bytes, have MostBytes(),
 // and are pinned. Zero is what has no bit set, and each bit comes back. Thread-safe.
 class CudaCodecs {
  public:
@@ -54,7 +54,7 @@ class CudaCodecs {
   static absl::StatusOr<std::unique_ptr<CudaCodecs>> Make(const CudaDriver* driver,
                                                           CudaDriver::Context context,
                                                           const std::string& folder);
-  // When the card has done all that it was given.
+  // When the GPU has done all that it was given.
   ~CudaCodecs();
   CudaCodecs(const CudaCodecs&) = delete;
   CudaCodecs& operator=(const CudaCodecs&) = delete;
@@ -63,24 +63,24 @@ class CudaCodecs {
   static int64_t MostBytes(int64_t bytes);
   // How long it becomes if so many of its elements are zero, each by itself. rle does better the
   // more of them lie together.
-  static int64_t ExpectedBytes(CardCodec codec, int element_bytes, int64_t bytes, double zeros);
-  // What is asked of memory on the card and far memory.
-  static bool IsAligned(const void* card, const void* far_block);
+  static int64_t ExpectedBytes(GpuCodec codec, int element_bytes, int64_t bytes, double zeros);
+  // What is asked of memory on the GPU and far memory.
+  static bool IsAligned(const void* gpu, const void* far_block);
 
   // Refuses what no kernel can be started by.
   static absl::Status CheckLaunch(const CodecLaunch& launch);
   // Refuses a tensor, and a far block if there is one, that no codec here takes.
-  static absl::Status Check(int element_bytes, const void* card, int64_t bytes,
+  static absl::Status Check(int element_bytes, const void* gpu, int64_t bytes,
                             const void* far_block);
 
   // `codec`: one of ours. `element_bytes`: 4, or 2. An odd rest is stored as it is. `far_bytes`, in
   // pinned memory, becomes EncodedBytes() when the encoding ends, whoever has the far block then;
   // or null.
-  absl::Status Encode(CardCodec codec, int element_bytes, const void* source, int64_t bytes,
+  absl::Status Encode(GpuCodec codec, int element_bytes, const void* source, int64_t bytes,
                       void* far_block, Stream stream, const CodecLaunch& launch = {},
                       uint64_t* far_bytes = nullptr);
   // The same codec, size of elements and bytes; any launch.
-  absl::Status Decode(CardCodec codec, int element_bytes, void* target, int64_t bytes,
+  absl::Status Decode(GpuCodec codec, int element_bytes, void* target, int64_t bytes,
                       const void* far_block, Stream stream, const CodecLaunch& launch = {});
 
   // Of a far block whose encoding has ended: all its bytes, and how many elements were zero.
@@ -88,7 +88,7 @@ class CudaCodecs {
   static int64_t ZeroElements(const void* far_block);
 
   // Looks at every `every`th 4 KiB; into pinned memory.
-  using ZeroCount = card_codec::ZeroCount;
+  using ZeroCount = gpu_codec::ZeroCount;
   absl::Status CountZeros(int element_bytes, const void* source, int64_t bytes, int every,
                           ZeroCount* count, Stream stream, const CodecLaunch& launch = {});
 

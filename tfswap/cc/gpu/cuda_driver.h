@@ -9,7 +9,7 @@ namespace tfswap {
 
 // The few functions of NVIDIA's driver that TensorFlow's own interface does not give: streams with
 // priorities, events with times, copies and pinned memory without its locks. Taken from
-// libcuda.so.1 at run time, so that neither CUDA's headers nor a card is needed to build and load
+// libcuda.so.1 at run time, so that neither CUDA's headers nor a GPU is needed to build and load
 // the library. Names, arguments and numbers are those of cuda.h, whose interface is stable.
 struct CudaDriver {
   using Context = struct CUctx_st*;
@@ -49,7 +49,7 @@ struct CudaDriver {
   Result (*MemHostUnregister)(void* begin);
   Result (*GetErrorString)(Result result, const char** text);
 
-  // Of kernels of ours, which not all that is done with a card needs: null if the driver has none.
+  // Of kernels of ours, which not all that is done with a GPU needs: null if the driver has none.
   Result (*DriverGetVersion)(int* version);
   Result (*CtxGetDevice)(int* device);
   Result (*DeviceGetAttribute)(int* value, int attribute, int device);

@@ -1,3 +1,5 @@
+#include "gpu/cuda_gpu.h"
+
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "gpu/cuda_gpu.h"
 
 namespace tfswap {
 
@@ -34,22 +35,22 @@ absl::StatusOr<CudaCard*> CudaCard::Make(void* compute) {
     return absl::InternalError(
         absl::StrCat("tfswap: no context of TensorFlow's stream: ", driver->Text(result)));
   }
-  std::unique_ptr<CudaCard> card(new CudaCard(driver, context, stream));
+  std::unique_ptr<CudaCard> gpu(new CudaCard(driver, context, stream));
   CudaContext current(driver, context);
   int least = 0, greatest = 0;
   driver->CtxGetStreamPriorityRange(&least, &greatest);
   for (const Queue queue : kCopyQueues) {
     // Copies run on engines of their own; where they have to share, they are what others wait for.
-    if (!card->Check("making a stream",
-                     driver->StreamCreateWithPriority(&card->streams_[static_cast<int>(queue)],
-                                                      CudaDriver::kStreamNonBlocking, greatest))) {
-      return card->status();
+    if (!gpu->Check("making a stream",
+                    driver->StreamCreateWithPriority(&gpu->streams_[static_cast<int>(queue)],
+                                                     CudaDriver::kStreamNonBlocking, greatest))) {
+      return gpu->status();
     }
   }
-  return card.release();
+  return gpu.release();
 }
 
-Card::Event CudaCard::Record(Queue queue) {
+Gpu::Event CudaCard::Record(Queue queue) {
   CudaContext current(driver_, context_);
   CudaDriver::Event event = nullptr;
   {
@@ -118,7 +119,7 @@ absl::Status CudaCard::Recode(Queue queue, const Transfer& transfer) {
     return (*codecs)->CountZeros(form.word_bytes, transfer.block, transfer.block_bytes, form.every,
                                  static_cast<CudaCodecs::ZeroCount*>(transfer.host), stream(queue));
   }
-  const auto codec = static_cast<CardCodec>(form.codec);
+  const auto codec = static_cast<GpuCodec>(form.codec);
   const CodecLaunch launch = LaunchOf(codec);
   const std::shared_ptr<NvcompCodec> nvcomp = Nvcomp(codec);
   if (form.kind == Form::Kind::kWeights) {
@@ -152,27 +153,27 @@ absl::StatusOr<CudaCodecs*> CudaCard::Codecs() {
   return codecs_->get();
 }
 
-void CudaCard::SetNvcomp(CardCodec codec, std::shared_ptr<NvcompCodec> own) {
+void CudaCard::SetNvcomp(GpuCodec codec, std::shared_ptr<NvcompCodec> own) {
   std::lock_guard<std::mutex> lock(mu_);
   nvcomp_[static_cast<int>(codec) - kCardKernels] = std::move(own);
 }
 
-std::shared_ptr<NvcompCodec> CudaCard::Nvcomp(CardCodec codec) const {
+std::shared_ptr<NvcompCodec> CudaCard::Nvcomp(GpuCodec codec) const {
   if (!IsOfNvcomp(codec)) return nullptr;
   std::lock_guard<std::mutex> lock(mu_);
   return nvcomp_[static_cast<int>(codec) - kCardKernels];
 }
 
-bool CudaCard::Knows(CardCodec codec) {
+bool CudaCard::Knows(GpuCodec codec) {
   return IsOfNvcomp(codec) ? Nvcomp(codec) != nullptr : Codecs().ok();
 }
 
-void CudaCard::SetLaunch(CardCodec codec, const CodecLaunch& launch) {
+void CudaCard::SetLaunch(GpuCodec codec, const CodecLaunch& launch) {
   std::lock_guard<std::mutex> lock(mu_);
   launches_[static_cast<int>(codec)] = launch;
 }
 
-CodecLaunch CudaCard::LaunchOf(CardCodec codec) const {
+CodecLaunch CudaCard::LaunchOf(GpuCodec codec) const {
   std::lock_guard<std::mutex> lock(mu_);
   return launches_[static_cast<int>(codec)];
 }

@@ -20,7 +20,7 @@ namespace tfswap {
 
 // One GPU: TensorFlow's compute stream, and streams of ours for the other queues. Lives as long as
 // the process.
-class CudaCard : public Card {
+class CudaCard : public Gpu {
  public:
   // `compute`: TensorFlow's stream, as the platform's handle.
   static absl::StatusOr<CudaCard*> Make(void* compute);
@@ -50,21 +50,21 @@ class CudaCard : public Card {
   // Loaded when they are first asked for; null and an error where there are none.
   absl::StatusOr<CudaCodecs*> Codecs();
   // One of nvCOMP's, or null; the queues have done all that one that was there was given.
-  void SetNvcomp(CardCodec codec, std::shared_ptr<NvcompCodec> own);
-  std::shared_ptr<NvcompCodec> Nvcomp(CardCodec codec) const;
+  void SetNvcomp(GpuCodec codec, std::shared_ptr<NvcompCodec> own);
+  std::shared_ptr<NvcompCodec> Nvcomp(GpuCodec codec) const;
   // Whether that can be encoded by now.
-  bool Knows(CardCodec codec);
+  bool Knows(GpuCodec codec);
   CudaDriver::Stream stream(Queue queue) const { return streams_[static_cast<int>(queue)]; }
   // How kernels of a codec are started from now on.
-  void SetLaunch(CardCodec codec, const CodecLaunch& launch);
-  CodecLaunch LaunchOf(CardCodec codec) const;
+  void SetLaunch(GpuCodec codec, const CodecLaunch& launch);
+  CodecLaunch LaunchOf(GpuCodec codec) const;
   // Of the compute stream.
   CudaClock* clock() { return &clock_; }
   // Host memory that copies read and write without a detour; at most once a block.
   absl::Status Pin(void* begin, int64_t bytes);
   void Unpin(void* begin);
 
-  // The first thing that went wrong; the card is of no use any more.
+  // The first thing that went wrong; the GPU is of no use any more.
   absl::Status status() const;
 
  private:

@@ -174,15 +174,15 @@ class SwapGpuDevice : public BaseGPUDevice {
     std::lock_guard<std::mutex> lock(gpu_->mu);
     tracker = gpu_->tracker.load(std::memory_order_relaxed);
     if (tracker != nullptr) return tracker;
-    absl::StatusOr<CudaCard*> card =
+    absl::StatusOr<CudaCard*> gpu =
         CudaCard::Make(compute_stream()->platform_specific_handle().stream);
-    if (!card.ok()) {
-      LOG(WARNING) << card.status().message();
+    if (!gpu.ok()) {
+      LOG(WARNING) << gpu.status().message();
       return nullptr;
     }
-    tracker = new HazardTracker(*card, gpu_->memory);
-    new StreamCopyEngine(gpu_->allocator.get(), *card, tracker);
-    gpu_->allocator->recorder()->SetCardClock((*card)->clock());
+    tracker = new HazardTracker(*gpu, gpu_->memory);
+    new StreamCopyEngine(gpu_->allocator.get(), *gpu, tracker);
+    gpu_->allocator->recorder()->SetCardClock((*gpu)->clock());
     gpu_->hazards->SetTracker(tracker);
     gpu_->tracker.store(tracker, std::memory_order_release);
     return tracker;

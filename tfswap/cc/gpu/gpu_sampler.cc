@@ -1,8 +1,8 @@
+#include "gpu/gpu_sampler.h"
+
 #include <algorithm>
 #include <sstream>
 #include <utility>
-
-#include "gpu/gpu_sampler.h"
 
 namespace tfswap {
 
@@ -13,13 +13,13 @@ constexpr int64_t kLookedAtBytes = int64_t{1} << 20;
 
 }  // namespace
 
-void CardSampler::SetCodecs(std::vector<Codec> codecs) {
-  if (!codecs.empty() && !card_->Codecs().ok()) codecs.clear();
+void GpuSampler::SetCodecs(std::vector<Codec> codecs) {
+  if (!codecs.empty() && !gpu_->Codecs().ok()) codecs.clear();
   std::lock_guard<std::mutex> lock(mu_);
   on_.store(!codecs.empty());
   codecs_ = std::move(codecs);
   if (found_.empty()) return;
-  card_->Finish(Queue::kOut);  // which is the one that counts
+  gpu_->Finish(Queue::kOut);  // which is the one that counts
   for (const auto& [label, found] : found_) {
     numbers_.Give(found.counts);
     for (const auto& [codec, weights] : found.weights) numbers_.Give(weights);
@@ -27,8 +27,7 @@ void CardSampler::SetCodecs(std::vector<Codec> codecs) {
   found_.clear();
 }
 
-void CardSampler::Sample(const std::string& label, const void* data, int64_t bytes,
-                         int word_bytes) {
+void GpuSampler::Sample(const std::string& label, const void* data, int64_t bytes, int word_bytes) {
   if (!on_.load(std::memory_order_relaxed) || !CudaCodecs::IsAligned(data, nullptr)) return;
   std::lock_guard<std::mutex> lock(mu_);
   if (codecs_.empty()) return;
@@ -40,10 +39,10 @@ void CardSampler::Sample(const std::string& label, const void* data, int64_t byt
   }
   found.bytes = bytes;
   found.word_bytes = word_bytes;
-  AskLocked(data, found, Form::Kind::kZeroCount, CardCodec::kZvc, found.counts);
+  AskLocked(data, found, Form::Kind::kZeroCount, GpuCodec::kZvc, found.counts);
   for (const Codec codec : codecs_) {
-    const std::optional<CardCodec> own = CardCodecOf(codec);
-    if (!own || card_->Nvcomp(*own) == nullptr) continue;
+    const std::optional<GpuCodec> own = GpuCodecOf(codec);
+    if (!own || gpu_->Nvcomp(*own) == nullptr) continue;
     uint64_t*& weights = found.weights[*own];
     if (weights == nullptr) weights = numbers_.Take();
     if (weights == nullptr) {
@@ -54,8 +53,8 @@ void CardSampler::Sample(const std::string& label, const void* data, int64_t byt
   }
 }
 
-void CardSampler::AskLocked(const void* data, const Found& found, Form::Kind kind, CardCodec codec,
-                            uint64_t* answer) {
+void GpuSampler::AskLocked(const void* data, const Found& found, Form::Kind kind, GpuCodec codec,
+                           uint64_t* answer) {
   Transfer transfer{const_cast<void*>(data), found.bytes, answer, 2 * sizeof(uint64_t)};
   transfer.form.kind = kind;
   transfer.form.codec = static_cast<int>(codec);
@@ -64,10 +63,10 @@ void CardSampler::AskLocked(const void* data, const Found& found, Form::Kind kin
   tracker_->MoveOut(transfer);
 }
 
-std::string CardSampler::Text() {
+std::string GpuSampler::Text() {
   std::lock_guard<std::mutex> lock(mu_);
   if (found_.empty()) return "";
-  card_->Finish(Queue::kOut);
+  gpu_->Finish(Queue::kOut);
   std::ostringstream text;
   for (const auto& [label, found] : found_) {
     if (found.counts[1] == 0) continue;
@@ -75,7 +74,7 @@ std::string CardSampler::Text() {
         static_cast<double>(found.counts[0]) / static_cast<double>(found.counts[1]);
     text << label << '\t' << found.bytes << "\t0";
     for (const Codec codec : codecs_) {
-      const std::optional<CardCodec> own = CardCodecOf(codec);
+      const std::optional<GpuCodec> own = GpuCodecOf(codec);
       if (!own || IsOfNvcomp(*own)) {
         const auto weights = own ? found.weights.find(*own) : found.weights.end();
         const bool there = weights != found.weights.end();

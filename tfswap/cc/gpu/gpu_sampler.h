@@ -14,14 +14,14 @@
 
 namespace tfswap {
 
-// Counts zeros in the tensors that pass, on the card, and says what its codecs would make of them;
+// Counts zeros in the tensors that pass, on the GPU, and says what its codecs would make of them;
 // nvCOMP's do not go by zeros, so they pack some sections. RatioSampler's part, which has the host
-// encode sections. The host waits for the card when it asks for the answer, and not before.
+// encode sections. The host waits for the GPU when it asks for the answer, and not before.
 // Thread-safe.
-class CardSampler {
+class GpuSampler {
  public:
-  CardSampler(CudaCard* card, HazardTracker* tracker, HostPool* pool)
-      : card_(card), tracker_(tracker), numbers_(pool) {}
+  GpuSampler(CudaCard* gpu, HazardTracker* tracker, HostPool* pool)
+      : gpu_(gpu), tracker_(tracker), numbers_(pool) {}
 
   // None: off, and what was found is forgotten.
   void SetCodecs(std::vector<Codec> codecs);
@@ -33,15 +33,15 @@ class CardSampler {
   struct Found {
     int64_t bytes;
     int word_bytes;
-    uint64_t* counts = nullptr;                   // zeros, words
-    std::map<CardCodec, uint64_t*> weights = {};  // encoded bytes, bytes
+    uint64_t* counts = nullptr;                  // zeros, words
+    std::map<GpuCodec, uint64_t*> weights = {};  // encoded bytes, bytes
   };
 
-  // Has the card tell about a tensor. With mu_ held.
-  void AskLocked(const void* data, const Found& found, Form::Kind kind, CardCodec codec,
+  // Has the GPU tell about a tensor. With mu_ held.
+  void AskLocked(const void* data, const Found& found, Form::Kind kind, GpuCodec codec,
                  uint64_t* answer);
 
-  CudaCard* const card_;
+  CudaCard* const gpu_;
   HazardTracker* const tracker_;
   std::atomic<bool> on_{false};
   std::mutex mu_;  // of all below

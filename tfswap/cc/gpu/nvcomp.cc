@@ -12,7 +12,7 @@ namespace tfswap {
 namespace {
 
 constexpr uint32_t kOldest = 5, kNewest = 6;  // major releases
-constexpr size_t kPlainBytes = card_codec::kBatchSectionBytes;
+constexpr size_t kPlainBytes = gpu_codec::kBatchSectionBytes;
 
 std::string TextOf(uint32_t version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 100, ".", version % 100);
@@ -65,8 +65,8 @@ absl::Status Nvcomp::Load(const std::string& path) {
         kNewest, " are. pip install \"nvidia-nvcomp-cu12>=", kOldest, ",<", kNewest + 1, "\""));
   }
   using nvcomp::Options;
-  for (const CardCodec codec : {CardCodec::kLz4, CardCodec::kAns}) {
-    const bool lz4 = codec == CardCodec::kLz4;
+  for (const GpuCodec codec : {GpuCodec::kLz4, GpuCodec::kAns}) {
+    const bool lz4 = codec == GpuCodec::kLz4;
     Method& method = methods_[static_cast<int>(codec) - kCardKernels];
     method.name_ = lz4 ? "LZ4" : "ANS";
     method.temp_takes_stream_ = major >= 6;

@@ -53,7 +53,7 @@ class Nvcomp {
   static absl::StatusOr<const Nvcomp*> Open(const std::string& path);
 
   // Of kLz4 and kAns.
-  const Method& method(CardCodec codec) const {
+  const Method& method(GpuCodec codec) const {
     return methods_[static_cast<int>(codec) - kCardKernels];
   }
   // "5.2.0".

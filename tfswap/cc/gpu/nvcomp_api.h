@@ -26,7 +26,7 @@ static_assert(sizeof(Options) == 64, "as in nvCOMP's headers");
 // Types of data.
 constexpr int32_t kChar = 0, kShort = 2, kInt = 4, kBits = 0xff;
 constexpr int32_t kFloat16Of5 = 9, kFloat16Of6 = 10, kFloat32Of6 = 11;
-// The one that has statuses: what a card's engine for it unpacks is always called a success.
+// The one that has statuses: what a GPU's engine for it unpacks is always called a success.
 constexpr int32_t kBackendCuda = 2;
 
 struct Properties {

@@ -6,9 +6,9 @@
 
 namespace tfswap {
 
-using ::tfswap::card_codec::Batch;
-using ::tfswap::card_codec::Filler;
-using ::tfswap::card_codec::kBatchSectionBytes;
+using ::tfswap::gpu_codec::Batch;
+using ::tfswap::gpu_codec::Filler;
+using ::tfswap::gpu_codec::kBatchSectionBytes;
 
 namespace {
 
@@ -22,10 +22,10 @@ constexpr int kLayThreads = 256;
 
 uint32_t SectionsOf(int64_t bytes) {
   return static_cast<uint32_t>(
-      card_codec::SectionCount(static_cast<uint64_t>(bytes), kBatchSectionBytes));
+      gpu_codec::SectionCount(static_cast<uint64_t>(bytes), kBatchSectionBytes));
 }
 
-// Arrays of the card's, as nvCOMP takes them.
+// Arrays of the GPU's, as nvCOMP takes them.
 const void* const* Const(unsigned char** blocks) {
   return reinterpret_cast<const void* const*>(blocks);
 }
@@ -38,7 +38,7 @@ class Carver {
 
   template <typename T>
   T* Take(size_t count) {
-    at_ = card_codec::RoundUp<uintptr_t>(at_, kAlignment);
+    at_ = gpu_codec::RoundUp<uintptr_t>(at_, kAlignment);
     auto* part = reinterpret_cast<T*>(at_);
     at_ += count * sizeof(T);
     return part;
@@ -54,7 +54,7 @@ class Carver {
 
 absl::StatusOr<std::unique_ptr<NvcompCodec>> NvcompCodec::Make(CudaCodecs* codecs,
                                                                const Nvcomp* library,
-                                                               CardCodec codec, void* workspace,
+                                                               GpuCodec codec, void* workspace,
                                                                int64_t bytes, uint64_t* fault,
                                                                Stream stream) {
   std::unique_ptr<NvcompCodec> made(new NvcompCodec(codecs, library, codec, fault));
@@ -115,12 +115,12 @@ absl::Status NvcompCodec::Divide(void* workspace, size_t bytes, Stream stream) {
     packed_stride_ = std::max({packed_stride_, *most, size_t{kBatchSectionBytes}});
     filler_room_bytes_ = std::max(filler_room_bytes_, *of_filler);
   }
-  packed_stride_ = card_codec::RoundUp(packed_stride_, kAlignment);
+  packed_stride_ = gpu_codec::RoundUp(packed_stride_, kAlignment);
   const absl::StatusOr<size_t> least = LayOut(1, begin, stream);
   if (!least.ok()) return least.status();
   if (*least > bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("tfswap: ", CardCodecName(codec_), " needs a workspace of ", *least,
+        absl::StrCat("tfswap: ", GpuCodecName(codec_), " needs a workspace of ", *least,
                      " bytes on the GPU at least, and has ", bytes));
   }
   size_t fits = 1, too_many = kMostSections + 1;
@@ -179,7 +179,7 @@ absl::Status NvcompCodec::MakeFiller(int word_bytes, Stream stream) {
   if (status.ok()) status = PackOnCard(word_bytes, 1, batch, stream, kFillerBytes);
   if (!status.ok()) return status;
   size_t packed_bytes = 0;
-  int packed = card_codec::kStatusUnset;
+  int packed = gpu_codec::kStatusUnset;
   const auto read = [&](void* to, const void* from, size_t bytes) {
     return driver->MemcpyDtoHAsync(to, reinterpret_cast<CudaDriver::DevicePointer>(from), bytes,
                                    stream) == CudaDriver::kSuccess;
@@ -192,8 +192,8 @@ absl::Status NvcompCodec::MakeFiller(int word_bytes, Stream stream) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat("tfswap: nvCOMP ", library_->Version(),
-                                                    " does not encode on this card (status ",
-                                                    packed, ", ", packed_bytes, " bytes)"));
+                                                    " does not encode on this GPU (status ", packed,
+                                                    ", ", packed_bytes, " bytes)"));
 }
 
 absl::Status NvcompCodec::Encode(int element_bytes, const void* source, int64_t bytes,
@@ -271,7 +271,7 @@ absl::Status NvcompCodec::TakeFault() {
   if (__atomic_load_n(fault_, __ATOMIC_ACQUIRE) == 0) return absl::OkStatus();
   const uint64_t fault = __atomic_exchange_n(fault_, 0, __ATOMIC_ACQ_REL);
   return absl::DataLossError(absl::StrCat(
-      "tfswap: a tensor that was kept by ", CardCodecName(codec_),
+      "tfswap: a tensor that was kept by ", GpuCodecName(codec_),
       " could not be decoded when it came back (nvCOMP status ", static_cast<uint32_t>(fault),
       "), so numbers of this step are lost. Suspect the host's memory, or nvCOMP ",
       library_->Version(), "."));
@@ -297,11 +297,11 @@ absl::Status NvcompCodec::PackOnCard(int word_bytes, uint32_t count, const Batch
       absl::StrCat("tfswap: encoding: nvCOMP did not start (status ", given, ")"));
 }
 
-absl::Status NvcompCodec::CheckTensor(int element_bytes, const void* card, int64_t bytes,
+absl::Status NvcompCodec::CheckTensor(int element_bytes, const void* gpu, int64_t bytes,
                                       const void* far_block) const {
-  const absl::Status status = CudaCodecs::Check(element_bytes, card, bytes, far_block);
+  const absl::Status status = CudaCodecs::Check(element_bytes, gpu, bytes, far_block);
   if (!status.ok() || (bytes > 0 && bytes % element_bytes == 0)) return status;
-  return absl::InvalidArgumentError(absl::StrCat("tfswap: ", CardCodecName(codec_),
+  return absl::InvalidArgumentError(absl::StrCat("tfswap: ", GpuCodecName(codec_),
                                                  " on the GPU needs whole elements, not ", bytes,
                                                  " bytes of elements of ", element_bytes));
 }

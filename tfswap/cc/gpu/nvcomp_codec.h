@@ -14,7 +14,7 @@
 
 namespace tfswap {
 
-// One of nvCOMP's codecs on a card. nvCOMP packs from the card's memory to the card's memory, and
+// One of nvCOMP's codecs on a GPU. nvCOMP packs from the GPU's memory to the GPU's memory, and
 // wants room for the worst: so tensors go through a workspace, as many sections at once as it has
 // room for, and kernels of ours move what is packed between it and far memory
 // (cuda/batch_kernels.h).
@@ -27,11 +27,11 @@ class NvcompCodec {
  public:
   using Stream = CudaDriver::Stream;
 
-  // `workspace`: the card's memory, whose former users have ended; nobody else's until this is
+  // `workspace`: the GPU's memory, whose former users have ended; nobody else's until this is
   // gone. An error says how much it takes at least, or why this library does not do here. `fault`:
   // a number in pinned memory, 0. Waits for the streams.
   static absl::StatusOr<std::unique_ptr<NvcompCodec>> Make(CudaCodecs* codecs,
-                                                           const Nvcomp* library, CardCodec codec,
+                                                           const Nvcomp* library, GpuCodec codec,
                                                            void* workspace, int64_t bytes,
                                                            uint64_t* fault, Stream stream);
 
@@ -46,13 +46,13 @@ class NvcompCodec {
   absl::Status Weigh(int element_bytes, const void* source, int64_t bytes, uint64_t* weights,
                      Stream stream);
 
-  // Whether something could not be decoded since the last call, as far as the card has told.
+  // Whether something could not be decoded since the last call, as far as the GPU has told.
   absl::Status TakeFault();
 
  private:
   // Of one way.
   struct Room {
-    card_codec::Batch batch = {};
+    gpu_codec::Batch batch = {};
     void* temp = nullptr;
     size_t temp_bytes = 0;
   };
@@ -60,7 +60,7 @@ class NvcompCodec {
     CudaDriver::Function lay, pack, unpack, check, weigh;
   };
 
-  NvcompCodec(CudaCodecs* codecs, const Nvcomp* library, CardCodec codec, uint64_t* fault)
+  NvcompCodec(CudaCodecs* codecs, const Nvcomp* library, GpuCodec codec, uint64_t* fault)
       : codecs_(codecs),
         library_(library),
         method_(library->method(codec)),
@@ -75,25 +75,25 @@ class NvcompCodec {
   absl::StatusOr<size_t> LayOut(size_t sections, uintptr_t begin, Stream stream);
   absl::Status MakeFiller(int word_bytes, Stream stream);
   absl::Status Lay(const void* source, int64_t bytes, uint32_t first, uint32_t every,
-                   uint32_t count, const card_codec::Batch& batch, CudaDriver::DevicePointer tally,
+                   uint32_t count, const gpu_codec::Batch& batch, CudaDriver::DevicePointer tally,
                    Stream stream);
-  absl::Status PackOnCard(int word_bytes, uint32_t count, const card_codec::Batch& batch,
-                          Stream stream, size_t most_bytes = card_codec::kBatchSectionBytes);
-  absl::Status CheckTensor(int element_bytes, const void* card, int64_t bytes,
+  absl::Status PackOnCard(int word_bytes, uint32_t count, const gpu_codec::Batch& batch,
+                          Stream stream, size_t most_bytes = gpu_codec::kBatchSectionBytes);
+  absl::Status CheckTensor(int element_bytes, const void* gpu, int64_t bytes,
                            const void* far_block) const;
 
   CudaCodecs* const codecs_;
   const Nvcomp* const library_;
   const Nvcomp::Method& method_;
-  const CardCodec codec_;
+  const GpuCodec codec_;
   uint64_t* const fault_;
   Kernels kernels_ = {};
   uint32_t sections_ = 0;  // of a batch, at most
   size_t packed_stride_ = 0;
   size_t filler_room_bytes_ = 0;  // packed
   Room out_, in_;
-  std::array<card_codec::Filler, 2> fillers_ = {};  // of elements of 4 bytes, of 2
-  std::mutex mu_;                                   // batches of a tensor come one after the other
+  std::array<gpu_codec::Filler, 2> fillers_ = {};  // of elements of 4 bytes, of 2
+  std::mutex mu_;                                  // batches of a tensor come one after the other
 };
 
 }  // namespace tfswap

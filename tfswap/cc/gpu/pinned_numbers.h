@@ -8,7 +8,7 @@
 
 namespace tfswap {
 
-// Pairs of numbers that a card tells the host, in pages of a pool of pinned memory, which get them
+// Pairs of numbers that a GPU tells the host, in pages of a pool of pinned memory, which get them
 // back when nothing is awaited any more. Not thread-safe.
 class PinnedNumbers {
  public:
@@ -30,7 +30,7 @@ class PinnedNumbers {
     return pair;
   }
 
-  // The card will not write to it any more.
+  // The GPU will not write to it any more.
   void Give(uint64_t* pair) {
     free_.push_back(pair);
     if (free_.size() < pages_.size() * kPairs) return;

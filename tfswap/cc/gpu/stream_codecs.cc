@@ -16,24 +16,24 @@ constexpr int64_t kFaultBytes = sizeof(uint64_t);
 }  // namespace
 
 std::string StreamCodecs::Problem() {
-  const absl::StatusOr<CudaCodecs*> codecs = card_->Codecs();
+  const absl::StatusOr<CudaCodecs*> codecs = gpu_->Codecs();
   return codecs.ok() ? "" : std::string(codecs.status().message());
 }
 
 absl::Status StreamCodecs::SetLaunch(const std::string& codec, const CodecLaunch& launch) {
-  const absl::StatusOr<CardCodec> parsed = ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
   if (!parsed.ok()) return parsed.status();
   const absl::Status status = CudaCodecs::CheckLaunch(launch);
-  if (status.ok()) card_->SetLaunch(*parsed, launch);
+  if (status.ok()) gpu_->SetLaunch(*parsed, launch);
   return status;
 }
 
 absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path,
                                int64_t workspace_bytes) {
-  const absl::StatusOr<CardCodec> parsed = ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
   if (!parsed.ok()) return parsed.status();
-  if (!IsOfNvcomp(*parsed) || card_->Knows(*parsed)) return absl::OkStatus();
-  const absl::StatusOr<CudaCodecs*> codecs = card_->Codecs();
+  if (!IsOfNvcomp(*parsed) || gpu_->Knows(*parsed)) return absl::OkStatus();
+  const absl::StatusOr<CudaCodecs*> codecs = gpu_->Codecs();
   if (!codecs.ok()) return codecs.status();
   const absl::StatusOr<const Nvcomp*> library = Nvcomp::Open(path);
   if (!library.ok()) return library.status();
@@ -47,15 +47,15 @@ absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path
     status = absl::ResourceExhaustedError(
         absl::StrCat("tfswap: there is no room for the workspace of ", codec));
   } else {
-    card_->FinishAll();  // whoever had the addresses before
+    gpu_->FinishAll();  // whoever had the addresses before
     std::memset(fault, 0, kFaultBytes);
     absl::StatusOr<std::unique_ptr<NvcompCodec>> made =
         NvcompCodec::Make(*codecs, *library, *parsed, workspace, workspace_bytes,
-                          static_cast<uint64_t*>(fault), card_->stream(Queue::kOut));
+                          static_cast<uint64_t*>(fault), gpu_->stream(Queue::kOut));
     status = made.status();
     if (made.ok()) {
       std::shared_ptr<NvcompCodec> own = *std::move(made);
-      card_->SetNvcomp(*parsed, own);
+      gpu_->SetNvcomp(*parsed, own);
       status = CheckBytes(codec);
       if (status.ok()) status = own->TakeFault();
       if (status.ok()) {
@@ -63,9 +63,9 @@ absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path
         in_use_.push_back({*parsed, std::move(own), workspace, fault});
         return absl::OkStatus();
       }
-      card_->SetNvcomp(*parsed, nullptr);
+      gpu_->SetNvcomp(*parsed, nullptr);
     }
-    card_->FinishAll();
+    gpu_->FinishAll();
   }
   if (workspace != nullptr) allocator_->DeallocateRaw(workspace);
   pool_->Free(fault, kFaultBytes);
@@ -76,7 +76,7 @@ absl::Status StreamCodecs::CheckBytes(const std::string& codec) {
   // Patterns that arithmetic would not keep (NaNs with a message, -0.0, the smallest numbers),
   // some in a row, some random: two sections and a rest.
   constexpr uint32_t kPatterns[] = {0, 0x7fc00001, 0xffa5a5a5, 0x80000000, 1, 0x80008001};
-  std::vector<uint32_t> words(2 * card_codec::kBatchSectionBytes / sizeof(uint32_t) + 77);
+  std::vector<uint32_t> words(2 * gpu_codec::kBatchSectionBytes / sizeof(uint32_t) + 77);
   uint32_t dice = 1;
   for (size_t i = 0; i < words.size(); ++i) {
     dice = dice * 1664525 + 1013904223;
@@ -97,8 +97,8 @@ void StreamCodecs::Release() {
     std::lock_guard<std::mutex> lock(mu_);
     released.swap(in_use_);
   }
-  for (const InUse& each : released) card_->SetNvcomp(each.codec, nullptr);
-  if (!released.empty()) card_->FinishAll();
+  for (const InUse& each : released) gpu_->SetNvcomp(each.codec, nullptr);
+  if (!released.empty()) gpu_->FinishAll();
   for (const InUse& each : released) {
     allocator_->DeallocateRaw(each.workspace);
     pool_->Free(each.fault, kFaultBytes);
@@ -108,7 +108,7 @@ void StreamCodecs::Release() {
 absl::Status StreamCodecs::TakeFault(bool wait) {
   std::lock_guard<std::mutex> lock(mu_);
   if (in_use_.empty()) return absl::OkStatus();
-  if (wait) card_->Finish(Queue::kIn);
+  if (wait) gpu_->Finish(Queue::kIn);
   for (const InUse& each : in_use_) {
     absl::Status status = each.own->TakeFault();
     if (!status.ok()) return status;
@@ -119,11 +119,11 @@ absl::Status StreamCodecs::TakeFault(bool wait) {
 absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int word_bytes,
                                                  const void* data, int64_t bytes,
                                                  const CodecLaunch& launch, int repeats) {
-  const absl::StatusOr<CardCodec> parsed = ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
   if (!parsed.ok()) return parsed.status();
-  const absl::StatusOr<CudaCodecs*> codecs = card_->Codecs();
+  const absl::StatusOr<CudaCodecs*> codecs = gpu_->Codecs();
   if (!codecs.ok()) return codecs.status();
-  if (!card_->Knows(*parsed)) {
+  if (!gpu_->Knows(*parsed)) {
     return absl::FailedPreconditionError(
         absl::StrCat("tfswap: codec '", codec, "' is nvCOMP's, which is not in use"));
   }
@@ -143,29 +143,29 @@ absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int w
     status = absl::ResourceExhaustedError("tfswap: no memory to measure the codecs in");
   } else {
     // Whoever had the addresses before has ended.
-    card_->FinishAll();
+    gpu_->FinishAll();
     std::memcpy(host, data, static_cast<size_t>(bytes));
     const Transfer plain{block, bytes, host, bytes};
     Transfer encoded{block, bytes, far_block, most_bytes};
     encoded.form.kind = Form::Kind::kEncoded;
     encoded.form.codec = static_cast<int>(*parsed);
     encoded.form.word_bytes = word_bytes;
-    const CodecLaunch before = card_->LaunchOf(*parsed);
-    card_->SetLaunch(*parsed, launch);
+    const CodecLaunch before = gpu_->LaunchOf(*parsed);
+    gpu_->SetLaunch(*parsed, launch);
     // The first time, kernels are loaded.
     std::vector<CudaCard::Timed> load = {{Queue::kIn, plain}}, out = {{Queue::kOut, encoded}},
                                  in = {{Queue::kIn, encoded}}, back = {{Queue::kOut, plain}};
-    status = card_->Time(&load, 1);
+    status = gpu_->Time(&load, 1);
     for (const int count : {1, repeats}) {
-      if (status.ok()) status = card_->Time(&out, count);
-      if (status.ok()) status = card_->Time(&in, count);
+      if (status.ok()) status = gpu_->Time(&out, count);
+      if (status.ok()) status = gpu_->Time(&in, count);
     }
     std::memset(host, 0, static_cast<size_t>(bytes));
-    if (status.ok()) status = card_->Time(&back, 1);
-    card_->SetLaunch(*parsed, before);
+    if (status.ok()) status = gpu_->Time(&back, 1);
+    gpu_->SetLaunch(*parsed, before);
     if (status.ok() && std::memcmp(host, data, static_cast<size_t>(bytes)) != 0) {
       status = absl::DataLossError(
-          absl::StrCat("tfswap: codec '", codec, "' gives other bytes back on this card"));
+          absl::StrCat("tfswap: codec '", codec, "' gives other bytes back on this GPU"));
     }
     if (status.ok()) {
       times = {CudaCodecs::EncodedBytes(far_block), out[0].ns / repeats, in[0].ns / repeats};

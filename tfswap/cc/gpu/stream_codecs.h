@@ -13,14 +13,14 @@
 
 namespace tfswap {
 
-// A card's codecs, to be set up and measured.
+// A GPU's codecs, to be set up and measured.
 class StreamCodecs : public DeviceCodecs {
  public:
-  StreamCodecs(DeviceAllocator* allocator, CudaCard* card, HostPool* pool)
-      : allocator_(allocator), card_(card), pool_(pool) {}
+  StreamCodecs(DeviceAllocator* allocator, CudaCard* gpu, HostPool* pool)
+      : allocator_(allocator), gpu_(gpu), pool_(pool) {}
 
-  std::string DeviceName() override { return card_->Name(); }
-  int Processors() override { return card_->Processors(); }
+  std::string DeviceName() override { return gpu_->Name(); }
+  int Processors() override { return gpu_->Processors(); }
   std::string Problem() override;
   absl::Status Use(const std::string& codec, const std::string& path,
                    int64_t workspace_bytes) override;
@@ -33,10 +33,10 @@ class StreamCodecs : public DeviceCodecs {
 
  private:
   DeviceAllocator* const allocator_;
-  CudaCard* const card_;
+  CudaCard* const gpu_;
   // What one of nvCOMP's codecs works in.
   struct InUse {
-    CardCodec codec;
+    GpuCodec codec;
     std::shared_ptr<NvcompCodec> own;
     void* workspace;
     void* fault;

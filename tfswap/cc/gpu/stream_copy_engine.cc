@@ -20,7 +20,7 @@ constexpr auto kNap = std::chrono::milliseconds(1);
 // Pinning takes the driver's locks, however small a block is.
 constexpr int64_t kArenaBytes = int64_t{64} << 20;
 
-// Of words that the card's codecs know; 0: they do not know how to take it apart.
+// Of words that the GPU's codecs know; 0: they do not know how to take it apart.
 int WordBytesOf(const CodecSpec& spec) {
   if (spec.element_bytes == 2) return 2;
   return spec.element_bytes % 4 == 0 ? 4 : 0;
@@ -28,23 +28,23 @@ int WordBytesOf(const CodecSpec& spec) {
 
 }  // namespace
 
-StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* card,
+StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* gpu,
                                    HazardTracker* tracker)
     : CopyEngine(allocator),
-      card_(card),
+      gpu_(gpu),
       tracker_(tracker),
-      host_memory_({[card](void* block, int64_t bytes) { return card->Pin(block, bytes).ok(); },
-                    [card, tracker](void* block, int64_t bytes) {
+      host_memory_({[gpu](void* block, int64_t bytes) { return gpu->Pin(block, bytes).ok(); },
+                    [gpu, tracker](void* block, int64_t bytes) {
                       // Only here the host waits: far memory goes back to the system.
-                      while (!tracker->IsIdle(block, bytes) && card->status().ok()) {
+                      while (!tracker->IsIdle(block, bytes) && gpu->status().ok()) {
                         std::this_thread::sleep_for(kNap);
                       }
-                      card->Unpin(block);
+                      gpu->Unpin(block);
                     },
                     kArenaBytes}),
-      file_(card, tracker, &host_memory_),
-      codecs_(allocator, card, &host_memory_),
-      sampler_(card, tracker, &host_memory_),
+      file_(gpu, tracker, &host_memory_),
+      codecs_(allocator, gpu, &host_memory_),
+      sampler_(gpu, tracker, &host_memory_),
       numbers_(&host_memory_) {}
 
 void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
@@ -60,7 +60,7 @@ void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
 
 void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>* given_up) {
   Done nobody;
-  // A failure is told where the card's status is asked for: at the next swap.
+  // A failure is told where the GPU's status is asked for: at the next swap.
   (void)SendLocked(buffer, &nobody, given_up);
 }
 
@@ -97,7 +97,7 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
 }
 
 std::string StreamCopyEngine::CopyToMemoryLocked(const void* block, int64_t bytes,
-                                                 const FarWish& wish, FarCopy* copy) {
+                                                 const PlacementRequest& wish, FarCopy* copy) {
   LearnKeptBytesLocked();
   FarCopy far_copy;
   if (!TakeFarMemory(block, bytes, wish, &far_copy)) return "";
@@ -107,7 +107,7 @@ std::string StreamCopyEngine::CopyToMemoryLocked(const void* block, int64_t byte
   if (!tracker_->MoveOut(transfer)) {
     if (transfer.form.far_bytes != nullptr) numbers_.Give(transfer.form.far_bytes);
     host_memory_.Free(far_copy.block, far_copy.far_bytes);
-    return CardFailed();
+    return GpuFailed();
   }
   counts_.Out(far_copy.tier, bytes, far_copy.far_bytes, /*busy_ns=*/0);
   if (transfer.form.far_bytes != nullptr) {
@@ -121,7 +121,7 @@ std::string StreamCopyEngine::CopyToMemoryLocked(const void* block, int64_t byte
 }
 
 bool StreamCopyEngine::CopyToFile(const HazardTracker::Whole& whole, int64_t bytes,
-                                  const FarWish& wish, FarCopy* copy, int64_t* disk_ns) {
+                                  const PlacementRequest& wish, FarCopy* copy, int64_t* disk_ns) {
   const uint64_t checksum = verify_.load() ? ChecksumOf(whole.block, bytes) : 0;
   const auto write = [&](SpillFile* file, int64_t offset) {
     return file_.CopyOut(whole, bytes, file, offset, disk_ns);
@@ -155,7 +155,8 @@ void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer, const HazardTracke
 }
 
 absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
-                                                       const FarWish& wish, FarCopy* copy) {
+                                                       const PlacementRequest& wish,
+                                                       FarCopy* copy) {
   const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
   if (!codec.ok()) return codec;
   if (Faults::Strikes(Fault::kCopyOutFails)) {
@@ -180,7 +181,7 @@ absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t
   return copy->held();
 }
 
-absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish& wish,
+absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
                                               void* data) {
   const CopyingIn copying(this);
   const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
@@ -199,7 +200,7 @@ absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish
   return absl::OkStatus();
 }
 
-bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const FarWish& wish,
+bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const PlacementRequest& wish,
                                      FarCopy* copy) {
   copy->bytes = bytes;
   if (wish.tier == FarTier::kCompressed && CanEncode(block, wish.codec)) {
@@ -216,9 +217,9 @@ bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const Far
 }
 
 bool StreamCopyEngine::CanEncode(const void* block, const CodecSpec& spec) {
-  const std::optional<CardCodec> codec = CardCodecOf(spec.codec);
+  const std::optional<GpuCodec> codec = GpuCodecOf(spec.codec);
   return codec.has_value() && WordBytesOf(spec) != 0 && CudaCodecs::IsAligned(block, nullptr) &&
-         card_->Knows(*codec);
+         gpu_->Knows(*codec);
 }
 
 Transfer StreamCopyEngine::TransferOf(const void* block, const CodecSpec& spec,
@@ -226,7 +227,7 @@ Transfer StreamCopyEngine::TransferOf(const void* block, const CodecSpec& spec,
   Transfer transfer{const_cast<void*>(block), copy.bytes, copy.block, copy.far_bytes};
   if (copy.tier != FarTier::kCompressed) return transfer;
   transfer.form.kind = Form::Kind::kEncoded;
-  transfer.form.codec = static_cast<int>(*CardCodecOf(spec.codec));
+  transfer.form.codec = static_cast<int>(*GpuCodecOf(spec.codec));
   transfer.form.word_bytes = WordBytesOf(spec);
   return transfer;
 }
@@ -259,7 +260,7 @@ void StreamCopyEngine::ResetFarUse() {
 uint64_t StreamCopyEngine::ChecksumOf(const void* block, int64_t bytes) {
   const std::unique_ptr<char[]> copy(new char[bytes]);
   if (!tracker_->CopyOut(copy.get(), block, bytes)) return 0;
-  card_->Finish(Queue::kOut);
+  gpu_->Finish(Queue::kOut);
   return Checksum(copy.get(), bytes);
 }
 
@@ -286,7 +287,7 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
     }
   }
   // Whoever had the addresses before has ended.
-  card_->FinishAll();
+  gpu_->FinishAll();
   using Timed = CudaCard::Timed;
   const auto plain = [&](const Block& block) {
     return Transfer{block.device, block_bytes, block.host, block_bytes};
@@ -295,7 +296,7 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
   std::vector<Timed> first = {out}, second = {in}, both = {out, in};
   for (auto* timed : {&first, &second, &both}) {
     for (const int count : {1, copies}) {  // the first one wakes the link up
-      if (status.ok()) status = card_->Time(timed, count);
+      if (status.ok()) status = gpu_->Time(timed, count);
     }
   }
   for (const Block& block : blocks) {
@@ -323,23 +324,24 @@ absl::Status StreamCopyEngine::FillWhole(Tensor* output, const FarBufferPtr& buf
     return Changed(*buffer, kOtherChecksum);
   }
   counts_.In(copy.tier, copy.bytes, disk_ns);
-  // At once, though it is still being read: whoever copies into it next waits on the card.
+  // At once, though it is still being read: whoever copies into it next waits on the GPU.
   Filled(buffer.get(), disk_ns);
   return absl::OkStatus();
 }
 
-std::string StreamCopyEngine::FillBlock(void* block, const FarCopy& copy, const FarWish& wish,
-                                        int64_t* disk_ns) {
+std::string StreamCopyEngine::FillBlock(void* block, const FarCopy& copy,
+                                        const PlacementRequest& wish, int64_t* disk_ns) {
   if (copy.tier == FarTier::kFile) return file_.CopyIn(copy.extent, block, copy.bytes, disk_ns);
-  return FillFromMemory(block, copy, wish) ? "" : CardFailed();
+  return FillFromMemory(block, copy, wish) ? "" : GpuFailed();
 }
 
-bool StreamCopyEngine::FillFromMemory(void* block, const FarCopy& copy, const FarWish& wish) {
+bool StreamCopyEngine::FillFromMemory(void* block, const FarCopy& copy,
+                                      const PlacementRequest& wish) {
   if (Faults::Strikes(Fault::kBitFlip)) {
-    card_->Finish(Queue::kOut);
+    gpu_->Finish(Queue::kOut);
     // Of an encoded one, how long its first section is.
     const size_t at = copy.tier == FarTier::kCompressed
-                          ? sizeof(card_codec::FarHeader) + offsetof(card_codec::FarSection, bytes)
+                          ? sizeof(gpu_codec::FarHeader) + offsetof(gpu_codec::FarSection, bytes)
                           : 0;
     static_cast<char*>(copy.block)[at] ^= 1;
   }
@@ -357,7 +359,7 @@ void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
   *copy = FarCopy();
 }
 
-std::string StreamCopyEngine::Hindrance(int64_t missing_bytes) const {
+std::string StreamCopyEngine::WhyBlocked(int64_t missing_bytes) const {
   if (!far_memory_full_.load()) return "";
   return FarFile::Get()->WhyNoRoom(host_memory_.Stats(), missing_bytes);
 }

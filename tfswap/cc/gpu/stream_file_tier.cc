@@ -84,10 +84,10 @@ std::string StreamFileTier::NoRoom() const {
 
 bool StreamFileTier::WaitForCard(const void* host, int64_t bytes) {
   while (!tracker_->IsIdle(host, bytes)) {
-    if (!card_->status().ok()) return false;
+    if (!gpu_->status().ok()) return false;
     std::this_thread::sleep_for(kNap);
   }
-  return card_->status().ok();
+  return gpu_->status().ok();
 }
 
 std::string StreamFileTier::CopyOut(const HazardTracker::Whole& whole, int64_t bytes,
@@ -102,14 +102,14 @@ std::string StreamFileTier::CopyOut(const HazardTracker::Whole& whole, int64_t b
     return Transfer{from, piece_bytes, to, piece_bytes};
   };
   Transfer piece = piece_at(0);
-  if (!tracker_->MovePieceOut(whole, piece)) return CardFailed();
+  if (!tracker_->MovePieceOut(whole, piece)) return GpuFailed();
   for (int64_t at = 0; at < bytes; at += blocks->piece_bytes) {
     Transfer next{};
     if (at + blocks->piece_bytes < bytes) {
       next = piece_at(at + blocks->piece_bytes);
-      if (!tracker_->MovePieceOut(whole, next)) return CardFailed();
+      if (!tracker_->MovePieceOut(whole, next)) return GpuFailed();
     }
-    if (!WaitForCard(piece.host, piece.host_bytes)) return CardFailed();
+    if (!WaitForCard(piece.host, piece.host_bytes)) return GpuFailed();
     const int64_t start_ns = NowNs();
     std::string problem = file->Write(offset + at, piece.host, piece.host_bytes);
     *disk_ns += NowNs() - start_ns;
@@ -128,15 +128,15 @@ std::string StreamFileTier::CopyIn(const FileExtent& extent, void* block, int64_
   for (int64_t at = 0; at < bytes; at += blocks->piece_bytes) {
     const int64_t piece_bytes = std::min(blocks->piece_bytes, bytes - at);
     char* from = blocks->in.blocks[at / blocks->piece_bytes % 2];
-    // The card may still read the piece before the last one there.
-    if (!WaitForCard(from, piece_bytes)) return CardFailed();
+    // The GPU may still read the piece before the last one there.
+    if (!WaitForCard(from, piece_bytes)) return GpuFailed();
     const int64_t start_ns = NowNs();
     std::string problem = extent.file->Read(extent.offset + at, from, piece_bytes);
     *disk_ns += NowNs() - start_ns;
     if (!problem.empty()) return problem;
     if (!tracker_->MovePieceIn(whole,
                                {static_cast<char*>(block) + at, piece_bytes, from, piece_bytes})) {
-      return CardFailed();
+      return GpuFailed();
     }
   }
   return "";

@@ -14,18 +14,18 @@
 
 namespace tfswap {
 
-// The way between a card's memory and the file: piece by piece, through two pinned blocks a
-// direction in turn, so that the card copies one piece while the disk has the other.
+// The way between a GPU's memory and the file: piece by piece, through two pinned blocks a
+// direction in turn, so that the GPU copies one piece while the disk has the other.
 //
-//   card   | copy 0 | copy 1 |         | copy 2 |
+//   GPU   | copy 0 | copy 1 |         | copy 2 |
 //   disk            |----- write 0 ----|----- write 1 ----|----- write 2 ----|
 //
-// Its callers wait, for the disk and for copies; nothing that the card is given waits for the disk.
+// Its callers wait, for the disk and for copies; nothing that the GPU is given waits for the disk.
 // One buffer at a time goes each way. Thread-safe.
 class StreamFileTier {
  public:
-  StreamFileTier(CudaCard* card, HazardTracker* tracker, HostPool* pool)
-      : card_(card), tracker_(tracker), pool_(pool) {}
+  StreamFileTier(CudaCard* gpu, HazardTracker* tracker, HostPool* pool)
+      : gpu_(gpu), tracker_(tracker), pool_(pool) {}
 
   // Takes the pinned blocks, if they are not there. Answers "" or why there are none.
   std::string Prepare();
@@ -38,7 +38,7 @@ class StreamFileTier {
   // took.
   std::string CopyOut(const HazardTracker::Whole& whole, int64_t bytes, SpillFile* file,
                       int64_t offset, int64_t* disk_ns);
-  // Returns when the card has been given the last piece: compute that reads the block waits for it
+  // Returns when the GPU has been given the last piece: compute that reads the block waits for it
   // there. Nobody may use the block if something went wrong.
   std::string CopyIn(const FileExtent& extent, void* block, int64_t bytes, int64_t* disk_ns);
 
@@ -53,11 +53,11 @@ class StreamFileTier {
   // Those that there are, else some that are taken now; null if there is no room.
   std::shared_ptr<PinnedBlocks> Blocks();
   std::string NoRoom() const;
-  // Until no copy touches the host memory. Whether the card is all right.
+  // Until no copy touches the host memory. Whether the GPU is all right.
   bool WaitForCard(const void* host, int64_t bytes);
-  std::string CardFailed() const { return std::string(card_->status().message()); }
+  std::string GpuFailed() const { return std::string(gpu_->status().message()); }
 
-  CudaCard* const card_;
+  CudaCard* const gpu_;
   HazardTracker* const tracker_;
   HostPool* const pool_;
   std::mutex mu_;

@@ -77,17 +77,17 @@ void AddEdges(const char* what, const Edges& edges, std::string* description) {
 // What the step may take on the fullest of its managed devices, beside what is in use there now:
 // variables, the optimizer's state, batches that were read ahead.
 int64_t RoomBytes(const GraphDef& graph) {
-  std::set<int> cpus = {0}, cards;
+  std::set<int> cpus = {0}, gpus;
   for (const tensorflow::NodeDef& node : graph.node()) {
     tensorflow::DeviceNameUtils::ParsedName device;
     if (!tensorflow::DeviceNameUtils::ParseFullName(node.device(), &device) || !device.has_id) {
       continue;
     }
-    if (device.type == tensorflow::DEVICE_GPU) cards.insert(kFirstGpu + device.id);
+    if (device.type == tensorflow::DEVICE_GPU) gpus.insert(kFirstGpu + device.id);
     if (device.type == tensorflow::DEVICE_CPU) cpus.insert(device.id);
   }
   int64_t room_bytes = std::numeric_limits<int64_t>::max();
-  for (int device : cards.empty() ? cpus : cards) {
+  for (int device : gpus.empty() ? cpus : gpus) {
     DeviceAllocator* allocator = AllocatorOf(device);
     if (allocator == nullptr || !allocator->budget()->HasBudget()) continue;
     // The thread that is about to run the graph has it optimised.

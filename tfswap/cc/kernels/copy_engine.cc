@@ -35,7 +35,7 @@ Engines& AllEngines() {
 }  // namespace
 
 FarBuffer::FarBuffer(CopyEngine* engine, std::string label, const Tensor& tensor, int returns,
-                     int64_t next_use, FarWish wish)
+                     int64_t next_use, PlacementRequest wish)
     : label(std::move(label)),
       dtype(tensor.dtype()),
       shape(tensor.shape()),
@@ -219,7 +219,7 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
   }
 }
 
-void CopyEngine::GiveBackEnd(FarBuffer* buffer, int64_t kept_bytes, int references) {
+void CopyEngine::ReleaseEnd(FarBuffer* buffer, int64_t kept_bytes, int references) {
   tensorflow::TensorBuffer* memory = tensorflow::DMAHelper::buffer(&buffer->tensor_);
   if (memory->root_buffer() != memory) return;
   int64_t bytes = 0;
@@ -228,7 +228,7 @@ void CopyEngine::GiveBackEnd(FarBuffer* buffer, int64_t kept_bytes, int referenc
     if (buffer->given_back_ == 0) {
       if (!buffer->wanted_back_.empty() || memory->RefCount() != references) return;
     }
-    bytes = allocator_->GiveBackEnd(memory->data(), kept_bytes);
+    bytes = allocator_->ReleaseEnd(memory->data(), kept_bytes);
     buffer->given_back_ += bytes;
   }
   AddLeaving(*buffer, -bytes);
@@ -355,7 +355,7 @@ void CopyEngine::CountCopy(bool out, int64_t bytes, int64_t busy_ns) {
 }
 
 absl::StatusOr<LinkTimes> CopyEngine::MeasureLink(int64_t, int) {
-  return absl::UnimplementedError("tfswap: only a card's link is measured by its copies");
+  return absl::UnimplementedError("tfswap: only a GPU's link is measured by its copies");
 }
 
 absl::Status CopyEngine::Failed(const char* doing, const FarBuffer& buffer,

@@ -46,14 +46,14 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
 
   // Of the job that this thread works for.
   FarBuffer(CopyEngine* engine, std::string label, const tensorflow::Tensor& tensor, int returns,
-            int64_t next_use, FarWish wish);
+            int64_t next_use, PlacementRequest wish);
   ~FarBuffer();
 
   const std::string label;
   const tensorflow::DataType dtype;
   const tensorflow::TensorShape shape;
   const int64_t bytes;
-  const FarWish wish;
+  const PlacementRequest wish;
   const int job;
 
  private:
@@ -103,16 +103,16 @@ struct CopyStats {
 
 // Moves buffers between a device and far memory: what is parked, who leaves first, and counts. How
 // bytes are moved is the device's: thread_copy_engine.h for host memory, gpu/stream_copy_engine.h
-// for a card. Never holds an executor thread.
+// for a GPU. Never holds an executor thread.
 class CopyEngine : public Reclaimer {
  public:
   // The engine of the device that `allocator` serves, never destroyed. A CPU gets its own at the
-  // first call; null for a card that has run nothing yet.
+  // first call; null for a GPU that has run nothing yet.
   static CopyEngine* For(DeviceAllocator* allocator);
 
   using Done = std::function<void(const absl::Status&)>;
 
-  // Copies the buffer out at once; `done` runs when the device's copy has been given up. On a card
+  // Copies the buffer out at once; `done` runs when the device's copy has been given up. On a GPU
   // that is before this returns, unless the buffer is to go to the file.
   virtual void Leave(const FarBufferPtr& buffer, Done done) = 0;
   // Keeps the buffer on the device as long as nobody needs the room.
@@ -146,7 +146,7 @@ class CopyEngine : public Reclaimer {
   // What went through far memory.
   virtual FarStats FarUse() = 0;
   virtual void ResetFarUse() = 0;
-  // Takes the host memory that the way to the file needs, which a card's does, before other buffers
+  // Takes the host memory that the way to the file needs, which a GPU's does, before other buffers
   // fill it; gives it back. Answers "" or what is wrong.
   virtual std::string PrepareForFile() { return ""; }
   virtual void ReleaseFromFile() {}
@@ -163,13 +163,14 @@ class CopyEngine : public Reclaimer {
   // Values of variables, which give their memory up when no buffer can.
   StreamedVariables* variables() { return &variables_; }
   // Copies one out, by any thread: then its memory may be given up. Whether there was room for it.
-  virtual absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish,
-                                               FarCopy* copy) = 0;
+  virtual absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
+                                               const PlacementRequest& wish, FarCopy* copy) = 0;
   // Copies one, which left by that wish, into the memory that was made for it.
-  virtual absl::Status CopyVariableIn(const FarCopy& copy, const FarWish& wish, void* data) = 0;
+  virtual absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
+                                      void* data) = 0;
   // A kernel is about to use one that was copied in since nobody has.
   virtual void BeforeVariableUse(const void* data) {}
-  // Whether such copies are only commands to a card, which are given where they come up, in the
+  // Whether such copies are only commands to a GPU, which are given where they come up, in the
   // order of the host. Others are made by threads.
   virtual bool MovesAtOnce(FarTier tier) const { return false; }
   // Runs a move, on the thread of its direction if need be. Who waits for memory waits for what
@@ -203,7 +204,7 @@ class CopyEngine : public Reclaimer {
   void EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Status& status, int64_t busy_ns);
   // A buffer that leaves on a thread is far from there on: gives that memory back, if nobody else
   // has the tensor (`references` are the engine's and its caller's) or wants it meanwhile.
-  void GiveBackEnd(FarBuffer* buffer, int64_t kept_bytes, int references);
+  void ReleaseEnd(FarBuffer* buffer, int64_t kept_bytes, int references);
   // The far copy is all that is left. With mu_ held.
   void SetFarLocked(FarBuffer* buffer, std::vector<tensorflow::Tensor>* given_up);
   // Copies a far buffer into the tensor that was made for it. Whether it was filled, or failed:

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/copy_engine.h"
-#include "kernels/far_wish_attributes.h"
+#include "kernels/placement_request_attributes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -104,7 +104,7 @@ struct SwapOut {
     OP_REQUIRES_OK(construction, construction->GetAttr("min_bytes", &min_bytes));
     tensorflow::DataType dtype;
     OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype));
-    OP_REQUIRES_OK(construction, ReadFarWish(construction, dtype, &wish));
+    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, dtype, &wish));
   }
 
   bool EndsLater() const { return wish.tier == FarTier::kFile && !lazy; }
@@ -138,7 +138,7 @@ struct SwapOut {
   int returns;
   int64_t next_use;
   int64_t min_bytes;
-  FarWish wish;
+  PlacementRequest wish;
 };
 
 // Inexpensive ops run at once where they become ready: the copy must start early to help.
@@ -157,7 +157,7 @@ class CopyToHostOp : public AsyncOpKernel {
   const SwapOut swap_;
 };
 
-// On a card, a copy is done with when it has been given to it. What an asynchronous op makes ready
+// On a GPU, a copy is done with when it has been given to it. What an asynchronous op makes ready
 // runs on another thread, and ops should keep their order. Only what a plan sends to the file,
 // where a copy takes the disk's time, ends when it has left, and so do its gates' waits.
 class CopyToHostGpuOp : public CopyToHostOp {

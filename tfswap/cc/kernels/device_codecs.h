@@ -11,7 +11,7 @@ namespace tfswap {
 
 // How a codec's kernels are started.
 struct CodecLaunch {
-  int blocks = 16;    // few, so that the rest of the card goes on computing
+  int blocks = 16;    // few, so that the rest of the GPU goes on computing
   int threads = 512;  // a block's: whole warps, 32 to 1024
 };
 

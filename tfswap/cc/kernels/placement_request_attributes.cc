@@ -1,13 +1,14 @@
+#include "kernels/placement_request_attributes.h"
+
 #include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/far_wish_attributes.h"
 
 namespace tfswap {
 
-absl::Status ReadFarWish(tensorflow::OpKernelConstruction* construction, tensorflow::DataType dtype,
-                         FarWish* wish) {
+absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction,
+                                  tensorflow::DataType dtype, PlacementRequest* wish) {
   int rate;
   std::string tier, codec;
   TF_RETURN_IF_ERROR(construction->GetAttr("tier", &tier));
@@ -33,7 +34,7 @@ absl::Status ReadFarWish(tensorflow::OpKernelConstruction* construction, tensorf
                      construction->def().name(), "' moves ", DataTypeString(dtype),
                      ": make the plan again, or name a lossless codec in it"));
   }
-  // A card copies what it cannot encode.
+  // A GPU copies what it cannot encode.
   if (construction->device_type() != tensorflow::DEVICE_CPU) return absl::OkStatus();
   const std::string why_not = WhyNot(wish->codec);
   if (why_not.empty()) return absl::OkStatus();

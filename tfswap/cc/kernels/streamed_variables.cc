@@ -62,7 +62,7 @@ std::string StreamedVariables::SetOn(bool on) {
   std::string problem;
   for (const VarPtr& var : away) {
     std::unique_lock<std::mutex> lock(mu_);
-    const absl::Status status = BringHome(var.get(), Patience::kNeeded, &lock);
+    const absl::Status status = BringHome(var.get(), AllocationWaitPolicy::kNeeded, &lock);
     if (!status.ok()) problem = std::string(status.message());
   }
   // Otherwise what is still away must still be fetched before it is looked at.
@@ -95,7 +95,7 @@ absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
     Entry* entry = KnowLocked(raw);
     ++entry->readers;
     held->push_back(std::move(var));
-    absl::Status status = BringHome(raw, Patience::kNeeded, &lock);
+    absl::Status status = BringHome(raw, AllocationWaitPolicy::kNeeded, &lock);
     if (!status.ok()) return status;
     entry->last_use = ++uses_;
     if (last_used_ != nullptr && last_used_ != raw) entries_[last_used_].next = raw;
@@ -155,7 +155,7 @@ void StreamedVariables::Forget(Var* var) {
   }
 }
 
-absl::Status StreamedVariables::BringHome(Var* var, Patience patience,
+absl::Status StreamedVariables::BringHome(Var* var, AllocationWaitPolicy patience,
                                           std::unique_lock<std::mutex>* lock) {
   Entry* entry = nullptr;
   moved_.wait(*lock, [&] {
@@ -173,12 +173,12 @@ absl::Status StreamedVariables::BringHome(Var* var, Patience patience,
   return status;
 }
 
-absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, Patience patience) {
+absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, AllocationWaitPolicy patience) {
   Tensor value;
   {
-    const bool needed = patience == Patience::kNeeded;
+    const bool needed = patience == AllocationWaitPolicy::kNeeded;
     KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
-    scope.now_or_never = patience == Patience::kNone;
+    scope.now_or_never = patience == AllocationWaitPolicy::kNone;
     value = Tensor(allocator_, var->tensor()->dtype(), entry->shape);
   }
   if (!value.IsInitialized()) {
@@ -210,7 +210,7 @@ int64_t StreamedVariables::Evict(int64_t bytes, int64_t used_after) {
   for (const auto& [use, var] : by_use) {
     if (freed >= bytes) break;
     // Of a copy that failed, the memory that is missing tells.
-    const absl::StatusOr<int64_t> given_up = GiveUp(var.get(), FarWish(), &lock);
+    const absl::StatusOr<int64_t> given_up = GiveUp(var.get(), PlacementRequest(), &lock);
     if (!given_up.ok() || *given_up < 0) break;
     freed += *given_up;
   }
@@ -222,7 +222,7 @@ bool StreamedVariables::IsHere(const Tensor& value) const {
   return allocator_->recording()->Lists(memory->root_buffer()->data());
 }
 
-absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const FarWish& wish,
+absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const PlacementRequest& wish,
                                                   std::unique_lock<std::mutex>* lock) {
   if (!on()) return 0;  // or it would be away when nobody looks for it any more
   Entry* const entry = KnowLocked(var);
@@ -254,7 +254,7 @@ absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const FarWish& wish,
   return leaves ? entry->bytes : -1;
 }
 
-void StreamedVariables::Leave(VarPtr var, const FarWish& wish, bool detached, Done done) {
+void StreamedVariables::Leave(VarPtr var, const PlacementRequest& wish, bool detached, Done done) {
   planned_.store(true);
   const int64_t bytes = on() ? BytesOf(var.get()) : 0;
   if (bytes < kLeastBytes) return done(absl::OkStatus());
@@ -282,7 +282,7 @@ void StreamedVariables::Return(VarPtr var, std::function<void()> done) {
     // In the order of the host. What finds no memory then is fetched when a kernel needs it.
     const bool at_once = !is_home && known->second.state == State::kAway &&
                          engine_->MovesAtOnce(known->second.far_copy.tier);
-    if (at_once) BringHome(var.get(), Patience::kNone, &lock).IgnoreError();
+    if (at_once) BringHome(var.get(), AllocationWaitPolicy::kNone, &lock).IgnoreError();
     if (is_home || at_once) {
       lock.unlock();
       var.reset();
@@ -294,7 +294,8 @@ void StreamedVariables::Return(VarPtr var, std::function<void()> done) {
     {
       std::unique_lock<std::mutex> lock(mu_);
       // Who looks at it tries again, and says what is wrong.
-      if (entries_.count(raw) > 0) BringHome(raw, Patience::kPlanned, &lock).IgnoreError();
+      if (entries_.count(raw) > 0)
+        BringHome(raw, AllocationWaitPolicy::kPlanned, &lock).IgnoreError();
     }
     done();
   });
@@ -327,7 +328,7 @@ void StreamedVariables::FetchAheadOf(Var* var, bool at_once) {
     lock.unlock();
     int64_t missing = bytes - FreeBytes();
     if (missing > 0) Evict(missing, used);
-    const bool fetched = bytes <= FreeBytes() && Fetch(at, entry, Patience::kNone).ok();
+    const bool fetched = bytes <= FreeBytes() && Fetch(at, entry, AllocationWaitPolicy::kNone).ok();
     lock.lock();
     entry->state = fetched ? State::kHome : State::kAway;
     moved_.notify_all();

@@ -30,9 +30,9 @@ class CopyEngine;
 // fetched ahead, while its kernel runs. A value that was not written to since it was fetched leaves
 // without a copy.
 //
-// On a card, copies are commands that are given where they come up, in the order of the host: a
+// On a GPU, copies are commands that are given where they come up, in the order of the host: a
 // value has left when its copy out was given, and is home when its copy in was. What it touches the
-// card makes wait (core/gpu/hazard_tracker.h).
+// GPU makes wait (core/gpu/hazard_tracker.h).
 class StreamedVariables : public KernelGuard {
  public:
   using VarPtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
@@ -53,7 +53,7 @@ class StreamedVariables : public KernelGuard {
   // A plan has no more use for the value in this step. `done` runs when it has left, or stays
   // because somebody looks at it or far memory is full; at once if a thread is to copy it and
   // nobody waits for that (`detached`).
-  void Leave(VarPtr var, const FarWish& wish, bool detached, Done done);
+  void Leave(VarPtr var, const PlacementRequest& wish, bool detached, Done done);
   // A plan wants it back; `done` runs when it is, or there was no memory for it.
   void Return(VarPtr var, std::function<void()> done);
 
@@ -64,7 +64,7 @@ class StreamedVariables : public KernelGuard {
   enum class State { kHome, kLeaving, kAway, kComing };
   // How a value that comes waits for memory: as a kernel that needs it now, as one that a plan
   // wants back, or not at all.
-  enum class Patience { kNeeded, kPlanned, kNone };
+  enum class AllocationWaitPolicy { kNeeded, kPlanned, kNone };
 
   struct Entry {
     State state = State::kHome;
@@ -72,7 +72,7 @@ class StreamedVariables : public KernelGuard {
     tensorflow::TensorShape shape;  // of what is away
     int64_t bytes = 0;
     FarCopy far_copy;              // of the value as it is, if it is held
-    FarWish wish;                  // by which that was made
+    PlacementRequest wish;         // by which that was made
     const void* filled = nullptr;  // where it was copied to, until a kernel uses it
     int readers = 0;               // kernels that look at it now
     int64_t last_use = 0;
@@ -82,13 +82,13 @@ class StreamedVariables : public KernelGuard {
   Entry* KnowLocked(tensorflow::Var* var);
   void Forget(tensorflow::Var* var);
   // Waits until nobody moves it, and has it on the device.
-  absl::Status BringHome(tensorflow::Var* var, Patience patience,
+  absl::Status BringHome(tensorflow::Var* var, AllocationWaitPolicy patience,
                          std::unique_lock<std::mutex>* lock);
   // Fills the variable; it is kComing, and the lock is not held.
-  absl::Status Fetch(tensorflow::Var* var, Entry* entry, Patience patience);
+  absl::Status Fetch(tensorflow::Var* var, Entry* entry, AllocationWaitPolicy patience);
   // Copies the value out and gives it up, if nobody looks at it and it is worth it. Answers how
   // many bytes are free then, -1 if far memory is full. The lock is not held meanwhile.
-  absl::StatusOr<int64_t> GiveUp(tensorflow::Var* var, const FarWish& wish,
+  absl::StatusOr<int64_t> GiveUp(tensorflow::Var* var, const PlacementRequest& wish,
                                  std::unique_lock<std::mutex>* lock);
   // Has values leave that were used after `used_after`, those that were used last first.
   int64_t Evict(int64_t bytes, int64_t used_after);

@@ -32,7 +32,8 @@ void FailOnPurpose() {
 }
 
 // Whether there was room for it, and for what has to be known of it.
-bool PutIn(FarMemory* far, const void* data, int64_t bytes, const FarWish& wish, FarCopy* copy) {
+bool PutIn(FarMemory* far, const void* data, int64_t bytes, const PlacementRequest& wish,
+           FarCopy* copy) {
   try {
     FailOnPurpose();
     return far->Put(data, bytes, wish, copy);
@@ -122,7 +123,7 @@ void ThreadCopyEngine::PutSections(FarBuffer* buffer, int references, FarCopy* c
     }
     copy->bytes = buffer->bytes;
     copy->tier = copy->sections[i].tier;
-    if (begin > 0) GiveBackEnd(buffer, begin, references);
+    if (begin > 0) ReleaseEnd(buffer, begin, references);
   }
   if (copy->kept_bytes > 0 && buffer->given_back_ == 0) {
     // All that left is still there.
@@ -132,7 +133,8 @@ void ThreadCopyEngine::PutSections(FarBuffer* buffer, int references, FarCopy* c
 }
 
 absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
-                                                       const FarWish& wish, FarCopy* copy) {
+                                                       const PlacementRequest& wish,
+                                                       FarCopy* copy) {
   const int64_t start_ns = NowNs();
   if (Faults::Strikes(Fault::kCopyOutFails)) return VariableFailed("swapping out", kInjected);
   if (!PutIn(far(), data, bytes, wish, copy)) return false;
@@ -142,7 +144,8 @@ absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t
   return true;
 }
 
-absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const FarWish&, void* data) {
+absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const PlacementRequest&,
+                                              void* data) {
   const int64_t start_ns = NowNs();
   const CopyingIn copying(this);
   if (Faults::Strikes(Fault::kCopyInFails)) return VariableFailed("swapping in", kInjected);

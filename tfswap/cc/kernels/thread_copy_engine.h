@@ -21,8 +21,8 @@ class ThreadCopyEngine : public CopyEngine {
 
   void Leave(const FarBufferPtr& buffer, Done done) override;
   void EmulateLink(double bytes_per_s, int64_t latency_ns) override;
-  std::string Hindrance(int64_t missing_bytes) const override {
-    return far()->Hindrance(missing_bytes);
+  std::string WhyBlocked(int64_t missing_bytes) const override {
+    return far()->WhyBlocked(missing_bytes);
   }
   HostPool* host_memory() override { return far()->host(); }
   FarStats FarUse() override { return far()->Stats(); }
@@ -31,9 +31,10 @@ class ThreadCopyEngine : public CopyEngine {
   void Sample(const FarBuffer& buffer, const void* data) override;
   std::string CodecSamples() override { return sampler()->Text(); }
 
-  absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes, const FarWish& wish,
-                                       FarCopy* copy) override;
-  absl::Status CopyVariableIn(const FarCopy& copy, const FarWish& wish, void* data) override;
+  absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
+                                       const PlacementRequest& wish, FarCopy* copy) override;
+  absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
+                              void* data) override;
   void DropFarCopy(FarCopy* copy) override { far()->Drop(copy); }
 
   // These are one for all CPUs.

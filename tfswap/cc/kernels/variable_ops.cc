@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/copy_engine.h"
-#include "kernels/far_wish_attributes.h"
+#include "kernels/placement_request_attributes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -78,7 +78,7 @@ class VariableToHostOp : public VariableOp {
  public:
   explicit VariableToHostOp(OpKernelConstruction* construction) : VariableOp(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("detached", &detached_));
-    OP_REQUIRES_OK(construction, ReadFarWish(construction, tensorflow::DT_UINT8, &wish_));
+    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, tensorflow::DT_UINT8, &wish_));
   }
 
  protected:
@@ -88,7 +88,7 @@ class VariableToHostOp : public VariableOp {
   }
 
   bool detached_;
-  FarWish wish_;
+  PlacementRequest wish_;
 };
 
 // As _CopyToHost there, of which copy_ops.cc says why.
@@ -116,7 +116,7 @@ class VariableFromHostOp : public VariableOp {
   }
 };
 
-// Ends when the copy was given to the card, else at once: who looks at the value waits for it.
+// Ends when the copy was given to the GPU, else at once: who looks at the value waits for it.
 class VariableFromHostGpuOp : public VariableFromHostOp {
  public:
   using VariableFromHostOp::VariableFromHostOp;

@@ -2,7 +2,7 @@
 
 A plan is made for one speed of the link and of the ops. Where ops turn out slower, or codecs make
 tensors smaller than they were, the link is ahead of what was simulated: copies-in begin as soon as
-their triggers end, and take the room that the ops in between need. So triggers are *postponed*
+their triggers end, and take the room that the ops in between need. So triggers are *delayed*
 where the load would exceed the budget otherwise, to the next op that leaves room, but to none that
 ends after the copy-in begins in the simulation::
 
@@ -12,8 +12,8 @@ ends after the copy-in begins in the simulation::
     ahead                  |▓▓ in ▓▓|· · · held for nothing
     now                                    trigger
 
-The link serves copies-in in the order of their triggers, so those behind a postponed one are
-postponed with it where they have to be. In the simulation nothing changes.
+The link serves copies-in in the order of their triggers, so those behind a delayed one are
+delayed with it where they have to be. In the simulation nothing changes.
 
 Where that is not enough (the room comes within an op, and only its end can trigger), a copy-in may
 wait for that op's end though it would have begun before.
@@ -37,7 +37,7 @@ Ints = NDArray[np.int64]
 _MOST_WAIT = 0.05
 
 
-def postponed(
+def delay_prefetches(
     timeline: Timeline,
     swaps: Sequence[Swap],
     links: Sequence[Link],
@@ -128,7 +128,7 @@ class _Returns:
     """When buffers leave and come back, as places among a timeline's events.
 
     Attributes:
-        trigger: of each swap, as far as it has been postponed.
+        trigger: of each swap, as far as it has been delayed.
     """
 
     def __init__(self, timeline: Timeline, swaps: Sequence[Swap], result: SimResult) -> None:

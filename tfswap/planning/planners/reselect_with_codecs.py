@@ -33,7 +33,7 @@ from tfswap.planning.planners.improve import improved
 from tfswap.step.timeline import Timeline
 
 
-def chosen_again(
+def reselect_with_codecs(
     timeline: Timeline,
     decision: Decision,
     assignment: Assignment,

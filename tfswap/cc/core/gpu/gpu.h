@@ -5,7 +5,7 @@
 
 namespace tfswap {
 
-// A queue of a card's commands: they run in order, those of different queues at once. CUDA calls it
+// A queue of a GPU's commands: they run in order, those of different queues at once. CUDA calls it
 // a stream. What a disk waits for has queues of its own: in another one it would wait for all that
 // the copies before it wait for.
 enum class Queue : int { kCompute = 0, kOut = 1, kIn = 2, kFileOut = 3, kFileIn = 4 };
@@ -13,7 +13,7 @@ inline constexpr int kQueues = 5;
 inline constexpr Queue kCopyQueues[] = {Queue::kOut, Queue::kIn, Queue::kFileOut, Queue::kFileIn};
 inline bool IsOut(Queue queue) { return queue == Queue::kOut || queue == Queue::kFileOut; }
 
-// What a block of the card's becomes in host memory. Codecs have the card's own numbers.
+// What a block of the GPU's becomes in host memory. Codecs have the GPU's own numbers.
 struct Form {
   enum class Kind { kPlain, kEncoded, kZeroCount, kWeights };
 
@@ -24,7 +24,7 @@ struct Form {
   uint64_t* far_bytes = nullptr;  // of kEncoded: pinned; is told how long it became, if there
 };
 
-// Between a block of the card's and pinned host memory: out, from the block; in, to it.
+// Between a block of the GPU's and pinned host memory: out, from the block; in, to it.
 struct Transfer {
   void* block;
   int64_t block_bytes;
@@ -33,13 +33,13 @@ struct Transfer {
   Form form = {};
 };
 
-// Orders and moves on a card, without waiting on the host: CUDA's streams and events, or a model of
+// Orders and moves on a GPU, without waiting on the host: CUDA's streams and events, or a model of
 // them. Thread-safe.
-class Card {
+class Gpu {
  public:
   using Event = void*;
 
-  virtual ~Card() = default;
+  virtual ~Gpu() = default;
 
   // An event that happens when all that `queue` was given so far has ended.
   virtual Event Record(Queue queue) = 0;
@@ -48,7 +48,7 @@ class Card {
   virtual bool HasHappened(Event event) = 0;
   // Nobody will name the event again. Waits for it that were given stay.
   virtual void Recycle(Event event) = 0;
-  // A queue out reads the block and writes to the host, one in the other way. Whether the card took
+  // A queue out reads the block and writes to the host, one in the other way. Whether the GPU took
   // the command.
   virtual bool Move(Queue queue, const Transfer& transfer) = 0;
 };

@@ -9,22 +9,22 @@ namespace tfswap {
 
 namespace {
 
-// A time of the host's, and the card's when it had got there.
+// A time of the host's, and the GPU's when it had got there.
 struct Anchor {
   int64_t host_ns;
-  int64_t card_ns;
-  bool op_follows;  // up to the next anchor, this thread is giving an op to the card
+  int64_t gpu_ns;
+  bool op_follows;  // up to the next anchor, this thread is giving an op to the GPU
 };
 
-// The card's time between two anchors around `ns`, by the host's progress between them.
+// The GPU's time between two anchors around `ns`, by the host's progress between them.
 int64_t Between(const Anchor& a, const Anchor& b, int64_t ns) {
-  if (b.host_ns <= a.host_ns) return b.card_ns;
+  if (b.host_ns <= a.host_ns) return b.gpu_ns;
   const double part =
       static_cast<double>(ns - a.host_ns) / static_cast<double>(b.host_ns - a.host_ns);
-  return a.card_ns + static_cast<int64_t>(part * static_cast<double>(b.card_ns - a.card_ns));
+  return a.gpu_ns + static_cast<int64_t>(part * static_cast<double>(b.gpu_ns - a.gpu_ns));
 }
 
-// What the card had got to at each time of the host's; of one thread, or of all.
+// What the GPU had got to at each time of the host's; of one thread, or of all.
 class Progress {
  public:
   void Add(const Anchor& anchor) { anchors_.push_back(anchor); }
@@ -34,14 +34,14 @@ class Progress {
     std::stable_sort(anchors_.begin(), anchors_.end(),
                      [](const Anchor& a, const Anchor& b) { return a.host_ns < b.host_ns; });
     for (size_t i = 1; i < anchors_.size(); ++i) {
-      anchors_[i].card_ns = std::max(anchors_[i].card_ns, anchors_[i - 1].card_ns);
+      anchors_[i].gpu_ns = std::max(anchors_[i].gpu_ns, anchors_[i - 1].gpu_ns);
     }
   }
 
   int64_t At(int64_t ns) const {
     const size_t after = After(ns);
-    if (after == 0) return anchors_.front().card_ns;
-    if (after == anchors_.size()) return anchors_.back().card_ns;
+    if (after == 0) return anchors_.front().gpu_ns;
+    if (after == anchors_.size()) return anchors_.back().gpu_ns;
     return Between(anchors_[after - 1], anchors_[after], ns);
   }
 
@@ -51,10 +51,10 @@ class Progress {
     if (after > 0 && after < anchors_.size() && anchors_[after - 1].op_follows) {
       return Between(anchors_[after - 1], anchors_[after], ns);
     }
-    int64_t card_ns = all.At(ns);
-    if (after < anchors_.size()) card_ns = std::min(card_ns, anchors_[after].card_ns);
-    if (after > 0) card_ns = std::max(card_ns, anchors_[after - 1].card_ns);
-    return card_ns;
+    int64_t gpu_ns = all.At(ns);
+    if (after < anchors_.size()) gpu_ns = std::min(gpu_ns, anchors_[after].gpu_ns);
+    if (after > 0) gpu_ns = std::max(gpu_ns, anchors_[after - 1].gpu_ns);
+    return gpu_ns;
   }
 
  private:
@@ -82,8 +82,8 @@ int64_t Waited(const std::vector<std::pair<int64_t, int64_t>>& waits, int64_t be
 
 }  // namespace
 
-void MoveToCard(const CardTimes& card, const HostSide& host, StepTrace* trace) {
-  // Ops of several threads are given to the card at once, but it runs them one after the other.
+void MoveToCard(const GpuTimes& gpu, const HostSide& host, StepTrace* trace) {
+  // Ops of several threads are given to the GPU at once, but it runs them one after the other.
   std::vector<int32_t> marked;
   for (size_t op = 0; op < trace->ops.size(); ++op) {
     if (host.ops[op].end_mark >= 0) marked.push_back(static_cast<int32_t>(op));
@@ -96,8 +96,8 @@ void MoveToCard(const CardTimes& card, const HostSide& host, StepTrace* trace) {
   std::vector<std::pair<int64_t, int64_t>> intervals(trace->ops.size());
   for (const int32_t op : marked) {
     const HostSide::Op& marks = host.ops[op];
-    const int64_t end = card.marks_ns[marks.end_mark];
-    const int64_t begin = std::min(end, std::max(card.marks_ns[marks.begin_mark], busy_until));
+    const int64_t end = gpu.marks_ns[marks.end_mark];
+    const int64_t begin = std::min(end, std::max(gpu.marks_ns[marks.begin_mark], busy_until));
     busy_until = end;
     intervals[op] = {begin, end};
     const OpRecord& record = trace->ops[op];
@@ -117,12 +117,12 @@ void MoveToCard(const CardTimes& card, const HostSide& host, StepTrace* trace) {
   for (size_t op = 0; op < trace->ops.size(); ++op) {
     OpRecord& record = trace->ops[op];
     if (host.ops[op].end_mark >= 0) {
-      // The card is idle until the host, which waited for memory, gives it the op's kernels.
+      // The GPU is idle until the host, which waited for memory, gives it the op's kernels.
       const int64_t host_wait_ns = record.wait_ns;
       const int64_t given_ns = record.start_ns + host_wait_ns;
       std::tie(record.start_ns, record.end_ns) = intervals[op];
       const int64_t idle_ns = std::clamp<int64_t>(given_ns - record.start_ns, 0, host_wait_ns);
-      record.wait_ns = std::min(idle_ns + Waited(card.waits, record.start_ns, record.end_ns),
+      record.wait_ns = std::min(idle_ns + Waited(gpu.waits, record.start_ns, record.end_ns),
                                 record.end_ns - record.start_ns);
       continue;
     }
@@ -144,8 +144,8 @@ void MoveToCard(const CardTimes& card, const HostSide& host, StepTrace* trace) {
     if (buffer.alloc_ns >= 0) buffer.alloc_ns = std::min(buffer.alloc_ns, op.start_ns);
     if (buffer.free_ns >= 0) buffer.free_ns = std::max(buffer.free_ns, op.end_ns);
   }
-  trace->start_ns = std::min(trace->start_ns, card.marks_ns.front());
-  trace->end_ns = std::max(trace->end_ns, card.marks_ns.back());
+  trace->start_ns = std::min(trace->start_ns, gpu.marks_ns.front());
+  trace->end_ns = std::max(trace->end_ns, gpu.marks_ns.back());
 }
 
 }  // namespace tfswap

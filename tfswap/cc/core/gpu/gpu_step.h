@@ -24,19 +24,19 @@ struct HostSide {
   std::vector<Buffer> buffers;
 };
 
-// Moves a recording from the host's time to the card's.
+// Moves a recording from the host's time to the GPU's.
 //
 //   host     |op A| free X |op B: alloc Y|                       the host runs ahead
-//   card                  |------ op A ------| wait |---- op B ----|
+//   GPU                  |------ op A ------| wait |---- op B ----|
 //   trace                 |------ op A ------X------Y--- op B ----|
 //
 // An op lasts from its first mark, or from the end of what compute ran before it, to its second
 // one; what compute waited meanwhile, for copies or for a host that waited for memory, is its
 // `wait_ns`. Memory follows the order of the host, which
-// is the order in which it is handed out: what happens on a thread while it gives an op to the card
+// is the order in which it is handed out: what happens on a thread while it gives an op to the GPU
 // happens in that op, and what happens between two of its ops happens between those, where the
 // other threads' ops say when. A buffer is there as long as an op that uses it runs.
-void MoveToCard(const CardTimes& card, const HostSide& host, StepTrace* trace);
+void MoveToCard(const GpuTimes& gpu, const HostSide& host, StepTrace* trace);
 
 }  // namespace tfswap
 

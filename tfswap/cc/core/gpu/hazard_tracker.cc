@@ -36,7 +36,7 @@ bool InSections(const Transfer& transfer, const Move& move) {
 
 HazardTracker::~HazardTracker() {
   for (Line& line : lines_) {
-    for (const Recorded& recorded : line.events) card_->Recycle(recorded.event);
+    for (const Recorded& recorded : line.events) gpu_->Recycle(recorded.event);
   }
 }
 
@@ -169,7 +169,7 @@ bool HazardTracker::Out(Queue queue, const Whole& whole, const Transfer& transfe
   WaitForPoint(queue, Queue::kCompute, whole.point);
   WaitForOthers(queue, block, block + transfer.block_bytes, /*writes=*/false);
   WaitForOthers(queue, host, host + transfer.host_bytes, /*writes=*/true);
-  if (!card_->Move(queue, transfer)) return false;
+  if (!gpu_->Move(queue, transfer)) return false;
   Note(queue, transfer.block, transfer.block_bytes, /*writes=*/false);
   Note(queue, transfer.host, transfer.host_bytes, /*writes=*/true);
   Record(queue);
@@ -183,7 +183,7 @@ bool HazardTracker::In(Queue queue, const Whole& whole, const Transfer& transfer
   WaitForPoint(queue, Queue::kCompute, whole.point);
   WaitForOthers(queue, block, block + transfer.block_bytes, /*writes=*/true);
   WaitForOthers(queue, host, host + transfer.host_bytes, /*writes=*/false);
-  if (!card_->Move(queue, transfer)) return false;
+  if (!gpu_->Move(queue, transfer)) return false;
   Note(queue, transfer.block, transfer.block_bytes, /*writes=*/true);
   Note(queue, transfer.host, transfer.host_bytes, /*writes=*/false);
   Record(queue);
@@ -223,7 +223,7 @@ void HazardTracker::WaitForPoint(Queue queue, Queue other, int64_t point) {
   if (point <= known || point <= line(other).happened) return;
   const Recorded& recorded = EventBehind(other, point);
   if (recorded.point > line(other).happened) {
-    card_->Wait(queue, recorded.event);
+    gpu_->Wait(queue, recorded.event);
     ++mine.waits[static_cast<int>(other)];
   }
   // What the other one waited for before is over too.
@@ -256,14 +256,14 @@ void HazardTracker::Note(Queue queue, const void* begin, int64_t bytes, bool wri
 void HazardTracker::Record(Queue queue) {
   Line& mine = line(queue);
   if (!mine.events.empty() && mine.events.back().point == mine.now) return;
-  mine.events.push_back({mine.now, card_->Record(queue), mine.clock});
+  mine.events.push_back({mine.now, gpu_->Record(queue), mine.clock});
 }
 
 void HazardTracker::Prune(Queue queue) {
   Line& mine = line(queue);
-  while (!mine.events.empty() && card_->HasHappened(mine.events.front().event)) {
+  while (!mine.events.empty() && gpu_->HasHappened(mine.events.front().event)) {
     mine.happened = mine.events.front().point;
-    card_->Recycle(mine.events.front().event);
+    gpu_->Recycle(mine.events.front().event);
     mine.events.pop_front();
   }
   while (!mine.touches.empty() && mine.touches.front().point <= mine.happened) {

@@ -18,14 +18,14 @@ namespace tfswap {
 //   compute            op(A) ------------------------------------------ wait ~~~ op(B)
 //   out                      wait ~ copy A ==================================|
 //
-// Memory is handed out in the order of the host, which runs far ahead of the card: a block may be
+// Memory is handed out in the order of the host, which runs far ahead of the GPU: a block may be
 // freed, and its addresses be somebody else's, while a copy still reads them. So all that touches
 // addresses from another queue is written down until it has happened, and whoever gets them next
-// waits for it, on the card: a copy out for its producer and for whoever had its host memory, a
+// waits for it, on the GPU: a copy out for its producer and for whoever had its host memory, a
 // copy in for the last reader and writer of the addresses that it fills, compute for copies from
 // and to the addresses that it is given.
 //
-// It relies on the host's contract with the card: a block is freed after the last command that uses
+// It relies on the host's contract with the GPU: a block is freed after the last command that uses
 // it was given. Thread-safe.
 class HazardTracker {
  public:
@@ -34,7 +34,7 @@ class HazardTracker {
   // may touch it behind compute's free, nor before compute's allocation.
   enum class Memory { kInOrder, kStreamOrdered };
 
-  HazardTracker(Card* card, Memory memory) : card_(card), memory_(memory) {}
+  HazardTracker(Gpu* gpu, Memory memory) : gpu_(gpu), memory_(memory) {}
   HazardTracker(const HazardTracker&) = delete;
   HazardTracker& operator=(const HazardTracker&) = delete;
   ~HazardTracker();
@@ -42,7 +42,7 @@ class HazardTracker {
   // Until the first copy, nothing is tracked and nothing costs anything.
   bool active() const { return active_.load(std::memory_order_relaxed); }
 
-  // An op of compute's is about to be given to the card. Few of the calls do anything: an event
+  // An op of compute's is about to be given to the GPU. Few of the calls do anything: an event
   // between ops is what copies into addresses freed before can wait for.
   void OpBegins() {
     if (event_wanted_.load(std::memory_order_relaxed)) RecordBetweenOps();
@@ -57,7 +57,7 @@ class HazardTracker {
   void Released(const void* block, int64_t bytes);
 
   // To host memory and back, as a copy or encoded: who has to wait for whom is the same. False if
-  // the card refused the command.
+  // the GPU refused the command.
   bool MoveOut(const Transfer& transfer);
   bool MoveIn(const Transfer& transfer);
   bool CopyOut(void* host, const void* block, int64_t bytes) {
@@ -100,7 +100,7 @@ class HazardTracker {
   };
   struct Recorded {
     int64_t point;
-    Card::Event event;
+    Gpu::Event event;
     Clock clock;  // what the queue itself waited for before it
   };
   struct Line {
@@ -138,7 +138,7 @@ class HazardTracker {
   // Finds out what has happened, and forgets it.
   void Prune(Queue queue);
 
-  Card* const card_;
+  Gpu* const gpu_;
   const Memory memory_;
   std::atomic<bool> active_{false};
   std::atomic<bool> event_wanted_{false};

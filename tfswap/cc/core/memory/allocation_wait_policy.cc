@@ -26,14 +26,14 @@ constexpr auto kLongestLook = seconds(1);
 
 }  // namespace
 
-Patience::Moment Patience::Now() {
+AllocationWaitPolicy::Moment AllocationWaitPolicy::Now() {
   timespec worked{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &worked);
   return {NowNs(), worked.tv_sec * 1'000'000'000 + worked.tv_nsec};
 }
 
-bool Patience::EndsAt(Moment look, bool released, bool alive,
-                      const std::function<bool()>& others_are_runnable) {
+bool AllocationWaitPolicy::EndsAt(Moment look, bool released, bool alive,
+                                  const std::function<bool()>& others_are_runnable) {
   const nanoseconds since(look.now_ns - last_look_ns_);
   last_look_ns_ = look.now_ns;
   without_release_ += std::min<nanoseconds>(since, kLongestLook);

@@ -14,7 +14,7 @@ constexpr auto kNap = std::chrono::milliseconds(2);
 // has happened for a while. However long the process is stopped (Ctrl-Z, a container that is
 // paused), little of that counts; a thread that could free some and gets no core is waited for
 // longer than one that is busy with other things.
-class Patience {
+class AllocationWaitPolicy {
  public:
   struct Moment {
     int64_t now_ns;
@@ -22,7 +22,8 @@ class Patience {
   };
   static Moment Now();
 
-  explicit Patience(Moment begin) : last_look_ns_(begin.now_ns), worked_ns_(begin.worked_ns) {}
+  explicit AllocationWaitPolicy(Moment begin)
+      : last_look_ns_(begin.now_ns), worked_ns_(begin.worked_ns) {}
 
   // At each look, some `kNap` after the one before: whether memory was freed since, and whether
   // something runs, or ran, that may free some. Answers whether waiting is no use any more.

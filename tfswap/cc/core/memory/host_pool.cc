@@ -78,7 +78,7 @@ void* HostPool::Take(int64_t bytes) {
   return begin;
 }
 
-void HostPool::GiveBack(void* begin, int64_t bytes) {
+void HostPool::Release(void* begin, int64_t bytes) {
   if (hooks_.released) hooks_.released(begin, bytes);
   munmap(begin, bytes);
   stats_.bytes_cached -= bytes;
@@ -117,7 +117,7 @@ void HostPool::DropIdleArena(const std::map<char*, Arena>::iterator& arena) {
         blocks.end());
   }
   arenas_.erase(arena);
-  GiveBack(begin, bytes);
+  Release(begin, bytes);
 }
 
 void HostPool::SetLimit(int64_t limit_bytes) {
@@ -136,7 +136,7 @@ void HostPool::TrimLocked(int64_t at_least_bytes) {
   const int64_t until = stats_.bytes_cached - at_least_bytes;
   for (auto size = kept_.rbegin(); size != kept_.rend() && !IsSmall(size->first); ++size) {
     while (stats_.bytes_cached > until && !size->second.empty()) {
-      GiveBack(size->second.back(), size->first);
+      Release(size->second.back(), size->first);
       size->second.pop_back();
     }
   }

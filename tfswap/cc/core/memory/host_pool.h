@@ -64,7 +64,7 @@ class HostPool {
   bool IsSmall(int64_t rounded) const { return rounded <= hooks_.arena_bytes / 4; }
   // From the system; null if the limit or the system has no more.
   void* Take(int64_t bytes);
-  void GiveBack(void* begin, int64_t bytes);
+  void Release(void* begin, int64_t bytes);
   void* Carve(int64_t rounded);
   Arena* ArenaOf(const void* block);
   void DropIdleArena(const std::map<char*, Arena>::iterator& arena);

@@ -10,7 +10,7 @@
 // a wrong address. What finds its place taken, or has none, goes to the second half, where it is in
 // nobody's way.
 //
-// On a card there is one block of memory, and no second half: what has no place there is somebody
+// On a GPU there is one block of memory, and no second half: what has no place there is somebody
 // else's to place.
 
 #ifndef TFSWAP_CC_CORE_MEMORY_SLAB_H_
@@ -32,7 +32,7 @@ class MemoryAccount {
   virtual bool TryReserve(int64_t bytes) = 0;
   virtual void Release(int64_t bytes) = 0;
   // Bytes that should not have been reserved, because the limit has sunk since then.
-  virtual int64_t Overdrawn() const = 0;
+  virtual int64_t OverBudgetBytes() const = 0;
 };
 
 struct SlabStats {

@@ -11,7 +11,7 @@ int64_t Extents::Take(int64_t bytes) {
   return offset;
 }
 
-void Extents::GiveBack(int64_t offset, int64_t bytes) {
+void Extents::Release(int64_t offset, int64_t bytes) {
   auto next = by_offset_.lower_bound(offset);
   if (next != by_offset_.begin()) {
     const auto previous = std::prev(next);
@@ -30,7 +30,7 @@ void Extents::GiveBack(int64_t offset, int64_t bytes) {
 
 void Extents::Grow(int64_t bytes) {
   end_ += bytes;
-  GiveBack(end_ - bytes, bytes);
+  Release(end_ - bytes, bytes);
 }
 
 int64_t Extents::free_bytes_at_end() const {

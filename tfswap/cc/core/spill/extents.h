@@ -19,7 +19,7 @@ class Extents {
   // The beginning of a free stretch of `bytes` bytes; -1 if there is none.
   int64_t Take(int64_t bytes);
   // No byte of it may be free.
-  void GiveBack(int64_t offset, int64_t bytes);
+  void Release(int64_t offset, int64_t bytes);
   // So many free bytes more at the end.
   void Grow(int64_t bytes);
 

@@ -138,7 +138,7 @@ void SpillFile::Free(int64_t offset, int64_t bytes) {
   const auto extent = extents_.find(offset);
   if (extent == extents_.end() || extent->second->bytes != rounded) return;
   extents_.erase(extent);
-  free_.GiveBack(offset, rounded);
+  free_.Release(offset, rounded);
   stats_.bytes_in_use -= rounded;
 }
 
@@ -206,7 +206,7 @@ std::string SpillFile::Move(bool write, int64_t offset, char* data, int64_t byte
   std::unique_ptr<SpillLane> lane = lanes_->Take();
   const std::string error =
       RunTransfer({write, options_.checksums, offset, data, bytes}, *file_, lane.get(), &pieces);
-  lanes_->GiveBack(std::move(lane));
+  lanes_->Release(std::move(lane));
   if (write && error.empty()) std::copy(pieces.begin(), pieces.end(), kept);
 
   std::lock_guard<std::mutex> lock(mu_);

@@ -46,7 +46,7 @@ std::unique_ptr<SpillLane> SpillLanes::Take() {
   return lane;
 }
 
-void SpillLanes::GiveBack(std::unique_ptr<SpillLane> lane) {
+void SpillLanes::Release(std::unique_ptr<SpillLane> lane) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     idle_.push_back(std::move(lane));

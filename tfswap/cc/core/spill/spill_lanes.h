@@ -33,7 +33,7 @@ class SpillLanes {
 
   // Waits for an idle one if there are enough.
   std::unique_ptr<SpillLane> Take();
-  void GiveBack(std::unique_ptr<SpillLane> lane);
+  void Release(std::unique_ptr<SpillLane> lane);
 
  private:
   const int file_;

@@ -39,7 +39,7 @@ std::string GroupOf(const GraphIndex& index, int n) {
 
 }  // namespace
 
-std::vector<int> Meetings(const GraphIndex& index) {
+std::vector<int> CollectiveGroups(const GraphIndex& index) {
   std::map<std::string, std::map<std::string, std::vector<int>>> groups;  // by device
   for (int n = 0; n < index.size(); ++n) {
     if (IsCollective(index.node(n).op())) {

@@ -13,7 +13,7 @@ namespace tfswap {
 //   CPU:0   ──▶ reduce ──▶ reduce_1 ──▶          by node: the first op of its meeting, itself if it
 //                 ┊           ┊                  meets nobody. On each device a group's ops are in
 //   CPU:1   ──▶ reduce_2 ──▶ reduce_3 ──▶        one order, and the first of all of them meet.
-std::vector<int> Meetings(const GraphIndex& index);
+std::vector<int> CollectiveGroups(const GraphIndex& index);
 
 }  // namespace tfswap
 

@@ -102,7 +102,7 @@ absl::Status GraphIndex::CheckTwins() const {
   return TopologicalOrder(&merged, /*as_one=*/true).status();
 }
 
-absl::Status GraphIndex::CheckMeetings(const std::vector<int>& meetings) const {
+absl::Status GraphIndex::CheckCollectiveGroups(const std::vector<int>& meetings) const {
   const absl::Status status = TopologicalOrder(&meetings).status();
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(
@@ -236,8 +236,8 @@ void GraphIndex::FindDevices() {
   managed_.resize(size());
   for (int n = 0; n < size(); ++n) managed_[n] = on_gpu(n);
   in_host_memory_.resize(size());
-  manages_card_ = std::count(managed_.begin(), managed_.end(), true) > 0;
-  if (!manages_card_) {
+  manages_gpu_ = std::count(managed_.begin(), managed_.end(), true) > 0;
+  if (!manages_gpu_) {
     managed_.assign(size(), true);
     return;
   }

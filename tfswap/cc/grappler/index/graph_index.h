@@ -79,7 +79,7 @@ class GraphIndex {
   // Is it on the device that is managed: a GPU if any op is on one, else the CPU?
   bool IsManaged(int n) const { return managed_[n]; }
   // Is that a GPU?
-  bool ManagesCard() const { return manages_card_; }
+  bool ManagesCard() const { return manages_gpu_; }
   // Is this output in that device's memory? (On a GPU, shapes and the like are in the host's.)
   bool InDeviceMemory(TensorId tensor) const;
   bool IsMilestone(int n) const;
@@ -105,7 +105,7 @@ class GraphIndex {
   absl::Status CheckTwins() const;
   // Whether none of the ops that meet (meetings.h) waits for another one: each meeting is as one
   // node. What is behind the list's end meets nobody.
-  absl::Status CheckMeetings(const std::vector<int>& meetings) const;
+  absl::Status CheckCollectiveGroups(const std::vector<int>& meetings) const;
   // May oneDNN's layout pass make one op of this one and a neighbour? With a control edge into it,
   // it would not.
   bool MayFuse(int n) const { return may_fuse_[n]; }
@@ -143,7 +143,7 @@ class GraphIndex {
   std::vector<int> depth_;
   std::vector<int> level_;     // ops on the longest way: among equal depths, the longer way counts
   std::vector<int> critical_;  // the input on the longest way, -1 at its start
-  bool manages_card_ = false;
+  bool manages_gpu_ = false;
   std::vector<int> position_;
   std::vector<bool> racing_;
   std::vector<bool> repeatable_;

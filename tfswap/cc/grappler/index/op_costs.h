@@ -11,7 +11,7 @@
 namespace tfswap {
 
 // What a device reaches. Grappler's own table of processors knows none that is newer than Volta and
-// takes one number for all of a card's units, so these come from outside
+// takes one number for all of a GPU's units, so these come from outside
 // (tfswap/machine/presets.json).
 struct DeviceSpeed {
   double ops_per_s = 0;          // elementwise work and reductions

@@ -29,8 +29,8 @@ Edges KeepUps(const GraphIndex& index);
 // of the batch norm's gradient.
 Edges LateBroadcasts(const GraphIndex& index);
 
-// Order edges that have a card's large ops given to it one after the other, in the order of the
-// bootstrap's clock; none where a CPU is managed. A card runs them one after the other anyway, but
+// Order edges that have a GPU's large ops given to it one after the other, in the order of the
+// bootstrap's clock; none where a CPU is managed. A GPU runs them one after the other anyway, but
 // the host, which hands out the memory, would not: what a swap-in goes on to runs on another
 // thread. Without those that `delays` hold back.
 Edges Chain(const GraphIndex& index, const Edges& delays);

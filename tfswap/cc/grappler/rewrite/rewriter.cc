@@ -102,7 +102,7 @@ absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
   return CheckUsable(swap, tensorflow::DataTypeSize(index_.OutputType(root)));
 }
 
-// A codec that is missing here would end the step. A card copies what it cannot encode.
+// A codec that is missing here would end the step. A GPU copies what it cannot encode.
 absl::Status Rewriter::CheckUsable(const SwapSpec& swap, int element_bytes) const {
   const std::optional<Codec> codec = ParseCodec(swap.codec);
   if (!codec || index_.ManagesCard()) return absl::OkStatus();
@@ -136,7 +136,7 @@ absl::Status CheckConsumers(const SwapSpec& swap, const std::vector<std::string>
       absl::StrCat("a return of '", swap.tensor, "' names a consumer twice"));
 }
 
-void SetFarWish(const SwapSpec& swap, NodeDef* out) {
+void SetPlacementRequest(const SwapSpec& swap, NodeDef* out) {
   auto& attributes = *out->mutable_attr();
   attributes["tier"].set_s(swap.tier);
   attributes["codec"].set_s(swap.codec);
@@ -169,7 +169,7 @@ absl::Status Rewriter::ApplyToVariable(const SwapSpec& swap) {
   out.set_op("_VariableToHost");
   out.set_device(variable.device());
   out.add_input(InputName(variable.name(), id.index()));
-  SetFarWish(swap, &out);
+  SetPlacementRequest(swap, &out);
   (*out.mutable_attr())["detached"].set_b(swap.gates.empty());
   for (const std::string& user : swap.after) {
     absl::StatusOr<int> found = Beside(*handle, user, swap);
@@ -243,7 +243,7 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
   out_attributes["returns"].set_i(swap.returns.size());
   out_attributes["next_use"].set_i(swap.next_use);
   out_attributes["min_bytes"].set_i(min_bytes_);
-  SetFarWish(swap, &out);
+  SetPlacementRequest(swap, &out);
 
   int ordinal = 0;
   for (const ReturnSpec& back : swap.returns) {
@@ -398,9 +398,9 @@ absl::StatusOr<GraphDef> Rewrite(const GraphDef& graph, const GraphIndex& index,
   if (!check.ok()) return check.status();
   if (absl::Status status = check->CheckTwins(); !status.ok()) return status;
   // Where they already meet in another order than it seems, nothing is known of them.
-  const std::vector<int> meetings = Meetings(index);
-  if (index.CheckMeetings(meetings).ok()) {
-    if (absl::Status status = check->CheckMeetings(meetings); !status.ok()) return status;
+  const std::vector<int> meetings = CollectiveGroups(index);
+  if (index.CheckCollectiveGroups(meetings).ok()) {
+    if (absl::Status status = check->CheckCollectiveGroups(meetings); !status.ok()) return status;
   }
   return result;
 }

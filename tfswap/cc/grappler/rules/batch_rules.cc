@@ -16,7 +16,7 @@ namespace tfswap {
 
 namespace {
 
-using Found = std::optional<Separation>;
+using Found = std::optional<SplitRule>;
 using Rule = std::function<Found(const OpView&)>;
 
 bool Divisible(const Dims& dims, int64_t count) {
@@ -25,7 +25,7 @@ bool Divisible(const Dims& dims, int64_t count) {
 
 // All outputs are parts, of the inputs those at `parts`; those at `shapes` are constant shapes.
 Found Parts(const OpView& op, const std::vector<int>& parts, const std::vector<int>& shapes = {}) {
-  Separation found;
+  SplitRule found;
   found.inputs.resize(op.inputs.size());
   found.outputs.resize(op.outputs.size());
   for (int input : parts) {
@@ -362,7 +362,7 @@ const RuleTable<Rule>& Rules() {
 
 }  // namespace
 
-std::optional<Separation> SeparateByBatch(const OpView& op) {
+std::optional<SplitRule> SeparateByBatch(const OpView& op) {
   const Rule* rule = Rules().Find(op.node->op());
   if (rule == nullptr) return std::nullopt;
   Found found = (*rule)(op);

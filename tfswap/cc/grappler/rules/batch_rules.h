@@ -11,7 +11,7 @@ namespace tfswap {
 // from the batch; no value if it cannot, or if it is not known to be. A part is one of `count`
 // equal contiguous pieces along axis 0: whether that axis is the batch does not matter to whether
 // this is right, only to whether it is of use.
-std::optional<Separation> SeparateByBatch(const OpView& op);
+std::optional<SplitRule> SeparateByBatch(const OpView& op);
 
 }  // namespace tfswap
 

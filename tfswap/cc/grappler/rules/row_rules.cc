@@ -18,7 +18,7 @@ namespace tfswap {
 
 namespace {
 
-using Found = std::optional<Separation>;
+using Found = std::optional<SplitRule>;
 // What a rule begins with: how its input or, without one, its output is to be cut.
 using Rule = std::function<Found(const OpView&, const std::optional<Cut>& wanted)>;
 
@@ -32,7 +32,7 @@ std::optional<int> FirstBatched(const OpView& op) {
 
 // The first input by its parts; all outputs by the same.
 Found Alike(const OpView& op, const Cut& cut) {
-  Separation found = Begun(op, cut);
+  SplitRule found = Begun(op, cut);
   found.inputs[0] = PartsOf(cut);
   return found;
 }
@@ -60,7 +60,7 @@ Found Elementwise(const OpView& op, const std::optional<Cut>& wanted) {
   }
   if (!cut || cut->axis < 0 || cut->axis >= static_cast<int>(out.size())) return std::nullopt;
   if (cut->bounds.back() != out[cut->axis]) return std::nullopt;
-  Separation found = Begun(op, *cut);
+  SplitRule found = Begun(op, *cut);
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (!IsKnown(op.inputs[i])) return std::nullopt;
     const std::vector<int64_t>& in = *op.inputs[i];
@@ -104,7 +104,7 @@ Found Pad(const OpView& op, const std::optional<Cut>&) {
   if (!op.cuts[0] || !paddings || !IsKnown(op.outputs[0])) return std::nullopt;
   const int axis = op.cuts[0]->axis;
   const int64_t before = paddings->at(2 * axis), extent = (*op.inputs[0])[axis];
-  Separation found = Begun(op, EvenCut(axis, (*op.outputs[0])[axis], op.count));
+  SplitRule found = Begun(op, EvenCut(axis, (*op.outputs[0])[axis], op.count));
   found.inputs[0] = {Share::kPart, axis, {}, {}, {}};
   found.inputs[1].share = Share::kInts;
   for (int64_t s = 0; s < op.count; ++s) {
@@ -131,7 +131,7 @@ Found Slice(const OpView& op, const std::optional<Cut>&) {
     if (extent < op.count) return std::nullopt;
     cut = EvenCut(cut.axis, extent, op.count);
   }
-  Separation found = Begun(op, cut);
+  SplitRule found = Begun(op, cut);
   found.inputs[0] = PartsOf(cut);
   for (Piece& piece : found.inputs[0].pieces) {
     piece.begin += skipped;
@@ -179,7 +179,7 @@ Found StridedSliceGradient(const OpView& op, const std::optional<Cut>&) {
   if (!shape || op.inputs.size() != 5 || !op.cuts[4]) return std::nullopt;
   const Cut& cut = *op.cuts[4];
   if (!TakesAll(op, cut.axis, static_cast<int>(shape->size()))) return std::nullopt;
-  Separation found = Begun(op, cut);
+  SplitRule found = Begun(op, cut);
   found.inputs[0] = IntsWith(*shape, cut.axis, cut);
   found.inputs[4] = PartsOf(cut);
   return found;
@@ -192,7 +192,7 @@ Found Concat(const OpView& op, const std::optional<Cut>&) {
   const auto axis = ConstantAxis(op, static_cast<int>(last), op.inputs[0]);
   const Cut& cut = *op.cuts[*first];
   if (!axis || *axis == cut.axis) return std::nullopt;
-  Separation found = Begun(op, cut);
+  SplitRule found = Begun(op, cut);
   for (size_t i = 0; i < last; ++i) {
     if (!IsKnown(op.inputs[i]) || (*op.inputs[i])[cut.axis] != cut.bounds.back()) {
       return std::nullopt;
@@ -207,7 +207,7 @@ Found Split(const OpView& op, const std::optional<Cut>&) {
   const int value = even ? 1 : 0;
   const auto axis = ConstantAxis(op, even ? 0 : 2, op.inputs[value]);
   if (!op.cuts[value] || !axis || *axis == op.cuts[value]->axis) return std::nullopt;
-  Separation found = Begun(op, *op.cuts[value]);
+  SplitRule found = Begun(op, *op.cuts[value]);
   found.inputs[value] = PartsOf(*op.cuts[value]);
   return found;
 }
@@ -259,7 +259,7 @@ Found Tile(const OpView& op, const std::optional<Cut>& wanted) {
     return apart ? Alike(op, *op.cuts[0]) : std::nullopt;
   }
   if (!wanted || !IsKnown(op.inputs[0]) || (*op.inputs[0])[wanted->axis] != 1) return std::nullopt;
-  Separation found = Begun(op, *wanted);
+  SplitRule found = Begun(op, *wanted);
   found.inputs[1] = IntsWith(*multiples, wanted->axis, *wanted);
   return found;
 }
@@ -270,7 +270,7 @@ Found BroadcastTo(const OpView& op, const std::optional<Cut>& wanted) {
   const auto in = op.inputs[0]->size(), out = shape->size();
   const int axis = wanted->axis - static_cast<int>(out - in);
   if (axis >= 0 && (*op.inputs[0])[axis] != 1) return std::nullopt;
-  Separation found = Begun(op, *wanted);
+  SplitRule found = Begun(op, *wanted);
   found.inputs[1] = IntsWith(*shape, wanted->axis, *wanted);
   return found;
 }
@@ -278,7 +278,7 @@ Found BroadcastTo(const OpView& op, const std::optional<Cut>& wanted) {
 Found Fill(const OpView& op, const std::optional<Cut>& wanted) {
   const auto shape = op.constant(0);
   if (!shape || !wanted) return std::nullopt;
-  Separation found = Begun(op, *wanted);
+  SplitRule found = Begun(op, *wanted);
   found.inputs[0] = IntsWith(*shape, wanted->axis, *wanted);
   return found;
 }
@@ -333,7 +333,7 @@ Found Transpose(const OpView& op, const std::optional<Cut>&) {
 Found CrossEntropy(const OpView& op, const std::optional<Cut>&) {
   const auto first = FirstBatched(op);
   if (!first || op.cuts[*first]->axis != 0 || op.inputs.size() != 2) return std::nullopt;
-  Separation found = Begun(op, *op.cuts[*first]);
+  SplitRule found = Begun(op, *op.cuts[*first]);
   for (int i = 0; i < 2; ++i) {
     if (!IsKnown(op.inputs[i]) || op.inputs[i]->front() != op.cuts[*first]->bounds.back()) {
       return std::nullopt;
@@ -391,7 +391,7 @@ const RuleTable<Rule>& Rules() {
 }
 
 // There may be fewer rows than sections.
-bool EachHasAPart(const Separation& how) {
+bool EachHasAPart(const SplitRule& how) {
   for (const InputPart& input : how.inputs) {
     for (const Piece& piece : input.pieces) {
       if (piece.begin >= piece.end) return false;
@@ -407,7 +407,7 @@ bool EachHasAPart(const Separation& how) {
 
 }  // namespace
 
-std::optional<Separation> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted) {
+std::optional<SplitRule> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted) {
   Found found;
   if (HasWindow(op)) {
     found = SeparateWindow(op);

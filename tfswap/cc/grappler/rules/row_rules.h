@@ -22,7 +22,7 @@ namespace tfswap {
 // Args:
 //   op: as it is seen.
 //   wanted: where its output is cut by all that read it, if no input of it is cut.
-std::optional<Separation> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted);
+std::optional<SplitRule> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted);
 
 }  // namespace tfswap
 

@@ -13,7 +13,7 @@ namespace tfswap {
 
 namespace {
 
-using Found = std::optional<Separation>;
+using Found = std::optional<SplitRule>;
 
 constexpr int kRows = 1, kColumns = 2;
 constexpr int kImageRank = 4;
@@ -75,7 +75,7 @@ std::optional<Window> WindowOf(const OpView& op, const Dims& in, const Dims& out
 
 // The output is cut, and its windows' rows of the inputs at `images` are read.
 Found Forward(const OpView& op, const Window& window, const std::vector<int>& images) {
-  Separation found = Begun(op, EvenCut(kRows, window.out_rows, op.count));
+  SplitRule found = Begun(op, EvenCut(kRows, window.out_rows, op.count));
   for (int64_t s = 0; s < op.count; ++s) {
     const Piece covered = window.Covered(found.outputs[0].cut.part(s));
     const Piece inside = window.Inside(covered);
@@ -94,7 +94,7 @@ Found Forward(const OpView& op, const Window& window, const std::vector<int>& im
 struct Backward {
   std::vector<Piece> out;   // rows of the gradient that is given
   std::vector<Piece> made;  // rows that the op makes of them, maybe beyond the input
-  Separation found;
+  SplitRule found;
 };
 
 std::optional<Backward> BackwardBy(const OpView& op, const Window& window) {
@@ -204,7 +204,7 @@ Found PoolGradient(const OpView& op) {
   if (!window) return std::nullopt;
   auto backward = BackwardBy(op, *window);
   if (!backward) return std::nullopt;
-  Separation& found = backward->found;
+  SplitRule& found = backward->found;
   found.inputs[given] = Rows(backward->out);
   if (!of_mean) {
     found.inputs[0] = Rows(backward->made);
@@ -240,6 +240,6 @@ const std::unordered_map<std::string, Rule>& Rules() {
 
 bool HasWindow(const OpView& op) { return Rules().count(op.node->op()) > 0; }
 
-std::optional<Separation> SeparateWindow(const OpView& op) { return Rules().at(op.node->op())(op); }
+std::optional<SplitRule> SeparateWindow(const OpView& op) { return Rules().at(op.node->op())(op); }
 
 }  // namespace tfswap

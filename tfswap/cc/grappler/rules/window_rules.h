@@ -13,7 +13,7 @@ namespace tfswap {
 // Whether it is such an op.
 bool HasWindow(const OpView& op);
 // How it can be computed on parts of images; no value if it cannot.
-std::optional<Separation> SeparateWindow(const OpView& op);
+std::optional<SplitRule> SeparateWindow(const OpView& op);
 
 }  // namespace tfswap
 

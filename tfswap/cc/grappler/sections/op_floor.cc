@@ -135,7 +135,7 @@ class Floor {
   }
 
   void LookAtCopy(int n, int64_t section) {
-    const Separation& how = *plan_.separations[n];
+    const SplitRule& how = *plan_.separations[n];
     std::set<Port> read;
     int64_t bytes = 0, over = 0, made = 0;
     for (int port = 0; port < index_.outputs(n); ++port) {

@@ -23,8 +23,8 @@ InputPart PartsOf(const Cut& cut) {
   return input;
 }
 
-Separation Begun(const OpView& op, const Cut& cut) {
-  Separation found;
+SplitRule Begun(const OpView& op, const Cut& cut) {
+  SplitRule found;
   found.inputs.resize(op.inputs.size());
   found.outputs.assign(op.outputs.size(), OutputPart{Yield::kPart, cut});
   return found;

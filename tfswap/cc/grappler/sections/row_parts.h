@@ -18,7 +18,7 @@ int64_t Product(const std::vector<int64_t>& dims, size_t begin, size_t end);
 // The parts of what is cut, one a section.
 InputPart PartsOf(const Cut& cut);
 // Nothing of the inputs; all outputs are parts.
-Separation Begun(const OpView& op, const Cut& cut);
+SplitRule Begun(const OpView& op, const Cut& cut);
 // Whether images are [batch, rows, columns, channels], as far as the op cares.
 bool IsChannelsLast(const OpView& op);
 

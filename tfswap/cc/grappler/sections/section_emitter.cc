@@ -253,7 +253,7 @@ std::string SectionEmitter::Input(int n, size_t i, int64_t section) {
 }
 
 void SectionEmitter::EmitCopies(int n) {
-  const Separation& how = *plan_.separations[n];
+  const SplitRule& how = *plan_.separations[n];
   for (int64_t section = 0; section < plan_.count; ++section) {
     std::vector<std::string> names;
     for (size_t i = 0; i < index_.inputs(n).size(); ++i) names.push_back(Input(n, i, section));

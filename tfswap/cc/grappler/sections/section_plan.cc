@@ -43,11 +43,11 @@ class SectionPlanner {
   std::optional<tfswap::Cut> CutOfWhole(TensorId tensor) const;
   std::optional<std::vector<int64_t>> Constant(TensorId tensor) const;
   OpView View(int n) const;
-  std::optional<Separation> Separate(int n, const std::optional<tfswap::Cut>& wanted) const;
+  std::optional<SplitRule> Separate(int n, const std::optional<tfswap::Cut>& wanted) const;
   // How all that read the op's output cut it; no value if somebody reads it as a whole.
   std::optional<tfswap::Cut> Wanted(int n) const;
   // Whether it makes more than it reads, if that is all there: then nothing is gained.
-  bool MakesMore(int n, const Separation& how) const;
+  bool MakesMore(int n, const SplitRule& how) const;
   // By how many sections an op must come behind one whose parts it reads.
   int64_t Reach(const InputPart& part, const tfswap::Cut& cut) const;
 
@@ -127,10 +127,10 @@ OpView SectionPlanner::View(int n) const {
   return view;
 }
 
-std::optional<Separation> SectionPlanner::Separate(int n,
-                                                   const std::optional<tfswap::Cut>& wanted) const {
+std::optional<SplitRule> SectionPlanner::Separate(int n,
+                                                  const std::optional<tfswap::Cut>& wanted) const {
   const OpView view = View(n);
-  std::optional<Separation> found = by_rows_ ? SeparateByRows(view, wanted) : SeparateByBatch(view);
+  std::optional<SplitRule> found = by_rows_ ? SeparateByRows(view, wanted) : SeparateByBatch(view);
   if (!found) return std::nullopt;
   // Whatever is made from the batch must be cut: all of it is never there.
   for (size_t i = 0; i < view.inputs.size(); ++i) {
@@ -141,7 +141,7 @@ std::optional<Separation> SectionPlanner::Separate(int n,
   return found;
 }
 
-bool SectionPlanner::MakesMore(int n, const Separation& how) const {
+bool SectionPlanner::MakesMore(int n, const SplitRule& how) const {
   int64_t made = 0, read = 0;
   for (size_t port = 0; port < how.outputs.size(); ++port) {
     if (how.outputs[port].yield == Yield::kPart) return false;
@@ -166,7 +166,7 @@ void SectionPlanner::Choose() {
     }
     batch_ops_[n] = true;
     if (index_.context(n) != 0 || !index_.IsManaged(n)) continue;
-    std::optional<Separation> how = Separate(n, std::nullopt);
+    std::optional<SplitRule> how = Separate(n, std::nullopt);
     if (how && MakesMore(n, *how)) {
       // A large sum over the batch, made at once: what is done with it is the weights' affair.
       batch_ops_[n] = false;
@@ -185,7 +185,7 @@ void SectionPlanner::Choose() {
     if (IsCut(*n) || batch_ops_[*n] || index_.context(*n) != 0 || !index_.IsManaged(*n)) continue;
     const std::optional<tfswap::Cut> wanted = Wanted(*n);
     if (!wanted) continue;
-    std::optional<Separation> how = Separate(*n, wanted);
+    std::optional<SplitRule> how = Separate(*n, wanted);
     const bool in_parts =
         how && std::all_of(how->outputs.begin(), how->outputs.end(),
                            [](const OutputPart& part) { return part.yield == Yield::kPart; });

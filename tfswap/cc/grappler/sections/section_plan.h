@@ -13,11 +13,11 @@ namespace tfswap {
 // Which ops work on sections, how, and when.
 struct SectionPlan {
   int64_t count = 1;
-  int ops = 0;                                         // that work on sections
-  std::vector<std::optional<Separation>> separations;  // by node; no value: as a whole
-  std::vector<int> stage;                              // by node
-  std::vector<int64_t> delay;                          // by node, in sections
-  std::vector<int> order;                              // nodes, inputs first
+  int ops = 0;                                        // that work on sections
+  std::vector<std::optional<SplitRule>> separations;  // by node; no value: as a whole
+  std::vector<int> stage;                             // by node
+  std::vector<int64_t> delay;                         // by node, in sections
+  std::vector<int> order;                             // nodes, inputs first
 
   bool IsCut(int n) const { return ops > 0 && separations[n].has_value(); }
 };

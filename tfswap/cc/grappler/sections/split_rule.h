@@ -75,7 +75,7 @@ struct Kept {
 };
 
 // How an op can be computed section by section.
-struct Separation {
+struct SplitRule {
   std::vector<InputPart> inputs;
   std::vector<OutputPart> outputs;
   // Of an op with a window: its explicit_paddings, by section; empty: padded as before.

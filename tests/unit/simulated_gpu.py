@@ -1,10 +1,10 @@
-"""A card whose commands run in every order, and what a training does on the host beside it."""
+"""A GPU whose commands run in every order, and what a training does on the host beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfswap._core import Card, HazardTracker, Queue, Transfer
+from tfswap._core import Gpu, HazardTracker, Queue, Transfer
 
 MIB = 1 << 20
 HOST = 1 << 40  # host addresses begin there
@@ -12,8 +12,8 @@ OUT = (Queue.OUT, Queue.FILE_OUT)
 MEMORIES = [HazardTracker.Memory.IN_ORDER, HazardTracker.Memory.STREAM_ORDERED]
 
 
-class ModelCard(Card):
-    """A card that runs a queue's next command when it is told to.
+class SimulatedGpu(Gpu):
+    """A GPU that runs a queue's next command when it is told to.
 
     Memory is a value per first address of a block; a command that reads another value than it
     expects is a race that the tracker has let through. What is encoded lies in host memory in as
@@ -106,24 +106,24 @@ class Host:
     """What a training does on the host, on few addresses, so that everything is used again."""
 
     def __init__(self, memory: HazardTracker.Memory) -> None:
-        self.card = ModelCard()
-        self.tracker = HazardTracker(self.card, memory)
+        self.gpu = SimulatedGpu()
+        self.tracker = HazardTracker(self.gpu, memory)
 
     def make(self, block: int, value: object) -> None:
         """An op makes a tensor in a block that it has been given."""
         self.tracker.op_begins()
         self.tracker.acquired(block, MIB)
-        self.card.compute("write", block, value)
+        self.gpu.compute("write", block, value)
 
     def use(self, block: int, value: object) -> None:
         self.tracker.op_begins()
         self.tracker.before_use(block)
-        self.card.compute("read", block, value)
+        self.gpu.compute("read", block, value)
 
     def change(self, block: int, before: object, after: object) -> None:
         """An op that takes its input's memory for its output."""
         self.use(block, before)
-        self.card.compute("write", block, after)
+        self.gpu.compute("write", block, after)
 
     def free(self, block: int) -> None:
         self.tracker.released(block, MIB)

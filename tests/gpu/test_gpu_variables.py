@@ -1,6 +1,6 @@
-"""Values of variables that leave a card: back for whoever looks, in the order of the host.
+"""Values of variables that leave a GPU: back for whoever looks, in the order of the host.
 
-What the fake card cannot compute it need not: values come from the host, and are compared there.
+What the fake GPU cannot compute it need not: values come from the host, and are compared there.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ COUNT, EACH = 10, 4 * MIB
 ROOM = 14 * MIB  # for 40 MiB
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
-on_fake_card = pytest.mark.skipif(
-    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake card"
+on_fake_gpu = pytest.mark.skipif(
+    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"
 )
 
 
 class Weights:
-    """Variables on a card, of which the host knows the values.
+    """Variables on a GPU, of which the host knows the values.
 
     Attributes:
-        device: The card.
+        device: The GPU.
         there: The variables.
         values: What they are to be.
     """
@@ -76,7 +76,7 @@ class Weights:
 
 
 class Streamed:
-    """Weights on a card with room for three, where each has left once."""
+    """Weights on a GPU with room for three, where each has left once."""
 
     def __init__(self, device: str = "GPU:0") -> None:
         self.lib = library.load()
@@ -122,7 +122,7 @@ def test_a_step_whose_variables_exceed_the_budget(streamed: Streamed) -> None:
     assert stats["host_bytes_in_use"] <= COUNT * EACH
 
 
-@on_fake_card
+@on_fake_gpu
 def test_the_host_waits_for_no_copy(streamed: Streamed) -> None:
     waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
     counts = []
@@ -393,12 +393,12 @@ def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
     assert weights.are_right()
 
 
-# Several cards, and memory that comes and goes with the compute stream.
+# Several GPUs, and memory that comes and goes with the compute stream.
 
 ON_EACH = """
 import json
 import tensorflow as tf
-from test_card_variables import Streamed
+from test_gpu_variables import Streamed
 
 told = {}
 for device in [gpu.name.split("device:")[1] for gpu in tf.config.list_logical_devices("GPU")]:
@@ -416,17 +416,17 @@ print(json.dumps({"right": right, "stats": stats}))
 """
 
 
-@on_fake_card
+@on_fake_gpu
 @pytest.mark.parametrize(
-    ("cards", "environment"),
+    ("gpus", "environment"),
     [
         (2, {"FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_MEMORY_MIB": "4096,2560"}),
         pytest.param(1, {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, marks=pytest.mark.slow),
     ],
 )
-def test_each_card_moves_its_own(cards: int, environment: dict[str, str]) -> None:
+def test_each_gpu_moves_its_own(gpus: int, environment: dict[str, str]) -> None:
     told = ran(ON_EACH, **environment)
-    assert told["right"] and len(told["stats"]) == cards
+    assert told["right"] and len(told["stats"]) == gpus
     for stats in told["stats"].values():
         assert stats["peak_bytes"] <= stats["budget_bytes"]
         assert stats["bytes_in"] > 2 * (COUNT * EACH - ROOM) and stats["bytes_out"] >= 2 * EACH

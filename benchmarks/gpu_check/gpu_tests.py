@@ -1,4 +1,4 @@
-"""Stage: the tests in ``tests/gpu``, on this card."""
+"""Stage: the tests in ``tests/gpu``, on this GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CORES_FOR_ALL_AT_ONCE = 8
 
 
 def run(context: Context) -> None:
-    """Runs each file in a process of its own: some of them start trainings, which need the card."""
+    """Runs each file in a process of its own: some of them start trainings, which need the GPU."""
     names = sorted(path.name for path in (TREE / FOLDER).glob("test_*.py"))
     names = [name for name in names if name not in _NOT_THESE]
     if context.quick:
@@ -41,7 +41,7 @@ def _started(name: str, fake: bool) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "TFSWAP_CARD": "fake" if fake else "real",
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # several processes share the card
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # several processes share the GPU
     }
     return subprocess.Popen(
         [*command, str(FOLDER / name)],
