@@ -7,10 +7,10 @@
     link     AAAA  BBBB  A/B A/B  AAAA                 copies of several jobs share its speed
 
 A job's step is replayed as `tfswap.planning.simulator` does it: ops start when recorded plus what
-the job has waited so far; a copy-out is asked for when its tensor is made, a copy-in when its trigger
-ends; gates and readers wait; memory is not looked at, since budgets are each job's own. A job's copies of
-one direction go one after the other. Those of several jobs at once share the link's speed evenly,
-and none is faster than it would be alone. TENSILE (Zhang et al., arXiv 2105.13336) has each job use
+the job has waited so far; a copy-out is asked for when its tensor is made, a copy-in when its
+trigger ends; gates and readers wait; memory is not looked at, since budgets are each job's own. A
+job's copies of one direction go one after the other. Those of several jobs at once share the link's
+speed evenly, and none is faster than it would be alone. TENSILE (Zhang et al., arXiv 2105.13336) has each job use
 the link as if it were alone.
 """
 
@@ -22,7 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tfswap.planning.simulator import Link, Swap
+from tfswap.machine.link import Link
+from tfswap.planning.simulator import Swap
 from tfswap.step.timeline import Timeline, crosses_step_end
 
 # Where in one another's steps jobs are is up to chance: each begins later than the one before it by

@@ -19,10 +19,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 
+from tfswap.machine.link import Link
 from tfswap.planning.least_budget import with_swaps
 from tfswap.planning.planners import greedy
 from tfswap.planning.planners.decision import BudgetTooSmall, Decision, cost
-from tfswap.planning.simulator import Link, simulate
+from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline, peak_load
 
 # Budgets that are planned for between the least one and the peak.

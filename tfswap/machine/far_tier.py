@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from tfswap.machine.machine import Machine, cores
-from tfswap.plan.schema import TIERS
 
-HOST, COMPRESSED, FILE = TIERS
-"""The tiers, as plans name them."""
+TIERS = HOST, COMPRESSED, FILE = ("host", "compressed", "file")
+"""The tiers of far memory, nearest first, as plans name them."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from pathlib import Path
 from tfswap.io import private_files
 from tfswap.io.cache_dir import user_cache
 from tfswap.io.untrusted_json import MOST_BYTES, Fields, parse_json
+from tfswap.machine.link import Link
 from tfswap.plan.schema import FunctionPlan, SwapPlan
-from tfswap.planning.simulator import Link
 from tfswap.step.profile import Profile
 from tfswap.traces.timeline_file import load_profile, save_profile
 

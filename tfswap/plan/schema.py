@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from tfswap.io import private_files
 from tfswap.io.untrusted_json import MOST_BYTES, Fields, parse_json
 from tfswap.machine import codecs, nvcomp
+from tfswap.machine.far_tier import TIERS
 from tfswap.plan.slots import OUTSIDE, Slot
 
 VERSION = 1
@@ -48,9 +49,7 @@ def again_name(node: str, ordinal: int) -> str:
     return f"{node}{AGAIN}{ordinal}"
 
 
-TIERS = ("host", "compressed", "file")
 CODECS = tuple(dict.fromkeys((*codecs.NAMES, *nvcomp.NAMES)))
-"""Of far memory, nearest first."""
 
 UNMATCHED = ("leave", "bootstrap")
 """What may happen to graphs without an entry."""

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners import greedy
 from tfswap.planning.planners.decision import MIB, BudgetTooSmall
-from tfswap.planning.simulator import Link
 from tfswap.step.section_floor import SectionFloor, section_floors
 from tfswap.step.timeline import Timeline, op_at
 

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfswap import _core
 from tfswap._core import SimResult
+from tfswap.machine.link import Link
 from tfswap.step.timeline import Timeline
 
-__all__ = ["Link", "SimResult", "Swap", "core_tiers", "simulate", "swap_rows"]
+__all__ = ["SimResult", "Swap", "core_tiers", "simulate", "swap_rows"]
 
 
 NO_LIMIT = int(np.iinfo(np.int64).max)
 """Of a tier's capacity, in bytes."""
-
-
-class Link(Protocol):
-    """The part of a machine, or of a tier of far memory, that the simulator looks at.
-
-    A tier may have ``capacity_bytes``, and ``in_sections``, too.
-    """
-
-    @property
-    def out_bytes_per_s(self) -> float: ...
-    @property
-    def in_bytes_per_s(self) -> float: ...
-    @property
-    def out_latency_ns(self) -> int: ...
-    @property
-    def in_latency_ns(self) -> int: ...
 
 
 @dataclass(frozen=True, order=True)

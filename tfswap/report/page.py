@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap.io.amounts import readable_bytes, readable_seconds
-from tfswap.plan.schema import TIERS
+from tfswap.machine.far_tier import TIERS
 from tfswap.planning.least_budget import LeastBudgets
 from tfswap.planning.whatif import Answer
 from tfswap.report.address_map import AddressMap

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tfswap.plan.schema import TIERS
+from tfswap.machine.far_tier import TIERS
 from tfswap.report.step_story import StepStory, lanes
 
 _DEVICE, _LINKS = 1, 2  # "processes" of the trace

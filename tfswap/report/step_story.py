@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap.machine.far_tier import FILE
+from tfswap.machine.link import Link
 from tfswap.machine.machine import Machine
 from tfswap.planning.planners.assignment import Place
-from tfswap.planning.simulator import Link, SimResult, Swap, simulate
+from tfswap.planning.simulator import SimResult, Swap, simulate
 from tfswap.planning.whatif import Answer, at_budget, budgets_between, with_faster_links
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Timeline, peak_load
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tfswap.jobs.share import Share
 from tfswap.jobs.slowdown import SlowdownCurve, planned_curve
-from tfswap.planning.simulator import Link
+from tfswap.machine.link import Link
 from tfswap.step.timeline import Timeline, peak_load
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.swap_options import SwapOptions

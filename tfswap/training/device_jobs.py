@@ -24,8 +24,8 @@ from typing import Any
 from tfswap.jobs.share import STEP_WAIT_S
 from tfswap.machine import budget as budgets
 from tfswap.machine.devices import FIRST_GPU
+from tfswap.machine.link import Link
 from tfswap.ops.loaded_library import Library
-from tfswap.planning.simulator import Link
 from tfswap.step.timeline import Timeline
 from tfswap.training.device_job import Job
 from tfswap.training.job_shares import JobShares

@@ -19,6 +19,7 @@ from typing import Any
 from tfswap.cost_model.model_timeline import met_profile
 from tfswap.cost_model.op_costs import step_costs
 from tfswap.machine.devices import FIRST_GPU
+from tfswap.machine.link import Link
 from tfswap.machine.machine import Device, cores, host_device, processor
 from tfswap.machine.presets import load_machines
 from tfswap.ops import library
@@ -27,7 +28,6 @@ from tfswap.plan.cache import PlanMemory, context_of, parse_folder
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
-from tfswap.planning.simulator import Link
 from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile, kept_activations
 from tfswap.step.timeline import Timeline

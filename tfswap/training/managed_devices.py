@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from tfswap.machine import budget as budgets
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import FIRST_GPU, NOT_OURS, device_name, visible_gpus
-from tfswap.machine.far_tier import FarTier
+from tfswap.machine.far_tier import TIERS, FarTier
 from tfswap.machine.file_link import WatchedFile, behind_link, measured_file
 from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
-from tfswap.plan.schema import TIERS
 from tfswap.planning.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
 from tfswap.training import dead_models

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from tfswap.machine.link import Link
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.plan_function import Planned
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
-from tfswap.planning.simulator import Link
 from tfswap.report.summary import FORETOLD, REMEMBERED, summary_lines
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Timeline

@@ -9,9 +9,9 @@ from typing import Any
 
 from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.io.amounts import readable_bytes
+from tfswap.machine.link import Link
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.planning.simulator import Link
 from tfswap.step.timeline import Timeline
 from tfswap.training import device_jobs
 from tfswap.training.device_job import Job

@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners.load import Gaps, OpLoad
-from tfswap.planning.simulator import Link
 from tfswap.step.timeline import Timeline
 
 Ints = NDArray[np.int64]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.planning.simulator import Link, SimResult, Swap
+from tfswap.machine.link import Link
+from tfswap.planning.simulator import SimResult, Swap
 from tfswap.step.timeline import BEFORE_FIRST_OP, Timeline
 
 MIB = 1 << 20

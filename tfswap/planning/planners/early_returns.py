@@ -28,7 +28,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.planning.simulator import Link, SimResult, Swap, simulate
+from tfswap.machine.link import Link
+from tfswap.planning.simulator import SimResult, Swap, simulate
 from tfswap.step.timeline import Timeline, crosses_step_end
 
 Ints = NDArray[np.int64]

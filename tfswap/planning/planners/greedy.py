@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfswap import _core
+from tfswap.machine.link import Link
 from tfswap.planning.planners.candidates import Candidates, Ints, Mask, find_candidates, stretched
 from tfswap.planning.planners.decision import LEAST_BYTES, Decision, nothing_fits
 from tfswap.planning.planners.placement import Placement, place, swaps_of
 from tfswap.planning.planners.selection import select, select_enforceable
 from tfswap.planning.planners.tight_load import TightLoad, tight_load
-from tfswap.planning.simulator import Link, SimResult, core_tiers, simulate, swap_rows
+from tfswap.planning.simulator import SimResult, core_tiers, simulate, swap_rows
 from tfswap.step.timeline import Timeline, op_at, peak_load
 
 POLICY = "greedy"

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap import _core
+from tfswap.machine.link import Link
 from tfswap.planning.planners.decision import LEAST_BYTES, Decision, copying_ns, cost
-from tfswap.planning.simulator import Link, Swap, core_tiers, simulate, swap_rows
+from tfswap.planning.simulator import Swap, core_tiers, simulate, swap_rows
 from tfswap.step.timeline import Timeline
 
 _NO_LIMIT = 1 << 62

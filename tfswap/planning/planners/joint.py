@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners import greedy
 from tfswap.planning.planners.decision import (
     LEAST_BYTES,
@@ -31,7 +32,7 @@ from tfswap.planning.planners.decision import (
 from tfswap.planning.planners.improve import holds_on_a_slow_link
 from tfswap.planning.planners.load import Gaps, OpLoad
 from tfswap.planning.recompute import Remaker
-from tfswap.planning.simulator import Link, core_tiers
+from tfswap.planning.simulator import core_tiers
 from tfswap.step.timeline import Timeline
 
 POLICY = "joint"

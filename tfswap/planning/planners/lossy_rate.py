@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tfswap.machine.far_tier import CodecSpeed
-from tfswap.planning.simulator import Link
+from tfswap.machine.link import Link
 
 LEAST_RATE, MOST_RATE = 1, 100
 """In percent of a tensor's bytes."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners import greedy, joint, recompute
 from tfswap.planning.planners.decision import BudgetTooSmall, Decision, cost
 from tfswap.planning.planners.improve import holds_on_a_slow_link, improved
 from tfswap.planning.planners.papers import autoswap, capuchin, tensile, tvdnn, tvdnn_ilp, vdnn
-from tfswap.planning.simulator import Link
 from tfswap.step.timeline import Timeline
 
 PLANNING_TIME_S = 1.0

@@ -15,10 +15,11 @@ import time
 
 import numpy as np
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners.decision import MIB, Decision, too_small
 from tfswap.planning.planners.load import Gaps, OpLoad
 from tfswap.planning.recompute import Remaker, Remaking
-from tfswap.planning.simulator import Link, simulate
+from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline
 
 POLICY = "recompute"

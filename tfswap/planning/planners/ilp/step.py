@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners.anchors import Wish, swaps_for
 from tfswap.planning.planners.decision import Decision, too_small
 from tfswap.planning.planners.ilp.program import SLACK, Floats
 from tfswap.planning.planners.load import Gaps, OpLoad
-from tfswap.planning.simulator import Link, SimResult, core_tiers, simulate
+from tfswap.planning.simulator import SimResult, core_tiers, simulate
 from tfswap.step.timeline import Timeline, crosses_step_end
 
 POLICY = "tvdnn_ilp"

@@ -30,10 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap._core import Tier
+from tfswap.machine.link import Link
 from tfswap.planning.planners.anchors import Wish, swaps_for
 from tfswap.planning.planners.decision import MIB, Decision, too_small
 from tfswap.planning.planners.load import Gaps, OpLoad
-from tfswap.planning.simulator import Link, SimResult, Swap, core_tiers, simulate
+from tfswap.planning.simulator import SimResult, Swap, core_tiers, simulate
 from tfswap.step.timeline import Timeline, peak_load
 
 Floats = NDArray[np.float64]

@@ -27,11 +27,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners.anchors import Wish, swaps_for
 from tfswap.planning.planners.decision import MIB, Decision, over_budget, too_small
 from tfswap.planning.planners.load import Gaps, Ints, OpLoad
 from tfswap.planning.recompute import Remaker, Remaking
-from tfswap.planning.simulator import Link, core_tiers, simulate
+from tfswap.planning.simulator import core_tiers, simulate
 from tfswap.step.timeline import Timeline, peak_load
 
 POLICY = "capuchin"

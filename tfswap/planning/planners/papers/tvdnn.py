@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners.anchors import Wish, swaps_for
 from tfswap.planning.planners.decision import MIB, Decision, over_budget, too_small
 from tfswap.planning.planners.load import Gaps, OpLoad
-from tfswap.planning.simulator import Link, simulate
+from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline, peak_load
 
 

@@ -43,13 +43,14 @@ import importlib.util
 import time
 from dataclasses import replace
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners import greedy
 from tfswap.planning.planners.decision import MIB, BudgetTooSmall, Decision, cost, over_budget
 from tfswap.planning.planners.ilp.search import Search
 from tfswap.planning.planners.ilp.step import POLICY as POLICY
 from tfswap.planning.planners.ilp.step import Step
 from tfswap.planning.planners.papers import tvdnn
-from tfswap.planning.simulator import Link, simulate
+from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline, peak_load
 
 

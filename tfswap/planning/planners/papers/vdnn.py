@@ -20,9 +20,10 @@ products) are left alone, as in the paper.
 
 from __future__ import annotations
 
+from tfswap.machine.link import Link
 from tfswap.planning.planners.anchors import Wish, swaps_for
 from tfswap.planning.planners.decision import MIB, Decision, over_budget
-from tfswap.planning.simulator import Link, simulate
+from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline, crosses_step_end
 
 _CONVOLUTION_GRADIENTS = frozenset(
