@@ -10,7 +10,8 @@ A job's step is replayed as `tfswap.planning.simulator` does it: ops start when 
 the job has waited so far; a copy-out is asked for when its tensor is made, a copy-in when its
 trigger ends; gates and readers wait; memory is not looked at, since budgets are each job's own. A
 job's copies of one direction go one after the other. Those of several jobs at once share the link's
-speed evenly, and none is faster than it would be alone. TENSILE (Zhang et al., arXiv 2105.13336) has each job use
+speed evenly, and none is faster than it would be alone. TENSILE (Zhang et al., arXiv 2105.13336)
+has each job use
 the link as if it were alone.
 """
 
