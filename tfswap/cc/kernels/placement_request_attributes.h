@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CC_KERNELS_FAR_WISH_ATTRIBUTES_H_
-#define TFSWAP_CC_KERNELS_FAR_WISH_ATTRIBUTES_H_
+#ifndef TFSWAP_CC_KERNELS_PLACEMENT_REQUEST_ATTRIBUTES_H_
+#define TFSWAP_CC_KERNELS_PLACEMENT_REQUEST_ATTRIBUTES_H_
 
 #include "absl/status/status.h"
 #include "far/far_memory.h"
@@ -14,4 +14,4 @@ absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CC_KERNELS_FAR_WISH_ATTRIBUTES_H_
+#endif  // TFSWAP_CC_KERNELS_PLACEMENT_REQUEST_ATTRIBUTES_H_

@@ -1,5 +1,5 @@
-#ifndef TFSWAP_CC_BINDINGS_CARD_BINDINGS_H_
-#define TFSWAP_CC_BINDINGS_CARD_BINDINGS_H_
+#ifndef TFSWAP_CC_BINDINGS_GPU_BINDINGS_H_
+#define TFSWAP_CC_BINDINGS_GPU_BINDINGS_H_
 
 #include <pybind11/pybind11.h>
 
@@ -10,4 +10,4 @@ void BindCard(pybind11::module_& module);
 
 }  // namespace tfswap
 
-#endif  // TFSWAP_CC_BINDINGS_CARD_BINDINGS_H_
+#endif  // TFSWAP_CC_BINDINGS_GPU_BINDINGS_H_
