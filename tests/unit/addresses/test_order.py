@@ -10,8 +10,18 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_layout import A_R, FINGERPRINT, KIB, Ran, graph, laid_out, overlap, slots_of, step
 
+from tests.unit.addresses.test_layout import (
+    A_R,
+    FINGERPRINT,
+    KIB,
+    Ran,
+    graph,
+    laid_out,
+    overlap,
+    slots_of,
+    step,
+)
 from tfswap.addresses.order import StepOrder
 from tfswap.plan.schema import FunctionPlan, Return, TensorSwap
 from tfswap.step.trace import StepTrace

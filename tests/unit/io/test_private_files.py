@@ -11,9 +11,9 @@ from pathlib import Path
 
 import inputs
 import pytest
-from test_plan_memory import CONTEXT, LINK, plan_of, profile_of
 from timelines import training_step
 
+from tests.unit.plan.test_cache import CONTEXT, LINK, plan_of, profile_of
 from tfswap.io import private_files
 from tfswap.machine import codec_speed
 from tfswap.plan.cache import PlanMemory

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_layout import FINGERPRINT, graph
 from timelines import INSTANT, make_timeline, timelines
 
+from tests.unit.addresses.test_layout import FINGERPRINT, graph
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.memory_order_edges import held_bytes, memory_order_edges
 from tfswap.planning.simulator import Swap, simulate
