@@ -33,12 +33,6 @@ class AutoSwap(keras.callbacks.Callback):
     enough memory, the step fails with `tf.errors.ResourceExhaustedError`, which names the op, the
     largest holders and the smallest budget that could work.
 
-    Trainings of several threads, all with the same budget, share it: each has a part of it that is
-    as hard, plans for that, and takes over a larger or smaller one between two of its steps. At
-    first the parts are as their weights; once all steps are profiled they are those with which the
-    sum of slowdowns is least. What one has is the others' again when it ends. While they share,
-    addresses are not planned.
-
     Args:
         budget: Cap on the device's memory: bytes (an int, or a text such as "900MiB" or "6GB"), a
             fraction of the device's memory (0.5 or "50%"; on a CPU of this process's cgroup limit
@@ -103,9 +97,9 @@ class AutoSwap(keras.callbacks.Callback):
             step on, and may say otherwise between steps; `budget` is then the most that is of use,
             and "auto" all of the device. If the broker ends, training goes on with what it has.
             None for a device of one's own. Defaults to None.
-        share: What to ask for beside others, of the broker or of trainings in other threads: a
-            `tfswap.Share`, or a text such as "weight=2,minimum=1GiB". None: a weight of 1, no
-            minimum. Defaults to None.
+        share: What to ask the broker for: a `tfswap.Share`, or a text such as
+            "weight=2,minimum=1GiB"; only with `broker`. None: a weight of 1, no minimum. Defaults
+            to None.
         plan_cache: Folder in which plans are remembered, with the profiled steps that they are of,
             by graph, shapes, machine and options: a training that finds its own there goes by it
             from the first step on, and is not profiled. "auto": the one that the environment's
@@ -119,10 +113,7 @@ class AutoSwap(keras.callbacks.Callback):
     Raises:
         ValueError: An argument is none of what is allowed; `lossy`, and no lossy codec can be used
             here; when training begins, a plan that keeps tensors lossily without `lossy`.
-        RuntimeError: When training begins, if another one has the device and they cannot share it
-            (in the same thread, with other options of the device, `lossy`, `stream_weights` or a
-            broker, several devices or a GPU), or if there was no room for it within the share's
-            `wait_s`.
+        RuntimeError: When training begins, if another one is under way in this process.
         tfswap.LibraryError: When training begins, if the device is not tfswap's, or if there can be
             no file in `spill_dir`.
         tfswap.BrokerError: When training begins, if there is no broker, it refuses the job, or has

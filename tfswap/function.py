@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import functools
 import threading
 import weakref
@@ -23,10 +22,9 @@ def swap(function: Any = None, /, **options: Any) -> Any:
     It does for a custom loop's step what `AutoSwap` does for `fit`: the first calls run under lazy
     swaps, two are profiled, a plan is made, pushed and checked, and last addresses are planned. The
     function must hold the whole step, gradients and update: the graph has nothing to swap
-    otherwise. Functions with the same options that one thread calls share a budget. It is in force
-    from the first call of one of them until `release`, and gives way to others (a `fit` under
-    `AutoSwap`) between calls. Functions that other threads call share the device with them, as
-    trainings under `AutoSwap` do.
+    otherwise. Functions with the same options share a budget. It is in force from the first call
+    of one of them until `release`, and gives way to others (a `fit` under `AutoSwap`) between
+    calls. While one thread is in such a call, the calls of other threads run under on-demand swaps.
 
     Args:
         function: The `tf.function`; left out where `swap` is used with options.
@@ -120,37 +118,25 @@ def _without_xla(function: Any) -> Any:
     return clone
 
 
-@dataclasses.dataclass
-class _OfThread:
-    options: SwapOptions
-    thread: threading.Thread
-    runs: FunctionRuns
-
-
 _lock = threading.Lock()
-_of_threads: list[_OfThread] = []
+_known: list[tuple[SwapOptions, FunctionRuns]] = []
 
 
 def _runs_of(options: SwapOptions) -> FunctionRuns:
-    """Those of all functions with equal options that this thread was the first to call.
-
-    Those of other threads run at the same time: they are trainings that share the device.
-    """
+    """Return the runs of all functions with these options."""
     with _lock:
-        for known in _of_threads:
-            is_ours = known.thread is threading.current_thread()
-            if known.options == options and (is_ours or not known.thread.is_alive()):
-                known.thread = threading.current_thread()
-                return known.runs
+        for known, runs in _known:
+            if known == options:
+                return runs
         runs = FunctionRuns(options, certain=True)
-        _of_threads.append(_OfThread(options, threading.current_thread(), runs))
+        _known.append((options, runs))
         return runs
 
 
 @atexit.register
 def _end_all() -> None:
-    for each in _of_threads:
-        each.runs.end()
+    for _, runs in _known:
+        runs.end()
 
 
 class Session:

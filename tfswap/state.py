@@ -37,8 +37,7 @@ def status() -> dict[str, Any]:
         device_is_ours: Whether TensorFlow's CPU devices are tfswap's.
         tensorflow: The installed TensorFlow release, or None.
         plan_in_force: Whether a training is under way whose plan is in the session.
-        trainings: State of each training under way; of those in several threads that share the
-            device, share_bytes is what one has for itself, and sharing how many there are.
+        trainings: State of each training under way.
         functions: What the pass did to each graph: fingerprint, label (of the training), outcome
             ("planned", "bootstrapped", "left", "refused"), reason, nodes, swaps, of its ops how
             many work on sections of the batch (sectioned_ops), how many sections, examples in the

@@ -32,7 +32,6 @@ using ::tfswap::FarStats;
 using ::tfswap::FarTierStats;
 using ::tfswap::HostPool;
 using ::tfswap::HostPoolStats;
-using ::tfswap::Jobs;
 using ::tfswap::Numbers;
 using ::tfswap::SlabAllocatorStats;
 using ::tfswap::ThreadCopyEngine;
@@ -277,20 +276,19 @@ char* tfswap_memory_stats(int device) {
                     .Text());
 }
 
-// What is asked for at the begin and the end of each step, of a job or (0) of all; the order is
-// library.py's.
-void tfswap_step_counts(int device, int job, int64_t* counts) {
+// What is asked for at the begin and the end of each step; the order is library.py's.
+void tfswap_step_counts(int device, int64_t* counts) {
   DeviceAllocator* allocator = AllocatorOf(device);
-  const BudgetStats budget = allocator->budget()->Stats(job);
+  const BudgetStats budget = allocator->budget()->Stats();
   const SlabAllocatorStats slab = allocator->slab()->Counts();
   CopyEngine* engine = CopyEngine::For(allocator);
-  const auto [bytes_out, bytes_in] = engine->BytesCopied(job);
+  const CopyStats copies = engine->Stats();
   for (const int64_t count :
-       {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes, allocator->Load(job),
-        allocator->EverybodysLoad(), allocator->WindowPeakLoad(job), budget.window_lack_bytes,
-        budget.waits, bytes_out, bytes_in, engine->host_memory()->Stats().peak_bytes_in_use,
-        slab.slab.limit_bytes, slab.hit_bytes, slab.moved_bytes, slab.missed_bytes,
-        slab.lasting_bytes}) {
+       {budget.budget_bytes, budget.bytes_in_use, budget.window_peak_bytes,
+        allocator->GetStats()->bytes_in_use, allocator->window_peak_bytes(),
+        budget.window_lack_bytes, budget.waits, copies.bytes_out, copies.bytes_in,
+        engine->host_memory()->Stats().peak_bytes_in_use, slab.slab.limit_bytes, slab.hit_bytes,
+        slab.moved_bytes, slab.missed_bytes, slab.lasting_bytes}) {
     *counts++ = count;
   }
 }
@@ -302,35 +300,7 @@ void tfswap_reset_memory_stats(int device) {
   CopyEngine::For(AllocatorOf(device))->ResetFarUse();
 }
 
-void tfswap_restart_window(int device, int job) { AllocatorOf(device)->RestartWindow(job); }
-
-// Jobs (allocator/jobs.h). Numbers are above 0, never used again, and no two of those that are
-// there at once are alike modulo tfswap_most_jobs(), or 0.
-int tfswap_most_jobs() { return Jobs::kMost; }
-
-void tfswap_begin_job(int device, int job, int64_t share_bytes) {
-  AllocatorOf(device)->budget()->BeginJob(job, share_bytes);
-  Jobs::Get()->Begin(job);
-}
-
-void tfswap_set_share(int device, int job, int64_t bytes) {
-  AllocatorOf(device)->budget()->SetShare(job, bytes);
-}
-
-void tfswap_end_job(int device, int job) {
-  Jobs::Get()->End(job);
-  AllocatorOf(device)->budget()->EndJob(job);
-}
-
-void tfswap_set_label(const char* label, int job) { Jobs::Get()->SetLabel(label, job); }
-
-// Of the thread that calls.
-void tfswap_set_threads_job(int job) { Jobs::SetThreads(job); }
-
-// What of the budget no job has.
-int64_t tfswap_everybodys_bytes(int device) {
-  return AllocatorOf(device)->budget()->EverybodysBytes();
-}
+void tfswap_restart_window(int device) { AllocatorOf(device)->RestartWindow(); }
 
 // What slots are multiples of.
 int64_t tfswap_granule_bytes() { return tfswap::Slab::kGranuleBytes; }
@@ -357,13 +327,13 @@ void tfswap_check_slab(int device, int check) { AllocatorOf(device)->slab()->Set
 
 void tfswap_open_bfc(int device, int64_t bytes) { AllocatorOf(device)->bfc()->Open(bytes); }
 
-void tfswap_start_recording(int device, int host_times, int job) {
-  AllocatorOf(device)->StartRecording(host_times != 0, job);
+void tfswap_start_recording(int device, int host_times) {
+  AllocatorOf(device)->StartRecording(host_times != 0);
 }
 
 // The recorded trace (core/simulate/trace.h) in a buffer of `*bytes` bytes.
-char* tfswap_stop_recording(int device, int64_t* bytes, int job) {
-  const std::string trace = AllocatorOf(device)->recording()->StopRecording(job).Serialize();
+char* tfswap_stop_recording(int device, int64_t* bytes) {
+  const std::string trace = AllocatorOf(device)->recording()->StopRecording().Serialize();
   *bytes = static_cast<int64_t>(trace.size());
   return Copied(trace);
 }

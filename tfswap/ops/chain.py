@@ -98,21 +98,6 @@ class Chain:
         """Of the chain's "budget", if it has one."""
         self._dll.tfswap_chain_set_budget(self._chain, budget_bytes)
 
-    def begin_job(self, job: int, share_bytes: int) -> None:
-        """As `Library.begin_job`, of the chain's "budget", which it must have.
-
-        What a thread allocates is for the job that it was told by `Library.set_threads_job`.
-        """
-        self._dll.tfswap_chain_begin_job(self._chain, job, share_bytes)
-
-    def end_job(self, job: int) -> None:
-        """As `Library.end_job`."""
-        self._dll.tfswap_chain_end_job(self._chain, job)
-
-    def job_bytes(self, job: int) -> int:
-        """What a job has; of 0, what no job has."""
-        return int(self._dll.tfswap_chain_job_bytes(self._chain, job))
-
     def set_workspace_limit(self, limit_bytes: int | None) -> None:
         """Of allocations with `retry=False`; None takes the limit away."""
         limit = -1 if limit_bytes is None else limit_bytes

@@ -19,7 +19,6 @@ _STEP_COUNTS = (
     "bytes_in_use",
     "window_peak_bytes",
     "load_bytes",
-    "everybodys_load_bytes",
     "window_peak_load_bytes",
     "window_lack_bytes",
     "waits",
@@ -173,57 +172,18 @@ class Library:
         stats: dict[str, int] = json.loads(self._text(self._dll.tfswap_memory_stats(device)))
         return stats
 
-    def step_counts(self, device: int, job: int = 0) -> dict[str, int]:
-        """Those of `memory_stats` that change from step to step, for whoever asks in each.
-
-        Args:
-            device: Its number.
-            job: Whose: its share, what it has and what it moved; 0 for all.
-        """
+    def step_counts(self, device: int) -> dict[str, int]:
+        """Return the `memory_stats` that change from step to step; cheap enough for each step."""
         counts = (ctypes.c_int64 * len(_STEP_COUNTS))()
-        self._dll.tfswap_step_counts(device, job, counts)
+        self._dll.tfswap_step_counts(device, counts)
         return dict(zip(_STEP_COUNTS, counts, strict=True))
 
     def reset_memory_stats(self, device: int) -> None:
         self._dll.tfswap_reset_memory_stats(device)
 
-    def restart_window(self, device: int, job: int = 0) -> None:
-        """Restarts ``window_peak_bytes``, the peak of whoever measures single steps."""
-        self._dll.tfswap_restart_window(device, job)
-
-    def most_jobs(self) -> int:
-        """Of jobs that are there at once, no two numbers may be alike modulo this, nor 0."""
-        return int(self._dll.tfswap_most_jobs())
-
-    def begin_job(self, device: int, job: int, share_bytes: int) -> None:
-        """Has a training's memory counted apart, and no more than a share of the budget.
-
-        Args:
-            device: Its number.
-            job: The training's: above 0, and never used again.
-            share_bytes: What it may have beside what is no job's.
-        """
-        self._dll.tfswap_begin_job(device, job, share_bytes)
-
-    def set_share(self, device: int, job: int, share_bytes: int) -> None:
-        """Of a job that is there; one below what it has holds from the next allocation on."""
-        self._dll.tfswap_set_share(device, job, share_bytes)
-
-    def end_job(self, device: int, job: int) -> None:
-        """What it has is nobody's alone from then on; harmless when it has ended."""
-        self._dll.tfswap_end_job(device, job)
-
-    def set_label(self, label: str, job: int) -> None:
-        """Has graphs that were optimised under a plan with this label be a job's; 0: no job's."""
-        self._dll.tfswap_set_label(label.encode(), job)
-
-    def set_threads_job(self, job: int) -> None:
-        """Has ops that this thread runs outside of functions be a job's; 0: no job's."""
-        self._dll.tfswap_set_threads_job(job)
-
-    def everybodys_bytes(self, device: int) -> int:
-        """What is in use and no job's."""
-        return int(self._dll.tfswap_everybodys_bytes(device))
+    def restart_window(self, device: int) -> None:
+        """Restart ``window_peak_bytes``, the peak that is measured for single steps."""
+        self._dll.tfswap_restart_window(device)
 
     def install_layout(self, device: int, fingerprint: str, text: str) -> None:
         """Install planned addresses for a graph (see `tfswap.addresses.layout`).
@@ -377,21 +337,20 @@ class Library:
         """What slots begin at multiples of."""
         return int(self._dll.tfswap_granule_bytes())
 
-    def start_recording(self, device: int, job: int = 0, *, host_times: bool = False) -> None:
+    def start_recording(self, device: int, *, host_times: bool = False) -> None:
         """Has what runs on a device written down.
 
         Args:
             device: Its number.
-            job: Whose ops, and buffers beside those that are no job's; 0 for all.
             host_times: Whether a GPU's recording is to have the times at which the host gave it
                 work, in whose order memory is handed out, and not those at which it did it.
         """
-        self._dll.tfswap_start_recording(device, int(host_times), job)
+        self._dll.tfswap_start_recording(device, int(host_times))
 
-    def stop_recording(self, device: int, job: int = 0) -> bytes:
+    def stop_recording(self, device: int) -> bytes:
         """Answers the recorded trace (see `tfswap.trace`)."""
         size = ctypes.c_int64()
-        pointer = self._dll.tfswap_stop_recording(device, ctypes.byref(size), job)
+        pointer = self._dll.tfswap_stop_recording(device, ctypes.byref(size))
         try:
             return ctypes.string_at(pointer, size.value)
         finally:

@@ -98,7 +98,7 @@ class KerasFit:
         self._taken.callback(self._restore)
         self._turn_xla_off()
         self._taken.callback(session.end)
-        if session.will_share:
+        if self._options.broker is not None:
             self._build_optimizer()
         session.begin(_count_layers(self._model))
         run = SwapRun(
@@ -117,7 +117,7 @@ class KerasFit:
         self._guard()
 
     def _build_optimizer(self) -> None:
-        """Its variables are there before shares are divided, so that they need no room in one."""
+        """Make its variables before the broker gives a share, so that it counts them."""
         model = self._model
         if model.built and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)

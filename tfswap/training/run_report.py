@@ -56,10 +56,6 @@ class RunReport:
             self.report.measured_peak_bytes = None
         self.report.budget_bytes = budget_bytes
 
-    def share_grew(self, budget_bytes: int) -> None:
-        """A step beside other trainings had so much: what was everybody's is its own by now."""
-        self.report.budget_bytes = max(self.report.budget_bytes or 0, budget_bytes)
-
     def profiled(self, profile: Profile, least_budgets: LeastBudgets) -> None:
         """The step without swaps is known, and what it can run in."""
         self.report.least_budgets = least_budgets

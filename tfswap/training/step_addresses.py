@@ -47,7 +47,7 @@ class StepAddresses:
     def begin(self, fingerprint: str) -> bool:
         """The training's graph stays as it is; says whether its addresses have to be planned."""
         self._fingerprint = fingerprint
-        if not self._options.slab or self._devices.job:
+        if not self._options.slab:
             return False
         limit_bytes = None if self._devices.on_cpu else self._devices.budget_bytes
         self._run = AddressRun(self._library, self._devices.device, limit_bytes, self._plan.label)

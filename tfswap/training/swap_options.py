@@ -73,6 +73,13 @@ class SwapOptions:
         budgets.check(self.host_limit, "host_limit")
         codecs.check(self.codec, self.lossy)
         cache.parse_folder(self.plan_cache)
+        if self.share is not None and self.broker is None:
+            raise ValueError(
+                "share is for a broker, and there is none: give broker=..., too. Trainings in "
+                "several threads of one process do not share a device any more: run each in a "
+                "process of its own beside `tfswap broker`, or call their functions within one "
+                "tfswap.Session"
+            )
         if self.broker is not None:
             parse_path(self.broker)
             if isinstance(self.budget, Mapping):

@@ -1,5 +1,5 @@
 // Threads that hammer a device of tfswap's: swaps of all kinds, kernels, budgets, streamed
-// variables, jobs; a sanitizer watches.
+// variables; a sanitizer watches.
 //
 //     engine_hammer --seconds 5 --folder FOLDER_FOR_THE_FILE
 
@@ -117,26 +117,6 @@ class Swaps {
       Require(races::Holds(block, bytes, owner), "a kernel's memory is somebody else's too");
     });
   }
-  // As a training of its own, with a share of the device.
-  void AsJob(Dice* dice) {
-    static std::atomic<int> threads{0};
-    thread_local int job = 1 + threads.fetch_add(1);
-    job += tfswap::Jobs::kMost;  // a number is never used again
-    tfswap::BudgetAllocator* budget = rig_->allocator()->budget();
-    budget->BeginJob(job, 2 * kMiB);
-    tfswap::Jobs::Get()->Begin(job);
-    tfswap::Jobs::SetThreads(job);
-    for (int i = 0; i < 3; ++i) {
-      Swap(dice);
-      Compute(dice);
-      budget->SetShare(job, Between(dice, 1, 3) * kMiB);
-    }
-    budget->Stats(job);
-    budget->RestartWindow(job);
-    tfswap::Jobs::SetThreads(0);
-    tfswap::Jobs::Get()->End(job);
-    budget->EndJob(job);
-  }
   void End() { handed_over_.clear(); }
 
  private:
@@ -182,7 +162,6 @@ class Controls {
     engine->Stats();
     engine->FarUse();
     engine->CodecSamples();
-    engine->BytesCopied(0);
     engine->WhyBlocked(kMiB);
     allocator->budget()->Stats();
     allocator->slab()->Stats();
@@ -191,7 +170,7 @@ class Controls {
     engine->ClearStats();
     engine->host_memory()->ResetPeak();
     allocator->ClearStats();
-    allocator->RestartWindow(0);
+    allocator->RestartWindow();
     allocator->slab()->ResetCounts();
   }
   void Record(Dice*) {
@@ -278,7 +257,6 @@ int main(int argc, char** argv) {
                  {"handed over", 100, [&](Dice* dice) { swaps.HandOver(dice); }},
                  {"cancelled", 20, [&](Dice* dice) { swaps.Cancel(dice); }},
                  {"kernels", 100, [&](Dice* dice) { swaps.Compute(dice); }},
-                 {"jobs", 5, [&](Dice* dice) { swaps.AsJob(dice); }},
                  {"variables read", 60, [&](Dice* dice) { variables->Read(dice); }},
                  {"variables written", 20, [&](Dice* dice) { variables->Write(dice); }},
                  {"variables out", 60, [&](Dice* dice) { variables->Leave(dice); }},

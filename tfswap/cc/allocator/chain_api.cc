@@ -10,7 +10,6 @@ using ::tfswap::BudgetAllocator;
 using ::tfswap::BudgetStats;
 using ::tfswap::Chain;
 using ::tfswap::Copied;
-using ::tfswap::Jobs;
 using ::tfswap::KernelScope;
 using ::tfswap::Numbers;
 using ::tfswap::ReplayEvent;
@@ -48,9 +47,7 @@ void tfswap_chain_check(void* chain, int check) {
 void* tfswap_chain_allocate(void* chain, const char* graph, const char* op, int ordinal,
                             int64_t alignment, int64_t bytes, int retry) {
   auto* own = static_cast<Chain*>(chain);
-  const int job = Jobs::Current();
   KernelScope scope(KernelScope::Role::kKernel, nullptr);
-  scope.job = job;
   if (own->slab() != nullptr) scope.planned = own->slab()->FindByName(graph, op);
   scope.made[0] = static_cast<uint32_t>(ordinal);
   tsl::profiler::ScopedMemoryDebugAnnotation annotation(op, 0, "output", 0,
@@ -72,23 +69,6 @@ int64_t tfswap_chain_requested(void* chain, const void* block) {
 void tfswap_chain_set_budget(void* chain, int64_t bytes) {
   BudgetAllocator* budget = static_cast<Chain*>(chain)->budget();
   if (budget != nullptr) budget->SetBudget(bytes);
-}
-
-// Of the chain's budget.
-void tfswap_chain_begin_job(void* chain, int job, int64_t share_bytes) {
-  static_cast<Chain*>(chain)->budget()->BeginJob(job, share_bytes);
-  Jobs::Get()->Begin(job);
-}
-
-void tfswap_chain_end_job(void* chain, int job) {
-  Jobs::Get()->End(job);
-  static_cast<Chain*>(chain)->budget()->EndJob(job);
-}
-
-// What it has; of 0, what no job has.
-int64_t tfswap_chain_job_bytes(void* chain, int job) {
-  const BudgetAllocator* budget = static_cast<Chain*>(chain)->budget();
-  return job == 0 ? budget->EverybodysBytes() : budget->Stats(job).bytes_in_use;
 }
 
 void tfswap_chain_set_workspace_limit(void* chain, int64_t bytes) {

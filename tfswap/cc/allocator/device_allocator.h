@@ -45,15 +45,9 @@ class DeviceAllocator : public StatisticsAllocator {
   BfcArenas* bfc() { return parts_.bfc.get(); }
   // Where each kernel passes.
   GuardPost* guard() { return &guard_; }
-  StepRecorder* recorder(int job = 0) { return parts_.recording.recorder(job); }
-  void StartRecording(bool host_times, int job = 0);
-  // Of a job; of 0: of all. While jobs share the device, memory is asked for block by block, so
-  // what they have of the budget is their load.
-  int64_t Load(int job);
-  int64_t WindowPeakLoad(int job) const;
-  // The load that is no job's.
-  int64_t EverybodysLoad();
-  void RestartWindow(int job);
+  StepRecorder* recorder() { return parts_.recording.recorder(); }
+  void StartRecording(bool host_times);
+  void RestartWindow();
   // Blocks of host memory that move in sections. Whether any can:
   bool InSections() const { return parts_.bfc != nullptr && !parts_.bfc->EverOpened(); }
   // Gives back what is behind the first bytes of a block that nobody uses any more but to copy

@@ -79,40 +79,37 @@ void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
 void SwapDevice::Run(OpKernel* kernel, OpKernelContext* context) {
   const bool counted = allocator_->budget()->HasBudget();
   const bool planned = allocator_->slab()->active();
-  if (!counted && !planned && !allocator_->recording()->on()) {
+  StepRecorder* recorder = allocator_->recorder();
+  if (!counted && !planned && !recorder->on()) {
     ThreadPoolDevice::Compute(kernel, context);
     return;
   }
   KernelScope scope(KernelScope::Role::kKernel, context);
-  scope.job = Jobs::Get()->Of(*kernel, context->step_id());
-  StepRecorder* recorder = allocator_->recorder(scope.job);
   if (planned) scope.planned = allocator_->slab()->Find(*kernel);
   if (counted) {
     scope.crashes = absl::StartsWith(kernel->type_string_view(), "_Mkl");
-    allocator_->budget()->KernelBegins(context->step_id(), scope.job);
+    allocator_->budget()->KernelBegins(context->step_id());
   }
   StepRecorder::Op op;
   if (recorder->on()) op = recorder->OpBegins(*kernel, context);
   ThreadPoolDevice::Compute(kernel, context);
   if (!scope.failure.empty()) context->SetStatus(absl::ResourceExhaustedError(scope.failure));
   if (op) recorder->OpEnds(op, context, scope.wait_ns);
-  if (counted) allocator_->budget()->KernelEnds(scope.job);
+  if (counted) allocator_->budget()->KernelEnds();
 }
 
 void SwapDevice::RunAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                           AsyncOpKernel::DoneCallback done) {
-  const int job = Jobs::Get()->Of(*kernel, context->step_id());
-  StepRecorder* recorder = allocator_->recorder(job);
+  StepRecorder* recorder = allocator_->recorder();
   if (recorder->on()) done = recorder->OpBeginsAsync(*kernel, context, std::move(done));
   const bool counted = allocator_->budget()->HasBudget();
-  if (counted) allocator_->budget()->KernelBegins(context->step_id(), job);
+  if (counted) allocator_->budget()->KernelBegins(context->step_id());
   {
     KernelScope scope(KernelScope::Role::kKernel, context);
-    scope.job = job;
     if (allocator_->slab()->active()) scope.planned = allocator_->slab()->Find(*kernel);
     ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
   }
-  if (counted) allocator_->budget()->KernelEnds(job);
+  if (counted) allocator_->budget()->KernelEnds();
 }
 
 namespace {

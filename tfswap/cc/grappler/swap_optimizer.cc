@@ -60,14 +60,6 @@ void Mark(const std::string& fingerprint, GraphDef* graph) {
   }
 }
 
-// Tells whose the nodes are.
-void Label(const std::string& label, GraphDef* graph) {
-  if (label.empty()) return;
-  for (tensorflow::NodeDef& node : *graph->mutable_node()) {
-    (*node.mutable_attr())[kLabelAttribute].set_s(label);
-  }
-}
-
 void AddEdges(const char* what, const Edges& edges, std::string* description) {
   for (const auto& [before, after] : edges) {
     absl::StrAppend(description, what, "\t", before, "\t", after, "\n");
@@ -90,11 +82,8 @@ int64_t RoomBytes(const GraphDef& graph) {
   for (int device : gpus.empty() ? cpus : gpus) {
     DeviceAllocator* allocator = AllocatorOf(device);
     if (allocator == nullptr || !allocator->budget()->HasBudget()) continue;
-    // The thread that is about to run the graph has it optimised.
-    const int job = Jobs::Current();
-    const BudgetStats stats = allocator->budget()->Stats(job);
-    const int64_t used_bytes = job == 0 ? allocator->GetStats()->bytes_in_use : stats.bytes_in_use;
-    const int64_t free_bytes = stats.budget_bytes - used_bytes;
+    const int64_t free_bytes =
+        allocator->budget()->Stats().budget_bytes - allocator->GetStats()->bytes_in_use;
     room_bytes = std::min(room_bytes, std::max(free_bytes, int64_t{0}));
   }
   return room_bytes;
@@ -167,7 +156,6 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       *optimized = *std::move(result);
       Mark(record.fingerprint, optimized);
     }
-    Label(record.label, optimized);
     LogPass(std::move(record));
     return absl::OkStatus();
   }

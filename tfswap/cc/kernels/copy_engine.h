@@ -1,7 +1,6 @@
 #ifndef TFSWAP_CC_KERNELS_COPY_ENGINE_H_
 #define TFSWAP_CC_KERNELS_COPY_ENGINE_H_
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -44,7 +43,6 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
  public:
   enum class State { kHeld, kLeaving, kFar };
 
-  // Of the job that this thread works for.
   FarBuffer(CopyEngine* engine, std::string label, const tensorflow::Tensor& tensor, int returns,
             int64_t next_use, PlacementRequest wish);
   ~FarBuffer();
@@ -54,7 +52,6 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   const tensorflow::TensorShape shape;
   const int64_t bytes;
   const PlacementRequest wish;
-  const int job;
 
  private:
   friend class CopyEngine;
@@ -121,12 +118,9 @@ class CopyEngine : public Reclaimer {
   void Return(const FarBufferPtr& buffer, int64_t next_use, tensorflow::OpKernelContext* context,
               std::function<void()> done);
 
-  // Of a job's parked tensors, those that it needs last leave first. Of several jobs' nobody can
-  // say which is needed last: where anybody's may leave, it is one job's after another's.
-  int64_t Reclaim(int64_t bytes, int job) final;
-  int64_t BytesLeaving(int job) const final {
-    return job == 0 ? bytes_leaving_.load() : jobs_[Jobs::SlotOf(job)].bytes_leaving.load();
-  }
+  // Of parked tensors, those that are needed last leave first.
+  int64_t Reclaim(int64_t bytes) final;
+  int64_t BytesLeaving() const final { return bytes_leaving_.load(); }
   bool IsCopyingIn() const final { return copying_in_.load() > 0; }
   bool InForce() const final { return Stats().buffers_alive > 0 || variables_.on(); }
 
@@ -137,8 +131,6 @@ class CopyEngine : public Reclaimer {
   void SetVerify(bool verify) { verify_.store(verify); }
 
   CopyStats Stats() const;
-  // What was copied for a job, out and in, since the process began; for 0, as Stats() says.
-  std::pair<int64_t, int64_t> BytesCopied(int job) const;
   void ClearStats();
 
   // The host memory behind this device.
@@ -241,10 +233,7 @@ class CopyEngine : public Reclaimer {
  private:
   friend class FarBuffer;
 
-  int64_t ReclaimParked(int64_t bytes, int job);
-  void ChooseParkedLocked(int64_t bytes, size_t slot, int64_t* started,
-                          std::vector<FarBufferPtr>* chosen);
-  void AddLeaving(const FarBuffer& buffer, int64_t bytes);
+  int64_t ReclaimParked(int64_t bytes);
   // How a swap-in gets memory: at once or not at all; whenever there is some, all of it or section
   // by section.
   enum class Manner { kNow, kWhole, kInSections };
@@ -258,17 +247,8 @@ class CopyEngine : public Reclaimer {
   StreamedVariables variables_;
   std::atomic<int64_t> bytes_leaving_{0};
   std::atomic<int> copying_in_{0};
-  struct OfJob {
-    // Parked buffers by next use; the last is the first to go.
-    std::set<std::pair<int64_t, FarBuffer*>> parked;
-    int64_t bytes_out = 0;
-    int64_t bytes_in = 0;
-    // Fills what comes back, which may have to wait for memory: for the job's own. Made when it is
-    // first needed.
-    std::unique_ptr<Worker> in;
-    std::atomic<int64_t> bytes_leaving{0};
-  };
-  std::array<OfJob, Jobs::kMost> jobs_;  // by slot
+  // Parked buffers by next use; the last is the first to go.
+  std::set<std::pair<int64_t, FarBuffer*>> parked_;
 };
 
 }  // namespace tfswap

@@ -7,9 +7,6 @@ namespace tfswap {
 // The device's allocator finds the layout by it, and recordings tell graphs apart.
 inline constexpr char kGraphAttribute[] = "_tfswap_graph";
 
-// Likewise: the label of the plan under which a graph was optimised, which says whose it is.
-inline constexpr char kLabelAttribute[] = "_tfswap_label";
-
 }  // namespace tfswap
 
 #endif  // TFSWAP_CC_CORE_UTIL_GRAPH_MARK_H_
