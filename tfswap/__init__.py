@@ -14,6 +14,7 @@ except LibraryError:
     pass  # AutoSwap, status() and `tfswap doctor` say why and what to do.
 
 from tfswap import options, saved_model
+from tfswap._version import __version__
 from tfswap.function import Session, swap
 from tfswap.jobs.job import BrokerError
 from tfswap.jobs.share import Share
@@ -23,8 +24,6 @@ from tfswap.state import memory_stats, reset_memory_stats, set_budget, status
 
 if TYPE_CHECKING:
     from tfswap.auto_swap import AutoSwap
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AutoSwap",
@@ -41,6 +40,7 @@ __all__ = [
     "set_budget",
     "status",
     "swap",
+    "__version__",
 ]
 
 

@@ -9,6 +9,7 @@ import weakref
 from typing import Any
 
 from tfswap.hooks import function_calls
+from tfswap.hooks.eager import without_xla
 from tfswap.report.summary import Report
 from tfswap.training.function_runs import FunctionRuns
 from tfswap.training.swap_options import SwapOptions, parse_options
@@ -65,7 +66,7 @@ class SwappedFunction:
                 f"tfswap.swap needs a tf.function, and {function!r} is none: put @tf.function "
                 f"below it, as in\n\n    {_HOW}"
             )
-        self._function = _without_xla(function)
+        self._function = without_xla(function)
         self._options = options
         self._runs: FunctionRuns | None = None  # from the first call on
         self._of_instances: weakref.WeakKeyDictionary[Any, SwappedFunction] = (
@@ -107,15 +108,6 @@ class SwappedFunction:
     def release(self) -> None:
         """Takes the budget back, until the next call of a function with the same options."""
         (self._runs or _runs_of(self._options)).end()
-
-
-def _without_xla(function: Any) -> Any:
-    """The function, or one like it that XLA does not compile."""
-    if not getattr(function, "_jit_compile", None):
-        return function
-    clone = function._clone(None)
-    clone._jit_compile = False
-    return clone
 
 
 _lock = threading.Lock()

@@ -15,6 +15,7 @@ session cannot change.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from typing import Any
 from tfswap.hooks import process_hooks
 from tfswap.report.summary import Report
 from tfswap.training.function_runs import FunctionRuns
-from tfswap.training.swap_options import NAMES, parse_options
+from tfswap.training.swap_options import NAMES, SwapOptions, parse_options
 
 KEY = "tfswap"
 """Of these options among TensorFlow's."""
@@ -175,7 +176,15 @@ def _replace(options: dict[str, Any] | None) -> None:
             _runs.end()
         _options, _runs = options, runs
         if parsed is not None and runs is not None:
-            process_hooks.begin(runs, parsed)
+            process_hooks.begin(runs, functools.partial(_add_callback, parsed), parsed.plan)
+
+
+def _add_callback(options: SwapOptions, callbacks: list[Any]) -> None:
+    """Append an `AutoSwap` to the callbacks of a `fit` that has none."""
+    from tfswap.auto_swap import AutoSwap
+
+    if not any(isinstance(callback, AutoSwap) for callback in callbacks):
+        callbacks.append(AutoSwap.of(options))
 
 
 def install() -> None:

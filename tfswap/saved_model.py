@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from tfswap.hooks.plan_session import with_plan
 from tfswap.io import private_files
 from tfswap.io.untrusted_json import MOST_BYTES, Fields, parse_json
 from tfswap.plan.schema import SwapPlan
+from tfswap.training.function_runs import FunctionRuns
 from tfswap.training.swap_options import SwapOptions, parse_options
+from tfswap.training.swap_session import SwapSession
 
 FORMAT = "tfswap saved model 1"
 ASSET = Path("assets.extra") / "tfswap.json"
@@ -34,6 +37,9 @@ ASSET = Path("assets.extra") / "tfswap.json"
 _KEPT = ("budget", "policy", "host_limit", "planning_time_s", "slab", "workspace_limit", "codec")
 # A model may not have who loads it plan for ever.
 _LONGEST_PLANNING_S = 600
+
+# Options of the calls of `load` that are under way, the innermost last.
+_given: list[dict[str, Any]] = []
 
 
 def save(
@@ -95,8 +101,11 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
     """
     import tensorflow as tf
 
-    with saved_functions.options(lambda folder: options_of(folder, options)):
+    _given.append(options)
+    try:
         return tf.saved_model.load(os.fspath(path))
+    finally:
+        _given.pop()
 
 
 def options_of(
@@ -153,5 +162,19 @@ def _put_into_calls(model: Path, plan: SwapPlan) -> None:
 
 
 def install() -> None:
-    """Has `tf.saved_model.load` look for what was saved; done when tfswap is imported."""
-    saved_functions.install(options_of)
+    """Make `tf.saved_model.load` look for what was saved; done when tfswap is imported."""
+    saved_functions.install(_runs_of)
+
+
+def _runs_of(folder: str) -> FunctionRuns | None:
+    """Return what the functions of the model in `folder` run under; None: without a budget."""
+    try:
+        options = options_of(folder, _given[-1] if _given else None)
+    except ValueError as error:
+        if _given:
+            raise
+        warnings.warn(f"tfswap: the model runs without its plan: {error}", stacklevel=2)
+        options = None
+    # All weights are read at once, for which an idle budget may have no room.
+    SwapSession.let_go_if_idle()
+    return None if options is None else FunctionRuns(options)

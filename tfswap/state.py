@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from tfswap.machine import budget as budgets
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.ops import library
 from tfswap.ops.loaded_library import Library, LibraryError
-
-
-class _Run(Protocol):
-    def state(self) -> dict[str, Any]: ...
-
-
-_runs: list[_Run] = []
-
-
-def run_started(run: _Run) -> None:
-    """Enters a training into `status`."""
-    _runs.append(run)
-
-
-def run_ended(run: _Run) -> None:
-    """Takes a training out of `status`."""
-    if run in _runs:
-        _runs.remove(run)
+from tfswap.training import active_runs
 
 
 def status() -> dict[str, Any]:
@@ -48,7 +31,7 @@ def status() -> dict[str, Any]:
         loaded: Library | None = library.load()
     except LibraryError:
         loaded = None
-    trainings = [run.state() for run in _runs]
+    trainings = active_runs.states()
     return {
         "loaded": loaded is not None,
         "problem": library.problem(),

@@ -9,8 +9,8 @@ from functools import cache
 
 from tfswap import _core
 from tfswap.machine.far_tier import FILE, FarTier
+from tfswap.machine.link import NO_LIMIT
 from tfswap.machine.machine import Machine
-from tfswap.planning.simulator import NO_LIMIT
 
 _MEASURED_BYTES = 128 << 20
 # From the end of the op that a copy waits for to its first byte: a thread wakes up, and the disk.

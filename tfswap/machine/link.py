@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
+NO_LIMIT = int(np.iinfo(np.int64).max)
+"""Of a tier's capacity, in bytes."""
+
 
 class Link(Protocol):
     """The part of a machine, or of a tier of far memory, that the simulator looks at.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tfswap.machine.far_tier import FILE, FarTier
-from tfswap.machine.link import Link
+from tfswap.machine.link import NO_LIMIT, Link
 from tfswap.machine.machine import Machine
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.memory_order_edges import memory_order_edges
@@ -33,7 +33,7 @@ from tfswap.planning.planners.lossy_choice import (
 )
 from tfswap.planning.planners.reselect_with_codecs import reselect_with_codecs
 from tfswap.planning.recompute import remade_profile
-from tfswap.planning.simulator import NO_LIMIT, Swap
+from tfswap.planning.simulator import Swap
 from tfswap.planning.tensor_swaps import planned_swaps, tensor_swaps
 from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile

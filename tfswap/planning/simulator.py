@@ -10,14 +10,10 @@ from numpy.typing import NDArray
 
 from tfswap import _core
 from tfswap._core import SimResult
-from tfswap.machine.link import Link
+from tfswap.machine.link import NO_LIMIT, Link
 from tfswap.step.timeline import Timeline
 
 __all__ = ["SimResult", "Swap", "core_tiers", "simulate", "swap_rows"]
-
-
-NO_LIMIT = int(np.iinfo(np.int64).max)
-"""Of a tier's capacity, in bytes."""
 
 
 @dataclass(frozen=True, order=True)

@@ -192,7 +192,7 @@ class FirstPlans:
     def _context(self) -> str:
         from tensorflow import config
 
-        from tfswap import __version__
+        from tfswap._version import __version__
 
         options = {name: getattr(self._options, name) for name in _OF_PLANS}
         threads = config.threading

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tfswap.hooks import eager
 from tfswap.hooks.function_calls import traces_of
 from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
@@ -149,9 +150,7 @@ class FunctionRuns:
 
     def _ready(self, function: Any, name: str) -> SwapRun | None:
         """The function's training, in a session that has the devices; None: it can have none."""
-        from tensorflow.python.eager import record
-
-        if record.could_possibly_record():
+        if eager.tape_is_recording():
             self.say_once(
                 f"{name} is called under a tf.GradientTape that is outside of any tf.function: "
                 f"{NO_GRAPH}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
+from tfswap.hooks import eager
 from tfswap.machine import budget as budgets
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import FIRST_GPU, NOT_OURS, device_name, visible_gpus
@@ -22,10 +21,8 @@ from tfswap.training import dead_models
 from tfswap.training.device_budgets import DeviceBudgets
 from tfswap.training.device_codecs import DeviceCodecs
 from tfswap.training.device_link import DeviceLink
+from tfswap.training.device_share import DeviceShare
 from tfswap.training.swap_options import SwapOptions
-
-if TYPE_CHECKING:
-    from tfswap.training.device_share import DeviceShare
 
 # With this part of what it was made for, a plan does as well.
 _STILL_ENOUGH = 0.99
@@ -194,16 +191,9 @@ class ManagedDevices:
 
     def _stream_weights(self) -> None:
         """Has those leave, too, that there are already."""
-        import tensorflow as tf
-
         for device in self.numbers:
             self._library.stream_variables(device, True)
-        eager = tf.__internal__.EagerTensor
-        for known in gc.get_objects():
-            # An op that has a variable among its inputs makes it known.
-            handle = getattr(known, "_handle", None) if isinstance(known, tf.Variable) else None
-            if isinstance(handle, eager):
-                tf.raw_ops.VarIsInitializedOp(resource=handle)
+        eager.touch_variables()
 
     def give_back(self) -> None:
         """Leaves the devices as if there had been no training; harmless when called again."""
@@ -321,10 +311,4 @@ class ManagedDevices:
 
     def wait(self) -> None:
         """Until all that was started on them has run: on GPUs, calls return before."""
-        import tensorflow as tf
-        from tensorflow.python.eager import context
-
-        for device in self.numbers:
-            with tf.device(device_name(device)):  # a worker sees other workers' devices too
-                tf.raw_ops.SyncDevice()
-        context.async_wait()
+        eager.wait_for(map(device_name, self.numbers))

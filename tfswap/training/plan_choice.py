@@ -13,7 +13,7 @@ from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.report.summary import FORETOLD, REMEMBERED, summary_lines
 from tfswap.step.profile import Profile
 from tfswap.step.trace import StepTrace
-from tfswap.training.attempt import Attempt, MeasuredStep
+from tfswap.training.attempt import CLEARLY_FITS, Attempt, MeasuredStep
 from tfswap.training.attempts import Attempts
 from tfswap.training.batch_sections import BatchSections
 from tfswap.training.first_plans import FirstPlans
@@ -29,11 +29,6 @@ from tfswap.training.sampling import RatioSamples
 from tfswap.training.section_search import Trial
 from tfswap.training.step_planner import Forgotten, StepPlanner
 from tfswap.training.swap_options import SwapOptions
-
-# A model that needs no more than this share of the budget is left alone. Others have a plan, be it
-# for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.
-CLEARLY_FITS = 0.8
-
 
 # Kept of a number of sections that was tried: what is known of its step, and its plan.
 _Kept = tuple[StepPlanner, Planned | None]

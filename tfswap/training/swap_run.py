@@ -21,8 +21,8 @@ from tfswap.plan.schema import SwapPlan
 from tfswap.planning.planners.assignment import AUTO, CSWAP
 from tfswap.report.summary import Report
 from tfswap.report.tensorboard import TensorBoardLog
-from tfswap.state import run_ended, run_started
 from tfswap.step.trace import StepTrace
+from tfswap.training import active_runs
 from tfswap.training.attempt import MeasuredStep
 from tfswap.training.installed_plan import InstalledPlan
 from tfswap.training.log import TrainingLog
@@ -112,8 +112,8 @@ class SwapRun:
 
     def begin(self) -> None:
         """Puts lazy swaps, or the given plan, in force; the first steps run under them."""
-        run_started(self)
-        self._taken.callback(run_ended, self)
+        active_runs.add(self)
+        self._taken.callback(active_runs.remove, self)
         self.report.budget_bytes = self._devices.budget_bytes
         self._ratios = RatioSamples(self._library, self._devices.codecs.sampled)
         self._lossy = LossyRun(self._library, self._ratios, self._epochs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from timelines import FakeMachine, training_step
 
 from tfswap.machine.far_tier import HOST, CodecSpeed, CodecTime, FarTier
+from tfswap.machine.link import NO_LIMIT
 from tfswap.planning.planners import plan
 from tfswap.planning.planners.assignment import FarMemory, Ratios, assign, forms
 from tfswap.planning.planners.reselect_with_codecs import reselect_with_codecs
-from tfswap.planning.simulator import NO_LIMIT
 from tfswap.step.timeline import Timeline, peak_load
 
 # ns for a byte read and for a byte kept, in both directions.

@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 
 from tfswap.machine import codecs
 from tfswap.machine.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, FarTier
-from tfswap.machine.link import Link
+from tfswap.machine.link import NO_LIMIT, Link
 from tfswap.machine.machine import cores
 from tfswap.planning.planners.hidden_times import hidden_times
-from tfswap.planning.simulator import NO_LIMIT, SimResult, Swap, simulate
+from tfswap.planning.simulator import SimResult, Swap, simulate
 from tfswap.step.timeline import Timeline
 
 AUTO, CSWAP = "auto", "cswap"
