@@ -69,7 +69,7 @@ class ManagedDevices:
             if gpus:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
-        dead_models.let_go(lib, self.numbers)
+        dead_models.free(lib, self.numbers)
         self._budgets = DeviceBudgets(lib, options, self.numbers, layers)
         self.codecs = DeviceCodecs(lib, options, self.numbers, warn)
         self.shared: DeviceShare | None = None

@@ -1,4 +1,4 @@
-"""What codecs make of a training's tensors: sampled while they pass."""
+"""Compression ratios of a training's tensors, sampled while they are copied out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import swap_out_name
 from tfswap.planning.planners.assignment import WORTHWHILE
 
-# A tensor of no more different numbers is a mask. The library counts up to one more.
+# A tensor with at most this many distinct words is a mask. The library counts up to one more.
 _MASK_NUMBERS = 16
 
 # The library has one sampler.
@@ -17,11 +17,11 @@ _sampling = threading.Lock()
 
 
 class RatioSamples:
-    """Ratios of the tensors that ran through swap-outs while `start` was in force.
+    """Ratios of the tensors that were copied out between `start` and `stop`.
 
     Args:
         lib: The library.
-        codecs: Names of lossless ones.
+        codecs: Names of lossless codecs.
     """
 
     def __init__(self, lib: Library, codecs: Sequence[str]) -> None:
@@ -57,11 +57,11 @@ class RatioSamples:
         _sampling.release()
 
     def of(self, tensor: str) -> dict[str, float]:
-        """Ratios of one tensor ("node:port") by codec; empty if it was not met."""
+        """Return the ratios of one tensor ("node:port") by codec; empty if it was not sampled."""
         return self._by_node.get(swap_out_name(tensor), {})
 
     def is_dense(self, tensor: str) -> bool:
-        """Whether no codec makes it much smaller, and it is no mask; False if it was not met."""
+        """Return whether no codec makes the tensor much smaller and it is no mask."""
         ratios = self.of(tensor).values()
         words = self._different_words.get(swap_out_name(tensor), 0)
         return bool(ratios) and min(ratios) > WORTHWHILE and words > _MASK_NUMBERS
