@@ -72,7 +72,7 @@ def _watch_sessions(caller: Caller, plan: SwapPlan | None) -> None:
 
 
 def session_config(config: Any, plan: SwapPlan | None) -> Any:
-    """A copy of a ``ConfigProto`` (None: of what sessions have by default) with a plan in it."""
+    """Return a copy of a ``ConfigProto`` (None: the default one of sessions) with a plan in it."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import context
 
@@ -86,11 +86,11 @@ def session_config(config: Any, plan: SwapPlan | None) -> Any:
 def install_option(
     take: Callable[[Mapping[str, Any]], dict[str, Any]], get: Callable[[], dict[str, Any]]
 ) -> None:
-    """Adds ours to the options of ``tf.config.optimizer``, for good.
+    """Add tfswap's options to those of ``tf.config.optimizer``, permanently.
 
     Args:
-        take: Is given what a user sets, takes ours and answers the others.
-        get: Answers ours, by their keys.
+        take: Given what a user sets; takes tfswap's options and returns the others.
+        get: Returns tfswap's options by their keys.
     """
     from tensorflow.python.eager.context import Context
 

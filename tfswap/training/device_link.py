@@ -1,4 +1,4 @@
-"""DeviceLink: what a training's copies have of the link of the device that is planned for."""
+"""DeviceLink: the link of the planned device, as a training's copies have it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tfswap.ops.loaded_library import Library, LibraryError
 from tfswap.training.link_watch import LinkWatch, Speeds
 from tfswap.training.swap_options import SwapOptions
 
-# Copies that cores make so much faster than a link are as fast as the link, whatever ops do.
+# If cores copy this many times faster than the link, ops do not slow the copies down.
 _MUCH_FASTER = 3
-# Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
+# Bytes per second of a GPU's link that could not be measured: PCI Express 3.
 _ASSUMED_LINK = 12e9
 
 

@@ -492,7 +492,7 @@ class PlanChoice:
         if self._further:
             return
         if self._devices.codecs.lossy and self._report.outcome == "swapped":
-            hindrance = self._lossy.hindrance()
-            if hindrance:
-                self._voice.note(f"nothing is kept lossily so far: {hindrance}")
+            reason = self._lossy.why_unused()
+            if reason:
+                self._voice.note(f"nothing is kept lossily so far: {reason}")
         self._voice.lines(summary_lines(self._report))
