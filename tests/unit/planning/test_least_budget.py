@@ -218,8 +218,8 @@ def too_small(budget_bytes: int) -> BudgetTooSmall:
         (
             30,
             (),
-            " Or try AutoSwap(sections=2) or more: ops that compute each example by itself then "
-            "work on parts of the batch, one after the other, and need less at once.",
+            " Or try AutoSwap(sections=2) or more: ops that compute each example independently "
+            "then process the batch part by part, and need less memory at once.",
         ),
         (
             30,

@@ -1,22 +1,22 @@
-"""Copies-in that come no earlier than there is room for them, however fast they are.
+"""Delay prefetches that would return before there is room for them.
 
-A plan is made for one speed of the link and of the ops. Where ops turn out slower, or codecs make
-tensors smaller than they were, the link is ahead of what was simulated: copies-in begin as soon as
-their triggers end, and take the room that the ops in between need. So triggers are *delayed*
-where the load would exceed the budget otherwise, to the next op that leaves room, but to none that
-ends after the copy-in begins in the simulation::
+A plan is made for one speed of the link and of the ops. If ops turn out slower, or codecs compress
+tensors better than before, the link runs ahead of the simulation: copies-in start as soon as their
+triggers end, and take memory that the ops in between need. Therefore triggers are *delayed* where
+the load would otherwise exceed the budget: to the next op that leaves room, but to none that ends
+after the simulated start of the copy-in::
 
                      trigger                  in the simulation
     ops      --A--    --B--   --C--   --D--       ▼
     link     ▒▒▒▒▒▒▒▒▒▒▒▒ others ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒|▓▓ in ▓▓|
-    ahead                  |▓▓ in ▓▓|· · · held for nothing
+    ahead                  |▓▓ in ▓▓|· · · holds memory too early
     now                                    trigger
 
-The link serves copies-in in the order of their triggers, so those behind a delayed one are
-delayed with it where they have to be. In the simulation nothing changes.
+The link serves copies-in in the order of their triggers, so copies that follow a delayed one are
+delayed with it where necessary. The simulated step does not change.
 
-Where that is not enough (the room comes within an op, and only its end can trigger), a copy-in may
-wait for that op's end though it would have begun before.
+Where that is not enough (the room appears within an op, and only an op's end can be a trigger), a
+copy-in may wait for the end of that op although the simulation starts it earlier.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tfswap.step.timeline import Timeline, crosses_step_end
 
 Ints = NDArray[np.int64]
 
-# What room for early copies-in may cost, as a part of the step.
-_MOST_WAIT = 0.05
+# Maximal cost of making room for early copies-in, as a fraction of the step.
+_MAX_WAIT = 0.05
 
 
 def delay_prefetches(
@@ -45,18 +45,18 @@ def delay_prefetches(
     budget_bytes: int,
     deadline_s: float,
 ) -> tuple[Swap, ...]:
-    """The same swaps, with later triggers where early copies-in would exceed the budget.
+    """Return the swaps with later triggers where early copies-in would exceed the budget.
 
     Args:
         timeline: one unswapped step.
-        swaps: by absence, as they go to far memory.
-        links: of the tiers.
-        budget_bytes: what the load may reach.
-        deadline_s: when to stop, on `time.monotonic`'s clock.
+        swaps: by absence, with their places in far memory.
+        links: one per tier.
+        budget_bytes: upper limit of the load.
+        deadline_s: when to stop, in `time.monotonic`'s time.
     """
     before = simulate(timeline, swaps, links)
     chosen = _without_waits(timeline, swaps, links, before, budget_bytes, deadline_s)
-    most_ns = before.stall_ns + int(_MOST_WAIT * timeline.step_ns)
+    most_ns = before.stall_ns + int(_MAX_WAIT * timeline.step_ns)
     return _with_waits(timeline, chosen, links, budget_bytes, most_ns, deadline_s)
 
 
@@ -68,7 +68,7 @@ def _without_waits(
     budget_bytes: int,
     deadline_s: float,
 ) -> tuple[Swap, ...]:
-    returns = _Returns(timeline, swaps, before)
+    returns = _Prefetches(timeline, swaps, before)
     load = returns.load_ahead()
     limit = np.maximum(returns.load_simulated(), budget_bytes)
     for event in np.flatnonzero(load > limit).tolist():
@@ -77,7 +77,7 @@ def _without_waits(
         if load[event] <= limit[event]:
             continue
         for place in returns.early(event):
-            returns.postpone(place, event, load)
+            returns.delay(place, event, load)
             if load[event] <= limit[event]:
                 break
     chosen = tuple(
@@ -99,9 +99,9 @@ def _with_waits(
 ) -> tuple[Swap, ...]:
     chosen = swaps
     result = simulate(timeline, chosen, links)
-    returns = _Returns(timeline, chosen, result)
+    returns = _Prefetches(timeline, chosen, result)
     load = returns.load_ahead()
-    refused: set[tuple[int, int]] = set()  # by the plan so far: events behind one another ask alike
+    refused: set[tuple[int, int]] = set()  # for the current plan: later events ask for the same
     for event in np.flatnonzero(load > budget_bytes).tolist():
         for place in returns.held(event):
             if load[event] <= budget_bytes or time.monotonic() > deadline_s:
@@ -120,16 +120,16 @@ def _with_waits(
                 continue
             chosen, result = trial, tried
             refused.clear()
-            returns = _Returns(timeline, chosen, result)
+            returns = _Prefetches(timeline, chosen, result)
             load = returns.load_ahead()
     return chosen
 
 
-class _Returns:
-    """When buffers leave and come back, as places among a timeline's events.
+class _Prefetches:
+    """When buffers are released and copied in, as positions among a timeline's events.
 
     Attributes:
-        trigger: of each swap, as far as it has been delayed.
+        trigger: of each swap, including delays so far.
     """
 
     def __init__(self, timeline: Timeline, swaps: Sequence[Swap], result: SimResult) -> None:
@@ -143,7 +143,7 @@ class _Returns:
         self._within = np.array([not crosses_step_end(timeline, a) for a in absences], dtype=bool)
         self._needed = starts[[absence.before_op for absence in absences]]
         self.trigger = np.array([swap.trigger_op for swap in swaps], dtype=np.int64)
-        # A buffer is away from `gone` to `back`, without that one.
+        # A buffer is absent from event `gone` to event `back`, exclusive.
         self._gone = np.searchsorted(simulated_ns, released_ns)
         self._back_simulated = np.searchsorted(simulated_ns, self._in_start_ns)
         has_trigger = self.trigger >= 0
@@ -160,7 +160,7 @@ class _Returns:
         self._behind = self._queues([swap.tier for swap in swaps])
 
     def _queues(self, tiers: Sequence[int]) -> dict[int, int]:
-        """By swap the one that its link serves next."""
+        """Return for each swap the one that its link serves next."""
         behind: dict[int, int] = {}
         last: dict[int, int] = {}
         for place in np.argsort(self._in_start_ns, kind="stable").tolist():
@@ -171,11 +171,11 @@ class _Returns:
         return behind
 
     def load_ahead(self) -> Ints:
-        """By event, the load where copies-in are done as soon as their triggers have ended."""
+        """Return the load per event if copies-in complete as soon as their triggers have ended."""
         return self._load_where(self._back)
 
     def load_simulated(self) -> Ints:
-        """The same where they begin as simulated."""
+        """Return the load per event if copies-in start as simulated."""
         return self._load_where(self._back_simulated)
 
     def _load_where(self, back: Ints) -> Ints:
@@ -185,13 +185,13 @@ class _Returns:
         return load
 
     def early(self, event: int) -> list[int]:
-        """Swaps that are back at an event, not so in the simulation; the last of a link first."""
+        """Return swaps that are back at an event too early, a link's last one first."""
         places = np.flatnonzero(self._held(event) & (self._back_simulated > event))
         order = np.argsort(-self._in_start_ns[places], kind="stable")
         return [int(place) for place in places[order]]
 
     def held(self, event: int) -> list[int]:
-        """Swaps that are back at an event before they are needed; what is needed last is first."""
+        """Return swaps that are back at an event before they are needed, the last needed first."""
         places = np.flatnonzero(self._held(event))
         return [int(place) for place in places[np.argsort(-self._needed[places], kind="stable")]]
 
@@ -200,8 +200,8 @@ class _Returns:
         held &= self._needed > event
         return held
 
-    def postpone(self, place: int, event: int, load: Ints) -> None:
-        """Has a swap's buffer be away at an event too, if it can; keeps a load up to date."""
+    def delay(self, place: int, event: int, load: Ints) -> None:
+        """Keep a swap's buffer absent at an event too, if possible, and update the load."""
         changes: dict[int, int] = {}
         behind_event = event
         while True:
@@ -211,7 +211,7 @@ class _Returns:
             changes[place] = later
             behind_event = int(self._ends[later])
             next_one = self._behind.get(place)
-            # The link is to be asked for both in the same order as before.
+            # Keep the order in which the link serves both.
             if next_one is None or self._asked_ns[next_one] > self._end_ns[later]:
                 break
             place = next_one
@@ -223,7 +223,7 @@ class _Returns:
             load[since : self._back[each]] -= self._bytes[each]
 
     def first_trigger(self, place: int, behind_event: int) -> int | None:
-        """The first of the possible triggers that end behind an event; None: there is none."""
+        """Return the first possible trigger that ends after an event; None if there is none."""
         if not self._within[place]:
             return None
         usable = self._usable[self._context[place]]
@@ -234,7 +234,7 @@ class _Returns:
 
 
 def _simulated(recorded_ns: Ints, starts: Ints, result: SimResult) -> Ints:
-    """When events are under the plan: from where an op waits on, everything is later."""
+    """Return the times of events under the plan: every wait of an op delays all later events."""
     waits = sorted((int(starts[op]), ns) for op, _, _, ns in result.stalls if op >= 0)
     places = np.array([place for place, _ in waits], dtype=np.int64)
     later_ns = np.cumsum([0, *(ns for _, ns in waits)], dtype=np.int64)
