@@ -34,8 +34,8 @@ def single_stream_order(step: StepCosts, creation: dict[str, int]) -> list[str]:
     made: dict[str, int] = {}
     for name in topological:
         # A node that a Grappler pass created runs right after its inputs.
-        behind = max((made[before] for before in needs[name]), default=0)
-        made[name] = creation.get(name, behind)
+        after_inputs = max((made[before] for before in needs[name]), default=0)
+        made[name] = creation.get(name, after_inputs)
 
     readers: dict[str, list[str]] = {name: [] for name in needs}
     pending = {}

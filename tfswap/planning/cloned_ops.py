@@ -114,8 +114,8 @@ class ShiftedTimes:
         self.names = tuple(ops.names[op] for op in ops.order)
         self.original: NDArray[np.int64] = np.array(ops.original)[order]
         self.inserted_ns = int(inserted_ns.sum())
-        behind_ns = np.cumsum(inserted_ns[order]) - inserted_ns[order]
-        self.start_ns: NDArray[np.int64] = given_start_ns[order] + behind_ns
+        inserted_before_ns = np.cumsum(inserted_ns[order]) - inserted_ns[order]
+        self.start_ns: NDArray[np.int64] = given_start_ns[order] + inserted_before_ns
         end_ns = self.start_ns + duration_ns[order]
         later_ns = self.shift_frees(np.array(ops.end_ns, dtype=np.int64)[order])
         self.end_ns = np.where(order >= given, end_ns, np.maximum(end_ns, later_ns))

@@ -92,7 +92,7 @@ class LeastBudgets:
         if not self.sections_help:
             return ""
         return (
-            f"AutoSwap(sections={least.sections}) goes lower, but not as low: the least is then "
+            f"AutoSwap(sections={least.sections}) helps, but not enough: the least is then "
             f"{least.bytes / MIB:.1f} MiB, while op {least.op!r} runs."
         )
 
@@ -131,9 +131,9 @@ def with_sections(
     own = next((floor.bytes for floor in floors if floor.sections == sections), None)
     if own is None:
         return ()
-    stays = max(swapped.bytes - own, 0)
+    other_bytes = max(swapped.bytes - own, 0)
     return tuple(
-        SectionFloor(floor.sections, floor.bytes + stays, floor.op)
+        SectionFloor(floor.sections, floor.bytes + other_bytes, floor.op)
         if floor.sections != sections
         else SectionFloor(sections, swapped.bytes, swapped.op)
         for floor in floors

@@ -51,19 +51,19 @@ def memory_order_edges(
     """
     timeline = profile.timeline
     chosen = tuple(swaps)
-    room = np.minimum(_FULL * budget_bytes, budget_bytes - _two_largest_later(timeline))
-    full = held_bytes(timeline, chosen) > room
+    limit = np.minimum(_FULL * budget_bytes, budget_bytes - _two_largest_later(timeline))
+    full = held_bytes(timeline, chosen) > limit
     ordered = np.zeros(len(timeline.op_names), dtype=bool)
     ordered[list(profile.large_ops)] = True
     ordered[[op for swap in chosen for op in (swap.gate_op, swap.trigger_op) if op >= 0]] = True
     start_ns = dict(
         zip(reversed(timeline.op_names), reversed(timeline.op_start_ns.tolist()), strict=True)
     )
-    wanted = {
-        timeline.op_names[after]: [timeline.op_names[before] for before in those]
-        for after, those in _just_before(timeline, np.flatnonzero(ordered), full)
+    order = {
+        timeline.op_names[after]: [timeline.op_names[before] for before in predecessors]
+        for after, predecessors in _just_before(timeline, np.flatnonzero(ordered), full)
     }
-    return StepOrder(graph, function).enforce(wanted, start_ns)
+    return StepOrder(graph, function).enforce(order, start_ns)
 
 
 def held_bytes(timeline: Timeline, swaps: Iterable[Swap]) -> NDArray[np.int64]:
@@ -77,10 +77,12 @@ def held_bytes(timeline: Timeline, swaps: Iterable[Swap]) -> NDArray[np.int64]:
         if swap.gate_op < 0 or swap.trigger_op < 0:
             continue
         absence = timeline.absences[swap.absence]
-        gone = start_ns >= start_ns[swap.gate_op]
+        copied_out = start_ns >= start_ns[swap.gate_op]
         not_back = start_ns < end_ns[swap.trigger_op]
-        away = gone | not_back if crosses_step_end(timeline, absence) else gone & not_back
-        load[away] -= timeline.buffer_bytes[absence.buffer]
+        absent = (
+            copied_out | not_back if crosses_step_end(timeline, absence) else copied_out & not_back
+        )
+        load[absent] -= timeline.buffer_bytes[absence.buffer]
     return load
 
 

@@ -105,15 +105,15 @@ def plan_function(
     if far is None:
         far = FarMemory(FarTier.of_host(machine, NO_LIMIT))
 
-    def deadline_after_s() -> float:
+    def new_deadline_s() -> float:
         return time.monotonic() + planning_time_s
 
-    def placed(decision: Decision, link: Link) -> _Placed:
+    def assign_places(decision: Decision, link: Link) -> _Placed:
         timeline = decision.timeline or profile.timeline
         if policy == portfolio.AUTO:
             # Compressed tensors return earlier than on this link.
             swaps = delay_prefetches(
-                timeline, decision.swaps, [link], budget_bytes, deadline_after_s()
+                timeline, decision.swaps, [link], budget_bytes, new_deadline_s()
             )
             decision = replace(decision, swaps=swaps)
         rates = worthwhile_rates(timeline, decision.swaps, far, lossy) if lossy else None
@@ -125,11 +125,11 @@ def plan_function(
             all_ratios,
             codec=codec,
             budget_bytes=budget_bytes,
-            deadline_s=deadline_after_s(),
+            deadline_s=new_deadline_s(),
         )
         return _Placed(decision, assignment, all_ratios, rates)
 
-    def under(link: Link) -> _Placed:
+    def plan_for(link: Link) -> _Placed:
         decision = portfolio.plan(
             policy,
             profile.timeline,
@@ -139,7 +139,7 @@ def plan_function(
             log=log,
             only_swaps=True,
         )
-        swapped = placed(decision, link)
+        swapped = assign_places(decision, link)
         if policy != portfolio.AUTO:
             return swapped
         # Recomputing some tensors may cost less than the waits that remain with codecs.
@@ -148,14 +148,16 @@ def plan_function(
         )
         if recomputed is decision:
             return swapped
-        return min(swapped, placed(recomputed, link), key=lambda each: each.assignment.cost_ns)
+        return min(
+            swapped, assign_places(recomputed, link), key=lambda each: each.assignment.cost_ns
+        )
 
     # Plan for the host's link or, if host memory is too small, for the file's.
-    chosen = under(machine)
+    chosen = plan_for(machine)
     if far.file is not None and any(
         place.tier == FILE for place in chosen.assignment.places.values()
     ):
-        chosen = min(chosen, under(far.file), key=lambda each: each.assignment.cost_ns)
+        chosen = min(chosen, plan_for(far.file), key=lambda each: each.assignment.cost_ns)
     decision, assignment, all_ratios, rates = chosen
     unswapped_step_ns = profile.timeline.step_ns
     profile = _with_clones(profile, decision.timeline)
@@ -165,10 +167,10 @@ def plan_function(
             decision, assignment = reselect_with_codecs(
                 timeline, decision, assignment, far, all_ratios, budget_bytes, planning_time_s, log
             )
-        moved = delay_prefetches(
-            timeline, assignment.swaps, far.links, budget_bytes, deadline_after_s()
+        delayed = delay_prefetches(
+            timeline, assignment.swaps, far.links, budget_bytes, new_deadline_s()
         )
-        swaps = strip_places(moved)
+        swaps = strip_places(delayed)
         decision = replace(decision, swaps=swaps)
         assignment = evaluate_places(timeline, swaps, far, all_ratios, assignment.places)
     function = FunctionPlan(
@@ -185,14 +187,14 @@ def plan_function(
     if graph is not None:
         if timeline.dataflow is not None:
             graph = timeline.dataflow.graph
-        kept = memory_order_edges(profile, graph, function, decision.swaps, budget_bytes)
-        function = replace(function, order=(*function.order, *kept))
+        memory_edges = memory_order_edges(profile, graph, function, decision.swaps, budget_bytes)
+        function = replace(function, order=(*function.order, *memory_edges))
     # As if every tensor compressed as well as the best one.
-    smallest = min((place.ratio for place in assignment.places.values()), default=1.0)
+    best_ratio = min((place.ratio for place in assignment.places.values()), default=1.0)
     fastest = replace(
         far.host,
-        out_bytes_per_s=machine.out_bytes_per_s / smallest,
-        in_bytes_per_s=machine.in_bytes_per_s / smallest,
+        out_bytes_per_s=machine.out_bytes_per_s / best_ratio,
+        in_bytes_per_s=machine.in_bytes_per_s / best_ratio,
     )
     least = min(least_wait_ns(timeline, fastest, budget_bytes), assignment.result.stall_ns)
     links = tuple(far.links)

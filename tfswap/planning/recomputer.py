@@ -140,21 +140,21 @@ class Recomputer:
 
     def apply(self, recomputation: Recomputation) -> None:
         """Recompute a tensor in the step."""
-        this = self._absences.pop(recomputation.absence)
+        target = self._absences.pop(recomputation.absence)
         ordinal = len(self._flow.recomputes)
-        node, port = _tensor(this.tensor)
+        node, port = _tensor(target.tensor)
         graph = self._flow.graph
         readers = self._readers(recomputation.nodes)
-        clones = self._ops.insert(recomputation.nodes, this.before_op, ordinal)
+        clones = self._ops.insert(recomputation.nodes, target.before_op, ordinal)
         for name in clones:
             if name in self._scratch_bytes:
                 self._scratch_bytes[again_name(name, ordinal)] = self._scratch_bytes[name]
         self._keep_sources(readers, clones)
-        new_buffer = self._make_buffers(recomputation, this, readers, clones, ordinal)
-        self._cut_absences(recomputation, this, readers, clones, ordinal)
-        self._move_absences(this, new_buffer, clones[node], f"{again_name(node, ordinal)}:{port}")
+        new_buffer = self._make_buffers(recomputation, target, readers, clones, ordinal)
+        self._cut_absences(recomputation, target, readers, clones, ordinal)
+        self._move_absences(target, new_buffer, clones[node], f"{again_name(node, ordinal)}:{port}")
         recompute = Recompute(
-            this.tensor, recomputation.nodes, recomputation.trigger, this.consumers
+            target.tensor, recomputation.nodes, recomputation.trigger, target.consumers
         )
         self._flow = dataclasses.replace(
             self._flow,
@@ -200,42 +200,42 @@ class Recomputer:
     def _make_buffers(
         self,
         recomputation: Recomputation,
-        this: Absence,
+        target: Absence,
         readers: dict[Tensor, list[str]],
         clones: dict[str, int],
         ordinal: int,
     ) -> int:
         """Allocate the clones' buffers; return the one that holds the tensor from now on."""
-        freed = self._free_ns[this.buffer], self._freed_by[this.buffer]
+        freed = self._free_ns[target.buffer], self._freed_by[target.buffer]
         # Tensors that reuse the buffer later reuse the new one.
-        at_rank = self._ops.rank[this.before_op]
+        at_rank = self._ops.rank[target.before_op]
         later = [
             other
-            for other in self._tensors_in[this.buffer]
+            for other in self._tensors_in[target.buffer]
             if other[0] in self._ops.op_of and self._ops.rank[self._ops.op_of[other[0]]] >= at_rank
         ]
-        self._freed_by[this.buffer] = this.after_op
-        again: dict[int, int] = {}  # by buffer, the clones' buffer
+        self._freed_by[target.buffer] = target.after_op
+        new_buffers: dict[int, int] = {}  # by buffer, the clones' buffer
         for name, clone in clones.items():
             for port in range(len(self._flow.graph.nodes[name].plain)):
                 buffer = self._buffer_of.get((name, port))
                 if buffer is None:
                     continue
                 last = max([clone, *(clones[n] for n in readers.get((name, port), ()))])
-                if buffer not in again:
-                    again[buffer] = self._new_buffer(self._bytes[buffer], clone, last)
-                new = again[buffer]
+                if buffer not in new_buffers:
+                    new_buffers[buffer] = self._new_buffer(self._bytes[buffer], clone, last)
+                new = new_buffers[buffer]
                 self._free_after(new, last)
-                if f"{name}:{port}" == this.tensor:
+                if f"{name}:{port}" == target.tensor:
                     self._free_ns[new], self._freed_by[new] = freed
                 tensor = (again_name(name, ordinal), port)
                 self._buffer_of[tensor] = new
                 self._tensors_in[new].append(tensor)
             if name in self._scratch_bytes:
                 self._new_buffer(self._scratch_bytes[name], clone, clone)
-        new = again[this.buffer]
+        new = new_buffers[target.buffer]
         for other in later:
-            self._tensors_in[this.buffer].remove(other)
+            self._tensors_in[target.buffer].remove(other)
             self._tensors_in[new].append(other)
             self._buffer_of[other] = new
         return new
@@ -250,13 +250,13 @@ class Recomputer:
     def _cut_absences(
         self,
         recomputation: Recomputation,
-        this: Absence,
+        target: Absence,
         readers: dict[Tensor, list[str]],
         clones: dict[str, int],
         ordinal: int,
     ) -> None:
         """Split absences where the clones read the tensors."""
-        at_ns, at_rank = self._ops.start_ns[this.before_op], self._ops.rank[this.before_op]
+        at_ns, at_rank = self._ops.start_ns[target.before_op], self._ops.rank[target.before_op]
         kept = {tensor for tensor, _ in recomputation.kept}
         for tensor, names in readers.items():
             buffer = self._buffer_of.get(tensor)
@@ -280,18 +280,18 @@ class Recomputer:
                     self._absences[number] = dataclasses.replace(
                         absence, before_op=first, consumers=(*consumers, *late)
                     )
-                    if absence.before_op != this.before_op:
+                    if absence.before_op != target.before_op:
                         self._add(dataclasses.replace(absence, after_op=last))
             if tensor in kept:
-                self._add_kept(tensor, first, consumers, this)
+                self._add_kept_absence(tensor, first, consumers, target)
 
     def _add(self, absence: Absence) -> None:
         self._absences[self._next_absence] = absence
         self._of_buffer[absence.buffer].append(self._next_absence)
         self._next_absence += 1
 
-    def _add_kept(
-        self, tensor: Tensor, first: int, consumers: tuple[str, ...], this: Absence
+    def _add_kept_absence(
+        self, tensor: Tensor, first: int, consumers: tuple[str, ...], target: Absence
     ) -> None:
         """Add the absence of a kept source until the clones read it."""
         maker, buffer = self._flow.maker(tensor), self._buffer_of[tensor]
@@ -314,24 +314,24 @@ class Recomputer:
                 after_op=after,
                 before_op=first,
                 consumers=consumers,
-                context=this.context,
+                context=target.context,
             )
         )
 
-    def _move_absences(self, this: Absence, buffer: int, clone: int, tensor: str) -> None:
+    def _move_absences(self, target: Absence, buffer: int, clone: int, tensor: str) -> None:
         """Move later absences to the clone; shorten the reader lists of earlier ones."""
-        at_rank, late = self._ops.rank[this.before_op], set(this.consumers)
-        for number in list(self._of_buffer[this.buffer]):
+        at_rank, late = self._ops.rank[target.before_op], set(target.consumers)
+        for number in list(self._of_buffer[target.buffer]):
             absence = self._absences.get(number)
             if absence is None:
                 continue
             if self._ops.rank[absence.after_op] >= at_rank:
-                if absence.tensor == this.tensor:
+                if absence.tensor == target.tensor:
                     absence = dataclasses.replace(absence, tensor=tensor, producer_op=clone)
                 self._absences[number] = dataclasses.replace(absence, buffer=buffer)
-                self._of_buffer[this.buffer].remove(number)
+                self._of_buffer[target.buffer].remove(number)
                 self._of_buffer[buffer].append(number)
-            elif absence.tensor == this.tensor:
+            elif absence.tensor == target.tensor:
                 early = tuple(name for name in absence.consumers if name not in late)
                 self._absences[number] = dataclasses.replace(absence, consumers=early)
 

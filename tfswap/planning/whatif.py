@@ -133,7 +133,7 @@ def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: in
 
     below, above = 0, 0
     guess = max(first, 1)
-    halve = False
+    bisect = False
     while not above or above - below > 1:
         if fits(guess):
             below = guess
@@ -142,12 +142,12 @@ def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: in
         if not above:
             guess = 2 * below
             continue
-        near = sorted(known, key=lambda batch: abs(known[batch] - memory_bytes))[:2]
-        if halve or len(near) < 2 or known[near[0]] == known[near[1]]:
+        closest = sorted(known, key=lambda batch: abs(known[batch] - memory_bytes))[:2]
+        if bisect or len(closest) < 2 or known[closest[0]] == known[closest[1]]:
             guess = (below + above) // 2
         else:
-            slope = (known[near[1]] - known[near[0]]) / (near[1] - near[0])
-            guess = near[0] + int((memory_bytes - known[near[0]]) // slope)
+            slope = (known[closest[1]] - known[closest[0]]) / (closest[1] - closest[0])
+            guess = closest[0] + int((memory_bytes - known[closest[0]]) // slope)
             guess = min(max(guess, below + 1), above - 1)
-        halve = not halve
+        bisect = not bisect
     return below

@@ -229,7 +229,7 @@ def too_small(budget_bytes: int) -> BudgetTooSmall:
         (
             10,
             FLOORS,
-            " AutoSwap(sections=4) goes lower, but not as low: the least is then 20.0 MiB, while "
+            " AutoSwap(sections=4) helps, but not enough: the least is then 20.0 MiB, while "
             "op 'C' runs.",
         ),
         (10, (SectionFloor(2, 60 * MIB, "B"),), ""),

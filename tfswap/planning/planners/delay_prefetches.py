@@ -55,12 +55,12 @@ def delay_prefetches(
         deadline_s: when to stop, in `time.monotonic`'s time.
     """
     before = simulate(timeline, swaps, links)
-    chosen = _without_waits(timeline, swaps, links, before, budget_bytes, deadline_s)
+    chosen = _delay_without_waits(timeline, swaps, links, before, budget_bytes, deadline_s)
     most_ns = before.stall_ns + int(_MAX_WAIT * timeline.step_ns)
-    return _with_waits(timeline, chosen, links, budget_bytes, most_ns, deadline_s)
+    return _delay_with_waits(timeline, chosen, links, budget_bytes, most_ns, deadline_s)
 
 
-def _without_waits(
+def _delay_without_waits(
     timeline: Timeline,
     swaps: Sequence[Swap],
     links: Sequence[Link],
@@ -68,28 +68,28 @@ def _without_waits(
     budget_bytes: int,
     deadline_s: float,
 ) -> tuple[Swap, ...]:
-    returns = _Prefetches(timeline, swaps, before)
-    load = returns.load_ahead()
-    limit = np.maximum(returns.load_simulated(), budget_bytes)
+    prefetches = _Prefetches(timeline, swaps, before)
+    load = prefetches.load_ahead()
+    limit = np.maximum(prefetches.load_simulated(), budget_bytes)
     for event in np.flatnonzero(load > limit).tolist():
         if time.monotonic() > deadline_s:
             break
         if load[event] <= limit[event]:
             continue
-        for place in returns.early(event):
-            returns.delay(place, event, load)
+        for place in prefetches.early(event):
+            prefetches.delay(place, event, load)
             if load[event] <= limit[event]:
                 break
     chosen = tuple(
         replace(swap, trigger_op=trigger)
-        for swap, trigger in zip(swaps, returns.trigger.tolist(), strict=True)
+        for swap, trigger in zip(swaps, prefetches.trigger.tolist(), strict=True)
     )
     after = simulate(timeline, chosen, links)
-    as_good = after.stall_ns <= before.stall_ns and after.peak_bytes <= before.peak_bytes
-    return chosen if as_good else tuple(swaps)
+    no_worse = after.stall_ns <= before.stall_ns and after.peak_bytes <= before.peak_bytes
+    return chosen if no_worse else tuple(swaps)
 
 
-def _with_waits(
+def _delay_with_waits(
     timeline: Timeline,
     swaps: tuple[Swap, ...],
     links: Sequence[Link],
@@ -99,14 +99,14 @@ def _with_waits(
 ) -> tuple[Swap, ...]:
     chosen = swaps
     result = simulate(timeline, chosen, links)
-    returns = _Prefetches(timeline, chosen, result)
-    load = returns.load_ahead()
+    prefetches = _Prefetches(timeline, chosen, result)
+    load = prefetches.load_ahead()
     refused: set[tuple[int, int]] = set()  # for the current plan: later events ask for the same
     for event in np.flatnonzero(load > budget_bytes).tolist():
-        for place in returns.held(event):
+        for place in prefetches.held(event):
             if load[event] <= budget_bytes or time.monotonic() > deadline_s:
                 break
-            trigger = returns.first_trigger(place, event)
+            trigger = prefetches.first_trigger(place, event)
             if trigger is None or (place, trigger) in refused:
                 continue
             trial = tuple(
@@ -120,8 +120,8 @@ def _with_waits(
                 continue
             chosen, result = trial, tried
             refused.clear()
-            returns = _Prefetches(timeline, chosen, result)
-            load = returns.load_ahead()
+            prefetches = _Prefetches(timeline, chosen, result)
+            load = prefetches.load_ahead()
     return chosen
 
 
@@ -136,20 +136,20 @@ class _Prefetches:
         absences = [timeline.absences[swap.absence] for swap in swaps]
         starts, self._ends = (at.astype(np.int64) for at in timeline.core.op_positions())
         recorded_ns, self._load = timeline.core.events()
-        simulated_ns = _simulated(recorded_ns, starts, result)
+        simulated_ns = _simulated_times(recorded_ns, starts, result)
         self._end_ns = simulated_ns[self._ends]
         _, out_end_ns, released_ns, self._in_start_ns, _ = result.swap_times().T
         self._bytes = timeline.buffer_bytes[[absence.buffer for absence in absences]]
         self._within = np.array([not crosses_step_end(timeline, a) for a in absences], dtype=bool)
-        self._needed = starts[[absence.before_op for absence in absences]]
+        self._needed_at = starts[[absence.before_op for absence in absences]]
         self.trigger = np.array([swap.trigger_op for swap in swaps], dtype=np.int64)
         # A buffer is absent from event `gone` to event `back`, exclusive.
         self._gone = np.searchsorted(simulated_ns, released_ns)
         self._back_simulated = np.searchsorted(simulated_ns, self._in_start_ns)
         has_trigger = self.trigger >= 0
         self._back = np.where(has_trigger, self._ends[self.trigger], self._gone)
-        asked_ns = np.maximum(np.where(has_trigger, self._end_ns[self.trigger], 0), out_end_ns)
-        self._asked_ns = np.minimum(asked_ns, self._in_start_ns)
+        requested_ns = np.maximum(np.where(has_trigger, self._end_ns[self.trigger], 0), out_end_ns)
+        self._requested_ns = np.minimum(requested_ns, self._in_start_ns)
         self._context = [absence.context for absence in absences]
         by_end = np.argsort(self._ends, kind="stable")
         by_end = by_end[timeline.op_gateable[by_end]]
@@ -157,18 +157,18 @@ class _Prefetches:
             context: by_end[timeline.op_context[by_end] == context]
             for context in set(self._context)
         }
-        self._behind = self._queues([swap.tier for swap in swaps])
+        self._next_on_link = self._queues([swap.tier for swap in swaps])
 
     def _queues(self, tiers: Sequence[int]) -> dict[int, int]:
         """Return for each swap the one that its link serves next."""
-        behind: dict[int, int] = {}
+        following: dict[int, int] = {}
         last: dict[int, int] = {}
         for place in np.argsort(self._in_start_ns, kind="stable").tolist():
             tier = tiers[place]
             if tier in last:
-                behind[last[tier]] = place
+                following[last[tier]] = place
             last[tier] = place
-        return behind
+        return following
 
     def load_ahead(self) -> Ints:
         """Return the load per event if copies-in complete as soon as their triggers have ended."""
@@ -193,47 +193,47 @@ class _Prefetches:
     def held(self, event: int) -> list[int]:
         """Return swaps that are back at an event before they are needed, the last needed first."""
         places = np.flatnonzero(self._held(event))
-        return [int(place) for place in places[np.argsort(-self._needed[places], kind="stable")]]
+        return [int(place) for place in places[np.argsort(-self._needed_at[places], kind="stable")]]
 
     def _held(self, event: int) -> NDArray[np.bool_]:
         held: NDArray[np.bool_] = self._within & (self._gone <= event) & (self._back <= event)
-        held &= self._needed > event
+        held &= self._needed_at > event
         return held
 
     def delay(self, place: int, event: int, load: Ints) -> None:
         """Keep a swap's buffer absent at an event too, if possible, and update the load."""
         changes: dict[int, int] = {}
-        behind_event = event
+        after_event = event
         while True:
-            later = self.first_trigger(place, behind_event)
+            later = self.first_trigger(place, after_event)
             if later is None or self._end_ns[later] > self._in_start_ns[place]:
                 return
             changes[place] = later
-            behind_event = int(self._ends[later])
-            next_one = self._behind.get(place)
+            after_event = int(self._ends[later])
+            follower = self._next_on_link.get(place)
             # Keep the order in which the link serves both.
-            if next_one is None or self._asked_ns[next_one] > self._end_ns[later]:
+            if follower is None or self._requested_ns[follower] > self._end_ns[later]:
                 break
-            place = next_one
+            place = follower
         for each, trigger in changes.items():
             since = max(self._back[each], self._gone[each])
             self.trigger[each] = trigger
             self._back[each] = self._ends[trigger]
-            self._asked_ns[each] = max(self._asked_ns[each], self._end_ns[trigger])
+            self._requested_ns[each] = max(self._requested_ns[each], self._end_ns[trigger])
             load[since : self._back[each]] -= self._bytes[each]
 
-    def first_trigger(self, place: int, behind_event: int) -> int | None:
+    def first_trigger(self, place: int, after_event: int) -> int | None:
         """Return the first possible trigger that ends after an event; None if there is none."""
         if not self._within[place]:
             return None
         usable = self._usable[self._context[place]]
-        first = int(np.searchsorted(self._ends[usable], behind_event, side="right"))
-        if first == len(usable) or self._ends[usable[first]] >= self._needed[place]:
+        first = int(np.searchsorted(self._ends[usable], after_event, side="right"))
+        if first == len(usable) or self._ends[usable[first]] >= self._needed_at[place]:
             return None
         return int(usable[first])
 
 
-def _simulated(recorded_ns: Ints, starts: Ints, result: SimResult) -> Ints:
+def _simulated_times(recorded_ns: Ints, starts: Ints, result: SimResult) -> Ints:
     """Return the times of events under the plan: every wait of an op delays all later events."""
     waits = sorted((int(starts[op]), ns) for op, _, _, ns in result.stalls if op >= 0)
     places = np.array([place for place, _ in waits], dtype=np.int64)

@@ -166,9 +166,9 @@ def _floor_load(candidates: Candidates) -> Ints:
 
 def _drop_unneeded(search: _Search, trial: _Trial) -> _Trial:
     """Drop swaps that do not improve the plan, those with the most traffic first."""
-    idle = _without_idle(search, trial)
-    if idle is not None:
-        trial = _fewer_if_no_worse(search, trial, idle)
+    selected = _without_idle(search, trial)
+    if selected is not None:
+        trial = _fewer_if_no_worse(search, trial, selected)
     for part in _DROPPED_PARTS:
         most = int(np.ceil(part * np.count_nonzero(trial.selected)))
         trial = _fewer_if_no_worse(
@@ -181,14 +181,14 @@ def _drop_unneeded(search: _Search, trial: _Trial) -> _Trial:
     for candidate in places[np.argsort(-size[places], kind="stable")].tolist():
         if tries == _MAX_DROPS:
             break
-        load.leave_out(candidate)
+        load.remove(candidate)
         if load.max_bytes <= search.limit_bytes:
             selected = trial.selected.copy()
             selected[candidate] = False
             trial = _fewer_if_no_worse(search, trial, selected)
             tries += 1
         if trial.selected[candidate]:
-            load.put_back(candidate)
+            load.restore(candidate)
     return trial
 
 
@@ -209,12 +209,12 @@ def _without_replaceable(search: _Search, selected: Mask, most: int) -> Mask:
     for candidate in places[np.argsort(-size[places], kind="stable")].tolist():
         if most == 0:
             break
-        load.leave_out(candidate)
+        load.remove(candidate)
         if load.max_bytes <= search.limit_bytes:
             selected[candidate] = False
             most -= 1
         else:
-            load.put_back(candidate)
+            load.restore(candidate)
     return selected
 
 

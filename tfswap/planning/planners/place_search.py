@@ -105,11 +105,11 @@ def evaluate_places(
 ) -> Assignment:
     """Return the assignment with the same places under other ratios."""
     search = _Search(timeline, tuple(sorted(swaps)), far, ratios)
-    now = {}
+    updated = {}
     for tensor, place in places.items():
         ratio = ratios.get(tensor, {}).get(place.codec, place.ratio)
-        now[tensor] = replace(place, ratio=ratio)
-    return search.evaluate(now)
+        updated[tensor] = replace(place, ratio=ratio)
+    return search.evaluate(updated)
 
 
 def strip_places(swaps: Iterable[Swap]) -> tuple[Swap, ...]:
@@ -232,9 +232,9 @@ class _Search:
             return link_ns + placed.encode_ns + placed.decode_ns + cores_ns
 
         found = np.zeros((len(self._swaps), 3), dtype=np.int64)
-        for tensor, own in self._of_tensor.items():
+        for tensor, own_swaps in self._of_tensor.items():
             places = (Place(HOST), *self._encoded(tensor))
-            for swap in own:
+            for swap in own_swaps:
                 best, _ = min((self._placed(swap, place) for place in places), key=taken_ns)
                 found[swap.absence] = best.far_bytes, best.encode_ns, best.decode_ns
         return found
@@ -243,8 +243,8 @@ class _Search:
         return int(self._timeline.buffer_bytes[self._timeline.absences[swap.absence].buffer])
 
     def _choices(self, tensor: str, encode: bool) -> list[Place]:
-        now = self.best.places[tensor]
-        choices = [Place(HOST)] if encode or now.tier == FILE else []
+        current = self.best.places[tensor]
+        choices = [Place(HOST)] if encode or current.tier == FILE else []
         if encode:
             choices += self._encoded(tensor)
         if self._far.file is not None:
@@ -299,8 +299,8 @@ class _Search:
         """Simulate the places."""
         swaps = []
         working_ns = 0
-        for tensor, own in self._of_tensor.items():
-            for swap in own:
+        for tensor, own_swaps in self._of_tensor.items():
+            for swap in own_swaps:
                 placed, cores_ns = self._placed(swap, places[tensor])
                 swaps.append(placed)
                 working_ns += cores_ns

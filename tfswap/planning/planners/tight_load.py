@@ -47,11 +47,11 @@ class TightLoad:
         """The largest load."""
         return int(self._tree.max())
 
-    def leave_out(self, candidate: int) -> None:
+    def remove(self, candidate: int) -> None:
         """Remove a selected candidate."""
         self._change(candidate, lambda places: places.remove(candidate))
 
-    def put_back(self, candidate: int) -> None:
+    def restore(self, candidate: int) -> None:
         """Add a removed candidate again."""
 
         def insert(places: list[int]) -> None:

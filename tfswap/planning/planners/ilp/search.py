@@ -52,8 +52,8 @@ class Search:
         wait_ns = untried_ns = self.least_ns
         while self._left_s() > _LEAST_S and self.least_ns < self._wait_ns:
             untried_ns = self.least_ns if self._solve(wait_ns) else wait_ns
-            near_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns, 1)
-            if self._wait_ns - untried_ns <= near_ns:
+            tolerance_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns, 1)
+            if self._wait_ns - untried_ns <= tolerance_ns:
                 break
             wait_ns = untried_ns + max(int((self._wait_ns - untried_ns) * _ADVANCE), 1)
 

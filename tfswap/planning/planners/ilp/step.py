@@ -148,7 +148,7 @@ class Step:
             end_at=timeline.op_end_ns[end_op] / unit_ns,
         )
 
-    def least(self) -> Ints:
+    def least_loads(self) -> Ints:
         """Return the load of each part with every possible absence."""
         load = OpLoad.of(self.timeline)
         gaps = Gaps.of(self.timeline, load, self.min_bytes)
@@ -168,7 +168,7 @@ class Step:
             gone = sum(g.size for g in self.gaps if g.in_tail(place) or g.in_head(place))
             missing = self.load[place] - gone
             if missing > SLACK:
-                least = self.least() if least is None else least
+                least = self.least_loads() if least is None else least
                 part = self.starts_up_to(place)
                 at_least = self.budget_bytes + round(missing * self.unit_bytes)
                 least[part] = max(int(least[part]), at_least)

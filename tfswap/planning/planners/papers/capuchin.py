@@ -67,11 +67,11 @@ def plan_swaps(
     step = timeline
     while True:
         choice = _Choice(step, machine, budget_bytes, min_bytes)
-        again = choice.next_recomputation() if time.monotonic() < deadline_s else None
-        if again is None:
+        recomputation = choice.next_recomputation() if time.monotonic() < deadline_s else None
+        if recomputation is None:
             break
         recomputer = Recomputer(step)
-        recomputer.apply(again)
+        recomputer.apply(recomputation)
         step = recomputer.timeline()
     load, gaps, in_ns = choice.swaps()
     decision = _with_feedback(step, machine, budget_bytes, load, gaps, in_ns, deadline_s)
@@ -95,20 +95,20 @@ class _Choice:
         self._in_ns = np.array(in_ns, dtype=np.int64)
         self._free_ns = self._gaps.duration_ns - np.array(out_ns, dtype=np.int64) - self._in_ns
         self._current = load.bytes.copy()
-        self._crowded = int(np.count_nonzero(self._current > budget_bytes))
+        self._over_budget_parts = int(np.count_nonzero(self._current > budget_bytes))
         self._chosen: list[int] = []
         self._order = np.argsort(-self._free_ns, kind="stable").tolist()
 
     def next_recomputation(self) -> Recomputation | None:
         """Take hidden swaps; then return a recomputation if it costs less than the next swap."""
         self._take(hidden=True)
-        if not self._crowded or self._timeline.dataflow is None:
+        if not self._over_budget_parts or self._timeline.dataflow is None:
             return None
         best, best_ns = None, math.inf
         recomputer = Recomputer(self._timeline)
         chosen = set(self._chosen)
         for i in self._order:
-            if i in chosen or not self._crowded_in(i):
+            if i in chosen or not self._parts_over_budget(i):
                 continue
             found = recomputer.find(int(self._gaps.absence[i]))
             if found is None or found.freed_bytes <= 0:
@@ -116,7 +116,7 @@ class _Choice:
             ns_per_byte = found.cost_ns / found.freed_bytes
             if ns_per_byte < best_ns:
                 best, best_ns = found, ns_per_byte
-        waits = [i for i in self._order if i not in chosen and self._crowded_in(i)]
+        waits = [i for i in self._order if i not in chosen and self._parts_over_budget(i)]
         if not waits:
             return best
         return best if best_ns < -self._free_ns[waits[0]] / self._gaps.bytes[waits[0]] else None
@@ -128,26 +128,26 @@ class _Choice:
             BudgetTooSmall: if all candidates together are not enough.
         """
         self._take(hidden=False)
-        if self._crowded:
+        if self._over_budget_parts:
             raise budget_too_small(self._timeline, self._budget_bytes, self._current, POLICY)
         chosen = np.array(sorted(self._chosen), dtype=np.int64)
         return self._load, self._gaps.take(chosen), self._in_ns[chosen]
 
-    def _crowded_in(self, i: int) -> int:
+    def _parts_over_budget(self, i: int) -> int:
         parts = self._gaps.parts(i, self._current)
         return sum(int(np.count_nonzero(part > self._budget_bytes)) for part in parts)
 
     def _take(self, hidden: bool) -> None:
-        while self._order and self._crowded:
+        while self._order and self._over_budget_parts:
             i = self._order[0]
             if hidden and self._free_ns[i] < 0:
                 return
             self._order.pop(0)
-            inside = self._crowded_in(i)
-            if not inside:
+            covered = self._parts_over_budget(i)
+            if not covered:
                 continue  # not absent in the remaining peak period
             self._gaps.subtract(i, self._current)
-            self._crowded += self._crowded_in(i) - inside
+            self._over_budget_parts += self._parts_over_budget(i) - covered
             self._chosen.append(i)
 
 
@@ -168,7 +168,7 @@ def _with_feedback(
     for _ in range(_FEEDBACK_ROUNDS):
         begin_ns = gaps.before_start_ns - lead_ns
         begin = np.searchsorted(start_ns, begin_ns, side="right") - 1
-        begin = _outside_the_peak(load, gaps, begin, gone_by, budget_bytes)
+        begin = _outside_peak(load, gaps, begin, gone_by, budget_bytes)
         requests = [
             PlacementRequest(
                 int(gaps.absence[i]),
@@ -211,7 +211,7 @@ def _gates(load: OpLoad, gaps: Gaps, budget_bytes: int) -> Ints:
     return gone_by
 
 
-def _outside_the_peak(
+def _outside_peak(
     load: OpLoad,
     gaps: Gaps,
     begin: Ints,

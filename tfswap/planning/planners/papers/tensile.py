@@ -61,10 +61,10 @@ def plan_swaps(
         used, gaps, current = _swapped(step, machine, budget_bytes, min_bytes)
         if current.max() <= budget_bytes:
             break
-        further = _recompute_one(step, gaps, set(used), current, budget_bytes)
-        if further is step:
+        extended = _recompute_one(step, gaps, set(used), current, budget_bytes)
+        if extended is step:
             break
-        step = further
+        step = extended
     swaps = swaps_for(step, used.values())
     result = simulate(step, swaps, machine)
     if result.peak_bytes > budget_bytes:
@@ -121,7 +121,7 @@ def _swapped(
         busy.take(out_start, out_ns)
         in_start = busy.latest(gone_ns, need_ns, in_ns)
         if in_start is None:
-            busy.give_back(out_start)
+            busy.release(out_start)
             continue
         busy.take(in_start, in_ns)
         gone = int(np.searchsorted(load.start_ns, gone_ns, side="left"))
@@ -147,7 +147,7 @@ class _Link:
     def take(self, start_ns: int, duration_ns: int) -> None:
         bisect.insort(self._taken, (start_ns, start_ns + duration_ns))
 
-    def give_back(self, start_ns: int) -> None:
+    def release(self, start_ns: int) -> None:
         self._taken = [stretch for stretch in self._taken if stretch[0] != start_ns]
 
     def earliest(self, from_ns: int, to_ns: int, duration_ns: int) -> int | None:
