@@ -115,7 +115,7 @@ def test_an_open_size_is_refused() -> None:
     inputs = keras.Input((None, None, 3))
     features = keras.layers.Conv2D(8, 3)(inputs)
     model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(features))
-    with pytest.raises(ValueError, match="only the batch may be open"):
+    with pytest.raises(ValueError, match="only the batch dimension may be None"):
         trace_step(ModelSource(model))
 
 

@@ -218,8 +218,8 @@ def too_small(budget_bytes: int) -> BudgetTooSmall:
         (
             30,
             (),
-            " Or try AutoSwap(sections=2) or more: ops that compute each example by itself then "
-            "work on parts of the batch, one after the other, and need less at once.",
+            " Or try AutoSwap(sections=2) or more: ops that compute each example independently "
+            "then process the batch part by part, and need less memory at once.",
         ),
         (
             30,
@@ -229,7 +229,7 @@ def too_small(budget_bytes: int) -> BudgetTooSmall:
         (
             10,
             FLOORS,
-            " AutoSwap(sections=4) goes lower, but not as low: the least is then 20.0 MiB, while "
+            " AutoSwap(sections=4) helps, but not enough: the least is then 20.0 MiB, while "
             "op 'C' runs.",
         ),
         (10, (SectionFloor(2, 60 * MIB, "B"),), ""),

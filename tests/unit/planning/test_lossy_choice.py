@@ -7,7 +7,7 @@ from timelines import make_timeline
 
 from tfswap.machine import codecs
 from tfswap.machine.far_tier import COMPRESSED, HOST, CodecSpeed, CodecTime, FarTier
-from tfswap.planning.planners.assignment import FarMemory, Place, Ratios, assign
+from tfswap.planning.planners.assignment import FarMemory, Place, Ratios
 from tfswap.planning.planners.lossy_choice import (
     LossyChoice,
     RateRange,
@@ -15,6 +15,7 @@ from tfswap.planning.planners.lossy_choice import (
     worthwhile_rates,
 )
 from tfswap.planning.planners.lossy_rate import DenseSwap, rate_range
+from tfswap.planning.planners.place_search import assign
 from tfswap.planning.simulator import Swap
 from tfswap.step.timeline import Absence
 

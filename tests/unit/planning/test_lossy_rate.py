@@ -81,16 +81,14 @@ def test_steps_are_rounded() -> None:
     [
         (
             (20, 100, 0, 9),
-            "rates must fall from the top, at most 100, to the bottom, at least 1, not from 20 to "
-            "100",
+            "rates must satisfy 1 <= bottom <= top <= 100; got top 20 and bottom 100",
         ),
         (
             (101, 5, 0, 9),
-            "rates must fall from the top, at most 100, to the bottom, at least 1, not from 101 to "
-            "5",
+            "rates must satisfy 1 <= bottom <= top <= 100; got top 101 and bottom 5",
         ),
-        ((90, 20, 9, 9), "epoch is 9; 9 epochs are numbered from 0 on"),
-        ((90, 20, -1, 9), "epoch is -1; 9 epochs are numbered from 0 on"),
+        ((90, 20, 9, 9), "epoch must be at least 0 and less than 9; got 9"),
+        ((90, 20, -1, 9), "epoch must be at least 0 and less than 9; got -1"),
     ],
 )
 def test_no_such_range_or_epoch(arguments: tuple[int, int, int, int], message: str) -> None:

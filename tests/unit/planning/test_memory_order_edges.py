@@ -10,12 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import INSTANT, make_timeline, timelines
 
-from tests.unit.addresses.test_layout import FINGERPRINT, graph
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.memory_order_edges import held_bytes, memory_order_edges
 from tfswap.planning.simulator import Swap, simulate
+from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Absence, Timeline
+
+FINGERPRINT = "0123456789abcdef"
+
+
+def graph(*lines: str) -> StepGraph:
+    """Return a graph from its description, with spaces for tabs and "-" for no flags."""
+    return StepGraph.parse("\n".join(line.replace(" ", "\t") for line in lines))
 
 
 def profile_of(timeline: Timeline, large_ops: tuple[int, ...]) -> Profile:

@@ -17,7 +17,8 @@ from tfswap.plan.schema import FunctionPlan, SwapPlan, again_name
 from tfswap.planning.planners import joint, portfolio, recompute
 from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.planning.planners.papers import capuchin, tensile
-from tfswap.planning.recompute import Remaker, Remaking
+from tfswap.planning.recomputation import Recomputation
+from tfswap.planning.recomputer import Recomputer
 from tfswap.planning.simulator import simulate
 from tfswap.step.dataflow import Dataflow, with_clones
 from tfswap.step.graph import StepGraph
@@ -83,10 +84,10 @@ def chain(last: str = "f b", **more: Any) -> Timeline:
     return step_of(graph, sizes, dict.fromkeys(graph.nodes, 1000))
 
 
-def applied(timeline: Timeline, remaking: Remaking) -> Timeline:
-    remaker = Remaker(timeline)
-    remaker.apply(remaking)
-    return remaker.timeline()
+def applied(timeline: Timeline, recomputation: Recomputation) -> Timeline:
+    recomputer = Recomputer(timeline)
+    recomputer.apply(recomputation)
+    return recomputer.timeline()
 
 
 def absence_of(timeline: Timeline, tensor: str, before: str) -> int:
@@ -99,12 +100,16 @@ def absence_of(timeline: Timeline, tensor: str, before: str) -> int:
 
 def test_one_op_from_a_source_that_is_there() -> None:
     timeline = chain()
-    remaker = Remaker(timeline)
-    remaking = remaker.find(absence_of(timeline, "c:0", "f"))
-    assert remaking is not None
-    assert (remaking.nodes, remaking.cost_ns, remaking.kept) == (("c",), 1000, ())  # b is there
-    assert remaking.trigger == "e"
-    after = applied(timeline, remaking)
+    recomputer = Recomputer(timeline)
+    recomputation = recomputer.find(absence_of(timeline, "c:0", "f"))
+    assert recomputation is not None
+    assert (recomputation.nodes, recomputation.cost_ns, recomputation.kept) == (
+        ("c",),
+        1000,
+        (),
+    )  # b is there
+    assert recomputation.trigger == "e"
+    after = applied(timeline, recomputation)
     after.validate()
     assert after.op_names == ("x", "a", "b", "c", "d", "e", "c/again/0", "f", "g")
     assert after.step_ns == timeline.step_ns + 1000
@@ -121,24 +126,24 @@ def test_one_op_from_a_source_that_is_there() -> None:
 
 def test_a_chain_goes_back_to_what_is_there_or_keeps_what_cannot_be_made_again() -> None:
     timeline = chain()
-    remaking = Remaker(timeline).find(absence_of(timeline, "b:0", "g"))
+    recomputation = Recomputer(timeline).find(absence_of(timeline, "b:0", "g"))
     # What makes the batch is not run again: it is kept.
-    assert remaking is not None and remaking.nodes == ("a", "b")
-    assert remaking.kept == ((("x", 0), 8 * MIB),)
+    assert recomputation is not None and recomputation.nodes == ("a", "b")
+    assert recomputation.kept == ((("x", 0), 8 * MIB),)
 
     timeline = chain(random=frozenset({"a"}))
-    remaking = Remaker(timeline).find(absence_of(timeline, "b:0", "g"))
-    assert remaking is not None and remaking.nodes == ("b",)
-    assert remaking.kept == ((("a", 0), 8 * MIB),)
-    assert remaking.kept_bytes == 8 * MIB
-    after = applied(timeline, remaking)
+    recomputation = Recomputer(timeline).find(absence_of(timeline, "b:0", "g"))
+    assert recomputation is not None and recomputation.nodes == ("b",)
+    assert recomputation.kept == ((("a", 0), 8 * MIB),)
+    assert recomputation.kept_bytes == 8 * MIB
+    after = applied(timeline, recomputation)
     after.validate()
     assert after.buffer_free_ns[1] == 8000  # until the clone has read it
     kept = next(a for a in after.absences if a.tensor == "a:0")
     assert (after.op_names[kept.after_op], kept.consumers) == ("b", ("b/again/0",))
 
     timeline = chain(random=frozenset({"b"}))
-    assert Remaker(timeline).find(absence_of(timeline, "b:0", "g")) is None
+    assert Recomputer(timeline).find(absence_of(timeline, "b:0", "g")) is None
 
 
 def test_what_was_written_over_is_made_again_too() -> None:
@@ -158,9 +163,9 @@ def test_what_was_written_over_is_made_again_too() -> None:
         absences=tuple(replace(a, buffer=1) if a.buffer == 2 else a for a in timeline.absences),
         dataflow=replace(timeline.dataflow, buffer_of=in_place),
     )
-    remaking = Remaker(timeline).find(absence_of(timeline, "r:0", "f"))
-    assert remaking is not None and remaking.nodes == ("m", "r")
-    after = applied(timeline, remaking)
+    recomputation = Recomputer(timeline).find(absence_of(timeline, "r:0", "f"))
+    assert recomputation is not None and recomputation.nodes == ("m", "r")
+    after = applied(timeline, recomputation)
     assert after.dataflow is not None
     buffers = {after.dataflow.buffer_of[again_name(name, 0), 0] for name in ("m", "r")}
     assert len(buffers) == 1  # in place again
@@ -186,17 +191,17 @@ def random_steps(draw: Callable[[st.SearchStrategy[T]], T]) -> Timeline:
 def test_buffers_live_as_the_graph_with_clones_says(
     timeline: Timeline, data: st.DataObject
 ) -> None:
-    remaker, cost_ns = Remaker(timeline), timeline.step_ns
+    recomputer, cost_ns = Recomputer(timeline), timeline.step_ns
     for _ in range(data.draw(st.integers(1, 6))):
-        found = [r for r in map(remaker.find, range(40)) if r is not None]
+        found = [r for r in map(recomputer.find, range(40)) if r is not None]
         if not found:
             break
-        remaking = data.draw(st.sampled_from(found))
-        remaker.apply(remaking)
-        cost_ns += remaking.cost_ns
+        recomputation = data.draw(st.sampled_from(found))
+        recomputer.apply(recomputation)
+        cost_ns += recomputation.cost_ns
         if data.draw(st.booleans()):  # numbers begin anew
-            remaker = Remaker(remaker.timeline())
-    timeline = remaker.timeline()
+            recomputer = Recomputer(recomputer.timeline())
+    timeline = recomputer.timeline()
     timeline.validate()
     assert timeline.step_ns == cost_ns
     assert timeline.dataflow is not None
@@ -255,7 +260,7 @@ def test_joint_plans_are_never_worse_than_swaps(
         swaps = portfolio.plan("auto", timeline, machine, budget_bytes, only_swaps=True)
     except BudgetTooSmall:
         return
-    both = portfolio.relieved(swaps, timeline, machine, budget_bytes)
+    both = portfolio.with_recomputes(swaps, timeline, machine, budget_bytes)
     assert both.result.step_ns <= swaps.result.step_ns
     assert both.result.peak_bytes <= budget_bytes
 

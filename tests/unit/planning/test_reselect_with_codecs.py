@@ -7,7 +7,8 @@ from timelines import FakeMachine, training_step
 from tfswap.machine.far_tier import HOST, CodecSpeed, CodecTime, FarTier
 from tfswap.machine.link import NO_LIMIT
 from tfswap.planning.planners import plan
-from tfswap.planning.planners.assignment import FarMemory, Ratios, assign, forms
+from tfswap.planning.planners.assignment import FarMemory, Ratios
+from tfswap.planning.planners.place_search import assign, fastest_forms
 from tfswap.planning.planners.reselect_with_codecs import reselect_with_codecs
 from tfswap.step.timeline import Timeline, peak_load
 
@@ -27,7 +28,7 @@ def every_second(timeline: Timeline, ratio: float) -> Ratios:
 def test_forms_are_what_takes_least_time() -> None:
     timeline = training_step(blocks=4)
     ratios = every_second(timeline, 0.25)
-    found = forms(timeline, FAR, ratios)
+    found = fastest_forms(timeline, FAR, ratios)
     assert found.shape == (len(timeline.absences), 3)
     for absence, (far_bytes, _, _) in zip(timeline.absences, found.tolist(), strict=True):
         size_bytes = int(timeline.buffer_bytes[absence.buffer])

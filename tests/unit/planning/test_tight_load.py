@@ -26,9 +26,9 @@ def test_it_follows_what_is_left_out_and_put_back(timeline: Timeline, data: st.D
     for _ in range(6 if len(candidates) else 0):
         candidate = data.draw(st.integers(0, len(candidates) - 1))
         if selected[candidate]:
-            load.leave_out(candidate)
+            load.remove(candidate)
         else:
-            load.put_back(candidate)
+            load.restore(candidate)
         selected[candidate] = not selected[candidate]
         assert load.max_bytes == tight_load(candidates, selected).max()
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from timelines import FakeMachine, machines, make_timeline, swaps_for, timelines, training_step
 
 from tfswap.planning.planners import greedy
-from tfswap.planning.planners.early_returns import delay_prefetches
-from tfswap.planning.planners.improve import improved
+from tfswap.planning.planners.delay_prefetches import delay_prefetches
+from tfswap.planning.planners.improve import improve_plan
 from tfswap.planning.simulator import Swap, simulate
 from tfswap.step.timeline import Absence, Timeline, peak_load
 
@@ -35,7 +35,7 @@ def test_a_link_that_is_ahead_keeps_the_budget() -> None:
     budget = peak_load(timeline) // 2
     begun = greedy.plan_swaps(timeline, SLOW, budget)
     # The local search likes early triggers.
-    swaps = improved(begun, timeline, SLOW, budget, time.monotonic() + 60, tries=4000).swaps
+    swaps = improve_plan(begun, timeline, SLOW, budget, time.monotonic() + 60, tries=4000).swaps
     before = simulate(timeline, swaps, SLOW)
     chosen = late(timeline, swaps, SLOW, budget)
     after = simulate(timeline, chosen, SLOW)

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from timelines import MIB, FakeMachine, make_timeline, training_step
 
 from tfswap.machine.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, CodecTime, FarTier
-from tfswap.planning.planners import assignment, plan
+from tfswap.planning.planners import place_search, plan
 from tfswap.planning.planners.assignment import (
     Assignment,
     FarMemory,
     FarMemoryTooSmall,
     Place,
     Ratios,
-    assign,
 )
-from tfswap.planning.planners.improve import improved
+from tfswap.planning.planners.improve import improve_plan
+from tfswap.planning.planners.place_search import assign
 from tfswap.planning.simulator import Swap
 from tfswap.step.timeline import Absence, Timeline, peak_load
 
@@ -127,7 +127,7 @@ TOGETHER = CodecSpeed("zvc", 3, CodecTime(300, 0, 0), CodecTime(300, 0, 0))
 def test_as_many_threads_encode_as_shorten_the_step(
     monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
-    monkeypatch.setattr(assignment, "cores", lambda: 16)
+    monkeypatch.setattr(place_search, "cores", lambda: 16)
     far = FarMemory(tier(HOST, 1), codecs=(ALONE, TOGETHER))
     found = of_one(far, codec)
     assert found.places == {"x:0": Place(COMPRESSED, "zvc", 0.5, threads=3)}
@@ -137,7 +137,7 @@ def test_as_many_threads_encode_as_shorten_the_step(
 
 
 def test_threads_that_save_no_time_are_left_to_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assignment, "cores", lambda: 16)
+    monkeypatch.setattr(place_search, "cores", lambda: 16)
     hidden = CodecSpeed("zvc", 1, CodecTime(500, 0, 0), CodecTime(500, 0, 0))
     more = CodecSpeed("zvc", 3, CodecTime(400, 0, 0), CodecTime(400, 0, 0))
     for codecs in ((hidden, more), (more, hidden)):
@@ -158,8 +158,8 @@ def test_no_room_anywhere_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(FarMemoryTooSmall) as error:
         of_one(FarMemory(tier(HOST, 10, 600)))
     assert str(error.value) == (
-        "far memory is too small: 1 MiB must be away from the device at once, and host_limit is 0 "
-        "MiB. Raise host_limit to 1 MiB, or give a spill_dir on a disk for the rest."
+        "far memory is too small: 1 MiB must be swapped out at once, and host_limit is 0 MiB. "
+        "Raise host_limit to 1 MiB, or set spill_dir to a folder on a disk."
     )
     assert (error.value.needed_bytes, error.value.capacity_bytes) == (1000, 600)
 
@@ -220,7 +220,7 @@ def test_auto_keeps_the_budget() -> None:
     # The local search likes early triggers.
     machine = FakeMachine(0.5e9, 0.5e9)
     deadline_s = time.monotonic() + 60
-    swaps = improved(begun, timeline, machine, budget_bytes, deadline_s, tries=4000).swaps
+    swaps = improve_plan(begun, timeline, machine, budget_bytes, deadline_s, tries=4000).swaps
     far = FarMemory(tier(HOST, 0.5), codecs=(FAST_CODEC,))
     ratios = {absence.tensor: {"zvc": 0.25} for absence in timeline.absences}
     assert assign(timeline, swaps, far, ratios).result.peak_bytes > budget_bytes
