@@ -113,12 +113,12 @@ def test_measured_speeds_are_for_the_user_alone_and_not_believed_from_others(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "codecs" / "zvc.json"
-    codec_speed.remember(path, [1])
+    codec_speed.write_cache(path, [1])
     assert mode(path.parent) == 0o700 and mode(path) == 0o600
-    assert codec_speed.remembered(path) == [1]
+    assert codec_speed.read_cache(path) == [1]
     path.parent.chmod(0o777)
-    assert codec_speed.remembered(path) is None
-    codec_speed.remember(path, [2])
+    assert codec_speed.read_cache(path) is None
+    codec_speed.write_cache(path, [2])
     assert json.loads(path.read_text()) == [1]
 
 
