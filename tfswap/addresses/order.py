@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from tfswap.plan.schema import SWAP_IN_PREFIX, SWAP_OUT_PREFIX, FunctionPlan, swap_out_name
+from tfswap.plan.node_names import SWAP_IN_PREFIX, SWAP_OUT_PREFIX, swap_out_name
+from tfswap.plan.schema import FunctionPlan
 from tfswap.step.graph import StepGraph
 
 _MERGES = ("Merge", "RefMerge")

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfswap.addresses.order import StepOrder
 from tfswap.addresses.packing import Buffers
-from tfswap.plan.schema import SWAP_IN_PREFIX
+from tfswap.plan.node_names import SWAP_IN_PREFIX
 from tfswap.plan.slots import GRANULE_BYTES, Key
 from tfswap.step.graph import StepGraph
 from tfswap.step.trace import StepTrace

@@ -10,16 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tfswap.plan.schema import (
-    AGAIN,
-    SWAP_IN_PREFIX,
-    SWAP_OUT_PREFIX,
-    FunctionPlan,
-    Recompute,
-    Return,
-    TensorSwap,
-    again_name,
-)
+from tfswap.plan.node_names import AGAIN, SWAP_IN_PREFIX, SWAP_OUT_PREFIX, again_name
+from tfswap.plan.schema import FunctionPlan, Recompute, Return, TensorSwap
 from tfswap.plan.slots import Slot
 
 _CALL, _STATEFUL = "PartitionedCall", "Stateful"

@@ -27,28 +27,6 @@ VERSION = 1
 # Of tensors that leave. Parts of what was large are worth it too: there are many.
 _LEAST_BYTES, _LEAST_BYTES_OF_PARTS = 1 << 20, 1 << 17
 
-SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
-"""Of the names of the nodes that the pass inserts."""
-
-AGAIN = "/again/"
-"""In the names of clones, behind the node's that they are of."""
-
-
-def swap_out_name(tensor: str, ordinal: int = 0) -> str:
-    """The name of the node that swaps a tensor ("node:port") out; a variable may have several."""
-    node, _, port = tensor.rpartition(":")
-    name = f"{SWAP_OUT_PREFIX}{node.replace(':', '_')}_{port}"
-    return f"{name}/{ordinal}" if ordinal else name
-
-
-def again_name(node: str, ordinal: int) -> str:
-    """The name of the clone that makes a node's outputs again, for the plan's so many'th recompute.
-
-    The pass names them in the same way (``recomputes.cc``).
-    """
-    return f"{node}{AGAIN}{ordinal}"
-
-
 CODECS = tuple(dict.fromkeys((*codecs.NAMES, *nvcomp.NAMES)))
 
 UNMATCHED = ("leave", "bootstrap")

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfswap.plan.schema import Recompute, again_name
+from tfswap.plan.node_names import again_name
+from tfswap.plan.schema import Recompute
 from tfswap.planning.cloned_ops import ClonedOps
 from tfswap.step.dataflow import Dataflow, Tensor, with_clones
 from tfswap.step.graph import Node

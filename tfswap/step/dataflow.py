@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tfswap.plan.schema import Recompute, again_name
+from tfswap.plan.node_names import again_name
+from tfswap.plan.schema import Recompute
 from tfswap.step.graph import Node, StepGraph
 
 Tensor = tuple[str, int]

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.plan.schema import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
+from tfswap.plan.node_names import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
 from tfswap.step.dataflow import Dataflow
 from tfswap.step.graph import StepGraph
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import MIB, FakeMachine
 
-from tfswap.plan.schema import FunctionPlan, SwapPlan, again_name
+from tfswap.plan.node_names import again_name
+from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.planners import joint, portfolio, recompute
 from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.planning.planners.papers import capuchin, tensile
