@@ -11,14 +11,14 @@ from pathlib import Path
 
 import inputs
 import pytest
-from test_plan_memory import CONTEXT, LINK, plan_of, profile_of
-from timelines import training_step
+from timelines import FakeMachine, training_step
 
 from tfswap.io import private_files
 from tfswap.machine import codec_speed
 from tfswap.plan.cache import PlanMemory
-from tfswap.plan.schema import SwapPlan
+from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.report.summary import Report
+from tfswap.step.profile import Profile
 from tfswap.traces.timeline_file import save_timeline
 
 
@@ -103,7 +103,10 @@ def test_special_files_are_written_to_directly(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("usual_umask")
 def test_cached_plans_are_private(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "plans"
-    PlanMemory(folder, CONTEXT).keep(profile_of(), plan_of(), 1 << 20, LINK)
+    fingerprint = "0123456789abcdef"
+    profile = Profile(training_step(blocks=1), fingerprint, (), 12, 13)
+    plan = FunctionPlan(fingerprint)
+    PlanMemory(folder, "context").keep(profile, plan, 1 << 20, FakeMachine(2e9, 3e9))
     assert mode(folder) == mode(folder.parent) == 0o700
     assert [mode(path) for path in folder.iterdir()] == [0o600, 0o600]
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_timeline_file import assert_same
-from timelines import FakeMachine, training_step
+from timelines import FakeMachine, assert_same, training_step
 
 from tfswap.plan.cache import FOLDER, PlanMemory, context_of, default_folder, parse_folder
 from tfswap.plan.schema import FunctionPlan, Return, TensorSwap

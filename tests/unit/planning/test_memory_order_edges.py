@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_layout import FINGERPRINT, graph
+from recorded_steps import FINGERPRINT, graph
 from timelines import INSTANT, make_timeline, timelines
 
 from tfswap.plan.schema import FunctionPlan

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from timelines import timelines, training_step
+from timelines import assert_same, timelines, training_step
 
 from tfswap.step.profile import Profile
 from tfswap.step.section_floor import SectionFloor
 from tfswap.step.timeline import Timeline
 from tfswap.traces.read import read_section_floors, read_trace
 from tfswap.traces.timeline_file import load_profile, load_timeline, save_profile, save_timeline
-
-
-def assert_same(one: Timeline, other: Timeline) -> None:
-    for field in fields(Timeline):
-        a, b = getattr(one, field.name), getattr(other, field.name)
-        assert np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b, field.name
 
 
 @settings(
