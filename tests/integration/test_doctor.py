@@ -12,7 +12,7 @@ import pytest
 
 from tests.python_path import python_path
 from tfswap.commands.doctor import GpuFacts, environment_problems, problems
-from tfswap.machine.budget import CgroupMemory, HostMemory
+from tfswap.machine.host_memory import CgroupMemory, HostMemory
 
 ROOT = Path(__file__).resolve().parents[2]
 PLENTY = HostMemory(8 << 30, 4 << 30)

@@ -10,7 +10,8 @@ from models import MIB, Losses, budget_of, compiled, deterministic, trained
 from planned_functions import chain, fingerprint, plan_of, run, swap
 
 import tfswap
-from tfswap.plan.schema import AGAIN, Recompute, SwapPlan
+from tfswap.plan.node_names import AGAIN
+from tfswap.plan.schema import Recompute, SwapPlan
 from tfswap.traces.timeline_file import load_profile
 
 

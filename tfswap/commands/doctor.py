@@ -14,7 +14,7 @@ from typing import Any
 from tfswap.commands.trial import Trial, try_training
 from tfswap.io.amounts import readable_bytes
 from tfswap.machine import budget as budgets
-from tfswap.machine import codecs
+from tfswap.machine import codecs, host_memory
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import NOT_OURS, visible_gpus
 from tfswap.machine.far_tier import CodecSpeed, FarTier
@@ -75,8 +75,8 @@ class Diagnosis:
     built_for: str | None
     compiler: str | None
     memory: dict[str, Any] | None
-    host: budgets.HostMemory
-    cgroup: budgets.CgroupMemory
+    host: host_memory.HostMemory
+    cgroup: host_memory.CgroupMemory
     link: Machine
     gpus: tuple[GpuFacts, ...]
     cores: int
@@ -113,7 +113,7 @@ def diagnose(spill_dir: str | None = None, trial: bool = True) -> Diagnosis:
     state = status()
     build = _build_info()
     memory = memory_stats() if state["loaded"] else None
-    host, cgroup = budgets.host_memory(), budgets.cgroup_memory()
+    host, cgroup = host_memory.host_memory(), host_memory.cgroup_memory()
     gpus = tuple(_gpus()) if state["loaded"] else ()
     in_use_bytes = memory["bytes_in_use"] if memory else 0
     auto_budget_bytes = budgets.resolve("auto", in_use_bytes=in_use_bytes)
@@ -176,8 +176,8 @@ def _gpus() -> Iterator[GpuFacts]:
 
 def problems(
     state: dict[str, Any],
-    host: budgets.HostMemory,
-    cgroup: budgets.CgroupMemory,
+    host: host_memory.HostMemory,
+    cgroup: host_memory.CgroupMemory,
     gpus: Sequence[GpuFacts] = (),
 ) -> list[str]:
     """What is wrong, each with what to do; empty when all is well."""

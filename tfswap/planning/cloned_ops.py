@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.plan.schema import again_name
+from tfswap.plan.node_names import again_name
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from tfswap.machine.far_tier import FILE, FarTier
 from tfswap.machine.link import NO_LIMIT, Link
 from tfswap.machine.machine import Machine
-from tfswap.plan.schema import FunctionPlan, again_name
+from tfswap.plan.node_names import again_name
+from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.memory_order_edges import memory_order_edges
 from tfswap.planning.planners import portfolio
 from tfswap.planning.planners.assignment import AUTO, Assignment, FarMemory, Ratios

@@ -21,7 +21,8 @@ from functools import partial
 
 import numpy as np
 
-from tfswap.plan.schema import Recompute, again_name
+from tfswap.plan.node_names import again_name
+from tfswap.plan.schema import Recompute
 from tfswap.planning.cloned_ops import ClonedOps
 from tfswap.planning.recomputation import Lineage, Recomputation, TensorState
 from tfswap.step.dataflow import Dataflow, Tensor, with_clones

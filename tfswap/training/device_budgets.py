@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfswap.machine import budget as budgets
+from tfswap.machine import host_memory
 from tfswap.machine.devices import FIRST_GPU, device_name
 from tfswap.ops.loaded_library import Library
 from tfswap.training.swap_options import SwapOptions
@@ -38,7 +39,7 @@ class DeviceBudgets:
         self._library, self._options = lib, options
         self._check_names(numbers)
         self.available_bytes = budgets.without_growth(
-            budgets.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
+            host_memory.available_host_bytes(), _GROWTH_BYTES + layers * _LAYER_GROWTH_BYTES
         )
 
     def of(self, device: int) -> int:
@@ -58,8 +59,8 @@ class DeviceBudgets:
         self._library.trim_malloc()
         held = self._library.memory_stats(device)
         ours_bytes = held["bytes_in_use"] + held["host_bytes_in_use"] + held["host_bytes_cached"]
-        whole_bytes = ours_bytes + budgets.available_host_bytes()
-        margin_bytes = _MARGIN_BYTES_WITH_SWAP if budgets.swap_bytes() else _MARGIN_BYTES
+        whole_bytes = ours_bytes + host_memory.available_host_bytes()
+        margin_bytes = _MARGIN_BYTES_WITH_SWAP if host_memory.free_swap_bytes() else _MARGIN_BYTES
         return whole_bytes - max(margin_bytes, int(_MARGIN * whole_bytes))
 
     def _check_names(self, numbers: Sequence[int]) -> None:

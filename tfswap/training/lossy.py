@@ -6,7 +6,8 @@ import math
 
 from tfswap.machine import codecs
 from tfswap.ops.loaded_library import Library
-from tfswap.plan.schema import SwapPlan, TensorSwap, swap_out_name
+from tfswap.plan.node_names import swap_out_name
+from tfswap.plan.schema import SwapPlan, TensorSwap
 from tfswap.planning.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.planning.planners.lossy_rate import MOST_RATE
 from tfswap.report.summary import LossyUse, TensorLoss

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from tfswap.ops.loaded_library import Library
-from tfswap.plan.schema import swap_out_name
+from tfswap.plan.node_names import swap_out_name
 from tfswap.planning.planners.assignment import WORTHWHILE
 
 # A tensor with at most this many distinct words is a mask. The library counts up to one more.

@@ -224,7 +224,7 @@ def test_a_link_must_move() -> None:
         ({"absences": (replace(ABSENCE, before_op=2),
                        replace(ABSENCE, after_op=3, producer_op=2))},
          "absence 1 (a:0): producer_op is 2, but an earlier absence of this tensor, or one across "
-         "the step's end, says 0"),
+         "the step's end, has 0"),
     ],
 )  # fmt: skip
 def test_malformed_timelines_are_refused(changes: dict[str, object], message: str) -> None:
