@@ -93,7 +93,7 @@ def _cached_speeds(name: str) -> tuple[CodecSpeed, ...]:
     speeds = tuple(speed for speed in cached if speed is not None)
     if not speeds or len(speeds) < len(cached):
         speeds = tuple(measure_speed(name, threads) for threads in thread_counts(name, cores()))
-        write_cache(path, [data_of(speed) for speed in speeds])
+        write_cache(path, [speed_to_json(speed) for speed in speeds])
     return speeds
 
 
@@ -160,7 +160,7 @@ def cache_folder(*machine: str) -> Path:
 
 
 def speed_of(data: Any) -> CodecSpeed | None:
-    """Return the speed that `data_of` converted; None for anything else."""
+    """Return the speed that `speed_to_json` converted; None for anything else."""
     try:
         out, back = (CodecTime(*(float(data[way][i]) for i in range(3))) for way in ("out", "in"))
         device_part = float(data.get("device_part", 0.0))
@@ -174,7 +174,7 @@ def speed_of(data: Any) -> CodecSpeed | None:
     return CodecSpeed(name, threads, out, back, device_part)
 
 
-def data_of(speed: CodecSpeed) -> dict[str, Any]:
+def speed_to_json(speed: CodecSpeed) -> dict[str, Any]:
     """Convert a speed to JSON data for a cache file."""
     return {
         "name": speed.name,

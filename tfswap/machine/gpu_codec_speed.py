@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from tfswap.machine.codec_speed import (
     cache_folder,
-    data_of,
     fit_time,
     read_cache,
     speed_of,
+    speed_to_json,
     write_cache,
 )
 from tfswap.machine.far_tier import CodecSpeed
@@ -93,7 +93,7 @@ def gpu_codec_speeds(
         if name in NVCOMP_NAMES:
             continue
         _known[gpu, name] = launch, speed
-        write_cache(_path(gpu, name), {**data_of(speed), "launch": list(launch)})
+        write_cache(_path(gpu, name), {**speed_to_json(speed), "launch": list(launch)})
         lib.set_codec_launch(device, name, launch)
     found |= {name: _known[gpu, name][1] for name in names if (gpu, name) in _known}
     return tuple(found[name] for name in names if name in found)
