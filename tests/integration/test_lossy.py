@@ -191,7 +191,7 @@ def test_a_hostile_plan_is_refused_by_the_pass(lib):
         hostile = plan_of(fingerprint, lossy_swap(graph, name))
         _, record = run(lib, hostile, step, *arguments())
         assert record["outcome"] == "refused", name
-        assert f"'{name}:0' is no float32 activation of the forward part" in record["reason"]
+        assert f"'{name}:0' is not a float32 activation of the forward part" in record["reason"]
     _, record = run(lib, plan_of(fingerprint, lossy_swap(graph, "layer/act")), step, *arguments())
     assert record["outcome"] == "refused"
     assert "of the forward part would read 'layer/act:0'" in record["reason"]

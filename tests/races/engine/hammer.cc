@@ -176,7 +176,7 @@ class Controls {
                                      ? std::vector<tfswap::Codec>()
                                      : std::vector<tfswap::Codec>{tfswap::Codec::kZvc});
   }
-  void Look(Dice* dice) {
+  void Consider(Dice* dice) {
     tfswap::CopyEngine* engine = rig_->engine();
     tfswap::DeviceAllocator* allocator = rig_->allocator();
     engine->Stats();
@@ -287,7 +287,7 @@ int main(int argc, char** argv) {
                  {"variables new", 3, [&](Dice* dice) { variables->Renew(dice); }},
                  {"budgets", 2, [&](Dice* dice) { controls.Budget(dice); }},
                  {"limits", 2, [&](Dice* dice) { controls.Limits(dice); }},
-                 {"looks", 10, [&](Dice* dice) { controls.Look(dice); }},
+                 {"looks", 10, [&](Dice* dice) { controls.Consider(dice); }},
                  {"recordings", 1, [&](Dice* dice) { controls.Record(dice); }},
                  {"slabs", 1, [&](Dice* dice) { controls.Slab(dice); }}},
                 /*threads=*/5, std::atof(arguments["seconds"].c_str()));
