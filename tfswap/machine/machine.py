@@ -75,7 +75,7 @@ class Machine:
         copy_bytes_per_s: speed of one core that copies, where cores do; infinite where they do not.
         device: what computes, if it is known (`tfswap.machine.presets` has some by name).
         in_sections: whether large buffers move in sections, each freed and filled on its own
-            (tvDNN; ``tfswap/cc/core/memory/sections.h`` says in how many).
+            (tvDNN; ``tfswap/cc/core/memory/buffer_chunks.h`` says in how many).
     """
 
     name: str

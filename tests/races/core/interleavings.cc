@@ -209,7 +209,7 @@ Program Teams() {
           {{"three",
             [] {
               std::atomic<int> left{3}, done{0};
-              ThreadTeam::Shared().Together(3, [&] {
+              ThreadTeam::Shared().RunParallel(3, [&] {
                 while (left.fetch_sub(1) > 0) done.fetch_add(1);
               });
               Require(done.load() == 3, "parts of the work were left out");
@@ -217,7 +217,7 @@ Program Teams() {
            {"two", [] {
               std::vector<int> parts(2);
               std::atomic<int> next{0};
-              ThreadTeam::Shared().Together(2, [&] {
+              ThreadTeam::Shared().RunParallel(2, [&] {
                 for (int i; (i = next.fetch_add(1)) < 2;) ++parts[i];
               });
               Require(parts[0] == 1 && parts[1] == 1, "a part was not done once");

@@ -44,7 +44,7 @@ def counts() -> dict[str, tuple[int, int]]:
 
 
 def test_an_unknown_kind_is_refused_and_the_known_ones_are_listed() -> None:
-    with pytest.raises(ValueError, match="there is no fault 'no-such'; there are ") as error:
+    with pytest.raises(ValueError, match="unknown fault 'no-such'; the faults are ") as error:
         set_faults("no-such")
     assert set(str(error.value).partition("there are ")[2].split(", ")) == KINDS
 
@@ -63,8 +63,8 @@ def test_an_unknown_kind_is_refused_and_the_known_ones_are_listed() -> None:
         ("disk-full after=99999999999999999999", "not '99999999999999999999'"),
         ("disk-full times=0", "'times' is a number from 1 to 1000000000, not '0'"),
         ("slow-disk ms=10001", "'ms' is a number from 0 to 10000, not '10001'"),
-        ("disk-full; read-error; disk-full", "fault 'disk-full' is there twice"),
-        ("x" * 1001, "faults are told in 1000 characters at most, not in 1001"),
+        ("disk-full; read-error; disk-full", "fault 'disk-full' is set twice"),
+        ("x" * 1001, "the text of faults may have at most 1000 characters; it has 1001"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_reason(text: str, said: str) -> None:

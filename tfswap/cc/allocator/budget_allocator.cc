@@ -312,7 +312,7 @@ bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
     taken = !MustDefer() && take();
     if (taken || !leaving) break;
     std::unique_lock<std::mutex> lock(wait_mu_);
-    if (all_.releases.load() == seen_releases) freed_.wait_for(lock, kNap);
+    if (all_.releases.load() == seen_releases) freed_.wait_for(lock, kPollInterval);
   }
   waiting_.fetch_sub(1);
   wait_ns_.fetch_add(NowNs() - start_ns, std::memory_order_relaxed);
@@ -419,10 +419,10 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const bool others_run = refusing->running.load() > refusing->waiting_kernels.load() ||
                             std::exchange(seen_ends, ends) != ends;
     const bool alive = leaving > 0 || reclaimed > 0 || copying_in || others_run;
-    if (patience.EndsAt(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
+    if (patience.ShouldStop(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
-    if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kNap);
+    if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kPollInterval);
   }
 
   for (Account* each : accounts) {

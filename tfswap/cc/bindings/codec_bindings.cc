@@ -165,7 +165,7 @@ double SecondsOf(const Work& work) {
 void CopyTogether(char* to, const char* from, size_t bytes, int threads) {
   const size_t piece = (bytes + static_cast<size_t>(threads) - 1) / static_cast<size_t>(threads);
   std::atomic<size_t> next{0};
-  ThreadTeam::Shared().Together(threads, [&] {
+  ThreadTeam::Shared().RunParallel(threads, [&] {
     size_t begin;
     while ((begin = next.fetch_add(piece)) < bytes) {
       std::memcpy(to + begin, from + begin, std::min(piece, bytes - begin));

@@ -160,7 +160,7 @@ bool Encode(const CodecSpec& spec, const void* data, size_t bytes, int threads, 
   SectionQueue queue(out->sections.size());
   std::atomic<bool> complete{out->chunk_bytes >= MostEncodedBytes(kSectionBytes)};
   if (complete) {
-    ThreadTeam::Shared().Together(UsefulThreads(bytes, threads), [&] {
+    ThreadTeam::Shared().RunParallel(UsefulThreads(bytes, threads), [&] {
       ChunkWriter writer(&encoding);
       queue.Take([&](size_t section) {
         if (!writer.Write(section)) complete = false;
@@ -182,7 +182,7 @@ bool Decode(const EncodedBuffer& encoded, void* data, int threads) {
   SectionQueue queue(encoded.sections.size());
   std::atomic<bool> well_formed{true};
   const bool past_cache = encoded.bytes >= kPastCacheBytes;
-  ThreadTeam::Shared().Together(UsefulThreads(encoded.bytes, threads), [&] {
+  ThreadTeam::Shared().RunParallel(UsefulThreads(encoded.bytes, threads), [&] {
     queue.Take([&](size_t section) {
       char* const to = static_cast<char*>(data) + section * kSectionBytes;
       if (!DecodeOne(encoded, section, to, past_cache)) well_formed = false;

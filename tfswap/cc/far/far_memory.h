@@ -34,7 +34,7 @@ struct FarCopy {
   int threads = 1;        // that decode it
   FileExtent extent;      // of kFile
   uint64_t checksum = 0;  // of what is to come back unchanged, where that is looked at
-  // Of a buffer that went in sections (core/memory/sections.h), each on its own. Those that found
+  // Of a buffer that went in sections (core/memory/buffer_chunks.h), each on its own. Those that found
   // no room are not held: they stayed on the device, in its first `kept_bytes` bytes.
   std::vector<FarCopy> sections;
   int64_t kept_bytes = 0;

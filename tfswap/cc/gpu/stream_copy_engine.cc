@@ -84,7 +84,7 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
     SetFarLocked(buffer.get(), given_up);
   } else if (has_file) {
     // What compute is given from now on need not have ended when the copy begins.
-    const HazardTracker::Whole whole = tracker_->BeginOut(buffer->tensor_.data());
+    const HazardTracker::PiecewiseMove whole = tracker_->BeginOut(buffer->tensor_.data());
     Done at_end = wishes_file ? std::exchange(*done, nullptr) : nullptr;
     StartLeavingLocked(buffer.get(), &file_out_, [this, buffer, whole, at_end = std::move(at_end)] {
       SendToFile(buffer, whole, at_end);
@@ -120,7 +120,7 @@ std::string StreamCopyEngine::CopyToMemoryLocked(const void* block, int64_t byte
   return "";
 }
 
-bool StreamCopyEngine::CopyToFile(const HazardTracker::Whole& whole, int64_t bytes,
+bool StreamCopyEngine::CopyToFile(const HazardTracker::PiecewiseMove& whole, int64_t bytes,
                                   const PlacementRequest& wish, FarCopy* copy, int64_t* disk_ns) {
   const uint64_t checksum = verify_.load() ? ChecksumOf(whole.block, bytes) : 0;
   const auto write = [&](SpillFile* file, int64_t offset) {
@@ -136,7 +136,7 @@ bool StreamCopyEngine::CopyToFile(const HazardTracker::Whole& whole, int64_t byt
   return true;
 }
 
-void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole,
+void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer, const HazardTracker::PiecewiseMove& whole,
                                   const Done& done) {
   int64_t disk_ns = 0;
   absl::Status status;

@@ -70,9 +70,9 @@ class StreamCopyEngine : public CopyEngine {
   std::string CopyToMemoryLocked(const void* block, int64_t bytes, const PlacementRequest& wish,
                                  FarCopy* copy);
   // The copy to the file, whose caller waits for it; whether there was room.
-  bool CopyToFile(const HazardTracker::Whole& whole, int64_t bytes, const PlacementRequest& wish,
+  bool CopyToFile(const HazardTracker::PiecewiseMove& whole, int64_t bytes, const PlacementRequest& wish,
                   FarCopy* copy, int64_t* disk_ns);
-  void SendToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole, const Done& done);
+  void SendToFile(const FarBufferPtr& buffer, const HazardTracker::PiecewiseMove& whole, const Done& done);
   bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) override;
   absl::Status FillWhole(tensorflow::Tensor* output, const FarBufferPtr& buffer);
   // Fills a block from pinned memory or the file; answers "" or what went wrong.

@@ -90,7 +90,7 @@ bool StreamFileTier::WaitForCard(const void* host, int64_t bytes) {
   return gpu_->status().ok();
 }
 
-std::string StreamFileTier::CopyOut(const HazardTracker::Whole& whole, int64_t bytes,
+std::string StreamFileTier::CopyOut(const HazardTracker::PiecewiseMove& whole, int64_t bytes,
                                     SpillFile* file, int64_t offset, int64_t* disk_ns) {
   const std::shared_ptr<PinnedBlocks> blocks = Blocks();
   if (blocks == nullptr) return NoRoom();
@@ -124,7 +124,7 @@ std::string StreamFileTier::CopyIn(const FileExtent& extent, void* block, int64_
   const std::shared_ptr<PinnedBlocks> blocks = Blocks();
   if (blocks == nullptr) return NoRoom();
   std::lock_guard<std::mutex> one(blocks->in.mu);
-  const HazardTracker::Whole whole = tracker_->BeginIn(block);
+  const HazardTracker::PiecewiseMove whole = tracker_->BeginIn(block);
   for (int64_t at = 0; at < bytes; at += blocks->piece_bytes) {
     const int64_t piece_bytes = std::min(blocks->piece_bytes, bytes - at);
     char* from = blocks->in.blocks[at / blocks->piece_bytes % 2];

@@ -36,7 +36,7 @@ class StreamFileTier {
 
   // Returns when all is written. Answers "" or what went wrong; adds to `disk_ns` how long the disk
   // took.
-  std::string CopyOut(const HazardTracker::Whole& whole, int64_t bytes, SpillFile* file,
+  std::string CopyOut(const HazardTracker::PiecewiseMove& whole, int64_t bytes, SpillFile* file,
                       int64_t offset, int64_t* disk_ns);
   // Returns when the GPU has been given the last piece: compute that reads the block waits for it
   // there. Nobody may use the block if something went wrong.

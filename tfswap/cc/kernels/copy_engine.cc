@@ -206,7 +206,7 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
   DropFarCopy(&dead_copy);
   for (FarBuffer::Awaiting& each : wanted_back) {
     if (given_back > 0) {
-      FetchLater(buffer->shared_from_this(), each.place, Manner::kInSections, each.context,
+      FetchLater(buffer->shared_from_this(), each.place, Manner::kInChunks, each.context,
                  std::move(each.done));
       continue;
     }
@@ -248,7 +248,7 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
         if (FillsAtOnce(*buffer) && Fetch(buffer, place, Manner::kNow, context)) {
           done();
         } else {
-          FetchLater(buffer, place, Manner::kInSections, context, std::move(done));
+          FetchLater(buffer, place, Manner::kInChunks, context, std::move(done));
         }
         return;
       case FarBuffer::State::kLeaving:
@@ -310,7 +310,7 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
   scope.now_or_never = manner == Manner::kNow;
   // What lazy swaps bring back comes whole: its place in a step's memory was not planned.
-  if (manner == Manner::kInSections && place == 0) scope.pays = FirstSection(*buffer);
+  if (manner == Manner::kInChunks && place == 0) scope.pays = FirstChunk(*buffer);
   if (manner != Manner::kNow) {
     scope.give_way = [filler = FillerOf(*buffer, place), place] {
       return filler->HasBefore(place);

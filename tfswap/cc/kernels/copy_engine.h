@@ -212,7 +212,7 @@ class CopyEngine : public Reclaimer {
   virtual bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer,
                     absl::Status* status) = 0;
   // What a tensor that will be filled in sections has to pay for at first; 0: it comes whole.
-  virtual int64_t FirstSection(const FarBuffer& buffer) const { return 0; }
+  virtual int64_t FirstChunk(const FarBuffer& buffer) const { return 0; }
   // Whether Fill() of a far buffer only gives commands: then it is called where the swap-in runs,
   // and a thread is taken only to wait for memory.
   virtual bool FillsAtOnce(const FarBuffer& buffer) const { return false; }
@@ -247,7 +247,7 @@ class CopyEngine : public Reclaimer {
   void AddLeaving(const FarBuffer& buffer, int64_t bytes);
   // How a swap-in gets memory: at once or not at all; whenever there is some, all of it or section
   // by section.
-  enum class Manner { kNow, kWhole, kInSections };
+  enum class Manner { kNow, kWhole, kInChunks };
   // Allocates and fills the swap-in's output. Whether it is done with: if not, there was no memory,
   // and it comes `kNow`, another buffer is needed sooner, or sections stood in each other's way.
   bool Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,

@@ -90,11 +90,11 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   FarCopy far_copy;
   if (Faults::Strikes(Fault::kCopyOutFails)) {
     status = Failed("swapping out", *buffer, kInjected);
-  } else if (Sections(buffer->bytes).count() == 1) {
+  } else if (BufferChunks(buffer->bytes).count() == 1) {
     PutPiece(*buffer, buffer->tensor_.data(), buffer->bytes, &far_copy);
   } else {
     // The op that waits for `done` has a reference too.
-    PutSections(buffer.get(), done ? 2 : 1, &far_copy);
+    PutChunks(buffer.get(), done ? 2 : 1, &far_copy);
   }
   EndLeaving(buffer.get(), std::move(far_copy), status, NowNs() - start_ns);
   if (done) done(status);
@@ -110,19 +110,19 @@ bool ThreadCopyEngine::PutPiece(const FarBuffer& buffer, const void* data, int64
   return true;
 }
 
-void ThreadCopyEngine::PutSections(FarBuffer* buffer, int references, FarCopy* copy) {
-  const Sections sections(buffer->bytes);
+void ThreadCopyEngine::PutChunks(FarBuffer* buffer, int references, FarCopy* copy) {
+  const BufferChunks chunks(buffer->bytes);
   const char* data = static_cast<const char*>(buffer->tensor_.data());
-  copy->sections.resize(sections.count());
+  copy->chunks.resize(chunks.count());
   // From the end: what stays is a block with the same beginning.
-  for (int i = sections.count() - 1; i >= 0; --i) {
-    const int64_t begin = sections.begin(i);
-    if (!PutPiece(*buffer, data + begin, sections.bytes(i), &copy->sections[i])) {
-      copy->kept_bytes = begin + sections.bytes(i);
+  for (int i = chunks.count() - 1; i >= 0; --i) {
+    const int64_t begin = chunks.begin(i);
+    if (!PutPiece(*buffer, data + begin, chunks.bytes(i), &copy->chunks[i])) {
+      copy->kept_bytes = begin + chunks.bytes(i);
       break;
     }
     copy->bytes = buffer->bytes;
-    copy->tier = copy->sections[i].tier;
+    copy->tier = copy->chunks[i].tier;
     if (begin > 0) ReleaseEnd(buffer, begin, references);
   }
   if (copy->kept_bytes > 0 && buffer->given_back_ == 0) {
@@ -164,34 +164,34 @@ void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
   StartLeaving(buffer, nullptr);
 }
 
-int64_t ThreadCopyEngine::FirstSection(const FarBuffer& buffer) const {
-  const Sections sections(buffer.bytes);
-  return sections.count() > 1 && allocator_->InSections() ? PaidFor(sections, 0) : 0;
+int64_t ThreadCopyEngine::FirstChunk(const FarBuffer& buffer) const {
+  const BufferChunks chunks(buffer.bytes);
+  return chunks.count() > 1 && allocator_->InSections() ? PaidFor(chunks, 0) : 0;
 }
 
-int64_t ThreadCopyEngine::PaidFor(const Sections& sections, int number) {
+int64_t ThreadCopyEngine::PaidFor(const BufferChunks& chunks, int number) {
   // Its last page may be a huge one.
-  return sections.begin(number + 1) + Sections::kUnitBytes;
+  return chunks.begin(number + 1) + BufferChunks::kUnitBytes;
 }
 
 bool ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer, absl::Status* status) {
   const int64_t start_ns = NowNs();
   char* data = static_cast<char*>(output->data());
   const FarCopy& copy = buffer->far_copy_;
-  if (copy.sections.empty()) {
+  if (copy.chunks.empty()) {
     *status = GetPiece(*buffer, copy, data);
   } else {
-    const Sections sections(buffer->bytes);
+    const BufferChunks chunks(buffer->bytes);
     const bool in_part = KernelScope::current != nullptr && KernelScope::current->pays > 0;
-    for (int i = 0; status->ok() && i < sections.count(); ++i) {
-      if (in_part && !allocator_->Pay(data, PaidFor(sections, i))) return false;
-      const FarCopy& piece = copy.sections[i];
-      const int64_t begin = sections.begin(i);
+    for (int i = 0; status->ok() && i < chunks.count(); ++i) {
+      if (in_part && !allocator_->Pay(data, PaidFor(chunks, i))) return false;
+      const FarCopy& piece = copy.chunks[i];
+      const int64_t begin = chunks.begin(i);
       if (piece.held()) {
         *status = GetPiece(*buffer, piece, data + begin);
       } else {
         CopyPastCache(data + begin, static_cast<const char*>(buffer->tensor_.data()) + begin,
-                      sections.bytes(i));
+                      chunks.bytes(i));
       }
     }
   }

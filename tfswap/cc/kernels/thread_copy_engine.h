@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory/sections.h"
+#include "core/memory/buffer_chunks.h"
 #include "far/loss_meter.h"
 #include "kernels/copy_engine.h"
 #include "kernels/worker.h"
@@ -52,12 +52,12 @@ class ThreadCopyEngine : public CopyEngine {
   bool PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes, FarCopy* copy);
   // What has left is given back at once. Without room for all of it, it stays as it is, or what was
   // not given back by then does.
-  void PutSections(FarBuffer* buffer, int references, FarCopy* copy);
+  void PutChunks(FarBuffer* buffer, int references, FarCopy* copy);
   bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) override;
   absl::Status GetPiece(const FarBuffer& buffer, const FarCopy& copy, char* data);
-  int64_t FirstSection(const FarBuffer& buffer) const override;
+  int64_t FirstChunk(const FarBuffer& buffer) const override;
   // What has to be paid for before a section is filled.
-  static int64_t PaidFor(const Sections& sections, int number);
+  static int64_t PaidFor(const BufferChunks& chunks, int number);
   enum Direction { kOut, kIn };
   // Of what crosses the link, one after the other each way; the file has a link of its own.
   void HoldForLink(int64_t start_ns, const FarCopy& copy, Direction direction);
