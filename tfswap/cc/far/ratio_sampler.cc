@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kSamples = 8;
 constexpr int64_t kSampleBytes = 64 << 10;
-// Masks have fewer.
+// Masks have fewer different words.
 constexpr size_t kMostCountedWords = 17;
 
 void CountWords(const char* data, size_t bytes, std::vector<uint32_t>* different) {

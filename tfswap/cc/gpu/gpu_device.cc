@@ -208,7 +208,7 @@ class SwapGpuDeviceFactory : public BaseGPUDeviceFactory {
                                                  Allocator* gpu_allocator,
                                                  Allocator* cpu_allocator) override {
     Gpu* gpu = GpuOf(id.value(), gpu_allocator);
-    NoteDevice(kFirstGpu + id.value(), gpu->allocator.get());
+    RegisterDevice(kFirstGpu + id.value(), gpu->allocator.get());
     return std::make_unique<SwapGpuDevice>(options, name, memory_limit, locality, id, description,
                                            gpu, cpu_allocator);
   }

@@ -68,12 +68,12 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
                                           std::vector<Tensor>* given_up) {
   if (Faults::Strikes(Fault::kCopyOutFails))
     return Failed("swapping out", *buffer, "injected fault");
-  const bool wishes_file = buffer->wish.tier == FarTier::kFile;
+  const bool wishes_file = buffer->request.tier == FarTier::kFile;
   const bool has_file = file_.IsReady();
   FarCopy far_copy;
   if (!(wishes_file && has_file)) {
     const std::string problem =
-        CopyToMemoryLocked(buffer->tensor_.data(), buffer->bytes, buffer->wish, &far_copy);
+        CopyToMemoryLocked(buffer->tensor_.data(), buffer->bytes, buffer->request, &far_copy);
     if (!problem.empty()) return Failed("swapping out", *buffer, problem);
   }
   if (far_copy.held()) {
@@ -97,31 +97,31 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
 }
 
 std::string StreamCopyEngine::CopyToMemoryLocked(const void* block, int64_t bytes,
-                                                 const PlacementRequest& wish, FarCopy* copy) {
+                                                 const PlacementRequest& request, FarCopy* copy) {
   LearnKeptBytesLocked();
   FarCopy far_copy;
-  if (!TakeFarMemory(block, bytes, wish, &far_copy)) return "";
+  if (!TakeFarMemory(block, bytes, request, &far_copy)) return "";
   if (verify_.load()) far_copy.checksum = ChecksumOf(block, bytes);
-  Transfer transfer = TransferOf(block, wish.codec, far_copy);
+  Transfer transfer = TransferOf(block, request.codec, far_copy);
   if (far_copy.tier == FarTier::kCompressed) transfer.form.far_bytes = numbers_.Take();
   if (!tracker_->MoveOut(transfer)) {
     if (transfer.form.far_bytes != nullptr) numbers_.Give(transfer.form.far_bytes);
     host_memory_.Free(far_copy.block, far_copy.far_bytes);
     return GpuFailed();
   }
-  counts_.Out(far_copy.tier, bytes, far_copy.far_bytes, /*busy_ns=*/0);
+  counts_.AddOut(far_copy.tier, bytes, far_copy.far_bytes, /*busy_ns=*/0);
   if (transfer.form.far_bytes != nullptr) {
     awaited_.push_back({transfer.form.far_bytes, /*counts=*/true});
   } else {
-    counts_.Kept(far_copy.tier, far_copy.far_bytes);
+    counts_.AddFarBytes(far_copy.tier, far_copy.far_bytes);
   }
-  if (far_copy.tier != wish.tier) counts_.MovedOn();
+  if (far_copy.tier != request.tier) counts_.AddFallback();
   *copy = std::move(far_copy);
   return "";
 }
 
 bool StreamCopyEngine::CopyToFile(const HazardTracker::PiecewiseMove& whole, int64_t bytes,
-                                  const PlacementRequest& wish, FarCopy* copy, int64_t* disk_ns) {
+                                  const PlacementRequest& request, FarCopy* copy, int64_t* disk_ns) {
   const uint64_t checksum = verify_.load() ? ChecksumOf(whole.block, bytes) : 0;
   const auto write = [&](SpillFile* file, int64_t offset) {
     return file_.CopyOut(whole, bytes, file, offset, disk_ns);
@@ -130,9 +130,9 @@ bool StreamCopyEngine::CopyToFile(const HazardTracker::PiecewiseMove& whole, int
   copy->tier = FarTier::kFile;
   copy->bytes = copy->far_bytes = bytes;
   copy->checksum = checksum;
-  counts_.Out(copy->tier, bytes, bytes, *disk_ns);
-  counts_.Kept(copy->tier, bytes);
-  if (copy->tier != wish.tier) counts_.MovedOn();
+  counts_.AddOut(copy->tier, bytes, bytes, *disk_ns);
+  counts_.AddFarBytes(copy->tier, bytes);
+  if (copy->tier != request.tier) counts_.AddFallback();
   return true;
 }
 
@@ -141,12 +141,12 @@ void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer, const HazardTracke
   int64_t disk_ns = 0;
   absl::Status status;
   FarCopy far_copy;
-  if (!CopyToFile(whole, buffer->bytes, buffer->wish, &far_copy, &disk_ns) &&
-      buffer->wish.tier == FarTier::kFile) {
+  if (!CopyToFile(whole, buffer->bytes, buffer->request, &far_copy, &disk_ns) &&
+      buffer->request.tier == FarTier::kFile) {
     // Where it has not been tried yet.
     std::lock_guard<std::mutex> lock(mu_);
     const std::string problem =
-        CopyToMemoryLocked(whole.block, buffer->bytes, buffer->wish, &far_copy);
+        CopyToMemoryLocked(whole.block, buffer->bytes, buffer->request, &far_copy);
     if (!problem.empty()) status = Failed("swapping out", *buffer, problem);
   }
   far_memory_full_.store(!far_copy.held());
@@ -155,7 +155,7 @@ void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer, const HazardTracke
 }
 
 absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
-                                                       const PlacementRequest& wish,
+                                                       const PlacementRequest& request,
                                                        FarCopy* copy) {
   const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
   if (!codec.ok()) return codec;
@@ -166,12 +166,12 @@ absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t
   int64_t disk_ns = 0;
   const auto to_memory = [&] {
     std::lock_guard<std::mutex> lock(mu_);
-    return CopyToMemoryLocked(data, bytes, wish, copy);
+    return CopyToMemoryLocked(data, bytes, request, copy);
   };
   const auto to_file = [&] {
-    if (has_file) CopyToFile(tracker_->BeginOut(data), bytes, wish, copy, &disk_ns);
+    if (has_file) CopyToFile(tracker_->BeginOut(data), bytes, request, copy, &disk_ns);
   };
-  const bool file_first = wish.tier == FarTier::kFile;
+  const bool file_first = request.tier == FarTier::kFile;
   if (file_first) to_file();
   const std::string problem = copy->held() ? "" : to_memory();
   if (!problem.empty()) return VariableFailed("swapping out", problem);
@@ -181,7 +181,7 @@ absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t
   return copy->held();
 }
 
-absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
+absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const PlacementRequest& request,
                                               void* data) {
   const CopyingIn copying(this);
   const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
@@ -190,20 +190,20 @@ absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const Placeme
     return VariableFailed("swapping in", "injected fault");
   }
   int64_t disk_ns = 0;
-  const std::string problem = FillBlock(data, copy, wish, &disk_ns);
+  const std::string problem = FillBlock(data, copy, request, &disk_ns);
   if (!problem.empty()) return VariableFailed("swapping in", problem);
   if (copy.checksum != 0 && verify_.load() && ChecksumOf(data, copy.bytes) != copy.checksum) {
     return VariableChanged(copy.bytes, kOtherChecksum);
   }
-  counts_.In(copy.tier, copy.bytes, disk_ns);
+  counts_.AddIn(copy.tier, copy.bytes, disk_ns);
   CountCopy(/*out=*/false, copy.bytes, disk_ns);
   return absl::OkStatus();
 }
 
-bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const PlacementRequest& wish,
+bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const PlacementRequest& request,
                                      FarCopy* copy) {
   copy->bytes = bytes;
-  if (wish.tier == FarTier::kCompressed && CanEncode(block, wish.codec)) {
+  if (request.tier == FarTier::kCompressed && CanEncode(block, request.codec)) {
     copy->tier = FarTier::kCompressed;
     copy->far_bytes = CudaCodecs::MostBytes(bytes);
     copy->block = host_memory_.Allocate(copy->far_bytes);
@@ -237,7 +237,7 @@ void StreamCopyEngine::LearnKeptBytesLocked() {
     const Awaited& oldest = awaited_.front();
     const uint64_t far_bytes = __atomic_load_n(oldest.far_bytes, __ATOMIC_ACQUIRE);
     if (far_bytes == 0) return;
-    if (oldest.counts) counts_.Kept(FarTier::kCompressed, static_cast<int64_t>(far_bytes));
+    if (oldest.counts) counts_.AddFarBytes(FarTier::kCompressed, static_cast<int64_t>(far_bytes));
     numbers_.Give(oldest.far_bytes);
     awaited_.pop_front();
   }
@@ -265,7 +265,7 @@ uint64_t StreamCopyEngine::ChecksumOf(const void* block, int64_t bytes) {
 }
 
 void StreamCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
-  const int word_bytes = WordBytesOf(buffer.wish.codec);
+  const int word_bytes = WordBytesOf(buffer.request.codec);
   if (word_bytes != 0) sampler_.Sample(buffer.label, data, buffer.bytes, word_bytes);
 }
 
@@ -318,25 +318,25 @@ absl::Status StreamCopyEngine::FillWhole(Tensor* output, const FarBufferPtr& buf
   if (!status.ok()) return status;
   const FarCopy& copy = buffer->far_copy_;
   int64_t disk_ns = 0;
-  const std::string problem = FillBlock(output->data(), copy, buffer->wish, &disk_ns);
+  const std::string problem = FillBlock(output->data(), copy, buffer->request, &disk_ns);
   if (!problem.empty()) return Failed("swapping in", *buffer, problem);
   if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != copy.checksum) {
     return Changed(*buffer, kOtherChecksum);
   }
-  counts_.In(copy.tier, copy.bytes, disk_ns);
+  counts_.AddIn(copy.tier, copy.bytes, disk_ns);
   // At once, though it is still being read: whoever copies into it next waits on the GPU.
   Filled(buffer.get(), disk_ns);
   return absl::OkStatus();
 }
 
 std::string StreamCopyEngine::FillBlock(void* block, const FarCopy& copy,
-                                        const PlacementRequest& wish, int64_t* disk_ns) {
+                                        const PlacementRequest& request, int64_t* disk_ns) {
   if (copy.tier == FarTier::kFile) return file_.CopyIn(copy.extent, block, copy.bytes, disk_ns);
-  return FillFromMemory(block, copy, wish) ? "" : GpuFailed();
+  return FillFromMemory(block, copy, request) ? "" : GpuFailed();
 }
 
 bool StreamCopyEngine::FillFromMemory(void* block, const FarCopy& copy,
-                                      const PlacementRequest& wish) {
+                                      const PlacementRequest& request) {
   if (Faults::Strikes(Fault::kBitFlip)) {
     gpu_->Finish(Queue::kOut);
     // Of an encoded one, how long its first section is.
@@ -345,12 +345,12 @@ bool StreamCopyEngine::FillFromMemory(void* block, const FarCopy& copy,
                           : 0;
     static_cast<char*>(copy.block)[at] ^= 1;
   }
-  return tracker_->MoveIn(TransferOf(block, wish.codec, copy));
+  return tracker_->MoveIn(TransferOf(block, request.codec, copy));
 }
 
 void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
   if (!copy->held()) return;
-  counts_.Dropped(copy->tier, copy->far_bytes);
+  counts_.AddDrop(copy->tier, copy->far_bytes);
   if (copy->tier == FarTier::kFile) {
     FarFile::Get()->Drop(&copy->extent, copy->bytes);
   } else {
@@ -361,7 +361,7 @@ void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
 
 std::string StreamCopyEngine::WhyBlocked(int64_t missing_bytes) const {
   if (!far_memory_full_.load()) return "";
-  return FarFile::Get()->WhyNoRoom(host_memory_.Stats(), missing_bytes);
+  return FarFile::Get()->WhyFull(host_memory_.Stats(), missing_bytes);
 }
 
 }  // namespace tfswap

@@ -45,8 +45,8 @@ class StreamCopyEngine : public CopyEngine {
   std::string CodecSamples() override { return sampler_.Text(); }
   DeviceCodecs* codecs() override { return &codecs_; }
   absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
-                                       const PlacementRequest& wish, FarCopy* copy) override;
-  absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
+                                       const PlacementRequest& request, FarCopy* copy) override;
+  absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& request,
                               void* data) override;
   void BeforeVariableUse(const void* data) override { tracker_->BeforeUse(data); }
   bool MovesAtOnce(FarTier tier) const override { return tier != FarTier::kFile; }
@@ -67,24 +67,24 @@ class StreamCopyEngine : public CopyEngine {
                           std::vector<tensorflow::Tensor>* given_up);
   // The copy to pinned memory, as it is or encoded; not held if there is no room. Answers "" or why
   // the GPU refused it. With mu_ held.
-  std::string CopyToMemoryLocked(const void* block, int64_t bytes, const PlacementRequest& wish,
+  std::string CopyToMemoryLocked(const void* block, int64_t bytes, const PlacementRequest& request,
                                  FarCopy* copy);
   // The copy to the file, whose caller waits for it; whether there was room.
-  bool CopyToFile(const HazardTracker::PiecewiseMove& whole, int64_t bytes, const PlacementRequest& wish,
+  bool CopyToFile(const HazardTracker::PiecewiseMove& whole, int64_t bytes, const PlacementRequest& request,
                   FarCopy* copy, int64_t* disk_ns);
   void SendToFile(const FarBufferPtr& buffer, const HazardTracker::PiecewiseMove& whole, const Done& done);
   bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) override;
   absl::Status FillWhole(tensorflow::Tensor* output, const FarBufferPtr& buffer);
   // Fills a block from pinned memory or the file; answers "" or what went wrong.
-  std::string FillBlock(void* block, const FarCopy& copy, const PlacementRequest& wish,
+  std::string FillBlock(void* block, const FarCopy& copy, const PlacementRequest& request,
                         int64_t* disk_ns);
-  bool FillFromMemory(void* block, const FarCopy& copy, const PlacementRequest& wish);
+  bool FillFromMemory(void* block, const FarCopy& copy, const PlacementRequest& request);
   bool FillsAtOnce(const FarBuffer& buffer) const override {
     return buffer.far_copy_.tier != FarTier::kFile;
   }
 
   // Takes far memory that what is in `block` can go to; whether there is some.
-  bool TakeFarMemory(const void* block, int64_t bytes, const PlacementRequest& wish, FarCopy* copy);
+  bool TakeFarMemory(const void* block, int64_t bytes, const PlacementRequest& request, FarCopy* copy);
   // Whether the GPU can encode it, from there.
   bool CanEncode(const void* block, const CodecSpec& spec);
   // Between a block of the GPU's and its far copy.

@@ -35,12 +35,12 @@ Engines& AllEngines() {
 }  // namespace
 
 FarBuffer::FarBuffer(CopyEngine* engine, std::string label, const Tensor& tensor, int returns,
-                     int64_t next_use, PlacementRequest wish)
+                     int64_t next_use, PlacementRequest request)
     : label(std::move(label)),
       dtype(tensor.dtype()),
       shape(tensor.shape()),
       bytes(tensor.TotalBytes()),
-      wish(wish),
+      request(request),
       job(Jobs::Current()),
       engine_(engine),
       tensor_(tensor),

@@ -46,14 +46,14 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
 
   // Of the job that this thread works for.
   FarBuffer(CopyEngine* engine, std::string label, const tensorflow::Tensor& tensor, int returns,
-            int64_t next_use, PlacementRequest wish);
+            int64_t next_use, PlacementRequest request);
   ~FarBuffer();
 
   const std::string label;
   const tensorflow::DataType dtype;
   const tensorflow::TensorShape shape;
   const int64_t bytes;
-  const PlacementRequest wish;
+  const PlacementRequest request;
   const int job;
 
  private:
@@ -164,9 +164,9 @@ class CopyEngine : public Reclaimer {
   StreamedVariables* variables() { return &variables_; }
   // Copies one out, by any thread: then its memory may be given up. Whether there was room for it.
   virtual absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
-                                               const PlacementRequest& wish, FarCopy* copy) = 0;
-  // Copies one, which left by that wish, into the memory that was made for it.
-  virtual absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
+                                               const PlacementRequest& request, FarCopy* copy) = 0;
+  // Copies one, which left by that request, into the memory that was made for it.
+  virtual absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& request,
                                       void* data) = 0;
   // A kernel is about to use one that was copied in since nobody has.
   virtual void BeforeVariableUse(const void* data) {}

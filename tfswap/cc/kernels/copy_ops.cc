@@ -104,10 +104,10 @@ struct SwapOut {
     OP_REQUIRES_OK(construction, construction->GetAttr("min_bytes", &min_bytes));
     tensorflow::DataType dtype;
     OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype));
-    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, dtype, &wish));
+    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, dtype, &request));
   }
 
-  bool EndsLater() const { return wish.tier == FarTier::kFile && !lazy; }
+  bool EndsLater() const { return request.tier == FarTier::kFile && !lazy; }
 
   // `done` may be called on another thread, or before this returns.
   void Run(OpKernelContext* context, absl::string_view label,
@@ -118,7 +118,7 @@ struct SwapOut {
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, TensorShape({}), &handle), done);
     const Tensor& tensor = context->input(0);
     auto buffer =
-        std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns, next_use, wish);
+        std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns, next_use, request);
     handle->scalar<Variant>()() = FarHandle{buffer};
     if (buffer->bytes == 0 || buffer->bytes < min_bytes || !DataTypeCanUseMemcpy(tensor.dtype())) {
       return done();
@@ -138,7 +138,7 @@ struct SwapOut {
   int returns;
   int64_t next_use;
   int64_t min_bytes;
-  PlacementRequest wish;
+  PlacementRequest request;
 };
 
 // Inexpensive ops run at once where they become ready: the copy must start early to help.

@@ -8,16 +8,16 @@
 namespace tfswap {
 
 absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction,
-                                  tensorflow::DataType dtype, PlacementRequest* wish) {
+                                  tensorflow::DataType dtype, PlacementRequest* request) {
   int rate;
   std::string tier, codec;
   TF_RETURN_IF_ERROR(construction->GetAttr("tier", &tier));
   TF_RETURN_IF_ERROR(construction->GetAttr("codec", &codec));
   TF_RETURN_IF_ERROR(construction->GetAttr("rate", &rate));
-  TF_RETURN_IF_ERROR(construction->GetAttr("threads", &wish->threads));
-  wish->codec.rate_percent = rate;
-  wish->codec.element_bytes = DataTypeSize(dtype);
-  if (!ParseFarTier(tier, &wish->tier)) {
+  TF_RETURN_IF_ERROR(construction->GetAttr("threads", &request->threads));
+  request->codec.rate_percent = rate;
+  request->codec.element_bytes = DataTypeSize(dtype);
+  if (!ParseFarTier(tier, &request->tier)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tfswap: there is no tier '", tier, "': host, compressed, file"));
   }
@@ -27,7 +27,7 @@ absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction
     return absl::InvalidArgumentError(
         absl::StrCat("tfswap: there is no codec '", codec, "' (see tfswap.codecs)"));
   }
-  wish->codec.codec = *parsed;
+  request->codec.codec = *parsed;
   if (IsLossy(*parsed) && dtype != tensorflow::DT_FLOAT) {
     return absl::InvalidArgumentError(
         absl::StrCat("tfswap: codec '", codec, "' is lossy and for float32 only, and '",
@@ -36,7 +36,7 @@ absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction
   }
   // A GPU copies what it cannot encode.
   if (construction->device_type() != tensorflow::DEVICE_CPU) return absl::OkStatus();
-  const std::string why_not = WhyNot(wish->codec);
+  const std::string why_not = WhyNot(request->codec);
   if (why_not.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tfswap: ", why_not));
 }

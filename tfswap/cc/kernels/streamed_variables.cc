@@ -186,7 +186,7 @@ absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, AllocationWaitPoli
     return absl::ResourceExhaustedError(absl::StrCat(
         "tfswap: no room for a variable of ", ReadableBytes(entry->bytes), " that is away. ", why));
   }
-  const absl::Status status = engine_->CopyVariableIn(entry->far_copy, entry->wish, value.data());
+  const absl::Status status = engine_->CopyVariableIn(entry->far_copy, entry->request, value.data());
   if (!status.ok()) return status;
   entry->filled = value.data();
   tensorflow::mutex_lock writing(*var->mu());
@@ -222,7 +222,7 @@ bool StreamedVariables::IsHere(const Tensor& value) const {
   return allocator_->recording()->Lists(memory->root_buffer()->data());
 }
 
-absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const PlacementRequest& wish,
+absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const PlacementRequest& request,
                                                   std::unique_lock<std::mutex>* lock) {
   if (!on()) return 0;  // or it would be away when nobody looks for it any more
   Entry* const entry = KnowLocked(var);
@@ -239,9 +239,9 @@ absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const PlacementReque
   lock->unlock();
   absl::StatusOr<bool> copied = true;
   if (!entry->far_copy.held()) {
-    entry->wish = wish;
-    entry->wish.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
-    copied = engine_->CopyVariableOut(value->data(), entry->bytes, entry->wish, &entry->far_copy);
+    entry->request = request;
+    entry->request.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
+    copied = engine_->CopyVariableOut(value->data(), entry->bytes, entry->request, &entry->far_copy);
   }
   const bool leaves = copied.ok() && *copied;
   if (leaves) Tensor gone = std::exchange(*value, Tensor(value->dtype()));
@@ -254,19 +254,19 @@ absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const PlacementReque
   return leaves ? entry->bytes : -1;
 }
 
-void StreamedVariables::Leave(VarPtr var, const PlacementRequest& wish, bool detached, Done done) {
+void StreamedVariables::Leave(VarPtr var, const PlacementRequest& request, bool detached, Done done) {
   planned_.store(true);
   const int64_t bytes = on() ? BytesOf(var.get()) : 0;
   if (bytes < kLeastBytes) return done(absl::OkStatus());
-  const bool at_once = detached && !engine_->MovesAtOnce(wish.tier);
-  const auto give_up = [this, wish](Var* leaving) {
+  const bool at_once = detached && !engine_->MovesAtOnce(request.tier);
+  const auto give_up = [this, request](Var* leaving) {
     const VarPtr held(leaving);
     std::unique_lock<std::mutex> lock(mu_);
-    return GiveUp(leaving, wish, &lock).status();
+    return GiveUp(leaving, request, &lock).status();
   };
   // std::function wants what can be copied.
   Done at_end = at_once ? nullptr : done;
-  engine_->HaveVariableLeave(bytes, wish.tier,
+  engine_->HaveVariableLeave(bytes, request.tier,
                              [give_up, at_end = std::move(at_end), raw = var.release()] {
                                const absl::Status status = give_up(raw);
                                if (at_end) at_end(status);

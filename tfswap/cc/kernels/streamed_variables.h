@@ -53,7 +53,7 @@ class StreamedVariables : public KernelGuard {
   // A plan has no more use for the value in this step. `done` runs when it has left, or stays
   // because somebody looks at it or far memory is full; at once if a thread is to copy it and
   // nobody waits for that (`detached`).
-  void Leave(VarPtr var, const PlacementRequest& wish, bool detached, Done done);
+  void Leave(VarPtr var, const PlacementRequest& request, bool detached, Done done);
   // A plan wants it back; `done` runs when it is, or there was no memory for it.
   void Return(VarPtr var, std::function<void()> done);
 
@@ -72,7 +72,7 @@ class StreamedVariables : public KernelGuard {
     tensorflow::TensorShape shape;  // of what is away
     int64_t bytes = 0;
     FarCopy far_copy;              // of the value as it is, if it is held
-    PlacementRequest wish;         // by which that was made
+    PlacementRequest request;         // by which that was made
     const void* filled = nullptr;  // where it was copied to, until a kernel uses it
     int readers = 0;               // kernels that look at it now
     int64_t last_use = 0;
@@ -88,7 +88,7 @@ class StreamedVariables : public KernelGuard {
   absl::Status Fetch(tensorflow::Var* var, Entry* entry, AllocationWaitPolicy patience);
   // Copies the value out and gives it up, if nobody looks at it and it is worth it. Answers how
   // many bytes are free then, -1 if far memory is full. The lock is not held meanwhile.
-  absl::StatusOr<int64_t> GiveUp(tensorflow::Var* var, const PlacementRequest& wish,
+  absl::StatusOr<int64_t> GiveUp(tensorflow::Var* var, const PlacementRequest& request,
                                  std::unique_lock<std::mutex>* lock);
   // Has values leave that were used after `used_after`, those that were used last first.
   int64_t Evict(int64_t bytes, int64_t used_after);

@@ -32,11 +32,11 @@ void FailOnPurpose() {
 }
 
 // Whether there was room for it, and for what has to be known of it.
-bool PutIn(FarMemory* far, const void* data, int64_t bytes, const PlacementRequest& wish,
+bool PutIn(FarMemory* far, const void* data, int64_t bytes, const PlacementRequest& request,
            FarCopy* copy) {
   try {
     FailOnPurpose();
-    return far->Put(data, bytes, wish, copy);
+    return far->Put(data, bytes, request, copy);
   } catch (const std::bad_alloc&) {
     *copy = FarCopy();
     return false;
@@ -71,7 +71,7 @@ LossMeter* ThreadCopyEngine::loss_meter() {
 
 void ThreadCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
   if (!sampler()->on()) return;
-  sampler()->Sample(buffer.label, data, buffer.bytes, buffer.wish.codec.element_bytes);
+  sampler()->Sample(buffer.label, data, buffer.bytes, buffer.request.codec.element_bytes);
 }
 
 void ThreadCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
@@ -80,7 +80,7 @@ void ThreadCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
 }
 
 void ThreadCopyEngine::StartLeaving(const FarBufferPtr& buffer, Done done) {
-  StartLeavingLocked(buffer.get(), buffer->wish.tier == FarTier::kFile ? &file_out_ : &out_,
+  StartLeavingLocked(buffer.get(), buffer->request.tier == FarTier::kFile ? &file_out_ : &out_,
                      [this, buffer, done = std::move(done)] { CopyOut(buffer, done); });
 }
 
@@ -103,7 +103,7 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
 bool ThreadCopyEngine::PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes,
                                 FarCopy* copy) {
   const int64_t start_ns = NowNs();
-  if (!PutIn(far(), data, bytes, buffer.wish, copy)) return false;
+  if (!PutIn(far(), data, bytes, buffer.request, copy)) return false;
   if (verify_.load()) copy->checksum = KeptChecksum(*copy, data);
   if (copy->lossy) loss_meter()->Compare(buffer.label, data, copy->encoded);
   HoldForLink(start_ns, *copy, kOut);
@@ -133,11 +133,11 @@ void ThreadCopyEngine::PutChunks(FarBuffer* buffer, int references, FarCopy* cop
 }
 
 absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
-                                                       const PlacementRequest& wish,
+                                                       const PlacementRequest& request,
                                                        FarCopy* copy) {
   const int64_t start_ns = NowNs();
   if (Faults::Strikes(Fault::kCopyOutFails)) return VariableFailed("swapping out", kInjected);
-  if (!PutIn(far(), data, bytes, wish, copy)) return false;
+  if (!PutIn(far(), data, bytes, request, copy)) return false;
   if (verify_.load()) copy->checksum = Checksum(data, bytes);
   HoldForLink(start_ns, *copy, kOut);
   CountCopy(/*out=*/true, bytes, NowNs() - start_ns);

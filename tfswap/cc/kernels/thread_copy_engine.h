@@ -32,8 +32,8 @@ class ThreadCopyEngine : public CopyEngine {
   std::string CodecSamples() override { return sampler()->Text(); }
 
   absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
-                                       const PlacementRequest& wish, FarCopy* copy) override;
-  absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
+                                       const PlacementRequest& request, FarCopy* copy) override;
+  absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& request,
                               void* data) override;
   void DropFarCopy(FarCopy* copy) override { far()->Drop(copy); }
 

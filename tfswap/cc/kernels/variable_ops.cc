@@ -78,17 +78,17 @@ class VariableToHostOp : public VariableOp {
  public:
   explicit VariableToHostOp(OpKernelConstruction* construction) : VariableOp(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("detached", &detached_));
-    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, tensorflow::DT_UINT8, &wish_));
+    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, tensorflow::DT_UINT8, &request_));
   }
 
  protected:
   void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
             StreamedVariables::Done done) override {
-    variables->Leave(std::move(var), wish_, detached_, std::move(done));
+    variables->Leave(std::move(var), request_, detached_, std::move(done));
   }
 
   bool detached_;
-  PlacementRequest wish_;
+  PlacementRequest request_;
 };
 
 // As _CopyToHost there, of which copy_ops.cc says why.
@@ -97,7 +97,7 @@ class VariableToHostGpuOp : public VariableToHostOp {
   using VariableToHostOp::VariableToHostOp;
 
   AsyncOpKernel* AsAsync() override {
-    return wish_.tier == FarTier::kFile && !detached_ ? this : nullptr;
+    return request_.tier == FarTier::kFile && !detached_ ? this : nullptr;
   }
 
   void Compute(OpKernelContext* context) override {

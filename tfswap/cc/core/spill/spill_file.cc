@@ -247,7 +247,7 @@ std::string SpillFile::problem() const {
 std::string SpillFile::InForkedProcess() const {
   return "the spill file in " + folder() + " is of process " + std::to_string(process_) +
          ", and this is process " + std::to_string(getpid()) +
-         ", forked from it: it needs a spill file of its own";
+         ", forked from it: open another spill file there";
 }
 
 }  // namespace tfswap
