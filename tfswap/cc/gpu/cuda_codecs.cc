@@ -149,7 +149,7 @@ CudaCodecs::~CudaCodecs() {
 }
 
 int64_t CudaCodecs::MostBytes(int64_t bytes) {
-  return static_cast<int64_t>(gpu_codec::MostFarBytes(static_cast<uint64_t>(bytes)));
+  return static_cast<int64_t>(gpu_codec::MaxFarBytes(static_cast<uint64_t>(bytes)));
 }
 
 int64_t CudaCodecs::ExpectedBytes(GpuCodec codec, int element_bytes, int64_t bytes, double zeros) {

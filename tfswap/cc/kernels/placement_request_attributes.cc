@@ -36,7 +36,7 @@ absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction
   }
   // A GPU copies what it cannot encode.
   if (construction->device_type() != tensorflow::DEVICE_CPU) return absl::OkStatus();
-  const std::string why_not = WhyNot(request->codec);
+  const std::string why_not = WhyUnusable(request->codec);
   if (why_not.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tfswap: ", why_not));
 }

@@ -108,7 +108,7 @@ absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
 absl::Status Rewriter::CheckUsable(const SwapSpec& swap, int element_bytes) const {
   const std::optional<Codec> codec = ParseCodec(swap.codec);
   if (!codec || index_.ManagesGpu()) return absl::OkStatus();
-  const std::string why_not = WhyNot({*codec, element_bytes, static_cast<int>(swap.rate_percent)});
+  const std::string why_not = WhyUnusable({*codec, element_bytes, static_cast<int>(swap.rate_percent)});
   if (why_not.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "': ", why_not));
 }
