@@ -88,7 +88,7 @@ def test_the_op_refuses_what_is_not_float32(lib, dtype):
     x = tf.cast(tf.random.uniform([1 << 18]) < 0.5, dtype)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         trip(x)
-    assert f"codec '{LOSSY}' is lossy and for float32 only" in str(error.value)
+    assert f"codec '{LOSSY}' is lossy and supports float32 only" in str(error.value)
     assert np.array_equal(trip(x, codec="zvc"), x)
 
 

@@ -225,7 +225,7 @@ class Variables {
     Require(wrong.empty(), wrong);
   }
   void Write(Dice* dice) { Any(dice).Assign(); }
-  void Leave(Dice* dice) { Any(dice).Leave(); }
+  void SwapOut(Dice* dice) { Any(dice).SwapOut(); }
   void Return(Dice* dice) { Any(dice).Return(); }
   void Renew(Dice* dice) {
     races::Variable made = Make(dice);
@@ -281,7 +281,7 @@ int main(int argc, char** argv) {
                  {"jobs", 5, [&](Dice* dice) { swaps.AsJob(dice); }},
                  {"variables read", 60, [&](Dice* dice) { variables->Read(dice); }},
                  {"variables written", 20, [&](Dice* dice) { variables->Write(dice); }},
-                 {"variables out", 60, [&](Dice* dice) { variables->Leave(dice); }},
+                 {"variables out", 60, [&](Dice* dice) { variables->SwapOut(dice); }},
                  {"variables in", 40, [&](Dice* dice) { variables->Return(dice); }},
                  {"variables on", 1, [&](Dice* dice) { variables->Switch(dice); }},
                  {"variables new", 3, [&](Dice* dice) { variables->Renew(dice); }},

@@ -105,7 +105,7 @@ std::string Variable::Read() const {
   return Holds(value.data(), bytes_, owner_) ? "" : "a variable has another value";
 }
 
-void Variable::Leave() const {
+void Variable::SwapOut() const {
   OpRun out(rig_->device(),
             rig_->Kernel("_VariableToHost", [] { return PlansOp("_VariableToHost"); }), {*handle_});
   out.Run();

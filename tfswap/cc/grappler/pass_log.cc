@@ -9,8 +9,7 @@ namespace tfswap {
 
 namespace {
 
-constexpr size_t kKept =
-    64;  // graphs; bounds the memory of a process that traces new ones for ever
+constexpr size_t kMaxRecords = 64;  // bounds the memory of a process that keeps tracing graphs
 
 std::mutex mu;
 int64_t last_serial = 0;
@@ -48,7 +47,7 @@ void LogPass(PassRecord record) {
   if (known != nullptr) record.floors = known->floors;
   PassRecord& kept = records[{record.fingerprint, record.label}];
   kept = std::move(record);
-  if (records.size() > kKept) {
+  if (records.size() > kMaxRecords) {
     records.erase(std::min_element(
         records.begin(), records.end(),
         [](const auto& a, const auto& b) { return a.second.serial < b.second.serial; }));

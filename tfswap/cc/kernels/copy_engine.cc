@@ -79,7 +79,7 @@ CopyEngine* CopyEngine::For(DeviceAllocator* allocator) {
   return allocator->bfc() == nullptr ? nullptr : new ThreadCopyEngine(allocator);
 }
 
-void CopyEngine::Park(const FarBufferPtr& buffer) {
+void CopyEngine::MakeEvictable(const FarBufferPtr& buffer) {
   std::lock_guard<std::mutex> lock(mu_);
   ParkLocked(buffer.get());
 }
@@ -104,7 +104,7 @@ void CopyEngine::ChooseParkedLocked(int64_t bytes, size_t slot, int64_t* started
                                     std::vector<FarBufferPtr>* chosen) {
   const auto& parked = jobs_[slot].parked;
   for (auto it = parked.rbegin(); it != parked.rend() && *started < bytes; ++it) {
-    // A buffer that somebody still reads would not become free.
+    // A buffer that is still being read would not become free.
     if (!it->second->tensor_.RefCountIsOne()) continue;
     FarBufferPtr buffer = it->second->weak_from_this().lock();
     if (buffer == nullptr) continue;
@@ -191,7 +191,7 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
     } else if (!copied || !wanted_back.empty()) {
       buffer->state_ = FarBuffer::State::kHeld;
       kept = buffer->tensor_;
-      // Whoever goes on now may be the step's last: nothing is to be left behind that one.
+      // A waiting swap-in may be the last one of the step: leave nothing behind.
       if (buffer->returns_left_ <= 0) {
         buffer->tensor_ = Tensor();
         std::swap(dead_copy, buffer->far_copy_);
@@ -201,7 +201,7 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
     }
   }
   given_up.clear();
-  // Only now: whoever waits for memory is to find it either on its way or free.
+  // Only now, so that a waiting allocation sees the memory either as leaving or as free.
   AddLeaving(*buffer, given_back - buffer->bytes);
   DropFarCopy(&dead_copy);
   for (FarBuffer::Awaiting& each : wanted_back) {
@@ -234,7 +234,7 @@ void CopyEngine::ReleaseEnd(FarBuffer* buffer, int64_t kept_bytes, int reference
   AddLeaving(*buffer, -bytes);
 }
 
-void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
+void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
                         std::function<void()> done) {
   Tensor tensor;
   {
@@ -309,7 +309,7 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
   SlabAllocator* slab = allocator_->slab();
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
   scope.now_or_never = manner == Manner::kNow;
-  // What lazy swaps bring back comes whole: its place in a step's memory was not planned.
+  // On-demand swap-ins are not filled in chunks: the plan did not place them.
   if (manner == Manner::kInChunks && place == 0) scope.pays = FirstChunk(*buffer);
   if (manner != Manner::kNow) {
     scope.give_way = [filler = FillerOf(*buffer, place), place] {
@@ -355,7 +355,7 @@ void CopyEngine::CountCopy(bool out, int64_t bytes, int64_t busy_ns) {
 }
 
 absl::StatusOr<LinkTimes> CopyEngine::MeasureLink(int64_t, int) {
-  return absl::UnimplementedError("tfswap: only a GPU's link is measured by its copies");
+  return absl::UnimplementedError("tfswap: the link can be measured on a GPU only");
 }
 
 absl::Status CopyEngine::Failed(const char* doing, const FarBuffer& buffer,

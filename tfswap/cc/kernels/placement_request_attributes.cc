@@ -19,7 +19,7 @@ absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction
   request->codec.element_bytes = DataTypeSize(dtype);
   if (!ParseFarTier(tier, &request->tier)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tfswap: there is no tier '", tier, "': host, compressed, file"));
+        absl::StrCat("tfswap: there is no tier '", tier, "'; allowed are host, compressed, file"));
   }
   if (codec.empty()) return absl::OkStatus();
   const std::optional<Codec> parsed = ParseCodec(codec);
@@ -30,8 +30,8 @@ absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction
   request->codec.codec = *parsed;
   if (IsLossy(*parsed) && dtype != tensorflow::DT_FLOAT) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tfswap: codec '", codec, "' is lossy and for float32 only, and '",
-                     construction->def().name(), "' moves ", DataTypeString(dtype),
+        absl::StrCat("tfswap: codec '", codec, "' is lossy and supports float32 only, but '",
+                     construction->def().name(), "' swaps ", DataTypeString(dtype),
                      ": make the plan again, or name a lossless codec in it"));
   }
   // A GPU copies what it cannot encode.

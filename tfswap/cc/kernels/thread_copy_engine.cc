@@ -21,21 +21,21 @@ namespace {
 constexpr char kInjected[] = "injected fault";
 constexpr char kNoHostMemory[] = "the host has no memory for it";
 
-// Of what must come back unchanged: of a lossy copy, that is what is kept.
+// Return the checksum of the data that must be restored exactly: the encoded data of a lossy copy.
 uint64_t KeptChecksum(const FarCopy& copy, const void* data) {
   return copy.lossy ? ChecksumOf(copy.encoded) : Checksum(data, copy.bytes);
 }
 
-void FailOnPurpose() {
+void InjectFault() {
   Faults::Delay(Fault::kSlowCopy);
   if (Faults::Strikes(Fault::kCopyThrows)) throw std::bad_alloc();
 }
 
-// Whether there was room for it, and for what has to be known of it.
+// Return whether there was far memory for the copy and its bookkeeping.
 bool PutIn(FarMemory* far, const void* data, int64_t bytes, const PlacementRequest& request,
            FarCopy* copy) {
   try {
-    FailOnPurpose();
+    InjectFault();
     return far->Put(data, bytes, request, copy);
   } catch (const std::bad_alloc&) {
     *copy = FarCopy();
@@ -45,7 +45,7 @@ bool PutIn(FarMemory* far, const void* data, int64_t bytes, const PlacementReque
 
 FarProblem GetFrom(FarMemory* far, const FarCopy& copy, void* data) {
   try {
-    FailOnPurpose();
+    InjectFault();
     return far->Get(copy, data);
   } catch (const std::bad_alloc&) {
     return {kNoHostMemory};
@@ -74,7 +74,7 @@ void ThreadCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
   sampler()->Sample(buffer.label, data, buffer.bytes, buffer.request.codec.element_bytes);
 }
 
-void ThreadCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
+void ThreadCopyEngine::SwapOut(const FarBufferPtr& buffer, Done done) {
   std::lock_guard<std::mutex> lock(mu_);
   StartLeaving(buffer, std::move(done));
 }
@@ -93,7 +93,7 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   } else if (BufferChunks(buffer->bytes).count() == 1) {
     PutPiece(*buffer, buffer->tensor_.data(), buffer->bytes, &far_copy);
   } else {
-    // The op that waits for `done` has a reference too.
+    // The op that waits for `done` has a reference as well.
     PutChunks(buffer.get(), done ? 2 : 1, &far_copy);
   }
   EndLeaving(buffer.get(), std::move(far_copy), status, NowNs() - start_ns);
@@ -106,7 +106,7 @@ bool ThreadCopyEngine::PutPiece(const FarBuffer& buffer, const void* data, int64
   if (!PutIn(far(), data, bytes, buffer.request, copy)) return false;
   if (verify_.load()) copy->checksum = KeptChecksum(*copy, data);
   if (copy->lossy) loss_meter()->Compare(buffer.label, data, copy->encoded);
-  HoldForLink(start_ns, *copy, kOut);
+  EmulateLinkDelay(start_ns, *copy, kOut);
   return true;
 }
 
@@ -114,7 +114,7 @@ void ThreadCopyEngine::PutChunks(FarBuffer* buffer, int references, FarCopy* cop
   const BufferChunks chunks(buffer->bytes);
   const char* data = static_cast<const char*>(buffer->tensor_.data());
   copy->chunks.resize(chunks.count());
-  // From the end: what stays is a block with the same beginning.
+  // From the end, so that the remaining block keeps its start.
   for (int i = chunks.count() - 1; i >= 0; --i) {
     const int64_t begin = chunks.begin(i);
     if (!PutPiece(*buffer, data + begin, chunks.bytes(i), &copy->chunks[i])) {
@@ -126,7 +126,7 @@ void ThreadCopyEngine::PutChunks(FarBuffer* buffer, int references, FarCopy* cop
     if (begin > 0) ReleaseEnd(buffer, begin, references);
   }
   if (copy->kept_bytes > 0 && buffer->given_back_ == 0) {
-    // All that left is still there.
+    // No device memory was released: keep the whole buffer.
     far()->Drop(copy);
     *copy = FarCopy();
   }
@@ -139,7 +139,7 @@ absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t
   if (Faults::Strikes(Fault::kCopyOutFails)) return VariableFailed("swapping out", kInjected);
   if (!PutIn(far(), data, bytes, request, copy)) return false;
   if (verify_.load()) copy->checksum = Checksum(data, bytes);
-  HoldForLink(start_ns, *copy, kOut);
+  EmulateLinkDelay(start_ns, *copy, kOut);
   CountCopy(/*out=*/true, bytes, NowNs() - start_ns);
   return true;
 }
@@ -153,9 +153,9 @@ absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const Placeme
   if (problem.changed) return VariableChanged(copy.bytes, problem.why);
   if (!problem.why.empty()) return VariableFailed("swapping in", problem.why);
   if (copy.checksum != 0 && verify_.load() && Checksum(data, copy.bytes) != copy.checksum) {
-    return VariableChanged(copy.bytes, kOtherChecksum);
+    return VariableChanged(copy.bytes, kChecksumDiffers);
   }
-  HoldForLink(start_ns, copy, kIn);
+  EmulateLinkDelay(start_ns, copy, kIn);
   CountCopy(/*out=*/false, copy.bytes, NowNs() - start_ns);
   return absl::OkStatus();
 }
@@ -166,11 +166,11 @@ void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
 
 int64_t ThreadCopyEngine::FirstChunk(const FarBuffer& buffer) const {
   const BufferChunks chunks(buffer.bytes);
-  return chunks.count() > 1 && allocator_->InSections() ? PaidFor(chunks, 0) : 0;
+  return chunks.count() > 1 && allocator_->InSections() ? BytesToCommit(chunks, 0) : 0;
 }
 
-int64_t ThreadCopyEngine::PaidFor(const BufferChunks& chunks, int number) {
-  // Its last page may be a huge one.
+int64_t ThreadCopyEngine::BytesToCommit(const BufferChunks& chunks, int number) {
+  // Its last page may be a huge page.
   return chunks.begin(number + 1) + BufferChunks::kUnitBytes;
 }
 
@@ -184,7 +184,7 @@ bool ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer, absl::St
     const BufferChunks chunks(buffer->bytes);
     const bool in_part = KernelScope::current != nullptr && KernelScope::current->pays > 0;
     for (int i = 0; status->ok() && i < chunks.count(); ++i) {
-      if (in_part && !allocator_->Pay(data, PaidFor(chunks, i))) return false;
+      if (in_part && !allocator_->Pay(data, BytesToCommit(chunks, i))) return false;
       const FarCopy& piece = copy.chunks[i];
       const int64_t begin = chunks.begin(i);
       if (piece.held()) {
@@ -205,8 +205,8 @@ absl::Status ThreadCopyEngine::GetPiece(const FarBuffer& buffer, const FarCopy& 
   if (problem.changed) return Changed(buffer, problem.why);
   if (!problem.why.empty()) return Failed("swapping in", buffer, problem.why);
   if (verify_.load() && KeptChecksum(copy, data) != copy.checksum)
-    return Changed(buffer, kOtherChecksum);
-  HoldForLink(start_ns, copy, kIn);
+    return Changed(buffer, kChecksumDiffers);
+  EmulateLinkDelay(start_ns, copy, kIn);
   return absl::OkStatus();
 }
 
@@ -216,7 +216,8 @@ void ThreadCopyEngine::EmulateLink(double bytes_per_s, int64_t latency_ns) {
   for (std::atomic<int64_t>& each : link_free_ns_) each.store(0);
 }
 
-void ThreadCopyEngine::HoldForLink(int64_t start_ns, const FarCopy& copy, Direction direction) {
+void ThreadCopyEngine::EmulateLinkDelay(int64_t start_ns, const FarCopy& copy,
+                                        Direction direction) {
   const double ns_per_byte = link_ns_per_byte_.load();
   if (ns_per_byte <= 0 || copy.tier == FarTier::kFile) return;
   const int64_t takes_ns = link_latency_ns_.load() +

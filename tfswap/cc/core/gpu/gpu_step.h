@@ -13,8 +13,7 @@ namespace tfswap {
 struct HostRecording {
   struct Op {
     int32_t thread = -1;
-    int32_t begin_mark =
-        -1;  // -1, like end_mark, if the op ended on another thread or has no marks
+    int32_t begin_mark = -1;  // -1, like end_mark: ended on another thread, or no marks
     int32_t end_mark = -1;
   };
   struct Buffer {

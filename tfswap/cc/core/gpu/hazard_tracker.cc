@@ -80,7 +80,7 @@ void HazardTracker::Released(const void* block, int64_t bytes) {
   if (memory_ == Memory::kStreamOrdered) {
     WaitForOthers(Queue::kCompute, begin, begin + bytes, /*writes=*/true);
   }
-  if (fills_.erase(begin) > 0) {  // nobody read it; the copy still writes, and is written down
+  if (fills_.erase(begin) > 0) {  // unread; the access of the copy stays recorded
     filling_.store(static_cast<int>(fills_.size()), std::memory_order_relaxed);
   }
   AddAccess(Queue::kCompute, block, bytes, /*writes=*/true);

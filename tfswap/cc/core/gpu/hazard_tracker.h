@@ -110,7 +110,7 @@ class HazardTracker {
     int64_t dropped = 0;   // accesses up to it are no longer recorded individually
     std::deque<RecordedEvent> events;
     std::deque<Access> accesses;  // by point
-    Clock clock = {};             // for each other queue, the point behind which this one is
+    Clock clock = {};             // for each other queue, the point that this one waited for
     std::array<int64_t, kQueues> waits = {};
   };
 

@@ -29,9 +29,9 @@ enum class Fault : int {
   kDiskFull,         // the file cannot grow
   kWriteError,       // EIO, of one piece of a call
   kWriteFull,        // ENOSPC, of one piece of a call
-  kShortWrite,       // half of what was checks for
+  kShortWrite,       // half of the requested bytes
   kReadError,        // EIO, of one piece of a call
-  kShortRead,        // half of what was checks for
+  kShortRead,        // half of the requested bytes
   kEndOfFile,        // a piece is missing
   kFileBitFlip,      // one bit of a piece is flipped
   kSlowDisk,         // each request of a call

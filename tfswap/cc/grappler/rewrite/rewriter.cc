@@ -69,8 +69,7 @@ class Rewriter {
   std::map<std::string, std::string> clones_;  // by name
   std::map<std::string, int> variable_swaps_;  // number of swaps by variable
   std::unordered_map<std::string, Place> copies_;
-  std::unordered_map<int, std::unordered_set<std::string>>
-      control_inputs_;  // of nodes that got new ones
+  std::unordered_map<int, std::unordered_set<std::string>> control_inputs_;
 };
 
 absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swap) const {
@@ -108,7 +107,8 @@ absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
 absl::Status Rewriter::CheckUsable(const SwapSpec& swap, int element_bytes) const {
   const std::optional<Codec> codec = ParseCodec(swap.codec);
   if (!codec || index_.ManagesGpu()) return absl::OkStatus();
-  const std::string why_not = WhyUnusable({*codec, element_bytes, static_cast<int>(swap.rate_percent)});
+  const std::string why_not =
+      WhyUnusable({*codec, element_bytes, static_cast<int>(swap.rate_percent)});
   if (why_not.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "': ", why_not));
 }

@@ -18,12 +18,6 @@ namespace tfswap {
 //   read by           |----- 1 ------|                 rows that parts share are read twice
 //   output   |-- part 0 --|-- part 1 --|-- part 2 --|
 //
-// Parts need not be equal: an odd number of rows is cut too.
-//
-// Args:
-//   op: as it is seen.
-//   output_cut: where its output is cut by all that read it, if no input of it is cut.
-//
 // Parts need not be equal, so an odd number of rows can be split.
 //
 // `output_cut` is the cut that all readers of the output use, if no input of the op is split.
