@@ -75,7 +75,7 @@ class Machine:
         copy_bytes_per_s: Speed of one CPU core that copies; infinite where hardware copies.
         device: The compute device, if known (`tfswap.machine.presets` has some by name).
         in_sections: Whether large buffers move in sections that are freed and filled separately
-            (tvDNN; ``tfswap/cc/core/memory/sections.h`` defines how many).
+            (tvDNN; ``tfswap/cc/core/memory/buffer_chunks.h`` defines how many).
     """
 
     name: str

@@ -156,7 +156,7 @@ class Controls {
                                      ? std::vector<tfswap::Codec>()
                                      : std::vector<tfswap::Codec>{tfswap::Codec::kZvc});
   }
-  void Look(Dice* dice) {
+  void Consider(Dice* dice) {
     tfswap::CopyEngine* engine = rig_->engine();
     tfswap::DeviceAllocator* allocator = rig_->allocator();
     engine->Stats();
@@ -204,7 +204,7 @@ class Variables {
     Require(wrong.empty(), wrong);
   }
   void Write(Dice* dice) { Any(dice).Assign(); }
-  void Leave(Dice* dice) { Any(dice).Leave(); }
+  void SwapOut(Dice* dice) { Any(dice).SwapOut(); }
   void Return(Dice* dice) { Any(dice).Return(); }
   void Renew(Dice* dice) {
     races::Variable made = Make(dice);
@@ -259,13 +259,13 @@ int main(int argc, char** argv) {
                  {"kernels", 100, [&](Dice* dice) { swaps.Compute(dice); }},
                  {"variables read", 60, [&](Dice* dice) { variables->Read(dice); }},
                  {"variables written", 20, [&](Dice* dice) { variables->Write(dice); }},
-                 {"variables out", 60, [&](Dice* dice) { variables->Leave(dice); }},
+                 {"variables out", 60, [&](Dice* dice) { variables->SwapOut(dice); }},
                  {"variables in", 40, [&](Dice* dice) { variables->Return(dice); }},
                  {"variables on", 1, [&](Dice* dice) { variables->Switch(dice); }},
                  {"variables new", 3, [&](Dice* dice) { variables->Renew(dice); }},
                  {"budgets", 2, [&](Dice* dice) { controls.Budget(dice); }},
                  {"limits", 2, [&](Dice* dice) { controls.Limits(dice); }},
-                 {"looks", 10, [&](Dice* dice) { controls.Look(dice); }},
+                 {"looks", 10, [&](Dice* dice) { controls.Consider(dice); }},
                  {"recordings", 1, [&](Dice* dice) { controls.Record(dice); }},
                  {"slabs", 1, [&](Dice* dice) { controls.Slab(dice); }}},
                 /*threads=*/5, std::atof(arguments["seconds"].c_str()));

@@ -28,7 +28,7 @@ using tensorflow::CancellationManager;
 using tensorflow::Tensor;
 
 constexpr int64_t kBytes = 16 * 1024;
-constexpr int64_t kBytesOfVariables = tfswap::StreamedVariables::kLeastBytes;
+constexpr int64_t kBytesOfVariables = tfswap::StreamedVariables::kMinBytes;
 constexpr int64_t kBytesInSections = int64_t{32} << 20;
 constexpr int64_t kSlack = 4096;  // for handles
 
@@ -287,7 +287,7 @@ std::vector<Program> Make() {
                          ->Streams()
                          .Does("plan",
                                [](Shared* shared) {
-                                 shared->v->Leave();
+                                 shared->v->SwapOut();
                                  shared->v->Return();
                                })
                          .Does("reader", reads(&Shared::v))
@@ -302,7 +302,7 @@ std::vector<Program> Make() {
   // One training ends while its last step's swaps are under way, another one begins beside kernels.
   programs.push_back(step("streaming ends", 3, kBytesOfVariables)
                          ->Streams()
-                         .Does("plan", [](Shared* shared) { shared->v->Leave(); })
+                         .Does("plan", [](Shared* shared) { shared->v->SwapOut(); })
                          .Does("end",
                                [](Shared*) {
                                  const auto problem = rig->engine()->variables()->SetOn(false);

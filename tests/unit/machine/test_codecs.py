@@ -288,7 +288,7 @@ def test_lossy_codecs_are_for_float32_only(codec: str) -> None:
         _core.encode(b"", codec, 2, 50)
     for rate in (0, 101):
         with pytest.raises(
-            ValueError, match=f"rate of {codec} is from 1 to 100 percent, not {rate}"
+            ValueError, match=f"rate of {codec} must be from 1 to 100 percent; got {rate}"
         ):
             _core.encode(b"", codec, 4, rate)
 

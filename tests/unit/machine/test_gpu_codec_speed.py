@@ -65,7 +65,9 @@ class Gpu:
         if data.nbytes > self.room_bytes:
             raise LibraryError("tfswap: no memory to measure the codecs in")
         if codec in self.broken:
-            raise LibraryError(f"tfswap: codec '{codec}' gives other bytes back on this GPU")
+            raise LibraryError(
+                f"tfswap: codec '{codec}' does not restore the original bytes on this GPU"
+            )
         encoded_bytes = int(np.count_nonzero(data)) * 4 + data.size // 8
         slowdown = max(1.0, 8000 / (launch[0] * launch[1]))
         seconds = 5e-6 + (data.nbytes / 200e9 + encoded_bytes / 20e9) * slowdown
@@ -107,7 +109,7 @@ def test_the_measured_tensor_fits_in_memory() -> None:
 def test_a_codec_that_does_not_work_is_left_out_with_a_warning() -> None:
     gpu = Gpu()
     gpu.broken = ("rle",)
-    with pytest.warns(UserWarning, match="codec rle is left out: .*other bytes back"):
+    with pytest.warns(UserWarning, match="codec rle is left out: .*original bytes"):
         assert [speed.name for speed in speeds(gpu)] == ["zvc", "csr"]
 
 

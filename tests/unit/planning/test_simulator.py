@@ -379,7 +379,7 @@ def test_an_order_edge_waits_for_an_op_that_still_runs() -> None:
     result = simulate(timeline, [], FakeMachine(), order=[(0, 1), (0, 2)])
     # Op 1 waits until 30; op 2, which then starts at 45, waits no more.
     assert result.stalls == [(1, "order", -1, 20)]
-    with pytest.raises(ValueError, match="op 0 is to wait for op 1, which starts later"):
+    with pytest.raises(ValueError, match="op 0 cannot wait for op 1, which starts later"):
         simulate(timeline, [], FakeMachine(), order=[(1, 0)])
 
 

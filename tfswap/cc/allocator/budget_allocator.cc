@@ -214,7 +214,7 @@ bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
     taken = !MustDefer() && take();
     if (taken || !leaving) break;
     std::unique_lock<std::mutex> lock(wait_mu_);
-    if (releases_.load() == seen_releases) freed_.wait_for(lock, kNap);
+    if (releases_.load() == seen_releases) freed_.wait_for(lock, kPollInterval);
   }
   waiting_.fetch_sub(1);
   wait_ns_.fetch_add(NowNs() - start_ns, std::memory_order_relaxed);
@@ -301,10 +301,10 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const bool others_run =
         running_.load() > waiting_kernels_.load() || std::exchange(seen_ends, ends) != ends;
     const bool alive = leaving > 0 || reclaimed > 0 || copying_in || others_run;
-    if (patience.EndsAt(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
+    if (patience.ShouldStop(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
-    if (releases_.load() == seen_releases) freed_.wait_for(lock, kNap);
+    if (releases_.load() == seen_releases) freed_.wait_for(lock, kPollInterval);
   }
 
   if (in_kernel) waiting_kernels_.fetch_sub(1);

@@ -10,16 +10,15 @@
 
 namespace tfswap {
 
-// How far from its source a buffer of float32 is that a lossy codec keeps: of each that leaves, one
-// section in sixteen, another one each time, is decoded and compared. Thread-safe.
+// Measures the error of lossy codecs on float32 buffers: of each buffer that is copied out, every
+// sixteenth section, rotating, is decoded and compared. Thread-safe.
 class LossMeter {
  public:
   void Compare(const std::string& label, const void* data, const EncodedBuffer& encoded);
-  // What was found before is forgotten.
   void Reset();
 
-  // A line for each label: its name, the sum of the squares of errors, that of what was compared,
-  // and the largest error; between tabs.
+  // Return a line per label, separated by tabs: name, sum of squared errors, sum of squares, and
+  // largest error.
   std::string Text() const;
 
  private:
@@ -27,7 +26,7 @@ class LossMeter {
     double squared_error = 0;
     double squared = 0;
     double largest_error = 0;
-    size_t compared = 0;  // how often
+    size_t compared = 0;  // number of comparisons
   };
 
   mutable std::mutex mu_;

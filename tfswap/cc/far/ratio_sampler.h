@@ -12,19 +12,19 @@
 
 namespace tfswap {
 
-// What codecs would make of the buffers that pass: sections spread over each are encoded, and
-// thrown away. Off until it is told by which codecs. Thread-safe.
+// Measures how well codecs compress the buffers that are copied out: sections of each buffer are
+// encoded and discarded. Disabled until codecs are set. Thread-safe.
 class RatioSampler {
  public:
-  // None: off. What was found before is forgotten.
+  // Set the codecs to measure and clear earlier results; no codecs disable the sampler.
   void SetCodecs(std::vector<Codec> codecs);
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
   void Sample(const std::string& label, const void* data, int64_t bytes, int element_bytes);
 
-  // A line for each label: its name, bytes, how many different words of 4 bytes were met (17: more
-  // than 16), then encoded and sampled bytes of each codec in order; between tabs. What a codec
-  // cannot encode has 0 and 0.
+  // Return a line per label, separated by tabs: name, bytes, number of different 4-byte words (17:
+  // more than 16), then encoded and sampled bytes of each codec in order. Both are 0 if the codec
+  // cannot encode the buffer.
   std::string Text() const;
 
  private:

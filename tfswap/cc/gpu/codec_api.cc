@@ -21,7 +21,7 @@ using ::tfswap::NvcompCodec;
 // Of one GPU.
 struct Codecs {
   std::unique_ptr<CudaCodecs> own;
-  std::array<std::unique_ptr<NvcompCodec>, tfswap::kCardCodecs> nvcomp = {};  // those in use
+  std::array<std::unique_ptr<NvcompCodec>, tfswap::kGpuCodecs> nvcomp = {};  // those in use
 };
 
 NvcompCodec* NvcompOf(void* codecs, GpuCodec codec) {
@@ -62,7 +62,7 @@ void tfswap_codecs_destroy(void* codecs) { delete static_cast<Codecs*>(codecs); 
 // why not.
 char* tfswap_codecs_use_nvcomp(void* codecs, const char* codec, const char* path, void* workspace,
                                int64_t bytes, uint64_t* fault, void* stream) {
-  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseGpuCodec(codec);
   if (!parsed.ok()) return Why(parsed.status());
   const absl::StatusOr<const Nvcomp*> library = Nvcomp::Open(path);
   if (!library.ok()) return Why(library.status());
@@ -82,7 +82,7 @@ char* tfswap_codecs_take_fault(void* codecs) {
   return Why(absl::OkStatus());
 }
 
-int64_t tfswap_codecs_most_bytes(int64_t bytes) { return CudaCodecs::MostBytes(bytes); }
+int64_t tfswap_codecs_most_bytes(int64_t bytes) { return CudaCodecs::MaxBytes(bytes); }
 int64_t tfswap_codecs_encoded_bytes(const void* far_block) {
   return CudaCodecs::EncodedBytes(far_block);
 }
@@ -93,7 +93,7 @@ int64_t tfswap_codecs_zero_elements(const void* far_block) {
 // Answer "" or what went wrong.
 char* tfswap_codecs_encode(void* codecs, const char* codec, int element_bytes, const void* source,
                            int64_t bytes, void* far_block, void* stream, int blocks, int threads) {
-  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseGpuCodec(codec);
   if (!parsed.ok()) return Why(parsed.status());
   auto* on = static_cast<CudaDriver::Stream>(stream);
   const CodecLaunch launch{blocks, threads};
@@ -107,7 +107,7 @@ char* tfswap_codecs_encode(void* codecs, const char* codec, int element_bytes, c
 char* tfswap_codecs_decode(void* codecs, const char* codec, int element_bytes, void* target,
                            int64_t bytes, const void* far_block, void* stream, int blocks,
                            int threads) {
-  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = tfswap::ParseGpuCodec(codec);
   if (!parsed.ok()) return Why(parsed.status());
   auto* on = static_cast<CudaDriver::Stream>(stream);
   const CodecLaunch launch{blocks, threads};

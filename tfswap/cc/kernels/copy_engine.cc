@@ -35,12 +35,12 @@ Engines& AllEngines() {
 }  // namespace
 
 FarBuffer::FarBuffer(CopyEngine* engine, std::string label, const Tensor& tensor, int returns,
-                     int64_t next_use, PlacementRequest wish)
+                     int64_t next_use, PlacementRequest request)
     : label(std::move(label)),
       dtype(tensor.dtype()),
       shape(tensor.shape()),
       bytes(tensor.TotalBytes()),
-      wish(wish),
+      request(request),
       engine_(engine),
       tensor_(tensor),
       returns_left_(returns),
@@ -78,7 +78,7 @@ CopyEngine* CopyEngine::For(DeviceAllocator* allocator) {
   return allocator->bfc() == nullptr ? nullptr : new ThreadCopyEngine(allocator);
 }
 
-void CopyEngine::Park(const FarBufferPtr& buffer) {
+void CopyEngine::MakeEvictable(const FarBufferPtr& buffer) {
   std::lock_guard<std::mutex> lock(mu_);
   ParkLocked(buffer.get());
 }
@@ -171,7 +171,7 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
     } else if (!copied || !wanted_back.empty()) {
       buffer->state_ = FarBuffer::State::kHeld;
       kept = buffer->tensor_;
-      // Whoever goes on now may be the step's last: nothing is to be left behind that one.
+      // A waiting swap-in may be the last one of the step: leave nothing behind.
       if (buffer->returns_left_ <= 0) {
         buffer->tensor_ = Tensor();
         std::swap(dead_copy, buffer->far_copy_);
@@ -181,12 +181,12 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
     }
   }
   given_up.clear();
-  // Only now: whoever waits for memory is to find it either on its way or free.
+  // Only now, so that a waiting allocation sees the memory either as leaving or as free.
   bytes_leaving_.fetch_add(given_back - buffer->bytes);
   DropFarCopy(&dead_copy);
   for (FarBuffer::Awaiting& each : wanted_back) {
     if (given_back > 0) {
-      FetchLater(buffer->shared_from_this(), each.place, Manner::kInSections, each.context,
+      FetchLater(buffer->shared_from_this(), each.place, Manner::kInChunks, each.context,
                  std::move(each.done));
       continue;
     }
@@ -214,7 +214,7 @@ void CopyEngine::ReleaseEnd(FarBuffer* buffer, int64_t kept_bytes, int reference
   bytes_leaving_.fetch_add(-bytes);
 }
 
-void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
+void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
                         std::function<void()> done) {
   Tensor tensor;
   {
@@ -228,7 +228,7 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
         if (FillsAtOnce(*buffer) && Fetch(buffer, place, Manner::kNow, context)) {
           done();
         } else {
-          FetchLater(buffer, place, Manner::kInSections, context, std::move(done));
+          FetchLater(buffer, place, Manner::kInChunks, context, std::move(done));
         }
         return;
       case FarBuffer::State::kLeaving:
@@ -283,8 +283,8 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
   SlabAllocator* slab = allocator_->slab();
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
   scope.now_or_never = manner == Manner::kNow;
-  // What lazy swaps bring back comes whole: its place in a step's memory was not planned.
-  if (manner == Manner::kInSections && place == 0) scope.pays = FirstSection(*buffer);
+  // On-demand swap-ins are not filled in chunks: the plan did not place them.
+  if (manner == Manner::kInChunks && place == 0) scope.pays = FirstChunk(*buffer);
   if (manner != Manner::kNow) {
     scope.give_way = [filler = FillerOf(*buffer, place), place] {
       return filler->HasBefore(place);
@@ -328,7 +328,7 @@ void CopyEngine::CountCopy(bool out, int64_t bytes, int64_t busy_ns) {
 }
 
 absl::StatusOr<LinkTimes> CopyEngine::MeasureLink(int64_t, int) {
-  return absl::UnimplementedError("tfswap: only a GPU's link is measured by its copies");
+  return absl::UnimplementedError("tfswap: the link can be measured on a GPU only");
 }
 
 absl::Status CopyEngine::Failed(const char* doing, const FarBuffer& buffer,

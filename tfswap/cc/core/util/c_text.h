@@ -1,4 +1,4 @@
-// Texts for callers who free them themselves: Python, by ctypes.
+// Strings that the caller frees: Python, through ctypes.
 
 #ifndef TFSWAP_CC_CORE_UTIL_C_TEXT_H_
 #define TFSWAP_CC_CORE_UTIL_C_TEXT_H_

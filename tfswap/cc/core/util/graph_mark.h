@@ -3,8 +3,8 @@
 
 namespace tfswap {
 
-// The attribute by which the pass marks the nodes of the graphs that it has seen: the fingerprint.
-// The device's allocator finds the layout by it, and recordings tell graphs apart.
+// The attribute that holds a graph's fingerprint, set by the pass on all nodes. The device's
+// allocator finds the memory layout by it, and recordings distinguish graphs.
 inline constexpr char kGraphAttribute[] = "_tfswap_graph";
 
 }  // namespace tfswap
