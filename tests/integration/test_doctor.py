@@ -67,7 +67,7 @@ def test_the_environment_turns_xla_on():
 def test_options_of_the_environment_that_do_not_exist():
     found = doctor(TFSWAP_BUGDET="6GiB")
     assert found.returncode == 1
-    assert "tfswap knows no environment variable TFSWAP_BUGDET" in found.stderr
+    assert "unknown environment variable TFSWAP_BUGDET" in found.stderr
 
 
 @pytest.mark.parametrize(
