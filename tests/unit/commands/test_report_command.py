@@ -41,7 +41,7 @@ def test_page_picture_and_trace(profile, plan, tmp_path, capsys) -> None:
     assert main(["report", str(plan), str(profile), "--link-bandwidth", "4GB/s", *outputs]) == 0
     assert capsys.readouterr().out.strip() == f"{page}, {picture}, {trace}"
     assert page.read_text().startswith("<!doctype html>")
-    assert "<h2>The least budgets</h2>" in page.read_text()
+    assert "<h2>Least budgets</h2>" in page.read_text()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert json.loads(trace.read_text())["traceEvents"]
 
