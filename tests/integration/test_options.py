@@ -187,7 +187,7 @@ def test_a_script_is_run_unchanged_under_a_budget(tmp_path):
     [
         (["--budget", "much"], "tfswap run: "),
         (["--set", "slab=maybe"], "--set slab is 'maybe'; allowed: 1, true"),
-        (["--set", "slab"], "write it as OPTION=VALUE"),
+        (["--set", "slab"], "--set must be OPTION=VALUE; got 'slab'"),
         (["--set", "slob=1"], "tfswap has no option 'slob'"),
         ([], "there is no script"),
     ],
