@@ -231,7 +231,9 @@ def test_functions_that_xla_compiles():
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match="put @tf.function below it"):
         tfswap.swap(lambda x: x, budget="1GiB")
-    with pytest.raises(ValueError, match="tfswap has no option 'bugdet': there are budget, policy"):
+    with pytest.raises(
+        ValueError, match="tfswap has no option 'bugdet': the options are budget, policy"
+    ):
         tfswap.swap(bugdet="1GiB")
 
 

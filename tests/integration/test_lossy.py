@@ -289,7 +289,7 @@ def test_a_lossy_training(unswapped, fast_codecs, first_epoch, tmp_path):
     assert 0 < use.mean_relative_error <= use.worst_relative_error < 0.5
     assert all(0 < loss.largest_error < np.inf for loss in use.losses)
     (line,) = [note for note in swap.report.notes if "tfswap: lossy" in note]
-    assert f"kept with {use.top} % of their bits" in line
+    assert f"keep {use.top}% of their bits" in line
     assert "losses differ from exact training" in line
     compressed = {tier.name: tier for tier in swap.report.tiers}["compressed"]
     assert 0 < compressed.kept_bytes_out < compressed.bytes_out

@@ -182,8 +182,8 @@ def test_the_command_answers_for_a_model(source: Path, capsys: pytest.CaptureFix
         "least budget without swapping",
         "least budget with swapping",
     ]
-    assert lines[3] == "v100 has 16.00 GiB: it fits as it is."
-    assert lines[4].startswith("Batch 256, foretold without a run")
+    assert lines[3] == "v100 has 16.00 GiB: the step fits without swapping."
+    assert lines[4].startswith("Batch 256, predicted without a run")
     assert any(line.endswith("greedy, on v100 x 2") for line in lines)
 
 

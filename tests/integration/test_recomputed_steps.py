@@ -159,7 +159,7 @@ def test_trainings_are_the_same(unswapped, policy, capsys):
     assert report["measured_peak_bytes"] <= report["predicted_peak_bytes"] * 1.1
     if policy == "recompute":
         assert report["swapped_buffers"] == 0
-    assert "made again in" in capsys.readouterr().out
+    assert "recomputed in" in capsys.readouterr().out
 
 
 def test_a_saved_plan_makes_it_again(unswapped, tmp_path):

@@ -317,7 +317,7 @@ def test_a_saved_model_must_not_name_paths(tmp_path: Path, option: str) -> None:
     asset.parent.mkdir()
     data = {"format": saved_model.FORMAT, "plan": json.loads(SwapPlan().to_json())}
     asset.write_text(json.dumps({**data, "options": {option: "/tmp/x"}}))
-    with pytest.raises(ValueError, match="not those that a model may have"):
+    with pytest.raises(ValueError, match="options that a saved model cannot store"):
         saved_model.options_of(tmp_path)
 
 

@@ -66,13 +66,13 @@ def test_the_command_prints_a_line_a_budget(
     [
         (
             [(2, 300), (4, 250), (8, 250)],
-            "least budget with sections        250 MiB by AutoSwap(sections=4) (the best of 3 "
-            "looked at), set by op4",
+            "least budget with sections        250 MiB by AutoSwap(sections=4) (best of 3 "
+            "tried), set by op4",
         ),
         (
             [(2, 400)],
-            "least budget with sections        400 MiB, which is no help (the best of 1 looked "
-            "at), set by op2",
+            "least budget with sections        400 MiB, which does not help (best of 1 "
+            "tried), set by op2",
         ),
     ],
 )
