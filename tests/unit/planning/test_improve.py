@@ -26,23 +26,23 @@ def test_a_bad_plan_becomes_better() -> None:
     assert bad.result.stall_ns > 0
     better = improve_plan(bad, timeline, SLOW, budget, time.monotonic() + 1.0)
     assert better.result.stall_ns < bad.result.stall_ns
-    again = simulate(timeline, better.swaps, SLOW)
-    assert again.step_ns == better.result.step_ns and again.peak_bytes <= budget
+    repeated = simulate(timeline, better.swaps, SLOW)
+    assert repeated.step_ns == better.result.step_ns and repeated.peak_bytes <= budget
 
 
-def test_progress_is_said() -> None:
+def test_progress_is_logged() -> None:
     timeline = training_step(blocks=4)
     budget = peak_load(timeline) // 2
     machine = FakeMachine(0.3e9, 0.3e9)
-    said: list[str] = []
+    lines: list[str] = []
     bad = autoswap.plan_swaps(timeline, machine, budget, score="doa")
-    improve_plan(bad, timeline, machine, budget, time.monotonic() + 1.5, said.append)
-    assert said and said[0].startswith("planning: waits of ")
+    improve_plan(bad, timeline, machine, budget, time.monotonic() + 1.5, lines.append)
+    assert lines and lines[0].startswith("planning: waits of ")
 
 
 @settings(max_examples=40, deadline=None)
 @given(timelines(), machines, st.data())
-def test_it_never_leaves_the_budget(
+def test_search_keeps_the_budget(
     timeline: Timeline, machine: FakeMachine, data: st.DataObject
 ) -> None:
     budget = data.draw(st.integers(1, max(peak_load(timeline), 1)))

@@ -1,4 +1,4 @@
-"""Swaps that are chosen with what codecs make of each tensor."""
+"""Swaps are selected again with the compression ratio of each tensor."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FAR = FarMemory(HOST_LINK, codecs=(CODEC,))
 
 
 def every_second(timeline: Timeline, ratio: float) -> Ratios:
-    """As behind ReLUs: every second tensor gets smaller."""
+    """Make every second tensor compressible, as after ReLUs."""
     tensors = sorted({absence.tensor for absence in timeline.absences})
     return {tensor: {"zvc": ratio} for tensor in tensors[::2]}
 
 
-def test_forms_are_what_takes_least_time() -> None:
+def test_fastest_forms() -> None:
     timeline = training_step(blocks=4)
     ratios = every_second(timeline, 0.25)
     found = fastest_forms(timeline, FAR, ratios)
@@ -35,7 +35,7 @@ def test_forms_are_what_takes_least_time() -> None:
         assert far_bytes == (size_bytes // 4 if absence.tensor in ratios else -1)
 
 
-def test_tensors_that_get_smaller_are_preferred() -> None:
+def test_compressible_tensors_are_preferred() -> None:
     timeline = training_step(blocks=6)
     budget = peak_load(timeline) * 6 // 10
     decision = plan("auto", timeline, FakeMachine(BYTES_PER_S, BYTES_PER_S), budget)
@@ -52,7 +52,7 @@ def test_tensors_that_get_smaller_are_preferred() -> None:
     assert encoded({**placed.places}) > encoded({**assignment.places})
 
 
-def test_where_nothing_is_encoded_it_stays() -> None:
+def test_without_encoded_places_the_decision_is_kept() -> None:
     timeline = training_step(blocks=4)
     budget = peak_load(timeline) * 6 // 10
     decision = plan("auto", timeline, FakeMachine(BYTES_PER_S, BYTES_PER_S), budget)

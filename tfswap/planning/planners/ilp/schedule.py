@@ -198,7 +198,7 @@ class Schedule:
         ended: list[int],
         most: float,
     ) -> int:
-        """Return the end of copies that start after their producer and after earlier copies."""
+        """Return the variable for the end of copies after their producer and earlier copies."""
         end = self._program.variable(most)
         self._program.row(summed([(end, 1.0), *copies, made]), low=made_at)
         for before in ended:

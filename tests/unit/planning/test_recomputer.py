@@ -1,4 +1,4 @@
-"""Tensors that are made again: chains, buffers, absences and graphs, against plain liveness."""
+"""Recomputation: lineages, buffers, absences and graphs, checked against plain liveness."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 def step_of(graph: StepGraph, sizes: dict[str, int], duration_ns: dict[str, int]) -> Timeline:
-    """A step whose nodes run one after the other, each with one output of its own.
+    """Return a step whose nodes run one after the other, each with one output.
 
-    Buffers are freed behind their last reader; each gap between uses is an absence.
+    Buffers are freed after their last reader; each gap between uses is an absence.
     """
     names = tuple(graph.nodes)
     end_ns = np.cumsum([duration_ns[name] for name in names]).astype(np.int64)
@@ -64,7 +64,7 @@ def step_of(graph: StepGraph, sizes: dict[str, int], duration_ns: dict[str, int]
 
 
 def graph_of(lines: dict[str, str], random: frozenset[str] = frozenset()) -> StepGraph:
-    """A graph: names, with what each reads; x and those that are random cannot be repeated."""
+    """Return a graph from the inputs of each node; x and random nodes are not repeatable."""
     return StepGraph.parse(
         "\n".join(
             "\t".join(
@@ -77,7 +77,7 @@ def graph_of(lines: dict[str, str], random: frozenset[str] = frozenset()) -> Ste
 
 
 def chain(last: str = "f b", **more: Any) -> Timeline:
-    """The batch x makes a, a makes b, b makes c; b and c are read again behind the peak."""
+    """Return a step where x makes a, a makes b, b makes c; b, c are read after the peak too."""
     graph = graph_of(
         {"x": "", "a": "x", "b": "a", "c": "b", "d": "c", "e": "d", "f": "e c", "g": last}, **more
     )
@@ -99,7 +99,7 @@ def absence_of(timeline: Timeline, tensor: str, before: str) -> int:
     )
 
 
-def test_one_op_from_a_source_that_is_there() -> None:
+def test_recompute_one_op_from_a_live_source() -> None:
     timeline = chain()
     recomputer = Recomputer(timeline)
     recomputation = recomputer.find(absence_of(timeline, "c:0", "f"))
@@ -108,27 +108,27 @@ def test_one_op_from_a_source_that_is_there() -> None:
         ("c",),
         1000,
         (),
-    )  # b is there
+    )  # b is live
     assert recomputation.trigger == "e"
     after = applied(timeline, recomputation)
     after.validate()
     assert after.op_names == ("x", "a", "b", "c", "d", "e", "c/again/0", "f", "g")
     assert after.step_ns == timeline.step_ns + 1000
-    assert after.buffer_free_ns[3] == 5000  # c, behind d
+    assert after.buffer_free_ns[3] == 5000  # c, after d
     (recompute_,) = after.recomputes
     assert (recompute_.tensor, recompute_.trigger, recompute_.consumers) == ("c:0", "e", ("f",))
     assert after.dataflow is not None
     assert after.dataflow.graph.nodes["f"].inputs == (("e", 0), ("c/again/0", 0))
     assert after.dataflow.graph.nodes["c/again/0"].controls == ("e",)
-    # b's gap is cut where the clone reads it.
+    # The clone's read splits b's absence.
     gaps = [(after.op_names[a.after_op], after.op_names[a.before_op]) for a in after.absences]
     assert ("c", "c/again/0") in gaps and ("c/again/0", "g") in gaps
 
 
-def test_a_chain_goes_back_to_what_is_there_or_keeps_what_cannot_be_made_again() -> None:
+def test_lineage_ends_at_live_or_kept_tensors() -> None:
     timeline = chain()
     recomputation = Recomputer(timeline).find(absence_of(timeline, "b:0", "g"))
-    # What makes the batch is not run again: it is kept.
+    # The op that provides the batch does not run again: its output is kept.
     assert recomputation is not None and recomputation.nodes == ("a", "b")
     assert recomputation.kept == ((("x", 0), 8 * MIB),)
 
@@ -147,8 +147,8 @@ def test_a_chain_goes_back_to_what_is_there_or_keeps_what_cannot_be_made_again()
     assert Recomputer(timeline).find(absence_of(timeline, "b:0", "g")) is None
 
 
-def test_what_was_written_over_is_made_again_too() -> None:
-    # m is written over by r, in place: r's making needs m's.
+def test_overwritten_source_is_recomputed_too() -> None:
+    # r overwrites m in place: recomputing r needs m.
     graph = graph_of({"x": "", "m": "x", "r": "m", "d": "r", "e": "d", "f": "e r x"})
     timeline = step_of(graph, dict.fromkeys(graph.nodes, 8 * MIB), dict.fromkeys(graph.nodes, 1000))
     assert timeline.dataflow is not None
@@ -189,7 +189,7 @@ def random_steps(draw: Callable[[st.SearchStrategy[T]], T]) -> Timeline:
 
 @settings(max_examples=300, deadline=None)
 @given(random_steps(), st.data())
-def test_buffers_live_as_the_graph_with_clones_says(
+def test_buffer_lifetimes_match_the_graph_with_clones(
     timeline: Timeline, data: st.DataObject
 ) -> None:
     recomputer, cost_ns = Recomputer(timeline), timeline.step_ns
@@ -200,14 +200,14 @@ def test_buffers_live_as_the_graph_with_clones_says(
         recomputation = data.draw(st.sampled_from(found))
         recomputer.apply(recomputation)
         cost_ns += recomputation.cost_ns
-        if data.draw(st.booleans()):  # numbers begin anew
+        if data.draw(st.booleans()):  # numbers start again
             recomputer = Recomputer(recomputer.timeline())
     timeline = recomputer.timeline()
     timeline.validate()
     assert timeline.step_ns == cost_ns
     assert timeline.dataflow is not None
     graph = timeline.dataflow.graph
-    # Every tensor lives from its op's start to its last reader's end, and no longer.
+    # Every tensor lives exactly from its op's start to its last reader's end.
     op_of = {name: op for op, name in enumerate(timeline.op_names)}
     for name, op in op_of.items():
         buffer = timeline.dataflow.buffer_of[name, 0]
@@ -218,7 +218,7 @@ def test_buffers_live_as_the_graph_with_clones_says(
             assert timeline.op_end_ns[op_of[source]] <= timeline.op_start_ns[op]
         for control in graph.nodes[name].controls:
             assert timeline.op_end_ns[op_of[control]] <= timeline.op_start_ns[op]
-    # Every absence is one between two uses, and its consumers are those that come later.
+    # Every absence lies between two uses, and its consumers are the later ones.
     for absence in timeline.absences:
         name = absence.tensor.rpartition(":")[0]
         uses = sorted([op_of[name], *(op_of[r] for r in graph.readers.get((name, 0), ()))])
@@ -231,7 +231,7 @@ def test_buffers_live_as_the_graph_with_clones_says(
 
 @settings(max_examples=100, deadline=None)
 @given(random_steps(), st.floats(0.3, 1.0))
-def test_policies_keep_the_budget_or_say_what_they_reach(timeline: Timeline, part: float) -> None:
+def test_policies_keep_the_budget_or_report_their_floor(timeline: Timeline, part: float) -> None:
     budget_bytes = int(peak_load(timeline) * part)
     machine = FakeMachine(1e9, 1e9)
     for plan in (
@@ -266,7 +266,7 @@ def test_joint_plans_are_never_worse_than_swaps(
     assert both.result.peak_bytes <= budget_bytes
 
 
-def test_on_a_slow_link_it_is_made_again_on_a_fast_one_it_moves() -> None:
+def test_slow_link_recomputes_and_fast_link_swaps() -> None:
     timeline = chain("f b x")
     budget_bytes = peak_load(timeline) - 8 * MIB
     slow = portfolio.plan("auto", timeline, FakeMachine(1e9, 1e9), budget_bytes)
@@ -276,7 +276,7 @@ def test_on_a_slow_link_it_is_made_again_on_a_fast_one_it_moves() -> None:
     assert fast.timeline is None and fast.swaps and fast.result.stall_ns == 0
 
 
-def test_without_a_dataflow_it_says_what_to_do() -> None:
+def test_error_without_dataflow() -> None:
     timeline = chain().only_swaps()
     with pytest.raises(ValueError, match="policy='auto'"):
         recompute.plan_recomputes(timeline, FakeMachine(), peak_load(timeline) - 1)
@@ -320,7 +320,7 @@ def test_timelines_with_dataflow_in_files(tmp_path: Any) -> None:
         ("a\tOp\t0\tgprod", "a\tOp\t0\tgproda\t1\ta:0\nA\tOp\t0\tgprod"),  # its own alias
     ],
 )
-def test_what_a_file_says_of_a_dataflow_is_checked(tmp_path: Any, old: str, new: str) -> None:
+def test_malformed_dataflow_in_file_is_refused(tmp_path: Any, old: str, new: str) -> None:
     save_timeline(chain(), tmp_path / "step")
     with np.load(tmp_path / "step") as archive:
         arrays = dict(archive)

@@ -1,4 +1,4 @@
-"""Least budgets with sections, as the pass says them."""
+"""Smallest budgets with sections, as reported by the pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def record(**changes: Any) -> dict[str, Any]:
     return {"sections": 4, "bytes": 1 << 20, "op": "conv/Conv2D", **changes}
 
 
-def test_the_fewest_come_first() -> None:
+def test_fewest_sections_first() -> None:
     assert section_floors([record(), record(sections=2, bytes=1 << 21, parts=3)]) == (
         SectionFloor(2, 1 << 21, "conv/Conv2D"),
         SectionFloor(4, 1 << 20, "conv/Conv2D"),
@@ -38,7 +38,7 @@ def test_the_fewest_come_first() -> None:
         ([record(sections=n + 1) for n in range(4097)], "more than 4096 numbers of sections"),
     ],
 )
-def test_what_cannot_be_is_refused(records: list[dict[str, Any]], problem: str) -> None:
+def test_malformed_records_are_refused(records: list[dict[str, Any]], problem: str) -> None:
     with pytest.raises(ValueError) as error:
         section_floors(records)
     assert problem in str(error.value)
