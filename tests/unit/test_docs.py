@@ -95,15 +95,20 @@ def test_every_option_is_explained() -> None:
     ]
     options = [each.arg for each in (*init.args.args, *init.args.kwonlyargs)][1:]
     assert "budget" in options and "log_dir" in options
-    tuning = text_of("tuning.md")
-    assert [name for name in options if not re.search(rf"\b{name}\b", tuning)] == []
+    page = text_of("options.md")
+    assert [name for name in options if not re.search(rf"\b{name}\b", page)] == []
 
 
 def test_every_policy_and_command_is_explained() -> None:
     policies = text_of("policies.md")
-    for file in (ROOT / "tfswap" / "planners").rglob("*.py"):
-        for name in re.findall(r'^ *POLICY = "(\w+)"', file.read_text(), re.MULTILINE):
-            assert name in policies, name
+    planners = ROOT / "tfswap" / "planning" / "planners"
+    names = [
+        name
+        for file in sorted(planners.rglob("*.py"))
+        for name in re.findall(r'^ *\w*POLICY = "(\w+)"', file.read_text(), re.MULTILINE)
+    ]
+    assert len(names) > 3
+    assert [name for name in names if name not in policies] == []
     api = text_of("api.md")
     for file in (ROOT / "tfswap" / "commands").glob("*.py"):
         if "def run(" not in file.read_text(encoding="utf-8"):
