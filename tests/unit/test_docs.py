@@ -80,6 +80,13 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
             assert anchor in anchors(found.relative_to(DOCS).as_posix()), target
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_of_project_files_lead_somewhere(page: str) -> None:
+    targets = _LINK.findall(_FENCED.sub("", (ROOT / page).read_text(encoding="utf-8")))
+    local = [target for target in targets if not re.match(r"[a-z]+:", target)]
+    assert [target for target in local if not (ROOT / target.partition("#")[0]).is_file()] == []
+
+
 def test_examples_that_are_shown_are_there() -> None:
     shown = re.findall(r'--8<-- "([^"]+)"', text_of("examples.md"))
     assert len(shown) == 5
