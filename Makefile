@@ -1,25 +1,29 @@
 # One command each, from a fresh clone on a machine with python3 (with venv), g++ and make.
-#   make build   a virtual environment with TensorFlow, and tfswap built in it, run in place
-#   make test    the tests that take seconds         make test-all   those that take minutes too
-#   make test-gpu   builds and tests what is for GPUs, on a card that is not there
-#   make gpu-check  proves it on this machine's card, in eight minutes, without a network
-#   make test-versions   the tests against the oldest and newest TensorFlow that is supported
-#   make fuzz    hostile plans, profiles and messages for the parsers: make fuzz MINUTES=10
-#   make sanitize   swaps in every interleaving, and under load with sanitizers watching
-#   make test-browser   the report's page in chromium, which it installs where it may
-#   make lint    ruff, mypy, clang-format            make demo       train a model over its budget
-#   make bench   every benchmark beside its rival, and docs/benchmarks.md of it: hours
-#                QUICK=1: small models, under ten minutes; SCRIPTS=FOLDER: a checkout of Keras, whose programs run too
-#   make docs    builds the documentation's pages in site/
-#   make clean   takes away what the above made
-# Another environment than .venv: make VENV=/path/to/it ...   Another Python: make PYTHON=python3.12
+#   make build          create .venv with TensorFlow, and build tfswap in place
+#   make demo           train a model over its budget
+#   make test           tests that take seconds each
+#   make test-all       also tests that take minutes
+#   make test-gpu       build and test the GPU code on a simulated GPU
+#   make test-versions  the tests against the oldest and newest supported TensorFlow
+#   make test-browser   the report page in chromium, which it installs where it may
+#   make sanitize       interleavings of swaps; sanitizers under load
+#   make fuzz           fuzz the parsers: make fuzz MINUTES=10
+#   make gpu-check      test tfswap on this machine's GPU, in eight minutes, without a network
+#   make lint           ruff, mypy, clang-format; make format applies them
+#   make bench          every benchmark beside its rival, and docs/benchmarks.md: hours
+#                       QUICK=1: small models, under ten minutes
+#                       SCRIPTS=FOLDER: a checkout of Keras, whose programs run too
+#   make docs           build the documentation in site/
+#   make clean          remove what the above made
+# Another environment than .venv: make VENV=/path/to/it ...
+# Another Python: make PYTHON=python3.12
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
 SOURCES := setup.py $(shell find tfswap/cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
-# What decides which packages are installed; TensorFlow itself is the extra named cpu.
+# Depends on what decides which packages are installed.
 ENVIRONMENT := $(VENV)/.tfswap-environment
 INSTALLED := $(VENV)/.tfswap-installed
 BUILT := build/.built
@@ -32,7 +36,7 @@ build: $(BUILT)
 
 $(ENVIRONMENT): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
-	  echo "No virtual environment could be made. Debian, Ubuntu: apt-get install python3-venv" >&2; \
+	  echo "Cannot create a virtual environment. Debian, Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; }
 	$(BIN)/python -m pip install --quiet "setuptools>=68" wheel "pybind11>=2.12" "tensorflow-cpu>=2.21,<2.22"
 	touch $@
@@ -62,33 +66,33 @@ test-all: build test-browser
 	$(MAKE) fuzz MINUTES=3
 	$(BIN)/python tests/gpu
 
-# By coverage where atheris can be installed. Ends with an error at the first fault.
+# Driven by coverage where atheris can be installed. Fails at the first fault.
 MINUTES ?= 5
 fuzz: build
-	$(BIN)/python -m pip install --quiet "atheris>=2.3" || echo "no atheris: by changes alone" >&2
+	$(BIN)/python -m pip install --quiet "atheris>=2.3" || echo "no atheris: random mutations only" >&2
 	$(BIN)/python tests/fuzz --minutes $(MINUTES)
 
-# Needs a compiler with sanitizers, as g++ has; what it builds is in build/races.
+# Needs a compiler with sanitizers, such as g++. Builds into build/races.
 sanitize: build
 	$(BIN)/python -m pytest -q tests/races -n 2
 
-# With the chromium of the system: playwright brings none of its own.
+# Uses the system's chromium: playwright installs none.
 test-browser: build
 	$(BIN)/python -m pip install --quiet "playwright>=1.40"
 	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
 	  { apt-get update -q && apt-get install -y -q chromium; } || \
-	  { echo "No browser could be installed. Debian: apt-get install chromium" >&2; exit 1; }
+	  { echo "Cannot install a browser. Debian: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest -q tests/browser
 
-# Against the oldest and the newest TensorFlow that is supported, each built in build/versions.
+# Each TensorFlow is built in build/versions.
 test-versions: build
 	$(BIN)/python tests/versions
 
-# Against the TensorFlow with GPU devices, on a card that is not there: needs no GPU.
+# Builds against the TensorFlow with GPU devices; needs no GPU.
 test-gpu: build
 	$(BIN)/python tests/gpu -m "not slow" -n 2
 
-# On a card: needs tfswap built against the TensorFlow with GPU devices, and installs nothing.
+# Needs a GPU, and tfswap built against the TensorFlow with GPU devices. Installs nothing.
 # Options: make gpu-check GPU_CHECK="--minutes 4 --stages copies,sweep"
 gpu-check:
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu_check $(GPU_CHECK)

@@ -1,4 +1,4 @@
-"""Has griffe take "Example:" in docstrings, as Keras writes it, for its "Examples:": doctests."""
+"""Make griffe read "Example:" in docstrings, as Keras writes it, as its "Examples:" section."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import griffe
 
-# Up to the next empty line, and not indented: `>>>` would be quotations of quotations.
+# Up to the next empty line, not indented: an indented `>>>` would become a nested quotation.
 _EXAMPLE = re.compile(r"^Example:\n((?:.+\n?)+)", re.MULTILINE)
 
 
 class ExamplesInDocstrings(griffe.Extension):
-    """Rewrites docstrings as they are read."""
+    """Rewrites docstrings as griffe reads them."""
 
     def on_object(self, *, obj: griffe.Object, **others: Any) -> None:
-        """Is called for whatever has been read."""
+        """Rewrite the docstring of an object that was read."""
         if obj.docstring is not None:
             obj.docstring.value = _EXAMPLE.sub(_as_section, obj.docstring.value)
 

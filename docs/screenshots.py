@@ -1,9 +1,9 @@
-"""Makes the pictures of the report's page in this folder.
+"""Make the pictures of the report page in this folder.
 
     python docs/screenshots.py [--models ResNet50,Transformer] [--folder docs]
 
-Trains each model for some steps under a part of what it needs, writes its page, opens that in
-Debian's chromium and takes pictures of it. Needs playwright (``pip install "tfswap[browser]"``).
+Trains each model for some steps under a part of what it needs, writes its page, opens it in
+chromium and takes pictures. Needs playwright (``pip install "tfswap[browser]"``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STEPS = 30
 
 
 def write_page(name: str, path: Path) -> None:
-    """Trains a model until its plan is settled, and writes its page."""
+    """Train a model until its plan is settled, and write its page."""
     import keras
 
     from benchmarks.models import workload
@@ -46,7 +46,7 @@ def write_page(name: str, path: Path) -> None:
 
 
 def take_picture(page: Path, picture: Path, scheme: str) -> None:
-    """Of the page's upper part, with the pointer in the middle of the chart."""
+    """Take a picture of the upper part of the page, with the pointer in the chart."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -65,7 +65,7 @@ def take_picture(page: Path, picture: Path, scheme: str) -> None:
 
 
 def main() -> None:
-    """Makes all pictures."""
+    """Make all pictures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", default=",".join(_MODELS), help="(all)")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="(docs)")

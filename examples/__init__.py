@@ -1,1 +1,1 @@
-"""Trainings to run; their nets are the benchmarks' too."""
+"""Example trainings. The benchmarks use their nets too."""

@@ -2,14 +2,14 @@
 
     python examples/alexnet.py [--activation leaky_relu]
 
-The data are scanned digits of 8 x 8 pixels, enlarged to 128 x 128. What leaves the device for far
-memory is encoded where that makes the step shorter: ReLU leaves many zeros, leaky ReLU none. Takes
-about a minute on two cores.
+The data are scanned digits of 8 x 8 pixels, enlarged to 128 x 128. Tensors in far memory are
+encoded where that makes the step shorter: ReLU leaves many zeros, leaky ReLU none. This takes about
+a minute on two cores.
 """
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # who imports the net decides for himself
+if __name__ == "__main__":  # not where only the net is imported
     import cpu_only  # noqa: F401
 
 import keras
@@ -19,15 +19,15 @@ from keras import layers
 def alexnet(
     image: int = 224, classes: int = 1000, activation: str = "relu", hidden: int = 4096
 ) -> keras.Model:
-    """AlexNet of "One weird trick" (Krizhevsky 2014), the one of 2016's benchmarks of networks.
+    """Build AlexNet as in "One weird trick" (Krizhevsky 2014), which benchmarks commonly use.
 
-    Against the first AlexNet (2012): one column, fewer filters, no local response normalisation.
-    Pooling overlaps, as there.
+    It differs from the first AlexNet (2012): one column, fewer filters, no local response
+    normalization. Pooling overlaps in both.
 
     Args:
-        image: Height and width in pixels, 64 at the least.
-        classes: How many there are to tell apart.
-        activation: Of all layers but the last: "relu", "leaky_relu" or another of Keras's.
+        image: Height and width in pixels, at least 64.
+        classes: Number of classes.
+        activation: Activation of all layers but the last: "relu", "leaky_relu" or another of Keras.
         hidden: Units of each of the two hidden layers.
     """
     x = inputs = keras.Input((image, image, 3))

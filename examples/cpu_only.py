@@ -1,4 +1,7 @@
-"""Imported before TensorFlow: the budgets of the examples are ones of the CPU device."""
+"""Hide GPUs from TensorFlow: the budgets of the examples are for the CPU device.
+
+Import it before TensorFlow.
+"""
 
 import os
 

@@ -1,12 +1,12 @@
-"""Train a GAN by a loop of one's own inside a part of the memory that it needs.
+"""Train a GAN in a custom loop inside a part of the memory that it needs.
 
     python examples/custom_loop.py [--budget 0.7] [--steps 30] [--quick]
 
 There is no `fit` and no callback here, but a loop that calls `tf.function`s. It is written in both
-ways that such loops are: with a function for the discriminator's step and another for the
-generator's, which share the budget of a `tfswap.Session`, and with one function for the whole step,
-decorated with `tfswap.swap`. Each is run without tfswap too, which says how much memory it needs;
-the losses are the same, bit for bit. Takes a minute on two cores; with `--quick` 20 seconds.
+common ways: with a function for the discriminator's step and another for the generator's, which
+share the budget of a `tfswap.Session`, and with one function for the whole step, decorated with
+`tfswap.swap`. Each also runs without tfswap, which shows how much memory it needs; the losses are
+the same, bit for bit. This takes a minute on two cores; with `--quick` 20 seconds.
 
 The data are scanned digits of 8 x 8 pixels.
 """
@@ -28,7 +28,7 @@ from digits import digits  # beside this file
 from keras import layers
 from numpy.typing import NDArray
 
-import tfswap  # before TensorFlow's first operation: it brings the device that keeps the budget
+import tfswap  # before TensorFlow's first operation: it provides the device that keeps the budget
 
 MIB = 1 << 20
 NOISE, PIXELS = 64, 64
@@ -38,9 +38,9 @@ Batches = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 
 class Gan:
-    """A generator of digits, and a discriminator that tells them from scanned ones.
+    """A generator of digits, and a discriminator between generated and scanned ones.
 
-    Both are of dense layers, as the first GANs were (Goodfellow et al. 2014).
+    Both have dense layers, as the first GANs did (Goodfellow et al. 2014).
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Gan:
             self._optimizers[model] = optimizer
 
     def train_discriminator(self, real: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-        """To tell real images from made ones; answers its loss."""
+        """Train to tell real from generated images; return the loss."""
         made = self.generator(noise, training=True)
         images = tf.concat([real, made], axis=0)
         are_real = tf.concat([tf.ones_like(real[:, :1]), tf.zeros_like(made[:, :1])], axis=0)
@@ -73,7 +73,7 @@ class Gan:
         return loss
 
     def train_generator(self, noise: tf.Tensor) -> tf.Tensor:
-        """To make images that the discriminator takes for real; answers its loss."""
+        """Train to make images that the discriminator takes for real; return the loss."""
         with tf.GradientTape() as tape:
             of_made = self.discriminator(self.generator(noise, training=True), training=True)
             loss = self._loss(tf.ones_like(of_made), of_made)
@@ -81,7 +81,7 @@ class Gan:
         return loss
 
     def train(self, real: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Both, one after the other."""
+        """Train both, one after the other; return both losses."""
         return self.train_discriminator(real, noise), self.train_generator(noise)
 
     def _apply(self, model: keras.Model, tape: tf.GradientTape, loss: tf.Tensor) -> None:
@@ -91,13 +91,13 @@ class Gan:
 
 
 class Training(NamedTuple):
-    """What a training was.
+    """The result of a training.
 
     Attributes:
-        losses: Of the discriminator and of the generator, for each step.
-        step_s: What a step takes at the end, when everything is planned.
-        peak_bytes: The most that the device held in any step.
-        budget_bytes: That was in force; None if there was none.
+        losses: Losses of the discriminator and of the generator, for each step.
+        step_s: Duration of a step at the end, when everything is planned.
+        peak_bytes: Peak memory of the device in any step.
+        budget_bytes: The active budget; None if there was none.
     """
 
     losses: list[tuple[float, float]]
@@ -113,7 +113,7 @@ def run(
     step: Callable[[NDArray[np.float32], NDArray[np.float32]], tuple[tf.Tensor, tf.Tensor]],
     batches: Batches,
 ) -> Training:
-    """Calls a step with each batch."""
+    """Call a step with each batch."""
     losses, ends_s = [], []
     tfswap.reset_memory_stats()
     for real, noise in batches:
@@ -126,7 +126,7 @@ def run(
 
 
 def two_functions(batches: Batches) -> Training:
-    """A loop that calls two functions in turns, and knows nothing of tfswap."""
+    """Run a loop that calls two functions in turns, without tfswap."""
     gan = Gan()
 
     @tf.function
@@ -143,7 +143,7 @@ def two_functions(batches: Batches) -> Training:
 
 
 def two_functions_swapped(batches: Batches, budget: str) -> Training:
-    """The same loop, not changed, inside a budget."""
+    """Run the same loop, unchanged, inside a budget."""
     with tfswap.Session(budget=budget, verbose=0) as session:
         training = two_functions(batches)
     for name, report in session.reports.items():
@@ -152,12 +152,12 @@ def two_functions_swapped(batches: Batches, budget: str) -> Training:
 
 
 def one_function(batches: Batches) -> Training:
-    """A loop that calls one function."""
+    """Run a loop that calls one function."""
     return run(tf.function(Gan().train), batches)
 
 
 def one_function_swapped(batches: Batches, budget: str) -> Training:
-    """The same with a function that is decorated."""
+    """Run the same loop with a decorated function."""
     gan = Gan()
 
     @tfswap.swap(budget=budget, verbose=0)
@@ -167,7 +167,7 @@ def one_function_swapped(batches: Batches, budget: str) -> Training:
 
     training = run(train_step, batches)
     print(train_step.report)
-    train_step.release()  # the budget, which else would be in force until the process ends
+    train_step.release()  # the budget, which otherwise stays active until the process ends
     return training
 
 
@@ -177,13 +177,13 @@ def compare(
     batches: Batches,
     budget: str,
 ) -> None:
-    """Runs a loop as it is, then inside a budget.
+    """Run a loop without tfswap, then inside a budget, and compare.
 
     Args:
-        unswapped_loop: As it is.
-        swapped_loop: The same, inside the budget that it is given.
-        batches: For both.
-        budget: Such as "90MiB", or a part of what the loop needs as it is, "0.7".
+        unswapped_loop: The loop without tfswap.
+        swapped_loop: The same loop inside the budget that it is given.
+        batches: Batches for both.
+        budget: Such as "90MiB", or a part of what the loop needs without tfswap, "0.7".
     """
     unswapped = unswapped_loop(batches)
     print(f"Without tfswap: {unswapped}.", flush=True)
@@ -206,7 +206,7 @@ def compare(
 
 
 def main() -> None:
-    """Runs both loops, each without and with tfswap."""
+    """Run both loops, each without and with tfswap."""
     parser = argparse.ArgumentParser(
         description="Train a GAN inside a part of the memory that it needs."
     )

@@ -1,6 +1,7 @@
-"""Scanned digits for nets of larger images with three channels, and training on them in a budget.
+"""Load scanned digits, and train nets for larger images with three channels on them.
 
-Data: scikit-learn's copy of the test set of the UCI ML hand-written digits: 1,797 of 8 x 8 pixels.
+Data: scikit-learn's copy of the test set of the UCI ML hand-written digits, 1,797 images of 8 x 8
+pixels.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from keras import layers
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-import tfswap  # before TensorFlow's first operation: it brings the device that keeps the budget
+import tfswap  # before TensorFlow's first operation: it provides the device that keeps the budget
 
 
 def digits(count: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """The first of them, [count, 8, 8, 1] in -1..1 (black is not 0), and which digits they are."""
+    """Return the first images, [count, 8, 8, 1] in -1..1 (black is not 0), and their labels."""
     scanned = load_digits()
     x = scanned.images[:count, :, :, np.newaxis].astype(np.float32) / 8 - 1
     return x, scanned.target[:count].astype(np.int32)
 
 
 def for_digits(net: keras.Model) -> keras.Model:
-    """The net behind layers that enlarge digits to its images, on the device."""
+    """Put layers in front of a net that enlarge digits to its images, on the device."""
     scanned = keras.Input((8, 8, 1))
     enlarged = layers.UpSampling2D(net.input_shape[1] // 8, interpolation="bilinear")(scanned)
     return keras.Model(scanned, net(layers.Concatenate()([enlarged] * 3)))
@@ -39,16 +40,16 @@ def main(
     epochs: int,
     learning_rate: float,
 ) -> None:
-    """Trains inside a budget, and prints what was moved for it.
+    """Train inside a budget, and print what was moved.
 
     Args:
-        build: Makes the net with an activation, "relu" or "leaky_relu" as the command line says,
-            for images with three channels whose sides are multiples of 8.
-        budget: Of the device's memory, as `tfswap.AutoSwap` takes it.
+        build: Builds the net with the activation of the command line, "relu" or "leaky_relu", for
+            images with three channels whose sides are multiples of 8.
+        budget: Budget of the device's memory, in the forms of `tfswap.AutoSwap`.
         batch: Examples in a batch.
-        steps: Of an epoch.
-        epochs: How many.
-        learning_rate: Of SGD with momentum.
+        steps: Steps in an epoch.
+        epochs: Number of epochs.
+        learning_rate: Learning rate of SGD with momentum.
     """
     parser = argparse.ArgumentParser(description="Train a net inside less memory than it needs.")
     parser.add_argument("--activation", choices=("relu", "leaky_relu"), default="relu")

@@ -2,14 +2,14 @@
 
     python examples/plain20.py [--activation leaky_relu]
 
-The data are scanned digits of 8 x 8 pixels, enlarged to 32 x 32. What leaves the device for far
-memory is encoded where that makes the step shorter: ReLU leaves many zeros, leaky ReLU none. Takes
-about a minute on two cores.
+The data are scanned digits of 8 x 8 pixels, enlarged to 32 x 32. Tensors in far memory are
+encoded where that makes the step shorter: ReLU leaves many zeros, leaky ReLU none. This takes about
+a minute on two cores.
 """
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # who imports the net decides for himself
+if __name__ == "__main__":  # not where only the net is imported
     import cpu_only  # noqa: F401
 
 import keras
@@ -17,13 +17,13 @@ from keras import layers
 
 
 def plain20(classes: int = 10, activation: str = "relu") -> keras.Model:
-    """ResNet-20 for images of 32 x 32 pixels without its shortcuts (He et al. 2016, section 4.2).
+    """Build ResNet-20 for 32 x 32 images without its shortcuts (He et al. 2016, section 4.2).
 
-    Three stages of six convolutions, each with batch norm, behind one more.
+    One convolution, then three stages of six, each convolution with batch norm.
 
     Args:
-        classes: How many there are to tell apart.
-        activation: Of all layers but the last: "relu", "leaky_relu" or another of Keras's.
+        classes: Number of classes.
+        activation: Activation of all layers but the last: "relu", "leaky_relu" or another of Keras.
     """
     strides = [1] + [1] * 6 + [2] + [1] * 5 + [2] + [1] * 5
     filters = [16] * 7 + [32] * 6 + [64] * 6

@@ -1,8 +1,8 @@
 """Train ResNet50 inside a memory budget that it does not fit in.
 
 The data are scanned digits of 8 x 8 pixels, enlarged to 96 x 96 inside the model. First the model
-is trained as it is: its first step fails, because it needs more than the budget. Then it is trained
-under the same budget with tfswap.AutoSwap. Takes a few minutes on two cores.
+is trained without swaps: its first step fails, because it needs more than the budget. Then it is
+trained under the same budget with tfswap.AutoSwap. This takes a few minutes on two cores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-import tfswap  # before TensorFlow's first operation: it brings the device that keeps the budget
+import tfswap  # before TensorFlow's first operation: it provides the device that keeps the budget
 
 BUDGET = "600MiB"
 BATCH = 32
@@ -24,7 +24,7 @@ STEPS_PER_EPOCH = 15
 
 
 def make_model() -> keras.Model:
-    """ResNet50 for digits of one channel."""
+    """Build ResNet50 for digits of one channel."""
     digits = keras.Input((8, 8, 1))
     enlarged = keras.layers.UpSampling2D(12, interpolation="bilinear")(digits)
     images = keras.layers.Concatenate()([enlarged] * 3)
@@ -39,7 +39,7 @@ def make_model() -> keras.Model:
 
 
 def main() -> None:
-    """Fails without AutoSwap, trains with it."""
+    """Train without AutoSwap, which fails, then with it."""
     digits = load_digits()
     x = digits.images[..., np.newaxis].astype(np.float32) / 16
     y = digits.target.astype(np.int32)
@@ -51,9 +51,9 @@ def main() -> None:
     tfswap.set_budget(BUDGET)
     try:
         model.fit(x[:BATCH], y[:BATCH], batch_size=BATCH, verbose=0)
-        raise SystemExit(f"It fits {BUDGET} as it is: there is nothing to show.")
+        raise SystemExit(f"The model fits {BUDGET} without swaps: there is nothing to show.")
     except tf.errors.ResourceExhaustedError as error:
-        # TensorFlow puts the Python stack of the op in front of what the allocator says.
+        # TensorFlow puts the Python stack of the op in front of the allocator's text.
         reason = error.message.partition("tfswap: ")[2].partition("\n")[0]
         print(f"ResourceExhaustedError: {reason or error.message}\n", flush=True)
     finally:

@@ -2,10 +2,10 @@
 
     python examples/transformer.py [--budget 0.5] [--steps 40] [--quick]
 
-It learns to write Python, one character after the other, from the source of Python's own library.
-It is trained twice from the same weights: as it is, which says how much memory it needs, and under
+It learns to write Python, character by character, from the source of Python's own library. It is
+trained twice from the same weights: without swaps, which shows how much memory it needs, and under
 `tfswap.AutoSwap` with a budget that it does not fit in. The losses of all steps are the same, bit
-for bit. Takes two minutes on two cores; with `--quick`, which is smaller, 25 seconds.
+for bit. This takes two minutes on two cores; with `--quick`, which is smaller, 25 seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-if __name__ == "__main__":  # who imports the net decides for himself
+if __name__ == "__main__":  # not where only the net is imported
     import cpu_only  # noqa: F401
 
 import keras
@@ -27,7 +27,7 @@ import tensorflow as tf
 from keras import layers
 from numpy.typing import NDArray
 
-import tfswap  # before TensorFlow's first operation: it brings the device that keeps the budget
+import tfswap  # before TensorFlow's first operation: it provides the device that keeps the budget
 
 MIB = 1 << 20
 CHARACTERS = 128  # of ASCII
@@ -35,12 +35,12 @@ TOKENS, BATCH = 128, 16
 
 
 class Training(NamedTuple):
-    """What a training was.
+    """The result of a training.
 
     Attributes:
-        losses: After each step, the mean until then.
-        step_s: What a step takes at the end, when everything is planned.
-        peak_bytes: The most that the device held in any step.
+        losses: The mean loss so far, after each step.
+        step_s: Duration of a step at the end, when everything is planned.
+        peak_bytes: Peak memory of the device in any step.
     """
 
     losses: list[float]
@@ -52,12 +52,12 @@ class Training(NamedTuple):
 
 
 def decoder(blocks: int, width: int, heads: int) -> keras.Model:
-    """A language model of pre-normalised blocks, as in GPT-2.
+    """Build a language model of pre-normalized blocks, as in GPT-2.
 
     Args:
-        blocks: Of attention and a hidden layer each.
-        width: Of what goes from block to block.
-        heads: Of each attention; `width` is a multiple.
+        blocks: Number of blocks, of attention and a hidden layer each.
+        width: Width of the activations between blocks.
+        heads: Heads of each attention; `width` is a multiple.
     """
     ids = keras.Input((TOKENS,), dtype="int32")
     positions = keras.ops.expand_dims(keras.ops.arange(TOKENS), 0)
@@ -72,7 +72,7 @@ def decoder(blocks: int, width: int, heads: int) -> keras.Model:
 
 
 def pieces(count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Of Python's library, [count, TOKENS], and the characters that follow each of theirs."""
+    """Return pieces of Python's library, [count, TOKENS], and the characters that follow each."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("a*.py"))
     source = "".join(file.read_text(encoding="utf-8") for file in files)
     characters = np.frombuffer(source.encode("ascii", "ignore"), np.uint8).astype(np.int32)
@@ -84,7 +84,7 @@ def pieces(count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 def train(
     options: argparse.Namespace, callbacks: Sequence[keras.callbacks.Callback] = ()
 ) -> Training:
-    """Trains a new model; the same options give the same losses."""
+    """Train a new model. The same options give the same losses."""
     tf.config.experimental.enable_op_determinism()
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
@@ -94,7 +94,7 @@ def train(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=False,
     )
-    model.optimizer.build(model.trainable_variables)  # else fit traces the step twice
+    model.optimizer.build(model.trainable_variables)  # otherwise fit traces the step twice
     x, y = pieces(BATCH * options.steps)
     losses, ends_s = [], []
 
@@ -110,7 +110,7 @@ def train(
 
 
 def arguments(command_line: list[str] | None = None) -> argparse.Namespace:
-    """Options of `train`, from this process's command line or another."""
+    """Return the options of `train`, from this process's command line or another."""
     parser = argparse.ArgumentParser(
         description="Train a Transformer inside a part of the memory that it needs."
     )
@@ -125,13 +125,13 @@ def arguments(command_line: list[str] | None = None) -> argparse.Namespace:
 
 
 def budget_of(text: str, unswapped_peak_bytes: int) -> int | str:
-    """What AutoSwap takes: plain numbers up to 1 are parts of the unswapped peak."""
+    """Return a budget for AutoSwap: plain numbers up to 1 are parts of the unswapped peak."""
     is_part = re.fullmatch(r"[01]?\.\d+|1", text)
     return int(float(text) * unswapped_peak_bytes) if is_part else text
 
 
 def main() -> None:
-    """Trains as it is, then inside the budget."""
+    """Train without swaps, then inside the budget."""
     options = arguments()
     unswapped = train(options)
     print(f"Without tfswap: {unswapped}.", flush=True)

@@ -1,14 +1,15 @@
-"""Train two models at once on one machine, each in a process with a budget of its own.
+"""Train two models at once on one machine, each in a process with its own budget.
 
     python examples/two_jobs.py [--budget 0.65] [--steps N] [--quick] [--spill-dir DIR]
 
-The jobs are the Transformer and the U-Net of the examples beside this one. First each runs alone
-and without tfswap, which says how much memory it needs. Then both run at once, each with a part of
-that as its budget, so that both together have less than they would take. Each keeps its own budget,
-and its losses are those that it had alone. Takes four minutes on two cores; with `--quick` one.
+The jobs are the Transformer and the U-Net of the other examples. First each runs alone and without
+tfswap, which shows how much memory it needs. Then both run at once, each with a part of that as its
+budget, so that both together get less than they would take. Each keeps its own budget, and its
+losses are those that it had alone. This takes four minutes on two cores; with `--quick` one.
 
-A budget is fixed when its job begins: what one job leaves is not given to the other. On a CPU, what
-leaves the device is in the same RAM, unless there is a folder on a disk for it: `--spill-dir`.
+A budget is fixed when its job begins: what one job leaves unused is not given to the other (see
+`tfswap broker` for that). On a CPU, what leaves the device is in the same RAM, unless `--spill-dir`
+names a folder on a disk.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import NamedTuple
 
-import cpu_only  # noqa: F401  # for the jobs, which inherit it
+import cpu_only  # noqa: F401  # the jobs inherit its environment
 
 MIB = 1 << 20
 JOBS = ("transformer", "unet")  # files beside this one
 
 
 class Task(NamedTuple):
-    """What a job is to do.
+    """The task of a job.
 
     Attributes:
-        job: Of `JOBS`.
-        command_line: As the job's own file takes.
-        budget: As the job's own file takes it.
-        unswapped_peak_bytes: Known for jobs inside a budget; None to train without tfswap.
+        job: One of `JOBS`.
+        command_line: Arguments of the job's own file.
+        budget: Budget in the forms of the job's own file.
+        unswapped_peak_bytes: Peak without swaps; None to train without tfswap.
         spill_dir: A folder on a disk for far memory; None for RAM.
     """
 
@@ -46,14 +47,14 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a job did.
+    """The result of a job.
 
     Attributes:
-        losses: After each step, the mean until then.
-        step_s: What a step took at the end.
-        peak_bytes: The most that the device held in any step.
-        budget_bytes: What it was allowed to; None without tfswap.
-        begun_s: When training began, by a clock that processes share.
+        losses: The mean loss so far, after each step.
+        step_s: Duration of a step at the end.
+        peak_bytes: Peak memory of the device in any step.
+        budget_bytes: Its budget; None without tfswap.
+        begun_s: When training began, by a clock that all processes share.
         ended_s: When it ended.
     """
 
@@ -66,9 +67,9 @@ class Outcome(NamedTuple):
 
 
 def do(task: Task) -> Outcome:
-    """Trains, in a process where nothing else does."""
+    """Run a task in this process, which does nothing else."""
     example = importlib.import_module(task.job)
-    import tfswap  # which the example has brought in time
+    import tfswap  # the example has imported it early enough
 
     swaps = []
     if task.unswapped_peak_bytes is not None:
@@ -84,13 +85,13 @@ def do(task: Task) -> Outcome:
 
 
 def at_once(tasks: Sequence[Task]) -> list[Outcome]:
-    """Does each in a new process."""
+    """Run each task in a new process, all at once."""
     with ProcessPoolExecutor(len(tasks), mp_context=get_context("spawn")) as processes:
         return list(processes.map(do, tasks))
 
 
 def main() -> None:
-    """Trains each job alone, then both at once inside budgets."""
+    """Train each job alone, then both at once inside budgets."""
     parser = argparse.ArgumentParser(description="Train two models at once, each in a budget.")
     parser.add_argument(
         "--budget",
@@ -118,7 +119,7 @@ def main() -> None:
     needed_bytes = sum(outcome.peak_bytes for outcome in alone)
     print(f"together     {needed_bytes / MIB:6.1f} MiB\n")
 
-    print("2. Both at once, each in a process with a budget of its own:", flush=True)
+    print("2. Both at once, each in a process with its own budget:", flush=True)
     together = at_once(
         [
             task._replace(unswapped_peak_bytes=outcome.peak_bytes)

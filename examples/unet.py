@@ -2,15 +2,15 @@
 
     python examples/unet.py [--image 1024] [--batch 1] [--budget 0.65] [--steps 16] [--quick]
 
-Memory is what limits the size of images in segmentation: a U-Net keeps its first, largest
-activations until its last layers have read them again. This one finds discs of random shades in
-noise. It is trained twice from the same weights: as it is, which says how much memory it needs, and
-under `tfswap.AutoSwap` with a budget that it does not fit in. The losses of all steps are the same,
-bit for bit. Takes two minutes on two cores; with `--quick`, on smaller images and with fewer
+Memory limits the size of images in segmentation: a U-Net keeps its first, largest activations until
+its last layers have read them again. This one finds discs of random shades in noise. It is trained
+twice from the same weights: without swaps, which shows how much memory it needs, and under
+`tfswap.AutoSwap` with a budget that it does not fit in. The losses of all steps are the same, bit
+for bit. This takes two minutes on two cores; with `--quick`, on smaller images and with fewer
 levels, 25 seconds.
 
-Much less than half would not do: on a CPU, the gradient of one convolution takes a workspace of
-nine times its input, a third of the peak.
+Much less than half of the memory is not enough: on a CPU, the gradient of one convolution takes a
+workspace of nine times its input, a third of the peak.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-if __name__ == "__main__":  # who imports the net decides for himself
+if __name__ == "__main__":  # not where only the net is imported
     import cpu_only  # noqa: F401
 
 import keras
@@ -30,19 +30,19 @@ import tensorflow as tf
 from keras import layers
 from numpy.typing import NDArray
 
-import tfswap  # before TensorFlow's first operation: it brings the device that keeps the budget
+import tfswap  # before TensorFlow's first operation: it provides the device that keeps the budget
 
 MIB = 1 << 20
-IMAGES = 4  # for each place in a batch
+IMAGES = 4  # for each example of a batch
 
 
 class Training(NamedTuple):
-    """What a training was.
+    """The result of a training.
 
     Attributes:
-        losses: After each step, the mean until then.
-        step_s: What a step takes at the end, when everything is planned.
-        peak_bytes: The most that the device held in any step.
+        losses: The mean loss so far, after each step.
+        step_s: Duration of a step at the end, when everything is planned.
+        peak_bytes: Peak memory of the device in any step.
     """
 
     losses: list[float]
@@ -54,17 +54,17 @@ class Training(NamedTuple):
 
 
 def unet(image: int, filters: int = 8, depth: int = 4, batch_norm: bool = True) -> keras.Model:
-    """U-Net (Ronneberger et al. 2015) with padded convolutions and batch norm.
+    """Build a U-Net (Ronneberger et al. 2015) with padded convolutions and batch norm.
 
     Args:
         image: Height and width in pixels, a multiple of 2 to the power of `depth`.
-        filters: Of the first two convolutions, the largest activations.
+        filters: Filters of the first two convolutions, which have the largest activations.
         depth: How often height and width are halved.
-        batch_norm: Behind each convolution; as published, there is none.
+        batch_norm: Whether batch norm follows each convolution; the published net has none.
     """
 
     def convolved(x: keras.KerasTensor, filters: int) -> keras.KerasTensor:
-        # Without batch norm, activations keep their variance by He's weights only.
+        # Without batch norm, only He's initialization keeps the variance of activations.
         weights = "glorot_uniform" if batch_norm else "he_normal"
         for _ in range(2):
             x = layers.Conv2D(
@@ -87,7 +87,7 @@ def unet(image: int, filters: int = 8, depth: int = 4, batch_norm: bool = True) 
 
 
 def discs(count: int, image: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Noisy images with twelve discs of random shades each, [count, image, image, 1], and masks."""
+    """Return noisy images with twelve random discs each, [count, image, image, 1], and masks."""
     random = np.random.default_rng(1)
     rows, columns = np.ogrid[:image, :image]
     x = random.normal(0, 0.3, (count, image, image)).astype(np.float32)
@@ -104,7 +104,7 @@ def discs(count: int, image: int) -> tuple[NDArray[np.float32], NDArray[np.float
 def train(
     options: argparse.Namespace, callbacks: Sequence[keras.callbacks.Callback] = ()
 ) -> Training:
-    """Trains a new model; the same options give the same losses."""
+    """Train a new model. The same options give the same losses."""
     tf.config.experimental.enable_op_determinism()
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
@@ -114,7 +114,7 @@ def train(
         loss=keras.losses.BinaryCrossentropy(from_logits=True),
         jit_compile=False,
     )
-    model.optimizer.build(model.trainable_variables)  # else fit traces the step twice
+    model.optimizer.build(model.trainable_variables)  # otherwise fit traces the step twice
     x, y = discs(IMAGES * options.batch, options.image)
     losses, ends_s = [], []
 
@@ -133,7 +133,7 @@ def train(
 
 
 def arguments(command_line: list[str] | None = None) -> argparse.Namespace:
-    """Options of `train`, from this process's command line or another."""
+    """Return the options of `train`, from this process's command line or another."""
     parser = argparse.ArgumentParser(
         description="Train a U-Net inside a part of the memory that it needs."
     )
@@ -151,13 +151,13 @@ def arguments(command_line: list[str] | None = None) -> argparse.Namespace:
 
 
 def budget_of(text: str, unswapped_peak_bytes: int) -> int | str:
-    """What AutoSwap takes: plain numbers up to 1 are parts of the unswapped peak."""
+    """Return a budget for AutoSwap: plain numbers up to 1 are parts of the unswapped peak."""
     is_part = re.fullmatch(r"[01]?\.\d+|1", text)
     return int(float(text) * unswapped_peak_bytes) if is_part else text
 
 
 def main() -> None:
-    """Trains as it is, then inside the budget."""
+    """Train without swaps, then inside the budget."""
     options = arguments()
     unswapped = train(options)
     print(f"Without tfswap: {unswapped}.", flush=True)
