@@ -156,11 +156,11 @@ def test_many_at_once(new_file: Callable[..., SpillFile], callers: int) -> None:
 
 FAULTS = {
     "write-error": r"writing {piece} bytes at offset {middle} of the spill file in {folder} "
-    r"failed: Input/output error \(errno 5\)\. The disk or the connection to it fails: look at dmesg",
+    r"failed: Input/output error \(errno 5\)\. The disk or the connection to it fails: look",
     "write-full": r"writing {piece} bytes at offset {middle} of .* failed: "
     r"No space left on device \(errno 28\)\. The disk has [0-9.]+ [MG]iB free",
     "read-error": r"reading {piece} bytes at offset {middle} of the spill file in {folder} "
-    r"failed: Input/output error \(errno 5\)\. The disk or the connection to it fails: look at dmesg",
+    r"failed: Input/output error \(errno 5\)\. The disk or the connection to it fails: look",
     "end-of-file": r"reading {piece} bytes at offset {middle} of .* reached the end of the file",
     "file-bit-flip": r"the {piece} bytes at offset {middle} of the spill file in {folder} are not "
     r"the ones that were written \(checksum [0-9a-f]{{16}}, not [0-9a-f]{{16}}\)",
