@@ -255,7 +255,7 @@ def test_a_file_that_was_cut_is_an_error(own_folder: str) -> None:
     file.write(offset, data)
     with open(f"/proc/self/fd/{descriptor(own_folder)}", "r+b", buffering=0) as behind:
         behind.truncate(offset + 4 * MIB + 2 * BLOCK)
-    with pytest.raises(OSError, match=f"{MIB - 2 * BLOCK} bytes at offset .* ended before"):
+    with pytest.raises(OSError, match=f"{MIB - 2 * BLOCK} bytes at offset .* reached the end"):
         file.read(offset, back)
 
 
@@ -324,7 +324,7 @@ def fill_disk(disk: str) -> None:
 @pytest.mark.parametrize(
     "folder_of, text",
     [
-        (lambda _: "/no/such", r"No such file or directory \(errno 2\)\. Give a spill_dir that is"),
+        (lambda _: "/no/such", r"No such file or directory \(errno 2\)\. Give a spill_dir that"),
         (lambda _: "/proc", r"no spill file in /proc: "),
         (lambda folder: __file__, r"no spill file in .*test_spill_file.py: .*Give a spill_dir"),
     ],
