@@ -33,7 +33,7 @@ _SAID = {
     "write-error": _SHORT,
     "write-full": _SHORT,
     "read-error": r"swapping in .* failed: reading .* failed: Input/output error",
-    "end-of-file": r"swapping in .* failed: reading .* the file is shorter than it was made",
+    "end-of-file": r"swapping in .* failed: reading .* it is shorter than when it was written",
     "file-bit-flip": r"swapping in .* failed: the .* are not the ones that were written",
     # An op that waits for memory which copies were to free finds none when they are cancelled.
     "cancel": rf"(?i)cancel|{_SHORT}",

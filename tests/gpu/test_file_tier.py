@@ -229,7 +229,7 @@ def test_short_transfers_are_gone_on_with(lib: Library) -> None:
     ("kind", "text"),
     [
         ("read-error", "Input/output error"),
-        ("end-of-file", "the file is shorter than it was made"),
+        ("end-of-file", "it is shorter than when it was written"),
         ("file-bit-flip", "are not the ones that were written"),
     ],
 )

@@ -241,7 +241,7 @@ def test_ratios_are_what_the_codecs_make(number: int) -> None:
 def test_speeds_are_measured_and_not_remembered(number: int) -> None:
     lib = library.load()
     assert gpu_codec_speeds(lib, number, ()) == ()
-    with pytest.warns(UserWarning, match="codec lz4 is left out: .* not in use"):
+    with pytest.warns(UserWarning, match="codec lz4 is left out: .* not loaded"):
         assert gpu_codec_speeds(lib, number, ("lz4",), search_s=0.1) == ()
     use(number, "lz4")
     (speed,) = gpu_codec_speeds(lib, number, ("lz4",), search_s=0.1)

@@ -151,9 +151,9 @@ def test_the_validator_names_the_fault() -> None:
             "buffer 0: its fixed offset is not aligned",
         ),
         ([(1, 0, 9)], {"gaps": [(0, 5, 3)]}, "buffer 0: a gap ends before it begins"),
-        ([(1, 0, 9)], {"gaps": [(0, 5, 12)]}, "buffer 0: its gaps are not in order"),
+        ([(1, 0, 9)], {"gaps": [(0, 5, 12)]}, "buffer 0: its gaps must be in order"),
         ([(1, 0, 9)], {"gaps": [(1, 5, 6)]}, "a gap names buffer 1"),
-        ([(2, 0, 9), (2, 3, 5)], {"fixed": [4, 5]}, "buffer 1: it and buffer 0 are fixed in each"),
+        ([(2, 0, 9), (2, 3, 5)], {"fixed": [4, 5]}, "buffer 1: its fixed offset overlaps"),
         ([(1 << 60, 0, 9), (1, 3, 5)], {}, "buffer 1: the sizes add up to over 1 EiB"),
     ],
 )

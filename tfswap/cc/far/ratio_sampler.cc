@@ -12,10 +12,10 @@ namespace {
 constexpr int64_t kSamples = 8;
 constexpr int64_t kSampleBytes = 64 << 10;
 // Masks have fewer different words.
-constexpr size_t kMostCountedWords = 17;
+constexpr size_t kMaxCountedWords = 17;
 
 void CountWords(const char* data, size_t bytes, std::vector<uint32_t>* different) {
-  for (size_t at = 0; at < bytes && different->size() < kMostCountedWords; at += 4) {
+  for (size_t at = 0; at < bytes && different->size() < kMaxCountedWords; at += 4) {
     uint32_t word;
     std::memcpy(&word, data + at, sizeof(word));
     if (std::find(different->begin(), different->end(), word) == different->end()) {

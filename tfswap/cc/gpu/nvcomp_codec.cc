@@ -184,10 +184,10 @@ absl::Status NvcompCodec::MakeFiller(int word_bytes, Stream stream) {
     return driver->MemcpyDtoHAsync(to, reinterpret_cast<CudaDriver::DevicePointer>(from), bytes,
                                    stream) == CudaDriver::kSuccess;
   };
-  const bool told = read(&packed_bytes, filler.packed_bytes, sizeof(packed_bytes)) &&
+  const bool copied = read(&packed_bytes, filler.packed_bytes, sizeof(packed_bytes)) &&
                     read(&packed, batch.statuses, sizeof(packed)) &&
                     driver->StreamSynchronize(stream) == CudaDriver::kSuccess;
-  if (told && packed == nvcomp::kSuccess && packed_bytes > 0 &&
+  if (copied && packed == nvcomp::kSuccess && packed_bytes > 0 &&
       packed_bytes <= filler_room_bytes_) {
     return absl::OkStatus();
   }

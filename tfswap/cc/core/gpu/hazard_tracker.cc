@@ -35,8 +35,8 @@ bool InChunks(const Transfer& transfer, const Move& move) {
 }  // namespace
 
 HazardTracker::~HazardTracker() {
-  for (QueueState& line : queues_) {
-    for (const RecordedEvent& recorded : line.events) gpu_->Recycle(recorded.event);
+  for (QueueState& each : queues_) {
+    for (const RecordedEvent& recorded : each.events) gpu_->Recycle(recorded.event);
   }
 }
 
@@ -147,7 +147,7 @@ std::array<std::array<int64_t, kQueues>, kQueues> HazardTracker::waits() const {
 int64_t HazardTracker::remembered() const {
   std::lock_guard<std::mutex> lock(mu_);
   int64_t sum = 0;
-  for (const QueueState& line : queues_) sum += static_cast<int64_t>(line.accesses.size());
+  for (const QueueState& each : queues_) sum += static_cast<int64_t>(each.accesses.size());
   return sum;
 }
 

@@ -46,8 +46,8 @@ std::vector<int> CollectiveGroups(const GraphIndex& index) {
       groups[GroupOf(index, n)][index.node(n).device()].push_back(n);
     }
   }
-  std::vector<int> groups(index.size());
-  std::iota(groups.begin(), groups.end(), 0);
+  std::vector<int> first_of_group(index.size());
+  std::iota(first_of_group.begin(), first_of_group.end(), 0);
   for (auto& [group, devices] : groups) {
     std::vector<int> first;
     for (auto& [device, ops] : devices) {
@@ -55,11 +55,11 @@ std::vector<int> CollectiveGroups(const GraphIndex& index) {
                 [&](int a, int b) { return index.position(a) < index.position(b); });
       for (size_t i = 0; i < ops.size(); ++i) {
         if (i == first.size()) first.push_back(ops[i]);
-        groups[ops[i]] = first[i];
+        first_of_group[ops[i]] = first[i];
       }
     }
   }
-  return groups;
+  return first_of_group;
 }
 
 }  // namespace tfswap

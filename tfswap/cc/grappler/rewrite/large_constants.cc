@@ -88,13 +88,13 @@ class ConstantUnfolder {
     *result_.mutable_library() = graph_.library();
     *result_.mutable_versions() = graph_.versions();
     for (const NodeDef& node : graph_.node()) {
-      if (!FillInstead(node) && !Unfolded(node)) *result_.add_node() = node;
+      if (!ReplaceByFill(node) && !PreventFolding(node)) *result_.add_node() = node;
     }
     return std::move(result_);
   }
 
  private:
-  bool FillInstead(const NodeDef& node) {
+  bool ReplaceByFill(const NodeDef& node) {
     TensorProto number;
     const auto value = node.attr().find("value");
     if (node.op() != "Const" || value == node.attr().end() ||
@@ -123,7 +123,7 @@ class ConstantUnfolder {
   }
 
   // Fill(dims, value), BroadcastTo(input, shape) and Tile(input, multiples) expand a small input.
-  bool Unfolded(const NodeDef& node) {
+  bool PreventFolding(const NodeDef& node) {
     const bool fills = node.op() == "Fill";
     if (!fills && node.op() != "BroadcastTo" && node.op() != "Tile") return false;
     const int sizes_at = fills ? 0 : 1;

@@ -58,7 +58,7 @@ OptionalRule PartsReduced(const OpView& op, const std::vector<int>& parts, Outpu
   OptionalRule found = Parts(op, parts);
   if (!found) return std::nullopt;
   const Cut even = EvenCut(0, op.count, op.count);
-  found->outputs.assign(op.outputs.size(), OutputPart{yield, even});
+  found->outputs.assign(op.outputs.size(), OutputPart{kind, even});
   return found;
 }
 
