@@ -20,7 +20,8 @@ from pathlib import Path
 import grpc  # noqa: F401  before forks: they need not load it
 from timelines import training_step
 
-from tfswap.jobs.job import BrokerError, GrantedShare, Job
+from tfswap.jobs.granted_share import GrantedShare
+from tfswap.jobs.job import BrokerError, Job
 from tfswap.jobs.job_trace import JobTrace, job_trace
 from tfswap.jobs.share import Share
 from tfswap.machine.machine import Machine

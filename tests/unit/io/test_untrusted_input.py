@@ -166,7 +166,7 @@ def test_amounts_that_cannot_be_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", [b'{"kind": "leave", "kind": "leave"}', b"[" * 16000])
 def test_messages_that_cannot_be_are_refused(text: bytes) -> None:
-    with pytest.raises(BadMessage, match="no JSON"):
+    with pytest.raises(BadMessage, match="not JSON"):
         parse(text, FROM_JOBS)
 
 
