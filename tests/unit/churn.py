@@ -1,8 +1,8 @@
-"""Jobs that come, go and are killed at random, and what they hold at every moment.
+"""Jobs that join, leave and are killed at random, and the memory that they hold at any time.
 
-Run as a light process (see `light.py`): python churn.py SOCKET JOBS AT_ONCE CAPACITY SEED. Each job
-is a fork of it, without TensorFlow, that holds all that it may, and writes that into shared memory.
-Prints one JSON object in the end.
+Runs without TensorFlow (see `light.py`): python churn.py SOCKET JOBS AT_ONCE CAPACITY SEED. Each
+job is a fork that always uses its whole share and writes the size into shared memory. Prints one
+JSON object at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-import grpc  # noqa: F401  before forks: they need not load it
+import grpc  # noqa: F401  imported once, before the forks
 from timelines import training_step
 
 from tfswap.jobs.granted_share import GrantedShare
@@ -29,11 +29,11 @@ from tfswap.machine.machine import Machine
 _SLOT = struct.Struct("q")
 LONGEST_S = 60.0
 _LOOKS = 20
-_PF_EXITING = 0x4  # of Linux, among a process's flags
+_PF_EXITING = 0x4  # a Linux process flag
 
 
 class Table:
-    """What each job holds, for all processes to see."""
+    """The memory that each job holds, shared by all processes."""
 
     def __init__(self, slots: int) -> None:
         self._memory = mmap.mmap(-1, slots * _SLOT.size)
@@ -46,7 +46,7 @@ class Table:
 
 
 class Memory:
-    """All that a job may hold; sometimes it takes its time, or cannot do with less."""
+    """Holdings that always use the whole share; shrinking is sometimes slow or declined."""
 
     def __init__(self, table: Table, slot: int, chance: random.Random) -> None:
         self._table, self._slot, self._chance = table, slot, chance
@@ -65,7 +65,7 @@ class Memory:
 
 
 def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, seed: int) -> int:
-    """One job's life; its exit status."""
+    """Run one job, and return its exit status."""
     chance = random.Random(seed)
     minimum = chance.choice([None, None, capacity // 100, capacity // 20])
     weight = chance.choice([0.5, 1.0, 1.0, 4.0])
@@ -80,7 +80,7 @@ def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, 
     traced = chance.random() < 0.5
     while time.monotonic() < end_s:
         job.step_begins()
-        if traced and chance.random() < 0.5:  # foretold, in the middle of its first step
+        if traced and chance.random() < 0.5:  # a predicted first step
             job.profiled(trace)
             job.wait_for(capacity // 2, chance.uniform(0, 0.2))
             traced = False
@@ -90,14 +90,14 @@ def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, 
             job.profiled(trace)
             traced = False
         time.sleep(chance.uniform(0, 0.005))
-    if chance.random() < 0.8:  # others end without a word
+    if chance.random() < 0.8:  # others do not leave
         table[slot] = 0
         job.leave()
     return 0
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process has its memory: one that is ending gives up its lease a little later."""
+    """Return whether a process still has its memory; an ending one releases its lease later."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -106,10 +106,10 @@ def is_there(pid: int) -> bool:
 
 
 def held_at_once(table: Table, alive: dict[int, int]) -> int:
-    """What jobs held together at one moment; 0 if it changed at every look.
+    """Return the memory that all jobs held at one time; 0 if it changed at every attempt.
 
-    Of two shares that are read one after the other, the first may be given to the second's job
-    between the two.
+    Reads the table twice: between two reads of a single pass, memory may move from a job that was
+    read to one that was not.
     """
     for _ in range(_LOOKS):
         first, second = (
@@ -146,7 +146,7 @@ def main() -> None:
                 doomed_s[started] = now_s + chance.uniform(0.0, 0.8)
             started += 1
         held_bytes = sum(table[slot] for slot in alive)
-        if held_bytes > capacity:  # some may have ended since they were looked at
+        if held_bytes > capacity:  # some jobs may have ended meanwhile
             held_bytes = held_at_once(table, alive)
             if held_bytes > capacity:
                 problems.append(f"{held_bytes} bytes are held by {sorted(alive)}")
