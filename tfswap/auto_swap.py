@@ -60,17 +60,16 @@ class AutoSwap(keras.callbacks.Callback):
         save_profile: Path to write the profiled step to, for `tfswap simulate` and `tfswap plan`.
             Defaults to None.
         planning_time_s: Time limit of the "auto" policy's search, in seconds. Defaults to 1.
-        slab: Whether to plan addresses too: the allocations of a step are recorded and packed
-            into one slab of memory, and its ops keep the recorded order where the packing needs
-            it. Defaults to True.
+        slab: Whether to plan addresses too: the buffers of a recorded step are packed into one
+            slab, and ops keep the recorded order where that needs it. Defaults to True.
         workspace_limit: Largest workspace of a GPU op that also runs without one: bytes, as an
             int or string. 0 restricts convolutions to algorithms without workspace, which are
             slower and round differently (policy "m" of vDNN: Rhu et al., MICRO 2016). None leaves
             the choice to TensorFlow (vDNN's "p"). Defaults to None.
-        spill_dir: Folder for a file that holds what host memory has no room for, or None for no
-            file. The file has no name, is private, bypasses the page cache and is deleted when
-            training ends, however it ends. GPU copies pass through 4 to 16 MiB of pinned memory,
-            counted in `host_limit`. Defaults to None.
+        spill_dir: Folder for a file that extends host memory, or None for no file. The file is
+            unnamed and private, bypasses the page cache and is deleted when training ends,
+            however it ends. GPU copies pass through 4 to 16 MiB of pinned memory, counted in
+            `host_limit`. Defaults to None.
         spill_limit: Maximum size of that file: bytes, as an int or string. None allows the whole
             disk. Defaults to None.
         codec: Lossless codec for far memory. "auto" encodes a tensor where the simulator predicts
@@ -79,23 +78,21 @@ class AutoSwap(keras.callbacks.Callback):
             `tfswap.machine.codecs.available()` (on a GPU, from `tfswap.ops.gpu_codecs.NAMES`, and
             with nvCOMP "lz4" or "ans") encodes every tensor that it shrinks; None encodes
             nothing. Defaults to "auto".
-        lossy: Whether far memory may keep only part of the bits of float32 activations that no
-            lossless codec shrinks much and that only the backward pass reads again; never of
-            weights, gradients, integers or masks. Losses then differ from exact training. The
-            rate falls from epoch to epoch (CSWAP+: Chen et al., TPDS 2022). `codec` selects the
-            tensors: "auto" by the simulator, "cswap" or a lossless name by CSWAP's inequality, a
-            name from `tfswap.machine.codecs.LOSSY` all of them. A given plan keeps its rates.
-            CPU devices only. Defaults to False.
+        lossy: Whether lossy codecs may encode float32 activations that no lossless codec shrinks
+            much and that only the backward pass reads again. Losses then differ from exact
+            training. The fraction of bits that is kept falls from epoch to epoch (CSWAP+: Chen
+            et al., TPDS 2022). `codec` selects the tensors: "auto" by simulation, "cswap" or a
+            lossless name by CSWAP's inequality, a name from `tfswap.machine.codecs.LOSSY` all. A
+            given plan keeps its rates. CPU devices only. Defaults to False.
         stream_weights: Whether variables (weights, optimizer state) may be swapped too: from
             their last use in a step to their first use in the next, and when nothing else can
             free memory. They are swapped in before any read, also outside of steps. Defaults to
             False.
-        sections: Number of equal parts of the batch on which ops that treat examples
+        sections: Number of equal sections of the batch on which ops that treat examples
             independently run one after the other (tvDNN: Park et al., PPoPP 2018), so that no op
-            needs its whole batch in memory. Sums over the batch round differently. Where the
-            number does not divide the batch, images are split along their rows; a smaller last
-            batch is split into sections of at most the same size. "auto" uses as many as the
-            largest op needs to fit the budget, and more where a step would wait for swaps. None
+            needs its whole batch in memory. Sums over the batch round differently. If the number
+            does not divide the batch, images are split along their rows. "auto" uses as many as
+            the largest op needs to fit the budget, and more if a step would wait for swaps. None
             or 1 keeps the batch whole. Defaults to None.
         log_dir: Folder for TensorBoard logs: time, peak and traffic of each step under
             ``tfswap/``, and (with matplotlib) a picture of the plan. Defaults to None.

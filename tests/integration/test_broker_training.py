@@ -142,7 +142,7 @@ def test_the_others_go_on_when_a_training_or_the_broker_is_killed(tmp_path, alon
     end = other.end()
     assert other.losses() == alone
     assert end["share"]["budget_bytes"] == DEVICE
-    assert any("goes on with what it has" in note for note in end["notes"])
+    assert any("keeps its current share" in note for note in end["notes"])
     assert most_at_once(doomed, other) <= 2 * DEVICE  # of the killed one nobody says when it ended
     assert all(line.get("within", True) for line in other.lines())
 
@@ -186,16 +186,16 @@ def test_a_training_that_is_idle_shrinks_and_grows_and_its_link_too(tmp_path):
     (report,) = session.reports.values()
     assert report["share"].budget_bytes == 2 * DEVICE
     assert tfswap.memory_stats()["budget_bytes"] is None
-    broker.wait_for("left, and gives back 260 MiB")
+    broker.wait_for("left and released 260 MiB")
     broker.end()
 
 
 def test_without_a_broker_training_does_not_begin(tmp_path):
-    with pytest.raises(ValueError, match="with a broker there is one device"):
+    with pytest.raises(ValueError, match="with a broker, budget must be one amount"):
         tfswap.AutoSwap(broker=True, budget={"CPU:0": "1GiB"})
     with pytest.raises(ValueError, match="it must be the path of a broker's socket"):
         tfswap.AutoSwap(broker="")
     session = tfswap.Session(broker=tmp_path / "broker.sock", verbose=0)
-    with pytest.raises(tfswap.BrokerError, match="tfswap broker --socket|is open to others"):
+    with pytest.raises(tfswap.BrokerError, match="tfswap broker --socket|is open to other users"):
         session.__enter__()
     assert tfswap.memory_stats()["budget_bytes"] is None

@@ -189,7 +189,7 @@ def test_a_script_is_run_unchanged_under_a_budget(tmp_path):
         (["--set", "slab=maybe"], "--set slab is 'maybe'; allowed: 1, true"),
         (["--set", "slab"], "--set must be OPTION=VALUE; got 'slab'"),
         (["--set", "slob=1"], "tfswap has no option 'slob'"),
-        ([], "there is no script"),
+        ([], "train.py does not exist"),
     ],
 )
 def test_a_script_is_not_run_under_bad_options(tmp_path, capsys, arguments, message):

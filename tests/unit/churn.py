@@ -1,8 +1,8 @@
-"""Start, end and kill jobs at random, and check the memory that they hold together.
+"""Jobs that join, leave and are killed at random, and the memory that they hold at any time.
 
-Run as a light process (see `light.py`): python churn.py SOCKET JOBS AT_ONCE CAPACITY SEED. Each job
-is a fork without TensorFlow that holds its whole share and publishes the size in shared memory.
-Prints one JSON object at the end.
+Runs without TensorFlow (see `light.py`): python churn.py SOCKET JOBS AT_ONCE CAPACITY SEED. Each
+job is a fork that always uses its whole share and writes the size into shared memory. Prints one
+JSON object at the end.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import sys
 import time
 from pathlib import Path
 
-import grpc  # noqa: F401  imported before the forks, so that they need not load it
+import grpc  # noqa: F401  imported once, before the forks
 from timelines import training_step
 
-from tfswap.jobs.job import BrokerError, GrantedShare, Job
+from tfswap.jobs.granted_share import GrantedShare
+from tfswap.jobs.job import BrokerError, Job
 from tfswap.jobs.job_trace import JobTrace, job_trace
 from tfswap.jobs.share import Share
 from tfswap.machine.machine import Machine
@@ -28,11 +29,11 @@ from tfswap.machine.machine import Machine
 _SLOT = struct.Struct("q")
 LONGEST_S = 60.0
 _LOOKS = 20
-_PF_EXITING = 0x4  # of Linux, among a process's flags
+_PF_EXITING = 0x4  # a Linux process flag
 
 
 class Table:
-    """The bytes that each job holds, in shared memory."""
+    """The memory that each job holds, shared by all processes."""
 
     def __init__(self, slots: int) -> None:
         self._memory = mmap.mmap(-1, slots * _SLOT.size)
@@ -45,7 +46,7 @@ class Table:
 
 
 class Memory:
-    """A job's memory, always its whole share; at random, it shrinks slowly or not fully."""
+    """Holdings that always use the whole share; shrinking is sometimes slow or declined."""
 
     def __init__(self, table: Table, slot: int, chance: random.Random) -> None:
         self._table, self._slot, self._chance = table, slot, chance
@@ -79,7 +80,7 @@ def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, 
     traced = chance.random() < 0.5
     while time.monotonic() < end_s:
         job.step_begins()
-        if traced and chance.random() < 0.5:  # predicted, within its first step
+        if traced and chance.random() < 0.5:  # a predicted first step
             job.profiled(trace)
             job.wait_for(capacity // 2, chance.uniform(0, 0.2))
             traced = False
@@ -89,14 +90,14 @@ def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, 
             job.profiled(trace)
             traced = False
         time.sleep(chance.uniform(0, 0.005))
-    if chance.random() < 0.8:  # the other jobs end without leaving
+    if chance.random() < 0.8:  # others do not leave
         table[slot] = 0
         job.leave()
     return 0
 
 
 def is_there(pid: int) -> bool:
-    """Return whether a process still has its memory; an exiting one releases its lease later."""
+    """Return whether a process still has its memory; an ending one releases its lease later."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -105,9 +106,10 @@ def is_there(pid: int) -> bool:
 
 
 def held_at_once(table: Table, alive: dict[int, int]) -> int:
-    """Return the bytes that jobs hold together; 0 if no consistent snapshot could be taken.
+    """Return the memory that all jobs held at one time; 0 if it changed at every attempt.
 
-    Between reading two jobs' shares, the broker may move memory from the first job to the second.
+    Reads the table twice: between two reads of a single pass, memory may move from a job that was
+    read to one that was not.
     """
     for _ in range(_LOOKS):
         first, second = (
@@ -144,7 +146,7 @@ def main() -> None:
                 doomed_s[started] = now_s + chance.uniform(0.0, 0.8)
             started += 1
         held_bytes = sum(table[slot] for slot in alive)
-        if held_bytes > capacity:  # may be an inconsistent snapshot
+        if held_bytes > capacity:  # some jobs may have ended meanwhile
             held_bytes = held_at_once(table, alive)
             if held_bytes > capacity:
                 problems.append(f"{held_bytes} bytes are held by {sorted(alive)}")

@@ -1,4 +1,4 @@
-"""Processes without TensorFlow: they import tfswap's modules, but not the package's `__init__`."""
+"""Start processes that use modules of tfswap without loading TensorFlow."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class BrokerProcess:
     """``tfswap broker``, without TensorFlow.
 
     Args:
-        socket: The path of its socket.
-        budget: The device's budget.
-        arguments: Further command-line arguments.
+        socket: Path of its socket.
+        budget: Its `--budget`.
+        arguments: Further arguments.
     """
 
     def __init__(self, socket: Path, budget: str | int, *arguments: str) -> None:
@@ -71,7 +71,7 @@ class BrokerProcess:
         return self.log.read_text()
 
     def wait_for(self, text: str, seconds: float = 60) -> None:
-        """Wait until the process has printed a text."""
+        """Wait until its log contains a text."""
         deadline = time.monotonic() + seconds
         while text not in self.said:
             assert time.monotonic() < deadline, self.said
@@ -82,7 +82,7 @@ class BrokerProcess:
         self.process.wait()
 
     def end(self) -> None:
-        """Terminate the process, and check that it exits with status 0."""
+        """Terminate the broker, and check its exit status."""
         if self.process.poll() is None:
             self.process.terminate()
             assert self.process.wait(20) == 0, self.said

@@ -16,7 +16,7 @@ from tfswap.io.amounts import readable_bytes
 from tfswap.jobs.broker import Broker
 from tfswap.jobs.division import LEAST_SLOWDOWN, POLICIES
 from tfswap.jobs.lease_folder import BrokerRunning
-from tfswap.jobs.share import MOST_WEIGHT
+from tfswap.jobs.share import MAX_WEIGHT
 from tfswap.jobs.socket_path import SocketRefused, default_path, parse_path
 from tfswap.machine import budget as budgets
 
@@ -82,7 +82,7 @@ def _broker(options: argparse.Namespace) -> Broker:
         options.divide,
         weights=weights,
         minima=minima,
-        say=lambda line: print(f"tfswap broker: {line}", flush=True),
+        log=lambda line: print(f"tfswap broker: {line}", flush=True),
     )
 
 
@@ -116,8 +116,8 @@ def _weight(text: str) -> float:
         weight = float(text)
     except ValueError:
         weight = math.nan
-    if not 0 < weight <= MOST_WEIGHT:
-        raise ValueError(f"--weight must be above 0 and at most {MOST_WEIGHT:g}; got {text!r}")
+    if not 0 < weight <= MAX_WEIGHT:
+        raise ValueError(f"--weight must be above 0 and at most {MAX_WEIGHT:g}; got {text!r}")
     return weight
 
 

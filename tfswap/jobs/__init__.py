@@ -1,1 +1,1 @@
-"""Several jobs on one device: shares of its memory and link, and the broker that gives them out."""
+"""Several jobs on one device: the broker that divides its memory and link, and its clients."""

@@ -1,13 +1,13 @@
-"""Division of a device's memory among jobs: pure functions from what they claim to budgets.
+"""Division of a device's memory among jobs: pure functions from claims to budgets.
 
-Floors come first: nobody has less than he needs to run, and who runs is never turned out for
-somebody who waits. What is above the floors goes where it shortens steps most (`least_slowdown`:
-the sum over jobs of weight times slowdown is the least that there is), or by weights
-(`by_weights`). What nobody can use is given by weights too, so that nothing lies idle.
+Each admitted job gets at least its floor, and a running job is never stopped in favour of a
+waiting one. Memory above the floors minimises the weighted sum of slowdowns (`least_slowdown`), or
+is divided in proportion to the weights (`by_weights`). Memory that shortens no step is divided by
+weights too.
 
-Shares of TENSILE's jobs (Zhang et al., arXiv 2105.13336) follow from one greedy search that swaps
-the largest tensor of all jobs' peaks; it has no budget, and ends at the least memory. Here the
-budget is given, and the sum of times is what is least.
+TENSILE (Zhang et al., arXiv 2105.13336) derives shares from one greedy search that swaps the
+largest tensor at any job's peak; it has no budget and minimises memory. Here the budget is given
+and the sum of slowdowns is minimised.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tfswap.jobs.slowdown import SlowdownCurve
 LEAST_SLOWDOWN, WEIGHTS = "slowdown", "weights"
 POLICIES = (LEAST_SLOWDOWN, WEIGHTS)
 
-# Of the combinations of budgets that may still be the best so many are kept. More are met by many
-# jobs with many budgets only; then the sum of slowdowns may be off the least by a little.
-_MOST_COMBINATIONS = 4096
+# Maximum number of Pareto-optimal combinations of budgets to keep. Only many jobs with many budgets
+# exceed it; then the sum of slowdowns is close to the minimum.
+_MAX_COMBINATIONS = 4096
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What one job may be given.
+    """One job's claim to memory.
 
     Attributes:
-        job: its name.
-        curve: what budgets do to its steps.
-        floor_bytes: it must not have less.
-        wanted_bytes: it has no use for more.
-        weight: how much it counts.
-        held_bytes: what it has now; 0: it waits for its first share.
-        cautious_bytes: its floor is raised to that as far as there is room: of a job of which
-            nobody knows yet what it needs.
+        job: Name of the job.
+        curve: Slowdown of its steps by budget.
+        floor_bytes: Least budget that it can run in.
+        wanted_bytes: Largest useful budget.
+        weight: Weight of its slowdown.
+        held_bytes: Its current budget; 0 if it waits for the first share.
+        cautious_bytes: The floor is raised to this if memory allows: a margin for a job with
+            unknown needs.
     """
 
     job: str
@@ -52,19 +52,18 @@ class Claim:
 def divide(
     claims: Sequence[Claim], capacity_bytes: int, policy: str = LEAST_SLOWDOWN
 ) -> dict[str, int]:
-    """Gives each job a budget.
+    """Divide the capacity among jobs.
 
     Args:
-        claims: by the time of joining; what the jobs hold together is within the capacity.
-        capacity_bytes: what there is for them.
+        claims: Claims in the order of joining. The sum of `held_bytes` is within the capacity.
+        capacity_bytes: Memory for all jobs.
         policy: "slowdown" or "weights".
 
     Returns:
-        A budget for each job that has one; a job that is not in it must wait. The sum is at most
-        the capacity.
+        Budgets by job, with a sum of at most the capacity. Other jobs must wait.
 
     Raises:
-        ValueError: there is no such policy.
+        ValueError: The policy is unknown.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}: allowed are {', '.join(map(repr, POLICIES))}")
@@ -74,10 +73,10 @@ def divide(
 
 
 def admit(claims: Sequence[Claim], capacity_bytes: int) -> list[Claim]:
-    """Those that can run at once, with floors that have room together.
+    """Return the claims that can run at the same time, with floors that fit the capacity.
 
-    A job that runs is always among them, if with no more than it holds; so is, in the order of
-    joining, each that waits and whose floor has room.
+    Running jobs are always admitted, with at least the smaller of their floor and what they hold.
+    Waiting jobs are admitted in the order of joining if their floor fits.
     """
     running = [claim for claim in claims if claim.held_bytes > 0]
     floors = {claim.job: min(claim.floor_bytes, claim.held_bytes) for claim in running}
@@ -108,52 +107,52 @@ def admit(claims: Sequence[Claim], capacity_bytes: int) -> list[Claim]:
 
 
 def least_slowdown(claims: Sequence[Claim], capacity_bytes: int) -> dict[str, int]:
-    """Budgets with the least sum of weight times slowdown; of equal ones, those that need least.
+    """Minimise the weighted sum of slowdowns; among equal sums, the sum of budgets.
 
-    Exact on the curves' budgets for a few jobs: combinations of budgets that need more than another
-    one and are no better are left out, the rest are all looked at.
+    Dynamic programming over jobs on the Pareto front of (bytes, cost): exact on the budgets of the
+    curves, unless the front exceeds `_MAX_COMBINATIONS`.
 
     Args:
-        claims: whose floors have room together.
-        capacity_bytes: what there is.
+        claims: Claims whose floors fit the capacity.
+        capacity_bytes: Memory for all jobs.
     """
-    # Pairs of bytes and cost, ascending and descending, each with the last job's budget and the
-    # place of the combination of those before it.
+    # The front after each job: bytes (ascending), cost (descending), the last job's budget, and the
+    # index of the combination of the jobs before it.
     tables: list[list[tuple[int, float, int, int]]] = [[(0, 0.0, 0, 0)]]
     floors_left = sum(claim.floor_bytes for claim in claims)
     for claim in claims:
         floors_left -= claim.floor_bytes
         room = capacity_bytes - floors_left
         combined = (
-            (used + budget, cost + claim.weight * slowdown, budget, place)
-            for place, (used, cost, _, _) in enumerate(tables[-1])
+            (used + budget, cost + claim.weight * slowdown, budget, index)
+            for index, (used, cost, _, _) in enumerate(tables[-1])
             for budget, slowdown in _choices(claim)
             if used + budget <= room
         )
-        tables.append(_thinned(_undominated(combined)))
+        tables.append(_thin(_pareto_front(combined)))
     budgets: dict[str, int] = {}
-    place = len(tables[-1]) - 1
+    index = len(tables[-1]) - 1
     for claim, table in zip(reversed(claims), reversed(tables[1:]), strict=True):
-        _, _, budgets[claim.job], place = table[place]
-    return _with_rest(claims, budgets, capacity_bytes)
+        _, _, budgets[claim.job], index = table[index]
+    return _fill(claims, budgets, capacity_bytes)
 
 
 def _choices(claim: Claim) -> list[tuple[int, float]]:
-    """The budgets worth a thought, with their slowdowns."""
+    """Return the candidate budgets of a job, with their slowdowns."""
     curve = claim.curve
     budgets = {claim.floor_bytes}
     budgets.update(
         budget for budget in curve.budget_bytes if claim.floor_bytes < budget <= claim.wanted_bytes
     )
-    # Below what it can run in, which a job that runs may have to stay at, time says nothing.
+    # A running job may hold less than the curve's least budget, where the slowdown is infinite.
     worst = 2 * curve.slowdowns[0]
     return [(budget, min(curve.at(budget), worst)) for budget in sorted(budgets)]
 
 
-def _undominated(
+def _pareto_front(
     combined: Iterable[tuple[int, float, int, int]],
 ) -> list[tuple[int, float, int, int]]:
-    """Without those that need as much as another, or more, and are no better."""
+    """Drop combinations that cost no less than another one with as many or fewer bytes."""
     kept: list[tuple[int, float, int, int]] = []
     for each in sorted(combined):
         if not kept or each[1] < kept[-1][1]:
@@ -161,38 +160,31 @@ def _undominated(
     return kept
 
 
-def _thinned(
+def _thin(
     table: list[tuple[int, float, int, int]],
 ) -> list[tuple[int, float, int, int]]:
-    if len(table) <= _MOST_COMBINATIONS:
+    if len(table) <= _MAX_COMBINATIONS:
         return table
-    step = (len(table) - 1) / (_MOST_COMBINATIONS - 1)
-    return [table[round(i * step)] for i in range(_MOST_COMBINATIONS)]
+    step = (len(table) - 1) / (_MAX_COMBINATIONS - 1)
+    return [table[round(i * step)] for i in range(_MAX_COMBINATIONS)]
 
 
 def by_weights(claims: Sequence[Claim], capacity_bytes: int) -> dict[str, int]:
-    """Budgets as the weights are to one another, but none below its floor or above its wish.
+    """Divide in proportion to the weights, within `floor_bytes` and `wanted_bytes` of each job.
 
     Args:
-        claims: whose floors have room together.
-        capacity_bytes: what there is.
+        claims: Claims whose floors fit the capacity.
+        capacity_bytes: Memory for all jobs.
     """
-    return _poured(claims, {claim.job: claim.floor_bytes for claim in claims}, capacity_bytes)
+    return _fill(claims, {claim.job: claim.floor_bytes for claim in claims}, capacity_bytes)
 
 
-def _with_rest(
-    claims: Sequence[Claim], budgets: Mapping[str, int], capacity_bytes: int
-) -> dict[str, int]:
-    """Gives what is left to those that want it, by weights: who has least for its weight first."""
-    return _poured(claims, budgets, capacity_bytes)
-
-
-def _poured(
+def _fill(
     claims: Sequence[Claim], floors: Mapping[str, int], capacity_bytes: int
 ) -> dict[str, int]:
-    """Water-filling: the level per weight at which all is given; floors and wishes bound it."""
+    """Water-filling: find the level (bytes per weight) that uses up the capacity."""
 
-    def at(level: float) -> dict[str, int]:
+    def budgets_at(level: float) -> dict[str, int]:
         return {
             c.job: min(
                 max(int(c.weight * level), floors[c.job]), max(c.wanted_bytes, floors[c.job])
@@ -203,12 +195,12 @@ def _poured(
     if not claims:
         return {}
     low, high = 0.0, capacity_bytes / min(claim.weight for claim in claims) + 1
-    if sum(at(high).values()) <= capacity_bytes:
-        return at(high)
+    if sum(budgets_at(high).values()) <= capacity_bytes:
+        return budgets_at(high)
     for _ in range(100):
         middle = (low + high) / 2
-        if sum(at(middle).values()) <= capacity_bytes:
+        if sum(budgets_at(middle).values()) <= capacity_bytes:
             low = middle
         else:
             high = middle
-    return at(low)
+    return budgets_at(low)

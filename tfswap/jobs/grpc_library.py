@@ -1,4 +1,4 @@
-"""gRPC, loaded where a broker is used and nowhere else."""
+"""Import gRPC on demand: only brokers and their jobs need it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.so_reuseport", 0),
 )
-"""Of both ends."""
+"""Options of the channel, for jobs and brokers."""
 
 
 def load_grpc() -> Any:
-    """The module.
+    """Return the `grpc` module.
 
     Raises:
-        ImportError: It is not installed; the text says what to do.
+        ImportError: gRPC is not installed.
     """
     try:
         import grpc
         import grpc.aio
     except ImportError as error:
         raise ImportError(
-            f"jobs and their broker speak over gRPC, which cannot be imported ({error}): "
+            f"a broker and its jobs communicate by gRPC, which cannot be imported ({error}): "
             "pip install grpcio"
         ) from None
     return grpc

@@ -1,8 +1,8 @@
-"""Job: a process's part of a device that a broker divides.
+"""Job: a process's connection to the broker that divides its device.
 
-A thread listens to the broker. A new share is put in force between steps: by that thread where no
-step runs, else by the one that trains, when its step has ended; only then, within it, does the job
-say so. If the broker dies the job goes on with what it has, and looks for a broker again.
+A thread listens to the broker. A new share is installed between steps: by that thread if no step
+runs, else by the training thread at the end of its step. The job acknowledges the share only then.
+If the broker dies, the job keeps its share and tries to reconnect.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from tfswap.jobs.granted_share import GrantedShare, Holdings
 from tfswap.jobs.grpc_library import CHANNEL_OPTIONS, load_grpc
 from tfswap.jobs.job_trace import JobTrace
 from tfswap.jobs.lease import HeldLease
@@ -31,38 +32,19 @@ from tfswap.jobs.messages import (
 from tfswap.jobs.share import Share
 from tfswap.jobs.socket_path import SocketRefused, check_socket, leases_of
 
-# Between looks for a broker that is gone: at first, and at most.
-_SOON_S, _LATEST_S = 0.1, 5.0
-# A job that waits longer for its first share says so.
-_UNTOLD_S = 2.0
+# First and longest pause between attempts to reconnect.
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 5.0
+# A job that waits longer than this for its first share reports it.
+_SILENT_WAIT_S = 2.0
 
 
 class BrokerError(RuntimeError):
-    """There is no broker, or no share of it; the text says why, and what to do."""
+    """There is no broker, or it grants no share; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
-class GrantedShare:
-    """What a job has.
-
-    Attributes:
-        budget_bytes: the most that it may hold.
-        link_share: the part of the link's speed that its copies have beside those of others.
-        device: what the broker calls the device.
-        device_bytes: what it has for all jobs.
-        jobs: how many there are, this one included.
-    """
-
-    budget_bytes: int
-    link_share: float
-    device: str
-    device_bytes: int
-    jobs: int
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """A share that came over a stream, which hears the answer, and no other one."""
+class _Offer:
+    """A share from the broker, to be answered on the stream on which it arrived."""
 
     serial: int
     share: GrantedShare
@@ -72,34 +54,19 @@ class _Sent:
         self.requests.put(data)
 
 
-class Holdings(Protocol):
-    """What a job holds of the device, between its steps."""
-
-    def in_use_bytes(self) -> int:
-        """What it holds now."""
-
-    def change(self, share: GrantedShare) -> int | None:
-        """Puts a share in force.
-
-        Returns:
-            None: it is, and nothing beyond it is held. Else the least that the job can do with;
-            what was in force is again.
-        """
-
-
 class Job:
-    """A job, from `join` to `leave`.
+    """A job of a broker, from `join` to `leave`. Thread-safe.
 
     Args:
-        socket: Where the broker listens.
-        name: By which the broker speaks of it.
-        share: What it asks for.
-        wanted_bytes: The most that it has a use for; 0: all of the device.
+        socket: The broker's socket.
+        name: The job's name.
+        share: The requested share.
+        wanted_bytes: Largest useful budget; 0 for the whole device.
         device: "CPU" or "GPU".
-        note: Called with a line when something happens that a user should know.
+        note: Receives messages for the user.
 
     Raises:
-        ImportError: There is no gRPC.
+        ImportError: gRPC is not installed.
     """
 
     def __init__(
@@ -125,42 +92,40 @@ class Job:
         self._welcome: Message | None = None
         self._requests: queue.SimpleQueue[bytes | None] | None = None
         self._call: Any = None
-        self._changed = threading.Condition()  # what is below, too
+        self._changed = threading.Condition()  # guards the fields below
         self._granted: GrantedShare | None = None
-        self._pending: _Sent | None = None
+        self._pending: _Offer | None = None
         self._in_step = False
         self._is_applying = False
-        self._waits_in_step = False  # for more than it has
+        self._waits_in_step = False  # for a larger share
         self._leaving = False
         self._problem = ""
-        self._waits_because = ""
-        self._in_touch = False
+        self._waiting_reason = ""
+        self._connected = False
         self._thread: threading.Thread | None = None
 
-    # The beginning and the end.
-
     def join(self, in_use_bytes: int = 0) -> GrantedShare:
-        """Waits for the first share.
+        """Connect to the broker, and wait for the first share.
 
         Args:
-            in_use_bytes: What it holds already; it needs that at the least.
+            in_use_bytes: Memory that the job uses already, a lower bound of its share.
 
         Raises:
-            BrokerError: There is no broker, it refused the job, or there was no room in time.
+            BrokerError: There is no broker, it refuses the job, or it grants no share in time.
         """
         try:
             check_socket(self.socket)
         except SocketRefused as error:
             raise BrokerError(f"tfswap: {error}") from None
         self._minimum_bytes = max(self._minimum_bytes, in_use_bytes)
-        self._thread = threading.Thread(target=self._keep_in_touch, name="tfswap-job", daemon=True)
+        self._thread = threading.Thread(target=self._stay_connected, name="tfswap-job", daemon=True)
         self._thread.start()
         wait_s = self._share.wait_s
-        self._wait_for_share(min(wait_s, _UNTOLD_S))
-        if wait_s > _UNTOLD_S and self._granted is None and not self._problem:
-            self._note(f"waiting for a share of the device: {self._waits_because or 'no answer'}")
-            self._wait_for_share(wait_s - _UNTOLD_S)
-        granted, problem, why = self._granted, self._problem, self._waits_because
+        self._wait_for_share(min(wait_s, _SILENT_WAIT_S))
+        if wait_s > _SILENT_WAIT_S and self._granted is None and not self._problem:
+            self._note(f"waiting for a share of the device: {self._waiting_reason or 'no answer'}")
+            self._wait_for_share(wait_s - _SILENT_WAIT_S)
+        granted, problem, why = self._granted, self._problem, self._waiting_reason
         if granted is not None:
             return granted
         self.leave()
@@ -169,8 +134,8 @@ class Job:
         raise BrokerError(
             f"tfswap: the broker at {self.socket} had no share for this job within {wait_s:g} s"
             + (f": {why}" if why else "")
-            + ". End one of those, ask for less (budget=, share=tfswap.Share(minimum=...)), or "
-            "wait longer (share=tfswap.Share(wait_s=...))"
+            + ". End another job, request less (budget=, share=tfswap.Share(minimum=...)), or wait "
+            "longer (share=tfswap.Share(wait_s=...))"
         )
 
     def _wait_for_share(self, seconds: float) -> None:
@@ -178,13 +143,13 @@ class Job:
             self._changed.wait_for(lambda: self._granted or self._problem, seconds)
 
     def hold(self, holdings: Holdings) -> None:
-        """Says by what shares are put in force; those that came meanwhile are, now."""
+        """Set the object that installs shares, and install a share that has arrived already."""
         with self._changed:
             self._holdings = holdings
-        self._settle()
+        self._install_pending()
 
     def leave(self) -> None:
-        """Gives the share back; harmless when called again. Nothing is in force by it then."""
+        """Return the share to the broker. Further calls have no effect."""
         with self._changed:
             if self._leaving:
                 return
@@ -193,7 +158,7 @@ class Job:
             requests = self._requests
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._is_applying, 10.0)
-        # First: a broker that hears of the end looks whether the lease is free.
+        # Before the message: the broker checks the lease when it receives it.
         if self._lease is not None:
             self._lease.release()
         if requests is not None:
@@ -205,96 +170,94 @@ class Job:
             if thread.is_alive() and self._call is not None:
                 self._call.cancel()
 
-    # What is known.
-
     @property
     def granted(self) -> GrantedShare | None:
-        """What it has now; None: it has not joined yet."""
+        """The current share; None before the first one."""
         return self._granted
 
     @property
     def in_touch(self) -> bool:
-        """Whether the broker hears it."""
-        return self._in_touch
+        """Return whether the job is connected to the broker."""
+        return self._connected
 
     # Steps.
 
     def step_begins(self) -> None:
-        """From now on nothing is changed; waits for what is being changed."""
-        self._settle()
+        """Block changes of the share until `step_ended`. Waits for a change that is under way."""
+        self._install_pending()
         with self._changed:
             self._changed.wait_for(lambda: not self._is_applying)
             self._in_step = True
 
     def step_ended(self) -> None:
-        """Shares may change again; one that came in the step is put in force. May be repeated."""
+        """Allow changes again, and install a share that arrived in the step. May be repeated."""
         with self._changed:
             if not self._in_step:
                 return
             self._in_step = False
-        self._settle()
+        self._install_pending()
 
     def profiled(self, trace: JobTrace) -> None:
-        """Tells the broker of a step, be it one that is foretold."""
+        """Send a profiled or predicted step to the broker."""
         self._trace = trace
-        self._say(trace.to_bytes())
+        self._send(trace.to_bytes())
 
-    def wait_for(self, budget_bytes: int, most_s: float) -> bool:
-        """Waits, in the middle of a step, for a share of so much.
+    def wait_for(self, budget_bytes: int, timeout_s: float) -> bool:
+        """Wait within a step for a share of at least `budget_bytes`.
 
         Args:
-            budget_bytes: That the step needs.
-            most_s: How long.
+            budget_bytes: The budget that the step needs.
+            timeout_s: Maximum wait in seconds.
 
         Returns:
-            Whether it has that.
+            Whether the share is large enough.
         """
 
-        def has_it() -> bool:
+        def is_enough() -> bool:
             return self._granted is not None and self._granted.budget_bytes >= budget_bytes
 
         with self._changed:
             self._waits_in_step = True
         try:
-            self._settle()
+            self._install_pending()
             with self._changed:
-                self._changed.wait_for(lambda: has_it() or self._is_over(), most_s)
-                return has_it()
+                self._changed.wait_for(lambda: is_enough() or self._is_over(), timeout_s)
+                return is_enough()
         finally:
             with self._changed:
                 self._waits_in_step = False
 
-    def _settle(self) -> None:
-        """Puts the last share that came in force, if no step runs."""
+    def _install_pending(self) -> None:
+        """Install the last share that arrived, unless a step runs."""
         while True:
             with self._changed:
                 if self._is_applying or self._leaving:
                     return
                 if self._pending is None or self._holdings is None:
                     return
-                if self._in_step and not self._is_welcome_in_step(self._pending.share):
+                if self._in_step and not self._may_change_in_step(self._pending.share):
                     return
-                sent, self._pending = self._pending, None
+                offer, self._pending = self._pending, None
                 holdings = self._holdings
                 self._is_applying = True
             least_bytes: int | None = None
             try:
-                least_bytes = holdings.change(sent.share)
+                least_bytes = holdings.change(offer.share)
                 in_use_bytes = holdings.in_use_bytes()
                 if least_bytes is None:
-                    self._granted = sent.share
+                    self._granted = offer.share
             finally:
                 with self._changed:
                     self._is_applying = False
                     self._changed.notify_all()
-            sent.answer(
-                encode("ack", serial=sent.serial, in_use_bytes=in_use_bytes)
+            offer.answer(
+                encode("ack", serial=offer.serial, in_use_bytes=in_use_bytes)
                 if least_bytes is None
-                else encode("decline", serial=sent.serial, least_bytes=least_bytes)
+                else encode("decline", serial=offer.serial, least_bytes=least_bytes)
             )
 
-    def _is_welcome_in_step(self, share: GrantedShare) -> bool:
-        """Whether a step waits for more, and it is no less."""
+    def _may_change_in_step(self, share: GrantedShare) -> bool:
+        """Return whether the step waits for more memory, and the share does not shrink."""
         granted = self._granted
         return (
             self._waits_in_step
@@ -302,17 +265,17 @@ class Job:
             and share.budget_bytes >= granted.budget_bytes
         )
 
-    def _say(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         with self._changed:
             if self._requests is not None:
                 self._requests.put(data)
 
     # The stream.
 
-    def _keep_in_touch(self) -> None:
-        """Until the job leaves or is refused: a stream, and another one when it breaks."""
-        pause_s = _SOON_S
-        told = False
+    def _stay_connected(self) -> None:
+        """Listen to the broker and reconnect, until the job leaves or is refused."""
+        pause_s = _FIRST_RETRY_S
+        noted = False
         while not self._is_over():
             begun_s = time.monotonic()
             try:
@@ -320,26 +283,26 @@ class Job:
             except (self._grpc.RpcError, OSError, SocketRefused, BadMessage):
                 pass
             with self._changed:
-                was_in_touch, self._in_touch = self._in_touch, False
+                was_connected, self._connected = self._connected, False
                 self._requests = self._pending = None
             if self._is_over():
                 break
-            if was_in_touch:
-                told = False
-                pause_s = _SOON_S
-            if self._granted is not None and not told:
-                told = True
+            if was_connected:
+                noted = False
+                pause_s = _FIRST_RETRY_S
+            if self._granted is not None and not noted:
+                noted = True
                 self._note(
-                    f"the broker at {self.socket} is gone: training goes on with what it has "
-                    "until there is one again"
+                    f"the broker at {self.socket} is gone: training keeps its current share until "
+                    "a broker is available again"
                 )
             if time.monotonic() - begun_s < pause_s:
                 with self._changed:
                     self._changed.wait_for(lambda: self._leaving, pause_s)
-            pause_s = min(2 * pause_s, _LATEST_S)
+            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
         if self._problem and not self._leaving and self._granted is not None:
             self._note(
-                f"the broker refuses this job from now on, which goes on with what it has: "
+                f"the broker no longer accepts this job, which keeps its current share: "
                 f"{self._problem}"
             )
         with self._changed:
@@ -349,16 +312,15 @@ class Job:
         return self._leaving or bool(self._problem)
 
     def _listen(self) -> None:
-        """One stream, until it ends."""
         check_socket(self.socket)
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         requests.put(self._hello())
         options = [*CHANNEL_OPTIONS, ("grpc.default_authority", "localhost")]
         with self._grpc.insecure_channel(f"unix:{self.socket}", options) as channel:
-            self._call = channel.stream_stream(METHOD)(_until_none(requests))
+            self._call = channel.stream_stream(METHOD)(iter(requests.get, None))
             try:
                 for data in self._call:
-                    self._take(parse(data, FROM_BROKERS), requests)
+                    self._handle(parse(data, FROM_BROKERS), requests)
                     if self._problem:
                         break
             finally:
@@ -369,7 +331,7 @@ class Job:
             self._changed.wait_for(lambda: not self._is_applying)
             granted = self._granted
             if granted is None:
-                # Nothing is held: another broker need know nothing of the last one's lease.
+                # Without a share, the lease of an earlier broker is of no use.
                 if self._lease is not None:
                     self._lease.release()
                 self._lease = self._welcome = None
@@ -387,8 +349,7 @@ class Job:
             held_bytes=0 if granted is None else granted.budget_bytes,
         )
 
-    def _take(self, message: Message, requests: queue.SimpleQueue[bytes | None]) -> None:
-        """What the broker says."""
+    def _handle(self, message: Message, requests: queue.SimpleQueue[bytes | None]) -> None:
         kind = message["kind"]
         if kind == "welcome":
             is_new = self._welcome is None
@@ -399,21 +360,21 @@ class Job:
                 if self._leaving:
                     return
                 self._requests = requests
-                self._in_touch = True
+                self._connected = True
             if is_new:
-                self._say(encode("leased"))
+                self._send(encode("leased"))
             elif self._trace is not None:
-                self._say(self._trace.to_bytes())
+                self._send(self._trace.to_bytes())
         elif kind == "waiting":
-            self._waits_because = message["why"]
+            self._waiting_reason = message["why"]
         elif kind == "refused":
             with self._changed:
                 self._problem = message["why"]
                 self._changed.notify_all()
         elif kind == "share":
-            self._take_share(message, requests)
+            self._handle_share(message, requests)
 
-    def _take_share(self, message: Message, requests: queue.SimpleQueue[bytes | None]) -> None:
+    def _handle_share(self, message: Message, requests: queue.SimpleQueue[bytes | None]) -> None:
         assert self._welcome is not None
         share = GrantedShare(
             message["budget_bytes"],
@@ -422,20 +383,15 @@ class Job:
             self._welcome["device_bytes"],
             message["jobs"],
         )
-        sent = _Sent(message["serial"], share, requests)
+        offer = _Offer(message["serial"], share, requests)
         with self._changed:
             first = self._granted is None
             if first:
                 self._granted = share
                 self._changed.notify_all()
             else:
-                self._pending = sent
+                self._pending = offer
         if first:
-            sent.answer(encode("ack", serial=sent.serial, in_use_bytes=0))
+            offer.answer(encode("ack", serial=offer.serial, in_use_bytes=0))
         else:
-            self._settle()
-
-
-def _until_none(requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
-    while (data := requests.get()) is not None:
-        yield data
+            self._install_pending()

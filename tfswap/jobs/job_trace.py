@@ -1,16 +1,16 @@
-"""A job's step in a message: a timeline reduced to what a division looks at, in bounded bytes.
+"""JobTrace: a job's step as a message of bounded size.
 
-Of the absences those that can take most out of memory stay, with their buffers and the ops around
-them. All other buffers become one staircase, its highest value between any two ops that stay: what
-is foretold with a reduced timeline needs at least as much memory as with the whole one.
+The timeline is reduced to what a division needs. It keeps the absences with the largest areas,
+with their buffers and the ops around them. All other buffers become a step function, the maximum
+of their load between two kept ops. So the reduced timeline never needs less memory than the whole
+one.
 
-The message is ``TFSWJOB1``, then, compressed by zlib, little-endian: a head of int64 (ops, buffers,
-absences, resident_bytes, step_ns, the speeds and latencies of the job's link, and the speed of a
-core that copies, 0 where none does), then int64 arrays: op starts and durations, buffers' bytes,
-allocations and lifetimes (-1: outlives the step), and int32 rows of absences (buffer, producer_op,
-after_op, before_op, first absence of the tensor). Who reads it believes nothing: sizes are bounded
-before anything is unpacked, values before they are used, and what is left is checked as any
-timeline is.
+The message is ``TFSWJOB1`` and a zlib stream of little-endian arrays: an int64 header (ops,
+buffers, absences, resident_bytes, step_ns, speeds and latencies of the job's link, and the speed
+of a core that copies or 0); int64 arrays of op starts and durations, buffer sizes, allocations and
+lifetimes (-1: outlives the step); int32 rows of absences (buffer, producer_op, after_op,
+before_op, first absence of the tensor). It is untrusted input: sizes are bounded before
+decompression, values before their use, and the timeline is validated.
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, absence_ro
 MAGIC = b"TFSWJOB1"
 
 MOST_BYTES = 256 << 10
-"""Of a message."""
+"""Maximum size of a message."""
 
-MOST_OPS, MOST_ABSENCES = 1500, 400
-"""Of a reduced timeline."""
+MAX_OPS, MAX_ABSENCES = 1500, 400
+"""Maximum numbers of ops and absences in a reduced timeline."""
 
-_MOST_BUFFERS = MOST_OPS + MOST_ABSENCES + 1
-_HEAD = 10
-_MOST_UNPACKED = 8 * (_HEAD + 2 * MOST_OPS + 3 * _MOST_BUFFERS) + 20 * MOST_ABSENCES
-# More than any device or step has; sums of so many fit into 64 bits.
-_MOST_MEMORY, _MOST_NS = 1 << 50, 86_400 * 10**9
+_MAX_BUFFERS = MAX_OPS + MAX_ABSENCES + 1
+_HEADER = 10
+_MAX_UNPACKED = 8 * (_HEADER + 2 * MAX_OPS + 3 * _MAX_BUFFERS) + 20 * MAX_ABSENCES
+# Above any real device or step, but small enough that sums fit into 64 bits.
+_MAX_MEMORY, _MAX_NS = 1 << 50, 86_400 * 10**9
 _SPEEDS = (10**5, 10**14)  # bytes per second
-_MOST_LATENCY_NS = 10**9
+_MAX_LATENCY_NS = 10**9
 
 Ints = NDArray[np.int64]
 
 
 class BadTrace(ValueError):
-    """The bytes are no job's trace; the text says why."""
+    """The bytes are not a valid trace, for the reason in the text."""
 
 
 @dataclass(frozen=True)
 class JobTrace:
-    """What a broker knows of a job's step.
+    """A job's step as its broker sees it.
 
     Attributes:
-        timeline: The step, reduced; ops and tensors have no names.
-        link: The job's link to far memory, as if it were alone.
+        timeline: The reduced step, without names of ops and tensors.
+        link: The job's link to far memory, if no other job used it.
     """
 
     timeline: Timeline
     link: Machine
 
     def to_bytes(self) -> bytes:
-        """The message.
+        """Encode the message.
 
         Raises:
-            ValueError: The timeline is not a reduced one.
+            ValueError: The timeline is not reduced.
         """
         timeline, link = self.timeline, self.link
         rows = absence_rows(timeline)
         n, m, k = len(timeline.op_names), len(timeline.buffer_bytes), len(rows)
-        if n > MOST_OPS or m > _MOST_BUFFERS or k > MOST_ABSENCES:
+        if n > MAX_OPS or m > _MAX_BUFFERS or k > MAX_ABSENCES:
             raise ValueError(f"a timeline of {n} ops, {m} buffers, {k} absences must be reduced")
         lifetime_ns = np.where(
             timeline.buffer_free_ns == OUTLIVES_STEP_NS,
@@ -78,8 +78,8 @@ class JobTrace:
         )
         head = [n, m, k, timeline.resident_bytes, timeline.step_ns]
         head += [_bounded(link.out_bytes_per_s), _bounded(link.in_bytes_per_s)]
-        head += [min(link.out_latency_ns, _MOST_LATENCY_NS)]
-        head += [min(link.in_latency_ns, _MOST_LATENCY_NS)]
+        head += [min(link.out_latency_ns, _MAX_LATENCY_NS)]
+        head += [min(link.in_latency_ns, _MAX_LATENCY_NS)]
         head += [0 if math.isinf(link.copy_bytes_per_s) else _bounded(link.copy_bytes_per_s)]
         arrays = (
             head,
@@ -94,22 +94,22 @@ class JobTrace:
 
     @staticmethod
     def from_bytes(data: bytes) -> JobTrace:
-        """Reads a message.
+        """Decode and validate a message.
 
         Raises:
-            BadTrace: It is none, or what it says cannot be.
+            BadTrace: The message is invalid.
         """
         if not data.startswith(MAGIC):
-            raise BadTrace(f"a trace begins with {MAGIC.decode()}")
+            raise BadTrace(f"a trace must begin with {MAGIC.decode()}")
         if len(data) > MOST_BYTES:
-            raise BadTrace(f"a trace of {len(data)} bytes is larger than {MOST_BYTES}")
+            raise BadTrace(f"a trace of {len(data)} bytes is larger than {MOST_BYTES} bytes")
         unpacker = zlib.decompressobj()
         try:
-            packed = unpacker.decompress(data[len(MAGIC) :], _MOST_UNPACKED + 1)
+            packed = unpacker.decompress(data[len(MAGIC) :], _MAX_UNPACKED + 1)
         except zlib.error as error:
-            raise BadTrace(f"a trace that cannot be unpacked: {error}") from None
-        if len(packed) > _MOST_UNPACKED or not unpacker.eof or unpacker.unused_data:
-            raise BadTrace(f"a trace that does not end within {_MOST_UNPACKED} bytes")
+            raise BadTrace(f"a trace cannot be decompressed: {error}") from None
+        if len(packed) > _MAX_UNPACKED or not unpacker.eof or unpacker.unused_data:
+            raise BadTrace(f"a trace does not end within {_MAX_UNPACKED} bytes")
         return _read(packed)
 
 
@@ -118,53 +118,56 @@ def _bounded(bytes_per_s: float) -> int:
 
 
 def _read(packed: bytes) -> JobTrace:
-    if len(packed) < 8 * _HEAD:
-        raise BadTrace("a trace without a head")
-    head = np.frombuffer(packed, "<i8", _HEAD).tolist()
+    if len(packed) < 8 * _HEADER:
+        raise BadTrace("a trace has no header")
+    head = np.frombuffer(packed, "<i8", _HEADER).tolist()
     n, m, k, resident_bytes, step_ns, out_speed, in_speed = head[:7]
     out_latency_ns, in_latency_ns, copy_speed = head[7:]
-    for what, value, most in (
-        ("ops", n, MOST_OPS),
-        ("buffers", m, _MOST_BUFFERS),
-        ("absences", k, MOST_ABSENCES),
-        ("resident bytes", resident_bytes, _MOST_MEMORY),
-        ("ns a step", step_ns, _MOST_NS),
-        ("ns of latency", max(out_latency_ns, in_latency_ns), _MOST_LATENCY_NS),
+    for what, value, maximum in (
+        ("ops", n, MAX_OPS),
+        ("buffers", m, _MAX_BUFFERS),
+        ("absences", k, MAX_ABSENCES),
+        ("resident bytes", resident_bytes, _MAX_MEMORY),
+        ("ns per step", step_ns, _MAX_NS),
+        ("ns of latency", max(out_latency_ns, in_latency_ns), _MAX_LATENCY_NS),
     ):
-        _check(0 <= value <= most, f"{value} {what}; there may be 0 to {most}")
-    _check(min(out_latency_ns, in_latency_ns) >= 0, "a latency below 0")
+        _check(0 <= value <= maximum, f"{value} {what}; allowed are 0 to {maximum}")
+    _check(min(out_latency_ns, in_latency_ns) >= 0, "a negative latency")
     for speed in (out_speed, in_speed, copy_speed or _SPEEDS[0]):
         _check(_SPEEDS[0] <= speed <= _SPEEDS[1], f"a link of {speed} bytes per second")
-    _check(len(packed) == 8 * (_HEAD + 2 * n + 3 * m) + 20 * k, "another size than its head says")
-    numbers = np.frombuffer(packed, "<i8", 2 * n + 3 * m, 8 * _HEAD).astype(np.int64)
+    _check(
+        len(packed) == 8 * (_HEADER + 2 * n + 3 * m) + 20 * k,
+        "a size that does not match its header",
+    )
+    numbers = np.frombuffer(packed, "<i8", 2 * n + 3 * m, 8 * _HEADER).astype(np.int64)
     start_ns, duration_ns, size, alloc_ns, lifetime_ns = np.split(
         numbers, [n, 2 * n, 2 * n + m, 2 * n + 2 * m]
     )
-    for what, values, least, most in (
-        ("op's start", start_ns, 0, _MOST_NS),
-        ("op's duration", duration_ns, 0, _MOST_NS),
-        ("buffer's size", size, 0, _MOST_MEMORY // max(m, 1)),
-        ("buffer's allocation", alloc_ns, -_MOST_NS, _MOST_NS),
-        ("buffer's lifetime", lifetime_ns, -1, 2 * _MOST_NS),
+    for what, values, minimum, maximum in (
+        ("op's start", start_ns, 0, _MAX_NS),
+        ("op's duration", duration_ns, 0, _MAX_NS),
+        ("buffer's size", size, 0, _MAX_MEMORY // max(m, 1)),
+        ("buffer's allocation", alloc_ns, -_MAX_NS, _MAX_NS),
+        ("buffer's lifetime", lifetime_ns, -1, 2 * _MAX_NS),
     ):
-        wrong = np.flatnonzero((values < least) | (values > most))
-        _check(not len(wrong), f"{what} {values[wrong[:1]]} that cannot be")
+        wrong = np.flatnonzero((values < minimum) | (values > maximum))
+        _check(not len(wrong), f"an invalid {what}: {values[wrong[:1]]}")
     rows = np.frombuffer(packed, "<i4", 5 * k, len(packed) - 20 * k).reshape(-1, 5)
     first = rows[:, 4]
-    _check(bool(np.all((first >= 0) & (first <= np.arange(k)))), "a tensor that is not there")
-    lives = np.where(lifetime_ns < 0, OUTLIVES_STEP_NS, alloc_ns + lifetime_ns)
-    timeline = _nameless(
+    _check(bool(np.all((first >= 0) & (first <= np.arange(k)))), "an absence of an unknown tensor")
+    free_ns = np.where(lifetime_ns < 0, OUTLIVES_STEP_NS, alloc_ns + lifetime_ns)
+    timeline = _timeline(
         start_ns,
         start_ns + duration_ns,
         resident_bytes,
-        (size, alloc_ns, lives),
+        (size, alloc_ns, free_ns),
         [(int(b), int(p), int(a), int(before), f"t{f}") for b, p, a, before, f in rows.tolist()],
         step_ns,
     )
     try:
-        _ = timeline.core  # checks it
+        _ = timeline.core  # validates the timeline
     except ValueError as error:
-        raise BadTrace(f"a trace of a step that cannot be: {error}") from None
+        raise BadTrace(f"a trace has an invalid timeline: {error}") from None
     link = Machine(
         "link",
         float(out_speed),
@@ -176,12 +179,12 @@ def _read(packed: bytes) -> JobTrace:
     return JobTrace(timeline, link)
 
 
-def _check(holds: bool, what: str) -> None:
-    if not holds:
-        raise BadTrace(f"a trace with {what}")
+def _check(is_valid: bool, problem: str) -> None:
+    if not is_valid:
+        raise BadTrace(f"a trace has {problem}")
 
 
-def _nameless(
+def _timeline(
     start_ns: Ints,
     end_ns: Ints,
     resident_bytes: int,
@@ -209,38 +212,38 @@ def _nameless(
     )
 
 
-def reduced(timeline: Timeline, most_ops: int = MOST_OPS) -> Timeline:
-    """A timeline within a message's bounds that needs no less memory at any time.
+def reduce_timeline(timeline: Timeline, max_ops: int = MAX_OPS) -> Timeline:
+    """Reduce a timeline to the size of a message, without lowering its load at any time.
 
     Args:
         timeline: The step.
-        most_ops: How many ops may stay. Defaults to `MOST_OPS`.
+        max_ops: Maximum number of ops. Defaults to `MAX_OPS`.
     """
-    chosen = _absences_that_matter(timeline, min(MOST_ABSENCES, most_ops // 3))
+    chosen = _largest_absences(timeline, min(MAX_ABSENCES, max_ops // 3))
     absences = [timeline.absences[i] for i in chosen]
-    ops = _ops_that_matter(timeline, absences, most_ops)
-    place_of_op = {op: place for place, op in enumerate(ops)}
-    place_of_op[-1] = -1
+    ops = _ops_to_keep(timeline, absences, max_ops)
+    new_op = {op: index for index, op in enumerate(ops)}
+    new_op[-1] = -1
     buffers = sorted({absence.buffer for absence in absences})
-    place_of_buffer = {buffer: place for place, buffer in enumerate(buffers)}
+    new_buffer = {buffer: index for index, buffer in enumerate(buffers)}
     start_ns, end_ns = timeline.op_start_ns[ops], timeline.op_end_ns[ops]
-    resident_bytes, steps = _staircase_of_others(timeline, buffers, start_ns)
-    own = np.array(buffers, dtype=np.int64)
-    return _nameless(
+    resident_bytes, steps = _load_of_others(timeline, buffers, start_ns)
+    kept = np.array(buffers, dtype=np.int64)
+    return _timeline(
         start_ns,
         end_ns,
         resident_bytes,
         (
-            np.concatenate([timeline.buffer_bytes[own], steps[0]]),
-            np.concatenate([np.maximum(timeline.buffer_alloc_ns[own], -1), steps[1]]),
-            np.concatenate([timeline.buffer_free_ns[own], steps[2]]),
+            np.concatenate([timeline.buffer_bytes[kept], steps[0]]),
+            np.concatenate([np.maximum(timeline.buffer_alloc_ns[kept], -1), steps[1]]),
+            np.concatenate([timeline.buffer_free_ns[kept], steps[2]]),
         ),
         [
             (
-                place_of_buffer[absence.buffer],
-                place_of_op[absence.producer_op],
-                place_of_op[absence.after_op],
-                place_of_op[absence.before_op],
+                new_buffer[absence.buffer],
+                new_op[absence.producer_op],
+                new_op[absence.after_op],
+                new_op[absence.before_op],
                 absence.tensor,
             )
             for absence in absences
@@ -249,8 +252,8 @@ def reduced(timeline: Timeline, most_ops: int = MOST_OPS) -> Timeline:
     )
 
 
-def _absences_that_matter(timeline: Timeline, most: int) -> list[int]:
-    """Those of the largest areas, bytes times ns (AutoSwap's AOA), in the order they had."""
+def _largest_absences(timeline: Timeline, count: int) -> list[int]:
+    """Return the absences with the largest areas, bytes times ns (AutoSwap's AOA), in order."""
     absences = timeline.absences
     if not absences:
         return []
@@ -258,36 +261,36 @@ def _absences_that_matter(timeline: Timeline, most: int) -> list[int]:
     before = timeline.op_start_ns[[a.before_op for a in absences]]
     gap_ns = np.where(before > after, before - after, before - after + timeline.step_ns)
     size = timeline.buffer_bytes[[a.buffer for a in absences]]
-    largest = np.argsort(-(gap_ns.astype(np.float64) * size), kind="stable")[:most]
+    largest = np.argsort(-(gap_ns.astype(np.float64) * size), kind="stable")[:count]
     return [int(i) for i in np.sort(largest)]
 
 
-def _ops_that_matter(timeline: Timeline, absences: list[Absence], most: int) -> list[int]:
-    """Those around absences, and as many others, evenly, as there is room for."""
+def _ops_to_keep(timeline: Timeline, absences: list[Absence], max_ops: int) -> list[int]:
+    """Return the ops around absences, and evenly spaced others up to `max_ops`."""
     n = len(timeline.op_names)
-    if n <= most:
+    if n <= max_ops:
         return list(range(n))
     kept = {op for a in absences for op in (a.producer_op, a.after_op, a.before_op) if op >= 0}
-    room = max(most - len(kept), 0)
+    room = max(max_ops - len(kept), 0)
     evenly = np.linspace(0, n - 1, room, dtype=np.int64) if room else np.zeros(0, np.int64)
     kept.update(int(op) for op in evenly)
     return sorted(kept)
 
 
-def _staircase_of_others(
+def _load_of_others(
     timeline: Timeline, buffers: list[int], start_ns: Ints
 ) -> tuple[int, tuple[Ints, Ints, Ints]]:
-    """What stays and, as buffers from op to op, what is beside that and the given buffers."""
+    """Return the load of all other buffers, as resident bytes and buffers from op to op."""
     others = np.ones(len(timeline.buffer_bytes), dtype=np.bool_)
     others[buffers] = False
-    rest = _nameless(
+    rest = _timeline(
         np.zeros(0, np.int64),
         np.zeros(0, np.int64),
         timeline.resident_bytes,
         (
             timeline.buffer_bytes[others],
             timeline.buffer_alloc_ns[others],
-            # What lives for no time is there all the same.
+            # A buffer with no lifetime still adds to the load.
             np.maximum(timeline.buffer_free_ns[others], timeline.buffer_alloc_ns[others] + 1),
         ),
         [],
@@ -311,15 +314,15 @@ def _staircase_of_others(
 
 
 def _segment(edges: Ints, time_ns: Ints) -> Ints:
-    place = np.searchsorted(edges, time_ns, side="right") - 1
-    return np.clip(place, 0, len(edges) - 2).astype(np.int64)
+    index = np.searchsorted(edges, time_ns, side="right") - 1
+    return np.clip(index, 0, len(edges) - 2).astype(np.int64)
 
 
 def job_trace(timeline: Timeline, link: Machine) -> JobTrace:
-    """What a job sends of its step.
+    """Return the trace that a job sends of its step.
 
     Args:
         timeline: The step.
-        link: Its link to far memory, as if it were alone.
+        link: The job's link to far memory, if no other job used it.
     """
-    return JobTrace(reduced(timeline), link)
+    return JobTrace(reduce_timeline(timeline), link)

@@ -1,9 +1,9 @@
-"""JointDivision: shares of memory and link for jobs whose steps are known, corrected by simulation.
+"""JointDivision: memory and link shares of jobs, corrected by a joint simulation.
 
-Budgets follow from curves, curves from plans, plans from the speed of the link, and that from what
-all the plans together copy. So: divide, plan each job, simulate all of them on the one link, and
-divide again with what the simulation says that each has of it; of some rounds the one with the
-least sum of weight times slowdown, as simulated, is taken.
+Budgets depend on slowdown curves, curves on plans, plans on the speed of the link, and that on the
+copies of all plans together. The division iterates over this cycle: divide the memory, plan each
+job, simulate all jobs on the shared link, and divide again with the simulated link shares. The
+result is the round with the least weighted sum of simulated slowdowns.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tfswap.jobs.slowdown import SlowdownCurve, decision_at, planned_curve
 from tfswap.planning.planners.decision import Decision, copying_ns
 
 _ROUNDS = 3
-# Shares of the link that jobs are told: between them nothing is worth another plan.
+# Possible link shares: smaller differences are not worth a new plan.
 _LINK_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)
-# A job whose step is not known yet keeps this part of an even share, if it runs and has it.
+# A running job with an unknown step keeps at least this fraction of an even share.
 _CAUTION = 0.5
-# Of all jobs together.
-_MOST_CURVES = 512
+# Maximum number of cached curves, and of cached decisions.
+_MAX_CACHED = 512
 
 
 @dataclass(frozen=True)
 class JobClaim:
-    """A job, and what is known of it.
+    """A job's request and state.
 
     Attributes:
-        job: its name.
-        minimum_bytes: it asked for no less.
-        wanted_bytes: it asked for no more.
-        weight: how much it counts.
-        held_bytes: what it has now; 0: it waits for its first share.
-        trace: its step; None: it has not said.
-        link_share: what it was told last.
+        job: Name of the job.
+        minimum_bytes: Least budget that it requested.
+        wanted_bytes: Largest budget that it requested.
+        weight: Weight of its slowdown.
+        held_bytes: Its current budget; 0 if it waits for the first share.
+        trace: Its step; None if unknown.
+        link_share: Its current link share.
     """
 
     job: str
@@ -52,12 +52,12 @@ class JobClaim:
 
 @dataclass(frozen=True)
 class Division:
-    """Who gets what.
+    """The share of each job.
 
     Attributes:
-        budget_bytes: by job; those that must wait are not in it.
-        link_shares: likewise.
-        slowdowns: likewise, as foretold; of jobs whose steps are known.
+        budget_bytes: Budgets by job; jobs that must wait are missing.
+        link_shares: Link shares by job.
+        slowdowns: Predicted slowdowns by job, of jobs with known steps.
     """
 
     budget_bytes: dict[str, int]
@@ -66,11 +66,11 @@ class Division:
 
 
 class JointDivision:
-    """Divides a device; remembers what it has worked out of steps.
+    """Divides a device among jobs, and caches the curves and plans of their steps.
 
     Args:
-        policy: "slowdown" or "weights", see `tfswap.jobs.division`.
-        planning_time_s: How long one division may work out new curves.
+        policy: "slowdown" or "weights"; see `tfswap.jobs.division`.
+        planning_time_s: Time limit for new curves in one division, in seconds.
     """
 
     def __init__(self, policy: str = LEAST_SLOWDOWN, planning_time_s: float = 3.0) -> None:
@@ -80,11 +80,11 @@ class JointDivision:
         self._decisions: dict[tuple[int, float, int], tuple[JobTrace, Decision | None]] = {}
 
     def divide(self, jobs: Sequence[JobClaim], capacity_bytes: int) -> Division:
-        """Gives jobs their shares.
+        """Divide the capacity and the link among jobs.
 
         Args:
-            jobs: By the time of joining; what they hold is within the capacity.
-            capacity_bytes: What there is for them.
+            jobs: Jobs in the order of joining. The sum of `held_bytes` is within the capacity.
+            capacity_bytes: Memory for all jobs.
         """
         deadline_s = time.monotonic() + self._planning_time_s
         known = [job for job in jobs if job.trace is not None]
@@ -98,17 +98,17 @@ class JointDivision:
                 for job in jobs
             ]
             budgets = divide(claims, capacity_bytes, self._policy)
-            slowdowns, real_shares = self._simulated(known, budgets, shares)
+            slowdowns, simulated_shares = self._simulate(known, budgets, shares)
             total = sum(
                 claim.weight * slowdowns.get(claim.job, claim.curve.at(budgets[claim.job]))
                 for claim in claims
                 if claim.job in budgets
             )
-            told = {job: real_shares.get(job, shares[job]) for job in budgets}
+            link_shares = {job: simulated_shares.get(job, shares[job]) for job in budgets}
             if best is None or total < best[0]:
-                best = (total, Division(budgets, told, slowdowns))
-            before, shares = shares, {**shares, **real_shares}
-            if shares == before or time.monotonic() > deadline_s:
+                best = (total, Division(budgets, link_shares, slowdowns))
+            previous, shares = shares, {**shares, **simulated_shares}
+            if shares == previous or time.monotonic() > deadline_s:
                 break
         assert best is not None
         return best[1]
@@ -118,7 +118,7 @@ class JointDivision:
     ) -> Claim:
         cautious_bytes = 0
         if job.trace is None:
-            # Nobody knows what would end it.
+            # With an unknown step, a large cut could make the job fail.
             cautious_bytes = min(int(_CAUTION * even_bytes), job.wanted_bytes)
             floor_bytes = max(job.minimum_bytes, min(job.held_bytes, cautious_bytes))
             curve = SlowdownCurve.assumed(
@@ -140,23 +140,23 @@ class JointDivision:
     def _curve(self, trace: JobTrace, link_share: float, deadline_s: float) -> SlowdownCurve:
         key = (id(trace), link_share)
         if key not in self._curves:
-            near = [share for known, share in self._curves if known == id(trace)]
-            if near and time.monotonic() > deadline_s:
-                key = (id(trace), min(near, key=lambda share: abs(share - link_share)))
+            cached = [share for known, share in self._curves if known == id(trace)]
+            if cached and time.monotonic() > deadline_s:
+                key = (id(trace), min(cached, key=lambda share: abs(share - link_share)))
             else:
-                if len(self._curves) >= _MOST_CURVES:
+                if len(self._curves) >= _MAX_CACHED:
                     self._curves.clear()
                 link = trace.link.part(link_share)
                 curve = planned_curve(trace.timeline, link, deadline_s=deadline_s)
                 self._curves[key] = (trace, curve)
         return self._curves[key][1]
 
-    def _simulated(
+    def _simulate(
         self, jobs: Sequence[JobClaim], budgets: dict[str, int], shares: dict[str, float]
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Slowdowns and shares of the link, of those jobs that can be planned."""
+        """Return slowdowns and link shares of the jobs that have a plan, by joint simulation."""
         planned: dict[str, PlannedJob] = {}
-        working_ns: dict[str, int] = {}
+        cpu_ns: dict[str, int] = {}
         for job in jobs:
             if job.trace is None or job.job not in budgets:
                 continue
@@ -164,10 +164,10 @@ class JointDivision:
             if decision is not None:
                 trace, result = job.trace, decision.result
                 planned[job.job] = PlannedJob(trace.timeline, decision.swaps, trace.link)
-                working_ns[job.job] = copying_ns(trace.link, result.bytes_out, result.bytes_in)
+                cpu_ns[job.job] = copying_ns(trace.link, result.bytes_out, result.bytes_in)
         outcomes = dict(zip(planned, simulate_jobs(list(planned.values())), strict=True))
         slowdowns = {
-            name: max((o.step_ns + working_ns[name]) / max(planned[name].timeline.step_ns, 1), 1.0)
+            name: max((o.step_ns + cpu_ns[name]) / max(planned[name].timeline.step_ns, 1), 1.0)
             for name, o in outcomes.items()
         }
         return slowdowns, {name: _nearest(o.link_share) for name, o in outcomes.items()}
@@ -175,7 +175,7 @@ class JointDivision:
     def _decision(self, trace: JobTrace, link_share: float, budget_bytes: int) -> Decision | None:
         key = (id(trace), link_share, budget_bytes)
         if key not in self._decisions:
-            if len(self._decisions) >= _MOST_CURVES:
+            if len(self._decisions) >= _MAX_CACHED:
                 self._decisions.clear()
             link = trace.link.part(link_share)
             self._decisions[key] = (trace, decision_at(trace.timeline, link, budget_bytes))

@@ -1,12 +1,12 @@
-"""Leases: which process a share belongs to, and whether it still lives, as the kernel says.
+"""Leases: file locks that prove that the process of a job is alive.
 
-A lease is a file in the broker's folder that the job's process has locked (POSIX, `F_SETLK`). The
-lock is not inherited by forks, and goes with the process however it ends, ``kill -9`` included, at
-about the time its memory does; nobody else can say that it is gone, or that it is not.
-`F_GETLK` names the process that has it. What the broker wrote into the file is what the job may
-hold, so that another broker knows it after the first one has died.
+A lease is a file in the broker's folder that the job's process locks (POSIX `F_SETLK`). The kernel
+releases the lock when the process ends, even by ``kill -9``, at about the time that it frees the
+process's memory; forks do not inherit it, and no other process can fake or break it. `F_GETLK`
+returns the process that holds the lock. The broker writes into the file how much memory the job
+may hold, for the next broker in case it dies.
 
-A process must open its lease once only: closing any descriptor of the file gives up the lock.
+A process must open its lease only once: closing any descriptor of the file releases the lock.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
-_MOST_RECORD_BYTES = 4096
-_MOST_MEMORY = 1 << 62
+_RECORD_BYTES = 4096
+_MAX_MEMORY = 1 << 62
 
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """What a broker knows of a job when all it has is the lease.
+    """The content of a lease.
 
     Attributes:
-        name: the job's.
-        token: what the job proves by that it is the one.
-        held_bytes: what it may hold.
-        weight, minimum_bytes, wanted_bytes: what it asked for.
+        name: The job's name.
+        token: Secret by which the job authenticates when it reconnects.
+        held_bytes: Maximum memory that the job may hold.
+        weight, minimum_bytes, wanted_bytes: The job's request.
     """
 
     name: str
@@ -44,13 +44,13 @@ class LeaseRecord:
 
 
 class HeldLease:
-    """The lease of this process's job, locked until `release`.
+    """The lease of a job in this process, locked until `release`.
 
     Args:
-        path: Of the file, which the broker has made.
+        path: The file, which the broker has created.
 
     Raises:
-        OSError: It is not there, or another process has it.
+        OSError: The file does not exist, or another process has locked it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,48 +62,48 @@ class HeldLease:
             raise
 
     def release(self) -> None:
-        """Gives it up; harmless when called again."""
+        """Release the lock. Further calls have no effect."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def holder(path: Path) -> int | None:
-    """The process that has a lease; None: nobody does, or there is no such file."""
+    """Return the process that has locked a lease; None if there is none, or no such file."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, request))
     finally:
         os.close(fd)
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def write_record(path: Path, record: LeaseRecord, create: bool = False) -> None:
-    """Writes what is known of a job into its lease, in one piece.
+    """Write a record into a lease, in one write.
 
     Raises:
-        OSError: It cannot be written; or there is such a file, and it was to be made.
+        OSError: The file cannot be written, or `create` is set and it exists.
     """
-    text = json.dumps(asdict(record)).encode().ljust(_MOST_RECORD_BYTES)
+    text = json.dumps(asdict(record)).encode().ljust(_RECORD_BYTES)
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
     try:
         if os.pwrite(fd, text, 0) != len(text):
-            raise OSError(f"{path} could not be written as a whole")
+            raise OSError(f"{path} was written only partly")
     finally:
         os.close(fd)
 
 
 def read_record(path: Path) -> LeaseRecord | None:
-    """What a broker wrote into a lease; None: it is nothing of the kind."""
+    """Return the record in a lease; None if it has no valid one."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            text = os.read(fd, _MOST_RECORD_BYTES)
+            text = os.read(fd, _RECORD_BYTES)
         finally:
             os.close(fd)
         record = LeaseRecord(**json.loads(text))
@@ -118,7 +118,7 @@ def _is_record(values: dict[str, object]) -> bool:
     return (
         isinstance(values["name"], str)
         and isinstance(values["token"], str)
-        and all(type(size) is int and 0 <= size <= _MOST_MEMORY for size in sizes)
+        and all(type(size) is int and 0 <= size <= _MAX_MEMORY for size in sizes)
         and isinstance(weight, (int, float))
         and not isinstance(weight, bool)
         and math.isfinite(weight)

@@ -1,4 +1,4 @@
-"""LeaseFolder: the leases of a broker's jobs, and the lock by which there is one broker."""
+"""LeaseFolder: the leases of a broker's jobs, and the lock that keeps out a second broker."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LOCK, _PREFIX = "broker", "job-"
 
 
 class BrokerRunning(RuntimeError):
-    """There is another broker on the socket."""
+    """Another broker uses the socket."""
 
 
 class LeaseFolder:
-    """The folder beside a broker's socket; see `lease` for what a lease is.
+    """The folder of leases beside a broker's socket; see `tfswap.jobs.lease`.
 
     Args:
-        socket: The broker's.
+        socket: The broker's socket.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -32,11 +32,11 @@ class LeaseFolder:
         self._lock_fd = -1
 
     def open(self) -> None:
-        """Makes the folder, or takes over an earlier broker's.
+        """Create the folder, or take over that of an earlier broker.
 
         Raises:
-            BrokerRunning: Another one has it.
-            SocketRefused: It, or the socket's, is open to others.
+            BrokerRunning: Another broker uses it.
+            SocketRefused: The folder, or that of the socket, is not private.
         """
         make_private_folder(self._socket.parent)
         make_private_folder(self._folder)
@@ -53,12 +53,12 @@ class LeaseFolder:
         self._lock_fd = fd
 
     def unlock(self) -> None:
-        """Lets another broker have it; leases stay."""
+        """Let another broker use the folder. The leases stay."""
         (self._folder / _LOCK).unlink(missing_ok=True)
         os.close(self._lock_fd)
 
     def close(self) -> None:
-        """Lets another broker have what jobs still hold, and removes the rest."""
+        """Let another broker use the folder, and remove all leases that no job holds."""
         for path in self._folder.glob(f"{_PREFIX}*"):
             if holder(path) is None:
                 path.unlink(missing_ok=True)
@@ -67,13 +67,13 @@ class LeaseFolder:
             self._folder.rmdir()
 
     def held(self) -> Iterator[tuple[str, int, LeaseRecord]]:
-        """Leases that jobs have had from an earlier broker; those that nobody holds are removed.
+        """Find the leases that jobs of an earlier broker hold, and remove all others.
 
         Yields:
-            Name, process, and what the broker wrote into it.
+            Name, process and record of each lease.
 
         Raises:
-            SocketRefused: One does not say what its job may hold.
+            SocketRefused: A lease has no valid record.
         """
         for path in sorted(self._folder.glob(f"{_PREFIX}*")):
             pid = holder(path)
@@ -83,13 +83,13 @@ class LeaseFolder:
             record = read_record(path)
             if record is None:
                 raise SocketRefused(
-                    f"process {pid} holds the lease {path}, which does not say what it may hold: "
-                    "end that process first"
+                    f"process {pid} holds the lease {path}, which does not record its share: end "
+                    "that process first"
                 )
             yield path.name, pid, record
 
     def new(self, record: LeaseRecord) -> str:
-        """Makes a lease, which its job is to lock; answers its name.
+        """Create a lease for a job to lock, and return its name.
 
         Raises:
             OSError: It cannot be written.
@@ -99,7 +99,7 @@ class LeaseFolder:
         return name
 
     def write(self, name: str, record: LeaseRecord) -> None:
-        """Says what its job may hold.
+        """Write a lease's record.
 
         Raises:
             OSError: It cannot be written.
@@ -107,13 +107,13 @@ class LeaseFolder:
         write_record(self.path(name), record)
 
     def holder(self, name: str) -> int | None:
-        """The process that has a lease; None if nobody does."""
+        """Return the process that has locked a lease, or None."""
         return holder(self.path(name))
 
     def remove(self, name: str) -> None:
-        """Its job is gone, or never came."""
+        """Remove a lease."""
         self.path(name).unlink(missing_ok=True)
 
     def path(self, name: str) -> Path:
-        """Of a lease's file."""
+        """Return the path of a lease's file."""
         return self._folder / name

@@ -1,35 +1,35 @@
-"""RateLimit: how many messages somebody may send."""
+"""RateLimit: limits how many messages a job may send."""
 
 from __future__ import annotations
 
 
 class RateLimit:
-    """A bucket of tokens that fills with time.
+    """A token bucket.
 
     Args:
-        burst: How many there are at first, and at most.
-        per_s: How many come back in a second.
+        burst: Initial and maximum number of tokens.
+        per_s: Tokens added per second.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:
         self._burst, self._per_s = burst, per_s
         self._tokens = burst
-        self._at_s: float | None = None
+        self._updated_s: float | None = None
 
     def take(self, now_s: float) -> bool:
-        """Whether one more is within the limit.
+        """Take a token; return whether there was one.
 
         Args:
-            now_s: On a clock that never goes back.
+            now_s: Time on a monotonic clock.
         """
-        if self._at_s is not None:
-            self._tokens = min(self._tokens + (now_s - self._at_s) * self._per_s, self._burst)
-        self._at_s = now_s
+        if self._updated_s is not None:
+            self._tokens = min(self._tokens + (now_s - self._updated_s) * self._per_s, self._burst)
+        self._updated_s = now_s
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
 
     def give_back(self) -> None:
-        """The last one does not count: it was asked for."""
+        """Return a token, for an answer to a request of the broker."""
         self._tokens = min(self._tokens + 1, self._burst)

@@ -1,7 +1,4 @@
-"""Roster: the jobs of a broker, with the lease and the account of each.
-
-No messages here: who says what to whom, and when, is the broker's.
-"""
+"""Roster: the jobs of a broker, with their leases and accounts. It sends no messages."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ from tfswap.jobs.messages import Message
 
 
 class Roster:
-    """Who is there, what each asked for, and what is written down of what it holds.
+    """The members of a broker, by lease.
 
     Args:
-        ledger: Who holds what.
-        leases: Of the jobs.
-        weights: Of jobs by name, whatever they ask for.
-        minima: Likewise, in bytes.
+        ledger: The accounts of the jobs.
+        leases: The leases of the jobs.
+        weights: Weights by job name, which override those that jobs request.
+        minima: Minimum bytes by job name, which raise those that jobs request.
     """
 
     def __init__(
@@ -52,21 +49,21 @@ class Roster:
     def __getitem__(self, lease: str) -> Member:
         return self._members[lease]
 
-    def check(self) -> None:
-        """Fails unless the ledger's accounts are those of the members, and hold; see there."""
-        self._ledger.check(self._members)
+    def check_invariants(self) -> None:
+        """Check that each member has an account, and that the ledger is consistent."""
+        self._ledger.check_invariants(self._members)
 
-    # Who comes and goes.
+    # Jobs that join and leave.
 
     def adopt(self) -> Iterator[Member]:
-        """Counts what jobs hold that an earlier broker had.
+        """Add the running jobs of an earlier broker, with the memory that they hold.
 
         Yields:
-            Each of them, as it is known.
+            Each of these jobs.
 
         Raises:
-            SocketRefused: A lease does not say what its job may hold.
-            ValueError: They hold more than there is.
+            SocketRefused: A lease does not record how much memory its job holds.
+            ValueError: The jobs hold more than the capacity.
         """
         capacity_bytes = self._ledger.capacity_bytes
         held_bytes = 0
@@ -74,16 +71,17 @@ class Roster:
             held_bytes += record.held_bytes
             if held_bytes > capacity_bytes:
                 raise ValueError(
-                    f"jobs of an earlier broker that still run hold {readable_bytes(held_bytes)} "
-                    f"or more, and the budget is {readable_bytes(capacity_bytes)}: give "
-                    f"that much, or end process {pid} ({record.name}) first"
+                    f"running jobs of an earlier broker hold at least "
+                    f"{readable_bytes(held_bytes)}, more than the budget of "
+                    f"{readable_bytes(capacity_bytes)}: raise the budget, or end process {pid} "
+                    f"({record.name}) first"
                 )
             self._ledger.adopt(name, record.held_bytes)
             self._members[name] = member = Member(name, record, pid=pid)
             yield member
 
-    def apply(self, hello: Message) -> Member:
-        """Makes a lease for a job that is no member yet: it is to lock that first.
+    def create(self, hello: Message) -> Member:
+        """Create a member with a lease, which joins when its job has locked the lease.
 
         Raises:
             OSError: The lease cannot be written.
@@ -102,37 +100,37 @@ class Roster:
         )
         return Member(self._leases.new(record), record)
 
-    def enter(self, member: Member) -> None:
-        """Has a job whose lease is locked be a member, with an account.
+    def add(self, member: Member) -> None:
+        """Add a member whose lease is locked, with an account.
 
         Raises:
-            LedgerError: It has one already.
+            LedgerError: It has an account already.
         """
-        self._ledger.open(member.lease)
+        self._ledger.add(member.lease)
         self._members[member.lease] = member
 
-    def known(self, lease: str, token: str) -> Member | None:
-        """Whose lease that is, if the token is the one that came with it."""
+    def find(self, lease: str, token: str) -> Member | None:
+        """Return the member with this lease if the token is valid, else None."""
         member = self._members.get(lease)
         if member is None or not secrets.compare_digest(member.record.token, token):
             return None
         return member
 
-    def strike(self, member: Member) -> int:
-        """Closes a job's account and removes its lease; answers the bytes that are free by that."""
+    def remove(self, member: Member) -> int:
+        """Remove a member with its account and lease, and return the freed bytes."""
         held_bytes = self._ledger.held_bytes(member.lease)
-        self._ledger.close(member.lease)
+        self._ledger.remove(member.lease)
         del self._members[member.lease]
         self._leases.remove(member.lease)
         return held_bytes
 
-    # What they hold, and want.
+    # Memory of the members.
 
     def write_record(self, member: Member) -> None:
-        """Writes into a job's lease what it may hold by now.
+        """Record in a member's lease how much memory it may hold now.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The lease cannot be written.
         """
         held_bytes = self._ledger.held_bytes(member.lease)
         if member.record.held_bytes != held_bytes:
@@ -140,14 +138,13 @@ class Roster:
             self._leases.write(member.lease, member.record)
 
     def claims(self, now_s: float) -> list[JobClaim]:
-        """Of the jobs whose shares can be changed, which are those in touch."""
+        """Return the claims of the connected jobs, whose shares can change."""
         claims = []
         for lease, member in self._members.items():
-            if not self._ledger.is_in_touch(lease):
+            if not self._ledger.is_connected(lease):
                 continue
             record = member.record
-            declined_bytes, until_s = member.declined
-            least_bytes = declined_bytes if now_s < until_s else 0
+            least_bytes = member.declined_bytes if now_s < member.declined_until_s else 0
             claims.append(
                 JobClaim(
                     lease,
@@ -163,20 +160,20 @@ class Roster:
 
     @property
     def divisible_bytes(self) -> int:
-        """What there is beside that which jobs out of touch hold."""
+        """The capacity without the memory of disconnected jobs."""
         kept_bytes = sum(
             self._ledger.held_bytes(lease)
             for lease in self._members
-            if not self._ledger.is_in_touch(lease)
+            if not self._ledger.is_connected(lease)
         )
         return self._ledger.capacity_bytes - kept_bytes
 
-    def who_holds_what(self) -> str:
-        """In words."""
+    def describe_use(self) -> str:
+        """Describe the memory that each job holds, for messages."""
         held = [
             f"{member.title} holds {readable_bytes(self._ledger.held_bytes(lease))}"
-            + ("" if self._ledger.is_in_touch(lease) else " and is out of touch")
+            + ("" if self._ledger.is_connected(lease) else " (disconnected)")
             for lease, member in self._members.items()
             if self._ledger.held_bytes(lease)
         ]
-        return "; ".join(held) or "nobody holds anything"
+        return "; ".join(held) or "no job holds memory"

@@ -1,11 +1,11 @@
-"""SlowdownCurve: how much longer a job's steps take in less memory.
+"""SlowdownCurve: the slowdown of a job's steps as a function of its budget.
 
 ::
 
     slowdown
       ^
-     2|  o___                   foretold by a plan for each of some budgets; between two of them
-      |      |                  it is taken to be what the smaller one has
+     2|  o___                   predicted by a plan for each of a few budgets; between two budgets
+      |      |                  the slowdown of the smaller one applies
      1|      o________o____
       +--+------------+-----> budget
        least         peak
@@ -26,26 +26,25 @@ from tfswap.planning.planners.decision import BudgetTooSmall, Decision, cost
 from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline, peak_load
 
-# Budgets that are planned for between the least one and the peak.
+# Number of budgets to plan for, from the least one to the peak.
 _POINTS = 8
-# What a plan needs beside what it foretells: chunks that are not filled, ops in another order.
-_SPARE = 0.03
-# In the least of all there is no room for what a plan does not foretell: a step counts as so much
-# longer there, so that a job is only left with it where another one would lose more.
-_LEAST_COSTS = 0.25
-# Of a job that nobody knows anything of: what half of the memory that it wants costs it.
-_HALF_COSTS = 0.5
+# Margin for memory that plans do not predict: fragmentation, ops in a different order.
+_MARGIN = 0.03
+# Penalty on the slowdown at the least budget, which leaves no room for errors of the prediction.
+_LEAST_PENALTY = 0.25
+# Assumed extra slowdown of an unknown job in half of its wanted memory.
+_HALF_PENALTY = 0.5
 
 
 @dataclass(frozen=True)
 class SlowdownCurve:
-    """Slowdowns of one job's steps by its budget.
+    """Slowdown of a job's steps by budget.
 
     Attributes:
-        budget_bytes: int[n], n at least 1; ascending. The first is the least that it runs in.
-        slowdowns: float[n]; the step's time over that of a step without swaps, not ascending. At
-            the least budget it counts as longer than it is foretold to be.
-        is_known: Whether it comes from a recorded step.
+        budget_bytes: int[n], n at least 1; ascending. The first is the least possible budget.
+        slowdowns: float[n], not ascending: step time divided by that without swaps, plus a penalty
+            at the least budget.
+        is_known: Whether the curve comes from a profiled or predicted step.
     """
 
     budget_bytes: tuple[int, ...]
@@ -55,7 +54,10 @@ class SlowdownCurve:
     def __post_init__(self) -> None:
         budgets, slowdowns = self.budget_bytes, self.slowdowns
         if not budgets or len(budgets) != len(slowdowns):
-            raise ValueError(f"{len(budgets)} budgets and {len(slowdowns)} slowdowns are no curve")
+            raise ValueError(
+                f"a curve needs as many slowdowns as budgets; got {len(budgets)} budgets and "
+                f"{len(slowdowns)} slowdowns"
+            )
         if any(b <= a for a, b in zip(budgets, budgets[1:], strict=False)) or budgets[0] < 0:
             raise ValueError("the budgets of a curve must ascend from 0 or more")
         if any(b > a for a, b in zip(slowdowns, slowdowns[1:], strict=False)):
@@ -63,71 +65,66 @@ class SlowdownCurve:
 
     @property
     def least_bytes(self) -> int:
-        """The least budget that the job runs in."""
+        """The least budget in which the job runs."""
         return self.budget_bytes[0]
 
-    @property
-    def enough_bytes(self) -> int:
-        """The least budget beyond which more is of no use."""
-        return self.budget_bytes[self.slowdowns.index(self.slowdowns[-1])]
-
     def at(self, budget_bytes: int) -> float:
-        """The slowdown within a budget; infinite below the least one."""
-        place = bisect_right(self.budget_bytes, budget_bytes) - 1
-        return float("inf") if place < 0 else self.slowdowns[place]
+        """Return the slowdown within a budget; infinite below the least one."""
+        index = bisect_right(self.budget_bytes, budget_bytes) - 1
+        return float("inf") if index < 0 else self.slowdowns[index]
 
     @staticmethod
     def assumed(least_bytes: int, wanted_bytes: int, points: int = 4 * _POINTS) -> SlowdownCurve:
-        """Of a job that nothing is known of but what it wants.
+        """Return an assumed curve for a job whose step is unknown.
 
         Args:
-            least_bytes: It does not begin with less.
-            wanted_bytes: With that it has all that it wants.
-            points: How many budgets the curve has.
+            least_bytes: The job's least budget.
+            wanted_bytes: The budget without slowdown.
+            points: Number of budgets.
         """
         wanted_bytes = max(wanted_bytes, 1)
         least_bytes = min(least_bytes, wanted_bytes)
         budgets = _between(max(least_bytes, wanted_bytes // 100, 1), wanted_bytes, points)
         if budgets[0] > least_bytes > 0:
             budgets = [least_bytes, *budgets]
-        slowdowns = [1 + _HALF_COSTS * (wanted_bytes / budget - 1) for budget in budgets]
+        slowdowns = [1 + _HALF_PENALTY * (wanted_bytes / budget - 1) for budget in budgets]
         return SlowdownCurve(tuple(budgets), tuple(slowdowns), is_known=False)
 
 
 def decision_at(timeline: Timeline, link: Link, budget_bytes: int) -> Decision | None:
-    """A plan for a budget as a job would make it, by the quickest planner; None: there is none.
+    """Plan a step for a budget by the fastest planner; return None if no plan fits.
 
-    The step fits where its peak does; a plan leaves a part of the budget to what is not foretold.
+    A step whose peak is within the budget is not swapped. Plans leave a margin in the budget.
     """
     if peak_load(timeline) <= budget_bytes:
         return Decision(greedy.POLICY, (), simulate(timeline, (), link))
     try:
-        return greedy.plan_swaps(timeline, link, int(budget_bytes / (1 + _SPARE)))
+        return greedy.plan_swaps(timeline, link, int(budget_bytes / (1 + _MARGIN)))
     except BudgetTooSmall:
         return None
 
 
 def least_budget(timeline: Timeline, link: Link) -> int:
-    """The least bytes that a step runs in by swaps, with room for what is not foretold."""
-    return min(math.ceil(with_swaps(timeline, link).bytes * (1 + _SPARE)), peak_load(timeline))
+    """Return the least budget in which a step runs with swaps, including a margin."""
+    return min(math.ceil(with_swaps(timeline, link).bytes * (1 + _MARGIN)), peak_load(timeline))
 
 
 def planned_curve(
     timeline: Timeline, link: Link, points: int = _POINTS, deadline_s: float | None = None
 ) -> SlowdownCurve:
-    """The curve of a recorded step.
+    """Compute the curve of a step by planning it for several budgets.
 
     Args:
         timeline: The step.
-        link: What its copies have of the link.
-        points: How many budgets below the peak are planned for.
-        deadline_s: On the monotonic clock: budgets that are not planned for by then are left out.
+        link: The job's share of the link.
+        points: Number of budgets, including the peak.
+        deadline_s: Time on the monotonic clock after which no more budgets are planned.
     """
     peak_bytes = peak_load(timeline)
     least_bytes = least_budget(timeline, link)
     known = {peak_bytes: 1.0}
     below = _between(least_bytes, peak_bytes, points)[:-1]
-    # The least one first: without it nobody knows what the job can do with.
+    # The least one first: every curve needs it.
     for budget in below[:1] + below[:0:-1]:
         if deadline_s is not None and len(known) > 1 and time.monotonic() > deadline_s:
             break
@@ -136,14 +133,14 @@ def planned_curve(
             known[budget] = max(cost(decision.result, link)[0] / max(timeline.step_ns, 1), 1.0)
     budgets = sorted(known)
     if len(budgets) > 1:
-        known[budgets[0]] += _LEAST_COSTS
-    # What is possible in less memory is possible in more.
+        known[budgets[0]] += _LEAST_PENALTY
+    # More memory is never slower: a plan for a smaller budget is valid for a larger one.
     slowdowns = accumulate((known[budget] for budget in budgets), min)
     return SlowdownCurve(tuple(budgets), tuple(slowdowns))
 
 
-def _between(least: int, most: int, points: int) -> list[int]:
-    """So many budgets from the least to the most, both among them."""
-    least = min(least, most)
+def _between(least: int, largest: int, points: int) -> list[int]:
+    """Return evenly spaced budgets from the least to the largest, inclusive."""
+    least = min(least, largest)
     steps = max(points - 1, 1)
-    return sorted({least + (most - least) * i // steps for i in range(points)} | {most})
+    return sorted({least + (largest - least) * i // steps for i in range(points)} | {largest})

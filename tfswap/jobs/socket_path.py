@@ -1,11 +1,11 @@
-"""Where a broker listens: a socket that only its owner can reach, and files beside it.
+"""The broker's socket, which only its owner can access, and the files beside it.
 
 ::
 
     /run/user/1000/tfswap/            0700
-        broker.sock                   0600   what jobs connect to
-        broker.sock.leases/           0700   a file for each job (`lease`)
-            broker                    0600   locked by the broker that listens
+        broker.sock                   0600   jobs connect to it
+        broker.sock.leases/           0700   one file per job (`lease`)
+            broker                    0600   locked by the running broker
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import stat
 from pathlib import Path
 
 _SCHEME = "unix:"
-# sun_path has 108 bytes, the last one 0.
-_MOST_PATH_BYTES = 107
+# sun_path has 108 bytes, including the final 0.
+_MAX_PATH_BYTES = 107
 
 
 class SocketRefused(RuntimeError):
-    """A socket or its folder that others could have put there, or reach; the text says which."""
+    """A socket, or a folder of it, that another user controls or can access."""
 
 
 def default_path() -> Path:
-    """Of this user's broker, if it was given no other."""
+    """Return the default path of this user's broker."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isabs(runtime) and os.path.isdir(runtime):
         return Path(runtime) / "tfswap" / "broker.sock"
@@ -32,13 +32,13 @@ def default_path() -> Path:
 
 
 def parse_path(broker: bool | str | os.PathLike[str]) -> Path:
-    """The socket that an option names.
+    """Return the path of the socket in an option.
 
     Args:
-        broker: True for the default one; a path, with or without ``unix:`` before it.
+        broker: True for the default path, or a path with or without the prefix ``unix:``.
 
     Raises:
-        ValueError: It names none, or is longer than sockets' paths may be.
+        ValueError: The value is not a path, or the path is too long for a socket.
     """
     if broker is True:
         return default_path()
@@ -47,27 +47,27 @@ def parse_path(broker: bool | str | os.PathLike[str]) -> Path:
     if not text or "\0" in text:
         raise ValueError(
             f"broker is {broker!r}; it must be the path of a broker's socket, True for the default "
-            f"one ({default_path()}), or None"
+            f"path ({default_path()}), or None"
         )
     path = Path(os.path.abspath(text))
-    if len(os.fsencode(path)) > _MOST_PATH_BYTES:
+    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise ValueError(
-            f"broker: a socket's path has at most {_MOST_PATH_BYTES} bytes, and {path} has "
-            f"{len(os.fsencode(path))}: give a shorter one"
+            f"broker: a socket's path has at most {_MAX_PATH_BYTES} bytes, and {path} has "
+            f"{len(os.fsencode(path))}: use a shorter path"
         )
     return path
 
 
 def leases_of(socket: Path) -> Path:
-    """The folder of a broker's leases."""
+    """Return the folder of a broker's leases."""
     return socket.with_name(socket.name + ".leases")
 
 
 def make_private_folder(folder: Path) -> None:
-    """Makes a folder for this user alone, or checks that it is one.
+    """Create a private folder, or check that an existing one is private.
 
     Raises:
-        SocketRefused: It is there, and is not.
+        SocketRefused: The folder is not private, or cannot be created.
     """
     try:
         os.makedirs(folder.parent, exist_ok=True)
@@ -75,57 +75,59 @@ def make_private_folder(folder: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise SocketRefused(f"{folder} cannot be made: {error.strerror}") from None
+        raise SocketRefused(f"{folder} cannot be created: {error.strerror}") from None
     check_private_folder(folder)
 
 
 def check_private_folder(folder: Path) -> None:
-    """Refuses a folder in which others could put things.
+    """Check that no other user can access a folder.
 
     Raises:
-        SocketRefused: It is one.
+        SocketRefused: Another user can, or it is not a folder.
     """
     try:
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError as error:
-        raise SocketRefused(f"{folder} is not there: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise SocketRefused(f"{folder} is no folder")
-    _check_owner(folder, found)
-    if found.st_mode & 0o077:
+        raise SocketRefused(f"{folder} does not exist: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise SocketRefused(f"{folder} is not a folder")
+    _check_owner(folder, status)
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
         raise SocketRefused(
-            f"the folder {folder} is open to others (mode {stat.S_IMODE(found.st_mode):04o}): a "
-            f"broker's must be of mode 0700. Name a socket in one of its own, such as "
+            f"the folder {folder} is open to other users (mode {mode:04o}): the folder of a "
+            f"broker must have mode 0700. Put the socket into a new folder, such as "
             f"{folder / 'tfswap' / 'broker.sock'}"
         )
 
 
 def check_socket(socket: Path) -> None:
-    """Refuses a socket that is not this user's alone.
+    """Check that a socket exists and that no other user can access it.
 
     Raises:
-        SocketRefused: It is not, or there is none.
+        SocketRefused: Another user can, or it does not exist.
     """
     check_private_folder(socket.parent)
     try:
-        found = os.lstat(socket)
+        status = os.lstat(socket)
     except OSError:
         raise SocketRefused(
             f"there is no broker at {socket}: start one with `tfswap broker --socket {socket}`"
         ) from None
-    if not stat.S_ISSOCK(found.st_mode):
-        raise SocketRefused(f"{socket} is no socket")
-    _check_owner(socket, found)
-    if found.st_mode & 0o077:
+    if not stat.S_ISSOCK(status.st_mode):
+        raise SocketRefused(f"{socket} is not a socket")
+    _check_owner(socket, status)
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
         raise SocketRefused(
-            f"the socket {socket} is open to others (mode {stat.S_IMODE(found.st_mode):04o}); a "
-            "broker's has mode 0600"
+            f"the socket {socket} is open to other users (mode {mode:04o}); a broker's socket has "
+            "mode 0600"
         )
 
 
-def _check_owner(path: Path, found: os.stat_result) -> None:
-    if found.st_uid != os.getuid():
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.getuid():
         raise SocketRefused(
-            f"{path} belongs to user {found.st_uid}, and this process to {os.getuid()}: a broker "
-            "serves its own user's jobs only"
+            f"{path} belongs to user {status.st_uid}, and this process to {os.getuid()}: a broker "
+            "serves only jobs of its own user"
         )

@@ -57,16 +57,16 @@ def _draw_swaps(axes: Any, story: StepStory) -> None:
     from matplotlib.patches import Arc
 
     step_ns = story.result.step_ns
-    longest_ns = max((trip.away_ns(step_ns) for trip in story.trips), default=1)
+    longest_ns = max((trip.round_trip_ns(step_ns) for trip in story.trips), default=1)
     for trip in story.trips:
         begin_ns = trip.out_begin_ns if trip.out_begin_ns >= 0 else trip.freed_ns
-        away_ns = trip.away_ns(step_ns)
+        round_trip_ns = trip.round_trip_ns(step_ns)
         options: dict[str, Any] = {"color": _COLOURS[trip.tier], "alpha": 0.5, "theta2": 180}
-        height = 0.3 + 1.6 * away_ns / longest_ns
+        height = 0.3 + 1.6 * round_trip_ns / longest_ns
         # A swap across the end of the step also shows at its beginning.
-        for shift_ns in {0, trip.in_end_ns - away_ns - begin_ns}:
-            middle_ms = (begin_ns + shift_ns + away_ns / 2) / 1e6
-            axes.add_patch(Arc((middle_ms, 0), away_ns / 1e6, height, **options))
+        for shift_ns in {0, trip.in_end_ns - round_trip_ns - begin_ns}:
+            middle_ms = (begin_ns + shift_ns + round_trip_ns / 2) / 1e6
+            axes.add_patch(Arc((middle_ms, 0), round_trip_ns / 1e6, height, **options))
         if trip.out_begin_ns >= 0:
             _bar(axes, -0.3, trip.out_begin_ns, trip.out_end_ns, trip.tier)
         _bar(axes, -0.6, trip.in_begin_ns, trip.in_end_ns, trip.tier)

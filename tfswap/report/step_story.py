@@ -26,7 +26,7 @@ class Stall(NamedTuple):
 
     Attributes:
         op: Index of the op that waits.
-        begin_ns: Begin of the wait, on the time axis of the swapped step.
+        begin_ns: Start of the wait, on the time axis of the swapped step.
         wait_ns: Duration.
         why: "gate", "swap-in", "budget" or "order".
         tensor: The tensor whose copy the op waits for, or "".
@@ -66,14 +66,14 @@ class Trip(NamedTuple):
     in_begin_ns: int
     in_end_ns: int
 
-    def is_away(self, at_ns: int) -> bool:
+    def is_swapped_out(self, at_ns: int) -> bool:
         """Return whether no device memory is in use; a trip may continue in the next step."""
         if self.freed_ns <= self.in_begin_ns:
             return self.freed_ns <= at_ns < self.in_begin_ns
         return at_ns >= self.freed_ns or at_ns < self.in_begin_ns
 
-    def away_ns(self, step_ns: int) -> int:
-        """Return the time from the begin of the copy out to the end of the copy in."""
+    def round_trip_ns(self, step_ns: int) -> int:
+        """Return the time from the start of the copy out to the end of the copy in."""
         begin_ns = self.out_begin_ns if self.out_begin_ns >= 0 else self.freed_ns
         across_end = self.in_end_ns < begin_ns
         return self.in_end_ns - begin_ns + (step_ns if across_end else 0)
@@ -200,7 +200,7 @@ class StepStory:
         alloc_ns, free_ns = self.buffer_times
         on_device = (alloc_ns <= at_ns) & (free_ns > at_ns)
         for trip in self.trips:
-            if trip.is_away(at_ns):
+            if trip.is_swapped_out(at_ns):
                 on_device[trip.buffer] = False
         buffers = np.flatnonzero(on_device)
         sizes = self.timeline.buffer_bytes[buffers]
@@ -240,7 +240,7 @@ def lanes(begin_ns: Sequence[int] | Ints, end_ns: Sequence[int] | Ints) -> list[
     """Assign intervals to rows without overlap: each to the first row that is free.
 
     Args:
-        begin_ns: Begin of each interval, ascending.
+        begin_ns: Start of each interval, ascending.
         end_ns: End of each interval.
 
     Returns:

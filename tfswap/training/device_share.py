@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tfswap.io.amounts import readable_bytes
-from tfswap.jobs.job import GrantedShare, Job
+from tfswap.jobs.granted_share import GrantedShare
+from tfswap.jobs.job import Job
 from tfswap.jobs.job_trace import job_trace
 from tfswap.jobs.share import STEP_WAIT_S, Share
 from tfswap.jobs.slowdown import least_budget

@@ -1,4 +1,4 @@
-"""What a broker and its jobs are made of: messages, leases, limits, shares. None of them runs."""
+"""Parts of the broker and its jobs: messages, leases, rate limits and shares."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tfswap.jobs.share import Share
 MIB = 1 << 20
 
 
-def test_messages_come_back_as_they_were_sent():
+def test_messages_round_trip():
     ack = {"kind": "ack", "serial": 3, "in_use_bytes": 5}
     assert parse(encode(**ack), FROM_JOBS) == ack
     with pytest.raises(BadMessage, match="unknown kind 'ack'"):
         parse(encode(**ack), FROM_BROKERS)
 
 
-def test_leases_say_who_holds_them(tmp_path):
+def test_leases_report_their_holder(tmp_path):
     path = tmp_path / "job-1"
     record = LeaseRecord("a", "00", 5, 1.0, 2, 3)
     write_record(path, record, create=True)
@@ -42,13 +42,13 @@ def test_leases_say_who_holds_them(tmp_path):
     process.kill()
     process.wait()
     assert holder(path) is None
-    for rubbish in ("", "{}", "[1]", '{"name": 1}', "\0", record.name):
-        path.write_text(rubbish)
+    for invalid in ("", "{}", "[1]", '{"name": 1}', "\0", record.name):
+        path.write_text(invalid)
         assert read_record(path) is None
     assert holder(tmp_path / "none") is None and read_record(tmp_path / "none") is None
 
 
-def test_so_many_messages_and_no_more():
+def test_the_rate_limit():
     limit = RateLimit(3, 2.0)
     assert [limit.take(0.0) for _ in range(4)] == [True, True, True, False]
     assert [limit.take(1.0) for _ in range(3)] == [True, True, False]
@@ -56,16 +56,16 @@ def test_so_many_messages_and_no_more():
     assert limit.take(1.0) and not limit.take(1.0)
 
 
-def test_shares_are_checked():
+def test_shares_are_validated():
     assert Share.parse("weight=2, minimum=1GiB,wait_s=60") == Share(2.0, "1GiB", 60.0)
     assert Share(minimum="1KiB").minimum_bytes == 1024 and Share().minimum_bytes == 0
     for text, why in (
-        ("weight", "As a text it is"),
+        ("weight", "A string must have"),
         ("weight=x", "weight is 'x'; it must be a number"),
         ("weight=0", "weight is 0.0; it must be above 0"),
         ("minimum=lots", "share: minimum: 'lots' is not an amount"),
-        ("wait_s=-1", "wait_s is -1.0; it must be 0 s or more"),
-        ("weight=1,weight=2", "As a text it is"),
+        ("wait_s=-1", "wait_s is -1.0; it must be 0 or more"),
+        ("weight=1,weight=2", "A string must have"),
     ):
         with pytest.raises(ValueError, match=why):
             Share.parse(text)

@@ -11,13 +11,13 @@ from timelines import crowded_timelines, timelines, training_step
 
 from tfswap.jobs.job_trace import (
     MAGIC,
-    MOST_ABSENCES,
+    MAX_ABSENCES,
+    MAX_OPS,
     MOST_BYTES,
-    MOST_OPS,
     BadTrace,
     JobTrace,
     job_trace,
-    reduced,
+    reduce_timeline,
 )
 from tfswap.jobs.slowdown import planned_curve
 from tfswap.machine.machine import Machine
@@ -36,44 +36,44 @@ def same(a: Timeline, b: Timeline) -> bool:
 
 
 @given(timelines())
-def test_what_is_sent_is_what_comes_back(timeline: Timeline) -> None:
+def test_traces_round_trip(timeline: Timeline) -> None:
     sent = job_trace(timeline, LINK)
     back = JobTrace.from_bytes(sent.to_bytes())
     assert same(back.timeline, sent.timeline)
     assert back.link == LINK
-    copies = dataclasses.replace(LINK, copy_bytes_per_s=8e9)  # a core does
+    copies = dataclasses.replace(LINK, copy_bytes_per_s=8e9)  # a core copies
     assert JobTrace.from_bytes(job_trace(timeline, copies).to_bytes()).link == copies
 
 
 @given(crowded_timelines(), st.integers(6, 12))
-def test_a_reduced_step_needs_no_less_memory(timeline: Timeline, most_ops: int) -> None:
-    small = reduced(timeline, most_ops)
+def test_a_reduced_step_needs_no_less_memory(timeline: Timeline, max_ops: int) -> None:
+    small = reduce_timeline(timeline, max_ops)
     small.validate()
-    assert len(small.op_names) <= max(most_ops, 3 * len(small.absences))
+    assert len(small.op_names) <= max(max_ops, 3 * len(small.absences))
     assert peak_load(small) >= peak_load(timeline)
 
 
-def test_a_reduced_step_is_planned_much_as_the_whole_one() -> None:
+def test_a_reduced_step_has_nearly_the_same_plans() -> None:
     step = training_step()
-    small = reduced(step, 400)
+    small = reduce_timeline(step, 400)
     assert len(small.op_names) <= 400 and len(small.absences) < len(step.absences)
     assert peak_load(small) == pytest.approx(peak_load(step), rel=0.02)
     whole, part = planned_curve(step, LINK, 4), planned_curve(small, LINK, 4)
     assert part.least_bytes == pytest.approx(whole.least_bytes, rel=0.5)
-    # Beyond the least of both, where steps count as longer than foretold.
+    # Without the least budgets, whose slowdown includes a penalty.
     beyond = [budget for budget in whole.budget_bytes[1:] if budget >= part.budget_bytes[1]]
     assert len(beyond) >= 2
     for budget in beyond:
         assert part.at(budget) == pytest.approx(whole.at(budget), rel=0.05)
 
 
-def test_large_steps_stay_small_messages() -> None:
+def test_large_steps_make_small_messages() -> None:
     step = training_step(blocks=60, layers=6)
-    assert len(step.op_names) > MOST_OPS
+    assert len(step.op_names) > MAX_OPS
     trace = job_trace(step, LINK)
     data = trace.to_bytes()
     assert len(data) < MOST_BYTES
-    assert len(trace.timeline.absences) <= MOST_ABSENCES
+    assert len(trace.timeline.absences) <= MAX_ABSENCES
     assert same(JobTrace.from_bytes(data).timeline, trace.timeline)
 
 
@@ -82,8 +82,8 @@ GOOD = job_trace(training_step(blocks=2, layers=1), LINK).to_bytes()
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_bytes_that_were_changed_are_refused_or_a_step(data: st.DataObject) -> None:
-    """Changed before they are compressed, too: the checksum would find most of it otherwise."""
+def test_corrupted_traces_are_refused_or_valid(data: st.DataObject) -> None:
+    """Bytes also change before compression, since zlib's checksum would find most changes after."""
     whole = bytearray(zlib.decompress(GOOD[len(MAGIC) :]))
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(whole) - 1) | st.integers(0, 100))
@@ -104,13 +104,13 @@ def test_bytes_that_were_changed_are_refused_or_a_step(data: st.DataObject) -> N
 
 
 @given(st.binary(max_size=200))
-def test_rubbish_is_refused(data: bytes) -> None:
-    for rubbish in (data, MAGIC + data, MAGIC + zlib.compress(data)):
+def test_random_bytes_are_refused(data: bytes) -> None:
+    for message in (data, MAGIC + data, MAGIC + zlib.compress(data)):
         with pytest.raises(BadTrace, match="trace"):
-            JobTrace.from_bytes(rubbish)
+            JobTrace.from_bytes(message)
 
 
-def test_what_unpacks_to_far_more_is_not_unpacked() -> None:
+def test_decompression_bombs_are_refused() -> None:
     with pytest.raises(BadTrace, match="does not end within"):
         JobTrace.from_bytes(MAGIC + zlib.compress(bytes(100 << 20)))
     with pytest.raises(BadTrace, match="is larger than"):

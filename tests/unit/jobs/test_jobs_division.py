@@ -22,9 +22,9 @@ def curves(draw: st.DrawFn) -> SlowdownCurve:
 
 
 @st.composite
-def claims(draw: st.DrawFn, most: int = 4) -> list[Claim]:
+def claims(draw: st.DrawFn, max_jobs: int = 4) -> list[Claim]:
     made = []
-    for number in range(draw(st.integers(1, most))):
+    for number in range(draw(st.integers(1, max_jobs))):
         curve = draw(curves())
         floor = max(curve.least_bytes, draw(st.integers(0, 30)))
         wanted = floor + draw(st.integers(0, 80))
@@ -38,7 +38,7 @@ def cost(claims: list[Claim], budgets: dict[str, int]) -> float:
 
 
 def least_cost(claims: list[Claim], capacity: int) -> float:
-    """By looking at all combinations."""
+    """Return the least cost by brute force."""
     choices = [
         [b for b in {c.floor_bytes, *c.curve.budget_bytes} if c.floor_bytes <= b <= c.wanted_bytes]
         for c in claims
@@ -51,7 +51,7 @@ def least_cost(claims: list[Claim], capacity: int) -> float:
 
 
 @given(claims(), st.integers(0, 100))
-def test_the_sum_of_slowdowns_is_the_least_that_there_is(claims: list[Claim], more: int) -> None:
+def test_the_sum_of_slowdowns_is_minimal(claims: list[Claim], more: int) -> None:
     capacity = sum(claim.floor_bytes for claim in claims) + more
     budgets = least_slowdown(claims, capacity)
     assert sum(budgets.values()) <= capacity
@@ -68,7 +68,7 @@ def test_more_memory_is_never_worse(claims: list[Claim], more: int, still_more: 
 
 
 @given(claims(), st.integers(0, 200))
-def test_nothing_lies_idle_that_somebody_wants(claims: list[Claim], more: int) -> None:
+def test_all_wanted_memory_is_given(claims: list[Claim], more: int) -> None:
     capacity = sum(claim.floor_bytes for claim in claims) + more
     wanted = sum(claim.wanted_bytes for claim in claims)
     for division in (least_slowdown, by_weights):
@@ -77,7 +77,7 @@ def test_nothing_lies_idle_that_somebody_wants(claims: list[Claim], more: int) -
 
 
 @given(claims(), st.integers(0, 200))
-def test_by_weights_all_above_floors_and_below_wishes_have_one_level(
+def test_by_weights_all_jobs_between_floor_and_wanted_have_one_level(
     claims: list[Claim], more: int
 ) -> None:
     capacity = sum(claim.floor_bytes for claim in claims) + more
@@ -88,21 +88,21 @@ def test_by_weights_all_above_floors_and_below_wishes_have_one_level(
         assert abs(budgets[a.job] - budgets[b.job] * a.weight / b.weight) <= 1 + a.weight / b.weight
 
 
-def test_what_nobody_needs_goes_to_who_has_least() -> None:
+def test_memory_without_benefit_goes_to_the_smallest_budget() -> None:
     flat = SlowdownCurve((10, 20), (1.0, 1.0))
     small, large = Claim("small", flat, 10, 1000), Claim("large", CURVE, 10, 1000)
     assert least_slowdown([small, large], 100) == {"small": 50, "large": 50}
     assert least_slowdown([small, large], 60) == {"small": 20, "large": 40}
 
 
-def test_weights_divide_in_their_ratio() -> None:
+def test_budgets_are_proportional_to_weights() -> None:
     claims = [Claim("a", CURVE, 0, 1000, 3.0), Claim("b", CURVE, 0, 1000, 1.0)]
     assert by_weights(claims, 400) == {"a": 300, "b": 100}
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.booleans()), max_size=6))
-def test_who_runs_is_never_turned_out(jobs: list[tuple[int, int, bool]]) -> None:
-    """Floors of jobs that run may be more than they have; together they hold what there is."""
+def test_running_jobs_are_always_admitted(jobs: list[tuple[int, int, bool]]) -> None:
+    """Floors of running jobs may exceed what they hold; together they hold the capacity."""
     claims = [
         Claim(f"job {i}", CURVE, floor, floor, held_bytes=held if runs else 0)
         for i, (floor, held, runs) in enumerate(jobs)
@@ -119,7 +119,7 @@ def test_who_runs_is_never_turned_out(jobs: list[tuple[int, int, bool]]) -> None
         assert set(budgets) == set(admitted)
 
 
-def test_who_came_first_is_admitted_first() -> None:
+def test_waiting_jobs_are_admitted_in_the_order_of_joining() -> None:
     claims = [
         Claim("runs", CURVE, 30, 100, held_bytes=100),
         Claim("first", CURVE, 50, 100),
@@ -129,13 +129,13 @@ def test_who_came_first_is_admitted_first() -> None:
     assert [claim.job for claim in admit(claims, 100)] == ["runs", "first", "third"]
 
 
-def test_a_job_that_nobody_knows_is_treated_with_caution() -> None:
+def test_the_floor_of_an_unknown_job_is_raised() -> None:
     unknown = Claim("new", SlowdownCurve.assumed(1, 100), 1, 100, cautious_bytes=50)
     known = Claim("old", SlowdownCurve((70, 90), (9.0, 1.0)), 70, 100, held_bytes=100)
     assert [claim.floor_bytes for claim in admit([known, unknown], 100)] == [70, 30]
 
 
-def test_errors_say_what_is_allowed() -> None:
+def test_errors() -> None:
     with pytest.raises(
         ValueError, match="unknown policy 'fair': allowed are 'slowdown', 'weights'"
     ):
@@ -144,5 +144,5 @@ def test_errors_say_what_is_allowed() -> None:
         SlowdownCurve((10, 10), (2.0, 1.0))
     with pytest.raises(ValueError, match="must not ascend"):
         SlowdownCurve((10, 20), (1.0, 2.0))
-    with pytest.raises(ValueError, match="0 budgets"):
+    with pytest.raises(ValueError, match="got 0 budgets"):
         SlowdownCurve((), ())

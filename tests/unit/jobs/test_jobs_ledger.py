@@ -10,118 +10,118 @@ from tfswap.jobs.ledger import Ledger, LedgerError
 CAPACITY = 100
 
 
-def settled(ledger: Ledger) -> None:
-    """Has each job acknowledge all that it is sent, until there is nothing more to send."""
-    while grants := ledger.due():
+def settle(ledger: Ledger) -> None:
+    """Acknowledge all grants, until none is due."""
+    while grants := ledger.take_due():
         for grant in grants:
             ledger.acknowledge(grant.job, grant.serial)
 
 
-def test_one_that_grows_waits_until_the_other_has_shrunk() -> None:
+def test_a_growing_job_waits_until_another_has_shrunk() -> None:
     ledger = Ledger(CAPACITY)
-    ledger.open("a")
-    ledger.aim({"a": 100}, {})
-    (first,) = ledger.due()
+    ledger.add("a")
+    ledger.set_targets({"a": 100}, {})
+    (first,) = ledger.take_due()
     assert (first.job, first.budget_bytes) == ("a", 100)
     ledger.acknowledge("a", first.serial)
-    ledger.open("b")
-    ledger.aim({"a": 40, "b": 60}, {"a": 0.5, "b": 0.5})
-    (shrinks,) = ledger.due()
+    ledger.add("b")
+    ledger.set_targets({"a": 40, "b": 60}, {"a": 0.5, "b": 0.5})
+    (shrinks,) = ledger.take_due()
     assert (shrinks.job, shrinks.budget_bytes, shrinks.link_share) == ("a", 40, 0.5)
-    assert ledger.due() == [] and ledger.free_bytes == 0 and ledger.is_short("b")
+    assert ledger.take_due() == [] and ledger.free_bytes == 0 and ledger.is_short("b")
     ledger.acknowledge("a", shrinks.serial)
-    (grows,) = ledger.due()
+    (grows,) = ledger.take_due()
     assert (grows.job, grows.budget_bytes) == ("b", 60)
-    assert ledger.free_bytes == 0  # it counts from the moment it is sent
+    assert ledger.free_bytes == 0  # a larger grant counts as soon as it is sent
 
 
-def test_who_is_impatient_gets_what_there_is() -> None:
+def test_a_job_can_get_a_part_of_its_target() -> None:
     ledger = Ledger(CAPACITY)
     for job in "abc":
-        ledger.open(job)
-    ledger.aim({"a": 50, "b": 50}, {})
-    settled(ledger)
-    ledger.aim({"a": 30, "b": 30, "c": 40}, {})
-    grants = {grant.job: grant for grant in ledger.due()}
+        ledger.add(job)
+    ledger.set_targets({"a": 50, "b": 50}, {})
+    settle(ledger)
+    ledger.set_targets({"a": 30, "b": 30, "c": 40}, {})
+    grants = {grant.job: grant for grant in ledger.take_due()}
     assert set(grants) == {"a", "b"}
     ledger.acknowledge("a", grants["a"].serial)
-    assert ledger.due() == []
-    assert ledger.due({"c": 21}) == []  # less than it begins with
-    assert [grant.budget_bytes for grant in ledger.due({"c": 20})] == [20]
-    assert ledger.due({"c": 20}) == []
+    assert ledger.take_due() == []
+    assert ledger.take_due({"c": 21}) == []  # less than its minimum
+    assert [grant.budget_bytes for grant in ledger.take_due({"c": 20})] == [20]
+    assert ledger.take_due({"c": 20}) == []
     ledger.acknowledge("b", grants["b"].serial)
-    assert [grant.budget_bytes for grant in ledger.due()] == [40]
+    assert [grant.budget_bytes for grant in ledger.take_due()] == [40]
 
 
-def test_who_is_out_of_touch_keeps_what_it_may_hold() -> None:
+def test_a_disconnected_job_keeps_its_memory() -> None:
     ledger = Ledger(CAPACITY)
-    ledger.open("a")
-    ledger.aim({"a": 80}, {})
-    settled(ledger)
-    ledger.aim({"a": 20}, {})
-    ledger.due()
-    ledger.lose_touch("a")
-    ledger.open("b")
+    ledger.add("a")
+    ledger.set_targets({"a": 80}, {})
+    settle(ledger)
+    ledger.set_targets({"a": 20}, {})
+    ledger.take_due()
+    ledger.disconnect("a")
+    ledger.add("b")
     assert ledger.free_bytes == 20
-    with pytest.raises(LedgerError, match="beyond 100"):
-        ledger.aim({"b": 30}, {})
+    with pytest.raises(LedgerError, match="exceed the capacity of 100"):
+        ledger.set_targets({"b": 30}, {})
     with pytest.raises(LedgerError, match="never granted"):
-        ledger.resume("a", 10)
-    ledger.resume("a", 20)
+        ledger.reconnect("a", 10)
+    ledger.reconnect("a", 20)
     assert ledger.free_bytes == 80
-    with pytest.raises(LedgerError, match="in touch already"):
-        ledger.resume("a", 20)
+    with pytest.raises(LedgerError, match="connected already"):
+        ledger.reconnect("a", 20)
 
 
-def test_declined_shares_stay_as_they_were() -> None:
+def test_a_declined_grant_keeps_the_share() -> None:
     ledger = Ledger(CAPACITY)
-    ledger.open("a")
-    ledger.aim({"a": 100}, {})
-    settled(ledger)
-    ledger.aim({"a": 10}, {})
-    (grant,) = ledger.due()
+    ledger.add("a")
+    ledger.set_targets({"a": 100}, {})
+    settle(ledger)
+    ledger.set_targets({"a": 10}, {})
+    (grant,) = ledger.take_due()
     ledger.decline("a", grant.serial)
     assert ledger.held_bytes("a") == ledger.granted_bytes("a") == 100
-    assert ledger.due() == []
+    assert ledger.take_due() == []
     with pytest.raises(LedgerError, match="never sent"):
         ledger.decline("a", grant.serial)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_operations_are_errors() -> None:
     ledger = Ledger(CAPACITY)
-    ledger.open("a")
-    with pytest.raises(LedgerError, match="already"):
-        ledger.open("a")
+    ledger.add("a")
+    with pytest.raises(LedgerError, match="exists already"):
+        ledger.add("a")
     with pytest.raises(LedgerError, match="no job 'b'"):
         ledger.held_bytes("b")
     with pytest.raises(LedgerError, match="acknowledges grant 1, which it was never sent"):
         ledger.acknowledge("a", 1)
     with pytest.raises(LedgerError, match="cannot have -1 bytes"):
-        ledger.aim({"a": -1}, {})
+        ledger.set_targets({"a": -1}, {})
     with pytest.raises(LedgerError, match="may hold 101 bytes"):
         ledger.adopt("c", 101)
-    with pytest.raises(ValueError, match="nothing to give out"):
+    with pytest.raises(ValueError, match="must be above 0 bytes"):
         Ledger(0)
 
 
 class Jobs(RuleBasedStateMachine):
-    """Jobs that join, leave, die, answer late or never, and what each of them really holds."""
+    """Jobs that join, leave, die, answer late or never, and the memory that each really uses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger(CAPACITY)
         self.number = 0
-        self.really: dict[str, int] = {}  # what its process has in force
+        self.really: dict[str, int] = {}  # the share that its process has installed
         self.inbox: dict[str, list[tuple[int, int]]] = {}
 
-    def job(self, data: st.DataObject, in_touch: bool) -> str | None:
-        jobs = [job for job in self.ledger.jobs if self.ledger.is_in_touch(job) == in_touch]
+    def job(self, data: st.DataObject, connected: bool) -> str | None:
+        jobs = [job for job in self.ledger.jobs if self.ledger.is_connected(job) == connected]
         return data.draw(st.sampled_from(jobs)) if jobs else None
 
     @rule()
     def join(self) -> None:
         self.number += 1
-        self.ledger.open(f"job {self.number}")
+        self.ledger.add(f"job {self.number}")
         self.really[f"job {self.number}"] = 0
         self.inbox[f"job {self.number}"] = []
 
@@ -133,21 +133,21 @@ class Jobs(RuleBasedStateMachine):
             if data.draw(st.booleans())
         }
         try:
-            self.ledger.aim(targets, {job: 0.5 for job in targets})
+            self.ledger.set_targets(targets, {job: 0.5 for job in targets})
         except LedgerError:
             assert sum(targets.values()) + sum(map(self.ledger.held_bytes, self.ledger.jobs)) > (
                 CAPACITY
             )
 
-    @rule(impatient=st.booleans())
-    def send(self, impatient: bool) -> None:
-        partial = {job: 1 for job in self.ledger.jobs} if impatient else None
-        for grant in self.ledger.due(partial):
+    @rule(partially=st.booleans())
+    def send(self, partially: bool) -> None:
+        partial = {job: 1 for job in self.ledger.jobs} if partially else None
+        for grant in self.ledger.take_due(partial):
             self.inbox[grant.job].append((grant.serial, grant.budget_bytes))
 
     @rule(data=st.data(), skips=st.booleans(), declines=st.booleans())
     def answer(self, data: st.DataObject, skips: bool, declines: bool) -> None:
-        job = self.job(data, in_touch=True)
+        job = self.job(data, connected=True)
         if job is None or not self.inbox[job]:
             return
         inbox = self.inbox[job]
@@ -159,32 +159,32 @@ class Jobs(RuleBasedStateMachine):
             self.really[job] = budget
             self.ledger.acknowledge(job, serial)
 
-    @rule(data=st.data(), heard=st.booleans())
-    def lose_touch(self, data: st.DataObject, heard: bool) -> None:
-        job = self.job(data, in_touch=True)
+    @rule(data=st.data(), installs=st.booleans())
+    def disconnect(self, data: st.DataObject, installs: bool) -> None:
+        job = self.job(data, connected=True)
         if job is None:
             return
-        if heard and self.inbox[job]:  # put in force, and the answer was lost
+        if installs and self.inbox[job]:  # installed, but the answer is lost
             self.really[job] = self.inbox[job][0][1]
         self.inbox[job] = []
-        self.ledger.lose_touch(job)
+        self.ledger.disconnect(job)
 
     @rule(data=st.data())
-    def resume(self, data: st.DataObject) -> None:
-        job = self.job(data, in_touch=False)
+    def reconnect(self, data: st.DataObject) -> None:
+        job = self.job(data, connected=False)
         if job is not None:
-            self.ledger.resume(job, self.really[job])
+            self.ledger.reconnect(job, self.really[job])
 
-    @rule(data=st.data(), in_touch=st.booleans())
-    def die(self, data: st.DataObject, in_touch: bool) -> None:
-        job = self.job(data, in_touch)
+    @rule(data=st.data(), connected=st.booleans())
+    def die(self, data: st.DataObject, connected: bool) -> None:
+        job = self.job(data, connected)
         if job is not None:
-            self.ledger.close(job)
+            self.ledger.remove(job)
             del self.really[job], self.inbox[job]
 
     @rule()
     def new_broker(self) -> None:
-        """It knows what the leases say, and that nobody is in touch."""
+        """A new broker knows the leases only, and no job is connected."""
         before, self.ledger = self.ledger, Ledger(CAPACITY)
         for job in before.jobs:
             self.ledger.adopt(job, before.held_bytes(job))
@@ -192,19 +192,19 @@ class Jobs(RuleBasedStateMachine):
                 self.inbox[job] = []
         for job in before.jobs:
             if before.held_bytes(job) != self.really[job]:
-                self.ledger.close(job)  # it is refused, and ends
+                self.ledger.remove(job)  # it is refused and ends
                 del self.really[job], self.inbox[job]
 
     @invariant()
-    def the_device_has_room_for_what_is_really_held(self) -> None:
-        self.ledger.check(self.really)
+    def the_used_memory_is_within_the_capacity(self) -> None:
+        self.ledger.check_invariants(self.really)
         assert sum(self.really.values()) <= CAPACITY
         for job, held in self.really.items():
             assert held <= self.ledger.held_bytes(job)
 
     def teardown(self) -> None:
         for job in self.ledger.jobs:
-            self.ledger.close(job)
+            self.ledger.remove(job)
         assert self.ledger.free_bytes == CAPACITY
 
 

@@ -13,8 +13,8 @@ from tfswap.machine.machine import Machine
 from tfswap.planning.simulator import Swap, simulate
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, crosses_step_end, peak_load
 
-# Six ops of 10 ns; a buffer of 20 bytes is away from the end of op 0 to the start of op 5, and
-# takes 20 ns each way: 40 ns in a gap of 40.
+# Six ops of 10 ns. A buffer of 20 bytes is swapped out from the end of op 0 to the start of op 5;
+# its copies take 20 ns each, and so fill the gap of 40 ns.
 STEP = make_timeline(
     [(i * 10, i * 10 + 10) for i in range(6)],
     [(20, 1, OUTLIVES_STEP_NS)],
@@ -23,14 +23,14 @@ STEP = make_timeline(
 SWAP = Swap(0, trigger_op=2)
 
 
-def test_a_job_alone_is_as_the_simulator_has_it() -> None:
+def test_a_single_job_matches_the_simulator() -> None:
     (outcome,) = simulate_jobs([PlannedJob(STEP, (SWAP,), FakeMachine())])
     assert outcome.step_ns == simulate(STEP, [SWAP], FakeMachine()).step_ns == 60
     assert (outcome.link_share, outcome.copying) == (1.0, pytest.approx(20 / 60, rel=0.3))
 
 
 @given(crowded_timelines(), st.data())
-def test_any_job_alone_is_as_the_simulator_has_it(timeline: Timeline, data: st.DataObject) -> None:
+def test_any_single_job_matches_the_simulator(timeline: Timeline, data: st.DataObject) -> None:
     within = tuple(
         swap
         for swap in data.draw(swaps_for(timeline))
@@ -46,7 +46,7 @@ def test_any_job_alone_is_as_the_simulator_has_it(timeline: Timeline, data: st.D
     assert outcome.step_ns == pytest.approx(simulate(timeline, swaps, link).step_ns, abs=0.01)
 
 
-def test_two_that_keep_the_link_busy_take_twice_as_long() -> None:
+def test_two_jobs_on_a_busy_link_take_up_to_twice_as_long() -> None:
     busy = PlannedJob(STEP, (SWAP,), FakeMachine(0.25e9, 0.25e9))  # 80 ns each way
     alone = simulate_jobs([busy])[0]
     assert alone.step_ns > 150
@@ -56,7 +56,7 @@ def test_two_that_keep_the_link_busy_take_twice_as_long() -> None:
         assert 0.45 < outcome.link_share < 0.95
 
 
-def test_jobs_that_do_not_copy_do_not_slow_others_down() -> None:
+def test_jobs_without_copies_do_not_slow_others_down() -> None:
     swapping = PlannedJob(STEP, (SWAP,), FakeMachine())
     idle = PlannedJob(STEP, (), FakeMachine())
     outcomes = simulate_jobs([swapping, idle, idle])
@@ -65,7 +65,7 @@ def test_jobs_that_do_not_copy_do_not_slow_others_down() -> None:
     assert outcomes[1].copying == 0.0
 
 
-def test_jobs_of_other_lengths_go_on_until_all_have_been_looked_at() -> None:
+def test_jobs_with_different_step_times() -> None:
     slow = make_timeline([(i * 1000, i * 1000 + 1000) for i in range(6)], [(5, 1, 6000)])
     outcomes = simulate_jobs(
         [PlannedJob(STEP, (SWAP,), FakeMachine()), PlannedJob(slow, (), FakeMachine())]
@@ -86,7 +86,7 @@ def claims_of(*links: Machine, held: int = 0) -> list[JobClaim]:
     ]
 
 
-def test_who_loses_most_gets_most() -> None:
+def test_the_job_that_swapping_slows_most_gets_most() -> None:
     claims = claims_of(FAST, SLOW)
     peak = peak_load(claims[0].trace.timeline)
     division = JointDivision().divide(claims, int(1.6 * peak))
@@ -98,7 +98,7 @@ def test_who_loses_most_gets_most() -> None:
     )
 
 
-def test_the_link_is_shared_in_what_is_foretold() -> None:
+def test_the_link_is_shared_in_the_prediction() -> None:
     claims = claims_of(SLOW, SLOW)
     least = planned_curve(claims[0].trace.timeline, SLOW).least_bytes
     division = JointDivision().divide(claims, int(2.2 * least))
@@ -110,7 +110,7 @@ def test_the_link_is_shared_in_what_is_foretold() -> None:
         assert division.slowdowns[claim.job] >= alone_ns - 0.01
 
 
-def test_jobs_that_are_not_known_share_evenly_and_what_runs_is_not_starved() -> None:
+def test_unknown_jobs_share_evenly_and_running_jobs_are_not_starved() -> None:
     new, runs = JobClaim("new", 1, 1000), JobClaim("runs", 1, 1000, held_bytes=1000)
     budgets = JointDivision().divide([runs, new], 1000).budget_bytes
     assert budgets["runs"] == pytest.approx(500, abs=2)
@@ -120,7 +120,7 @@ def test_jobs_that_are_not_known_share_evenly_and_what_runs_is_not_starved() -> 
     assert JointDivision().divide([runs, smaller], 1000).budget_bytes["runs"] >= 250
 
 
-def test_nobody_has_less_than_its_least_or_its_minimum() -> None:
+def test_every_job_gets_at_least_its_least_budget_and_its_minimum() -> None:
     claims = claims_of(FAST, SLOW)
     least = planned_curve(claims[0].trace.timeline, FAST).least_bytes
     asked = JobClaim("asks", 3 * least, 10 * least)

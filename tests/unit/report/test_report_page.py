@@ -157,7 +157,7 @@ def test_stalls_shift_later_ops() -> None:
     ]
 
 
-def test_the_page_of_a_step(tmp_path: Path) -> None:
+def test_a_page_of_a_step(tmp_path: Path) -> None:
     report = Report(outcome="swapped", story=story(("a<b>", "b", "c", "d")))
     report.to_html(tmp_path / "report.html")
     tags = read(tmp_path / "report.html")
