@@ -41,9 +41,9 @@ def test_the_core_takes_each_of_its_faults_as_they_are_drawn() -> None:
 
 
 def test_each_fault_of_the_core_is_drawn() -> None:
-    with pytest.raises(ValueError, match="there are ") as error:
+    with pytest.raises(ValueError, match="the faults are ") as error:
         set_faults("no-such")
-    known = str(error.value).partition("there are ")[2].split(", ")
+    known = str(error.value).partition("the faults are ")[2].split(", ")
     assert set(known) == {name for name, kind in KINDS.items() if kind.in_core}
 
 

@@ -114,9 +114,9 @@ def test_the_command_lists_machines(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "give either a trace or --model"),
         (["trace", "--model", "file.py:f"], "give either a trace or --model"),
-        (["trace", "--batch", "8"], "--batch is for --model"),
+        (["trace", "--batch", "8"], "--batch needs --model"),
         (["trace", "--machine", "tpu"], "unknown machine 'tpu'"),
-        (["--model", "file.py:f"], "--model needs --machine, where it would run: titan-x"),
+        (["--model", "file.py:f"], "--model needs --machine, one of: titan-x"),
         (["--model", "f.py:f", "--machine", "v100", "--batch", "0"], "--batch must be 1 or more"),
     ],
 )
