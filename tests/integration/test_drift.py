@@ -110,7 +110,7 @@ def test_a_drift_leads_to_one_new_plan(unswapped, monkeypatch, slab):
 
 @pytest.mark.slow
 def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
-    from tfswap.planning.planners.decision import nothing_fits
+    from tfswap.planning.planners.decision import no_plan_fits
 
     OpsTake(monkeypatch, lambda name: 3.0)
     plan, planned = step_planner.StepPlanner.plan, []
@@ -118,7 +118,7 @@ def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
     def once(planner):
         if planned:
             least = planner.least_budgets().swapped
-            raise nothing_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
+            raise no_plan_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
         planned.append(plan(planner))
         return planned[-1]
 

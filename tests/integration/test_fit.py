@@ -18,7 +18,7 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, images, trained
 
 import tfswap
-from tfswap.planning.planners.decision import nothing_fits
+from tfswap.planning.planners.decision import no_plan_fits
 from tfswap.training.attempt import Attempt
 from tfswap.training.first_plans import FirstPlans
 from tfswap.training.step_planner import StepPlanner
@@ -278,7 +278,7 @@ def test_a_plan_that_is_slower_than_lazy_swaps_is_given_up(unswapped, monkeypatc
 def test_a_budget_that_no_plan_keeps_is_said_with_the_way_out(unswapped, monkeypatch, sections):
     def plan(planner: StepPlanner) -> None:
         least = planner.least_budgets().swapped
-        raise nothing_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
+        raise no_plan_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
 
     monkeypatch.setattr(StepPlanner, "plan", plan)
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), sections=sections, verbose=0)

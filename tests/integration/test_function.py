@@ -229,7 +229,7 @@ def test_functions_that_xla_compiles():
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(TypeError, match="put @tf.function below it"):
+    with pytest.raises(TypeError, match="Put @tf.function below it"):
         tfswap.swap(lambda x: x, budget="1GiB")
     with pytest.raises(
         ValueError, match="tfswap has no option 'bugdet': the options are budget, policy"

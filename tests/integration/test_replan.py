@@ -94,7 +94,7 @@ def test_a_plan_is_made_for_another_budget(unswapped, slab, before, after):
 
 
 def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypatch):
-    from tfswap.planning.planners.decision import nothing_fits
+    from tfswap.planning.planners.decision import no_plan_fits
     from tfswap.training.step_planner import StepPlanner
 
     plan = StepPlanner.plan
@@ -104,7 +104,7 @@ def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypa
         if planner._devices.budget_bytes > other:
             return plan(planner)
         least = planner.least_budgets().swapped
-        raise nothing_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
+        raise no_plan_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
 
     def change(run: SwapRun, devices: ManagedDevices) -> None:
         assert devices.change_budget(other)

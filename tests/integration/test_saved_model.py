@@ -223,8 +223,11 @@ def test_bad_options_save_nothing(tmp_path):
     ("text", "message"),
     [
         ("{", "is not JSON"),
-        ("[]", "another format"),
-        ('{"format": "tfswap saved model 1", "options": {"spill_dir": "/"}}', "its options"),
+        ("[]", "does not have the format"),
+        (
+            '{"format": "tfswap saved model 1", "options": {"spill_dir": "/"}}',
+            "options that a saved model cannot store",
+        ),
         ('{"format": "tfswap saved model 1", "options": {}, "plan": {"version": 9}}', "version 9"),
     ],
 )
