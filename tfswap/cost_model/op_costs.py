@@ -57,36 +57,29 @@ def estimate_step(step: TracedStep, batch: int, device: Device) -> StepCosts:
     return step_costs(lines, description)
 
 
-def step_costs(lines: str, description: str, most_unknown: float = 0.0) -> StepCosts:
-    """Reads what the library says of a graph.
+def step_costs(lines: str, description: str) -> StepCosts:
+    """Parse what the library returns for a graph.
 
     Args:
-        lines: A node each: its name, nanoseconds, the bytes of its outputs, with tabs between them.
+        lines: One line a node: its name, nanoseconds and the bytes of its outputs, separated by
+            tabs.
         description: The graph.
-        most_unknown: The largest part of all ops that may make something of unknown size; that
-            counts as nothing.
 
     Raises:
-        ValueError: The step has a loop, or a tensor whose size hangs on values.
+        ValueError: The step has a loop, or a tensor whose size depends on values.
     """
     graph = StepGraph.parse(description)
     costs = {}
     for line in lines.splitlines():
         name, duration_ns, *output_bytes = line.split("\t")
         costs[name] = OpCost(int(duration_ns), tuple(map(int, output_bytes)))
-    unknown = 0
     for name, node in graph.nodes.items():
         if node.op in _LOOPS:
             raise ValueError(
                 f"the step has a loop ({name}), and how often it turns is not known without a run: "
                 "record a step instead"
             )
-        cost = costs[name]
-        if min(cost.output_bytes, default=0) < 0:
-            unknown += 1
-            known_bytes = tuple(max(size_bytes, 0) for size_bytes in cost.output_bytes)
-            costs[name] = OpCost(cost.duration_ns, known_bytes)
-        if unknown > most_unknown * len(costs):
+        if min(costs[name].output_bytes, default=0) < 0:
             raise ValueError(
                 f"the size of what {name} ({node.op}) makes hangs on values that only a run shows: "
                 "record a step instead"

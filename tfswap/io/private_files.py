@@ -36,12 +36,20 @@ def is_private_folder(folder: Path) -> bool:
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether it is a plain file of this user's, and no link."""
+    """Return whether this is a regular file that only this user can write to, and no link."""
     try:
         found = os.lstat(path)
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+    return _is_own(found)
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return (
+        stat.S_ISREG(found.st_mode)
+        and found.st_uid == os.getuid()
+        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
 
 
 def make_private_folder(folder: Path) -> bool:
@@ -75,13 +83,12 @@ def read_own_bytes(path: Path, most_bytes: int) -> bytes:
     """The bytes of a file that tfswap wrote into a folder of its own.
 
     Raises:
-        ValueError: There are more; it is no plain file of this user's.
+        ValueError: There are more; it is no regular file that only this user can write to.
         OSError: It cannot be read, or is a link.
     """
     with open(path, "rb", opener=_open_own) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-            raise ValueError(f"{path} is no plain file of this user's")
+        if not _is_own(os.fstat(file.fileno())):
+            raise ValueError(f"{path} is no regular file that only this user can write to")
         return _at_most(file, path, most_bytes)
 
 

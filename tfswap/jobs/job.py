@@ -130,7 +130,6 @@ class Job:
         self._pending: _Sent | None = None
         self._in_step = False
         self._is_applying = False
-        self._waits_in_step = False  # for more than it has
         self._leaving = False
         self._problem = ""
         self._waits_because = ""
@@ -235,34 +234,9 @@ class Job:
         self._settle()
 
     def profiled(self, trace: JobTrace) -> None:
-        """Tells the broker of a step, be it one that is foretold."""
+        """Report a profiled step to the broker."""
         self._trace = trace
         self._say(trace.to_bytes())
-
-    def wait_for(self, budget_bytes: int, most_s: float) -> bool:
-        """Waits, in the middle of a step, for a share of so much.
-
-        Args:
-            budget_bytes: That the step needs.
-            most_s: How long.
-
-        Returns:
-            Whether it has that.
-        """
-
-        def has_it() -> bool:
-            return self._granted is not None and self._granted.budget_bytes >= budget_bytes
-
-        with self._changed:
-            self._waits_in_step = True
-        try:
-            self._settle()
-            with self._changed:
-                self._changed.wait_for(lambda: has_it() or self._is_over(), most_s)
-                return has_it()
-        finally:
-            with self._changed:
-                self._waits_in_step = False
 
     def _settle(self) -> None:
         """Puts the last share that came in force, if no step runs."""
@@ -272,7 +246,7 @@ class Job:
                     return
                 if self._pending is None or self._holdings is None:
                     return
-                if self._in_step and not self._is_welcome_in_step(self._pending.share):
+                if self._in_step:
                     return
                 sent, self._pending = self._pending, None
                 holdings = self._holdings
@@ -292,15 +266,6 @@ class Job:
                 if least_bytes is None
                 else encode("decline", serial=sent.serial, least_bytes=least_bytes)
             )
-
-    def _is_welcome_in_step(self, share: GrantedShare) -> bool:
-        """Whether a step waits for more, and it is no less."""
-        granted = self._granted
-        return (
-            self._waits_in_step
-            and granted is not None
-            and share.budget_bytes >= granted.budget_bytes
-        )
 
     def _say(self, data: bytes) -> None:
         with self._changed:

@@ -11,9 +11,6 @@ from tfswap.machine.budget import Budget, parse_bytes
 WAIT_S = 600.0
 """How long a job waits for its first share, unless it says otherwise."""
 
-STEP_WAIT_S = 60.0
-"""How long its first step waits for what it is foretold to need."""
-
 MOST_WEIGHT = 1000.0
 """Of a job: a weight says how much it counts beside others, and none counts for all of them."""
 

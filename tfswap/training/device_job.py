@@ -61,13 +61,6 @@ class Job:
         self._is_foretold = False
         self._curve: SlowdownCurve | None = None
 
-    def foretold(self, timeline: Timeline, link: Link) -> None:
-        """Its step, which has just begun, is foretold, which is good until it is known."""
-        if not self.is_known:
-            self._profile, self._is_foretold, self._curve = (timeline, link), True, None
-            if self.devices is not None:
-                self.held_bytes = self.devices.own_bytes()  # as when it was foretold
-
     def profiled(self, timeline: Timeline, link: Link) -> None:
         """Its step is known; of several functions', the one that needs most counts."""
         known = self._profile

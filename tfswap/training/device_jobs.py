@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tfswap.jobs.share import STEP_WAIT_S
 from tfswap.machine import budget as budgets
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.machine.link import Link
@@ -262,43 +261,6 @@ class DeviceJobs:
                 self._shares.divide()
             self._shares.settle()
             self._changed.notify_all()
-
-    def expect(self, job: Job, timeline: Timeline, link: Link) -> int:
-        """A job's step, which runs already, is foretold: what `know` says will replace that.
-
-        Of another thread than the job's, whose step waits for this one. Beside others it waits
-        until they have left the least that the step can do with, as long as that takes them, but
-        not for ever.
-
-        Args:
-            job: Whose.
-            timeline: The step, with what there was of the device when it began.
-            link: What copies have.
-
-        Returns:
-            Bytes that its share lacks even then; 0: none.
-        """
-        with self._changed:
-            job.foretold(timeline, link)
-            self._shares.is_due = True
-            if job.is_known or len(self._jobs) < 2 or not (job.in_step and job.number):
-                return 0
-            job.waits_in_step = True
-            deadline_s = time.monotonic() + min(STEP_WAIT_S, job.share.wait_s)
-            try:
-                while True:
-                    self._shares.divide()
-                    self._shares.settle()
-                    lack_bytes = job.lack_bytes()
-                    # What others still have to leave it; more comes only when one of them ends.
-                    comes = (job.target_bytes or 0) > (job.share_bytes or 0)
-                    if not lack_bytes or not comes or time.monotonic() > deadline_s:
-                        return lack_bytes
-                    self._changed.notify_all()
-                    self._changed.wait(_POLL_S)
-                    self._end_dead(job)
-            finally:
-                job.waits_in_step = False
 
     def know(self, job: Job, timeline: Timeline, link: Link) -> None:
         """A job's step has been profiled, and has just ended: shares are divided by that.

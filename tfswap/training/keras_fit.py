@@ -15,7 +15,6 @@ import keras
 from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
 from tfswap.report.summary import Report
-from tfswap.training.batch_hint import examples_of_fit
 from tfswap.training.log import TrainingLog
 from tfswap.training.swap_options import SwapOptions
 from tfswap.training.swap_run import SwapRun
@@ -180,9 +179,6 @@ class KerasFit:
             if owner is self._model:  # its `fit`
                 self._fit_code = frame.f_code
                 self._fit_callbacks = id(frame.f_locals.get("callbacks"))
-                examples = examples_of_fit(frame.f_locals.get("epoch_iterator"))
-                if examples and self.run is not None:
-                    self.run.foretell_batch(examples)
                 return
 
     def _is_over(self) -> bool:

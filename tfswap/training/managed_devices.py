@@ -89,7 +89,6 @@ class ManagedDevices:
         self._base_bytes = 0
         # The load when the step that plans go by was met, or began to be profiled.
         self._known_bytes: int | None = None
-        self._was_profiled = False
         self._host_limit_bytes = 0
         self._file: WatchedFile | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
@@ -264,17 +263,10 @@ class ManagedDevices:
             return self._library.step_counts(self.device)["everybodys_load_bytes"]
         return then_bytes - own_bytes
 
-    def step_met(self) -> int:
-        """What is there before a step that is to be foretold; remembered until it is profiled."""
-        resident_bytes = self.resident_bytes()
-        if not self._was_profiled:
-            self._known_bytes = resident_bytes
-        return resident_bytes
-
     def profiled_step_begins(self) -> None:
         """Remembers what is there before it."""
         counts = self._library.step_counts(self.device, self.job)
-        self._known_bytes, self._was_profiled = counts["load_bytes"], True
+        self._known_bytes = counts["load_bytes"]
         if self.job:
             self._known_bytes += counts["everybodys_load_bytes"]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tfswap.hooks.defer_sigint import defer_sigint
-from tfswap.io.amounts import readable_bytes
 from tfswap.machine.link import Link
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
@@ -169,19 +168,6 @@ class SwapSession:
         self._jobs.step_ended(self._job)
         if self.devices.shared is not None:
             self.devices.shared.step_ended()
-
-    def expect(self, timeline: Timeline, link: Link) -> None:
-        """A step is foretold: see `DeviceJobs.expect`, and `DeviceShare.expect`."""
-        lack_bytes = self._jobs.expect(self._job, timeline, link)
-        if lack_bytes:
-            self._voice.note(
-                f"the first step is foretold to need {readable_bytes(lack_bytes)} more than the "
-                f"other trainings leave it, {readable_bytes(self.devices.budget_bytes)}: it is "
-                "tried with that. For more, let others end, give all of them a larger budget, or "
-                f"this one a share=tfswap.Share(minimum=...) of {readable_bytes(lack_bytes)} more"
-            )
-        if self.devices.shared is not None:
-            self.devices.shared.expect(timeline)
 
     def know(self, timeline: Timeline, link: Link) -> None:
         """A step has just been profiled: see `DeviceJobs.know`."""

@@ -152,6 +152,11 @@ def test_only_plain_files_of_the_user_are_read_from_folders_of_ours(tmp_path: Pa
     with pytest.raises(OSError):
         private_files.read_own_bytes(link, 5)
     os.mkfifo(pipe)
-    with pytest.raises(ValueError, match="no plain file"):
+    with pytest.raises(ValueError, match="no regular file"):
         private_files.read_own_bytes(pipe, 5)
     assert private_files.is_own_file(path) and not private_files.is_own_file(link)
+    for others_may_write in (0o620, 0o602):
+        path.chmod(others_may_write)
+        assert not private_files.is_own_file(path)
+        with pytest.raises(ValueError, match="only this user can write to"):
+            private_files.read_own_bytes(path, 5)

@@ -7,7 +7,6 @@ import queue
 import socket
 import stat
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -278,29 +277,6 @@ def test_steps_that_are_known_move_shares(broker, join):
     b.profiled(job_trace(training_step(), Machine("slow", 2e8, 2e8)))  # loses most by swaps
     until(lambda: b.granted.budget_bytes > 0.6 * BUDGET, 20)
     assert a.granted.budget_bytes + b.granted.budget_bytes <= BUDGET
-
-
-def test_a_first_step_waits_for_what_it_is_foretold_to_need(broker, join):
-    a, b = join("a"), join("b")
-    until(lambda: a.granted.budget_bytes == pytest.approx(BUDGET / 2, rel=0.02))
-    b.profiled(job_trace(training_step(blocks=2, layers=1), Machine("fast", 4e9, 4e9)))
-    a.step_begins()
-    a.profiled(job_trace(training_step(), Machine("slow", 2e8, 2e8)))
-    assert a.wait_for(int(0.6 * BUDGET), 120)
-    assert a.granted.budget_bytes + b.granted.budget_bytes <= BUDGET
-    assert not a.wait_for(BUDGET, 0.2)
-    a.step_ended()
-
-
-def test_a_step_that_waits_for_more_is_given_no_less(broker, join):
-    a = join("a")
-    a.step_begins()
-    joins = threading.Thread(target=join, args=("b",))
-    joins.start()
-    assert not a.wait_for(2 * BUDGET, 0.5) and a.granted.budget_bytes == BUDGET
-    a.step_ended()
-    joins.join()
-    until(lambda: a.granted.budget_bytes == pytest.approx(BUDGET / 2, rel=0.02))
 
 
 def test_without_a_broker_there_is_a_clear_error(path):

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from timelines import INSTANT, make_timeline
 
 from tfswap.jobs.share import Share
 from tfswap.ops.loaded_library import Library
@@ -248,44 +247,6 @@ def test_weights_and_minimums(begin, device) -> None:
     three.do(three.join)
     assert three.job.share_bytes >= 70 * MIB
     assert one.job.share_bytes > two.job.share_bytes
-
-
-def foretold(training: Training, step_bytes: int) -> int:
-    """Of a step that needs so much beside what is there; answers what is lacking in the end."""
-    there_bytes = training.devices.own + training.devices.on.everybodys
-    timeline = make_timeline([(0, 10)], [(step_bytes, 0, 9)], resident_bytes=there_bytes)
-    return training.jobs.expect(training.job, timeline, INSTANT)
-
-
-def test_a_first_step_waits_for_what_it_is_foretold_to_need(begin, device) -> None:
-    device.everybodys = 10 * MIB
-    one, two = begin(), begin()
-    one.do(one.join)
-    two.do(two.join)
-    had = one.job.share_bytes
-    for each in (one, two):
-        each.do(lambda each=each: each.jobs.step_begins(each.job))
-    one.devices.own = 15 * MIB  # since its step began
-    desk = begin()
-    desk.start(lambda: foretold(one, 45 * MIB))
-    time.sleep(0.1)
-    assert one.job.share_bytes == had < 60 * MIB  # the other one is in a step
-    two.do(lambda: two.jobs.step_ended(two.job))
-    assert desk.answer() == 0
-    assert one.job.in_step and one.job.share_bytes >= 60 * MIB
-    assert two.job.share_bytes < had
-    assert one.do(lambda: foretold(one, 20 * MIB)) == 0  # no reason to give up anything
-    assert one.job.share_bytes >= 60 * MIB
-
-
-def test_a_first_step_is_tried_with_what_others_leave(begin, device) -> None:
-    one, two = begin(share=Share(wait_s=0.2)), begin(share=Share(minimum="40MiB"))
-    one.do(one.join)
-    two.do(two.join)
-    one.do(lambda: one.jobs.step_begins(one.job))
-    lack = begin().do(lambda: foretold(one, 70 * MIB))
-    assert 0 < lack == 70 * MIB - one.job.share_bytes
-    one.do(lambda: one.jobs.step_ended(one.job))
 
 
 def test_who_finds_no_room_waits_and_says_so(begin) -> None:

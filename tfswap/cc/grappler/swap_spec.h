@@ -2,6 +2,7 @@
 #define TFSWAP_CC_GRAPPLER_SWAP_SPEC_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,7 +61,6 @@ struct PlanSpec {
   Unmatched unmatched = Unmatched::kLeave;  // what happens to graphs without an entry
   int64_t min_bytes = 1 << 20;              // smaller tensors pass by reference
   bool describe = false;                    // keep descriptions of the graphs seen
-  bool asks = false;                        // for plans of graphs that train and have no entry
   std::string label;                        // of the training, by which its ops are known
   int64_t sections = 1;                     // of the batch that ops work on, one after the other
   // Examples of the batch that is cut into so many; 0: whatever it has.
@@ -69,10 +69,20 @@ struct PlanSpec {
   bool chooses = false;
   // Whether values of variables leave, so that none is to be read before it is needed.
   bool stream_weights = false;
+  // Graphs without an entry that have one in a file: fingerprint -> path (remembered_plan.h).
+  std::map<std::string, std::string> remembered;
 };
+
+// Larger texts are refused.
+constexpr int64_t kMostPlanBytes = int64_t{64} << 20;
 
 // `label` gets the plan's even where the rest of it cannot be read.
 absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label = nullptr);
+
+// Parses the text of a remembered plan's file, {"format": ..., "plan": {...}, ...}, and returns the
+// plan's entry for the graph with this fingerprint.
+absl::StatusOr<FunctionSpec> ParseRemembered(absl::string_view json,
+                                             const std::string& fingerprint);
 
 }  // namespace tfswap
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "grappler/index/graph_index.h"
 #include "tensorflow/core/framework/graph.pb.h"
 
 namespace tfswap {
@@ -33,11 +32,6 @@ struct DeviceSpeed {
 absl::StatusOr<std::string> EstimateStep(tensorflow::GraphDef graph,
                                          const std::vector<std::string>& kept,
                                          const DeviceSpeed& speed);
-
-// Likewise of a graph that Grappler's passes are done with; without its description. Where a batch
-// of unknown size comes from an iterator, it is taken for one of so many examples (0: it is not).
-absl::StatusOr<std::string> OpCosts(const tensorflow::GraphDef& graph, const GraphIndex& index,
-                                    const DeviceSpeed& speed, int64_t examples = 0);
 
 }  // namespace tfswap
 
