@@ -242,8 +242,8 @@ def set_faults(text: str) -> None:
     Raises ValueError where the text is none that can be made sense of.
     """
 
-def fault_counts() -> str:
-    """A line each: name, how often it could have struck since it was set, and how often it did."""
+def fault_counts() -> dict[str, tuple[int, int]]:
+    """Return, of each fault ever set, how often it could have struck since, and did."""
 
 def measure_spill(
     folder: str,

@@ -16,7 +16,7 @@ import tensorflow as tf
 from models import MIB, compiled, convolutions, deterministic, images
 
 import tfswap
-from tfswap.ops.chain import Chain
+from tests.support.allocators import Chain
 from tfswap.ops.loaded_library import Library
 
 EPOCHS = 3

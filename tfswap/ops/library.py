@@ -97,7 +97,7 @@ def load() -> Library:
         tf.load_library(str(LIBRARY_PATH))
         if GPU_LIBRARY_PATH.exists() and tf.test.is_built_with_cuda():
             tf.load_library(str(GPU_LIBRARY_PATH))
-        _library = Library(LIBRARY_PATH)
+        _library = import_module("tfswap._runtime").Library()
     except LibraryError as error:
         _problem = str(error)
         raise

@@ -5,10 +5,18 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "codecs/codec_stream.h"
 
 namespace tfswap {
+
+// The errors of the buffers with one label.
+struct Loss {
+  std::string label;
+  double relative_error = 0;  // root of the squared errors' sum over that of the compared values
+  double largest_error = 0;
+};
 
 // How far from its source a buffer of float32 is that a lossy codec keeps: of each that leaves, one
 // section in sixteen, another one each time, is decoded and compared. Thread-safe.
@@ -18,9 +26,8 @@ class LossMeter {
   // What was found before is forgotten.
   void Reset();
 
-  // A line for each label: its name, the sum of the squares of errors, that of what was compared,
-  // and the largest error; between tabs.
-  std::string Text() const;
+  // By label.
+  std::vector<Loss> Losses() const;
 
  private:
   struct Found {

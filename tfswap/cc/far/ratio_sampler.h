@@ -12,6 +12,15 @@
 
 namespace tfswap {
 
+// What codecs make of the tensors with one label.
+struct CodecSample {
+  std::string label;
+  // How many different words of 4 bytes there are; 17: more than 16, 0: not counted.
+  int64_t different_words = 0;
+  // By codec: encoded bytes by sampled bytes. Without codecs that cannot encode the tensor.
+  std::map<std::string, double> ratios = {};
+};
+
 // What codecs would make of the buffers that pass: sections spread over each are encoded, and
 // thrown away. Off until it is told by which codecs. Thread-safe.
 class RatioSampler {
@@ -22,15 +31,12 @@ class RatioSampler {
 
   void Sample(const std::string& label, const void* data, int64_t bytes, int element_bytes);
 
-  // A line for each label: its name, bytes, how many different words of 4 bytes were met (17: more
-  // than 16), then encoded and sampled bytes of each codec in order; between tabs. What a codec
-  // cannot encode has 0 and 0.
-  std::string Text() const;
+  // By label.
+  std::vector<CodecSample> Samples() const;
 
  private:
   struct Found {
-    int64_t bytes = 0;
-    size_t different_words = 0;
+    int64_t different_words = 0;
     std::vector<int64_t> encoded_bytes;  // by codec
     std::vector<int64_t> sampled_bytes;
   };

@@ -18,6 +18,9 @@
 
 namespace tfswap {
 
+// Kernels are beside libtfswap_gpu.
+std::string FolderOfThisLibrary();
+
 // One GPU: TensorFlow's compute stream, and streams of ours for the other queues. Lives as long as
 // the process.
 class CudaCard : public Gpu {

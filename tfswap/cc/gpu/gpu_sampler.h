@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/gpu/hazard_tracker.h"
+#include "far/ratio_sampler.h"
 #include "gpu/cuda_gpu.h"
 #include "gpu/pinned_numbers.h"
 
@@ -26,8 +27,8 @@ class GpuSampler {
   // None: off, and what was found is forgotten.
   void SetCodecs(std::vector<Codec> codecs);
   void Sample(const std::string& label, const void* data, int64_t bytes, int word_bytes);
-  // As RatioSampler::Text(), words not counted; rle's as if zeros were each by itself.
-  std::string Text();
+  // As RatioSampler's, words not counted; rle's as if zeros were each by itself.
+  std::vector<CodecSample> Samples();
 
  private:
   struct Found {

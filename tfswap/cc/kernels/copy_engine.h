@@ -155,8 +155,8 @@ class CopyEngine : public Reclaimer {
   virtual void SampleCodecs(std::vector<Codec> codecs) = 0;
   // A buffer passes.
   virtual void Sample(const FarBuffer& buffer, const void* data) = 0;
-  // What was found since, as RatioSampler tells it.
-  virtual std::string CodecSamples() = 0;
+  // Since then.
+  virtual std::vector<CodecSample> CodecSamples() = 0;
   // Those that are the device's own work; null where the host encodes.
   virtual DeviceCodecs* codecs() { return nullptr; }
 

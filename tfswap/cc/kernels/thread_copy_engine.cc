@@ -166,7 +166,7 @@ void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
 
 int64_t ThreadCopyEngine::FirstSection(const FarBuffer& buffer) const {
   const Sections sections(buffer.bytes);
-  return sections.count() > 1 && allocator_->InSections() ? PaidFor(sections, 0) : 0;
+  return sections.count() > 1 && allocator_->OnHost() ? PaidFor(sections, 0) : 0;
 }
 
 int64_t ThreadCopyEngine::PaidFor(const Sections& sections, int number) {

@@ -13,8 +13,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace tfswap {
 
@@ -67,9 +69,9 @@ class Faults {
   std::string Set(const std::string& text);
   void Sleep(Fault fault) const;
   int64_t bit(Fault fault) const { return At(fault).bit.load(); }
-  // A line each that has been set since the process began: name, how often it could have struck
-  // since it was set last, and how often it did.
-  std::string Counts() const;
+  // By name, of each fault that was ever set: how often it could have struck since it was set last,
+  // and how often it did.
+  std::map<std::string, std::pair<int64_t, int64_t>> Counts() const;
 
  private:
   struct State {
