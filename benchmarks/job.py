@@ -1,28 +1,23 @@
-"""Job: a training that runs beside others, in a process of its own or with them in one.
+"""Job: a training that runs beside others, in a process of its own.
 
-    python -m benchmarks.job --folder FOLDER [--swapped] JOBS
+    python -m benchmarks.job --folder FOLDER [--swapped] JOB
 
 trains until it is told to stop (by a file, NAME.stop in the folder), and writes what each step took
 and needed into the folder: a line a step in NAME.jsonl, and the least budget with swaps, if it was
-planned, in NAME.least. JOBS are `Job`s as a JSON list: several share the process's device, and what
-that needs is in device.jsonl.
+planned, in NAME.least. JOB is a `Job` as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-DEVICE = "device"  # the lines of what jobs share
 # A model that does not fit is given up after this.
 MOST_S = 900.0
 UNTIMED = 2
@@ -55,8 +50,8 @@ class Step:
 
     Attributes:
         begin_s, end_s: On the clock of all processes.
-        peak_bytes: Of the device; 0 where jobs share a process.
-        before_bytes: In use when it began, be it that its share had shrunk; likewise.
+        peak_bytes: Of the device.
+        before_bytes: In use when it began, for example after its share had shrunk.
         settled: Whether the plan, if any, is made.
         grew: When its budget became more in the middle of it (a first step waits for that), and
             what it was until then.
@@ -78,7 +73,7 @@ class Step:
         yield at_s, self.peak_bytes
 
 
-def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
+def train(job: Job, folder: Path, swapped: bool) -> None:
     """Trains until there is a file that says stop; writes a line for each step."""
     import keras
     import tensorflow as tf
@@ -99,8 +94,7 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
         budgets[device] = budget_bytes
         set_budget(device, budget_bytes)
 
-    if not shared:
-        native.set_budget = staticmethod(noted)  # type: ignore[method-assign]
+    native.set_budget = staticmethod(noted)  # type: ignore[method-assign]
 
     class Lines(keras.callbacks.Callback):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -110,12 +104,11 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             growths.clear()
             self.begun_s = time.monotonic()
-            self.before_bytes = 0 if shared else tfswap.memory_stats()["bytes_in_use"]
-            if not shared:
-                tfswap.reset_memory_stats()
+            self.before_bytes = tfswap.memory_stats()["bytes_in_use"]
+            tfswap.reset_memory_stats()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            peak_bytes = 0 if shared else tfswap.memory_stats()["peak_bytes"]
+            peak_bytes = tfswap.memory_stats()["peak_bytes"]
             phases = {each["phase"] for each in tfswap.status()["trainings"]}
             settled = phases == {"steady"} if swapped else batch >= UNTIMED
             now_s = time.monotonic()
@@ -146,51 +139,15 @@ def train(job: Job, folder: Path, swapped: bool, shared: bool) -> None:
     training.model.fit(data, steps_per_epoch=1_000_000, verbose=0, callbacks=callbacks)
 
 
-def train_all(jobs: Sequence[Job], folder: Path, swapped: bool) -> None:
-    """One process: its jobs, each in a thread if there are several."""
-    if len(jobs) == 1:
-        train(jobs[0], folder, swapped, shared=False)
-        return
-    import keras  # noqa: F401  not in several threads at once
-    import tensorflow as tf  # noqa: F401
-
-    import tfswap  # noqa: F401
-
-    def run(job: Job) -> None:
-        try:
-            train(job, folder, swapped, shared=True)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)  # the others, too: nobody is to wait for what will not come
-
-    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    watch(threads, folder)
-
-
-def watch(threads: Sequence[threading.Thread], folder: Path) -> None:
-    """Writes what the device needs, for jobs that share it."""
-    import tfswap
-
-    with (folder / f"{DEVICE}.jsonl").open("w", buffering=1) as file:
-        while any(thread.is_alive() for thread in threads):
-            tfswap.reset_memory_stats()
-            begun_s = time.monotonic()
-            time.sleep(0.25)
-            peak_bytes = tfswap.memory_stats()["peak_bytes"]
-            file.write(json.dumps(asdict(Step(begun_s, time.monotonic(), peak_bytes, True))) + "\n")
-
-
 def main() -> int:
-    """Trains the jobs of one process."""
+    """Train a job."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.job", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("jobs", help="a JSON list")
+    parser.add_argument("job", help="as JSON")
     parser.add_argument("--folder", type=Path, required=True, help="where to write")
     parser.add_argument("--swapped", action="store_true", help="under tfswap")
     options = parser.parse_args()
-    train_all([Job(**each) for each in json.loads(options.jobs)], options.folder, options.swapped)
+    train(Job(**json.loads(options.job)), options.folder, options.swapped)
     return 0
 
 

@@ -7,7 +7,6 @@ the same and of different models, under one budget (a part of the sum of their u
 
     (unswapped      at once, without a budget: what step times are compared with)
     processes       in processes, under a broker
-    threads         in threads of one process, under one budget
     comes and goes  processes, of which all but one join later, and that one leaves earlier
     static          a rival: in processes, each under an equal share
     sequential      a rival: one after the other, each under all of the budget
@@ -34,7 +33,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.job import DEVICE, Job, Step
+from benchmarks.job import Job, Step
 from benchmarks.running_jobs import BrokerRunning, Failed, Running
 
 # (memory saving, extra overhead) of one job at batch 16, as logged.
@@ -44,9 +43,9 @@ LOGGED = {
     "ResNet50": (0.6709, 0.6089),
     "DenseNet121": (0.7597, 0.1644),
 }
-ALONE, UNSWAPPED, PROCESSES, THREADS = "alone", "unswapped", "processes", "threads"
+ALONE, UNSWAPPED, PROCESSES = "alone", "unswapped", "processes"
 STATIC, SEQUENTIAL, COMES_AND_GOES = "static", "sequential", "comes and goes"
-MODES = (PROCESSES, THREADS, STATIC, SEQUENTIAL, COMES_AND_GOES)
+MODES = (PROCESSES, STATIC, SEQUENTIAL, COMES_AND_GOES)
 # Of the least that is possible.
 _SPARE = 1.03
 
@@ -81,9 +80,7 @@ def at_once(jobs: Sequence[Job], options: argparse.Namespace, mode: str, budget:
             jobs = [replace(job, budget_bytes=budget) for job in jobs]
         running = Running(folder, swapped=mode != UNSWAPPED)
         stack.callback(running.close, jobs)
-        if mode == THREADS:
-            running.begin(*jobs)
-        elif mode == COMES_AND_GOES:
+        if mode == COMES_AND_GOES:
             first, *others = jobs
             running.begin(first)
             running.wait([first], options.steps)
@@ -97,9 +94,8 @@ def at_once(jobs: Sequence[Job], options: argparse.Namespace, mode: str, budget:
                 running.begin(job)
         if mode != COMES_AND_GOES:
             running.wait(jobs, options.steps)
-        device = running.steps(DEVICE) if mode == THREADS else []
         found = [running.steps(job.name) for job in jobs]
-        peak_bytes = max((s.peak_bytes for s in device), default=0) or largest_sum(found)
+        peak_bytes = largest_sum(found)
         settled = [running.settled(job.name) for job in jobs]
         if mode == COMES_AND_GOES:
             since_s = min(steps[0].begin_s for steps in found)

@@ -34,12 +34,12 @@ class Running:
         self._swapped = swapped
         self._processes: list[subprocess.Popen[str]] = []
 
-    def begin(self, *jobs: Job) -> None:
-        """One more process, with these jobs."""
+    def begin(self, job: Job) -> None:
+        """Start one more process, which trains this job."""
         command = [sys.executable, "-m", "benchmarks.job", "--folder", str(self._folder)]
-        command += [json.dumps([asdict(job) for job in jobs])]
+        command += [json.dumps(asdict(job))]
         command += ["--swapped"] if self._swapped else []
-        log = (self._folder / f"{jobs[0].name}.log").open("w")
+        log = (self._folder / f"{job.name}.log").open("w")
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
         self._processes.append(
             subprocess.Popen(command, cwd=TREE, env=environment, stdout=log, stderr=log, text=True)

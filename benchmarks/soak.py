@@ -5,10 +5,9 @@ r"""Half an hour of trainings in one process: what grows meanwhile, and whether 
 
 Trainings follow one another until both the minutes and the steps have passed: small models
 (convolutions; dense layers with Adam; an embedding and an LSTM) by turns, with batches of several
-sizes, under budgets, policies and options as drawn, some with validation, some with another
-training beside them. Losses are compared, bit for bit, with those of the same training without
-tfswap. ``--mode unswapped`` is the rival: the same trainings by TensorFlow alone, whose own growth
-nobody can be below.
+sizes, under budgets, policies and options as drawn, some with validation. Losses are compared, bit
+for bit, with those of the same training without tfswap. ``--mode unswapped`` is the rival: the same
+trainings by TensorFlow alone, whose own growth is the least possible.
 
 One JSON line a training: mode, training, step (of all so far), minutes, model, batch, budget_bytes,
 outcome ("budget too small": it ended with the error that says so), options, losses_equal (of the
@@ -27,10 +26,8 @@ import os
 import random
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +38,6 @@ FRESH, KEPT = "fresh", "kept"
 MODES, MODELS = (TFSWAP, UNSWAPPED), (KEPT, FRESH)
 BATCHES = (1.0, 0.75, 0.5)  # of a model's own
 EPOCHS = 2
-_STEPS_BESIDE = 5
 # Small batches need more of what they need unswapped, since weights are more of that.
 _SPARE = 0.05
 # Trainings whose medians are compared, and which part of all is left out as warming up. What
@@ -79,7 +75,6 @@ class Training:
         policy: Of `AutoSwap`.
         options: Of `AutoSwap`, too, by name.
         validates: After each epoch.
-        beside: Whether another training joins it, in a thread.
     """
 
     model: str
@@ -89,7 +84,6 @@ class Training:
     policy: str
     options: tuple[tuple[str, Any], ...]
     validates: bool
-    beside: bool
 
 
 def drawn(seed: int, models: Sequence[tuple[str, int, float]]) -> Iterator[Training]:
@@ -119,8 +113,6 @@ def drawn(seed: int, models: Sequence[tuple[str, int, float]]) -> Iterator[Train
                 policy=dice.choice(("auto", "greedy", "auto")),
                 options=tuple(options.items()),
                 validates=dice.random() < 0.3,
-                # Streamed weights cannot be beside others.
-                beside=dice.random() < 0.1 and "stream_weights" not in options,
             )
 
 
@@ -167,13 +159,11 @@ class Soak:
         else:
             options = self._options(training, needed_bytes)
             swap = tfswap.AutoSwap(policy=training.policy, **options)
-            with self._another(training, options) as another:
-                found, ended = self._fit_within(subject, training, swap)
+            found, ended = self._fit_within(subject, training, swap)
             line["budget_bytes"] = options["budget"]
             line["outcome"] = ended or swap.report.outcome
             losses = losses[: len(found)] if ended else losses
             line["options"] = {"policy": training.policy, **dict(training.options)}
-            found = found if another() else []
         line["losses_equal"] = found == losses
         return line
 
@@ -189,7 +179,7 @@ class Soak:
         return subject.last.losses, TOO_SMALL
 
     def _options(self, training: Training, needed_bytes: int) -> dict[str, Any]:
-        """Of the `AutoSwap`, and of that of the training beside it."""
+        """Return the options of the `AutoSwap`."""
         import tfswap
 
         gc.collect()
@@ -197,36 +187,7 @@ class Soak:
         if options.pop("spill_dir", False):
             options |= {"spill_dir": str(self._folder), "host_limit": MIB}
         budget = int(tfswap.memory_stats()["bytes_in_use"] + training.part * needed_bytes)
-        if training.beside:
-            options["share"] = "wait_s=60"
-            budget += int(1.1 * self._other(training).needed_bytes)
         return {**options, "budget": budget}
-
-    def _other(self, training: Training) -> Any:
-        names = [name for name in self._subjects.MODELS if name != training.model]
-        return self._subjects.subject(names[training.steps % len(names)])
-
-    @contextmanager
-    def _another(self, training: Training, options: dict[str, Any]) -> Iterator[Callable[[], bool]]:
-        """Another training in a thread, if one is to be beside; answers whether it was right."""
-        import tfswap
-
-        right: list[bool] = []
-        if not training.beside:
-            yield lambda: True
-            return
-        other = self._other(training)
-
-        def join() -> None:
-            losses = other.train([tfswap.AutoSwap(**options)], _STEPS_BESIDE)
-            right.append(losses == other.losses[:_STEPS_BESIDE])
-
-        thread = threading.Thread(target=join)
-        thread.start()
-        try:
-            yield lambda: right == [True]
-        finally:
-            thread.join()
 
     def _unswapped(self, subject: Any, training: Training) -> tuple[list[str], int]:
         import tfswap

@@ -1,4 +1,4 @@
-"""tfswap: train TensorFlow models inside a hard cap on device memory, with the same numbers."""
+"""tfswap: train TensorFlow models within a hard device memory budget, with the same results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from tfswap.ops.loaded_library import LibraryError
 try:
     _library.load()
 except LibraryError:
-    pass  # AutoSwap, status() and `tfswap doctor` say why and what to do.
+    pass  # AutoSwap, status() and `tfswap doctor` report the reason and the remedy.
 
 from tfswap import options, saved_model
+from tfswap._version import __version__
 from tfswap.function import Session, swap
 from tfswap.jobs.job import BrokerError
 from tfswap.jobs.share import Share
@@ -23,8 +24,6 @@ from tfswap.state import memory_stats, reset_memory_stats, set_budget, status
 
 if TYPE_CHECKING:
     from tfswap.auto_swap import AutoSwap
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AutoSwap",
@@ -41,20 +40,21 @@ __all__ = [
     "set_budget",
     "status",
     "swap",
+    "__version__",
 ]
 
 
 def _install_options() -> None:
-    """Ours among TensorFlow's, and those of the environment."""
-    given = options.from_environment()
+    """Add tfswap's options to TensorFlow's, and set those of the environment."""
+    from_environment = options.from_environment()
     if _library.problem() is None:
         options.install()
         saved_model.install()
-        if given:
-            options.set(**given)
-    elif given:
+        if from_environment:
+            options.set(**from_environment)
+    elif from_environment:
         _warnings.warn(
-            f"tfswap: the options of the environment have no effect: {_library.problem()}",
+            f"tfswap: options in environment variables have no effect: {_library.problem()}",
             stacklevel=2,
         )
 
@@ -63,7 +63,7 @@ _install_options()
 
 
 def __getattr__(name: str) -> Any:
-    # AutoSwap is a Keras callback; without Keras `tfswap doctor` must still work.
+    # AutoSwap needs Keras; `tfswap doctor` must work without it.
     if name != "AutoSwap":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tfswap.auto_swap import AutoSwap

@@ -20,7 +20,7 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one subcommand; answers the process's exit status."""
+    """Run one subcommand and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="tfswap", description="Train TensorFlow models inside a hard memory budget."
     )

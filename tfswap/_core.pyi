@@ -1,4 +1,4 @@
-"""Types of the native core; what it computes is described in ``cc/core/simulate/simulator.h``."""
+"""Types of the native core, which ``cc/core/simulate/simulator.h`` documents."""
 
 import builtins
 from typing import Any
@@ -34,10 +34,10 @@ class Timeline:
         step_ns: int,
     ) -> None: ...
     def events(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(time_ns, unswapped load after the event) of each event, in the replay's order."""
+        """Return (time_ns, unswapped load after the event) of each event, in simulation order."""
 
     def op_positions(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The place among the events of each op's start and of its end."""
+        """Return the event index of each op's start and of each op's end."""
 
 class SimResult:
     @property
@@ -50,11 +50,11 @@ class SimResult:
     def peak_ns(self) -> int: ...
     @property
     def peak_op(self) -> int:
-        """The op that started last before the peak; -1: none had started."""
+        """The last op that started before the peak; -1: none."""
 
     @property
     def peak_holders(self) -> list[tuple[int, int]]:
-        """(buffer, bytes) of the five largest at the peak; resident bytes are left out."""
+        """(buffer, bytes) of the five largest buffers at the peak, without resident bytes."""
 
     @property
     def bytes_out(self) -> int: ...
@@ -62,19 +62,19 @@ class SimResult:
     def bytes_in(self) -> int: ...
     @property
     def far_peak_bytes(self) -> list[int]:
-        """The most bytes in each tier of far memory at once."""
+        """The peak bytes of each tier of far memory."""
 
     @property
     def fits(self) -> bool: ...
     @property
     def stalls(self) -> list[tuple[int, str, int, int]]:
-        """(op, "gate" | "swap-in" | "budget" | "order", place in the given swaps or -1, ns)."""
+        """(op, "gate" | "swap-in" | "budget" | "order", index of the swap or -1, ns)."""
 
     def swap_times(self) -> NDArray[np.int64]:
-        """A row per swap: out start, out end, released, in start, in end; -1: no copy-out."""
+        """Return a row per swap: out start, out end, released, in start, in end; -1: no copy."""
 
     def load_curve(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(time_ns, bytes from then on), every change in order."""
+        """Return (time_ns, bytes from then on) for every change, in order."""
 
 def simulate(
     timeline: Timeline,
@@ -105,7 +105,7 @@ class AllocationWaitPolicy:
     ) -> bool: ...
 
 class PackingProblem:
-    """Buffers to be packed; see ``cc/packing``. Raises ValueError for what makes no sense."""
+    """Buffers to pack; see ``cc/packing``. Raises ValueError for invalid buffers."""
 
     def __init__(
         self,
@@ -147,27 +147,27 @@ class LocalSearch:
         seed: int,
     ) -> None: ...
     def run(self, seconds: float, tries: int) -> bool:
-        """Tries so many plans in all, for so long, at most; whether there is more to do."""
+        """Try plans up to a time limit and a total count; return whether the search continues."""
 
     @property
     def stall_ns(self) -> int: ...
     @property
     def tried(self) -> int: ...
     def swaps(self) -> list[tuple[int, int, int, int, int, int, int, int]]:
-        """All fields of each `Swap`, by absence."""
+        """Return all fields of each `Swap`, sorted by absence."""
 
 def measure_copy_speed(bytes: int, repeats: int) -> float:
-    """Bytes per second of the copies that swaps make, between two blocks of so many bytes."""
+    """Measure the bytes per second of a swap's copies between two blocks of this size."""
 
 def longest_repetition(symbols: NDArray[np.int64], min_length: int) -> tuple[int, int]:
-    """(start, length) of the longest stretch that follows itself, cut to its period; 0: none."""
+    """Return (start, length) of the longest repetition, reduced to its period; length 0: none."""
 
 class Extents:
-    """Which stretches of a file are free; see ``cc/core/spill/extents.h``."""
+    """The free extents of a file; see ``cc/core/spill/extents.h``."""
 
     def __init__(self) -> None: ...
     def take(self, bytes: int) -> int:
-        """The beginning of a free stretch of so many bytes; -1: there is none."""
+        """Allocate an extent of this size and return its offset; -1: no room."""
 
     def give_back(self, offset: int, bytes: int) -> None: ...
     def grow(self, bytes: int) -> None: ...
@@ -210,7 +210,7 @@ class SpillFile:
         io_uring: bool = True,
     ) -> None: ...
     def allocate(self, bytes: int) -> int:
-        """The offset of an extent of so many bytes; -1: no room, and ``problem`` says why."""
+        """Return the offset of an extent of this size; -1: no room, see ``problem``."""
 
     def free(self, offset: int, bytes: int) -> None: ...
     def write(self, offset: int, data: NDArray[np.generic]) -> None: ...
@@ -237,13 +237,13 @@ class SpillSpeed:
     def both_read_bytes_per_s(self) -> float: ...
 
 def set_faults(text: str) -> None:
-    """Faults of this module's own core, for tests; see ``cc/core/util/faults.h``. "" for none.
+    """Inject faults into this module's core, for tests; see ``cc/core/util/faults.h``. "": none.
 
-    Raises ValueError where the text is none that can be made sense of.
+    Raises ValueError for an invalid text.
     """
 
 def fault_counts() -> dict[str, tuple[int, int]]:
-    """Return, of each fault ever set, how often it could have struck since, and did."""
+    """Return the opportunities and the injections of each fault since it was set, by name."""
 
 def measure_spill(
     folder: str,
@@ -253,14 +253,14 @@ def measure_spill(
     checksums: bool = True,
     io_uring: bool = True,
 ) -> SpillSpeed:
-    """What a spill file of at most so many bytes in the folder reaches; leaves nothing there."""
+    """Measure a temporary spill file of at most this size in the folder."""
 
 def buffer_checksum(data: NDArray[np.generic], portable: bool = False) -> int: ...
 
 SECTION_BYTES: int
 
 class Encoded:
-    """A buffer, encoded in sections that lie in chunks; see ``cc/codecs/codec_stream.h``."""
+    """A buffer encoded in sections, stored in chunks; see ``cc/codecs/codec_stream.h``."""
 
     @property
     def encoded_bytes(self) -> int: ...
@@ -277,16 +277,16 @@ def encode(
     chunk_bytes: int = ...,
     most_chunks: int = ...,
 ) -> Encoded | None:
-    """Encodes a whole buffer; None: it needs more chunks than there may be.
+    """Encode a whole buffer; return None if it needs more than `most_chunks`.
 
-    Raises ValueError for a codec that is unknown, not loaded, or not for such elements.
+    Raises ValueError if the codec is unknown, not loaded, or cannot encode such elements.
     """
 
 def encode_section(
     data: Buffer, codec: str, element_bytes: int = 4, rate_percent: int = 100
 ) -> bytes: ...
 def decode_section(data: Buffer, bytes: int, past_cache: bool = False) -> builtins.bytes | None:
-    """The source of so many bytes; None: what is given is malformed."""
+    """Decode a section to this many bytes; return None if it is malformed."""
 
 def measure_codec(
     data: Buffer,
@@ -296,21 +296,21 @@ def measure_codec(
     threads: int = 1,
     repeats: int = 5,
 ) -> tuple[int, float, float, float]:
-    """(encoded bytes, seconds to encode, to decode, to copy by memcpy), medians of `repeats`."""
+    """Return (encoded bytes, seconds to encode, to decode, to memcpy), medians of `repeats`."""
 
 def why_not_codec(codec: str, element_bytes: int = 4) -> str:
-    """Why a codec cannot be used in this process; empty: it can be."""
+    """Return why a codec cannot be used in this process; empty if it can."""
 
 def sparsity(data: Buffer, element_bytes: int = 4, every: int = 1) -> float:
-    """The part of words that are zero in all their bits, of every so-manieth 4 KiB."""
+    """Return the fraction of words whose bits are all zero, sampling one in `every` 4 KiB."""
 
 def count_zero_words(data: Buffer, element_bytes: int = 4) -> int: ...
 def load_blosc(path: str) -> str:
-    """Loads c-blosc2's library, once; empty, or why it cannot be used."""
+    """Load c-blosc2's library, once; return "" or why it cannot be used."""
 
 def codec_path() -> str:
-    """The instructions in use: "avx512", "avx2" or "portable"."""
+    """Return the instruction set in use: "avx512", "avx2" or "portable"."""
 
 def best_codec_path() -> str: ...
 def set_codec_path(name: str) -> bool:
-    """For tests; false: there is no such path on this machine."""
+    """Select an instruction set, for tests; return False if this machine lacks it."""

@@ -251,67 +251,27 @@ class Library:
         """Return the counts that `tfswap.memory_stats` describes."""
 
     @staticmethod
-    def step_counts(device: int, job: int = 0) -> dict[str, int]:
-        """Return the counts of `memory_stats` that change from step to step.
-
-        Args:
-            device: The device's number.
-            job: Of a job: its share, its memory and its copies; 0: of all.
-        """
+    def step_counts(device: int) -> dict[str, int]:
+        """Return the counts of `memory_stats` that change from step to step."""
 
     @staticmethod
     def reset_memory_stats(device: int) -> None: ...
     @staticmethod
-    def restart_window(device: int, job: int = 0) -> None:
+    def restart_window(device: int) -> None:
         """Restart ``window_peak_bytes``, the peak since the last restart."""
 
     @staticmethod
-    def most_jobs() -> int:
-        """Return the modulus by which the numbers of jobs at one time must differ, and not be 0."""
-
-    @staticmethod
-    def begin_job(device: int, job: int, share_bytes: int) -> None:
-        """Count a training's memory apart, and limit it to a share of the budget.
-
-        Args:
-            device: The device's number.
-            job: The training's number: above 0, and never used again.
-            share_bytes: Its limit, beside memory that belongs to no job.
-        """
-
-    @staticmethod
-    def set_share(device: int, job: int, share_bytes: int) -> None:
-        """Change a job's share; one below its memory holds from the next allocation on."""
-
-    @staticmethod
-    def end_job(device: int, job: int) -> None:
-        """Make a job's memory belong to no job; harmless if it has ended."""
-
-    @staticmethod
-    def set_label(label: str, job: int) -> None:
-        """Make graphs optimised under a plan with this label belong to a job; 0: to none."""
-
-    @staticmethod
-    def set_threads_job(job: int) -> None:
-        """Make ops that this thread runs outside of functions belong to a job; 0: to none."""
-
-    @staticmethod
-    def everybodys_bytes(device: int) -> int:
-        """Return the memory in use that belongs to no job."""
-
-    @staticmethod
-    def start_recording(device: int, job: int = 0, *, host_times: bool = False) -> None:
+    def start_recording(device: int, *, host_times: bool = False) -> None:
         """Record what runs on a device.
 
         Args:
             device: The device's number.
-            job: Only ops of this job, and buffers of this job or none; 0: all.
             host_times: Record the times at which the host gave a GPU its work, in whose order
                 memory is allocated, instead of those at which the GPU did it.
         """
 
     @staticmethod
-    def stop_recording(device: int, job: int = 0) -> bytes:
+    def stop_recording(device: int) -> bytes:
         """Return the recorded trace (see `tfswap.traces`)."""
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""AutoSwap: training under a memory budget, as a Keras callback."""
+"""AutoSwap: train under a memory budget, as a Keras callback."""
 
 from __future__ import annotations
 
@@ -20,113 +20,107 @@ from tfswap.training.swap_run import SwapRun
 
 
 class AutoSwap(keras.callbacks.Callback):
-    """Trains inside a hard budget of device memory, with the same numbers.
+    """Train within a hard device memory budget, with the same numerical results.
 
-    The first steps run under lazy swaps made from the graph alone, so the budget holds from the
-    first step on. Then one step is profiled, a plan is made and pushed into the session (the
-    training function is not traced again), its peak and step time are checked against the
-    prediction, and the plan is corrected at most three times. If the model fits the budget
-    as it is, nothing is moved. Last, addresses are planned, and a step's allocations become
-    look-ups. At the end of `fit`, also after an exception, everything is as it was before.
+    AutoSwap swaps tensors between device memory and far memory: host memory, compressed host
+    memory and a file. It profiles one step, plans its swaps, installs the plan without retracing
+    the training function, compares the measured peak and step time with the prediction, and
+    corrects the plan at most three times. Earlier steps swap on demand (demand paging), so the
+    budget holds from the first step. A model that fits the budget is not swapped. `fit` restores
+    all settings when it ends, also after an exception.
 
-    An allocation that would exceed the budget waits for copies in flight; if nothing can free
-    enough memory, the step fails with `tf.errors.ResourceExhaustedError`, which names the op, the
-    largest holders and the smallest budget that could work.
+    An allocation that would exceed the budget waits for running copies. If they cannot free
+    enough memory, the step fails with `tf.errors.ResourceExhaustedError`; its message names the
+    op, the largest holders and the smallest budget that could work.
 
-    Trainings of several threads, all with the same budget, share it: each has a part of it that is
-    as hard, plans for that, and takes over a larger or smaller one between two of its steps. At
-    first the parts are as their weights; once all steps are profiled they are those with which the
-    sum of slowdowns is least. What one has is the others' again when it ends. While they share,
-    addresses are not planned.
+    Only one training at a time can use the devices of a process. To train several functions
+    under one budget, use `tfswap.Session`; to share a device among processes, use `broker`.
 
     Args:
-        budget: Cap on the device's memory: bytes (an int, or a text such as "900MiB" or "6GB"), a
-            fraction of the device's memory (0.5 or "50%"; on a CPU of this process's cgroup limit
-            or the machine's memory), or "auto" for 90 % of what is available now. Where there are
-            several devices, each has it for itself; or one by name: {"GPU:0": "6GiB", "GPU:1":
-            0.5}. Defaults to "auto".
+        budget: Maximum device memory in use: bytes (an int, or a string such as "900MiB" or
+            "6GB"), a fraction of the device's memory (0.5 or "50%"), or "auto" for 90% of what is
+            available now. For a CPU, the device's memory is the cgroup limit or else the
+            machine's memory. The budget applies to each device separately; a dict sets one per
+            device: {"GPU:0": "6GiB", "GPU:1": 0.5}. Defaults to "auto".
         policy: Name of a planner (`tfswap.planning.planners.POLICIES`), or "auto" for the best of
-            those that plan within `planning_time_s`, improved by search. Defaults to "auto".
+            those that finish within `planning_time_s`, improved by local search. Defaults to
+            "auto".
         plan: A `SwapPlan`, or the path of a saved one, to use instead of profiling. A graph that
-            it does not fit is profiled as if there were none. Defaults to None.
+            the plan does not match is profiled. Defaults to None.
         save_plan: Path to write the final plan to. Defaults to None.
+        host_limit: Maximum host memory used as far memory, raw and encoded, in the same forms as
+            `budget`. Defaults to "auto".
+        link_bandwidth: Speed of an emulated link between device and host: bytes per second, or a
+            string such as "12GB/s". Copies take as long as on that link. None uses the measured
+            speed. Defaults to None.
+        verify: Whether to checksum each buffer when it is swapped out and in. Slows training
+            down. Defaults to False.
+        verbose: 0 prints nothing, 1 prints progress and a summary of at most six lines, "auto"
+            means 1. Defaults to "auto".
         save_profile: Path to write the profiled step to, for `tfswap simulate` and `tfswap plan`.
             Defaults to None.
-        planning_time_s: How long the "auto" policy may search for a plan, in seconds; more is never
-            worse. Defaults to 1.
-        host_limit: Cap on far memory in host memory (as it is, and encoded), in the same forms as
-            `budget`. Defaults to "auto".
-        spill_dir: Folder on a disk for a file that holds what host memory has no room for. It has
-            no name there, is readable by nobody else, does not go through the page cache, and is
-            gone when training ends, however it ends. A GPU's copies go there through pinned memory,
-            4 to 16 MiB of `host_limit`. None for no file. Defaults to None.
-        spill_limit: Cap on that file, as an int or text of bytes. None for all of the disk.
-        codec: What far memory may be encoded by: "auto" encodes a tensor where that shortens the
-            step in the simulator, "cswap" where the inequality of CSWAP says so, a name of
-            `tfswap.codecs.available()` (on a GPU one of `tfswap.ops.gpu_codecs.NAMES`, with nvCOMP
-            also "lz4" and "ans") everything that it makes smaller, None nothing. All of them are
-            lossless; the first two look again when epochs begin. Defaults to "auto".
-        lossy: Whether far memory may also keep some tensors with part of their bits, so that losses
-            differ from those of exact training: float32 activations that no lossless codec makes
-            much smaller and that only the backward part reads again; never weights, gradients,
-            integers or masks. The part, one for all, falls from the largest that pays in the first
-            epoch of `fit` to the one at which no op waits in the last (CSWAP+). Which tensors: with
-            `codec` "auto", where that shortens the step in the simulator; with "cswap" or a
-            lossless name, where the inequality of CSWAP says so; with a lossy name (of
-            `tfswap.codecs.LOSSY`), all, and nothing else is encoded. A given plan keeps its rates.
-            Without a GPU only. Defaults to False.
-        link_bandwidth: Speed of an emulated link between device and host in bytes per second (or
-            "12GB/s"): copies take as long as they would there. None for the machine's own speed.
-        workspace_limit: Largest workspace for an op on a GPU that can do without one, as an int or
-            text of bytes: 0 leaves convolutions to the algorithms that need none, which are slower
-            and round otherwise (vDNN's "m", for memory). None leaves the choice to TensorFlow (its
-            "p", for performance). Defaults to None.
-        slab: Whether addresses are planned too: what a step allocates is recorded and packed into
-            one slab of memory, which then stays, and the step's ops keep the recorded order where
-            that needs it. Defaults to True.
-        stream_weights: Whether values of variables (weights, an optimizer's state) may leave too:
-            in training from their last use in a step to the first one in the next, as the plan
-            says, and when nothing else can make room. They come back before an op looks at them, in
-            a step or outside of it. What a step changes is copied out again in each step. Defaults
-            to False.
-        sections: Of the batch: ops that compute each example by itself work on so many equal parts
-            of it, one after the other (tvDNN: Park et al., PPoPP 2018), so that no op has all of
-            its inputs and outputs there at once. Sums over the batch are rounded otherwise. A
-            batch that is no multiple of it has its images cut along their rows; an epoch's smaller
-            last one is cut into sections no larger. "auto": as many as the largest op needs to have
-            room within the budget, more where a step would wait for swaps. None or 1: the whole
-            batch. Defaults to None.
-        log_dir: Folder for TensorBoard: time, peak and traffic of each step, under ``tfswap/``, and
-            a picture of the plan (with matplotlib). Defaults to None.
+        planning_time_s: Time limit of the "auto" policy's search, in seconds. Defaults to 1.
+        slab: Whether to plan addresses too: the allocations of a step are recorded and packed
+            into one slab of memory, and its ops keep the recorded order where the packing needs
+            it. Defaults to True.
+        workspace_limit: Largest workspace of a GPU op that also runs without one: bytes, as an
+            int or string. 0 restricts convolutions to algorithms without workspace, which are
+            slower and round differently (policy "m" of vDNN: Rhu et al., MICRO 2016). None leaves
+            the choice to TensorFlow (vDNN's "p"). Defaults to None.
+        spill_dir: Folder for a file that holds what host memory has no room for, or None for no
+            file. The file has no name, is private, bypasses the page cache and is deleted when
+            training ends, however it ends. GPU copies pass through 4 to 16 MiB of pinned memory,
+            counted in `host_limit`. Defaults to None.
+        spill_limit: Maximum size of that file: bytes, as an int or string. None allows the whole
+            disk. Defaults to None.
+        codec: Lossless codec for far memory. "auto" encodes a tensor where the simulator predicts
+            a shorter step, "cswap" where the inequality of CSWAP (Chen et al., CLUSTER 2021)
+            holds; both reconsider at the start of each epoch. A name from
+            `tfswap.machine.codecs.available()` (on a GPU, from `tfswap.ops.gpu_codecs.NAMES`, and
+            with nvCOMP "lz4" or "ans") encodes every tensor that it shrinks; None encodes
+            nothing. Defaults to "auto".
+        lossy: Whether far memory may keep only part of the bits of float32 activations that no
+            lossless codec shrinks much and that only the backward pass reads again; never of
+            weights, gradients, integers or masks. Losses then differ from exact training. The
+            rate falls from epoch to epoch (CSWAP+: Chen et al., TPDS 2022). `codec` selects the
+            tensors: "auto" by the simulator, "cswap" or a lossless name by CSWAP's inequality, a
+            name from `tfswap.machine.codecs.LOSSY` all of them. A given plan keeps its rates.
+            CPU devices only. Defaults to False.
+        stream_weights: Whether variables (weights, optimizer state) may be swapped too: from
+            their last use in a step to their first use in the next, and when nothing else can
+            free memory. They are swapped in before any read, also outside of steps. Defaults to
+            False.
+        sections: Number of equal parts of the batch on which ops that treat examples
+            independently run one after the other (tvDNN: Park et al., PPoPP 2018), so that no op
+            needs its whole batch in memory. Sums over the batch round differently. Where the
+            number does not divide the batch, images are split along their rows; a smaller last
+            batch is split into sections of at most the same size. "auto" uses as many as the
+            largest op needs to fit the budget, and more where a step would wait for swaps. None
+            or 1 keeps the batch whole. Defaults to None.
+        log_dir: Folder for TensorBoard logs: time, peak and traffic of each step under
+            ``tfswap/``, and (with matplotlib) a picture of the plan. Defaults to None.
         broker: Socket of a broker (`tfswap broker`) that divides the device among processes: a
-            path, or True for the default one. It says what this training may hold, from the first
-            step on, and may say otherwise between steps; `budget` is then the most that is of use,
-            and "auto" all of the device. If the broker ends, training goes on with what it has.
-            None for a device of one's own. Defaults to None.
-        share: What to ask for beside others, of the broker or of trainings in other threads: a
-            `tfswap.Share`, or a text such as "weight=2,minimum=1GiB". None: a weight of 1, no
-            minimum. Defaults to None.
-        plan_cache: Folder in which plans are remembered, with the profiled steps that they are of,
-            by graph, shapes, machine and options: a training that finds its own there goes by it
-            from the first step on, and is not profiled. "auto": the one that the environment's
-            `TFSWAP_PLAN_CACHE` names (if that is empty, none), else ``tfswap/plans`` in the user's
-            cache folder. None: none. Defaults to "auto".
-        plan_cache_limit: Cap on all that is in that folder, as an int or text of bytes: what was
-            not used longest goes. Defaults to 256 MiB.
-        verify: Whether to checksum each buffer when it leaves and when it returns. Slower.
-        verbose: 0 for silence, 1 for progress and a summary of at most six lines, "auto" for 1.
+            path, or True for the default path. The broker sets this training's budget and may
+            change it between steps; `budget` is then an upper limit, and "auto" the whole
+            device. If the broker ends, training continues with its current share. None uses no
+            broker. Defaults to None.
+        share: What to request from the broker: a `tfswap.Share`, or a string such as
+            "weight=2,minimum=1GiB". None requests weight 1 and no minimum. Defaults to None.
+        plan_cache: Folder that caches plans and profiles by graph, shapes, machine and options. A
+            training that finds its plan there uses it from the first step and is not profiled.
+            "auto" uses the environment variable `TFSWAP_PLAN_CACHE` (empty: no cache), or else
+            ``tfswap/plans`` in the user's cache folder. None uses no cache. Defaults to "auto".
+        plan_cache_limit: Maximum size of that folder: bytes, as an int or string. The entries
+            least recently used are removed. Defaults to 256 MiB.
 
     Raises:
-        ValueError: An argument is none of what is allowed; `lossy`, and no lossy codec can be used
-            here; when training begins, a plan that keeps tensors lossily without `lossy`.
-        RuntimeError: When training begins, if another one has the device and they cannot share it
-            (in the same thread, with other options of the device, `lossy`, `stream_weights` or a
-            broker, several devices or a GPU), or if there was no room for it within the share's
-            `wait_s`.
-        tfswap.LibraryError: When training begins, if the device is not tfswap's, or if there can be
-            no file in `spill_dir`.
-        tfswap.BrokerError: When training begins, if there is no broker, it refuses the job, or has
-            no share for it within `share.wait_s`.
+        ValueError: An argument is invalid, or `lossy` is set and no lossy codec is usable here;
+            when training begins, if the plan is lossy and `lossy` is not set.
+        RuntimeError: When training begins, if another one is under way in this process.
+        tfswap.LibraryError: When training begins, if the device is not tfswap's, or the file in
+            `spill_dir` cannot be created.
+        tfswap.BrokerError: When training begins, if there is no broker, it refuses this job, or
+            it grants no share within `share.wait_s`.
 
     Example:
     >>> import tfswap, keras, numpy as np
@@ -193,29 +187,33 @@ class AutoSwap(keras.callbacks.Callback):
 
     @classmethod
     def of(cls, options: SwapOptions) -> AutoSwap:
-        """A callback with options that have been checked."""
+        """Return a callback with options that are already validated."""
         callback = cls(verbose=options.verbose)
         callback.options = options
         return callback
 
     @property
     def report(self) -> Report:
-        """What was measured and foretold in the current or last `fit`.
+        """Measurements and predictions of the current or last `fit`.
 
-        Keys: `outcome` ("swapped", "fits", "bootstrap", "no effect"), `budget_bytes`,
-        `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes` (highest of all
-        steps), `unswapped_step_s`, `predicted_step_s`, `predicted_wait_s` (of it, for copies),
-        `least_wait_s` (no plan waits less), `least_budgets` (a `LeastBudgets`: without swaps, with
-        them and with sections, each with the op that sets it), `step_s`, `bytes_out_per_step`,
-        `bytes_in_per_step`, `swapped_buffers`, `recomputed_buffers` (made again instead),
-        `recompute_s` (what that takes, foretold), `sections` (of the batch), `host_peak_bytes`,
-        `tiers` (a `TierUse` each), `lossy` (a `LossyUse`: how many tensors are kept lossily, by
-        which rate, and how far off they were; None if none is), `share` (a `ShareUse`: what a
-        broker gives; None without one), `corrections`, `plan`,
-        `addresses` (an `AddressMap` for each layout), `out_of_memory` (what the error said) and
-        `notes` (everything that was said). What is not known is None. `summary()` is a text;
-        `to_html(path)` writes a page, `to_png(path)` a picture, `to_perfetto(path)` a trace for
-        ui.perfetto.dev.
+        A mapping; unknown values are None. Keys:
+
+        * `outcome`: "swapped", "fits", "bootstrap" or "no effect"; `notes`: all messages; `plan`.
+        * `budget_bytes`, `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes`
+          (the highest of all steps), `host_peak_bytes`.
+        * `unswapped_step_s`, `predicted_step_s`, `step_s`; `predicted_wait_s` (the part of
+          `predicted_step_s` spent waiting for copies) and `least_wait_s` (its lower bound for any
+          plan).
+        * `least_budgets`: a `LeastBudgets` (without swaps, with swaps and with sections, each with
+          the op that sets it).
+        * `bytes_out_per_step`, `bytes_in_per_step`, `swapped_buffers`; `recomputed_buffers` and
+          `recompute_s` (predicted); `sections` of the batch; `corrections` of the plan.
+        * `tiers`: a `TierUse` each; `lossy`: a `LossyUse`, or None if no tensor is lossy; `share`:
+          a `ShareUse`, or None without a broker.
+        * `addresses`: an `AddressMap` for each layout; `out_of_memory`: the error's message.
+
+        `summary()` returns a text; `to_html(path)` writes a page, `to_png(path)` a picture,
+        `to_perfetto(path)` a trace for ui.perfetto.dev.
         """
         report = Report() if self._fit is None else self._fit.report
         return dataclasses.replace(report, notes=list(report.notes))

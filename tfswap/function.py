@@ -1,43 +1,48 @@
-"""swap and Session: custom training loops under a memory budget."""
+"""swap and Session: train custom loops under a memory budget."""
 
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import functools
 import threading
 import weakref
 from typing import Any
 
 from tfswap.hooks import function_calls
+from tfswap.hooks.eager import without_xla
 from tfswap.report.summary import Report
 from tfswap.training.function_runs import FunctionRuns
 from tfswap.training.swap_options import SwapOptions, parse_options
 
-_HOW = "@tfswap.swap(budget='6GiB')\n    @tf.function\n    def train_step(images, labels): ..."
+_EXAMPLE = "@tfswap.swap(budget='6GiB')\n    @tf.function\n    def train_step(images, labels): ..."
 
 
 def swap(function: Any = None, /, **options: Any) -> Any:
-    """Has a `tf.function` that trains run inside a hard budget of device memory.
+    """Make a `tf.function` that trains run within a hard device memory budget.
 
-    It does for a custom loop's step what `AutoSwap` does for `fit`: the first calls run under lazy
-    swaps, two are profiled, a plan is made, pushed and checked, and last addresses are planned. The
-    function must hold the whole step, gradients and update: the graph has nothing to swap
-    otherwise. Functions with the same options that one thread calls share a budget. It is in force
-    from the first call of one of them until `release`, and gives way to others (a `fit` under
-    `AutoSwap`) between calls. Functions that other threads call share the device with them, as
-    trainings under `AutoSwap` do.
+    `swap` does for a custom training step what `AutoSwap` does for `fit`: the first calls swap on
+    demand, two calls are profiled, a plan is made, installed and checked, and finally addresses
+    are planned. The function must contain the whole step, gradients and update; otherwise its
+    graph has nothing to swap.
+
+    Functions with equal options share one budget. It is active from the first call of one of them
+    until `release`, and is suspended between calls while another training (a `fit` under
+    `AutoSwap`) runs. While one thread is in such a call, calls of other threads swap on demand
+    only.
 
     Args:
-        function: The `tf.function`; left out where `swap` is used with options.
-        **options: As of `AutoSwap`.
+        function: The `tf.function`; omitted where `swap` is used with options.
+        **options: Options of `AutoSwap`.
 
     Returns:
-        A `SwappedFunction`, to be called as the function.
+        A `SwappedFunction`, which is called like the function.
 
     Raises:
-        TypeError: It is no `tf.function`.
-        ValueError: An option is none of what is allowed.
+        TypeError: `function` is not a `tf.function`.
+        ValueError: An option is invalid.
+        RuntimeError: At a call, if another training is under way in this process; train several
+            functions under one `tfswap.Session`, or in processes that share a device by
+            `tfswap broker`.
 
     Example:
     >>> import tensorflow as tf, tfswap
@@ -59,20 +64,18 @@ def swap(function: Any = None, /, **options: Any) -> Any:
 
 
 class SwappedFunction:
-    """A `tf.function` that runs under a budget; see `swap`. All else about it is as before."""
+    """A `tf.function` that runs under a budget; see `swap`. It behaves like the original."""
 
     def __init__(self, function: Any, options: SwapOptions) -> None:
         if not hasattr(function, "get_concrete_function") or not hasattr(function, "_clone"):
             raise TypeError(
-                f"tfswap.swap needs a tf.function, and {function!r} is none: put @tf.function "
-                f"below it, as in\n\n    {_HOW}"
+                f"tfswap.swap needs a tf.function; got {function!r}. Put @tf.function below it, as "
+                f"in\n\n    {_EXAMPLE}"
             )
-        self._function = _without_xla(function)
+        self._function = without_xla(function)
         self._options = options
-        self._runs: FunctionRuns | None = None  # from the first call on
-        self._of_instances: weakref.WeakKeyDictionary[Any, SwappedFunction] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._runs: FunctionRuns | None = None  # set by the first call
+        self._bound: weakref.WeakKeyDictionary[Any, SwappedFunction] = weakref.WeakKeyDictionary()
         functools.update_wrapper(self, function.python_function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -80,20 +83,20 @@ class SwappedFunction:
 
         function = self._function
         call = functools.partial(function, *args, **kwargs)
-        if not tf.executing_eagerly():  # in a graph it is part of another function
+        if not tf.executing_eagerly():  # it is inlined into another function
             return call()
         if self._runs is None:
             self._runs = _runs_of(self._options)
         return function_calls.call_through(self._runs, function, call)
 
     def __get__(self, instance: Any, owner: Any = None) -> SwappedFunction:
-        # As a method: each instance has a function of its own.
+        # Used as a method: each instance gets its own function.
         if instance is None:
             return self
-        bound = self._of_instances.get(instance)
+        bound = self._bound.get(instance)
         if bound is None:
             bound = SwappedFunction(self._function.__get__(instance, owner), self._options)
-            self._of_instances[instance] = bound
+            self._bound[instance] = bound
         return bound
 
     def __getattr__(self, name: str) -> Any:
@@ -103,71 +106,49 @@ class SwappedFunction:
 
     @property
     def report(self) -> Report:
-        """What was measured and foretold: see `AutoSwap.report`."""
+        """Measurements and predictions; see `AutoSwap.report`."""
         return Report() if self._runs is None else self._runs.report_of(self._function)
 
     def release(self) -> None:
-        """Takes the budget back, until the next call of a function with the same options."""
+        """Remove the budget until the next call of a function with equal options."""
         (self._runs or _runs_of(self._options)).end()
 
 
-def _without_xla(function: Any) -> Any:
-    """The function, or one like it that XLA does not compile."""
-    if not getattr(function, "_jit_compile", None):
-        return function
-    clone = function._clone(None)
-    clone._jit_compile = False
-    return clone
-
-
-@dataclasses.dataclass
-class _OfThread:
-    options: SwapOptions
-    thread: threading.Thread
-    runs: FunctionRuns
-
-
 _lock = threading.Lock()
-_of_threads: list[_OfThread] = []
+_known: list[tuple[SwapOptions, FunctionRuns]] = []
 
 
 def _runs_of(options: SwapOptions) -> FunctionRuns:
-    """Those of all functions with equal options that this thread was the first to call.
-
-    Those of other threads run at the same time: they are trainings that share the device.
-    """
+    """Return the runs of all functions with these options."""
     with _lock:
-        for known in _of_threads:
-            is_ours = known.thread is threading.current_thread()
-            if known.options == options and (is_ours or not known.thread.is_alive()):
-                known.thread = threading.current_thread()
-                return known.runs
+        for known, runs in _known:
+            if known == options:
+                return runs
         runs = FunctionRuns(options, certain=True)
-        _of_threads.append(_OfThread(options, threading.current_thread(), runs))
+        _known.append((options, runs))
         return runs
 
 
 @atexit.register
 def _end_all() -> None:
-    for each in _of_threads:
-        each.runs.end()
+    for _, runs in _known:
+        runs.end()
 
 
 class Session:
-    """A budget for every `tf.function` that trains while it is entered.
+    """Run every `tf.function` that trains within the block under one budget.
 
-    For loops of several functions (a GAN's two steps), also of code that cannot be decorated. Each
-    function has a plan of its own. Those without gradients run under lazy swaps.
+    For training loops with several functions, such as the two steps of a GAN, and for code that
+    cannot be decorated. Each function gets its own plan. Functions without gradients swap on
+    demand.
 
     Args:
-        **options: As of `AutoSwap`.
-
-    Attributes:
-        reports: A `Report` for each function that trains, by its name.
+        **options: Options of `AutoSwap`.
 
     Raises:
-        ValueError: An option is none of what is allowed.
-        LibraryError: When entered: the device is not tfswap's.
+        ValueError: An option is invalid.
+        LibraryError: On entry, if the device is not tfswap's.
+        RuntimeError: On entry, if another training is under way in this process.
 
     Example:
     >>> import tensorflow as tf, tfswap
@@ -202,12 +183,12 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Takes everything back; harmless when called again. The reports stay."""
+        """Remove the budget and keep the reports. Further calls have no effect."""
         if self._runs is not None:
             function_calls.end(self._runs)
             self._runs.end()
 
     @property
     def reports(self) -> dict[str, Report]:
-        """A `Report` for each function that trains, by its name (see `AutoSwap.report`)."""
+        """Return a `Report` for each function that trains, by its name (see `AutoSwap.report`)."""
         return {} if self._runs is None else self._runs.reports

@@ -1,20 +1,20 @@
-"""Options for all that trains in this process, without a callback.
+"""Options for all training in this process, without a callback.
 
-::
+These are equivalent::
 
-    tfswap.options.set(budget="6GiB")                      the same as
+    tfswap.options.set(budget="6GiB")
     tf.config.optimizer.set_experimental_options({"tfswap": {"budget": "6GiB"}})
     TFSWAP_BUDGET=6GiB python train.py                     (where train.py imports tfswap)
-    with tfswap.options.set(budget="6GiB"): ...            until the end of the block
+    with tfswap.options.set(budget="6GiB"): ...            (until the end of the block)
 
-While there are any, every `fit` has an `AutoSwap` (unless it was given one), and every
-`tf.function` with gradients that is called on its own runs as in a `tfswap.Session`.
-``tf.compat.v1.Session``s that are made meanwhile run under lazy swaps, or the given plan, which a
-session cannot change.
+While options are set, every `fit` without an `AutoSwap` gets one, and every `tf.function` with
+gradients that is called directly runs as in a `tfswap.Session`. A ``tf.compat.v1.Session`` that is
+created meanwhile uses on-demand swaps or the given plan; it cannot install another one later.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ from typing import Any
 from tfswap.hooks import process_hooks
 from tfswap.report.summary import Report
 from tfswap.training.function_runs import FunctionRuns
-from tfswap.training.swap_options import NAMES, parse_options
+from tfswap.training.swap_options import NAMES, SwapOptions, parse_options
 
 KEY = "tfswap"
-"""Of these options among TensorFlow's."""
+"""The name of these options among TensorFlow's optimizer options."""
 
-# By itself it has nothing train under a budget: it is for those that say so in another way.
-_NO_WORD_OF_A_BUDGET = "plan_cache"
+# This variable alone does not turn budgets on: it configures trainings that set a budget elsewhere.
+_CONFIGURES_ONLY = "plan_cache"
 
-_ENVIRONMENT, _OF_BUILDS = "TFSWAP_", "TFSWAP_BUILD_"
+_PREFIX, _BUILD_PREFIX = "TFSWAP_", "TFSWAP_BUILD_"
 
 _lock = threading.Lock()
 _options: dict[str, Any] | None = None
@@ -39,133 +39,130 @@ _runs: FunctionRuns | None = None
 
 
 class Scope:
-    """What `set` answers: as a context manager, it brings back what was set before."""
+    """The result of `set`: a context manager that restores the previous options on exit."""
 
-    def __init__(self, before: dict[str, Any] | None) -> None:
-        self._before = before
+    def __init__(self, previous: dict[str, Any] | None) -> None:
+        self._previous = previous
 
     def __enter__(self) -> Scope:
         return self
 
     def __exit__(self, *error: object) -> None:
-        _replace(self._before)
+        _replace(self._previous)
 
 
 def set(**options: Any) -> Scope:  # noqa: A001
-    """Has all that trains from now on run inside a hard budget of device memory.
+    """Make all training from now on run within a hard budget of device memory.
 
-    What was set before is replaced, all of it. A `fit` under way keeps what it began with. Devices
-    may still be configured: the budget is in force from the first training call on.
+    Replaces all options set before. A running `fit` keeps the options it began with. Devices may
+    still be configured: the budget is active from the first training call on.
 
     Args:
-        **options: As of `AutoSwap`.
+        **options: Options of `AutoSwap`.
 
     Returns:
-        A context manager, for options that hold in a block.
+        A context manager that restores the previous options at the end of its block.
 
     Raises:
-        ValueError: An option is none of what is allowed; what was set before stays.
+        ValueError: An option is invalid; the previous options stay.
         LibraryError: tfswap's library is not loaded.
     """
-    before = get()
+    previous = get()
     _replace(dict(options))
-    return Scope(before)
+    return Scope(previous)
 
 
 def get() -> dict[str, Any] | None:
-    """The options, as they were given; None if there are none."""
+    """Return the options as they were given, or None if none are set."""
     return None if _options is None else dict(_options)
 
 
 def reset() -> None:
-    """Has nothing run under a budget any more, but for what is under way."""
+    """Remove all options. A running `fit` keeps its budget."""
     _replace(None)
 
 
 def reports() -> dict[str, Report]:
-    """A `Report` for each `tf.function` that trains, by its name (see `AutoSwap.report`)."""
+    """Return a `Report` for each `tf.function` that trains, by its name (see `AutoSwap.report`)."""
     return {} if _runs is None else _runs.reports
 
 
 def session_config(config: Any = None) -> Any:
-    """A config for ``tf.compat.v1.Session``, with the plan that is in force for new ones.
+    """Return a config that makes a ``tf.compat.v1.Session`` use the current options.
 
-    Sessions that are made while there are options have it by themselves.
+    Sessions that are created while options are set use this config automatically.
 
     Args:
-        config: A ``ConfigProto`` to begin with. Defaults to None: an empty one.
-
-    Returns:
-        The config, as another object.
+        config: A ``ConfigProto`` to start from; it is copied. Defaults to an empty one.
 
     Raises:
-        ValueError: There are no options.
+        ValueError: No options are set.
     """
     if _options is None:
-        raise ValueError("tfswap has no options: call tfswap.options.set(budget=...) first")
+        raise ValueError("no tfswap options are set: call tfswap.options.set(budget=...) first")
     return process_hooks.session_config(config, parse_options(**_options).plan)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Options as environment variables say: TFSWAP_BUDGET, TFSWAP_SPILL_DIR and so on.
+    """Return the options in environment variables: TFSWAP_BUDGET, TFSWAP_SPILL_DIR and so on.
 
     Raises:
-        ValueError: There is no option of a name, or a value is none of what is allowed.
+        ValueError: A variable names no option, or its value is invalid.
     """
-    known = {_ENVIRONMENT + name.upper(): name for name in NAMES}
-    ours = (name for name in environment if name.startswith(_ENVIRONMENT))
-    unknown = [n for n in ours if n not in known and not n.startswith(_OF_BUILDS)]
+    known = {_PREFIX + name.upper(): name for name in NAMES}
+    ours = (name for name in environment if name.startswith(_PREFIX))
+    unknown = [n for n in ours if n not in known and not n.startswith(_BUILD_PREFIX)]
     if unknown:
         raise ValueError(
-            f"tfswap knows no environment variable {unknown[0]}: there are {', '.join(known)}"
+            f"unknown environment variable {unknown[0]}; tfswap reads {', '.join(known)}"
         )
     found = {
         name: from_text(variable, name, environment[variable])
         for variable, name in known.items()
         if variable in environment
     }
-    if found.keys() == {_NO_WORD_OF_A_BUDGET}:
+    if found.keys() == {_CONFIGURES_ONLY}:
         return {}
     if found:
         parse_options(**found)
     return found
 
 
-_NOTHING = ("", "none")
-_TRUTHS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_NONE = ("", "none")
+_BOOLEANS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
 
 def from_text(variable: str, name: str, text: str) -> Any:
-    """The value of an option that is written as text.
+    """Convert the text of an option to its value.
 
     Args:
-        variable: What it is the value of, for errors.
-        name: Of the option.
-        text: The value.
+        variable: Where the text comes from, for error messages.
+        name: The option.
+        text: The value as text.
 
     Raises:
-        ValueError: It is no truth value or number where it must be one.
+        ValueError: The option needs a boolean or a number, and the text is not one.
     """
     if name in ("verify", "slab", "lossy", "stream_weights"):
-        if text.lower() not in _TRUTHS:
-            raise ValueError(f"{variable} is {text!r}; allowed: {', '.join(_TRUTHS)}")
-        return _TRUTHS[text.lower()]
-    if name == "broker" and text.lower() in _TRUTHS:
-        return _TRUTHS[text.lower()] or None
+        if text.lower() not in _BOOLEANS:
+            raise ValueError(f"{variable} is {text!r}; allowed: {', '.join(_BOOLEANS)}")
+        return _BOOLEANS[text.lower()]
+    if name == "broker" and text.lower() in _BOOLEANS:
+        return _BOOLEANS[text.lower()] or None
     if name in ("planning_time_s", "verbose", "sections") and text.lower() not in (
         "auto",
-        *_NOTHING,
+        *_NONE,
     ):
         try:
             return float(text) if name == "planning_time_s" else int(text)
         except ValueError:
             others = "" if name == "planning_time_s" else ", 'auto', or 'none'"
             raise ValueError(f"{variable} is {text!r}; it must be a number{others}") from None
-    return None if text.lower() in _NOTHING else text
+    return None if text.lower() in _NONE else text
 
 
 def _replace(options: dict[str, Any] | None) -> None:
-    """Puts other options in force, or none; if they are no good, nothing is changed."""
+    """Install other options, or none. Invalid options change nothing."""
     global _options, _runs
     with _lock:
         parsed = None if options is None else parse_options(**options)
@@ -175,23 +172,31 @@ def _replace(options: dict[str, Any] | None) -> None:
             _runs.end()
         _options, _runs = options, runs
         if parsed is not None and runs is not None:
-            process_hooks.begin(runs, parsed)
+            process_hooks.begin(runs, functools.partial(_add_callback, parsed), parsed.plan)
+
+
+def _add_callback(options: SwapOptions, callbacks: list[Any]) -> None:
+    """Append an `AutoSwap` to the callbacks of a `fit` that has none."""
+    from tfswap.auto_swap import AutoSwap
+
+    if not any(isinstance(callback, AutoSwap) for callback in callbacks):
+        callbacks.append(AutoSwap.of(options))
 
 
 def install() -> None:
-    """Adds these options to those of ``tf.config.optimizer``; done when tfswap is imported."""
-    process_hooks.install_option(_take, lambda: {} if _options is None else {KEY: get()})
+    """Add these options to ``tf.config.optimizer``. Importing tfswap calls this."""
+    process_hooks.install_option(_apply_own, lambda: {} if _options is None else {KEY: get()})
 
 
-def _take(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Takes "tfswap" out of what ``tf.config.optimizer.set_experimental_options`` was given.
+def _apply_own(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply the "tfswap" entry of ``tf.config.optimizer.set_experimental_options``.
 
     Returns:
-        The others.
+        The other entries.
 
     Raises:
-        ValueError: An option of tfswap's is none of what is allowed.
-        TypeError: They are no dictionary.
+        ValueError: An option is invalid.
+        TypeError: The entry is not a dictionary.
     """
     others = dict(options)
     if KEY not in others:

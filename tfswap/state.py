@@ -1,55 +1,37 @@
-"""What is loaded, what is in force, what memory is in use."""
+"""tfswap's state in this process: the library, trainings and their plans, memory statistics."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from tfswap.machine import budget as budgets
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.ops import library
 from tfswap.ops.loaded_library import Library, LibraryError
-
-
-class _Run(Protocol):
-    def state(self) -> dict[str, Any]: ...
-
-
-_runs: list[_Run] = []
-
-
-def run_started(run: _Run) -> None:
-    """Enters a training into `status`."""
-    _runs.append(run)
-
-
-def run_ended(run: _Run) -> None:
-    """Takes a training out of `status`."""
-    if run in _runs:
-        _runs.remove(run)
+from tfswap.training import active_runs
 
 
 def status() -> dict[str, Any]:
-    """The state of tfswap in this process.
+    """Return the state of tfswap in this process.
 
     Returns:
-        loaded: Whether libtfswap is in TensorFlow.
-        problem: Why not, as a text with what to do; None otherwise.
-        device_is_ours: Whether TensorFlow's CPU devices are tfswap's.
+        loaded: Whether TensorFlow has loaded libtfswap.
+        problem: If not, the reason and what to do; None otherwise.
+        device_is_ours: Whether tfswap manages TensorFlow's CPU devices.
         tensorflow: The installed TensorFlow release, or None.
-        plan_in_force: Whether a training is under way whose plan is in the session.
-        trainings: State of each training under way; of those in several threads that share the
-            device, share_bytes is what one has for itself, and sharing how many there are.
-        functions: What the pass did to each graph: fingerprint, label (of the training), outcome
-            ("planned", "bootstrapped", "left", "refused"), reason, nodes, swaps, of its ops how
-            many work on sections of the batch (sectioned_ops), how many sections, examples in the
-            batch (0: not known), and, of what trains, floors: sections, bytes and op of the one
-            that needs most, for each number that was looked at.
+        plan_in_force: Whether a running training has installed a plan.
+        trainings: The state of each running training.
+        functions: The pass's record of each graph: fingerprint, label (of the training), outcome
+            ("planned", "bootstrapped", "left", "refused"), reason, nodes, swaps, number of ops
+            that process sections of the batch (sectioned_ops), number of sections, examples in the
+            batch (0: unknown), and for training graphs floors: sections, bytes and the op that
+            needs most, for each number of sections that was tried.
     """
     try:
         loaded: Library | None = library.load()
     except LibraryError:
         loaded = None
-    trainings = [run.state() for run in _runs]
+    trainings = active_runs.states()
     return {
         "loaded": loaded is not None,
         "problem": library.problem(),
@@ -62,10 +44,10 @@ def status() -> dict[str, Any]:
 
 
 def number_of(device: str | int) -> int:
-    """What the library calls a device: n for "CPU:n" (and for n itself), 1000 + n for "GPU:n".
+    """Return the library's number of a device: n for "CPU:n" and for n, 1000 + n for "GPU:n".
 
     Raises:
-        ValueError: It is no device's name, or a GPU that is not there or has run nothing yet.
+        ValueError: The name is invalid, or the GPU does not exist or has not run an operation yet.
     """
     if isinstance(device, int):
         return device
@@ -76,7 +58,7 @@ def number_of(device: str | int) -> int:
     known = first + int(number or 0)
     if known >= FIRST_GPU and not library.load().has_device(known):
         raise ValueError(
-            f"there is no {device!r} of tfswap's: it manages those that TensorFlow sees "
+            f"tfswap does not manage {device!r}: it manages the GPUs that TensorFlow sees "
             "(`tf.config.list_logical_devices('GPU')`) from their first operation on, if it was "
             "built for a TensorFlow with GPU devices (`pip install tensorflow`, then tfswap again)"
         )
@@ -84,39 +66,39 @@ def number_of(device: str | int) -> int:
 
 
 def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
-    """Memory of one device and its copies, since the process began or `reset_memory_stats`.
+    """Return statistics of a device's memory and copies since the last `reset_memory_stats`.
 
     Args:
-        device: "CPU:0", "GPU:0", or its number. Defaults to "CPU:0".
+        device: "CPU:0", "GPU:0", or the library's number. Defaults to "CPU:0".
 
     Returns:
-        In bytes: `budget_bytes` (None: no limit), `bytes_in_use` and `peak_bytes` (what the budget
-        is for: with a slab, all of its memory), `load_bytes` and `peak_load_bytes` (what was asked
-        for), `footprint_ratio` (of the peaks), `largest_request_bytes`, `bytes_out`, `bytes_in`,
-        `host_bytes_in_use`, `host_peak_bytes`, `host_bytes_cached`, `host_limit_bytes` (None: no
-        limit).
+        In bytes: `budget_bytes` (None: no limit), `bytes_in_use` and `peak_bytes` (the memory that
+        counts against the budget, including the whole slab), `load_bytes` and `peak_load_bytes`
+        (the requested sizes), `footprint_ratio` (`peak_bytes` / `peak_load_bytes`),
+        `largest_request_bytes`, `bytes_out`, `bytes_in`, `host_bytes_in_use`, `host_peak_bytes`,
+        `host_bytes_cached`, `host_limit_bytes` (None: no limit).
 
-        Of the slab, in bytes: `slab_limit_bytes` (the layouts' height), `slab_bytes` (memory behind
-        it), `slab_claimed_bytes`. How allocations of 4 KiB and more were
-        served, each with its `..._bytes`: `slab_hits` (where planned), `slab_moved` (elsewhere in
-        the slab), `slab_missed` (outside), `slab_lasting` (among unplanned places, by plan: what
-        outlives its step). Why not where planned: `slab_unplanned`, `slab_other_size`,
-        `slab_taken`, `slab_no_room`. `slab_faults`: writes to freed addresses that the check found.
+        The slab, in bytes: `slab_limit_bytes` (the layouts' height), `slab_bytes` (its memory),
+        `slab_claimed_bytes`. Numbers of allocations of 4 KiB and more, each also in `..._bytes`:
+        `slab_hits` (at the planned address), `slab_moved` (elsewhere in the slab), `slab_missed`
+        (outside the slab), `slab_lasting` (planned without an address because they outlive the
+        step). Reasons for another address: `slab_unplanned`, `slab_other_size`, `slab_taken`,
+        `slab_no_room`. `slab_faults`: writes to freed addresses that the check found.
 
-        Of far memory, which the CPUs share, for each tier ("host", "compressed", "file") as
-        `far_<tier>_...`: `bytes_out` (as on the device), `kept_bytes_out` (as kept: less where
-        encoded), `bytes_in`, `bytes_in_use` and `peak_bytes` (as kept), `copies_out`,
-        `busy_out_ns`, `busy_in_ns` (of a GPU: the disk's alone); `far_moved_on`: buffers that found
-        no room in the tier that they were meant for; `file_bytes` (what the file, one for all
-        devices, takes of the disk), `file_limit_bytes`, `file_errors` (writes that failed; what was
-        to be written stayed in memory).
+        Far memory, which all CPU devices share, for each tier ("host", "compressed", "file") as
+        `far_<tier>_...`: `bytes_out` (size on the device), `kept_bytes_out` (size in the tier,
+        smaller if encoded), `bytes_in`, `bytes_in_use` and `peak_bytes` (size in the tier),
+        `copies_out`, `busy_out_ns`, `busy_in_ns` (for a GPU: of the disk only). `far_moved_on`:
+        buffers that went to another tier because theirs was full. `file_bytes` (disk space of the
+        one spill file of all devices), `file_limit_bytes`, `file_errors` (failed writes, whose data
+        stayed in memory).
 
         Counts: `allocations`, `waits`, `failures`, `copies_out`, `copies_in`, `copies_declined`,
         `far_buffers`. In ns: `wait_ns`, `busy_out_ns`, `busy_in_ns`.
 
     Raises:
         LibraryError: The library is not loaded.
-        ValueError: There is no such device.
+        ValueError: The device does not exist.
     """
     stats: dict[str, Any] = dict(library.load().memory_stats(number_of(device)))
     for key in ("budget_bytes", "host_limit_bytes"):
@@ -127,16 +109,16 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
 
 
 def reset_memory_stats(device: str | int = "CPU:0") -> None:
-    """Sets counts to 0 and peaks to what is in use now."""
+    """Set the counts to 0 and the peaks to the current use."""
     library.load().reset_memory_stats(number_of(device))
 
 
 def set_budget(budget: int | float | str | None, device: str | int = "CPU:0") -> None:
-    """Caps a device's memory from now on, without any swapping.
+    """Limit a device's memory without swapping.
 
     Args:
-        budget: As for `AutoSwap`, of one device; None takes the cap away.
-        device: "CPU:0", "GPU:0", or its number. Defaults to "CPU:0".
+        budget: One device's budget, as for `AutoSwap`; None removes the limit.
+        device: "CPU:0", "GPU:0", or the library's number. Defaults to "CPU:0".
     """
     number = number_of(device)
     lib = library.load()

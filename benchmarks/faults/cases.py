@@ -140,8 +140,6 @@ def _drawn(dice: random.Random, number: int, kind: Kind) -> Case:
     options |= {
         name for name in ("file", "codec", "verify", "stream", "slab") if dice.random() < 0.4
     }
-    if kind.name == "fit-in-thread":
-        options -= {"stream"}  # those trainings cannot share a device
     after = int((kind.most + 1) ** dice.random()) - 1
     return Case(
         number,

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tfswap
 from benchmarks.faults import happenings, subjects
 from benchmarks.faults.cases import KINDS, LAZY, PLANNED, SUBJECTS, Case
 from benchmarks.faults.residue import Held, left_behind
@@ -42,7 +41,7 @@ _SAID = {
     "data-raises": r"the data have ended",
     "interrupt": r"^$",
     "nested-fit": rf"another training is under way in this thread|{_SHORT}",
-    "fit-in-thread": rf"the other trainings of this process have no room|{_SHORT}",
+    "fit-in-thread": rf"another training is under way in thread|{_SHORT}",
 }
 _MOST_CHARACTERS = 1000
 _WITH_ANOTHER = ("nested-fit", "fit-in-thread")
@@ -212,7 +211,7 @@ def _happen(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseExce
     if case.kind == "nested-fit":
         return _nested(case, one, swap, folder)
     assert case.kind == "fit-in-thread"
-    return _in_thread(case, one, folder)
+    return _in_thread(case, one, swap, folder)
 
 
 def _validation(one: Subject) -> tuple[Any, Any]:
@@ -276,13 +275,12 @@ def _nested(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseExce
     return error, "; ".join(problems)
 
 
-def _in_thread(case: Case, one: Subject, folder: Path) -> tuple[BaseException | None, str]:
+def _in_thread(
+    case: Case, one: Subject, swap: Any, folder: Path
+) -> tuple[BaseException | None, str]:
     other = _other(case)
-    budget = one.budget_bytes() + other.budget_bytes() - tfswap.memory_stats()["bytes_in_use"]
-    given = {"budget": budget, "share": "wait_s=10"}
-    swap = one.swap(case.start, case.options, folder, **given)
-    beside = other.swap(LAZY, case.options, folder, **given)
-    thread = happenings.InThread(lambda: other.train([beside], 3))
+    second = other.swap(LAZY, (), folder)
+    thread = happenings.InThread(lambda: other.train([second], 3))
     act = happenings.AtStep(case.step, thread.start)
     error = _caught(lambda: one.train([swap, act], case.steps))
     thread.join()

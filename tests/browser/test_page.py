@@ -1,6 +1,6 @@
-"""The report's page in a real browser: nothing in the console, hover, zoom, sort and search.
+"""The report's page in a real browser: an empty console, hover, zoom, sort and search.
 
-Needs Debian's chromium and playwright: `make test-browser` has both.
+Needs chromium and playwright; `make test-browser` installs both.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tfswap.step.timeline import Absence, Timeline, peak_load
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if CHROMIUM is None:
-    pytest.skip("there is no chromium: apt-get install chromium", allow_module_level=True)
+    pytest.skip("chromium is not installed: apt-get install chromium", allow_module_level=True)
 
 MIB = 1 << 20
 
 
 def step(layers: int) -> Timeline:
-    """A chain of layers, each with 20 ops each way; what it makes is read again on the way back."""
+    """A chain of layers, each with 20 forward and 20 backward ops, which read the activation."""
     each = 20
     count = 2 * layers * each
     ends = np.arange(1, count + 1, dtype=np.int64) * 100_000
@@ -78,13 +78,13 @@ def report(layers: int, link_gb_s: float = 1.0) -> Report:
 
 
 class Page:
-    """An open page, and what its console said."""
+    """An open page and its console messages."""
 
     def __init__(self, browser: Any, path: Path) -> None:
         self.page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        self.said: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.messages: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
         self.page.goto(path.as_uri())
         self.page.wait_for_selector("html[data-ready=yes]", timeout=20_000)
 
@@ -114,29 +114,29 @@ def small(browser, tmp_path_factory):
     report(20).to_html(path)
     opened = Page(browser, path)
     yield opened
-    assert opened.said == []
+    assert opened.messages == []
 
 
-def test_the_load_says_who_holds_it(small):
-    said = small.hover("#chart", 0.5, 100)
-    assert "without swaps" in said and "with " in said
-    assert "8.00 MiB model/layer_" in said and "weights and what else stays" in said
-    assert "<script> runs" in said or "runs" in said
+def test_hovering_over_the_load_shows_the_largest_buffers(small):
+    tip = small.hover("#chart", 0.5, 100)
+    assert "without swaps" in tip and "with " in tip
+    assert "8.00 MiB model/layer_" in tip and "weights and other resident memory" in tip
+    assert "<script> runs" in tip or "runs" in tip
     small.page.mouse.move(5, 5)
     assert not small.page.locator(".tip").first.is_visible()
 
 
-def test_the_arcs_say_who_is_away(small):
-    said = small.hover("#chart", 0.5, 300)
-    assert "in host" in said and "back at" in said
+def test_hovering_over_the_arcs_shows_the_swapped_tensors(small):
+    tip = small.hover("#chart", 0.5, 300)
+    assert "in host" in tip and "back at" in tip
 
 
-def test_addresses_say_whose_they_are(small):
+def test_hovering_over_the_addresses_shows_their_ops(small):
     small.page.locator("#map0").scroll_into_view_if_needed()
     assert "(output) at" in small.hover("#map0", 0.12, 305)
 
 
-def test_dragging_shows_a_part(small):
+def test_dragging_zooms_in(small):
     small.page.locator("#chart").scroll_into_view_if_needed()
     before = small.hover("#chart", 0.9, 100).split()[0]
     box = small.page.locator("#chart").bounding_box()
@@ -154,7 +154,7 @@ def test_the_table_is_sorted_and_searched(small):
     assert sizes[0] == "8.00 MiB" and sizes[-1] == "64.0 KiB"
     small.page.get_by_role("button", name="bytes").click()
     assert small.rows()[0].split("\t")[1] == "64.0 KiB"
-    small.page.get_by_role("button", name="away").click()
+    small.page.get_by_role("button", name="swapped out").click()
     assert "host" in small.rows()[0]
     small.page.get_by_label("Search buffers").fill("LAYER_7:")
     assert [row.split("\t")[0] for row in small.rows()] == ["model/layer_7:0"]
@@ -162,7 +162,7 @@ def test_the_table_is_sorted_and_searched(small):
     small.page.get_by_label("Search buffers").fill("")
 
 
-def test_waits_are_said(browser, tmp_path):
+def test_hovering_over_a_stall_shows_the_wait(browser, tmp_path):
     slow = report(20, link_gb_s=0.4)
     assert slow.story is not None and slow.story.stalls
     slow.to_html(tmp_path / "slow.html", what_if=False)
@@ -172,7 +172,7 @@ def test_waits_are_said(browser, tmp_path):
     width = opened.page.locator("#chart").bounding_box()["width"]
     across = (64 + middle * (width - 74)) / width
     assert "waits (" in opened.hover("#chart", across, 100)
-    assert opened.said == []
+    assert opened.messages == []
 
 
 def test_20000_ops_open_quickly(browser, tmp_path):
@@ -180,14 +180,14 @@ def test_20000_ops_open_quickly(browser, tmp_path):
     assert large.story is not None and len(large.story.timeline.op_names) == 20_000
     large.to_html(tmp_path / "large.html", what_if=False)
     assert (tmp_path / "large.html").stat().st_size < 5_000_000
-    opened = Page(browser, tmp_path / "large.html")  # within 20 s, on the slowest machine
+    opened = Page(browser, tmp_path / "large.html")  # within 20 s
     assert "with " in opened.hover("#chart", 0.5, 100)
     opened.page.get_by_role("button", name="buffer", exact=True).click()
     assert len(opened.rows()) == 500
     assert opened.page.locator("#count").inner_text() == "500 of 20000"
-    assert opened.said == []
+    assert opened.messages == []
 
 
 def test_a_page_without_a_step(browser, tmp_path):
     Report().to_html(tmp_path / "nothing.html")
-    assert Page(browser, tmp_path / "nothing.html").said == []
+    assert Page(browser, tmp_path / "nothing.html").messages == []

@@ -170,14 +170,14 @@ def test_what_cannot_be_is_refused(gpu: Gpu) -> None:
         gpu.codecs.encode(codec, size, address, 1000, far_block, stream, launch)
 
     for refused, text in (
-        ({"codec": "zip"}, "no codec 'zip' on the GPU; there are zvc, rle, csr, lz4 and ans"),
-        ({"codec": "lz4"}, "lz4 on the GPU is nvCOMP's, which is not in use"),
-        ({"size": 8}, "elements of 4 and 2 bytes, not of 8"),
-        ({"moved": 8}, "a tensor that begins at a multiple of 16"),
-        ({"far": 64}, "far memory at a multiple of 128"),
-        ({"launch": Launch(0, 64)}, "not in 0 of 64"),
-        ({"launch": Launch(4, 48)}, "not in 4 of 48"),
-        ({"launch": Launch(4, 2048)}, "not in 4 of 2048"),
+        ({"codec": "zip"}, "no codec 'zip' on the GPU; allowed are zvc, rle, csr, lz4 and ans"),
+        ({"codec": "lz4"}, "lz4 on the GPU requires nvCOMP, which is not loaded"),
+        ({"size": 8}, "elements of 4 and 2 bytes; got 8"),
+        ({"moved": 8}, "tensors aligned to 16"),
+        ({"far": 64}, "far memory aligned to 128"),
+        ({"launch": Launch(0, 64)}, "got 0 blocks of 64"),
+        ({"launch": Launch(4, 48)}, "got 4 blocks of 48"),
+        ({"launch": Launch(4, 2048)}, "got 4 blocks of 2048"),
     ):
         with pytest.raises(LibraryError, match=re.escape(text)):
             encode(**refused)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_without_kernels_it_says_what_to_build(gpu: Gpu, tmp_path: Path) -> None
         library.load().gpu_codecs(gpu.streams[0].value or 0, tmp_path)
     text = str(caught.value)
     assert f"codec_kernels.fatbin is not in {tmp_path}" in text
-    assert "built where there was no nvcc" in text and "NVCC=/path/to/nvcc" in text
+    assert "built without nvcc" in text and "NVCC=/path/to/nvcc" in text
 
 
 REFUSING = """
@@ -238,7 +238,7 @@ def test_a_driver_older_than_nvcc(gpu: Gpu) -> None:
 
     assert said("code") == "loaded"  # by its PTX
     text = said("code,ptx")
-    assert "the driver, which is for CUDA 12.5, takes neither the kernels' machine code" in text
+    assert "the driver, which is for CUDA 12.5, rejects both the kernels' machine code" in text
     assert re.search(r"made by CUDA \d+\.\d+ \(.*CUDA error 209\)", text)
-    assert "nor their PTX (an error of the fake GPU (CUDA error 222))" in text
+    assert "and their PTX (an error of the fake GPU (CUDA error 222))" in text
     assert "Update the driver, or build tfswap again with an older nvcc" in text

@@ -213,7 +213,7 @@ def test_what_has_room_nowhere_stays_and_the_error_says_why(
     lib.set_budget(number, tfswap.memory_stats("GPU:0")["bytes_in_use"] + 3 * MIB)
     with pytest.raises(tf.errors.ResourceExhaustedError) as error:
         step(host_values(1), tf.constant(1.0))
-    assert "The file tier took no more either: no room for 1.0 MiB" in str(error.value)
+    assert "The file tier is full as well: no space for 1.0 MiB" in str(error.value)
     lib.set_faults("")
     assert step(host_values(1), tf.constant(2.0))
 

@@ -186,7 +186,7 @@ def test_all_come_back_when_it_ends(streamed: Streamed) -> None:
 
 def test_what_does_not_fit_when_it_ends_is_still_right(streamed: Streamed) -> None:
     problem = streamed.lib.stream_variables(streamed.number, False)
-    assert "no room for a variable of 4.0 MiB that is away" in problem
+    assert "not enough memory to restore a variable of 4.0 MiB" in problem
     streamed.stats()
     streamed.lib.set_budget(streamed.number, None)
     assert streamed.weights.are_right()

@@ -160,15 +160,15 @@ def test_what_it_cannot_be_used_for_is_said(number: int) -> None:
     too_small = lib.use_codec(number, "lz4", PATH, 100 * KIB)
     assert "lz4 needs a workspace of" in too_small and "has 102400" in too_small
     for how, text in (
-        ("unpack wrong", "codec 'lz4' gives other bytes back on this GPU"),
+        ("unpack wrong", "codec 'lz4' does not restore the original bytes on this GPU"),
         ("pack refused", "nvCOMP did not start (status 11)"),
         ("pack status", "does not encode on this GPU (status 19"),
-        ("unpack status", "gives other bytes back"),
+        ("unpack status", "does not restore the original bytes"),
     ):
         with fake_nvcomp.failing(how):
             assert text in lib.use_codec(number, "lz4", PATH, WORKSPACE_BYTES), how
     lib.set_budget(number, in_use + MIB // 4)
-    assert "no room for the workspace of lz4" in lib.use_codec(number, "lz4", PATH, MIB)
+    assert "not enough memory for the workspace of lz4" in lib.use_codec(number, "lz4", PATH, MIB)
     lib.set_budget(number, None)
     assert tfswap.memory_stats("GPU:0")["bytes_in_use"] == in_use
     assert "no codec 'zip' on the GPU" in lib.use_codec(number, "zip", PATH, MIB)

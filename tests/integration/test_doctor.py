@@ -12,7 +12,7 @@ import pytest
 
 from tests.python_path import python_path
 from tfswap.commands.doctor import GpuFacts, environment_problems, problems
-from tfswap.machine.budget import CgroupMemory, HostMemory
+from tfswap.machine.host_memory import CgroupMemory, HostMemory
 
 ROOT = Path(__file__).resolve().parents[2]
 PLENTY = HostMemory(8 << 30, 4 << 30)
@@ -59,7 +59,7 @@ def test_a_keras_that_does_not_run_on_tensorflow():
 def test_the_environment_turns_xla_on():
     found = doctor("--no-trial", TF_XLA_FLAGS="--tf_xla_auto_jit=2")
     assert found.returncode == 1
-    assert "PROBLEM: TF_XLA_FLAGS has XLA compile parts of graphs" in found.stdout
+    assert "PROBLEM: TF_XLA_FLAGS makes XLA compile parts of graphs" in found.stdout
     assert "trial" not in found.stdout
     assert not environment_problems({"TF_XLA_FLAGS": "--tf_xla_auto_jit=0"})
 
@@ -67,7 +67,7 @@ def test_the_environment_turns_xla_on():
 def test_options_of_the_environment_that_do_not_exist():
     found = doctor(TFSWAP_BUGDET="6GiB")
     assert found.returncode == 1
-    assert "tfswap knows no environment variable TFSWAP_BUGDET" in found.stderr
+    assert "unknown environment variable TFSWAP_BUGDET" in found.stderr
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,9 @@ def test_functions_that_xla_compiles():
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match="put @tf.function below it"):
         tfswap.swap(lambda x: x, budget="1GiB")
-    with pytest.raises(ValueError, match="tfswap has no option 'bugdet': there are budget, policy"):
+    with pytest.raises(
+        ValueError, match="tfswap has no option 'bugdet': the options are budget, policy"
+    ):
         tfswap.swap(bugdet="1GiB")
 
 
@@ -267,7 +269,7 @@ def test_nothing_is_left_of_a_session_that_fails():
 def test_a_session_is_refused_while_a_fit_has_the_devices():
     class Intruder(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            with pytest.raises(RuntimeError, match=r"give both one tfswap\.Session"):
+            with pytest.raises(RuntimeError, match=r"within one tfswap\.Session"):
                 tfswap.Session(budget="1GiB").__enter__()
 
     swap = tfswap.AutoSwap(budget="1GiB", verbose=0)

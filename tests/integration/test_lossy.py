@@ -87,7 +87,7 @@ def test_the_op_refuses_what_is_not_float32(lib, dtype):
     x = tf.cast(tf.random.uniform([1 << 18]) < 0.5, dtype)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         trip(x)
-    assert f"codec '{LOSSY}' is lossy and for float32 only" in str(error.value)
+    assert f"codec '{LOSSY}' is lossy and supports float32 only" in str(error.value)
     assert np.array_equal(trip(x, codec="zvc"), x)
 
 
@@ -190,7 +190,7 @@ def test_a_hostile_plan_is_refused_by_the_pass(lib):
         hostile = plan_of(fingerprint, lossy_swap(graph, name))
         _, record = run(lib, hostile, step, *arguments())
         assert record["outcome"] == "refused", name
-        assert f"'{name}:0' is no float32 activation of the forward part" in record["reason"]
+        assert f"'{name}:0' is not a float32 activation of the forward part" in record["reason"]
     _, record = run(lib, plan_of(fingerprint, lossy_swap(graph, "layer/act")), step, *arguments())
     assert record["outcome"] == "refused"
     assert "of the forward part would read 'layer/act:0'" in record["reason"]
@@ -288,7 +288,7 @@ def test_a_lossy_training(unswapped, fast_codecs, first_epoch, tmp_path):
     assert 0 < use.mean_relative_error <= use.worst_relative_error < 0.5
     assert all(0 < loss.largest_error < np.inf for loss in use.losses)
     (line,) = [note for note in swap.report.notes if "tfswap: lossy" in note]
-    assert f"kept with {use.top} % of their bits" in line
+    assert f"keep {use.top}% of their bits" in line
     assert "losses differ from exact training" in line
     compressed = {tier.name: tier for tier in swap.report.tiers}["compressed"]
     assert 0 < compressed.kept_bytes_out < compressed.bytes_out

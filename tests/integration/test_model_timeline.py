@@ -115,7 +115,7 @@ def test_an_open_size_is_refused() -> None:
     inputs = keras.Input((None, None, 3))
     features = keras.layers.Conv2D(8, 3)(inputs)
     model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(features))
-    with pytest.raises(ValueError, match="only the batch may be open"):
+    with pytest.raises(ValueError, match="only the batch dimension may be None"):
         trace_step(ModelSource(model))
 
 
@@ -182,8 +182,8 @@ def test_the_command_answers_for_a_model(source: Path, capsys: pytest.CaptureFix
         "least budget without swapping",
         "least budget with swapping",
     ]
-    assert lines[3] == "v100 has 16.00 GiB: it fits as it is."
-    assert lines[4].startswith("Batch 256, foretold without a run")
+    assert lines[3] == "v100 has 16.00 GiB: the step fits without swapping."
+    assert lines[4].startswith("Batch 256, predicted without a run")
     assert any(line.endswith("greedy, on v100 x 2") for line in lines)
 
 

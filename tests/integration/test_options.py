@@ -62,7 +62,9 @@ def test_bad_options_are_refused_and_change_nothing():
     tfswap.options.set(budget="1GiB")
     set_options = tf.config.optimizer.set_experimental_options
     before = tf.config.optimizer.get_experimental_options()
-    with pytest.raises(ValueError, match="tfswap has no option 'bugdet': there are budget, policy"):
+    with pytest.raises(
+        ValueError, match="tfswap has no option 'bugdet': the options are budget, policy"
+    ):
         set_options({"tfswap": {"bugdet": "1GiB"}, "debug_stripper": True})
     with pytest.raises(TypeError, match="must be a dictionary such as"):
         set_options({"tfswap": "1GiB"})
@@ -149,7 +151,11 @@ def test_what_the_environment_says():
         "codec": None,
     }
     for name, text, message in (
-        ("BUGDET", "1GiB", "knows no environment variable TFSWAP_BUGDET: there are TFSWAP_BUDGET"),
+        (
+            "BUGDET",
+            "1GiB",
+            "unknown environment variable TFSWAP_BUGDET; tfswap reads TFSWAP_BUDGET",
+        ),
         ("BUDGET", "lots", "budget"),
         ("SLAB", "perhaps", "TFSWAP_SLAB is 'perhaps'; allowed: 1, true, on, 0, false, off"),
         ("VERBOSE", "much", "TFSWAP_VERBOSE is 'much'; it must be a number"),
@@ -181,7 +187,7 @@ def test_a_script_is_run_unchanged_under_a_budget(tmp_path):
     [
         (["--budget", "much"], "tfswap run: "),
         (["--set", "slab=maybe"], "--set slab is 'maybe'; allowed: 1, true"),
-        (["--set", "slab"], "write it as OPTION=VALUE"),
+        (["--set", "slab"], "--set must be OPTION=VALUE; got 'slab'"),
         (["--set", "slob=1"], "tfswap has no option 'slob'"),
         ([], "there is no script"),
     ],

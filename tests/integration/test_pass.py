@@ -92,8 +92,8 @@ def test_a_plan_for_another_graph_is_left_aside(lib, x):
     "bad, reason",
     [
         (swap(tensor="nobody:0"), "'nobody', which is not in the graph"),
-        (swap(tensor="a:7"), "'a:7' is no output of plain bytes"),
-        (swap(tensor="x:0"), "belongs to somebody outside of the step"),
+        (swap(tensor="a:7"), "'a:7' is not an output of plain bytes"),
+        (swap(tensor="x:0"), "is owned outside of the step"),
         (swap(gates=("nobody",)), "'nobody', which is not in the graph"),
         (swap(trigger="nobody"), "'nobody', which is not in the graph"),
         (swap(consumers=("c",)), "'c' does not read 'a:0'"),
@@ -317,7 +317,7 @@ def test_variables_that_may_leave_are_read_once_more_by_the_backward_part(lib, x
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"tensor": "product"}, "is no variable"),
+        ({"tensor": "product"}, "is not a variable"),
         ({"after": ("nobody",)}, "'nobody', which is not in the graph"),
         ({"codec": "bfp", "tier": "compressed"}, "is lossy and may not encode it"),
     ],

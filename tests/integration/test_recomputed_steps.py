@@ -10,7 +10,8 @@ from models import MIB, Losses, budget_of, compiled, deterministic, trained
 from planned_functions import chain, fingerprint, plan_of, run, swap
 
 import tfswap
-from tfswap.plan.schema import AGAIN, Recompute, SwapPlan
+from tfswap.plan.node_names import AGAIN
+from tfswap.plan.schema import Recompute, SwapPlan
 from tfswap.traces.timeline_file import load_profile
 
 
@@ -78,8 +79,8 @@ def test_readers_of_an_alias_read_a_clone_of_it(lib, x):
     ("bad", "reason"),
     [
         (again(tensor="nobody:0", nodes=("nobody",)), "'nobody', which is not in the graph"),
-        (again(nodes=("b",)), "is to be the one that made it"),
-        (again(nodes=()), "is to be the one that made it"),
+        (again(nodes=("b",)), "must be its producer"),
+        (again(nodes=()), "must be its producer"),
         (again(nodes=("nobody", "a")), "'nobody', which is not in the graph"),
         (again(trigger="nobody"), "'nobody', which is not in the graph"),
         (again(trigger=""), "'', which is not in the graph"),
@@ -116,7 +117,9 @@ def test_what_may_not_make_the_same_is_refused(lib, x, op):
     if op not in graph.nodes and "a" not in graph.nodes:
         pytest.skip("TensorFlow gave the op another name")
     _, record = run(lib, plan_of(name, recomputes=(again(trigger=trigger),)), f, x)
-    assert record["outcome"] == "refused" and "may not make the same again" in record["reason"]
+    assert (
+        record["outcome"] == "refused" and "may not give the same result again" in record["reason"]
+    )
 
 
 def residual_free(activation: str) -> keras.Model:
@@ -156,7 +159,7 @@ def test_trainings_are_the_same(unswapped, policy, capsys):
     assert report["measured_peak_bytes"] <= report["predicted_peak_bytes"] * 1.1
     if policy == "recompute":
         assert report["swapped_buffers"] == 0
-    assert "made again in" in capsys.readouterr().out
+    assert "recomputed in" in capsys.readouterr().out
 
 
 def test_a_saved_plan_makes_it_again(unswapped, tmp_path):

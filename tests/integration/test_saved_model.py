@@ -210,7 +210,9 @@ def test_a_keras_model_is_exported(tmp_path):
 
 def test_bad_options_save_nothing(tmp_path):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="keeps no option 'spill_dir': there are budget, policy"):
+    with pytest.raises(
+        ValueError, match="cannot store the option 'spill_dir'; it stores budget, policy"
+    ):
         tfswap.saved_model.save(model, tmp_path / "model", spill_dir="/")
     with pytest.raises(ValueError, match="budget"):
         tfswap.saved_model.save(model, tmp_path / "model", budget="lots")

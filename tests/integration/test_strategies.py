@@ -213,8 +213,8 @@ print(json.dumps(outcomes))
 """
 
 
-def test_a_plan_that_has_replicas_wait_for_one_another_is_refused() -> None:
-    """Their all-reduces meet, though no edge says so: the step would never end."""
+def test_a_plan_that_would_deadlock_replicas_is_refused() -> None:
+    """Their all-reduces wait for each other, though no edge shows it."""
     command = [sys.executable, "-c", MEETING, str(_HERE)]
     environment = {**os.environ, "PYTHONPATH": python_path(_HERE.parents[1])}
     done = subprocess.run(
@@ -222,4 +222,4 @@ def test_a_plan_that_has_replicas_wait_for_one_another_is_refused() -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     for outcome, reason in json.loads(done.stdout.splitlines()[-1]):
-        assert outcome == "refused" and "would never end" in reason
+        assert outcome == "refused" and "deadlock" in reason

@@ -24,7 +24,6 @@ STEPS = (
     "far memory is full",
     "two tensors",
     "the budget changes",
-    "two jobs",
     "a variable leaves",
     "variables make room",
     "streaming ends",

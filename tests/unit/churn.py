@@ -1,8 +1,8 @@
-"""Jobs that come, go and are killed at random, and what they hold at every moment.
+"""Start, end and kill jobs at random, and check the memory that they hold together.
 
 Run as a light process (see `light.py`): python churn.py SOCKET JOBS AT_ONCE CAPACITY SEED. Each job
-is a fork of it, without TensorFlow, that holds all that it may, and writes that into shared memory.
-Prints one JSON object in the end.
+is a fork without TensorFlow that holds its whole share and publishes the size in shared memory.
+Prints one JSON object at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-import grpc  # noqa: F401  before forks: they need not load it
+import grpc  # noqa: F401  imported before the forks, so that they need not load it
 from timelines import training_step
 
 from tfswap.jobs.job import BrokerError, GrantedShare, Job
@@ -32,7 +32,7 @@ _PF_EXITING = 0x4  # of Linux, among a process's flags
 
 
 class Table:
-    """What each job holds, for all processes to see."""
+    """The bytes that each job holds, in shared memory."""
 
     def __init__(self, slots: int) -> None:
         self._memory = mmap.mmap(-1, slots * _SLOT.size)
@@ -45,7 +45,7 @@ class Table:
 
 
 class Memory:
-    """All that a job may hold; sometimes it takes its time, or cannot do with less."""
+    """A job's memory, always its whole share; at random, it shrinks slowly or not fully."""
 
     def __init__(self, table: Table, slot: int, chance: random.Random) -> None:
         self._table, self._slot, self._chance = table, slot, chance
@@ -64,7 +64,7 @@ class Memory:
 
 
 def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, seed: int) -> int:
-    """One job's life; its exit status."""
+    """Run one job, and return its exit status."""
     chance = random.Random(seed)
     minimum = chance.choice([None, None, capacity // 100, capacity // 20])
     weight = chance.choice([0.5, 1.0, 1.0, 4.0])
@@ -79,7 +79,7 @@ def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, 
     traced = chance.random() < 0.5
     while time.monotonic() < end_s:
         job.step_begins()
-        if traced and chance.random() < 0.5:  # foretold, in the middle of its first step
+        if traced and chance.random() < 0.5:  # predicted, within its first step
             job.profiled(trace)
             job.wait_for(capacity // 2, chance.uniform(0, 0.2))
             traced = False
@@ -89,14 +89,14 @@ def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, 
             job.profiled(trace)
             traced = False
         time.sleep(chance.uniform(0, 0.005))
-    if chance.random() < 0.8:  # others end without a word
+    if chance.random() < 0.8:  # the other jobs end without leaving
         table[slot] = 0
         job.leave()
     return 0
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process has its memory: one that is ending gives up its lease a little later."""
+    """Return whether a process still has its memory; an exiting one releases its lease later."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -105,10 +105,9 @@ def is_there(pid: int) -> bool:
 
 
 def held_at_once(table: Table, alive: dict[int, int]) -> int:
-    """What jobs held together at one moment; 0 if it changed at every look.
+    """Return the bytes that jobs hold together; 0 if no consistent snapshot could be taken.
 
-    Of two shares that are read one after the other, the first may be given to the second's job
-    between the two.
+    Between reading two jobs' shares, the broker may move memory from the first job to the second.
     """
     for _ in range(_LOOKS):
         first, second = (
@@ -145,7 +144,7 @@ def main() -> None:
                 doomed_s[started] = now_s + chance.uniform(0.0, 0.8)
             started += 1
         held_bytes = sum(table[slot] for slot in alive)
-        if held_bytes > capacity:  # some may have ended since they were looked at
+        if held_bytes > capacity:  # may be an inconsistent snapshot
             held_bytes = held_at_once(table, alive)
             if held_bytes > capacity:
                 problems.append(f"{held_bytes} bytes are held by {sorted(alive)}")

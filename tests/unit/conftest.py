@@ -1,4 +1,4 @@
-"""What the tests of the spill file share."""
+"""Fixtures for the tests of the spill file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tfswap._core import SpillFile
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[str]:
-    """On a disk, where there is one."""
+    """A folder on a disk, if there is one."""
     with disk_folder() as found:
         yield found
 
 
 @pytest.fixture(params=ENGINES)
 def new_file(request: pytest.FixtureRequest, folder: str) -> Callable[..., SpillFile]:
-    """Makes files there, with the options that it is given."""
+    """A function that creates spill files in the folder with the given options."""
     return lambda **options: open_file(folder, request.param, **options)
 
 
 @pytest.fixture
 def own_folder(folder: str) -> Iterator[str]:
-    """One that has to be empty afterwards."""
+    """A folder that must be empty after the test."""
     with tempfile.TemporaryDirectory(dir=folder) as found:
         yield found
         assert os.listdir(found) == []

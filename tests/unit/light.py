@@ -1,4 +1,4 @@
-"""Processes without TensorFlow: tfswap's modules, but not what `import tfswap` loads."""
+"""Processes without TensorFlow: they import tfswap's modules, but not the package's `__init__`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.exit(broker.run(parser.parse_args()))
 
 
 def start(code: str, *arguments: str, **options: object) -> subprocess.Popen[str]:
-    """A Python process that runs the code."""
+    """Start a Python process that runs the code."""
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + code, *arguments],
         text=True,
@@ -45,9 +45,9 @@ class BrokerProcess:
     """``tfswap broker``, without TensorFlow.
 
     Args:
-        socket: Where it listens.
-        budget: Of the device.
-        arguments: Others.
+        socket: The path of its socket.
+        budget: The device's budget.
+        arguments: Further command-line arguments.
     """
 
     def __init__(self, socket: Path, budget: str | int, *arguments: str) -> None:
@@ -71,7 +71,7 @@ class BrokerProcess:
         return self.log.read_text()
 
     def wait_for(self, text: str, seconds: float = 60) -> None:
-        """Until it has said something."""
+        """Wait until the process has printed a text."""
         deadline = time.monotonic() + seconds
         while text not in self.said:
             assert time.monotonic() < deadline, self.said
@@ -82,7 +82,7 @@ class BrokerProcess:
         self.process.wait()
 
     def end(self) -> None:
-        """As Ctrl-C does."""
+        """Terminate the process, and check that it exits with status 0."""
         if self.process.poll() is None:
             self.process.terminate()
             assert self.process.wait(20) == 0, self.said

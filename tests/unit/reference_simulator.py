@@ -1,7 +1,7 @@
-"""The simulator's rules once more: slow, plain, and written apart from the native one.
+"""A second implementation of the simulator: slow, simple, and independent of the native one.
 
-Nothing is remembered that can be looked up: who is in which queue, what is in memory and which copy
-ends next are worked out anew, from the facts known so far, whenever they are asked for.
+It stores no derived state: queues, memory contents and the next event are computed from the known
+facts about the copies whenever they are needed.
 """
 
 from __future__ import annotations
@@ -10,44 +10,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from reference_copies import AWAY, BACK, Copies, copies_of
 from timelines import FakeMachine
 
 from tfswap.planning.simulator import Swap
-from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, crosses_step_end
-
-BACK, WITHIN, AWAY = "comes back from the step before", "within the step", "leaves for the next"
-
-
-@dataclass
-class Copies:
-    """The facts about one section of one swap; ``None``: not known yet."""
-
-    place: int
-    swap: Swap
-    absence: Absence
-    role: str
-    section: int
-    bytes: int
-    far_bytes: int
-    out_ns: int
-    in_ns: int
-    leader: Copies | None = None
-    out_start: int | None = None
-    out_end: int | None = None
-    out_seen: bool = False
-    after_ended: bool = False
-    released: int | None = None
-    asked_in: int | None = None
-    joins_in: int | None = None
-    queue_place: int | None = None
-    in_start: int | None = None
-    in_end: int | None = None
-    in_seen: bool = False
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Timeline
 
 
 @dataclass
 class Reference:
-    """Outcome, with the names of the native result."""
+    """The result, with the field names of the native one."""
 
     step_ns: int = 0
     stall_ns: int = 0
@@ -65,7 +37,7 @@ class Reference:
 
 
 def ordered_events(timeline: Timeline) -> list[tuple[int, str, int]]:
-    """(time, kind, index) in the order of the replay."""
+    """Return (time, kind, index) of all events in simulation order."""
     events: list[tuple[tuple[int, int, int, int], str]] = []
     for op, (start, end) in enumerate(
         zip(timeline.op_start_ns.tolist(), timeline.op_end_ns.tolist(), strict=True)
@@ -99,15 +71,6 @@ def reference_simulate(
     return _Run(timeline, swaps, tiers, budget_bytes, order, left).run()
 
 
-def pieces(total: int, count: int) -> list[int]:
-    borders = [total * i // count for i in range(count + 1)]
-    return [after - before for before, after in zip(borders, borders[1:], strict=False)]
-
-
-def sections_of(size: int) -> int:
-    return max(1, min(4, size // (16 << 20)))
-
-
 class _Run:
     def __init__(
         self,
@@ -123,21 +86,8 @@ class _Run:
         self.budget = budget_bytes
         self.order = order
         self.really_ends: dict[int, int] = {}
-        self.left = left  # (place, section) -> end of a copy-out of the step before
-        roles: list[tuple[str, int, Swap]] = []
-        by_absence = sorted(enumerate(swaps), key=lambda s: s[1].absence)
-        for place, swap in by_absence:
-            if crosses_step_end(timeline, timeline.absences[swap.absence]):
-                roles.append((BACK, place, swap))
-        for place, swap in by_absence:
-            crosses = crosses_step_end(timeline, timeline.absences[swap.absence])
-            roles.append((AWAY if crosses else WITHIN, place, swap))
-        self.copies = [c for role, place, swap in roles for c in self.sections(role, place, swap)]
-        for c in self.copies:
-            same = [other for other in self.copies if self.far_copy(other) == self.far_copy(c)]
-            first = same[0]
-            own = c.place == first.place and c.role == first.role
-            c.leader = c if own else [o for o in same if o.place == first.place][-1]
+        self.left = left  # (place, section) -> end of a copy-out of the previous step
+        self.copies = copies_of(timeline, swaps, tiers)
         self.now = 0
         self.shift = 0
         self.load = timeline.resident_bytes
@@ -147,47 +97,6 @@ class _Run:
         self.hold_copies_in = False
         self.out = Reference(peak_bytes=self.load, load_curve=[(0, self.load)])
 
-    def sections(self, role: str, place: int, swap: Swap) -> list[Copies]:
-        absence = self.timeline.absences[swap.absence]
-        size = int(self.timeline.buffer_bytes[absence.buffer])
-        far = size if swap.far_bytes < 0 else swap.far_bytes
-        tier = self.tiers[swap.tier]
-        n = swap.sections or (sections_of(size) if tier.in_sections else 1)
-        return [
-            Copies(
-                place,
-                swap,
-                absence,
-                role,
-                i,
-                part,
-                far_part,
-                duration(far_part, tier.out_bytes_per_s, tier.out_latency_ns) + encode,
-                duration(far_part, tier.in_bytes_per_s, tier.in_latency_ns) + decode,
-            )
-            for i, (part, far_part, encode, decode) in enumerate(
-                zip(
-                    pieces(size, n),
-                    pieces(far, n),
-                    pieces(swap.encode_ns, n),
-                    pieces(swap.decode_ns, n),
-                    strict=True,
-                )
-            )
-        ]
-
-    def far_copy(self, c: Copies) -> tuple[object, ...]:
-        if self.is_clean(c):
-            return ("nothing is copied", c.place)
-        made_before = c.role == BACK or c.absence.producer_op < 0
-        return (c.absence.buffer, c.absence.tensor, made_before)
-
-    def is_clean(self, c: Copies) -> bool:
-        return c.role == AWAY and c.absence.producer_op < 0
-
-    def copies_out(self, c: Copies) -> bool:
-        return c.leader is c and c.role != BACK and not self.is_clean(c)
-
     def run(self) -> Reference:
         for c in self.copies:
             if c.role == BACK:
@@ -195,7 +104,7 @@ class _Run:
                 end = self.left.get((c.place, c.section))
                 c.out_end = -1 if end is None else end
                 c.out_seen = end is None
-            elif self.is_clean(c):
+            elif c.is_clean:
                 c.out_end, c.out_seen = -1, True
         late = [c for c in self.copies if c.role == BACK and not c.out_seen]
         self.asked_out.extend(
@@ -207,7 +116,7 @@ class _Run:
         for c in self.copies:
             if c.role == BACK:
                 self.far_copy_is_known(c)
-            elif c.absence.producer_op < 0 and self.copies_out(c):
+            elif c.absence.producer_op < 0 and c.copies_out:
                 self.ask_out(c)
         for time, kind, index in ordered_events(self.timeline):
             self.pass_time(time + self.shift)
@@ -226,7 +135,7 @@ class _Run:
             if c.role == AWAY and not c.out_seen and c.out_end is not None
         }
 
-    # The trace's events.
+    # Events of the timeline.
 
     def on_alloc(self, buffer: int) -> None:
         size = int(self.timeline.buffer_bytes[buffer])
@@ -277,7 +186,7 @@ class _Run:
 
     def on_end(self, op: int) -> None:
         for c in self.copies:
-            if c.absence.producer_op == op and self.copies_out(c):
+            if c.absence.producer_op == op and c.copies_out:
                 self.ask_out(c)
         for c in self.copies:
             if c.absence.after_op == op and c.role != BACK:
@@ -351,7 +260,7 @@ class _Run:
         self.out.bytes_in += c.far_bytes
         self.change(c.absence.buffer, c.bytes)
 
-    def coming(self) -> Iterator[tuple[tuple[int, int, int], Callable[[], None]]]:
+    def next_events(self) -> Iterator[tuple[tuple[int, int, int], Callable[[], None]]]:
         for rank, c in enumerate(self.asked_out):
             if not c.out_seen:
                 assert c.out_end is not None
@@ -373,7 +282,7 @@ class _Run:
         self.joined += 1
 
     def one_event(self, until: int | None) -> bool:
-        events = sorted(self.coming(), key=lambda event: event[0])
+        events = sorted(self.next_events(), key=lambda event: event[0])
         if not events or (until is not None and events[0][0][0] > until):
             return False
         (time, _, _), happen = events[0]
@@ -386,7 +295,7 @@ class _Run:
         while self.one_event(until):
             self.start_copies_in()
 
-    # The books.
+    # Accounting.
 
     def too_much(self, size: int) -> bool:
         return self.budget is not None and self.load + size > self.budget
@@ -421,7 +330,7 @@ class _Run:
 
     def times_of(self, place: int) -> list[int]:
         own = [c for c in self.copies if c.place == place]
-        outs = [c for c in own if self.copies_out(c)]
+        outs = [c for c in own if c.copies_out]
         backs = [c for c in own if c.role != AWAY]
         released = [c.released for c in own if c.role != BACK]
         whole = [
@@ -434,10 +343,10 @@ class _Run:
         return [-1 if time is None else time for time in whole]
 
     def far_peak(self, tier: int) -> int:
-        """Looks at the moments at which a far copy begins."""
+        """Return the largest sum of far copies at the times at which one begins."""
         stays: list[tuple[int, float, int]] = []
         for c in self.copies:
-            if c.leader is not c or c.swap.tier != tier or self.is_clean(c):
+            if c.leader is not c or c.swap.tier != tier or c.is_clean:
                 continue
             last = [o for o in self.copies if (o.place, o.role) == (c.place, c.role)][-1]
             served = [o for o in self.copies if o is last or o.leader is last or o is c]
@@ -453,10 +362,6 @@ class _Run:
             assert begin is not None
             stays.append((begin, until, c.far_bytes))
         peak = 0
-        for moment, _, _ in stays:
-            peak = max(peak, sum(size for a, b, size in stays if a <= moment < b))
+        for time, _, _ in stays:
+            peak = max(peak, sum(size for a, b, size in stays if a <= time < b))
         return peak
-
-
-def duration(size: int, bytes_per_s: float, latency_ns: int) -> int:
-    return latency_ns + math.ceil(size * 1e9 / bytes_per_s)

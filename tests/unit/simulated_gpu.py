@@ -1,4 +1,4 @@
-"""A GPU whose commands run in every order, and what a training does on the host beside it."""
+"""A simulated GPU whose queues run in any order, and the host that issues its commands."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MEMORIES = [HazardTracker.Memory.IN_ORDER, HazardTracker.Memory.STREAM_ORDERED]
 
 
 class SimulatedGpu(Gpu):
-    """A GPU that runs a queue's next command when it is told to.
+    """A GPU on which a test decides which queue runs its next command.
 
-    Memory is a value per first address of a block; a command that reads another value than it
-    expects is a race that the tracker has let through. What is encoded lies in host memory in as
-    many parts as that has blocks, each with the value, and comes back if all of them agree.
+    The memory holds one value for each block. A command that reads an unexpected value reveals a
+    race that the tracker missed. An encoded block is stored in several host blocks, each with the
+    value, and is decoded correctly if all of them hold the same value.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class SimulatedGpu(Gpu):
         self.answers: list[bool] = []
         self._events = 0
 
-    # What the tracker calls.
+    # Called by the tracker.
     def record(self, queue: Queue) -> int:
         self._events += 1
         self.queues[queue].append(("record", self._events))
         return self._events
 
     def wait(self, queue: Queue, event: int) -> None:
-        assert event not in self.recycled, "a wait for an event that was given back"
+        assert event not in self.recycled, "a wait for a recycled event"
         self.queues[queue].append(("wait", event))
 
     def has_happened(self, event: int) -> bool:
@@ -50,7 +50,7 @@ class SimulatedGpu(Gpu):
         self.recycled.add(event)
 
     def move(self, queue: Queue, transfer: Transfer) -> bool:
-        # It takes its time: others may run between its first and its last byte.
+        # A copy takes two commands, so that others may run between its first and its last byte.
         assert transfer.encoded or transfer.host_bytes == transfer.block_bytes
         part_bytes = MIB if transfer.encoded else transfer.host_bytes
         parts = range(transfer.host, transfer.host + transfer.host_bytes, part_bytes)
@@ -62,7 +62,7 @@ class SimulatedGpu(Gpu):
             self.queues[queue] += [("store", transfer.block)]
         return True
 
-    # What the tests call.
+    # Called by the tests.
     def compute(self, *command: object) -> None:
         self.queues[Queue.COMPUTE].append(command)
 
@@ -103,14 +103,14 @@ class SimulatedGpu(Gpu):
 
 
 class Host:
-    """What a training does on the host, on few addresses, so that everything is used again."""
+    """The host's part of a training, on few addresses, so that memory is reused often."""
 
     def __init__(self, memory: HazardTracker.Memory) -> None:
         self.gpu = SimulatedGpu()
         self.tracker = HazardTracker(self.gpu, memory)
 
     def make(self, block: int, value: object) -> None:
-        """An op makes a tensor in a block that it has been given."""
+        """Run an op that writes a tensor to a newly allocated block."""
         self.tracker.op_begins()
         self.tracker.acquired(block, MIB)
         self.gpu.compute("write", block, value)
@@ -121,7 +121,7 @@ class Host:
         self.gpu.compute("read", block, value)
 
     def change(self, block: int, before: object, after: object) -> None:
-        """An op that takes its input's memory for its output."""
+        """Run an op that reuses its input's memory for its output."""
         self.use(block, before)
         self.gpu.compute("write", block, after)
 
@@ -141,7 +141,7 @@ class Host:
         assert self.tracker.piece_in(whole, block, HOST + far, MIB)
 
     def encode(self, block: int, far: int, far_bytes: int) -> None:
-        """At its worst, what is encoded is longer than the block."""
+        """Encode a block; in the worst case, the encoded data is larger than the block."""
         assert self.tracker.encode_out(HOST + far, far_bytes, block, MIB)
 
     def decode(self, block: int, far: int, far_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Spill files to test, the folders that they are in, and what is written to them."""
+"""Spill files for tests, with their folders and contents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BLOCK = 4096
 GROWTH = 64 * MIB
 
 ENGINES = ["io_uring", "threads"]
-# No two stretches of it are alike.
+# Random, so that no two ranges are equal.
 PATTERN = np.random.default_rng(1).integers(0, 256, 24 * MIB, dtype=np.uint8)
 
 
 @contextlib.contextmanager
 def disk_folder() -> Iterator[str]:
-    """A folder on a disk: temporary ones are in memory on some machines."""
+    """Create a folder on a disk; on some machines, temporary folders are in memory."""
     for parent in (tempfile.gettempdir(), os.getcwd(), "/var/tmp"):
         with tempfile.TemporaryDirectory(dir=parent) as found:
             try:
@@ -44,7 +44,7 @@ def open_file(folder: str, engine: str, limit_bytes: int = 0, checksums: bool = 
 
 
 def memory(size: int, shift: int = 0) -> np.ndarray:
-    """So many bytes, `shift` bytes after the beginning of a page."""
+    """Return a zeroed array that starts `shift` bytes after the start of a page."""
     pages = np.zeros(size + shift + BLOCK, np.uint8)
     begin = -pages.ctypes.data % BLOCK + shift
     return pages[begin : begin + size]
@@ -57,7 +57,7 @@ def pattern(size: int, seed: int = 0, shift: int = 0) -> np.ndarray:
 
 
 def descriptor(folder: str) -> int:
-    """Of the only spill file there; any process's own files may be opened again through it."""
+    """Return the descriptor of the only spill file in the folder, to reopen the file by."""
     found = [fd for fd in map(int, os.listdir("/proc/self/fd")) if is_in(folder, fd)]
     assert len(found) == 1
     return found[0]

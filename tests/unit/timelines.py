@@ -1,9 +1,9 @@
-"""Timelines for tests: random ones, a made-up training step, and one recorded by others."""
+"""Timelines for tests: random ones, and a synthetic training step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ class FakeMachine:
 
 
 INSTANT = FakeMachine(float("inf"), float("inf"))
-# The link of the machine on which the recorded step was taken (AutoSwap's own measurement).
+# The link of the machine that recorded SINGA's traces (AutoSwap's measurement).
 RECORDED_LINK = FakeMachine(1e9 / 0.0756, 1e9 / 0.0823, 47_200, 9_700)
 
 
@@ -40,7 +40,7 @@ def make_timeline(
     resident_bytes: int = 0,
     **changes: Any,
 ) -> Timeline:
-    """A timeline from (start, end) of ops and (bytes, alloc, free) of buffers."""
+    """Return a timeline from (start, end) of ops and (bytes, alloc, free) of buffers."""
     n = len(ops)
     fields: dict[str, Any] = {
         "op_names": tuple(f"op{i}" for i in range(n)),
@@ -58,9 +58,16 @@ def make_timeline(
     return Timeline(**(fields | changes))
 
 
+def assert_same(one: Timeline, other: Timeline) -> None:
+    """Check that all fields of two timelines are equal."""
+    for field in fields(Timeline):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        assert np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b, field.name
+
+
 @st.composite
 def timelines(draw: Callable[[st.SearchStrategy[T]], T], max_ops: int = 14) -> Timeline:
-    """Small steps with overlapping ops, ops without duration, contexts, shared far copies."""
+    """Draw small steps with overlapping ops, empty ops, contexts and shared far copies."""
     n = draw(st.integers(2, max_ops))
     starts = np.cumsum(draw(st.lists(st.integers(0, 6), min_size=n, max_size=n)))
     lengths = draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))
@@ -131,7 +138,7 @@ def _crossing(
     buffer: int,
     earlier: list[Absence],
 ) -> list[Absence]:
-    """An absence into the next step, after all others of the buffer."""
+    """Draw an absence into the next step, after all others of the buffer."""
     last = earlier[-1].before_op if earlier else 0
     afters = [op for op in range(last, len(ops)) if ops[op][1] >= ops[last][1]]
     after = draw(st.sampled_from(afters))
@@ -155,10 +162,10 @@ _contexts = st.sampled_from([0, 0, 0, 1])
 
 @st.composite
 def crowded_timelines(draw: Callable[[st.SearchStrategy[T]], T]) -> Timeline:
-    """Steps in which swapping pays: many buffers, each used by a few ops far apart."""
+    """Draw steps that gain from swapping: many buffers, each used by a few distant ops."""
     n = draw(st.integers(6, 24))
     lengths = draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))
-    # Below 0: the next op starts while this one is still running.
+    # A negative pause makes the next op start while this one is running.
     pauses = draw(st.lists(st.integers(-3, 3), min_size=n, max_size=n))
     ops: list[tuple[int, int]] = []
     start = 0
@@ -201,7 +208,7 @@ def crowded_timelines(draw: Callable[[st.SearchStrategy[T]], T]) -> Timeline:
 def swaps_for(
     draw: Callable[[st.SearchStrategy[T]], T], timeline: Timeline, tiers: int = 0
 ) -> list[Swap]:
-    """Any swaps that the simulator accepts, sensible or not, in any order."""
+    """Draw any swaps that the simulator accepts, in any order."""
     starts, ends = timeline.core.op_positions()
     swaps = []
     for index, absence in enumerate(timeline.absences):
@@ -229,7 +236,7 @@ def swaps_for(
 def order_for(
     draw: Callable[[st.SearchStrategy[T]], T], timeline: Timeline
 ) -> list[tuple[int, int]]:
-    """Order edges that point forwards."""
+    """Draw order edges that point forwards."""
     starts, _ = timeline.core.op_positions()
     by_start = np.argsort(starts).tolist()
     edges = []
@@ -250,7 +257,7 @@ machines = st.builds(
 
 
 class StepWriter:
-    """Writes down ops one after another, and finds lifetimes and absences of what they use."""
+    """Records ops one after another, and derives the lifetimes and absences of their buffers."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -260,13 +267,13 @@ class StepWriter:
         self.uses: list[list[int]] = []
 
     def buffer(self, size: int) -> int:
-        """A new buffer; the first op that uses it allocates it."""
+        """Add a buffer, which the first op that uses it allocates."""
         self.bytes.append(size)
         self.uses.append([])
         return len(self.bytes) - 1
 
     def op(self, name: str, duration_ns: int, *buffers: int) -> None:
-        """The next op, and the buffers that it reads, writes or works in."""
+        """Add the next op, with the buffers that it uses."""
         for buffer in buffers:
             self.uses[buffer].append(len(self.ops))
         self.ops.append((self.now_ns, self.now_ns + duration_ns))
@@ -304,10 +311,10 @@ class StepWriter:
 def training_step(
     blocks: int = 16, layers: int = 3, ops_per_layer: int = 6, seed: int = 0
 ) -> Timeline:
-    """A step like that of a residual convolution net: forward, then backward.
+    """Return a step like that of a residual convolutional network.
 
-    Each layer makes an activation that its normalisation reads several times, and that is read
-    again twice in the backward part; activations shrink with depth.
+    The normalisation of each layer reads the layer's activation several times, and the backward
+    part reads it twice again. Activations shrink with depth.
     """
     rng = np.random.default_rng(seed)
     step = StepWriter()

@@ -1,9 +1,9 @@
-"""Planned addresses: from recorded steps to slots, and to the order of ops that keeps them free.
+"""Planned addresses: slots from recorded steps, and the order of ops that keeps them free.
 
-A slot belongs to what an op allocates. Lifetimes come from a step that was recorded with the plan
-in force, so that what is swapped out leaves its addresses free and comes back wherever there is
-room. They hold in other steps too, because whoever used an address last is made to end before the
-next one starts (`StepOrder`).
+A slot belongs to an allocation of an op. Lifetimes come from a step that was recorded with the plan
+installed, so a tensor that is swapped out frees its addresses and may return to others. The
+lifetimes hold in every step because the last users of an address are ordered before the op that
+allocates it next (`StepOrder`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap.addresses.order import StepOrder
-from tfswap.addresses.packing import FIXED_NOWHERE, Buffers, pack
+from tfswap.addresses.packing import ANY_OFFSET, Buffers, pack
 from tfswap.addresses.recorded_step import Lived, RecordedStep
 from tfswap.plan.schema import FunctionPlan
 from tfswap.plan.slots import GRANULE_BYTES, OUTSIDE, Key, Slot
 from tfswap.step.graph import StepGraph
 from tfswap.step.trace import StepTrace
 
-# Steps whose loads differ by less are alike in that.
-_LOW = 1.02
+# Steps whose peak is within this factor of the lowest count as equal.
+_PEAK_TOLERANCE = 1.02
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Layout:
     """The slots of one graph.
 
     Attributes:
-        slots: One a key.
-        order: Pairs of ops, the first to end before the second starts: without them, places are
-            taken in steps whose ops run in another order.
+        slots: One for each key.
+        order: Pairs of ops: the first ends before the second starts. Without them, slots would
+            overlap in steps whose ops run in another order.
         height_bytes: The end of the highest slot.
-        max_live_bytes: The largest load of the slots: no layout is lower.
-        lived: Of the first slots, when they are in use.
-        beside_bytes: The largest load of what has no slot (weights, batches, what outlives a step),
-            with one more new value of a variable: their updates have no order.
+        max_live_bytes: The peak load of the slots, which is a lower bound on the height.
+        lived: The lifetimes of the first slots.
+        beside_bytes: The peak load of allocations without slots (weights, batches, allocations that
+            outlive the step), plus one new value of a variable, since updates are not ordered.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -58,16 +58,15 @@ def plan_layout(
     *,
     seconds: float = 1.0,
 ) -> Layout:
-    """Packs what a graph's ops allocate.
+    """Pack the allocations of a graph's ops.
 
     Args:
-        traces: Recordings of whole steps. Of those that went by the plan the best, which moved
-            nothing that the plan keeps on the device, and had the lowest load, the fastest is
-            packed.
+        traces: Recordings of whole steps. The layout packs the fastest step among those with the
+            fewest unplanned swaps and a nearly lowest peak load.
         graph: The graph.
-        function: Its plan, which was in force. It may have layouts already, for tensors of other
-            shapes.
-        seconds: How long to search for a lower layout.
+        function: The graph's plan, which was installed. It may already have layouts, for tensors of
+            other shapes.
+        seconds: Time limit of the search for a lower layout.
     """
     if not traces:
         return Layout()
@@ -75,28 +74,27 @@ def plan_layout(
     steps = [RecordedStep(trace, graph, order) for trace in traces]
     steps = [step for step in steps if step.lived] or steps
     packed = _best(steps)
-    wanted = packed.settle_in_place()
+    waits = packed.settle_in_place()
     lasting = _lasting(steps, graph)
     packed.lived = [lived for lived in packed.lived if lived.key not in lasting]
     buffers = packed.buffers_to_pack()
     fixed = _fixed(packed, buffers, function.layouts)
     buffers = dataclasses.replace(buffers, fixed=fixed)
     packing = pack(buffers, seconds=seconds)
-    places = [int(offset) for offset in packing.offsets]
     slots = [
-        Slot(*lived.key, place * GRANULE_BYTES, lived.bytes)
-        for lived, place in zip(packed.lived, places, strict=True)
+        Slot(*lived.key, offset * GRANULE_BYTES, lived.bytes)
+        for lived, offset in zip(packed.lived, packing.offsets.tolist(), strict=True)
     ]
     slots += [Slot(*key, OUTSIDE, size) for key, size in sorted(lasting.items())]
     for before, after in _neighbours(buffers, packing.offsets):
         first, then = packed.lived[before], packed.lived[after]
         if then.gate is not None:
-            wanted[then.gate].update(first.users - {then.gate})
+            waits[then.gate].update(first.users - {then.gate})
         if not packed.can_be_waited_for(then):
-            then.users |= first.users  # who comes next waits for both
+            then.users |= first.users  # the next allocation waits for both
     return Layout(
         tuple(slots),
-        order.enforce(wanted, packed.start_ns),
+        order.enforce(waits, packed.start_ns),
         packing.height * GRANULE_BYTES,
         buffers.max_live * GRANULE_BYTES,
         tuple(packed.lived),
@@ -110,56 +108,57 @@ def _best(steps: Sequence[RecordedStep]) -> RecordedStep:
         (step, step.buffers_to_pack().max_live) for step in steps if step.lazy_bytes == lazy_bytes
     ]
     least = min(load for _, load in with_load)
-    low = (step for step, load in with_load if load <= _LOW * least)
+    low = (step for step, load in with_load if load <= _PEAK_TOLERANCE * least)
     return min(low, key=lambda step: step.duration_ns)
 
 
 def _fixed(
     step: RecordedStep, buffers: Buffers, layouts: Sequence[Sequence[Slot]]
 ) -> NDArray[np.int64]:
-    """Where other shapes' layouts have what a step allocates before it is known which shape it is.
+    """Return the fixed offsets of allocations made before the step's shape is known.
 
-    The device's allocator tells by the first size that only one of them has.
+    They are those of the layouts of other shapes. The device's allocator recognises the shape by
+    the first size that only one layout has.
     """
     known = [{Key(*slot[:3]): slot for slot in layout} for layout in layouts]
-    telling_ns = min(
+    shape_known_ns = min(
         (
             lived.begin_ns
             for lived in step.lived
             for slots in known
-            if _tells(lived.bytes, slots.get(lived.key))
+            if _identifies_shape(lived.bytes, slots.get(lived.key))
         ),
         default=0,
     )
-    places = np.full(len(buffers), FIXED_NOWHERE, dtype=np.int64)
+    offsets = np.full(len(buffers), ANY_OFFSET, dtype=np.int64)
     settled: list[int] = []
     for b, lived in enumerate(step.lived):
         slot = next((slots[lived.key] for slots in known if lived.key in slots), None)
-        if lived.begin_ns >= telling_ns or slot is None or slot.offset_bytes == OUTSIDE:
+        if lived.begin_ns >= shape_known_ns or slot is None or slot.offset_bytes == OUTSIDE:
             continue
-        place = slot.offset_bytes // GRANULE_BYTES
-        in_the_way = any(
-            places[other] < place + buffers.size[b]
-            and place < places[other] + buffers.size[other]
+        offset = slot.offset_bytes // GRANULE_BYTES
+        overlaps = any(
+            offsets[other] < offset + buffers.size[b]
+            and offset < offsets[other] + buffers.size[other]
             and buffers.lower[other] < buffers.upper[b]
             and buffers.lower[b] < buffers.upper[other]
             for other in settled
         )
-        if not in_the_way:
-            places[b] = place
+        if not overlaps:
+            offsets[b] = offset
             settled.append(b)
-    return places
+    return offsets
 
 
-def _tells(size_bytes: int, slot: Slot | None) -> bool:
+def _identifies_shape(size_bytes: int, slot: Slot | None) -> bool:
     return slot is not None and slot.offset_bytes != OUTSIDE and slot.size_bytes != size_bytes
 
 
 def _lasting(steps: Sequence[RecordedStep], graph: StepGraph) -> dict[Key, int]:
-    """What outlives its step: in any of the recorded ones, or by the nature of the op."""
+    """Return the allocations that outlive a recorded step, or that may do so by the op's type."""
     lasting: dict[Key, int] = {}
     for name, node in graph.nodes.items():
-        if node.updates_variable:  # it makes a copy where somebody still reads the old value
+        if node.updates_variable:  # it allocates a copy while another op still reads the old value
             lasting[Key(name, 1, 0)] = 1
     for step in steps:
         lasting.update(step.lasting)
@@ -167,9 +166,9 @@ def _lasting(steps: Sequence[RecordedStep], graph: StepGraph) -> dict[Key, int]:
 
 
 def _neighbours(buffers: Buffers, offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Pairs of buffers of which the second is the next one at some address of the first."""
-    begins: list[int] = [0]  # of stretches, ascending, and who was there last
-    last: list[int] = [-1]
+    """Yield pairs of buffers where the second is the next user of an address of the first."""
+    begins: list[int] = [0]  # begins of address ranges, ascending
+    last: list[int] = [-1]  # the last buffer in each range
     ends = offsets + buffers.size
     for b in np.argsort(buffers.lower, kind="stable").tolist():
         begin, end = int(offsets[b]), int(ends[b])

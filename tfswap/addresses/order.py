@@ -1,8 +1,8 @@
-"""StepOrder: which ops of a step end before which others start, in every run of it.
+"""StepOrder: the order of ops that holds in every run of a step.
 
-What a graph's edges and a plan's leave open is up to the executor, and differs from step to step.
-Where two buffers share an address, the first one's last reader must have ended before the second
-one's op starts; `StepOrder.enforce` finds the edges that are missing for that.
+The executor is free to choose any order that the edges of the graph and of the plan allow, and the
+choice differs between steps. Where two buffers share an address, the first one's last reader must
+end before the second one's op starts; `StepOrder.enforce` finds the missing edges.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from tfswap.plan.schema import SWAP_IN_PREFIX, SWAP_OUT_PREFIX, FunctionPlan, swap_out_name
+from tfswap.plan.node_names import SWAP_IN_PREFIX, SWAP_OUT_PREFIX, swap_out_name
+from tfswap.plan.schema import FunctionPlan
 from tfswap.step.graph import StepGraph
 
 _MERGES = ("Merge", "RefMerge")
 _BACK_EDGES = ("NextIteration", "RefNextIteration")
 
-# Begins of op types whose outputs never share an input's memory, though they may be as large.
+# Prefixes of op types whose outputs never reuse an input's memory, though they may be as large.
 _NEVER_IN_PLACE = (
     "ArgMax",
     "AvgPool",
@@ -45,11 +46,11 @@ _NEVER_IN_PLACE = (
 
 
 class StepOrder:
-    """The nodes of a graph under a plan, and their edges.
+    """The nodes and edges of a graph under a plan.
 
     Args:
         graph: The graph.
-        function: Its plan: swaps and order edges.
+        function: The graph's plan: swaps and order edges.
     """
 
     def __init__(self, graph: StepGraph, function: FunctionPlan) -> None:
@@ -58,11 +59,11 @@ class StepOrder:
         self._context = max(contexts, key=contexts.__getitem__, default=0)
         self._before: dict[str, set[str]] = defaultdict(set)
         for name, node in graph.nodes.items():
-            # A Merge waits for one of its inputs only.
+            # A Merge waits for only one of its inputs.
             if node.op not in _MERGES:
                 self._before[name].update(input_ for input_, _ in node.inputs)
             self._before[name].update(node.controls)
-        if not (function.swaps or function.reserve):  # a step of TensorFlow's own
+        if not (function.swaps or function.reserve):  # the pass adds no broadcast edges
             for before, after in graph.broadcasts:
                 self._before[after].discard(before)
         for before, after in function.order:
@@ -71,7 +72,7 @@ class StepOrder:
         self._ins: set[str] = set()
         self._eager_ins: set[str] = set()
         self._read_swaps(function)
-        # Two that oneDNN may make one of wait for what either waits for.
+        # Twins, which oneDNN may fuse into one op, wait for each other's predecessors.
         self._before.update(
             {
                 one: (self._before[one] | self._before[other]) - {one, other}
@@ -110,26 +111,26 @@ class StepOrder:
         return node is not None and node.context == self._context
 
     def may_come_first(self, name: str) -> bool:
-        """Whether others may be made to wait for its end."""
+        """Return whether other ops may be ordered after it."""
         return name in self._outs or self._is_usual(name)
 
     def may_wait(self, name: str) -> bool:
-        """Whether it may be made to wait for others."""
+        """Return whether it may be ordered after other ops."""
         if name in self._ins:
             return True
         node = self._graph.nodes.get(name)
         return node is not None and node.orderable and node.context == self._context
 
     def is_swap_in(self, name: str) -> bool:
-        """Whether it is a swap-in of the plan: it starts long before it allocates."""
+        """Return whether it is a swap-in of the plan, which starts long before it allocates."""
         return name in self._ins
 
     def is_lazy_swap_in(self, name: str) -> bool:
-        """Whether it brings something back that left because memory was short, which is seldom."""
+        """Return whether it is an on-demand swap-in, which runs only if memory was short."""
         return name.startswith(SWAP_IN_PREFIX) and name not in self._eager_ins
 
     def may_write_in_place(self, name: str) -> bool:
-        """Whether an op of that kind may put its output where an input was."""
+        """Return whether an op of this type may reuse an input's memory for its output."""
         node = self._graph.nodes.get(name)
         return (
             node is not None
@@ -138,21 +139,21 @@ class StepOrder:
         )
 
     def op_type(self, name: str) -> str:
-        """The op's kind; "" for what is not the graph's."""
+        """Return the op's type; "" for an op that is not in the graph."""
         node = self._graph.nodes.get(name)
         return "" if node is None else node.op
 
     def is_alias(self, name: str) -> bool:
-        """Whether its output is its input."""
+        """Return whether its output is an alias of its input."""
         node = self._graph.nodes.get(name)
         return node is not None and node.alias
 
     def last_gate(self, name: str, start_ns: Mapping[str, int]) -> str | None:
-        """What has to wait so that the op does: itself, or what it needs that started last.
+        """Return the op to order so that `name` waits: itself, or its latest orderable predecessor.
 
         Args:
             name: The op.
-            start_ns: When ops started.
+            start_ns: Start times of ops.
         """
         last: str | None = None
         pending, seen = [name], {name}
@@ -171,17 +172,16 @@ class StepOrder:
     def enforce(
         self, wanted: Mapping[str, Iterable[str]], start_ns: Mapping[str, int]
     ) -> tuple[tuple[str, str], ...]:
-        """The edges (before, after) that are missing.
+        """Return the edges (before, after) that must be added.
 
         Args:
-            wanted: By op, others that shall have ended before it starts. They started before it
-                when times were taken, so no edge closes a cycle. Those that nobody can wait for,
-                or that cannot wait, are passed over.
-            start_ns: When ops started (swap-ins: when they allocated).
+            wanted: By op, the ops that must end before it starts. They started before it in the
+                recording, so no edge closes a cycle. Ops that cannot be ordered are skipped.
+            start_ns: Start times of ops; for swap-ins, the times of their allocations.
         """
         order = sorted(start_ns, key=start_ns.__getitem__)
         bit = {name: 1 << place for place, name in enumerate(order)}
-        ended: dict[str, int] = {}  # before each op starts, as bits
+        ended: dict[str, int] = {}  # bit sets: the ops that end before each op starts
         edges: list[tuple[str, str]] = []
         for name in order:
             before_it = 0
@@ -190,12 +190,12 @@ class StepOrder:
             first = wanted.get(name, ()) if self.may_wait(name) else ()
             known = [n for n in first if n in ended and self.may_come_first(n)]
             for before in sorted(known, key=lambda n: -bit[n]):
-                # One that waits for this op, as a twin may for what the other one does, cannot.
+                # Skip an op that itself waits for this one, which is possible with twins.
                 if before_it & bit[before] == 0 and ended[before] & bit[name] == 0:
                     edges.append((before, name))
                     before_it |= ended[before] | bit[before]
             ended[name] = before_it
-        # Behind a Merge, what ran first in one step may need what ran later in another.
+        # After a Merge, the order of one step may contradict the data flow of another.
         return tuple(edges) if self._is_acyclic(edges) else ()
 
     def _is_acyclic(self, edges: Iterable[tuple[str, str]]) -> bool:
@@ -214,7 +214,7 @@ class StepOrder:
         return True
 
     def _nearest_recorded(self, name: str, start_ns: Mapping[str, int]) -> Iterator[str]:
-        """What a node waits for, through nodes that were not seen to run."""
+        """Yield the nearest recorded predecessors of a node."""
         pending, seen = list(self._before.get(name, ())), {name}
         while pending:
             at = pending.pop()

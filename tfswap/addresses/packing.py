@@ -1,6 +1,6 @@
-"""Which addresses buffers get whose lifetimes are known (dynamic storage allocation).
+"""Assign addresses to buffers with known lifetimes (dynamic storage allocation).
 
-The packers are the core's (``tfswap/cc/packing``); this is their face in Python.
+The packers are in the native core (``tfswap/cc/packing``).
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from tfswap import _core
 Ints = NDArray[np.int64]
 
 RULES = ("moments", "not_first", "dominance", "support", "decomposition", "memory")
-"""What the exact solver prunes by; each may be switched off."""
+"""Pruning rules of the exact solver; each can be disabled."""
 
-FIXED_NOWHERE = -1
+ANY_OFFSET = -1
+"""The fixed offset of a buffer without one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """n buffers to be packed.
+    """n buffers to pack.
 
     Attributes:
         size: int64[n], in bytes.
-        lower, upper: int64[n]; live in [lower, upper) on any clock.
-        alignment: int64[n]; offsets are multiples. Defaults to 1.
-        fixed: int64[n]; where it must be, -1 for anywhere. Defaults to anywhere.
-        gaps: int64[m, 3]; rows (buffer, lower, upper): then its addresses are anybody's. Those of
-            one buffer are in order and do not touch.
+        lower, upper: int64[n]; the buffer is live in [lower, upper), on any clock.
+        alignment: int64[n]; offsets are multiples of it. Defaults to 1.
+        fixed: int64[n]; the required offset, `ANY_OFFSET` for none. Defaults to `ANY_OFFSET`.
+        gaps: int64[m, 3]; rows (buffer, lower, upper): times in which other buffers may use the
+            buffer's addresses. The gaps of one buffer are in order and do not touch.
 
     Raises:
-        ValueError: A buffer makes no sense; the text names it.
+        ValueError: A buffer is invalid; the message names it.
     """
 
     size: Ints
@@ -54,32 +55,32 @@ class Buffers:
 
     @cached_property
     def core(self) -> Any:
-        """The problem as the core holds it."""
+        """The problem in the native core."""
         n = len(self.size)
-        ones, nowhere = np.ones(n, np.int64), np.full(n, FIXED_NOWHERE, np.int64)
+        ones, any_offset = np.ones(n, np.int64), np.full(n, ANY_OFFSET, np.int64)
         return _core.PackingProblem(
             size=self.size,
             lower=self.lower,
             upper=self.upper,
             alignment=ones if self.alignment is None else self.alignment,
-            fixed=nowhere if self.fixed is None else self.fixed,
+            fixed=any_offset if self.fixed is None else self.fixed,
             gaps=np.empty((0, 3), np.int64) if self.gaps is None else self.gaps,
         )
 
     @cached_property
     def max_live(self) -> int:
-        """The largest load, in bytes: no packing is lower."""
+        """The peak load in bytes, a lower bound on the height of every packing."""
         return int(self.core.max_live())
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where n buffers are.
+    """The addresses of n buffers.
 
     Attributes:
         offsets: int64[n], in bytes from the slab's begin.
-        height: The end of the highest, in bytes.
-        lower_bound: No packing of these buffers is lower, in bytes.
+        height: The end of the highest buffer, in bytes.
+        lower_bound: A lower bound on the height of every packing, in bytes.
     """
 
     offsets: Ints
@@ -88,18 +89,18 @@ class Packing:
 
     @property
     def is_lowest(self) -> bool:
-        """Whether no packing is lower, as far as is proved."""
+        """Whether the lower bound proves that no packing is lower."""
         return self.height <= self.lower_bound
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What the exact solver came to.
+    """The result of the exact solver.
 
     Attributes:
         outcome: "solved", "impossible" or "out of time".
-        packing: If solved.
-        nodes: Search nodes looked at.
+        packing: The packing, if solved.
+        nodes: Number of search nodes visited.
     """
 
     outcome: str
@@ -110,40 +111,40 @@ class Solution:
 def pack(
     buffers: Buffers, *, seconds: float = 1.0, capacities: Sequence[int] = (), seed: int = 1
 ) -> Packing:
-    """The lowest packing that all packers together find.
+    """Return the lowest packing that all packers find together.
 
     Args:
-        buffers: What is packed.
-        seconds: How long to search; it ends early at a packing that cannot be lower.
-        capacities: Heights that are good enough, ascending; none: only the lowest is.
-        seed: Of the searches.
+        buffers: The buffers to pack.
+        seconds: Time limit; the search ends early when the packing is proved to be the lowest.
+        capacities: Heights that are good enough. Default: only the lowest packing is.
+        seed: Seed of the searches.
     """
     offsets, lower_bound, _ = buffers.core.pack(seconds, sorted(capacities), seed)
     return _packing(buffers, offsets, int(lower_bound))
 
 
 def first_fit(buffers: Buffers) -> Packing:
-    """Large buffers first, each into the lowest hole (SmartPool, arXiv 1903.06631, section IV)."""
+    """Place large buffers first, each in the lowest hole (SmartPool, arXiv 1903.06631, sec. IV)."""
     return _packing(buffers, buffers.core.place_by_size(best_fit=False), buffers.max_live)
 
 
 def best_fit(buffers: Buffers) -> Packing:
-    """Large buffers first, each into the smallest hole (SmartPool's default).
+    """Place large buffers first, each in the smallest hole (SmartPool's default).
 
-    Its authors' code looks at one hole only where there is one range of addresses taken; this looks
-    at all.
+    Unlike the authors' code, which considers only one hole if a single range of addresses is taken,
+    this considers all holes.
     """
     return _packing(buffers, buffers.core.place_by_size(best_fit=True), buffers.max_live)
 
 
 def improve(buffers: Buffers, *, seconds: float = 1.0, enough: int = 0, seed: int = 1) -> Packing:
-    """Local search over the order in which buffers are placed.
+    """Run a local search over the order in which buffers are placed.
 
     Args:
-        buffers: What is packed.
-        seconds: How long.
+        buffers: The buffers to pack.
+        seconds: Time limit.
         enough: Stop at a packing of at most this height, in bytes.
-        seed: Of the search.
+        seed: Seed of the search.
     """
     return _packing(buffers, buffers.core.improve(seconds, enough, seed), buffers.max_live)
 
@@ -156,19 +157,19 @@ def solve(
     without: Iterable[str] = (),
     seed: int = 1,
 ) -> Solution:
-    """Packs into a height, or proves that it cannot be done.
+    """Pack buffers within a height, or prove that it is impossible.
 
     Args:
-        buffers: What is packed.
+        buffers: The buffers to pack.
         capacity: The height, in bytes.
-        seconds: When to give up.
-        without: Rules (of `RULES`) that are switched off; the answer is the same.
-        seed: Of the order among equals.
+        seconds: Time limit.
+        without: Rules of `RULES` to disable, which does not change the outcome.
+        seed: Seed of the order among equal choices.
 
-    Source: branch and bound after MiniMalloc (Moffitt, ASPLOS 2023), with rules of our own.
+    Source: branch and bound after MiniMalloc (Moffitt, ASPLOS 2023), with additional rules.
 
     Raises:
-        ValueError: No such rule.
+        ValueError: A rule is unknown.
     """
     outcome, offsets, nodes = buffers.core.solve(capacity, seconds, list(without), seed)
     packing = _packing(buffers, offsets, buffers.max_live) if outcome == "solved" else None
@@ -176,7 +177,7 @@ def solve(
 
 
 def find_fault(buffers: Buffers, packing: Packing) -> str:
-    """The first fault of a packing in words; empty if there is none. Simple, and quadratic."""
+    """Return a description of a packing's first fault, or "". Deliberately simple and quadratic."""
     return str(buffers.core.find_fault(packing.offsets, packing.height))
 
 

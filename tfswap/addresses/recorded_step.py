@@ -1,4 +1,4 @@
-"""RecordedStep: what the ops of a graph allocated in one step, and who used it, for layouts."""
+"""RecordedStep: the allocations of a graph's ops in one step, and their users, for layouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tfswap.addresses.order import StepOrder
 from tfswap.addresses.packing import Buffers
-from tfswap.plan.schema import SWAP_IN_PREFIX
+from tfswap.plan.node_names import SWAP_IN_PREFIX
 from tfswap.plan.slots import GRANULE_BYTES, Key
 from tfswap.step.graph import StepGraph
 from tfswap.step.trace import StepTrace
@@ -22,12 +22,12 @@ class Lived:
     """One allocation in a recorded step.
 
     Attributes:
-        key: What it is.
-        bytes: As asked for.
-        begin_ns: From when on its place has to be free.
+        key: Identifies the allocation across steps.
+        bytes: The requested size.
+        begin_ns: The time from which its addresses must be free.
         end_ns: When it was freed.
-        gate: The op that can be made to wait for the place; None if none can.
-        users: Ops that read or wrote it.
+        gate: The op that can be ordered after the previous users of the addresses; None: no op.
+        users: The ops that read or wrote it.
     """
 
     key: Key
@@ -39,14 +39,14 @@ class Lived:
 
 
 class RecordedStep:
-    """What the ops of a graph did and allocated in one recorded step.
+    """The ops and allocations of a graph in one recorded step.
 
     Attributes:
-        start_ns: When ops started that ran once; swap-ins: when they had their memory.
+        start_ns: Start times of the ops that ran once; for swap-ins, the time of the allocation.
         lived: Allocations that were freed within the step.
-        lasting: The others.
-        lazy_bytes: Bytes that came back from far memory although the plan keeps them here.
-        duration_ns: Of the step.
+        lasting: Sizes of the other allocations, by key.
+        lazy_bytes: Bytes of on-demand swap-ins.
+        duration_ns: Duration of the step.
     """
 
     def __init__(self, trace: StepTrace, graph: StepGraph, order: StepOrder) -> None:
@@ -109,7 +109,7 @@ class RecordedStep:
             new = self._life(key, size, alloc_ns, free_ns, buffer)
             known = lived.setdefault(key, new)
             self._by_buffer[buffer] = known
-            if known is not new:  # once more in a loop: from the first to the last
+            if known is not new:  # repeated in a loop: the lifetime spans all runs
                 known.end_ns = max(known.end_ns, new.end_ns)
                 known.gate, known.users = None, set()
         self.lived = list(lived.values())
@@ -127,7 +127,7 @@ class RecordedStep:
         return Lived(key, size, begin_ns, max(free_ns, begin_ns + 1), gate, users)
 
     def buffers_to_pack(self) -> Buffers:
-        """All that lived, in granules."""
+        """Return the allocations in `lived`, with sizes in granules."""
         sizes = np.array([lived.bytes for lived in self.lived], dtype=np.int64)
         return Buffers(
             size=-(-sizes // GRANULE_BYTES),
@@ -136,7 +136,7 @@ class RecordedStep:
         )
 
     def load_beside(self) -> int:
-        """Largest load, in bytes, of all that is not in `lived`, from before the step or beyond."""
+        """Return the peak load, in bytes, of all buffers that are not in `lived`."""
         buffers = self._trace.buffers
         of_step = {id(lived) for lived in self.lived}
         beside = np.array(
@@ -149,17 +149,21 @@ class RecordedStep:
         return int(self._trace.resident_bytes + max(load, default=0))
 
     def can_be_waited_for(self, lived: Lived) -> bool:
-        """Whether its place is known to be its own, by edges, from its op's start on."""
+        """Return whether ordering after its op suffices to wait for its addresses."""
         op = lived.key.op
         return lived.gate is not None and op in self.start_ns and self._order.may_come_first(op)
 
     def settle_in_place(self) -> defaultdict[str, set[str]]:
-        """Decides which ops take over an input's memory: by op, those that it waits for.
+        """Decide which ops reuse an input's memory, and return the order that this requires.
 
-        Of several readers, the last one that can write in place does so, unless another one still
-        runs. The one that did so in this step is made to come last, and one that did not is not.
-        Where that cannot be (the last two ran at once), the last one takes over if its kind does so
-        elsewhere; of other kinds, the memory counts as taken over and as made anew.
+        TensorFlow lets the last reader of a buffer write in place if no other reader still runs.
+        The reader that did so in this step is ordered after the others; a reader that did not is
+        ordered before one of them. Where this is impossible because the last two readers ran
+        concurrently, the last one is made to reuse the memory if its op type does so elsewhere;
+        otherwise the layout allows for both cases.
+
+        Returns:
+            By op, the ops that it must wait for.
         """
         waits: defaultdict[str, set[str]] = defaultdict(set)
         by_start = sorted(self.start_ns, key=self.start_ns.__getitem__)
@@ -170,7 +174,7 @@ class RecordedStep:
             for reader in readers
             if buffer in self._writes[reader] and not self._order.is_alias(reader)
         }
-        # The latest first: who takes over memory may have it taken over in turn.
+        # Latest buffers first: an op that reuses memory may have its output reused in turn.
         latest = sorted(self._readers.items(), key=lambda item: -self._made_ns(item[0]))
         for buffer, readers in latest:
             mine = [reader for reader in readers if reader in self.start_ns]
@@ -180,7 +184,7 @@ class RecordedStep:
                     if not self._order.is_alias(reader):
                         waits[reader] |= {o for o in others if self._started_before(o, reader)}
                 elif (reader, buffer) in self._read_twice:
-                    pass  # it holds the buffer twice: never the last reader
+                    pass  # it holds two references to the buffer, so it cannot write in place
                 elif self._order.may_write_in_place(reader):
                     self._settle(buffer, reader, [r for r in mine if r != reader], waits)
         return waits
@@ -197,7 +201,7 @@ class RecordedStep:
     def _settle(
         self, buffer: int, reader: str, others: list[str], waits: defaultdict[str, set[str]]
     ) -> None:
-        """Sees to it that a reader, which did not take over a buffer, never does, or always."""
+        """Ensure that a reader, which did not reuse a buffer's memory, never does, or always."""
         size = self._trace.buffers["bytes"][buffer]
         made = [b for b in self._writes[reader] if self._trace.buffers["bytes"][b] == size]
         if not made or all(self._ended_before(other, reader) for other in others):
@@ -214,11 +218,11 @@ class RecordedStep:
                 continue
             taken.end_ns = max(taken.end_ns, result.end_ns)
             taken.users |= result.users
-            own = result.key.op == reader  # else it took over another input
-            if own and self._takes_over(reader):
+            own = result.key.op == reader  # otherwise it reused another input
+            if own and self._reuses_input(reader):
                 waits[reader] |= {o for o in others if self._started_before(o, reader)}
                 self.lived = [lived for lived in self.lived if lived is not result]
 
-    def _takes_over(self, reader: str) -> bool:
-        kind = self._order.op_type(reader)
-        return kind in self._types_in_place and self._order.may_wait(reader)
+    def _reuses_input(self, reader: str) -> bool:
+        op_type = self._order.op_type(reader)
+        return op_type in self._types_in_place and self._order.may_wait(reader)

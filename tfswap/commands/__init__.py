@@ -1,1 +1,1 @@
-"""The subcommands of ``tfswap``, one file a command."""
+"""The subcommands of ``tfswap``, one file per command."""

@@ -22,36 +22,36 @@ from tfswap.machine import budget as budgets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's options."""
+    """Declare the command's options."""
     parser.add_argument("--device", default="CPU:0", help="CPU:0, GPU:0, GPU:1, ... (CPU:0)")
     parser.add_argument(
-        "--budget", default="auto", help='for all jobs together, such as 20GiB or "80%%" (auto)'
+        "--budget", default="auto", help='of all jobs together, such as 20GiB or "80%%" (auto)'
     )
     parser.add_argument("--socket", help=f"where to listen ({default_path()})")
     parser.add_argument(
         "--divide",
         choices=POLICIES,
         default=LEAST_SLOWDOWN,
-        help="by least total slowdown, or by weights (slowdown)",
+        help="minimise the sum of slowdowns, or divide by weights (slowdown)",
     )
     parser.add_argument(
         "--weight",
         action="append",
         default=[],
         metavar="JOB=NUMBER",
-        help="of a job by name, whatever it asks for; again for more",
+        help="set a job's weight by its name; may be repeated",
     )
     parser.add_argument(
         "--minimum",
         action="append",
         default=[],
         metavar="JOB=BYTES",
-        help="likewise, such as resnet=2GiB",
+        help="set a job's minimum by its name, such as resnet=2GiB; may be repeated",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until it is interrupted; 0, or 1 with a word on what is wrong."""
+    """Serve until interrupted and return 0, or print an error and return 1."""
     try:
         broker = _broker(options)
         return asyncio.run(_serve(broker))
@@ -66,12 +66,14 @@ def _broker(options: argparse.Namespace) -> Broker:
     if kind not in ("CPU", "GPU") or not number.isdigit():
         raise ValueError(f"--device {options.device}: devices are called CPU:0, GPU:0, GPU:1, ...")
     budget_bytes = _budget_bytes(options.budget, kind, int(number))
-    weights = {job: _weight(text) for job, text in _by_job("--weight", options.weight)}
-    minima = {job: budgets.parse_bytes(text) for job, text in _by_job("--minimum", options.minimum)}
+    weights = {job: _weight(text) for job, text in _assignments("--weight", options.weight)}
+    minima = {
+        job: budgets.parse_bytes(text) for job, text in _assignments("--minimum", options.minimum)
+    }
     if sum(minima.values()) > budget_bytes:
         raise ValueError(
-            f"the minima are {readable_bytes(sum(minima.values()))} together, and the budget is "
-            f"{readable_bytes(budget_bytes)}"
+            f"the sum of the minima is {readable_bytes(sum(minima.values()))}, more than the "
+            f"budget of {readable_bytes(budget_bytes)}"
         )
     return Broker(
         device,
@@ -91,22 +93,22 @@ def _budget_bytes(budget: str, kind: str, number: int) -> int:
 
 
 def _gpu_bytes(number: int) -> int:
-    """A GPU's memory as its driver says; 0 where nobody does."""
+    """Return a GPU's memory as its driver reports it, or 0 if unknown."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return 0
     query = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits", f"--id={number}"]
-    found = subprocess.run(query, capture_output=True, text=True)
-    text = found.stdout.strip()
-    return int(text) << 20 if found.returncode == 0 and text.isdigit() else 0
+    done = subprocess.run(query, capture_output=True, text=True)
+    text = done.stdout.strip()
+    return int(text) << 20 if done.returncode == 0 and text.isdigit() else 0
 
 
-def _by_job(flag: str, assignments: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for assignment in assignments:
-        job, equals, text = assignment.rpartition("=")
+def _assignments(flag: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for text in texts:
+        job, equals, value = text.rpartition("=")
         if not equals or not job:
-            raise ValueError(f"{flag} {assignment}: write it as JOB=VALUE")
-        yield job, text
+            raise ValueError(f"{flag} must be JOB=VALUE; got {text!r}")
+        yield job, value
 
 
 def _weight(text: str) -> float:
@@ -115,7 +117,7 @@ def _weight(text: str) -> float:
     except ValueError:
         weight = math.nan
     if not 0 < weight <= MOST_WEIGHT:
-        raise ValueError(f"--weight: {text!r} is no number above 0, at most {MOST_WEIGHT:g}")
+        raise ValueError(f"--weight must be above 0 and at most {MOST_WEIGHT:g}; got {text!r}")
     return weight
 
 
@@ -135,5 +137,5 @@ async def _serve(broker: Broker) -> int:
             await serving
     finally:
         await broker.stop()
-    print("tfswap broker: ended; jobs go on with what they have", flush=True)
+    print("tfswap broker: ended; running jobs keep their shares", flush=True)
     return 0

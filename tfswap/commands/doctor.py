@@ -1,4 +1,4 @@
-"""Tell what is loaded, in force and limited, and what to do about what is wrong."""
+"""Show the state of libraries, devices and limits, and how to fix problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from tfswap.commands.trial import Trial, try_training
 from tfswap.io.amounts import readable_bytes
 from tfswap.machine import budget as budgets
-from tfswap.machine import codecs
+from tfswap.machine import codecs, host_memory
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import NOT_OURS, visible_gpus
 from tfswap.machine.far_tier import CodecSpeed, FarTier
@@ -25,19 +25,19 @@ from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
 from tfswap.state import memory_stats, status
 
-# Less than this left, and the next large allocation may end the process.
+# With less available memory than this, a large allocation may kill the process.
 _SCARCE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What the doctor found about a GPU.
+    """What is known about a GPU.
 
     Attributes:
         name: "GPU:0", ...
-        is_ours: whether it has a budget and swaps.
-        memory_bytes: all that TensorFlow's allocator may take of it; None: not known.
-        link: to pinned host memory; None: not measured.
+        is_ours: Whether it is tfswap's device, with a budget and swaps.
+        memory_bytes: Maximum memory of TensorFlow's allocator on it; None if unknown.
+        link: The link to pinned host memory; None if it was not measured.
     """
 
     name: str
@@ -48,35 +48,34 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the doctor found; sizes in bytes, speeds in bytes per second.
+    """All findings; sizes in bytes, speeds in bytes per second.
 
     Attributes:
         status: `tfswap.status()`.
-        built_for: the TensorFlow release that libtfswap was compiled against; None: not known.
-        compiler: what compiled it; None: not known.
+        built_for: The TensorFlow release that libtfswap was compiled against; None if unknown.
+        compiler: The compiler; None if unknown.
         memory: `tfswap.memory_stats()`; None without the library.
-        host: the machine's memory and what is available of it.
-        cgroup: the limit of this process's cgroup and what is available under it.
-        link: the machine's copy speeds.
-        gpus: those that TensorFlow sees.
-        cores: how many this process may use.
-        codecs: speeds of those that are there, by one thread, out and in, for a tensor that they
-            halve.
-        missing_codecs: why others are not there, by name.
-        file: the file tier in the folder that was given, or why there can be none; None: no
-            folder was.
-        auto_budget_bytes: what budget="auto" would be now.
-        auto_host_limit_bytes: what host_limit="auto" would be beside that.
-        trial: a small training under a budget; None: none was to be made, or could be.
-        problems: what is wrong, each with what to do.
+        host: Total and available memory of the machine.
+        cgroup: Limit of this process's cgroup and memory available under it.
+        link: Copy speeds of the machine.
+        gpus: The visible GPUs.
+        cores: Number of cores that this process may use.
+        codecs: Out and in speed of each usable codec in one thread, for a tensor that it halves.
+        missing_codecs: Reason why each other codec is not usable, by name.
+        file: The file tier in the given folder, or the reason why there is none; None without a
+            folder.
+        auto_budget_bytes: What budget="auto" would be now.
+        auto_host_limit_bytes: What host_limit="auto" would be beside that budget.
+        trial: A small training under a budget; None if it was skipped or is impossible.
+        problems: Problems, each with its remedy.
     """
 
     status: dict[str, Any]
     built_for: str | None
     compiler: str | None
     memory: dict[str, Any] | None
-    host: budgets.HostMemory
-    cgroup: budgets.CgroupMemory
+    host: host_memory.HostMemory
+    cgroup: host_memory.CgroupMemory
     link: Machine
     gpus: tuple[GpuFacts, ...]
     cores: int
@@ -90,16 +89,16 @@ class Diagnosis:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's options."""
+    """Declare the command's options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--spill-dir", help="measure a file tier in this folder too")
+    parser.add_argument("--spill-dir", help="also measure a file tier in this folder")
     parser.add_argument(
-        "--no-trial", action="store_true", help="without a small training under a budget"
+        "--no-trial", action="store_true", help="skip the small training under a budget"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the diagnosis; answers 0 when all is well, 1 when not."""
+    """Print the diagnosis; return 1 if there is a problem, else 0."""
     diagnosis = diagnose(options.spill_dir, trial=not options.no_trial)
     if options.json:
         print(json.dumps(asdict(diagnosis), indent=2, default=str))
@@ -109,11 +108,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def diagnose(spill_dir: str | None = None, trial: bool = True) -> Diagnosis:
-    """Looks at this process, its libraries, its limits and the folder; tries a training."""
+    """Examine this process, its libraries, its limits and the folder; try a training."""
     state = status()
     build = _build_info()
     memory = memory_stats() if state["loaded"] else None
-    host, cgroup = budgets.host_memory(), budgets.cgroup_memory()
+    host, cgroup = host_memory.host_memory(), host_memory.cgroup_memory()
     gpus = tuple(_gpus()) if state["loaded"] else ()
     in_use_bytes = memory["bytes_in_use"] if memory else 0
     auto_budget_bytes = budgets.resolve("auto", in_use_bytes=in_use_bytes)
@@ -143,7 +142,7 @@ def diagnose(spill_dir: str | None = None, trial: bool = True) -> Diagnosis:
     )
 
 
-# A tensor of this size, of which half is kept, is what codecs are compared by.
+# Codecs are compared on a tensor of this size that they halve.
 _CODED_BYTES = 32 << 20
 
 
@@ -168,7 +167,7 @@ def _gpus() -> Iterator[GpuFacts]:
             continue
         try:
             link = measured_link(lib, gpu.number)
-        except LibraryError:  # it is full
+        except LibraryError:  # the GPU's memory is full
             link = None
         memory_bytes = lib.memory_stats(gpu.number)["memory_bytes"] or None
         yield GpuFacts(gpu.name, True, memory_bytes, link)
@@ -176,11 +175,11 @@ def _gpus() -> Iterator[GpuFacts]:
 
 def problems(
     state: dict[str, Any],
-    host: budgets.HostMemory,
-    cgroup: budgets.CgroupMemory,
+    host: host_memory.HostMemory,
+    cgroup: host_memory.CgroupMemory,
     gpus: Sequence[GpuFacts] = (),
 ) -> list[str]:
-    """What is wrong, each with what to do; empty when all is well."""
+    """Return the problems of the process and the machine, each with its remedy."""
     found = []
     if not state["loaded"]:
         found.append(state["problem"] or "The library is not loaded: import tfswap first.")
@@ -193,28 +192,28 @@ def problems(
         found.append(NOT_OURS)
     if any(not training["in_force"] for training in state["trainings"]):
         found.append(
-            "A training is under way whose plan is not in force. Do not change "
+            "The plan of a running training is not active. Do not change "
             "tf.config.optimizer's options while it runs."
         )
     for function in state["functions"]:
         if function["outcome"] == "refused":
             found.append(
                 f"The plan was not applied to graph {function['fingerprint']}: "
-                f"{function['reason']}. Train without plan= to have a new one made."
+                f"{function['reason']}. Train without plan= to make a new one."
             )
-    left_bytes = host.available_bytes
+    available_bytes = host.available_bytes
     if cgroup.available_bytes is not None:
-        left_bytes = min(left_bytes, cgroup.available_bytes)
-    if left_bytes < _SCARCE_BYTES:
+        available_bytes = min(available_bytes, cgroup.available_bytes)
+    if available_bytes < _SCARCE_BYTES:
         found.append(
-            f"Only {readable_bytes(left_bytes)} of memory are available. End other processes, or "
-            "raise the limit of this cgroup (docker run --memory, MemoryMax= of systemd)."
+            f"Only {readable_bytes(available_bytes)} of memory are available. End other processes, "
+            "or raise the limit of this cgroup (docker run --memory, MemoryMax= of systemd)."
         )
     return found
 
 
 def environment_problems(environment: Mapping[str, str]) -> list[str]:
-    """What of the environment keeps swaps out of graphs."""
+    """Return the environment variables that prevent swapping, each with its remedy."""
     found = []
     backend = environment.get("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
@@ -224,21 +223,21 @@ def environment_problems(environment: Mapping[str, str]) -> list[str]:
         )
     if re.search(r"--tf_xla_auto_jit=[^0-]", environment.get("TF_XLA_FLAGS", "")):
         found.append(
-            "TF_XLA_FLAGS has XLA compile parts of graphs (--tf_xla_auto_jit): nothing can be "
-            "moved inside of those. Take it out."
+            "TF_XLA_FLAGS makes XLA compile parts of graphs (--tf_xla_auto_jit), in which nothing "
+            "can be swapped. Remove that flag."
         )
     return found
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:
-    """The diagnosis for a person."""
+    """Return the printed diagnosis."""
     state, memory, link = diagnosis.status, diagnosis.memory, diagnosis.link
     facts = {
         "library": "loaded" if state["loaded"] else "not loaded",
         "built for": _built(diagnosis),
         "TensorFlow": state["tensorflow"] or "not installed",
         "device": "CPU, tfswap's" if state["device_is_ours"] else "CPU, not tfswap's",
-        "plan": "in force" if state["plan_in_force"] else "none in force",
+        "plan": "active" if state["plan_in_force"] else "none active",
         "link": (
             f"{link.name}: out {link.out_bytes_per_s / 1e9:.1f} GB/s, "
             f"in {link.in_bytes_per_s / 1e9:.1f} GB/s, {diagnosis.cores} cores"
@@ -257,8 +256,8 @@ def lines(diagnosis: Diagnosis) -> list[str]:
         facts[gpu.name] = _gpu(gpu)
     if diagnosis.trial is not None and not diagnosis.trial.problem:
         facts["trial"] = (
-            f"a training that takes {readable_bytes(diagnosis.trial.unswapped_peak_bytes)} of "
-            f"{diagnosis.trial.device}, within {readable_bytes(diagnosis.trial.budget_bytes)}: "
+            f"a training that needs {readable_bytes(diagnosis.trial.unswapped_peak_bytes)} on "
+            f"{diagnosis.trial.device} ran in {readable_bytes(diagnosis.trial.budget_bytes)} with "
             "the same losses"
         )
     facts["codecs"] = "out / in, GB/s: " + ", ".join(
@@ -267,7 +266,7 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     )
     for why in sorted(set(diagnosis.missing_codecs.values())):
         missing = [name for name, each in diagnosis.missing_codecs.items() if each == why]
-        facts["without"] = f"{', '.join(missing)}: {why}"
+        facts["missing"] = f"{', '.join(missing)}: {why}"
     if isinstance(diagnosis.file, FarTier):
         facts["file"] = (
             f"out {diagnosis.file.out_bytes_per_s / 1e9:.1f} GB/s, "
@@ -284,7 +283,7 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     report = [f"{name:<{width}}  {fact}" for name, fact in facts.items()]
     report.append("")
     if not diagnosis.problems:
-        return [*report, "All is well."]
+        return [*report, "No problems found."]
     return [*report, *(f"PROBLEM: {problem}" for problem in diagnosis.problems)]
 
 
@@ -304,15 +303,15 @@ def _gpu(gpu: GpuFacts) -> str:
 
 def _built(diagnosis: Diagnosis) -> str:
     if diagnosis.built_for is None:
-        return "not known"
+        return "unknown"
     return f"TensorFlow {diagnosis.built_for}, by {diagnosis.compiler}"
 
 
 def _limit(limit_bytes: int | None, available_bytes: int | None) -> str:
     if limit_bytes is None:
         return "no limit"
-    left = "" if available_bytes is None else f", {readable_bytes(available_bytes)} available"
-    return f"{readable_bytes(limit_bytes)}{left}"
+    available = "" if available_bytes is None else f", {readable_bytes(available_bytes)} available"
+    return f"{readable_bytes(limit_bytes)}{available}"
 
 
 def _build_info() -> Any:

@@ -17,19 +17,23 @@ from tfswap.traces.timeline_file import load_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's options."""
-    parser.add_argument("profile", type=Path, help="a file that tfswap profile wrote")
+    """Declare the command's options."""
+    parser.add_argument("profile", type=Path, help="a file written by tfswap profile")
     parser.add_argument(
         "--budget", required=True, help='such as 6GiB, or "60%%" of the unswapped peak'
     )
-    parser.add_argument("--out", type=Path, default=Path("plan.json"), help="where (plan.json)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("plan.json"), help="the plan's file (plan.json)"
+    )
     parser.add_argument("--policy", default=portfolio.AUTO, help="the planner (auto)")
     parser.add_argument("--link-bandwidth", help='such as "12GB/s" (this machine\'s memory)')
-    parser.add_argument("--planning-time", type=float, default=1.0, help="s of search (1)")
+    parser.add_argument(
+        "--planning-time", type=float, default=1.0, help="time limit of the search in s (1)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the plan and says what it promises; 0, or 1 with a word on what is wrong."""
+    """Write the plan, print its prediction and return 0, or print an error and return 1."""
     try:
         profile = load_profile(options.profile)
         budget_bytes = budgets.resolve(
@@ -58,16 +62,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def lines(planned: Planned, budget_bytes: int, path: Path) -> list[str]:
-    """The plan for a person."""
+    """Return the printed description of the plan."""
     function, result = planned.function, planned.assignment.result
     unswapped = readable_bytes(function.unswapped_peak_bytes)
     step = f"{function.unswapped_step_ns / 1e6:.1f} ms"
     if not function.swaps:
-        return [f"The step fits as it is: peak {unswapped}, step {step}. {path} swaps nothing."]
+        return [
+            f"The step fits without swaps: peak {unswapped}, step {step}. {path} swaps nothing."
+        ]
     return [
         f"peak   {unswapped} -> {readable_bytes(function.predicted_peak_bytes)}, "
         f"budget {readable_bytes(budget_bytes)}",
-        f"step   {step} -> {function.predicted_step_ns / 1e6:.1f} ms, of it "
+        f"step   {step} -> {function.predicted_step_ns / 1e6:.1f} ms, including "
         f"{result.stall_ns / 1e6:.1f} ms waiting for copies; no plan waits less than "
         f"{planned.least_wait_ns / 1e6:.1f} ms",
         f"moved  {readable_bytes(result.bytes_out)} out and {readable_bytes(result.bytes_in)} in "

@@ -13,22 +13,24 @@ from tfswap.machine import budget as budgets
 
 
 class _Profiled(BaseException):
-    """The profile is written; the script need not go on. No handler of the script's catches it."""
+    """Ends the script once the profile is written; handlers of `Exception` do not catch it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's options."""
-    parser.add_argument("--out", type=Path, default=Path("step.profile"), help="(step.profile)")
+    """Declare the command's options."""
+    parser.add_argument(
+        "--out", type=Path, default=Path("step.profile"), help="the profile's file (step.profile)"
+    )
     parser.add_argument(
         "--budget",
         default="auto",
-        help="cap on the device's memory meanwhile: the step need not fit (auto)",
+        help="device memory budget while profiling; may be less than the step needs (auto)",
     )
-    script.add_arguments(parser, "trains with model.fit; unchanged")
+    script.add_arguments(parser, "a training script that calls model.fit; runs unchanged")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the script up to the profile; 0, or 1 with a word on what is wrong."""
+    """Run the script up to the profile and return 0, or print an error and return 1."""
     try:
         budgets.check(options.budget, "--budget")
         script.check(options.script)
@@ -44,17 +46,17 @@ def run(options: argparse.Namespace) -> int:
         )
         return 1
     print(
-        f"{options.out}: see tfswap simulate {options.out}, or tfswap plan {options.out} "
+        f"{options.out}: use it with tfswap simulate {options.out}, or tfswap plan {options.out} "
         "--budget ..."
     )
     return 0
 
 
 def _run_script(options: argparse.Namespace) -> bool:
-    """Whether a profile was written."""
+    """Return whether a profile was written."""
     import tfswap  # before TensorFlow's first operation
 
-    undo = _fit_profiles(tfswap.AutoSwap, options)
+    undo = _make_fit_profile(tfswap.AutoSwap, options)
     try:
         script.run_script(options.script, options.arguments)
     except _Profiled:
@@ -64,8 +66,8 @@ def _run_script(options: argparse.Namespace) -> bool:
     return False
 
 
-def _fit_profiles(auto_swap: type[Any], options: argparse.Namespace) -> Callable[[], None]:
-    """Has `keras.Model.fit` profile a step and stop there; answers how to undo that."""
+def _make_fit_profile(auto_swap: type[Any], options: argparse.Namespace) -> Callable[[], None]:
+    """Make `keras.Model.fit` profile a step and stop. Return a function that undoes this."""
     import keras
 
     class StopOnceProfiled(keras.callbacks.Callback):

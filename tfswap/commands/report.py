@@ -1,4 +1,4 @@
-"""Write a page about a plan: load, swaps, copies, waits and buffers of a profiled step under it."""
+"""Write a page about a plan: load, swaps, copies, waits and buffers of the profiled step."""
 
 from __future__ import annotations
 
@@ -18,21 +18,27 @@ from tfswap.traces.timeline_file import load_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's options."""
-    parser.add_argument("plan", type=Path, help="a plan of tfswap plan, or AutoSwap(save_plan=)")
-    parser.add_argument("trace", type=Path, help="the profile: tfswap profile, or save_profile=")
-    parser.add_argument("--out", type=Path, default=Path("report.html"), help="(report.html)")
-    parser.add_argument("--png", type=Path, help="a picture too; needs matplotlib")
-    parser.add_argument("--perfetto", type=Path, help="a trace for ui.perfetto.dev too")
-    parser.add_argument("--link-bandwidth", help='such as "12GB/s" (this machine\'s memory)')
-    parser.add_argument("--file-bandwidth", help="of the disk, if the plan uses one (1GB/s)")
+    """Declare the command's options."""
     parser.add_argument(
-        "--no-what-if", action="store_true", help="without plans for other budgets and links"
+        "plan", type=Path, help="a plan written by tfswap plan or AutoSwap(save_plan=)"
+    )
+    parser.add_argument(
+        "trace", type=Path, help="a profile written by tfswap profile or save_profile="
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("report.html"), help="the page's file (report.html)"
+    )
+    parser.add_argument("--png", type=Path, help="also write a PNG picture; needs matplotlib")
+    parser.add_argument("--perfetto", type=Path, help="also write a trace for ui.perfetto.dev")
+    parser.add_argument("--link-bandwidth", help='such as "12GB/s" (this machine\'s memory)')
+    parser.add_argument("--file-bandwidth", help="speed of the disk, if the plan uses it (1GB/s)")
+    parser.add_argument(
+        "--no-what-if", action="store_true", help="skip plans for other budgets and links"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the page; 0, or 1 with a word on what is wrong."""
+    """Write the page and return 0, or print an error and return 1."""
     try:
         report = report_of(options)
         report.to_html(options.out, what_if=not options.no_what_if)
@@ -51,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report_of(options: argparse.Namespace) -> Report:
-    """The step of the profile under the plan.
+    """Return the report of the profiled step under the plan.
 
     Raises:
         ValueError: The plan is not for the profile's graph.

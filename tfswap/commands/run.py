@@ -1,4 +1,4 @@
-"""Run a training script, unchanged, inside a hard budget of device memory."""
+"""Run a training script, unchanged, within a hard device memory budget."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from tfswap.commands import script
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's options."""
-    parser.add_argument("--budget", default="auto", help="cap on the device's memory (auto)")
+    """Declare the command's options."""
+    parser.add_argument("--budget", default="auto", help="device memory budget (auto)")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="OPTION=VALUE",
-        help="another option of AutoSwap, such as policy=greedy; again for more",
+        help="another option of AutoSwap, such as policy=greedy; may be repeated",
     )
-    script.add_arguments(parser, "trains with model.fit, tf.functions, or sessions; unchanged")
+    script.add_arguments(
+        parser, "a training script that uses model.fit, tf.function or sessions; runs unchanged"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the script; 0, or 1 with a word on what is wrong."""
+    """Run the script and return 0, or print an error and return 1."""
     import tfswap  # before TensorFlow's first operation
     from tfswap.options import from_text
 
@@ -32,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         for assignment in options.set:
             name, equals, text = assignment.partition("=")
             if not equals:
-                raise ValueError(f"--set {assignment}: write it as OPTION=VALUE")
+                raise ValueError(f"--set must be OPTION=VALUE; got {assignment!r}")
             named[name] = from_text(f"--set {name}", name, text)
         script.check(options.script)
         tfswap.options.set(**named)

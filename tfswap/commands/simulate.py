@@ -1,4 +1,4 @@
-"""Foretell memory and step time under budgets: of a recorded step, or of a model never run."""
+"""Predict peak memory and step time under budgets, for a recorded step or a model never run."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ from tfswap.traces.read import read_section_floors, read_trace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's options."""
+    """Declare the command's options."""
     parser.add_argument(
-        "trace", type=Path, nargs="?", help="a timeline of tfswap's, or a SINGA event list"
+        "trace", type=Path, nargs="?", help="a tfswap profile or timeline, or a SINGA event list"
     )
     parser.add_argument(
         "--model",
-        help="instead of a trace: keras.applications.NAME, or file.py:function (returns a model, "
-        "or a model and the TensorSpecs of a batch)",
+        help="instead of a trace: keras.applications.NAME, or file.py:function, which returns a "
+        "model, or a model and the TensorSpecs of a batch",
     )
-    parser.add_argument("--batch", type=int, help="the model's batch (32)")
-    parser.add_argument("--image", type=int, help="height and width of keras.applications' images")
+    parser.add_argument("--batch", type=int, help="the model's batch size (32)")
     parser.add_argument(
-        "--fit-batch", action="store_true", help="find the largest batches that fit the machine"
+        "--image", type=int, help="image height and width of a keras.applications model"
     )
-    parser.add_argument("--machine", metavar="NAME", help="where it would run (--list-machines)")
-    parser.add_argument("--machines", metavar="FILE", help="a file with machines of your own")
+    parser.add_argument(
+        "--fit-batch", action="store_true", help="find the largest batch sizes that fit the machine"
+    )
+    parser.add_argument(
+        "--machine", metavar="NAME", help="the machine to simulate (see --list-machines)"
+    )
+    parser.add_argument("--machines", metavar="FILE", help="a file that defines further machines")
     parser.add_argument("--list-machines", action="store_true", help="print the machines' names")
     parser.add_argument(
         "--budget",
@@ -46,25 +50,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--policy", default=portfolio.AUTO, help="the planner (auto)")
     parser.add_argument(
-        "--link-bandwidth", help="such as \"12GB/s\" (the machine's; this one's memory)"
+        "--link-bandwidth", help="such as \"12GB/s\" (the machine's link, or this machine's memory)"
     )
-    parser.add_argument("--planning-time", type=float, default=1.0, help="s a plan (1)")
+    parser.add_argument(
+        "--planning-time", type=float, default=1.0, help="time limit of each plan's search in s (1)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What is said of one step.
+class Predictions:
+    """The predictions for one step.
 
-    Args:
+    Attributes:
         timeline: The step.
-        machine: Where it runs.
-        unswapped_peak_bytes: Its peak without swaps.
+        machine: The simulated machine.
+        unswapped_peak_bytes: Peak without swaps.
         least: The least budgets.
-        at_budgets: A line for each budget.
-        faster: The smallest budget with faster links.
-        batch: Examples in the model's batch; None for a trace.
-        largest_batches: Without and with swapping; None if nobody asked.
+        at_budgets: The prediction for each budget.
+        faster: The predictions for the smallest budget with faster links.
+        batch: The model's batch size; None for a trace.
+        largest_batches: Largest batch sizes without and with swapping; None without --fit-batch.
     """
 
     timeline: Timeline
@@ -78,29 +84,29 @@ class Answers:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits the machine's memory as it is; None where that is not known."""
+        """Return whether the step fits the machine without swaps; None if its memory is unknown."""
         device = self.machine.device
         return None if device is None else self.unswapped_peak_bytes <= device.memory_bytes
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the answers; 0, or 1 with a word on what is wrong."""
+    """Print the predictions and return 0, or print an error and return 1."""
     try:
         if options.list_machines:
             print("\n".join(machine_lines(load_machines(options.machines))))
             return 0
-        answers = _answers(options)
+        predictions = _predict(options)
     except (OSError, ValueError) as error:
         print(f"tfswap simulate: {error}", file=sys.stderr)
         return 1
     if options.json:
-        print(json.dumps(values(answers), indent=2))
+        print(json.dumps(values(predictions), indent=2))
     else:
-        print("\n".join(lines(answers)))
+        print("\n".join(lines(predictions)))
     return 0
 
 
-def _answers(options: argparse.Namespace) -> Answers:
+def _predict(options: argparse.Namespace) -> Predictions:
     _check(options)
     machine = _machine(options)
     batch, largest = None, None
@@ -112,20 +118,21 @@ def _answers(options: argparse.Namespace) -> Answers:
     else:
         batch = 32 if options.batch is None else options.batch
         timeline, peak_bytes, largest = _model(options, machine, batch)
-    asked = [_bytes(text, peak_bytes) for text in options.budget or ()]
-    asked = asked or _budgets(timeline, machine, peak_bytes)
+    budgets_bytes = [_bytes(text, peak_bytes) for text in options.budget or ()]
+    budgets_bytes = budgets_bytes or _budgets(timeline, machine, peak_bytes)
     at_budgets = [
-        whatif.at_budget(timeline, machine, b, options.policy, options.planning_time) for b in asked
+        whatif.at_budget(timeline, machine, b, options.policy, options.planning_time)
+        for b in budgets_bytes
     ]
     faster = (
         whatif.with_faster_links(
-            timeline, machine, min(asked), (2.0, 4.0), options.policy, options.planning_time
+            timeline, machine, min(budgets_bytes), (2.0, 4.0), options.policy, options.planning_time
         )
-        if asked
+        if budgets_bytes
         else []
     )
     least = least_budgets(timeline, machine, floors)
-    return Answers(timeline, machine, peak_bytes, least, at_budgets, faster, batch, largest)
+    return Predictions(timeline, machine, peak_bytes, least, at_budgets, faster, batch, largest)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -138,10 +145,10 @@ def _check(options: argparse.Namespace) -> None:
         for name in ("batch", "image", "fit_batch"):
             if getattr(options, name):
                 flag = name.replace("_", "-")
-                raise ValueError(f"--{flag} is for --model: a trace is of one batch")
+                raise ValueError(f"--{flag} needs --model: a trace has a fixed batch")
     elif options.machine is None:
         names = ", ".join(load_machines(options.machines))
-        raise ValueError(f"--model needs --machine, where it would run: {names}")
+        raise ValueError(f"--model needs --machine, one of: {names}")
     for name in ("batch", "image"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise ValueError(f"--{name} must be 1 or more, not {getattr(options, name)}")
@@ -165,7 +172,7 @@ def _machine(options: argparse.Namespace) -> Machine:
 def _model(
     options: argparse.Namespace, machine: Machine, batch: int
 ) -> tuple[Timeline, int, tuple[int, int] | None]:
-    # TensorFlow takes seconds to load, and traces need none of it.
+    # Imported here: TensorFlow takes seconds to load, and traces do not need it.
     from tfswap.cost_model.model_source import load_model
     from tfswap.cost_model.model_timeline import ModelStep, model_step
     from tfswap.cost_model.traced_step import trace_step
@@ -201,7 +208,7 @@ def _model(
 
 
 def _budgets(timeline: Timeline, machine: Machine, peak_bytes: int) -> list[int]:
-    """The machine's memory where that is too small; else six down to the least."""
+    """Return the machine's memory if the step exceeds it, else six budgets down to the least."""
     if machine.device is not None and machine.device.memory_bytes < peak_bytes:
         return [machine.device.memory_bytes]
     return whatif.budgets_between(timeline, machine)
@@ -213,47 +220,47 @@ def _bytes(text: str, peak_bytes: int) -> int:
     return budgets.parse_bytes(text)
 
 
-def values(answers: Answers) -> dict[str, Any]:
-    """The answers for a program."""
-    device = answers.machine.device
-    largest = answers.largest_batches
+def values(predictions: Predictions) -> dict[str, Any]:
+    """Return the predictions as JSON values."""
+    device = predictions.machine.device
+    largest = predictions.largest_batches
     return {
-        "ops": len(answers.timeline.op_names),
-        "batch": answers.batch,
-        "machine": answers.machine.name,
+        "ops": len(predictions.timeline.op_names),
+        "batch": predictions.batch,
+        "machine": predictions.machine.name,
         "memory_bytes": None if device is None else device.memory_bytes,
-        "fits": answers.fits,
-        "peak_bytes": peak_load(answers.timeline),
-        "unswapped_peak_bytes": answers.unswapped_peak_bytes,
-        "step_ns": answers.timeline.step_ns,
-        "least_budget_bytes": answers.least.swapped.bytes,
-        "least_budgets": asdict(answers.least),
+        "fits": predictions.fits,
+        "peak_bytes": peak_load(predictions.timeline),
+        "unswapped_peak_bytes": predictions.unswapped_peak_bytes,
+        "step_ns": predictions.timeline.step_ns,
+        "least_budget_bytes": predictions.least.swapped.bytes,
+        "least_budgets": asdict(predictions.least),
         "largest_batch": None
         if largest is None
         else {"unswapped": largest[0], "swapped": largest[1]},
-        "budgets": [asdict(answer) for answer in answers.at_budgets],
-        "faster_links": [asdict(answer) for answer in answers.faster],
+        "budgets": [asdict(answer) for answer in predictions.at_budgets],
+        "faster_links": [asdict(answer) for answer in predictions.faster],
     }
 
 
-def lines(answers: Answers) -> list[str]:
-    """The answers for a person."""
-    timeline = answers.timeline
+def lines(predictions: Predictions) -> list[str]:
+    """Return the printed predictions."""
+    timeline = predictions.timeline
     report = [
         f"{len(timeline.op_names)} ops, {len(timeline.buffer_bytes)} buffers: peak "
-        f"{readable_bytes(answers.unswapped_peak_bytes)}, step {timeline.step_ns / 1e6:.1f} ms",
-        *_about_least(answers.least),
-        *_about_machine(answers),
+        f"{readable_bytes(predictions.unswapped_peak_bytes)}, step {timeline.step_ns / 1e6:.1f} ms",
+        *_about_least(predictions.least),
+        *_about_machine(predictions),
         "",
         f"{'budget':>10}  {'peak':>10}  {'step':>10}  {'ratio':>6}  {'at least':>8}  "
         f"{'out':>10}  {'in':>10}  swaps  plan",
     ]
-    for answer in [*answers.at_budgets, *answers.faster]:
+    for answer in [*predictions.at_budgets, *predictions.faster]:
         if answer.step_ns is None or answer.least_step_ns is None:
             report.append(f"{readable_bytes(answer.budget_bytes):>10}  {answer.problem}")
             continue
-        note = answer.policy or "fits as it is"
-        if answer in answers.faster:
+        note = answer.policy or "fits without swaps"
+        if answer in predictions.faster:
             note += f", on {answer.link}"
         report.append(
             f"{readable_bytes(answer.budget_bytes):>10}  {readable_bytes(answer.peak_bytes):>10}  "
@@ -266,52 +273,52 @@ def lines(answers: Answers) -> list[str]:
 
 
 def _about_least(least: LeastBudgets) -> list[str]:
-    """The least budgets, and the op that sets each."""
+    """Describe the least budgets, and the op that sets each."""
     rows = [
         ("without swapping", least.unswapped.bytes, least.unswapped.op, ""),
         ("with swapping", least.swapped.bytes, least.swapped.op, ""),
     ]
     best = least.sectioned
     if best is not None:
-        # Before the op, whose name may be longer than a line.
+        # Printed before the op, whose name may be longer than a line.
         note = (
             f" by AutoSwap(sections={best.sections})"
             if least.sections_help
-            else ", which is no help"
+            else ", which does not help"
         )
-        note += f" (the best of {len(least.sections)} looked at)"
+        note += f" (best of {len(least.sections)} tried)"
         rows.append(("with sections", best.bytes, best.op, note))
     return [
-        f"least budget {way:<16}  {readable_bytes(least_bytes):>10}{note}, set by {op}"
-        for way, least_bytes, op, note in rows
+        f"least budget {mode:<16}  {readable_bytes(least_bytes):>10}{note}, set by {op}"
+        for mode, least_bytes, op, note in rows
     ]
 
 
-def _about_machine(answers: Answers) -> list[str]:
-    device = answers.machine.device
+def _about_machine(predictions: Predictions) -> list[str]:
+    device = predictions.machine.device
     if device is None:
         return []
-    about = f"{answers.machine.name} has {readable_bytes(device.memory_bytes)}: "
-    if answers.fits:
-        about += "it fits as it is."
-    elif answers.least.swapped.bytes <= device.memory_bytes:
-        about += "it fits with swapping."
+    about = f"{predictions.machine.name} has {readable_bytes(device.memory_bytes)}: "
+    if predictions.fits:
+        about += "the step fits without swapping."
+    elif predictions.least.swapped.bytes <= device.memory_bytes:
+        about += "the step fits with swapping."
     else:
-        about += "it does not fit, not even with swapping."
+        about += "the step does not fit, even with swapping."
     report = [about]
-    if answers.batch is not None:
+    if predictions.batch is not None:
         report.append(
-            f"Batch {answers.batch}, foretold without a run: times are a cost model's, and memory "
-            "is without convolutions' work space."
+            f"Batch {predictions.batch}, predicted without a run: times come from a cost model, "
+            "and memory excludes the workspaces of convolutions."
         )
-    if answers.largest_batches is not None:
-        without, swapped = answers.largest_batches
+    if predictions.largest_batches is not None:
+        without, swapped = predictions.largest_batches
         report.append(f"Largest batch that fits: {without} without swapping, {swapped} with.")
     return report
 
 
 def machine_lines(machines: dict[str, Machine]) -> list[str]:
-    """A line a machine."""
+    """Return a table of the machines."""
     report = [f"{'machine':<14}{'memory':>10}  {'products':>12}  {'memory speed':>12}  out / in"]
     for name, machine in machines.items():
         device = machine.device

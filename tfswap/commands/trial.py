@@ -1,4 +1,4 @@
-"""A small training that does not fit its budget: whether swapping works in this process."""
+"""Check that swapping works here, with a small training that exceeds its budget."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tfswap.io.amounts import readable_bytes
 from tfswap.ops.loaded_library import LibraryError
 from tfswap.state import memory_stats, reset_memory_stats
 
-# Activations of 2 MiB each, with little to compute.
+# Activations of 2 MiB each, with little computation.
 _BATCH, _WIDTH, _LAYERS = 4096, 128, 8
-_STEPS = 14  # by then the plan is settled
-_SHARE = 0.7
+_STEPS = 14  # enough for the plan to be corrected
+_BUDGET_FRACTION = 0.7
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of it; sizes in bytes.
+    """The outcome of the training; sizes in bytes.
 
     Attributes:
-        device: "CPU:0", "GPU:0".
-        unswapped_peak_bytes, peak_bytes: Without a budget, and within it.
-        budget_bytes: That.
-        problem: What went wrong, with what to do; "" if nothing did.
+        device: "CPU:0" or "GPU:0".
+        unswapped_peak_bytes, peak_bytes: Peak without and with the budget.
+        budget_bytes: The budget.
+        problem: What failed, with the remedy; "" on success.
     """
 
     device: str
@@ -34,7 +34,7 @@ class Trial:
 
 
 def try_training() -> Trial:
-    """Trains without a budget and within one, and compares the losses."""
+    """Train without and with a budget, and compare the losses."""
     import tensorflow as tf
 
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
@@ -47,27 +47,27 @@ def try_training() -> Trial:
 def _try_on(device: str) -> Trial:
     from tfswap.auto_swap import AutoSwap
 
-    unswapped, others_bytes, unswapped_peak_bytes = _trained(device)
-    budget_bytes = others_bytes + int(_SHARE * (unswapped_peak_bytes - others_bytes))
+    unswapped, others_bytes, unswapped_peak_bytes = _train(device)
+    budget_bytes = others_bytes + int(_BUDGET_FRACTION * (unswapped_peak_bytes - others_bytes))
     callback = AutoSwap(budget_bytes, verbose=0)
-    losses, _, peak_bytes = _trained(device, callback)
+    losses, _, peak_bytes = _train(device, callback)
     report = callback.report
     problem = ""
     if report["outcome"] != "swapped":
-        why = "; ".join(report["notes"]) or "it says nothing of it"
+        why = "; ".join(report["notes"]) or "no reason is known"
         problem = f"A small training under a budget was not swapped ({report['outcome']}): {why}"
     elif peak_bytes > budget_bytes:
         problem = (
-            f"A small training took {readable_bytes(peak_bytes)} of a budget of "
-            f"{readable_bytes(budget_bytes)}: this is a bug of tfswap's"
+            f"A small training used {readable_bytes(peak_bytes)} of a budget of "
+            f"{readable_bytes(budget_bytes)}: this is a bug in tfswap"
         )
-    elif losses != unswapped and _trained(device)[0] == unswapped:
-        problem = "A small training had other losses under a budget: this is a bug of tfswap's"
+    elif losses != unswapped and _train(device)[0] == unswapped:
+        problem = "A small training had different losses under a budget: this is a bug in tfswap"
     return Trial(device, unswapped_peak_bytes, budget_bytes, peak_bytes, problem)
 
 
-def _trained(device: str, *callbacks: Any) -> tuple[list[float], int, int]:
-    """Losses, what was in use before, and the peak."""
+def _train(device: str, *callbacks: Any) -> tuple[list[float], int, int]:
+    """Train; return the losses, the bytes in use before, and the peak bytes."""
     import keras
     import numpy as np
 

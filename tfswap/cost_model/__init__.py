@@ -1,4 +1,4 @@
-"""A training step that has never run: its graph, what its ops cost, its timeline.
+"""Predict a training step that has never run: its graph, op costs and timeline.
 
 ::
 

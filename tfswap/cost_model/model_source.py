@@ -1,4 +1,4 @@
-"""A Keras model by name: one of ``keras.applications``, or what a function in a file returns."""
+"""Load a Keras model by name: from ``keras.applications`` or from a function in a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _APPLICATIONS = "keras.applications."
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model, and what it is fed.
+    """A model and its input.
 
     Args:
         model: A Keras model, compiled or not.
-        spec: TensorSpecs of one batch (x, or (x, y), as ``train_step`` gets them), the batch's
-            dimension None; None: what the model's inputs and loss say.
+        spec: TensorSpecs of one batch (x, or (x, y), as ``train_step`` gets them), with None as
+            batch dimension; None: derived from the model's inputs and loss.
     """
 
     model: Any
@@ -27,16 +27,16 @@ class ModelSource:
 
 
 def load_model(name: str, image: int | None = None) -> ModelSource:
-    """The model of that name, with random weights.
+    """Return the model of that name, with random weights.
 
     Args:
-        name: "keras.applications.VGG16", or "file.py:function". The function takes nothing and
+        name: "keras.applications.VGG16", or "file.py:function". The function takes no arguments and
             returns a model, or a model and the TensorSpecs of a batch.
-        image: Height and width of the images in pixels, for keras.applications. Defaults to what
-            the model was made for.
+        image: Height and width of the images in pixels, for keras.applications. Default: the
+            model's own.
 
     Raises:
-        ValueError: There is no such model; the text says what is allowed.
+        ValueError: There is no such model; the message lists what is allowed.
         OSError: The file cannot be read.
     """
     if name.startswith(_APPLICATIONS):
@@ -48,7 +48,7 @@ def load_model(name: str, image: int | None = None) -> ModelSource:
             "keras.applications.ResNet50, or file.py:function, a function that returns a model"
         )
     if image is not None:
-        raise ValueError("--image is for keras.applications: the function in a file sets its own")
+        raise ValueError("--image only works with keras.applications, not with a model from a file")
     return _from_file(Path(file), function)
 
 

@@ -1,9 +1,9 @@
-"""The timeline of a step that has never run.
+"""Predict the timeline of a step that has never run.
 
-One stream runs one op after the other. A buffer is there from the start of the op that makes it to
-the end of the last one that reads it. Reshapes and the like share their input's buffer, elementwise
-ops write into an input of the same size that nobody reads later. Variables stay. The work space of
-convolutions is not known and left out.
+One stream runs the ops one after the other. A buffer is allocated at the start of its producer and
+freed at the end of its last reader. Aliasing ops such as Reshape share their input's buffer;
+elementwise ops reuse an input buffer of the same size that has no later reader. Variables are
+resident. Workspaces of convolutions are unknown and not counted.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfswap.cost_model.op_costs import StepCosts, estimate_step
-from tfswap.cost_model.schedule import one_stream
+from tfswap.cost_model.schedule import single_stream_order
 from tfswap.cost_model.traced_step import TracedStep
 from tfswap.machine.machine import Device
 from tfswap.step.profile import Profile, kept_activations
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 
-# No kernel runs for them, or none on the device.
+# Ops without a kernel, or without one on the device.
 _NO_KERNEL = frozenset(
     {"Const", "NoOp", "Placeholder", "ReadVariableOp", "VarHandleOp", "_Arg", "_Retval"}
 )
 
 _VARIABLES = frozenset({"ReadVariableOp", "VarHandleOp"})
 
-# Which inputs a kernel may take for its output 0, if nobody reads them later.
+# Inputs whose buffer a kernel may reuse for its output 0 if there is no later reader.
 _FIRST = (0,)
 _FIRST_TWO = (0, 1)
 _IN_PLACE = {
@@ -51,12 +51,12 @@ _IN_PLACE = {
 
 @dataclass(frozen=True)
 class ModelStep:
-    """A step at one batch on one device.
+    """A step for one batch size on one device.
 
     Args:
         timeline: The step under the pass's order edges.
-        unswapped_peak_bytes: The peak as stock TensorFlow has it, where the work on variables is
-            done when the step begins.
+        unswapped_peak_bytes: The peak in stock TensorFlow, where work on variables alone runs at
+            the start of the step.
         batch: Examples in the batch.
     """
 
@@ -66,19 +66,19 @@ class ModelStep:
 
 
 def model_step(step: TracedStep, batch: int, device: Device, min_bytes: int = 1 << 20) -> ModelStep:
-    """The step at that batch.
+    """Return the step for a batch size.
 
     Args:
         step: The traced training step.
         batch: Examples in a batch.
-        device: What it would run on.
+        device: The device that it would run on.
         min_bytes: Smaller tensors are not swapped.
 
     Raises:
-        ValueError: The batch is not positive, or the step cannot be foretold without a run.
+        ValueError: The batch is not positive, or the step cannot be predicted without a run.
     """
     if batch < 1:
-        raise ValueError(f"a batch has at least one example, not {batch}")
+        raise ValueError(f"batch must be at least 1; got {batch}")
     costs = estimate_step(step, batch, device)
     return _Layout(costs, step, device).step(batch, min_bytes)
 
@@ -86,13 +86,13 @@ def model_step(step: TracedStep, batch: int, device: Device, min_bytes: int = 1 
 def met_profile(
     costs: StepCosts, fingerprint: str, resident_bytes: int, device: Device, min_bytes: int
 ) -> Profile:
-    """A step that TensorFlow is about to run for the first time, as if it had been profiled.
+    """Return a predicted profile of a step that TensorFlow is about to run for the first time.
 
     Args:
-        costs: Of the graph that it runs.
+        costs: Of the graph that runs.
         fingerprint: The graph's.
-        resident_bytes: What is on the device already: variables, the batch if it is an argument.
-        device: What it runs on.
+        resident_bytes: Resident on the device: variables, and the batch if it is an argument.
+        device: The device that it runs on.
         min_bytes: Smaller tensors are not swapped.
     """
     nodes = costs.graph.nodes
@@ -113,13 +113,13 @@ def met_profile(
 
 
 class _Layout:
-    """Ops placed in time, tensors placed in buffers."""
+    """Assign times to ops and buffers to tensors."""
 
     def __init__(self, costs: StepCosts, step: TracedStep, device: Device) -> None:
         self.graph = costs.graph
         self._costs = costs
         nodes = self.graph.nodes
-        order = one_stream(costs, step.creation)
+        order = single_stream_order(costs, step.creation)
         self.names = [n for n in order if nodes[n].op not in _NO_KERNEL and not nodes[n].alias]
         self.place = {name: i for i, name in enumerate(self.names)}
         durations = [max(costs.costs[n].duration_ns, device.launch_ns, 1) for n in self.names]
@@ -147,7 +147,7 @@ class _Layout:
             self._place_outputs(place, name)
 
     def _root(self, tensor: tuple[str, int]) -> tuple[str, int]:
-        """The tensor whose buffer this one is in, if it is an alias."""
+        """Return the tensor that owns the buffer, following aliases."""
         while tensor[1] == 0 and self.graph.nodes[tensor[0]].alias:
             inputs = self.graph.nodes[tensor[0]].inputs
             if not inputs:
@@ -178,18 +178,18 @@ class _Layout:
             if size_bytes <= 0:
                 continue
             tensor = (name, port)
-            taken = self._taken(place, name, size_bytes) if port == 0 else None
-            if taken is None:
+            reused = self._reused_buffer(place, name, size_bytes) if port == 0 else None
+            if reused is None:
                 self._make(tensor, size_bytes, int(self.start_ns[place]))
             else:
-                self.buffer_of[tensor] = taken
+                self.buffer_of[tensor] = reused
                 self._use(tensor)
             buffer = self.buffer_of[tensor]
             self.users[buffer].append(place)
             self.free_ns[buffer] = max(self.free_ns[buffer], int(self.end_ns[place]))
 
-    def _taken(self, place: int, name: str, size_bytes: int) -> int | None:
-        """The buffer of an input that the op's output 0 takes over."""
+    def _reused_buffer(self, place: int, name: str, size_bytes: int) -> int | None:
+        """Return the input buffer that the op's output 0 reuses; None if there is none."""
         node = self.graph.nodes[name]
         allowed = range(len(node.inputs)) if node.op == "AddN" else _IN_PLACE.get(node.op, ())
         for i in allowed:
@@ -205,7 +205,7 @@ class _Layout:
         return None
 
     def users_of(self, min_bytes: int) -> tuple[int, ...]:
-        """Places of the ops that use buffers of at least so many bytes."""
+        """Return the positions of the ops that use buffers of at least so many bytes."""
         large = (b for b, size_bytes in enumerate(self.bytes) if size_bytes >= min_bytes)
         return tuple(sorted({op for buffer in large for op in self.users[buffer]}))
 
@@ -231,7 +231,7 @@ class _Layout:
         absences: list[Absence] = []
         for tensor, buffer in self.buffer_of.items():
             node = self.graph.nodes[tensor[0]]
-            # The data come from an iterator when a step really runs, and can be swapped then.
+            # In a real run the data come from an iterator and can be swapped.
             swappable = node.producer or node.op == "Placeholder"
             if swappable and node.plain[tensor[1]] and self.bytes[buffer] >= min_bytes:
                 absences += self._absences_of(tensor, buffer)
@@ -253,7 +253,7 @@ class _Layout:
         absences = []
         for i in range(1, len(uses)):
             after, before = uses[i - 1], uses[i]
-            # Between neighbours nothing runs that could use the room.
+            # No op runs in between that could use the memory.
             if before == after + 1:
                 continue
             if any(after < u < before and u not in used for u in self.users[buffer]):

@@ -1,4 +1,4 @@
-"""What each op takes, by Grappler's cost model (``tfswap/cc/grappler/index/op_costs.h``)."""
+"""Op costs from Grappler's cost model (``tfswap/cc/grappler/index/op_costs.h``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOPS = frozenset({"Enter", "RefEnter", "StatelessWhile", "While"})
 
 @dataclass(frozen=True)
 class OpCost:
-    """One op.
+    """The cost of one op.
 
     Args:
         duration_ns: Of its kernel alone.
@@ -27,12 +27,12 @@ class OpCost:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """A step at one batch, on one device.
+    """A step for one batch size on one device.
 
     Args:
-        graph: The graph that Grappler's passes leave.
+        graph: The graph after Grappler's passes.
         costs: By node.
-        waits_for: By node, those that must end before it without it reading anything of theirs.
+        waits_for: By node, its control dependencies.
     """
 
     graph: StepGraph
@@ -41,10 +41,10 @@ class StepCosts:
 
 
 def estimate_step(step: TracedStep, batch: int, device: Device) -> StepCosts:
-    """Optimises the graph at that batch, infers its shapes, and costs its ops.
+    """Optimize the graph for a batch size, infer its shapes and estimate its op costs.
 
     Raises:
-        ValueError: The step has a loop, or a tensor whose size hangs on values.
+        ValueError: The step has a loop, or a tensor whose size depends on values.
     """
     text = library.load().estimate_step(
         step.at_batch(batch),
@@ -58,16 +58,16 @@ def estimate_step(step: TracedStep, batch: int, device: Device) -> StepCosts:
 
 
 def step_costs(lines: str, description: str, most_unknown: float = 0.0) -> StepCosts:
-    """Reads what the library says of a graph.
+    """Parse the library's description of a graph and its costs.
 
     Args:
-        lines: A node each: its name, nanoseconds, the bytes of its outputs, with tabs between them.
+        lines: One line per node: name, nanoseconds and bytes of each output, separated by tabs.
         description: The graph.
-        most_unknown: The largest part of all ops that may make something of unknown size; that
-            counts as nothing.
+        most_unknown: Maximal fraction of ops with an output of unknown size; such an output counts
+            as 0 bytes.
 
     Raises:
-        ValueError: The step has a loop, or a tensor whose size hangs on values.
+        ValueError: The step has a loop, or a tensor whose size depends on values.
     """
     graph = StepGraph.parse(description)
     costs = {}
@@ -78,8 +78,8 @@ def step_costs(lines: str, description: str, most_unknown: float = 0.0) -> StepC
     for name, node in graph.nodes.items():
         if node.op in _LOOPS:
             raise ValueError(
-                f"the step has a loop ({name}), and how often it turns is not known without a run: "
-                "record a step instead"
+                f"the step has a loop ({name}) whose number of iterations is only known at run "
+                "time: record a step instead"
             )
         cost = costs[name]
         if min(cost.output_bytes, default=0) < 0:
@@ -88,8 +88,8 @@ def step_costs(lines: str, description: str, most_unknown: float = 0.0) -> StepC
             costs[name] = OpCost(cost.duration_ns, known_bytes)
         if unknown > most_unknown * len(costs):
             raise ValueError(
-                f"the size of what {name} ({node.op}) makes hangs on values that only a run shows: "
-                "record a step instead"
+                f"the output size of {name} ({node.op}) depends on values that are only known at "
+                "run time: record a step instead"
             )
     return StepCosts(graph, costs, _control_edges(description))
 

@@ -1,4 +1,4 @@
-"""The order in which one stream would run a step's ops."""
+"""The order in which one stream runs a step's ops."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from tfswap.step.graph import Node
 
 _DATA = frozenset({"IteratorGetNext", "Placeholder"})
 
-# From these a variable's new value still has a long way to go; what leads to none is an end.
+# Ops that only lead to updates of variables, and not to one of these, can run early.
 _MILESTONES = ("Conv", "DepthwiseConv", "MatMul", "BatchMatMul", "Einsum", "_Fused")
 
 
-def one_stream(step: StepCosts, creation: dict[str, int]) -> list[str]:
-    """Names of all nodes, each after all that it needs.
+def single_stream_order(step: StepCosts, creation: dict[str, int]) -> list[str]:
+    """Return all nodes in execution order, each after its inputs and control dependencies.
 
-    Forward and backward part go in the order in which Python made them. What leads to nothing but
-    updates of variables is done as soon as it can be; what hangs on variables alone (an optimizer's
-    ``momentum * m``) when somebody reads it, as the pass's order edges have it.
+    The forward and backward passes run in the order in which Python created their ops. Ops that
+    lead only to variable updates run as soon as possible. Ops that depend on variables alone (an
+    optimizer's ``momentum * m``) run right before their first reader, as with the pass's order
+    edges.
     """
     needs = {
         name: [tensor[0] for tensor in node.inputs] + list(step.waits_for.get(name, ()))
         for name, node in step.graph.nodes.items()
     }
-    # What may run as one op needs all that both need, and comes one behind the other.
+    # Ops that may be fused need the inputs of both, and run one after the other.
     twins = step.graph.twins
     needs |= {name: [*needs[name], *needs[twin]] for name, twin in twins.items()}
     topological = _topological(needs)
@@ -32,9 +33,9 @@ def one_stream(step: StepCosts, creation: dict[str, int]) -> list[str]:
     ending = _leading_to_updates(step, needs, topological)
     made: dict[str, int] = {}
     for name in topological:
-        # A node that a pass has made comes right behind what it reads.
-        behind = max((made[before] for before in needs[name]), default=0)
-        made[name] = creation.get(name, behind)
+        # A node that a Grappler pass created runs right after its inputs.
+        after_inputs = max((made[before] for before in needs[name]), default=0)
+        made[name] = creation.get(name, after_inputs)
 
     readers: dict[str, list[str]] = {name: [] for name in needs}
     pending = {}
@@ -79,8 +80,8 @@ def one_stream(step: StepCosts, creation: dict[str, int]) -> list[str]:
     return order
 
 
-def brings_data(node: Node) -> bool:
-    """Whether it brings the batch into the graph; arguments may be variables too."""
+def is_data(node: Node) -> bool:
+    """Return whether a node provides the batch; arguments may be variables too."""
     return node.op in _DATA or (node.op == "_Arg" and node.plain == (True,))
 
 
@@ -107,7 +108,7 @@ def _reached_from_data(
 ) -> set[str]:
     reached: set[str] = set()
     for name in topological:
-        if brings_data(step.graph.nodes[name]) or any(b in reached for b in needs[name]):
+        if is_data(step.graph.nodes[name]) or any(b in reached for b in needs[name]):
             reached.add(name)
     return reached
 
@@ -115,7 +116,7 @@ def _reached_from_data(
 def _leading_to_updates(
     step: StepCosts, needs: dict[str, list[str]], topological: list[str]
 ) -> set[str]:
-    """Nodes behind the last milestones: no convolution or matrix product hangs on them."""
+    """Return nodes after the last milestones: no convolution or matrix product depends on them."""
     leading: set[str] = set(needs)
     for name in reversed(topological):
         milestone = step.graph.nodes[name].op.startswith(_MILESTONES)

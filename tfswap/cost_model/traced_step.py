@@ -1,6 +1,6 @@
-"""A model's training step as a graph for any batch: traced once, never run.
+"""A model's training step as a graph for any batch size: traced once, never run.
 
-Tracing makes the model's weights and the optimizer's slots, no activation and no gradient.
+Tracing creates the model's weights and the optimizer's slots, but no activations or gradients.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 from tfswap.cost_model.model_source import ModelSource
 
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
-"""Of the SGD that a model without an optimizer gets."""
+"""Settings of the SGD optimizer for a model that is not compiled."""
 
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A training step whose batch is open.
+    """A training step with an open batch dimension.
 
     Args:
         graph: Its GraphDef; variables are VarHandleOps, the data are Placeholders.
         data: Names of the data's Placeholders.
-        kept: Names of the outputs and of the ops that only act.
-        creation: The place of each op in the order in which Python made them.
-        variable_bytes: Weights, the optimizer's state, metrics.
+        kept: Names of the outputs and of the ops with side effects.
+        creation: Position of each op in the order in which Python created them.
+        variable_bytes: Weights, optimizer state and metrics.
     """
 
     graph: Any
@@ -34,10 +34,10 @@ class TracedStep:
     variable_bytes: int
 
     def at_batch(self, batch: int) -> bytes:
-        """The serialized graph for a batch of that many examples.
+        """Return the serialized graph for a batch size.
 
         Raises:
-            ValueError: The model has another batch built in.
+            ValueError: The model has a different fixed batch size.
         """
         from tensorflow.core.framework import graph_pb2
 
@@ -49,18 +49,18 @@ class TracedStep:
             examples = node.attr["shape"].shape.dim[0]
             if examples.size not in (-1, batch):
                 raise ValueError(
-                    f"the model's input {node.name!r} has a batch of {examples.size} built in, and "
-                    f"{batch} is asked for: build the model without a batch size"
+                    f"the model's input {node.name!r} has a fixed batch size of {examples.size}; "
+                    f"got batch {batch}: build the model without a batch size"
                 )
             examples.size = batch
         return bytes(graph.SerializeToString())
 
 
 def trace_step(source: ModelSource) -> TracedStep:
-    """Traces ``model.train_step``; compiles the model first if it is not (SGD with momentum).
+    """Trace ``model.train_step``; compile the model first if necessary (SGD with momentum).
 
     Raises:
-        ValueError: It is not known what the model is fed; the text says what to do.
+        ValueError: The input specification is unknown; the message tells what to do.
     """
     import tensorflow as tf
 
@@ -88,8 +88,8 @@ def _inputs(model: Any) -> Any:
     inputs = getattr(model, "inputs", None)
     if not inputs:
         raise ValueError(
-            f"{type(model).__name__} {model.name!r} does not say what it is fed. Return its "
-            'TensorSpecs beside it: return model, (tf.TensorSpec((None, 224, 224, 3), "float32"), '
+            f"{type(model).__name__} {model.name!r} does not define its inputs. Return TensorSpecs "
+            'with the model: return model, (tf.TensorSpec((None, 224, 224, 3), "float32"), '
             'tf.TensorSpec((None,), "int32"))'
         )
     specs = [tf.TensorSpec(i.shape, i.dtype, name=f"data_{n}") for n, i in enumerate(inputs)]
@@ -109,14 +109,14 @@ def _compile(model: Any) -> None:
 
 
 def _targets(model: Any) -> Any:
-    """What the loss compares the outputs with: classes for a sparse one, else the like of them."""
+    """Return the targets' specs: class indices for sparse losses, else the outputs' shapes."""
     import tensorflow as tf
 
     outputs = getattr(model, "outputs", None)
     if not outputs:
         raise ValueError(
-            f"{type(model).__name__} {model.name!r} does not say what it answers. Return the "
-            "TensorSpecs of x and y beside it, as a tuple"
+            f"{type(model).__name__} {model.name!r} does not define its outputs. Return the "
+            "TensorSpecs of x and y with the model, as a tuple"
         )
     losses = model.loss
     if isinstance(losses, dict):
@@ -145,8 +145,8 @@ def _check_batch(spec: Any) -> None:
         shape = tensor.shape
         if shape.rank is None or shape.rank == 0 or None in shape[1:].as_list():
             raise ValueError(
-                f"an input of the model has shape {shape}: only the batch may be open. Give "
-                "--image, or return TensorSpecs beside the model"
+                f"an input of the model has shape {shape}: only the batch dimension may be None. "
+                "Give --image, or return TensorSpecs with the model"
             )
 
 

@@ -1,4 +1,4 @@
-"""Parts that Ctrl-C has to wait for: what takes things back does so as a whole."""
+"""Sections of code that Ctrl-C does not interrupt: cleaning up happens as a whole."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import FrameType
 
 @contextmanager
 def defer_sigint() -> Iterator[None]:
-    """Has Ctrl-C arrive when what is inside has ended.
+    """Deliver Ctrl-C when the block has ended.
 
-    In the main thread, where it arrives, and where Python handles it; elsewhere nothing is to be
-    done. Inside of itself it does no more.
+    Applies in the main thread, where signals arrive, and if Python handles SIGINT. Nested use has
+    no further effect.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

@@ -1,7 +1,4 @@
-"""Calls of `tf.function`s in this process, for whoever wants to have them go through himself.
-
-One of the users of TensorFlow's private interface (see `plan_session.py`).
-"""
+"""Intercept calls of `tf.function`s in this process."""
 
 from __future__ import annotations
 
@@ -13,33 +10,33 @@ from typing import Any, Protocol
 
 
 class Caller(Protocol):
-    """Has calls go through it."""
+    """What intercepted calls go through."""
 
     def call(self, function: Any, name: str, call: Callable[[], Any]) -> Any:
-        """Calls a function (`call` does) and answers what it does."""
+        """Call a function, by `call`, and return its result."""
 
     def begin_if_free(self) -> None:
-        """Puts the budget in force."""
+        """Install the budget, unless another training has the devices."""
 
     def say_once(self, text: str) -> None:
-        """Warns of something, the first time."""
+        """Warn, the first time that this text is given."""
 
 
-# With the threads that they began in. A thread's calls go through its own last one, or through the
-# last of all; those of bound functions do not.
+# Callers, with the threads that they began in. A thread's calls go through its own last caller, or
+# else through the last of all; calls of bound functions go through theirs.
 _callers: list[tuple[threading.Thread, Caller]] = []
 _bound: weakref.WeakKeyDictionary[Any, Caller] = weakref.WeakKeyDictionary()
 _originals: list[tuple[Any, str, Any]] = []
 
 
 def begin(caller: Caller) -> None:
-    """Calls from outside of any function go through `caller` from now on."""
+    """Send calls from outside of any function through `caller` from now on."""
     _callers.append((threading.current_thread(), caller))
     _install()
 
 
 def end(caller: Caller) -> None:
-    """They do so no more; harmless when called again."""
+    """Stop that; harmless when called again."""
     _callers[:] = [each for each in _callers if each[1] is not caller]
     if not _callers and not len(_bound):
         while _originals:
@@ -48,26 +45,26 @@ def end(caller: Caller) -> None:
 
 
 def _caller() -> Caller | None:
-    """Whom this thread's calls go through."""
+    """Return what this thread's calls go through."""
     callers = list(_callers)
     own = [each for thread, each in callers if thread is threading.current_thread()]
     return own[-1] if own else callers[-1][1] if callers else None
 
 
 def bind(function: Any, caller: Caller) -> None:
-    """Calls of one function go through `caller` as long as there is that function."""
+    """Send calls of one function through `caller` for the function's lifetime."""
     _bound[function] = caller
     _install()
 
 
 def traces_of(function: Any) -> int:
-    """How many graphs a function has."""
+    """Return how many graphs a function has."""
     count = getattr(function, "experimental_get_tracing_count", None)
     return 1 if count is None else int(count())
 
 
 def call_through(caller: Caller, function: Any, call: Callable[[], Any]) -> Any:
-    """Calls a function (`call` does) through `caller`, or says why it cannot and just calls it."""
+    """Call a function through `caller`; where that is impossible, warn and just call it."""
     name, problem = _name_of(function), _why_not(function)
     if problem:
         caller.say_once(f"nothing is swapped in {name}: {problem}")
@@ -76,7 +73,7 @@ def call_through(caller: Caller, function: Any, call: Callable[[], Any]) -> Any:
 
 
 def _name_of(function: Any) -> str:
-    """By which a function is spoken of."""
+    """Return the name of a function in messages."""
     python_function = getattr(function, "python_function", None)
     name = getattr(python_function, "__name__", None) or getattr(function, "name", None)
     if isinstance(name, bytes):
@@ -85,7 +82,7 @@ def _name_of(function: Any) -> str:
 
 
 def _why_not(function: Any) -> str:
-    """Why calls of a function cannot be managed; "" if they can."""
+    """Return why calls of a function cannot be managed; "" if they can."""
     import tensorflow as tf
 
     if tf.config.functions_run_eagerly():
@@ -102,7 +99,7 @@ def _why_not(function: Any) -> str:
 
 
 def _install() -> None:
-    """Puts the hooks in; harmless when called again."""
+    """Install the hooks; harmless when called again."""
     if _originals:
         return
     import tensorflow as tf

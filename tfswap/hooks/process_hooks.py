@@ -1,7 +1,4 @@
-"""What makes options hold in a whole process: hooks in TensorFlow and Keras, while there are any.
-
-One of the users of private interfaces (see `plan_session.py`).
-"""
+"""Hooks in TensorFlow and Keras that make options hold in a whole process."""
 
 from __future__ import annotations
 
@@ -10,24 +7,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfswap.hooks import function_calls
+from tfswap.hooks.function_calls import Caller
 from tfswap.hooks.plan_session import with_plan
 from tfswap.plan.schema import SwapPlan
-from tfswap.training.function_runs import FunctionRuns
-from tfswap.training.swap_options import SwapOptions
 
 _undo: list[Callable[[], None]] = []
 
 
-def begin(runs: FunctionRuns, options: SwapOptions) -> None:
-    """Has functions called through `runs`, fits have a callback, and sessions a plan."""
-    function_calls.begin(runs)
-    _watch_fits(options)
-    _watch_sessions(runs, options.plan)
+def begin(caller: Caller, add_callback: Callable[[list[Any]], None], plan: SwapPlan | None) -> None:
+    """Install the hooks.
+
+    Args:
+        caller: Functions are called through it.
+        add_callback: Called with the callbacks of each `fit` that begins; may append one.
+        plan: Given to each ``tf.compat.v1.Session``; None: on-demand swaps.
+    """
+    function_calls.begin(caller)
+    _watch_fits(add_callback)
+    _watch_sessions(caller, plan)
 
 
-def end(runs: FunctionRuns) -> None:
-    """Takes the hooks out; harmless when called again."""
-    function_calls.end(runs)
+def end(caller: Caller) -> None:
+    """Remove the hooks; harmless when called again."""
+    function_calls.end(caller)
     while _undo:
         _undo.pop()()
 
@@ -38,42 +40,39 @@ def _replace(owner: Any, name: str, wrapper: Any) -> None:
     _undo.append(lambda: setattr(owner, name, original))
 
 
-def _watch_fits(options: SwapOptions) -> None:
+def _watch_fits(add_callback: Callable[[list[Any]], None]) -> None:
     try:
         import keras
     except ImportError:
-        return  # then nobody fits
+        return
     if keras.backend.backend() != "tensorflow":
         return
-    from tfswap.auto_swap import AutoSwap
-
     callback_list = keras.callbacks.CallbackList
     make = callback_list.__init__
 
-    # Not later: the list decides when it is made in which thread callbacks are called.
+    # The list decides when it is made in which thread callbacks are called, so not later.
     def made(self: Any, callbacks: Any = None, *arguments: Any, **named: Any) -> None:
         given = keras.tree.flatten(callbacks) if callbacks else []
-        if not any(isinstance(callback, AutoSwap) for callback in given):
-            given.append(AutoSwap.of(options))
+        add_callback(given)
         make(self, given, *arguments, **named)
 
     _replace(callback_list, "__init__", made)
 
 
-def _watch_sessions(runs: FunctionRuns, plan: SwapPlan | None) -> None:
+def _watch_sessions(caller: Caller, plan: SwapPlan | None) -> None:
     from tensorflow.python.client.session import BaseSession
 
     make = BaseSession.__init__
 
     def made(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        runs.begin_if_free()
+        caller.begin_if_free()
         make(self, target=target, graph=graph, config=session_config(config, plan))
 
     _replace(BaseSession, "__init__", made)
 
 
 def session_config(config: Any, plan: SwapPlan | None) -> Any:
-    """A copy of a ``ConfigProto`` (None: of what sessions have by default) with a plan in it."""
+    """Return a copy of a ``ConfigProto`` (None: the default one of sessions) with a plan in it."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import context
 
@@ -87,11 +86,11 @@ def session_config(config: Any, plan: SwapPlan | None) -> Any:
 def install_option(
     take: Callable[[Mapping[str, Any]], dict[str, Any]], get: Callable[[], dict[str, Any]]
 ) -> None:
-    """Adds ours to the options of ``tf.config.optimizer``, for good.
+    """Add tfswap's options to those of ``tf.config.optimizer``, permanently.
 
     Args:
-        take: Is given what a user sets, takes ours and answers the others.
-        get: Answers ours, by their keys.
+        take: Given what a user sets; takes tfswap's options and returns the others.
+        get: Returns tfswap's options by their keys.
     """
     from tensorflow.python.eager.context import Context
 

@@ -1,4 +1,4 @@
-"""StaticStep: one step of a model, traced for each size of batch that comes."""
+"""StaticStep: one step of a Keras model, traced once for each batch size."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Any
 
 import keras
 
-# Sizes of batches that have a graph each. Where ever new ones come (sentences, say), tracing would
-# take longer than training.
+# Batch sizes that get a graph each. With more (sentences, say), tracing would dominate.
 _MOST_SIZES = 8
 _KEPT = "_tfswap_static_step"
 
 
 def sizes_are_unknown(iterator: Any, replicas: int = 1) -> bool:
-    """Whether a graph that reads the iterator would not know how large its batches are.
+    """Return whether a graph that reads `iterator` would not know its batch size.
 
     Args:
-        iterator: What Keras gives a training function.
-        replicas: That the batches are for.
+        iterator: The iterator that Keras passes to a training function.
+        replicas: Number of replicas that share a batch.
     """
     import tensorflow as tf
 
@@ -29,18 +28,18 @@ def sizes_are_unknown(iterator: Any, replicas: int = 1) -> bool:
 
 
 def why_not_static(model: Any) -> str:
-    """Why steps of a model cannot be called on data of known sizes; "" if they can."""
+    """Return why a model cannot be called on data of known sizes; "" if it can."""
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
-        return f"batches are shared out to {replicas} replicas, in parts of any size"
+        return f"batches are split among {replicas} replicas, into parts of any size"
     for name in ("make_train_function", "make_test_function"):
         if getattr(type(model), name) is not getattr(keras.Model, name):
-            return f"the model has a {name} of its own, which takes batches of any size"
+            return f"the model overrides {name}, which takes batches of any size"
     return ""
 
 
 def examples_of(data: Any) -> int:
-    """How many examples a batch has: the length of its largest tensor; 0 if it has none."""
+    """Return the number of examples of a batch: the length of its largest tensor, or 0."""
     import tensorflow as tf
 
     tensors = [t for t in tf.nest.flatten(data) if isinstance(t, tf.Tensor) and t.shape.rank]
@@ -49,15 +48,15 @@ def examples_of(data: Any) -> int:
 
 
 class StaticStep:
-    """What Keras's functions do in one step of `fit` or `evaluate`, but on data that are there.
+    """One step of `fit` or `evaluate` on a batch that was fetched before the call.
 
-    A batch taken from an iterator inside of the graph has the iterator's shape, in which the number
-    of examples is unknown if the last batch is smaller. One that is handed over has its own.
+    A batch that the graph takes from an iterator has the iterator's shape, whose batch size is
+    unknown if the last batch is smaller. A batch passed as an argument has its own shape.
 
     Args:
-        model: Of `why_not_static` "".
+        model: A model for which `why_not_static` returns "".
         step: Its `train_step` or `test_step`.
-        warn: Warns of something.
+        warn: Prints and keeps a warning.
     """
 
     def __init__(self, model: Any, step: Callable[[Any], Any], warn: Callable[[str], None]) -> None:
@@ -70,7 +69,7 @@ class StaticStep:
 
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def one_step_on_data(data: Any) -> Any:
-            # Of one replica: the mean over replicas is what it says.
+            # One replica: its result is the mean over replicas.
             outputs = strategy.run(step, args=(data,))
             return tf.nest.map_structure(
                 lambda each: strategy.experimental_local_results(each)[0], outputs
@@ -88,7 +87,7 @@ class StaticStep:
         function: Any,
         warn: Callable[[str], None],
     ) -> StaticStep:
-        """The one that goes with Keras's function for a step: later fits need not trace again."""
+        """Return the step kept with Keras's `function`, so that later fits need not trace again."""
         known = getattr(function, _KEPT, None)
         if not isinstance(known, StaticStep):
             known = cls(model, step, warn)
@@ -97,11 +96,7 @@ class StaticStep:
         return known
 
     def batch_of(self, iterator: Any) -> Any:
-        """The next batch.
-
-        Raises:
-            StopIteration: There is none.
-        """
+        """Return the next batch, or raise StopIteration."""
         import tensorflow as tf
 
         return tf.nest.map_structure(
@@ -110,7 +105,7 @@ class StaticStep:
         )
 
     def __call__(self, data: Any) -> Any:
-        """Works on a batch; answers what Keras's function would."""
+        """Run the step on a batch; return what Keras's function would."""
         import tensorflow as tf
 
         sizes = tuple(

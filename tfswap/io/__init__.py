@@ -1,1 +1,1 @@
-"""Files and texts: bounds on what is read, private files, the cache folder."""
+"""Files and text: bounded reading of untrusted input, private files, the cache folder."""

@@ -1,10 +1,10 @@
-"""Sizes and times as people read them."""
+"""Format sizes and times for people."""
 
 from __future__ import annotations
 
 
 def readable_bytes(size_bytes: int | None) -> str:
-    """A size with three digits and a binary unit; "?" for None."""
+    """Format a size with three digits and a binary unit; "?" for None."""
     if size_bytes is None:
         return "?"
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
@@ -15,7 +15,7 @@ def readable_bytes(size_bytes: int | None) -> str:
 
 
 def readable_seconds(seconds: float | None) -> str:
-    """A time in seconds or milliseconds; "?" for None."""
+    """Format a time in seconds or milliseconds; "?" for None."""
     if seconds is None:
         return "?"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"

@@ -1,4 +1,4 @@
-"""The folder in which tfswap keeps what it found out on this machine, for later processes."""
+"""The folder in which tfswap caches plans and measurements of this machine."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """``$XDG_CACHE_HOME/tfswap``, or ``~/.cache/tfswap``; nobody has made it yet."""
+    """Return ``$XDG_CACHE_HOME/tfswap``, or ``~/.cache/tfswap``, which may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfswap"

@@ -1,8 +1,8 @@
-"""Files that nobody else can put there or have written to: folders, reading, writing.
+"""Read and write files without trusting what other users may have placed there.
 
-What tfswap keeps by itself is in folders of the user's alone. What it writes where a user says may
-be in a folder of everybody's, where somebody else may have put a link under the name that is
-written to: no link is followed there, and a file appears as a whole or not at all.
+tfswap's own files are in folders that only this user can write to. A path that the user names may
+be in a shared folder, where another user may have placed a link under that name: links are never
+followed on writing, and files are written atomically.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 PRIVATE = 0o600
-"""The mode of files that are for this user alone."""
+"""The mode of files that only this user can read."""
 
-_USUAL = 0o666  # less what the process's umask takes away
-# Of a file that is being written; where that takes longer than this, the writer has been killed.
-_OWN, _PARTIAL, _MOST_WRITING_S = ".tfswap-", ".partial", 600.0
+_DEFAULT_MODE = 0o666  # before the process's umask applies
+# Prefix and suffix of a partial file, and the age at which its writer is assumed dead.
+_PREFIX, _SUFFIX, _MAX_WRITING_S = ".tfswap-", ".partial", 600.0
 
 
 def is_private_folder(folder: Path) -> bool:
-    """Whether a folder is there, and nobody else could have put anything into it."""
+    """Return whether this is a folder of this user's that no other user can write to."""
     try:
         found = os.lstat(folder)
     except OSError:
@@ -36,7 +36,7 @@ def is_private_folder(folder: Path) -> bool:
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether it is a plain file of this user's, and no link."""
+    """Return whether this is a regular file of this user's, and not a link."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -45,10 +45,10 @@ def is_own_file(path: Path) -> bool:
 
 
 def make_private_folder(folder: Path) -> bool:
-    """Makes a folder, and those above it, for this user alone; whether it is one.
+    """Create a folder and its parents for this user alone, and return `is_private_folder`.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be created.
     """
     missing = []
     above = folder
@@ -60,61 +60,61 @@ def make_private_folder(folder: Path) -> bool:
     return is_private_folder(folder)
 
 
-def read_bytes(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """The bytes of a file that a user has named.
+def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Read a file that the user named.
 
     Raises:
-        ValueError: There are more.
-        OSError: It cannot be read.
+        ValueError: The file is larger than `max_bytes`.
+        OSError: The file cannot be read.
     """
     with open(path, "rb") as file:
-        return _at_most(file, path, most_bytes)
+        return _read_at_most(file, path, max_bytes)
 
 
-def read_own_bytes(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a file that tfswap wrote into a folder of its own.
+def read_own_bytes(path: Path, max_bytes: int) -> bytes:
+    """Read a file that tfswap wrote into one of its own folders.
 
     Raises:
-        ValueError: There are more; it is no plain file of this user's.
-        OSError: It cannot be read, or is a link.
+        ValueError: The file is larger than `max_bytes`, or not a regular file of this user's.
+        OSError: The file cannot be read, or is a link.
     """
     with open(path, "rb", opener=_open_own) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-            raise ValueError(f"{path} is no plain file of this user's")
-        return _at_most(file, path, most_bytes)
+            raise ValueError(f"{path} is not a regular file of this user's")
+        return _read_at_most(file, path, max_bytes)
 
 
-def _at_most(file: BinaryIO, path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise ValueError(f"{os.fspath(path)} has more than {most_bytes} bytes")
+def _read_at_most(file: BinaryIO, path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"{os.fspath(path)} has more than {max_bytes} bytes")
     return data
 
 
 def _open_own(path: str, flags: int) -> int:
-    # A pipe would have the process wait for whoever writes to it.
+    # Without O_NONBLOCK, opening a pipe would block until another process writes to it.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes, mode: int = _USUAL) -> None:
-    """Writes a file, all of it or nothing; a link of that name is replaced, never followed.
+def write_bytes(path: str | os.PathLike[str], data: bytes, mode: int = _DEFAULT_MODE) -> None:
+    """Write a file atomically; a link of that name is replaced, never followed.
 
-    What is there and is no plain file ("/dev/stdout") is written to.
+    Special files ("/dev/stdout") are written to directly.
 
     Args:
-        path: Of the file.
-        data: What shall be in it.
-        mode: `PRIVATE`, or by default what the process's umask leaves.
+        path: The file's path.
+        data: The file's new content.
+        mode: The file's mode, to which the umask applies: `PRIVATE`, or 0o666 by default.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     target = Path(path)
     if target.exists() and not target.is_file() and not target.is_dir():
         target.write_bytes(data)
         return
-    partial = target.with_name(f"{_OWN}{os.getpid()}-{secrets.token_hex(8)}{_PARTIAL}")
+    partial = target.with_name(f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(partial, flags, mode), "wb") as file:
         try:
@@ -127,17 +127,13 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, mode: int = _USUAL) -
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes from a folder of tfswap's own what processes that were killed did not finish.
-
-    Args:
-        folder: Where `write_bytes` writes.
-    """
-    for partial in folder.glob(f"{_OWN}*{_PARTIAL}"):
-        writer = partial.name.removeprefix(_OWN).partition("-")[0]
+    """Remove the partial files that killed processes left in one of tfswap's folders."""
+    for partial in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        writer = partial.name.removeprefix(_PREFIX).partition("-")[0]
         try:
             age_s = time.time() - partial.lstat().st_mtime
         except FileNotFoundError:
-            continue  # it has just been finished
+            continue  # its writer has just finished
         has_ended = writer.isdecimal() and not Path(f"/proc/{writer}").exists()
-        if has_ended or age_s > _MOST_WRITING_S:
+        if has_ended or age_s > _MAX_WRITING_S:
             partial.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ MOST_WEIGHT = 1000.0
 
 @dataclass(frozen=True)
 class Share:
-    """What a job asks for, beside others on the same device: of a broker, or of its own process.
+    """What a job asks for, beside others on the same device: of a broker.
 
     Args:
         weight: How much its slowdown counts beside that of others; where shares go by weights, its

@@ -1,1 +1,1 @@
-"""What steps run on: devices, links, codecs and host memory, and how fast they are."""
+"""The hardware that steps run on: devices, links, codecs and host memory, with their speeds."""

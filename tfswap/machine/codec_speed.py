@@ -1,4 +1,4 @@
-"""What codecs cost on this machine, by how many threads: measured once, then remembered."""
+"""Encoding and decoding speeds of the codecs on this machine, measured once and cached on disk."""
 
 from __future__ import annotations
 
@@ -23,51 +23,52 @@ from tfswap.machine.far_tier import CodecSpeed, CodecTime
 from tfswap.machine.launch_search import search
 from tfswap.machine.machine import cores, processor
 
-# CSWAP trains its regression on 20 to 80 % of zeros.
-_ZEROS = (0.2, 0.5, 0.8)
-# A lossy codec is for tensors without any, and takes as long as what it keeps, in percent.
-_RATES = (20, 50, 80)
-# Codecs that keep up with memory are measured where caches have ended.
-_MIB = {"lz4": (2, 4, 8), "zstd": (2, 4, 8), "zfp": (1, 2, 4)}
-_LARGE_MIB = (8, 32, 64)
+# Fractions of zeros in the measured data: CSWAP trains its regression on 20 to 80 %.
+_ZERO_FRACTIONS = (0.2, 0.5, 0.8)
+# Rates of lossy codecs, in percent. They encode dense tensors, and their time depends on the rate.
+_RATES_PERCENT = (20, 50, 80)
+# Sizes of the measured data: for codecs as fast as memory, larger than the caches.
+_SIZES_MIB = {"lz4": (2, 4, 8), "zstd": (2, 4, 8), "zfp": (1, 2, 4)}
+_LARGE_SIZES_MIB = (8, 32, 64)
 _REPEATS = 3
-# How many threads are best is looked for at half zeros, like a GPU's launch. What takes this much
-# longer than the fastest, with fewer of them, leaves more of the cores to ops.
-_SEARCHED_ZEROS, _GOOD_ENOUGH = 0.5, 1.05
+# The search for the number of threads uses data with half zeros, like the search for a GPU's
+# launch. Fewer threads leave more cores to ops, so up to 5 % more time is accepted for them.
+_SEARCH_ZERO_FRACTION, _TOLERANCE = 0.5, 1.05
 _RANDOM, _GUIDED = 4, 6
 _VERSION = 3
-# Of a file, and of what a codec takes for a byte or to begin.
-_MOST_BYTES, _MOST_NS = 1 << 20, 1e12
-_MOST_THREADS = 1024
+# Bounds on a cache file, and on the times and threads in it.
+_MAX_FILE_BYTES, _MAX_NS = 1 << 20, 1e12
+_MAX_THREADS = 1024
 
 
 def codec_speeds(names: Iterable[str] | None = None) -> tuple[CodecSpeed, ...]:
-    """How long codecs take, by regression on size and ratio: each as often as threads are worth it.
+    """Return the codecs' times, by regression on size and compression ratio.
 
-    A codec is there with one thread, and where more are faster, with as many as are fastest and
-    with a number between. The first call on a machine measures for some seconds and writes what it
-    found to ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); others read it.
+    The result has an entry for each codec with one thread and, where more threads are faster, with
+    the fastest number of threads and with one in between. The first call on a machine measures for
+    some seconds and writes the result to ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); later
+    processes read it.
 
     Args:
-        names: Of codecs. Default: all lossless ones that are available here.
+        names: Names of codecs. Default: all lossless codecs that are available here.
 
     Source: CSWAP (Chen et al., CLUSTER 2021), section IV.
     """
     wanted = tuple(names) if names is not None else _lossless()
-    found = tuple(speed for name in wanted for speed in _speeds(name))
+    found = tuple(speed for name in wanted for speed in _cached_speeds(name))
     _sparse.cache_clear()
     return found
 
 
-def worthwhile_threads(name: str, most: int, mib: int | None = None) -> tuple[int, ...]:
-    """How many threads are worth a try: 1, those that take least time, and some between.
+def thread_counts(name: str, max_threads: int, size_mib: int | None = None) -> tuple[int, ...]:
+    """Return the numbers of threads to measure: 1, the fastest, and one in between.
 
     Args:
-        name: Of the codec.
-        most: How many there may be.
-        mib: The size that is looked at.
+        name: The codec's name.
+        max_threads: The largest number of threads.
+        size_mib: The size of the data that the search encodes. Default: the codec's largest.
     """
-    data = _sparse(mib or max(_MIB.get(name, _LARGE_MIB)), _SEARCHED_ZEROS)
+    data = _sparse(size_mib or max(_SIZES_MIB.get(name, _LARGE_SIZES_MIB)), _SEARCH_ZERO_FRACTION)
 
     def seconds(threads: tuple[int, ...]) -> float:
         _, encode_s, decode_s, _ = _core.measure_codec(
@@ -75,8 +76,8 @@ def worthwhile_threads(name: str, most: int, mib: int | None = None) -> tuple[in
         )
         return float(encode_s + decode_s)
 
-    grid = [(threads,) for threads in range(1, most + 1)]
-    (fastest,) = search(grid, seconds, first=_RANDOM, guided=_GUIDED).smallest(_GOOD_ENOUGH)
+    grid = [(threads,) for threads in range(1, max_threads + 1)]
+    (fastest,) = search(grid, seconds, first=_RANDOM, guided=_GUIDED).smallest(_TOLERANCE)
     return tuple(sorted({1, math.isqrt(fastest), fastest}))
 
 
@@ -85,94 +86,96 @@ def _lossless() -> tuple[str, ...]:
 
 
 @cache
-def _speeds(name: str) -> tuple[CodecSpeed, ...]:
+def _cached_speeds(name: str) -> tuple[CodecSpeed, ...]:
     path = _cache_folder() / f"{name}.json"
-    data = remembered(path)
-    known = [speed_of(each) for each in data] if isinstance(data, list) else []
-    speeds = tuple(speed for speed in known if speed is not None)
-    if not speeds or len(speeds) < len(known):
-        speeds = tuple(measured(name, threads) for threads in worthwhile_threads(name, cores()))
-        remember(path, [data_of(speed) for speed in speeds])
+    data = read_cache(path)
+    cached = [speed_of(each) for each in data] if isinstance(data, list) else []
+    speeds = tuple(speed for speed in cached if speed is not None)
+    if not speeds or len(speeds) < len(cached):
+        speeds = tuple(measure_speed(name, threads) for threads in thread_counts(name, cores()))
+        write_cache(path, [speed_to_json(speed) for speed in speeds])
     return speeds
 
 
 @cache
-def _sparse(mib: int, zeros: float) -> NDArray[np.float32]:
+def _sparse(size_mib: int, zero_fraction: float) -> NDArray[np.float32]:
     rng = np.random.default_rng(0)
-    data = rng.random(mib << 18, dtype=np.float32)
-    data[rng.random(len(data), dtype=np.float32) < zeros] = 0
+    data = rng.random(size_mib << 18, dtype=np.float32)
+    data[rng.random(len(data), dtype=np.float32) < zero_fraction] = 0
     return data
 
 
-def measured(name: str, threads: int, mib: Sequence[int] | None = None) -> CodecSpeed:
-    """The same, measured now; `mib` are the sizes that the regression sees."""
-    sizes = mib or _MIB.get(name, _LARGE_MIB)
+def measure_speed(name: str, threads: int, sizes_mib: Sequence[int] | None = None) -> CodecSpeed:
+    """Measure a codec on data of several sizes, and fit its times."""
+    sizes_mib = sizes_mib or _SIZES_MIB.get(name, _LARGE_SIZES_MIB)
     amounts, encode_ns, decode_ns = [], [], []
-    sorts = [(0.0, rate) for rate in _RATES] if name in codecs.LOSSY else [(z, 100) for z in _ZEROS]
-    for (zeros, rate), size in itertools.product(sorts, sizes):
-        data = _sparse(max(sizes), zeros)[: size << 18]
-        kept, encode_s, decode_s, _ = _core.measure_codec(
-            data, name, 4, rate, threads=threads, repeats=_REPEATS
+    if name in codecs.LOSSY:
+        kinds = [(0.0, rate) for rate in _RATES_PERCENT]
+    else:
+        kinds = [(zero_fraction, 100) for zero_fraction in _ZERO_FRACTIONS]
+    for (zero_fraction, rate_percent), size_mib in itertools.product(kinds, sizes_mib):
+        data = _sparse(max(sizes_mib), zero_fraction)[: size_mib << 18]
+        encoded_bytes, encode_s, decode_s, _ = _core.measure_codec(
+            data, name, 4, rate_percent, threads=threads, repeats=_REPEATS
         )
-        amounts.append((1.0, float(data.nbytes), float(kept)))
+        amounts.append((1.0, float(data.nbytes), float(encoded_bytes)))
         encode_ns.append(encode_s * 1e9)
         decode_ns.append(decode_s * 1e9)
     table = np.array(amounts)
-    return CodecSpeed(name, threads, fitted(table, encode_ns), fitted(table, decode_ns))
+    return CodecSpeed(name, threads, fit_time(table, encode_ns), fit_time(table, decode_ns))
 
 
-def fitted(amounts: NDArray[np.float64], ns: Sequence[float]) -> CodecTime:
-    """Least squares of relative errors, with no factor below 0.
+def fit_time(amounts: NDArray[np.float64], times_ns: Sequence[float]) -> CodecTime:
+    """Fit a codec's time by least squares of the relative errors, with coefficients of at least 0.
 
     Args:
-        amounts: Rows of (1, bytes, kept bytes).
-        ns: The time of each.
+        amounts: float64[n, 3], rows of (1, bytes, encoded bytes).
+        times_ns: The time of each row.
     """
-    took = np.asarray(ns, dtype=np.float64)
-    rows = amounts / took[:, None]
-    best, least = np.zeros(3), np.inf
-    # Of so few factors, all subsets can be tried.
+    measured_ns = np.asarray(times_ns, dtype=np.float64)
+    rows = amounts / measured_ns[:, None]
+    best, least_error = np.zeros(3), np.inf
+    # With three coefficients, every subset can be tried.
     for used in itertools.product((False, True), repeat=3):
         columns = np.flatnonzero(used)
         if not len(columns):
             continue
-        found, *_ = np.linalg.lstsq(rows[:, columns], np.ones(len(took)), rcond=None)
-        off = float(np.sum((rows[:, columns] @ found - 1) ** 2))
-        if (found >= 0).all() and off < least:
-            least = off
+        found, *_ = np.linalg.lstsq(rows[:, columns], np.ones(len(measured_ns)), rcond=None)
+        error = float(np.sum((rows[:, columns] @ found - 1) ** 2))
+        if (found >= 0).all() and error < least_error:
+            least_error = error
             best = np.zeros(3)
             best[columns] = found
     return CodecTime(*best.tolist())
 
 
 def _cache_folder() -> Path:
-    """For this machine."""
     return cache_folder(processor(), str(cores()), _core.codec_path(), f"v{_VERSION}")
 
 
 def cache_folder(*machine: str) -> Path:
-    """Where speeds of a machine's codecs are kept: what decides about them is in its name."""
+    """Return the cache folder for the codecs of the machine that these strings identify."""
     name = "".join(c if c.isalnum() or c in "-." else "_" for c in "-".join(machine))
     return user_cache() / "codecs" / name
 
 
 def speed_of(data: Any) -> CodecSpeed | None:
-    """What `data_of` made of it; None for anything else."""
+    """Return the speed that `speed_to_json` converted; None for anything else."""
     try:
         out, back = (CodecTime(*(float(data[way][i]) for i in range(3))) for way in ("out", "in"))
-        part = float(data.get("device_part", 0.0))
+        device_part = float(data.get("device_part", 0.0))
         name, threads = str(data["name"]), int(data["threads"])
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
         return None
-    times = [*dataclasses.astuple(out), *dataclasses.astuple(back)]
-    can_be = all(0 <= ns <= _MOST_NS for ns in times) and 0 <= part <= 1
-    if not can_be or not 0 <= threads <= _MOST_THREADS or name not in (*codecs.NAMES, "ans"):
+    times_ns = [*dataclasses.astuple(out), *dataclasses.astuple(back)]
+    in_range = all(0 <= ns <= _MAX_NS for ns in times_ns) and 0 <= device_part <= 1
+    if not in_range or not 0 <= threads <= _MAX_THREADS or name not in (*codecs.NAMES, "ans"):
         return None
-    return CodecSpeed(name, threads, out, back, part)
+    return CodecSpeed(name, threads, out, back, device_part)
 
 
-def data_of(speed: CodecSpeed) -> dict[str, Any]:
-    """For a file."""
+def speed_to_json(speed: CodecSpeed) -> dict[str, Any]:
+    """Convert a speed to JSON data for a cache file."""
     return {
         "name": speed.name,
         "threads": speed.threads,
@@ -182,18 +185,18 @@ def data_of(speed: CodecSpeed) -> dict[str, Any]:
     }
 
 
-def remembered(path: Path) -> Any:
-    """What an earlier process wrote; None for what is not there or not like that."""
+def read_cache(path: Path) -> Any:
+    """Return the JSON data of a cache file; None if it is missing, not private or not JSON."""
     try:
         if not private_files.is_private_folder(path.parent):
             return None
-        return parse_json(private_files.read_own_bytes(path, _MOST_BYTES), "it")
+        return parse_json(private_files.read_own_bytes(path, _MAX_FILE_BYTES), "it")
     except (OSError, ValueError):
         return None
 
 
-def remember(path: Path, data: Any) -> None:
-    """Writes it for the next process; without a place to write to, that one measures again."""
+def write_cache(path: Path, data: Any) -> None:
+    """Write JSON data to a cache file; do nothing where it cannot be written."""
     try:
         if private_files.make_private_folder(path.parent):
             private_files.remove_unfinished(path.parent)

@@ -1,14 +1,14 @@
-"""Codecs of far memory: which there are, which can be used here, and why the others cannot.
+"""Codecs of far memory: their names, which are usable here, and why the others are not.
 
-``zvc``, ``rle`` and ``csr`` are tfswap's own, for tensors with many zeros; they, ``lz4`` and
-``zstd`` give back every bit. ``zfp`` and ``bfp`` are lossy: float32 at a fixed part of its size.
-``lz4``, ``zstd`` and ``zfp`` are c-blosc2's (``pip install "tfswap[codecs]"``), which need not be
-there. ``bfp``, block floating point, is tfswap's: about as fast as a copy, and at the same rate as
-exact as ZFP but where neighbours are alike. Its least rate is 11 percent; lower ones are taken for
-that, and from 75 on it keeps no more than at 74, but at 100 every bit. On a GPU, ``lz4`` and
-``ans`` are nvCOMP's (``pip install nvidia-nvcomp-cu12``).
+``zvc``, ``rle`` and ``csr`` are tfswap's own, for tensors with many zeros; like ``lz4`` and
+``zstd``, they are lossless. ``zfp`` and ``bfp`` are lossy: they encode float32 at a fixed rate.
+``lz4``, ``zstd`` and ``zfp`` come from c-blosc2 (``pip install "tfswap[codecs]"``), an optional
+dependency. ``bfp``, block floating point, is tfswap's own: about as fast as a copy, and at the same
+rate as exact as ZFP, except for smooth data. Its lowest rate is 11 percent, which stands in for
+lower ones; from 75 to 99 percent it is as exact as at 74, and at 100 it is lossless. On a GPU,
+``lz4`` and ``ans`` come from nvCOMP (``pip install nvidia-nvcomp-cu12``).
 
-The encodings: ``cc/codecs``. All but ``bfp`` are those of CSWAP+ (Chen et al. 2022).
+The encodings are in ``cc/codecs``. All but ``bfp`` are those of CSWAP+ (Chen et al. 2022).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIBRARIES = ("libblosc2.so", "libblosc2.so.*")
 
 
 def find_blosc() -> Path | None:
-    """The library of c-blosc2 in the installed package ``blosc2``, which is not imported."""
+    """Return c-blosc2's library in the package ``blosc2``, without importing the package."""
     spec = importlib.util.find_spec("blosc2")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for pattern in _LIBRARIES:
@@ -43,7 +43,7 @@ def load_blosc() -> str:
     """Load c-blosc2, once.
 
     Returns:
-        An empty text, or why ``lz4``, ``zstd`` and ``zfp`` cannot be used.
+        An empty string, or the reason why ``lz4``, ``zstd`` and ``zfp`` cannot be used.
     """
     path = find_blosc()
     if path is None:
@@ -52,10 +52,10 @@ def load_blosc() -> str:
 
 
 def why_not(codec: str, element_bytes: int = 4) -> str:
-    """Why a codec cannot be used here for elements of so many bytes; empty: it can be.
+    """Return why a codec cannot encode elements of this size here; an empty string if it can.
 
     Raises:
-        ValueError: There is no such codec.
+        ValueError: The codec is unknown.
     """
     if codec not in NAMES:
         raise ValueError(f"unknown codec {codec!r}: allowed are {', '.join(NAMES)}")
@@ -64,29 +64,29 @@ def why_not(codec: str, element_bytes: int = 4) -> str:
 
 
 def why_not_on_cpu(codec: str) -> str:
-    """As `why_not`, also of those that only GPUs have."""
+    """Do what `why_not` does, also for codecs that only GPUs have."""
     return why_not(codec) if codec in NAMES else f"no CPU encodes by {codec}"
 
 
 def check(codec: str | None, lossy: bool = False) -> str | None:
-    """Refuse what is no `codec` of `AutoSwap`, or goes not with its `lossy`.
+    """Check the options `codec` and `lossy` of `AutoSwap`, and return `codec`.
 
     Raises:
-        ValueError: It is none, is lossy without leave, or no device here can have it; the text says
-            what can.
+        ValueError: The codec is unknown, is lossy without ``lossy=True``, or cannot be used on any
+            device here; the message lists the alternatives.
     """
     if lossy and codec is None:
         raise ValueError(
-            "lossy=True and codec=None: without a codec nothing is encoded. Leave one of them out"
+            "lossy=True and codec=None: without a codec nothing is encoded. Remove one of them"
         )
     if codec is not None and not isinstance(codec, str):
-        raise ValueError(f"codec is {codec!r}; it must be the name of one, or None")
+        raise ValueError(f"codec is {codec!r}; it must be the name of a codec, or None")
     named = codec is not None and codec not in ("auto", "cswap")
     known = dict.fromkeys((*LOSSLESS, *nvcomp.NAMES, *(LOSSY if lossy else ())))
     if named and codec not in known:
         allowed = ", ".join(map(repr, ("auto", "cswap", *known)))
-        why = f"codec {codec!r} is lossy, and needs lossy=True" if codec in LOSSY else ""
-        raise ValueError(f"{why or f'unknown codec {codec!r}'}: allowed are {allowed} and None")
+        reason = f"codec {codec!r} is lossy, and needs lossy=True" if codec in LOSSY else ""
+        raise ValueError(f"{reason or f'unknown codec {codec!r}'}: allowed are {allowed} and None")
     if lossy and not lossy_for(codec):
         faults = "; ".join(f"{name}: {why_not(name)}" for name in LOSSY)
         raise ValueError(f"lossy=True: no lossy codec can be used here. {faults}")
@@ -99,11 +99,11 @@ def check(codec: str | None, lossy: bool = False) -> str | None:
 
 
 def lossy_for(codec: str | None) -> tuple[str, ...]:
-    """The lossy codecs that can be used here where `codec` is said: all, or the one it names."""
+    """Return the usable lossy codecs: `codec` if it is lossy, otherwise all of them."""
     named = (codec,) if codec in LOSSY else LOSSY
     return tuple(name for name in named if not why_not(name))
 
 
 def available(element_bytes: int = 4) -> tuple[str, ...]:
-    """The codecs that can be used here for elements of so many bytes."""
+    """Return the codecs that can encode elements of this size here."""
     return tuple(codec for codec in NAMES if not why_not(codec, element_bytes))

@@ -1,4 +1,4 @@
-"""Far memory as planners see it: its tiers, and the codecs that one of them is kept by."""
+"""The model of far memory for planners: its tiers, and the codecs of the compressed tier."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ TIERS = HOST, COMPRESSED, FILE = ("host", "compressed", "file")
 
 @dataclass(frozen=True)
 class FarTier:
-    """A tier with a link of its own. A copy takes its latency, then bytes / speed.
+    """A tier with its own link. A copy takes the link's latency plus bytes / speed.
 
     Attributes:
-        name: What the report calls it.
-        out_bytes_per_s: speed off the device.
-        in_bytes_per_s: speed back to it.
-        out_latency_ns: time before the first byte, off the device.
-        in_latency_ns: time before the first byte, back to it.
-        capacity_bytes: what it holds.
-        core_bytes_per_s: speed of one core that has to do with each byte (copies it, checks it);
-            infinite where none has.
-        in_sections: whether large buffers move in sections, see `tfswap.machine.Machine`.
+        name: The name in the report.
+        out_bytes_per_s: Speed of copies off the device.
+        in_bytes_per_s: Speed of copies to the device.
+        out_latency_ns: Time before the first byte leaves the device.
+        in_latency_ns: Time before the first byte arrives on the device.
+        capacity_bytes: The tier's size.
+        core_bytes_per_s: Speed of one CPU core that processes each byte (copies it or computes its
+            checksum); infinite where no core does.
+        in_sections: Whether large buffers move in sections, see `tfswap.machine.Machine`.
     """
 
     name: str
@@ -38,7 +38,7 @@ class FarTier:
 
     @classmethod
     def of_host(cls, machine: Machine, capacity_bytes: int) -> FarTier:
-        """Host memory behind a machine's link."""
+        """Return the tier of host memory behind a machine's link."""
         return cls(
             HOST,
             machine.out_bytes_per_s,
@@ -51,16 +51,16 @@ class FarTier:
         )
 
     def copy_ns(self, bytes_out: int, bytes_in: int) -> int:
-        """How much longer a step takes because cores see to the bytes, spread over all of them."""
+        """Return the time that processing the bytes adds to a step, spread over all cores."""
         return round((bytes_out + bytes_in) * 1e9 / (self.core_bytes_per_s * cores()))
 
 
 @dataclass(frozen=True)
 class CodecTime:
-    """Time of one direction of a codec: ``begin_ns + bytes * byte_ns + kept bytes * kept_byte_ns``.
+    """Time of one direction: ``begin_ns + bytes * byte_ns + encoded bytes * kept_byte_ns``.
 
-    CSWAP's linear regression on size and compression ratio (Chen et al., CLUSTER 2021, section
-    IV-C), in the two amounts of bytes that memory sees.
+    This is CSWAP's linear regression on size and compression ratio (Chen et al., CLUSTER 2021,
+    section IV-C), in terms of the bytes read and written.
     """
 
     begin_ns: float
@@ -68,21 +68,21 @@ class CodecTime:
     kept_byte_ns: float
 
     def ns(self, size_bytes: int, ratio: float) -> int:
-        """For a buffer of which `ratio` is kept."""
+        """Return the time for a buffer that shrinks to `ratio` of its size."""
         each_ns = self.byte_ns + self.kept_byte_ns * ratio
         return max(0, round(self.begin_ns + size_bytes * each_ns))
 
 
 @dataclass(frozen=True)
 class CodecSpeed:
-    """What a codec costs on this machine.
+    """A codec's cost on this machine.
 
     Attributes:
-        name: of the codec.
-        threads: how many of the host work at a buffer.
-        encode: time for one buffer.
-        decode: time for one buffer.
-        device_part: of the device, how much works at it rather than at ops.
+        name: The codec's name.
+        threads: Number of host threads that encode or decode one buffer; 0 for a GPU's codec.
+        encode: Time to encode one buffer.
+        decode: Time to decode one buffer.
+        device_part: Fraction of the device that the codec occupies while it runs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The link to a file on a disk, as a tier of far memory."""
+"""The file tier of far memory: its speed, as measured before and during a training."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from functools import cache
 
 from tfswap import _core
 from tfswap.machine.far_tier import FILE, FarTier
+from tfswap.machine.link import NO_LIMIT
 from tfswap.machine.machine import Machine
-from tfswap.planning.simulator import NO_LIMIT
 
 _MEASURED_BYTES = 128 << 20
-# From the end of the op that a copy waits for to its first byte: a thread wakes up, and the disk.
+# From the end of the op that a copy waits for to its first byte: a thread and the disk wake up.
 _LATENCY_NS = 200_000
-# Of one core: checksums, and what the kernel does for each request.
-_CHECKED_BYTES_PER_S = 8e9
-# A disk is given another speed when it is off by this factor, in so many bytes at least.
-_FACTOR, _LEAST_BYTES = 2.0, 16 << 20
-_COUNTS = tuple(
+# One core's throughput for checksums and the kernel's work for each request.
+_CHECKSUM_BYTES_PER_S = 8e9
+# The tier's speed changes when it is off by this factor, measured over at least this many bytes.
+_CHANGE_FACTOR, _MIN_BYTES = 2.0, 16 << 20
+_COUNTERS = tuple(
     f"far_file_{count}" for count in ("bytes_out", "busy_out_ns", "bytes_in", "busy_in_ns")
 )
 
 
 def measured_file(folder: str, limit_bytes: int | None) -> FarTier:
-    """The file tier in a folder, at the speeds of its disk with both directions busy.
+    """Measure the file tier in a folder: its disk's speeds with both directions busy.
 
-    The first call of a process writes and reads for about half a second; later ones for the same
-    folder answer the same.
+    The first call for a folder writes and reads for about half a second; later calls in the
+    process return the same result.
 
     Raises:
-        OSError: There can be no file of that kind; the text says why.
+        OSError: The folder cannot hold a spill file; the message says why.
     """
     speed = _measured(folder)
     return FarTier(
@@ -41,16 +41,16 @@ def measured_file(folder: str, limit_bytes: int | None) -> FarTier:
         _LATENCY_NS,
         _LATENCY_NS,
         NO_LIMIT if limit_bytes is None else limit_bytes,
-        core_bytes_per_s=_CHECKED_BYTES_PER_S,
+        core_bytes_per_s=_CHECKSUM_BYTES_PER_S,
         in_sections=True,
     )
 
 
 def behind_link(file: FarTier, machine: Machine) -> FarTier:
-    """The file tier of a GPU, whose copies go through host memory, piece by piece.
+    """Return the file tier of a GPU, whose copies go through host memory in pieces.
 
-    While the disk has one piece, the machine's link has the next: so it is as fast as the slower of
-    both. The cores that check what is read compute nothing of a step.
+    The disk transfers one piece while the machine's link transfers the next, so the tier is as fast
+    as the slower of the two. A GPU's step does not use the cores that compute checksums.
     """
     return replace(
         file,
@@ -69,11 +69,11 @@ def _measured(folder: str) -> _core.SpillSpeed:
 
 
 class WatchedFile:
-    """The file tier at the speeds that a training sees, which others' use of the disk changes.
+    """The file tier at the speed observed in a training, which other users of the disk change.
 
     Args:
-        measured: At the speeds before the training; those are never exceeded.
-        stats: The library's, from when on copies are looked at.
+        measured: The tier with the speeds measured before the training, which are upper bounds.
+        stats: The library's statistics at the start of the observation.
     """
 
     def __init__(self, measured: FarTier, stats: Mapping[str, int]) -> None:
@@ -81,24 +81,25 @@ class WatchedFile:
         self._before = dict(stats)
 
     def look(self, stats: Mapping[str, int]) -> str:
-        """Goes by the copies since the last look.
+        """Update `tier` from the copies since the last call.
 
         Returns:
-            What the disk gave and where another speed was expected, as a clause; "" if it is about
-            as fast as `tier` says, which then stays.
+            A clause with the observed and the expected speed; "" if the speed has not changed by
+            more than a factor of two, in which case `tier` stays the same.
         """
-        bytes_out, out_ns, bytes_in, in_ns = (stats[key] - self._before[key] for key in _COUNTS)
+        bytes_out, out_ns, bytes_in, in_ns = (stats[key] - self._before[key] for key in _COUNTERS)
         self._before = dict(stats)
-        out = self._seen(self._measured.out_bytes_per_s, bytes_out, out_ns)
-        back = self._seen(self._measured.in_bytes_per_s, bytes_in, in_ns)
+        out = self._observed(self._measured.out_bytes_per_s, bytes_out, out_ns)
+        back = self._observed(self._measured.in_bytes_per_s, bytes_in, in_ns)
         expected = self.tier
         changes = [
-            (seen / planned, doing, seen, planned)
-            for doing, seen, planned in (
+            (observed / planned, direction, observed, planned)
+            for direction, observed, planned in (
                 ("writing", out, expected.out_bytes_per_s),
                 ("reading", back, expected.in_bytes_per_s),
             )
-            if seen is not None and not 1 / _FACTOR <= seen / planned <= _FACTOR
+            if observed is not None
+            and not 1 / _CHANGE_FACTOR <= observed / planned <= _CHANGE_FACTOR
         ]
         if not changes:
             return ""
@@ -107,14 +108,15 @@ class WatchedFile:
             out_bytes_per_s=out or expected.out_bytes_per_s,
             in_bytes_per_s=back or expected.in_bytes_per_s,
         )
-        _, doing, seen, planned = min(changes)
+        _, direction, observed, planned = min(changes)
         return (
-            f"the disk gave {seen / 1e6:.0f} MB/s {doing} where {planned / 1e6:.0f} were expected"
+            f"the disk gave {observed / 1e6:.0f} MB/s {direction} where {planned / 1e6:.0f} were "
+            "expected"
         )
 
     @staticmethod
-    def _seen(most_bytes_per_s: float, moved_bytes: int, busy_ns: int) -> float | None:
-        """In bytes per second; None where too little was moved to tell."""
-        if moved_bytes < _LEAST_BYTES:
+    def _observed(max_bytes_per_s: float, moved_bytes: int, busy_ns: int) -> float | None:
+        """Return bytes per second; None if too few bytes moved."""
+        if moved_bytes < _MIN_BYTES:
             return None
-        return min(most_bytes_per_s, moved_bytes * 1e9 / max(busy_ns, 1))
+        return min(max_bytes_per_s, moved_bytes * 1e9 / max(busy_ns, 1))

@@ -1,4 +1,4 @@
-"""What a GPU's own codecs cost, and how they are best launched: measured once, then remembered."""
+"""Speeds and launch sizes of a GPU's codecs, measured once and cached on disk."""
 
 from __future__ import annotations
 
@@ -12,57 +12,67 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.machine.codec_speed import cache_folder, data_of, fitted, remember, remembered, speed_of
+from tfswap.machine.codec_speed import (
+    cache_folder,
+    fit_time,
+    read_cache,
+    speed_of,
+    speed_to_json,
+    write_cache,
+)
 from tfswap.machine.far_tier import CodecSpeed
 from tfswap.machine.launch_search import GUIDED, RANDOM, search
-from tfswap.machine.nvcomp import NAMES as OF_NVCOMP
+from tfswap.machine.nvcomp import NAMES as NVCOMP_NAMES
 from tfswap.ops.loaded_library import Library, LibraryError
 
 SEARCH_S = 1.0
-"""How long the launches of all codecs may be looked for, in seconds."""
+"""Time limit of the search for all codecs' launches, in seconds."""
 
 Launch = tuple[int, int]
+"""Number of blocks, and threads in each block."""
 
 _GRID: list[Launch] = list(
     itertools.product(
         (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256), (64, 128, 256, 512, 1024)
     )
 )
-_FIRST: Launch = (16, 512)
-# Of the fastest launch's time, for one that leaves more of the GPU to ops.
-_GOOD_ENOUGH = 1.05
-# CSWAP looks for the launch at half zeros, and trains its regression on 20 to 80 %.
-_SEARCHED_ZEROS, _ZEROS = 0.5, (0.2, 0.8)
-# What is looked at is as large as memory and time allow; the regression sees a quarter of it too.
-_KIB = (256, 1024, 4096, 16384)
-_PART = 4
+_DEFAULT_LAUNCH: Launch = (16, 512)
+# Smaller launches leave more of the GPU to ops, so up to 5 % more time is accepted for them.
+_TOLERANCE = 1.05
+# CSWAP searches for the launch at half zeros, and trains its regression on 20 to 80 %.
+_SEARCH_ZERO_FRACTION, _ZERO_FRACTIONS = 0.5, (0.2, 0.8)
+# The measured tensor is as large as memory and time allow; the regression also uses a quarter.
+_SIZES_KIB = (256, 1024, 4096, 16384)
+_SIZE_RATIO = 4
 _REPEATS = 3
-# Threads that a processor of a GPU runs at once.
-_THREADS_AT_ONCE = 2048
+_RESIDENT_THREADS_PER_MULTIPROCESSOR = 2048
 _VERSION = 1
 
-# By GPU and codec; what could not be measured is tried again.
+# By GPU and codec; codecs that could not be measured are tried again.
 _known: dict[tuple[str, str], tuple[Launch, CodecSpeed]] = {}
 
 
 def gpu_codec_speeds(
     lib: Library, device: int, names: Sequence[str], search_s: float = SEARCH_S
 ) -> tuple[CodecSpeed, ...]:
-    """How long a GPU's codecs take, by regression on size and ratio; puts launches in force.
+    """Return the times of a GPU's codecs by regression on size and ratio, and install launches.
 
-    The first call on a GPU measures, in about two seconds, on tensors within the budget, and
-    writes what it found to ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); others read it. While
-    it measures, nothing else is to run on the GPU. nvCOMP's are measured in each training, in less
-    time: they have no launches to look for, and go by the workspace that they have in it.
+    The first call on a GPU measures for about two seconds, on tensors within the budget, and writes
+    the result to ``$XDG_CACHE_HOME/tfswap`` (``~/.cache/tfswap``); later processes read it. Nothing
+    else may run on the GPU during the measurement. nvCOMP's codecs are measured in each training,
+    which takes less time: they need no search for a launch, and their speed depends on the
+    training's workspace.
 
     Args:
         lib: The library.
         device: The GPU's number.
-        names: Of `tfswap.ops.gpu_codecs.NAMES`, and of `tfswap.machine.nvcomp.NAMES` if in use.
-        search_s: How long launches may be looked for, in seconds.
+        names: Codecs of `tfswap.ops.gpu_codecs.NAMES`, and of `tfswap.machine.nvcomp.NAMES` if in
+            use.
+        search_s: Time limit of the search for launches, in seconds.
 
     Returns:
-        Of those that could be measured: not where the budget has no room for it.
+        The speeds of the codecs that could be measured; a codec for which the budget leaves no room
+        is missing.
 
     Source: CSWAP (Chen et al., CLUSTER 2021), section IV.
     """
@@ -72,7 +82,7 @@ def gpu_codec_speeds(
     found: dict[str, CodecSpeed] = {}
     for name in missing:
         try:
-            launch, speed = _measured(lib, device, name, search_s / len(missing))
+            launch, speed = _measure(lib, device, name, search_s / len(missing))
         except LibraryError as error:
             if "no memory" not in str(error):
                 warnings.warn(f"tfswap: codec {name} is left out: {error}", stacklevel=2)
@@ -80,22 +90,22 @@ def gpu_codec_speeds(
         finally:
             lib.trim_host()
         found[name] = speed
-        if name in OF_NVCOMP:
+        if name in NVCOMP_NAMES:
             continue
         _known[gpu, name] = launch, speed
-        remember(_path(gpu, name), {**data_of(speed), "launch": list(launch)})
+        write_cache(_path(gpu, name), {**speed_to_json(speed), "launch": list(launch)})
         lib.set_codec_launch(device, name, launch)
     found |= {name: _known[gpu, name][1] for name in names if (gpu, name) in _known}
     return tuple(found[name] for name in names if name in found)
 
 
 def use_remembered(lib: Library, device: int, names: Sequence[str]) -> None:
-    """Puts launches in force that this process or an earlier one found on such a GPU."""
-    names = [name for name in names if name not in OF_NVCOMP]
+    """Install the launches that this process or an earlier one measured on this kind of GPU."""
+    names = [name for name in names if name not in NVCOMP_NAMES]
     gpu = lib.codec_device(device) if names else ""
     for name in names:
         if (gpu, name) not in _known:
-            data = remembered(_path(gpu, name))
+            data = read_cache(_path(gpu, name))
             launch, speed = _launch_of(data), speed_of(data)
             if launch is None or speed is None:
                 continue
@@ -103,16 +113,16 @@ def use_remembered(lib: Library, device: int, names: Sequence[str]) -> None:
         lib.set_codec_launch(device, name, _known[gpu, name][0])
 
 
-def _measured(lib: Library, device: int, name: str, search_s: float) -> tuple[Launch, CodecSpeed]:
-    """The launch of the fewest threads that is nearly as fast as the fastest, and its speed.
+def _measure(lib: Library, device: int, name: str, search_s: float) -> tuple[Launch, CodecSpeed]:
+    """Return the smallest launch that is nearly as fast as the fastest one, and its speed.
 
     Raises:
         LibraryError: There is no memory for any tensor, or the codec does not work.
     """
     deadline_s = time.monotonic() + search_s
-    kib = _tensor_kib(lib, device, name, search_s)
-    tensor = _sparse(kib, _SEARCHED_ZEROS)
-    grid = [_FIRST] if name in OF_NVCOMP else _GRID
+    largest_kib = _tensor_kib(lib, device, name, search_s)
+    tensor = _sparse(largest_kib, _SEARCH_ZERO_FRACTION)
+    grid = [_DEFAULT_LAUNCH] if name in NVCOMP_NAMES else _GRID
 
     def seconds(launch: tuple[int, ...]) -> float:
         _, encode_s, decode_s = lib.measure_device_codec(
@@ -120,54 +130,50 @@ def _measured(lib: Library, device: int, name: str, search_s: float) -> tuple[La
         )
         return max(encode_s + decode_s, 1e-9)
 
-    blocks, threads = search(grid, seconds, deadline_s=deadline_s).smallest(_GOOD_ENOUGH)
+    blocks, threads = search(grid, seconds, deadline_s=deadline_s).smallest(_TOLERANCE)
     amounts, encode_ns, decode_ns = [], [], []
-    for zeros, size in itertools.product(_ZEROS, (kib // _PART, kib)):
-        tensor = _sparse(size, zeros)
-        kept, encode_s, decode_s = lib.measure_device_codec(
+    sizes_kib = (largest_kib // _SIZE_RATIO, largest_kib)
+    for zero_fraction, size_kib in itertools.product(_ZERO_FRACTIONS, sizes_kib):
+        tensor = _sparse(size_kib, zero_fraction)
+        encoded_bytes, encode_s, decode_s = lib.measure_device_codec(
             device, name, tensor, (blocks, threads), _REPEATS
         )
-        amounts.append((1.0, float(tensor.nbytes), float(kept)))
+        amounts.append((1.0, float(tensor.nbytes), float(encoded_bytes)))
         encode_ns.append(max(encode_s * 1e9, 1.0))
         decode_ns.append(max(decode_s * 1e9, 1.0))
     table = np.array(amounts)
-    at_once = max(lib.codec_processors(device), 1) * _THREADS_AT_ONCE
-    # nvCOMP takes a thread block or more for each section: the GPU, when there are many.
-    part = 1.0 if name in OF_NVCOMP else min(1.0, blocks * threads / at_once)
-    return (blocks, threads), CodecSpeed(
-        name,
-        0,
-        fitted(table, encode_ns),
-        fitted(table, decode_ns),
-        part,
-    )
+    resident_threads = max(lib.codec_processors(device), 1) * _RESIDENT_THREADS_PER_MULTIPROCESSOR
+    # nvCOMP uses at least a thread block for each section: with many sections, the whole GPU.
+    device_part = 1.0 if name in NVCOMP_NAMES else min(1.0, blocks * threads / resident_threads)
+    speed = CodecSpeed(name, 0, fit_time(table, encode_ns), fit_time(table, decode_ns), device_part)
+    return (blocks, threads), speed
 
 
 def _tensor_kib(lib: Library, device: int, name: str, search_s: float) -> int:
-    """The largest for which there is memory, and time for as many measurements as a search has."""
-    found = 0
-    for kib in _KIB:
-        tensor = _sparse(kib, _SEARCHED_ZEROS)
+    """Return the largest size that fits in memory and lets the search finish in time."""
+    found_kib = 0
+    for size_kib in _SIZES_KIB:
+        tensor = _sparse(size_kib, _SEARCH_ZERO_FRACTION)
         try:
-            # The first time, kernels are loaded and memory is pinned.
-            lib.measure_device_codec(device, name, tensor, _FIRST)
+            # The first call loads kernels and pins memory.
+            lib.measure_device_codec(device, name, tensor, _DEFAULT_LAUNCH)
             begun_s = time.monotonic()
-            lib.measure_device_codec(device, name, tensor, _FIRST)
+            lib.measure_device_codec(device, name, tensor, _DEFAULT_LAUNCH)
         except LibraryError:
-            if not found:
+            if not found_kib:
                 raise
             break
-        found = kib
-        # The next one takes as much longer as it is larger.
-        if (time.monotonic() - begun_s) * _PART * (RANDOM + GUIDED) > search_s:
+        found_kib = size_kib
+        # The time of the next size grows in proportion.
+        if (time.monotonic() - begun_s) * _SIZE_RATIO * (RANDOM + GUIDED) > search_s:
             break
-    return found
+    return found_kib
 
 
-def _sparse(kib: int, zeros: float) -> NDArray[np.float32]:
-    dice = np.random.default_rng(0)
-    data = dice.random(kib << 8, dtype=np.float32)
-    data[dice.random(len(data), dtype=np.float32) < zeros] = 0
+def _sparse(size_kib: int, zero_fraction: float) -> NDArray[np.float32]:
+    rng = np.random.default_rng(0)
+    data = rng.random(size_kib << 8, dtype=np.float32)
+    data[rng.random(len(data), dtype=np.float32) < zero_fraction] = 0
     return data
 
 

@@ -7,19 +7,19 @@ from tfswap.ops.loaded_library import Library, LibraryError
 
 _BLOCK_BYTES = (64 << 20, 8 << 20, 1 << 20)
 _COPIES = 7
-# From the end of the op that a copy waits for to its first byte: events on the GPU.
+# From the end of the op that a copy waits for to the copy's first byte, on the GPU's streams.
 _LATENCY_NS = 10_000
 
 
 def measured_link(lib: Library, device: int) -> Machine:
-    """A GPU's link, as its own copies find it when nothing else runs.
+    """Measure a GPU's link with copies of its own while nothing else runs.
 
     Args:
         lib: The library.
         device: The GPU's number.
 
     Raises:
-        LibraryError: Not even copies of 1 MiB could be made.
+        LibraryError: The GPU has no room even for copies of 1 MiB.
     """
     for block_bytes in _BLOCK_BYTES:
         try:

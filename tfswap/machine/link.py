@@ -1,14 +1,19 @@
-"""Link: what the simulator needs to know of the path between device memory and a tier."""
+"""Link: the speeds and latencies between device memory and a tier of far memory."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
+NO_LIMIT = int(np.iinfo(np.int64).max)
+"""Of a tier's capacity, in bytes."""
+
 
 class Link(Protocol):
-    """The part of a machine, or of a tier of far memory, that the simulator looks at.
+    """The attributes of a machine, or of a tier of far memory, that the simulator reads.
 
-    A tier may have ``capacity_bytes``, and ``in_sections``, too.
+    A tier may also have ``capacity_bytes`` and ``in_sections``.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""The machine's speeds: how fast its link to far memory moves bytes, each way."""
+"""The machine's speeds: its link to far memory, and the device that computes."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tfswap import _core
 _COPY_BYTES = 64 << 20
 _COPIES = 7
 
-# Of matrix products that say how fast the cores are.
+# Size and number of the matrix products that measure the cores' peak.
 _PRODUCT_SIZE, _PRODUCTS = 768, 4
-# Of that, what elementwise ops reach, and convolutions; and what an op takes at the least.
+# Ratio of that peak to elementwise ops, efficiency of convolutions, and the shortest op.
 _PRODUCT_TO_ELEMENTWISE, _EFFICIENCY, _LAUNCH_NS = 16, 0.6, 5_000
 
-# Between the end of the op that starts a copy and its first byte: a sleeping copy thread wakes up.
-_HAND_OFF_NS = 20_000
+# From the end of the op that triggers a copy to its first byte: the copy thread wakes up.
+_WAKE_UP_NS = 20_000
 
 
 @dataclass(frozen=True)
 class Device:
-    """What computes at this end of the link, for steps that nobody has run.
+    """The compute device of a machine, for the cost model of steps that have not run.
 
     Attributes:
-        memory_bytes: its memory.
-        ops_per_s: elementwise operations and reductions, at best.
-        product_ops_per_s: convolutions and matrix products, at best; a multiply-add is two.
-        bytes_per_s: its memory's speed.
-        efficiency: the part of product_ops_per_s that convolutions reach; above 1 if their
+        memory_bytes: Size of its memory.
+        ops_per_s: Peak of elementwise operations and reductions.
+        product_ops_per_s: Peak of convolutions and matrix products; a multiply-add counts as two.
+        bytes_per_s: Bandwidth of its memory.
+        efficiency: The fraction of product_ops_per_s that convolutions reach; above 1 if their
             algorithms save operations.
-        launch_ns: least duration of an op.
+        launch_ns: Shortest duration of an op.
     """
 
     memory_bytes: int
@@ -64,25 +64,25 @@ class Device:
 
 @dataclass(frozen=True)
 class Machine:
-    """A link between device memory and far memory. A copy takes its latency, then bytes / speed.
+    """A link between device memory and far memory. A copy takes its latency plus bytes / speed.
 
     Attributes:
-        name: what the report calls it.
-        out_bytes_per_s: speed off the device.
-        in_bytes_per_s: speed back to it.
-        out_latency_ns: time before the first byte, off the device.
-        in_latency_ns: time before the first byte, back to it.
-        copy_bytes_per_s: speed of one core that copies, where cores do; infinite where they do not.
-        device: what computes, if it is known (`tfswap.machine.presets` has some by name).
-        in_sections: whether large buffers move in sections, each freed and filled on its own
-            (tvDNN; ``tfswap/cc/core/memory/sections.h`` says in how many).
+        name: The name in the report.
+        out_bytes_per_s: Speed of copies off the device.
+        in_bytes_per_s: Speed of copies to the device.
+        out_latency_ns: Time before the first byte leaves the device.
+        in_latency_ns: Time before the first byte arrives on the device.
+        copy_bytes_per_s: Speed of one CPU core that copies; infinite where hardware copies.
+        device: The compute device, if known (`tfswap.machine.presets` has some by name).
+        in_sections: Whether large buffers move in sections that are freed and filled separately
+            (tvDNN; ``tfswap/cc/core/memory/buffer_chunks.h`` defines how many).
     """
 
     name: str
     out_bytes_per_s: float
     in_bytes_per_s: float
-    out_latency_ns: int = _HAND_OFF_NS
-    in_latency_ns: int = _HAND_OFF_NS
+    out_latency_ns: int = _WAKE_UP_NS
+    in_latency_ns: int = _WAKE_UP_NS
     copy_bytes_per_s: float = math.inf
     device: Device | None = None
     in_sections: bool = False
@@ -97,9 +97,9 @@ class Machine:
 
     @classmethod
     def measure(cls) -> Machine:
-        """The host's own memory as far memory: the speed of large copies, one at a time.
+        """Measure the link to the host's own memory: the speed of large copies, one at a time.
 
-        The first call of a process measures for about 0.1 s; later ones answer the same.
+        The first call takes about 0.1 s; later calls in the process return the same result.
         """
         bytes_per_s = _copy_bytes_per_s()
         return cls(
@@ -112,18 +112,18 @@ class Machine:
 
     @classmethod
     def here(cls, link_bandwidth: float | None = None) -> Machine:
-        """`emulated`, or `measure` where there is no bandwidth."""
+        """Return `emulated` for a bandwidth, `measure` for None."""
         return cls.measure() if link_bandwidth is None else cls.emulated(link_bandwidth)
 
     @classmethod
     def emulated(cls, link_bandwidth: float, latency_ns: int = 0) -> Machine:
-        """The host with copies slowed down to those of another link.
+        """Return this host with copies slowed down to emulate another link.
 
-        A copy still has to be made: a link faster than the host's memory is as fast as that.
+        The copies are still made, so the link is at most as fast as the host's memory.
 
         Args:
             link_bandwidth: Bytes per second, each way.
-            latency_ns: Time before the first byte, beside the host's own. Defaults to 0.
+            latency_ns: Time before the first byte, added to the host's own. Defaults to 0.
 
         Raises:
             ValueError: The bandwidth is not above zero.
@@ -132,12 +132,12 @@ class Machine:
             raise ValueError(f"link_bandwidth must be above 0 bytes/s, not {link_bandwidth!r}")
         copy_bytes_per_s = _copy_bytes_per_s()
         speed = min(float(link_bandwidth), copy_bytes_per_s)
-        latency = _HAND_OFF_NS + latency_ns
+        total_ns = _WAKE_UP_NS + latency_ns
         name = f"emulated link, {link_bandwidth / 1e9:.3g} GB/s"
-        return cls(name, speed, speed, latency, latency, copy_bytes_per_s, in_sections=True)
+        return cls(name, speed, speed, total_ns, total_ns, copy_bytes_per_s, in_sections=True)
 
     def part(self, share: float) -> Machine:
-        """The link where others use it too, so that copies have a share of its speed.
+        """Return the link with a share of its speed, for when other processes use it too.
 
         Args:
             share: Above 0, at most 1.
@@ -152,7 +152,7 @@ class Machine:
         )
 
     def times(self, out: float, back: float) -> Machine:
-        """The link where copies were seen to be so many times as fast, each way."""
+        """Return the link with its speeds multiplied by observed factors."""
         if (out, back) == (1.0, 1.0):
             return self
         return dataclasses.replace(
@@ -163,17 +163,18 @@ class Machine:
         )
 
     def copy_ns(self, bytes_out: int, bytes_in: int) -> int:
-        """How much longer a step takes because its own cores do the copying.
+        """Return the time that copying on the step's own cores adds to a step.
 
-        Spread over all cores, which are taken to be busy without it. Waiting for a link costs none.
+        The work is spread over all cores, which are assumed to be busy otherwise. Waiting for a
+        link costs no core time.
         """
         return round((bytes_out + bytes_in) * 1e9 / (self.copy_bytes_per_s * cores()))
 
 
 def host_device() -> Device:
-    """What this process's cores reach, for steps that they have not run.
+    """Measure this process's cores, for the cost model of steps that have not run.
 
-    The first call of a process measures for some 50 ms; later ones answer the same.
+    The first call takes about 50 ms; later calls in the process return the same result.
     """
     ops_per_s = _product_ops_per_s()
     return Device(
@@ -187,7 +188,7 @@ def host_device() -> Device:
 
 
 def processor() -> str:
-    """What it calls itself."""
+    """Return the processor's model name."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -198,7 +199,7 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """How many cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 

@@ -1,6 +1,6 @@
-"""nvCOMP, NVIDIA's library of codecs: where it is, and what to install where it is not.
+"""nvCOMP, NVIDIA's library of codecs: find it, or say how to install it.
 
-Nothing of it is imported: its shared library is opened by ``cc/gpu/nvcomp``.
+Python does not import it: ``cc/gpu/nvcomp`` opens its shared library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib.util
 from pathlib import Path
 
 NAMES = ("lz4", "ans")
-"""Codecs of nvCOMP's that a GPU may have."""
+"""The codecs of nvCOMP that tfswap uses on GPUs."""
 
 INSTALL = (
     "nvCOMP is not installed: pip install nvidia-nvcomp-cu12 (or nvidia-nvcomp-cu13, for a driver "
@@ -19,26 +19,26 @@ INSTALL = (
 )
 
 WORKSPACE_BYTES = 64 << 20
-"""Of a GPU's memory, for nvCOMP to work in, where the budget is large."""
-_PART_OF_BUDGET = 32
-_LEAST_BYTES = 1 << 20  # some sections at once
+"""Maximum size of nvCOMP's workspace in a GPU's memory."""
+_BUDGET_PER_WORKSPACE = 32
+_MIN_WORKSPACE_BYTES = 1 << 20  # a few sections at once
 
-# In a package `nvidia`, as NVIDIA's wheels of 5.1 and later have it, and of 5.0.
-_PLACES = ("libnvcomp/lib64", "libnvcomp/lib", "nvcomp")
+# Folders in the package `nvidia`: of NVIDIA's wheels of 5.1 and later, and of 5.0.
+_FOLDERS = ("libnvcomp/lib64", "libnvcomp/lib", "nvcomp")
 _LIBRARY = "libnvcomp.so"
-# By which the system's loader may find one, newest first.
-_NAMES = (f"{_LIBRARY}.6", f"{_LIBRARY}.5", _LIBRARY)
+# Names for the system's loader, newest first.
+_SONAMES = (f"{_LIBRARY}.6", f"{_LIBRARY}.5", _LIBRARY)
 
 
 @functools.cache
 def find_nvcomp() -> str | None:
-    """The library in an installed wheel, else one that the system's loader finds, else None."""
+    """Return the library in an installed wheel, else one that the system's loader finds."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        for place in _PLACES:
-            for path in sorted(Path(folder, place).glob(f"{_LIBRARY}*"), reverse=True):
+        for subfolder in _FOLDERS:
+            for path in sorted(Path(folder, subfolder).glob(f"{_LIBRARY}*"), reverse=True):
                 return str(path)
-    for name in _NAMES:
+    for name in _SONAMES:
         try:
             ctypes.CDLL(name)
         except OSError:
@@ -48,5 +48,5 @@ def find_nvcomp() -> str | None:
 
 
 def workspace_bytes(budget_bytes: int) -> int:
-    """What nvCOMP works in on a GPU, of a budget of so many bytes."""
-    return min(WORKSPACE_BYTES, max(_LEAST_BYTES, budget_bytes // _PART_OF_BUDGET))
+    """Return the size of nvCOMP's workspace under a GPU's budget."""
+    return min(WORKSPACE_BYTES, max(_MIN_WORKSPACE_BYTES, budget_bytes // _BUDGET_PER_WORKSPACE))

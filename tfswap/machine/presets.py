@@ -1,4 +1,4 @@
-"""Machines by name, from ``presets.json`` and from a file of the user's own.
+"""Machines by name, from ``presets.json`` and from a user's file.
 
 ::
 
@@ -12,12 +12,12 @@
         "link": {"out_bytes_per_s": 12e9, "in_bytes_per_s": 12e9,
                  "out_latency_ns": 10000, "in_latency_ns": 10000, "source": "..."}}}}
 
-The device is described as Grappler does it (``DeviceProperties``). Its peak is a multiply-add (two
-operations) for each core and clock. Grappler's own estimator has one number of cores for all
-multiprocessors since Pascal, 64, which is half of those of compute capability 6.1, 8.6, 8.9 and
-9.0; so ``cores_per_multiprocessor`` is asked for. Optional: ``product_ops_per_s``, the peak of the
-units that multiply matrices, where they are not these cores; ``efficiency``, the part of that peak
-that convolutions reach (1.0); ``launch_ns`` (0).
+The device's fields are those of Grappler's ``DeviceProperties``. Its peak is one multiply-add (two
+operations) per core and clock. Grappler's own estimator assumes 64 cores in every multiprocessor
+since Pascal, half of what compute capabilities 6.1, 8.6, 8.9 and 9.0 have; therefore
+``cores_per_multiprocessor`` is required. Optional: ``product_ops_per_s``, the peak of separate
+matrix units; ``efficiency``, the fraction of that peak that convolutions reach (default 1.0);
+``launch_ns`` (default 0).
 """
 
 from __future__ import annotations
@@ -46,38 +46,38 @@ _DEVICE = frozenset(
         "source",
     }
 )
-_DEVICE_TOO = frozenset({"product_ops_per_s", "efficiency", "launch_ns"})
+_DEVICE_OPTIONAL = frozenset({"product_ops_per_s", "efficiency", "launch_ns"})
 _LINK = frozenset({"out_bytes_per_s", "in_bytes_per_s", "source"})
-_LINK_TOO = frozenset({"out_latency_ns", "in_latency_ns"})
+_LINK_OPTIONAL = frozenset({"out_latency_ns", "in_latency_ns"})
 _MACHINE = frozenset({"memory_bytes", "device", "link"})
-_MACHINE_TOO = frozenset({"title", "memory_source"})
+_MACHINE_OPTIONAL = frozenset({"title", "memory_source"})
 
 
 def load_machines(path: str | os.PathLike[str] | None = None) -> dict[str, Machine]:
-    """All machines by name: tfswap's, and over them those of a file.
+    """Return all machines by name: tfswap's own, overridden and extended by those of a file.
 
     Args:
-        path: A file of the user's own.
+        path: A user's file.
 
     Raises:
-        ValueError: The file does not follow the format; the text says where.
-        OSError: It cannot be read.
+        ValueError: The file does not follow the format; the message says where.
+        OSError: The file cannot be read.
     """
     machines = _read(OWN_FILE)
     return machines if path is None else {**machines, **_read(Path(path))}
 
 
 def find_machine(name: str, path: str | os.PathLike[str] | None = None) -> Machine:
-    """The machine of that name.
+    """Return the machine of this name.
 
     Raises:
-        ValueError: There is none; the text lists the names.
+        ValueError: The name is unknown; the message lists the known ones.
         OSError: The file cannot be read.
     """
     machines = load_machines(path)
     if name not in machines:
         raise ValueError(
-            f"unknown machine {name!r}: known are {', '.join(machines)}. Others can be described "
+            f"unknown machine {name!r}: known are {', '.join(machines)}. Describe other machines "
             "in a file of your own (--machines FILE)"
         )
     return machines[name]
@@ -100,9 +100,9 @@ def _read(path: Path) -> dict[str, Machine]:
 
 
 def _machine(name: str, values: Any) -> Machine:
-    values = _checked("it", values, _MACHINE, _MACHINE_TOO)
-    device = _checked("its device", values["device"], _DEVICE, _DEVICE_TOO)
-    link = _checked("its link", values["link"], _LINK, _LINK_TOO)
+    values = _checked("it", values, _MACHINE, _MACHINE_OPTIONAL)
+    device = _checked("its device", values["device"], _DEVICE, _DEVICE_OPTIONAL)
+    link = _checked("its link", values["link"], _LINK, _LINK_OPTIONAL)
     if device["type"] != "GPU":
         raise ValueError(f'its device\'s type is {device["type"]!r}; only "GPU" is known')
     ops_per_s = (
@@ -129,14 +129,14 @@ def _machine(name: str, values: Any) -> Machine:
 
 
 def _checked(
-    what: str, values: Any, needed: frozenset[str], allowed: frozenset[str]
+    what: str, values: Any, required: frozenset[str], optional: frozenset[str]
 ) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{what} is not an object")
-    missing = sorted(needed - values.keys())
+    missing = sorted(required - values.keys())
     if missing:
         raise ValueError(f"{what} lacks {', '.join(missing)}")
-    unknown = sorted(values.keys() - needed - allowed)
+    unknown = sorted(values.keys() - required - optional)
     if unknown:
         raise ValueError(f"{what} has unknown {', '.join(unknown)}")
     return values

@@ -1,8 +1,8 @@
-"""Plans for functions that come back from a SavedModel: the same graph under other names.
+"""Rename the nodes of a plan for a function loaded from a SavedModel.
 
-TensorFlow calls a function that was loaded from within another one, and inlines it: names of its
-nodes get "StatefulPartitionedCall/" put before them, arguments are called otherwise. The pass says
-of each graph by which fingerprint it can be known again (``PortableFingerprint`` in C++).
+TensorFlow calls a loaded function from a wrapper and inlines it: its nodes get the prefix
+"StatefulPartitionedCall/" and its arguments get other names. The pass reports for each graph a
+fingerprint that does not depend on this (``PortableFingerprint`` in C++).
 """
 
 from __future__ import annotations
@@ -10,39 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tfswap.plan.schema import (
-    AGAIN,
-    SWAP_IN_PREFIX,
-    SWAP_OUT_PREFIX,
-    FunctionPlan,
-    Recompute,
-    Return,
-    TensorSwap,
-    again_name,
-)
+from tfswap.plan.node_names import AGAIN, SWAP_IN_PREFIX, SWAP_OUT_PREFIX, again_name
+from tfswap.plan.schema import FunctionPlan, Recompute, Return, TensorSwap
 from tfswap.plan.slots import Slot
 
 _CALL, _STATEFUL = "PartitionedCall", "Stateful"
-_MOST_DIGITS = 9
-# Behind a copy's port: which swap of a variable, and which of its returns.
-_MOST_NUMBERS = 2
+_MAX_DIGITS = 9
+# After a copy's port: the index of the variable's swap, and the index of its return.
+_MAX_INDICES = 2
 
 
 def renamed(function: FunctionPlan, fingerprint: str, nodes: Iterable[str]) -> FunctionPlan | None:
-    """The plan of a graph for one that is the same but for the names of calls.
+    """Return a graph's plan for another graph that differs only in the names of calls.
 
     Args:
         function: The plan.
-        fingerprint: Of the other graph.
-        nodes: The names of its nodes.
+        fingerprint: The other graph's fingerprint.
+        nodes: The names of the other graph's nodes.
 
     Returns:
-        The plan with its names; None if a node of the plan is not in it, or is more than once.
+        The renamed plan; None if a node of the plan is missing or ambiguous in the other graph.
     """
     names: dict[str, str] = {}
     for node in nodes:
-        plain = _without_calls(node)
-        names[plain] = "" if plain in names else node
+        bare_name = _without_calls(node)
+        names[bare_name] = "" if bare_name in names else node
     try:
         return _Renaming(names).function(function, fingerprint)
     except KeyError:
@@ -50,7 +42,7 @@ def renamed(function: FunctionPlan, fingerprint: str, nodes: Iterable[str]) -> F
 
 
 def _without_calls(node: str) -> str:
-    """A name without "StatefulPartitionedCall/" and "PartitionedCall_1/" in it."""
+    """Remove "StatefulPartitionedCall/" and "PartitionedCall_1/" from a name."""
     *scopes, last = node.split("/")
     kept = []
     for scope in scopes:
@@ -60,10 +52,10 @@ def _without_calls(node: str) -> str:
 
 
 class _Renaming:
-    """Raises KeyError where a name is not known.
+    """Renames the parts of a plan; raises KeyError for unknown and ambiguous names.
 
     Args:
-        names: Nodes by their names without calls; "" where several are called so.
+        names: Nodes by their names without calls; "" where several nodes have that name.
     """
 
     def __init__(self, names: dict[str, str]) -> None:
@@ -112,7 +104,7 @@ class _Renaming:
         return self._of_graph(name)
 
     def _of_graph(self, name: str) -> str:
-        """Of a node, or of a clone of one: there are no copies of copies."""
+        """Rename a node of the graph, or a clone of one."""
         ordinals = []
         while True:
             original, again, ordinal = name.rpartition(AGAIN)
@@ -134,9 +126,9 @@ class _Renaming:
             return False
 
     def _copy(self, rest: str) -> str:
-        """What a copy is called after: its tensor's node, "_", its port, and maybe numbers."""
+        """Rename a copy without its prefix: the node, "_", the port, and up to two indices."""
         parts = rest.split("/")
-        for end in range(len(parts), max(len(parts) - _MOST_NUMBERS - 1, 0), -1):
+        for end in range(len(parts), max(len(parts) - _MAX_INDICES - 1, 0), -1):
             node, _, port = "/".join(parts[:end]).rpartition("_")
             if port.isdecimal() and self._knows(node):
                 return "/".join([f"{self._of_graph(node)}_{port}", *parts[end:]])
@@ -144,4 +136,4 @@ class _Renaming:
 
 
 def _is_ordinal(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS

@@ -1,10 +1,11 @@
-"""SwapPlan: what is changed about a step, as data.
+"""SwapPlan: the changes to a step, as data.
 
-A plan says which tensors leave, who waits for that (gates), what starts their way back
-(triggers) and who reads them then; and which are dropped and made again. The Grappler pass executes
-it and decides nothing. It is JSON, one schema for Python and C++
-(``tfswap/cc/grappler/swap_spec.h``), and names graphs by their fingerprints: a graph without an
-entry is never given another graph's swaps.
+A plan lists the tensors that are swapped out, the nodes that wait for the copy-out (gates), the
+nodes whose end starts the copy-in (triggers) and the nodes that read the returned tensor
+(consumers); and the tensors that are dropped and recomputed. The Grappler pass executes the plan
+and makes no decisions. Plans are JSON with one schema for Python and C++
+(``tfswap/cc/grappler/swap_spec.h``). They identify graphs by their fingerprints, so a graph never
+gets another graph's swaps.
 """
 
 from __future__ import annotations
@@ -22,44 +23,22 @@ from tfswap.machine.far_tier import TIERS
 from tfswap.plan.slots import OUTSIDE, Slot
 
 VERSION = 1
-"""Of the schema; a plan of another version is refused."""
+"""Version of the schema; plans of other versions are rejected."""
 
-# Of tensors that leave. Parts of what was large are worth it too: there are many.
-_LEAST_BYTES, _LEAST_BYTES_OF_PARTS = 1 << 20, 1 << 17
-
-SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
-"""Of the names of the nodes that the pass inserts."""
-
-AGAIN = "/again/"
-"""In the names of clones, behind the node's that they are of."""
-
-
-def swap_out_name(tensor: str, ordinal: int = 0) -> str:
-    """The name of the node that swaps a tensor ("node:port") out; a variable may have several."""
-    node, _, port = tensor.rpartition(":")
-    name = f"{SWAP_OUT_PREFIX}{node.replace(':', '_')}_{port}"
-    return f"{name}/{ordinal}" if ordinal else name
-
-
-def again_name(node: str, ordinal: int) -> str:
-    """The name of the clone that makes a node's outputs again, for the plan's so many'th recompute.
-
-    The pass names them in the same way (``recomputes.cc``).
-    """
-    return f"{node}{AGAIN}{ordinal}"
-
+# Smallest tensors that are swapped: of a whole batch, and of sections, which have many small ones.
+_MIN_BYTES, _MIN_BYTES_IN_SECTIONS = 1 << 20, 1 << 17
 
 CODECS = tuple(dict.fromkeys((*codecs.NAMES, *nvcomp.NAMES)))
 
 UNMATCHED = ("leave", "bootstrap")
-"""What may happen to graphs without an entry."""
+"""Policies for graphs without an entry."""
 
-MOST_SECTIONS = 4096
-"""Of a batch."""
+MAX_SECTIONS = 4096
+"""Maximum number of sections of a batch."""
 
-# More than any plan has; the pass has the same bounds (swap_spec.cc). Its numbers are doubles.
-_MOST_BYTES, _MOST = 1 << 50, 1 << 53
-_MOST_THREADS, _MOST_ORDINAL = 1024, 4095
+# The pass has the same bounds (swap_spec.cc); its numbers are doubles.
+_MAX_BYTES, _MAX_INTEGER = 1 << 50, 1 << 53
+_MAX_THREADS, _MAX_ORDINAL = 1024, 4095
 
 
 @dataclass(frozen=True)
@@ -67,9 +46,9 @@ class Return:
     """One swap-in.
 
     Args:
-        trigger: Node whose end starts the copy; "" for the swap-out's end.
-        consumers: Nodes that read the returned tensor.
-        next_use: Place in the step of the access after this one (for lazy swaps).
+        trigger: The node whose end starts the copy; "" for the swap-out's end.
+        consumers: The nodes that read the returned tensor.
+        next_use: Position in the step of the access after this one (for on-demand swaps).
     """
 
     trigger: str
@@ -82,20 +61,20 @@ class TensorSwap:
     """One tensor's swap-out and its swap-ins.
 
     Args:
-        tensor: "node:port" of the graph that TensorFlow's own passes leave.
-        size_bytes: Its size when the plan was made.
+        tensor: "node:port" in the graph after TensorFlow's own passes.
+        size_bytes: The tensor's size when the plan was made.
         gates: Nodes that do not start before the copy-out has ended.
-        returns: Its swap-ins in the order of the step.
-        lazy: Leaves only when an allocation needs the room.
-        tier: Of far memory, one of `TIERS`. What finds no room there goes to another.
-        codec: By which it is kept in the compressed tier.
-        rate_percent: Size of what a lossy codec makes at most, in percent of the tensor's.
-        threads: Of the host that encode and decode it.
-        device: Where it is ("CPU:1"), if not on the device whose peak the plan foretells.
-        after: If `tensor` is the handle of a variable, whose value leaves: the nodes that need it
-            before that. What then brings it back starts with its trigger, which may be in the step
-            before; consumers are nodes with that variable among their inputs.
-        returns_in_step: Of a variable: whether it comes back after it has left in the same step.
+        returns: The swap-ins in the order of the step.
+        lazy: Whether the swap is on demand: the tensor leaves only when an allocation needs memory.
+        tier: The tier of far memory, one of `TIERS`. If it is full, another tier is used.
+        codec: The codec of the compressed tier.
+        rate_percent: Maximum encoded size of a lossy codec, in percent of the tensor's size.
+        threads: Number of host threads that encode and decode the tensor.
+        device: The tensor's device ("CPU:1"), if it is not the device whose peak is predicted.
+        after: If `tensor` is a variable's handle, so that the variable's value is swapped: the
+            nodes that use the value before it leaves. The swap-in starts with its trigger, which
+            may be in the previous step; consumers are nodes with the variable among their inputs.
+        returns_in_step: For a variable: whether it leaves and returns within the same step.
     """
 
     tensor: str
@@ -121,14 +100,14 @@ class TensorSwap:
 
 @dataclass(frozen=True)
 class Recompute:
-    """A tensor that is made again for those that read it late, instead of kept.
+    """A tensor that is recomputed for its late readers instead of kept.
 
     Args:
         tensor: "node:port".
-        nodes: That make it, in the order in which they run; the last one made it before. They may
-            be clones of earlier recomputes (`again_name`).
-        trigger: Node whose end lets them begin.
-        consumers: Nodes that read what was made again.
+        nodes: The nodes that are cloned to recompute it, in the order of execution; the last one
+            is the tensor's producer. They may be clones of earlier recomputes (`again_name`).
+        trigger: The node whose end lets the clones start.
+        consumers: The nodes that read the recomputed tensor.
     """
 
     tensor: str
@@ -142,20 +121,20 @@ class FunctionPlan:
     """The plan of one graph.
 
     Args:
-        fingerprint: The graph's, 16 hexadecimal digits.
-        swaps: At most one a tensor; of a variable, at most one after the same nodes.
-        order: Pairs of nodes, the first to end before the second starts.
-        reserve: Whether all other tensors get lazy swaps, in case that a step needs more memory
-            than foretold.
-        predicted_peak_bytes: The device's peak load that the simulator foretells.
-        predicted_step_ns: Duration of the step, likewise.
-        unswapped_peak_bytes: The peak load without any swap.
-        unswapped_step_ns: Duration of the step, likewise.
-        portable: The fingerprint that the graph also has where its function comes back from a
-            SavedModel; "" if it is not known.
-        layouts: Planned addresses of what its ops allocate: one layout for each shape of its
-            tensors (the last batch may be smaller), in no order.
-        recomputes: Tensors that are made again, in this order, before all else: what else there is
+        fingerprint: The graph's fingerprint, 16 hexadecimal digits.
+        swaps: At most one for each tensor; for a variable, at most one for each `after`.
+        order: Pairs of nodes: the first ends before the second starts.
+        reserve: Whether all other tensors get on-demand swaps, in case a step needs more memory
+            than predicted.
+        predicted_peak_bytes: The simulated peak load of the device.
+        predicted_step_ns: The simulated duration of the step.
+        unswapped_peak_bytes: The peak load without swaps.
+        unswapped_step_ns: The duration of the step without swaps.
+        portable: The graph's fingerprint if its function is loaded from a SavedModel; "" if
+            unknown.
+        layouts: Planned addresses of the ops' allocations: one layout for each shape of the batch
+            (the last one may be smaller), in no particular order.
+        recomputes: Recomputed tensors. They apply in this order and before all other fields, which
             may name their clones.
     """
 
@@ -173,35 +152,35 @@ class FunctionPlan:
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that leave the device in each step; those of other devices do not count."""
+        """Bytes that leave the device in each step, without swaps of other devices."""
         return sum(swap.size_bytes for swap in self.swaps if not swap.device)
 
 
 @dataclass(frozen=True)
 class SwapPlan:
-    """Plans of the graphs of one training, and where they hold.
+    """Plans of the graphs of one training.
 
     Args:
-        functions: One entry a graph.
-        budget_bytes: What they were made for; None for none.
-        policy: The planner that made them.
-        unmatched: What happens to other graphs: "leave", or "bootstrap" (lazy swaps).
+        functions: One entry for each graph.
+        budget_bytes: The budget that the plans were made for; None for no budget.
+        policy: The planner that made the plans.
+        unmatched: The policy for other graphs: "leave", or "bootstrap" (on-demand swaps).
         min_bytes: Smaller tensors are never copied.
-        tensorflow: The release under which the plan was made.
-        sections: Of the batch, on which ops work one after the other where they can; the functions
-            are for graphs that do.
-        batch: How many examples the batch has that is cut into so many; others are cut into the
-            fewest that have no more examples each. 0: all are cut into so many.
-        chooses: Whether the pass chooses that number for graphs that have no entry.
-        stream_weights: Whether values of variables leave too, so that none is read before it is
-            needed.
+        tensorflow: The TensorFlow release under which the plan was made.
+        sections: Number of sections that ops process the batch in, where they can; the functions
+            are for graphs in that many sections.
+        batch: Number of examples of the batch that is split into `sections`. Other batches are
+            split into the fewest sections that are no larger than these. 0: all batches are split
+            into `sections`.
+        chooses: Whether the pass chooses the number of sections for graphs without an entry.
+        stream_weights: Whether values of variables are swapped too, and read only when needed.
     """
 
     functions: tuple[FunctionPlan, ...] = ()
     budget_bytes: int | None = None
     policy: str = ""
     unmatched: str = "leave"
-    min_bytes: int = _LEAST_BYTES
+    min_bytes: int = _MIN_BYTES
     tensorflow: str = ""
     sections: int = 1
     batch: int = 0
@@ -233,29 +212,29 @@ class SwapPlan:
                 swapped.add((swap.tensor, swap.after))
 
     def function(self, fingerprint: str) -> FunctionPlan | None:
-        """The entry of a graph, if there is one."""
+        """Return the entry of a graph, or None."""
         for function in self.functions:
             if function.fingerprint == fingerprint:
                 return function
         return None
 
     def with_function(self, function: FunctionPlan) -> SwapPlan:
-        """The same plan with this entry instead of the graph's old one."""
+        """Return the plan with this entry in place of the graph's old one."""
         others = self.without_function(function.fingerprint)
         return dataclasses.replace(others, functions=(*others.functions, function))
 
     def without_function(self, fingerprint: str) -> SwapPlan:
-        """The same plan without this graph's entry."""
+        """Return the plan without this graph's entry."""
         kept = tuple(f for f in self.functions if f.fingerprint != fingerprint)
         return dataclasses.replace(self, functions=kept)
 
     def in_sections(self, count: int) -> SwapPlan:
-        """The same plan for graphs in so many sections, whose tensors are that much smaller."""
-        min_bytes = max(_LEAST_BYTES // count, _LEAST_BYTES_OF_PARTS)
+        """Return the plan for graphs in `count` sections, with `min_bytes` reduced accordingly."""
+        min_bytes = max(_MIN_BYTES // count, _MIN_BYTES_IN_SECTIONS)
         return dataclasses.replace(self, sections=count, min_bytes=min_bytes)
 
     def to_json(self, indent: int | None = None) -> str:
-        """The plan as JSON text."""
+        """Return the plan as JSON."""
         data = dataclasses.asdict(self)
         for function, entry in zip(self.functions, data["functions"], strict=True):
             entry["layouts"] = [list(layout) for layout in function.layouts]
@@ -263,23 +242,23 @@ class SwapPlan:
 
     @staticmethod
     def from_json(text: str) -> SwapPlan:
-        """A plan from JSON text.
+        """Parse a plan from JSON.
 
         Args:
-            text: From anywhere: of at most `untrusted_json.MOST_BYTES` and `MOST_VALUES`.
+            text: Untrusted input of at most `untrusted_json.MOST_BYTES` and `MAX_VALUES`.
 
         Raises:
-            ValueError: Not JSON, too large, another version, missing or unknown fields, or values
-                that no plan has.
+            ValueError: The text is not JSON, is too large, has another version, lacks fields, or
+                has unknown fields or invalid values.
         """
         return SwapPlan.from_data(parse_json(text, "the plan"))
 
     @staticmethod
     def from_data(data: object) -> SwapPlan:
-        """A plan from what `untrusted_json.parse_json` made of one.
+        """Parse a plan from the result of `untrusted_json.parse_json`.
 
         Raises:
-            ValueError: As `from_json` does.
+            ValueError: As for `from_json`.
         """
         if not isinstance(data, dict):
             raise ValueError("the plan is not a JSON object")
@@ -295,12 +274,12 @@ class SwapPlan:
             raise ValueError(f"the plan does not follow the schema: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan to a file, all of it or nothing."""
+        """Write the plan to a file atomically."""
         private_files.write_bytes(path, (self.to_json(indent=1) + "\n").encode())
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> SwapPlan:
-        """Reads a plan that `save` wrote.
+        """Read a plan that `save` wrote.
 
         Raises:
             ValueError: The file is not a plan of this version.
@@ -319,10 +298,10 @@ def _plan(fields: Fields) -> SwapPlan:
         budget_bytes=None if budget_bytes is None else _bytes(budget_bytes, "budget_bytes"),
         policy=fields.name("policy", ""),
         unmatched=fields.name("unmatched", "leave"),
-        min_bytes=fields.integer("min_bytes", 0, _MOST_BYTES, _LEAST_BYTES),
+        min_bytes=fields.integer("min_bytes", 0, _MAX_BYTES, _MIN_BYTES),
         tensorflow=fields.name("tensorflow", ""),
-        sections=fields.integer("sections", 1, MOST_SECTIONS, 1),
-        batch=fields.integer("batch", 0, _MOST, 0),
+        sections=fields.integer("sections", 1, MAX_SECTIONS, 1),
+        batch=fields.integer("batch", 0, _MAX_INTEGER, 0),
         chooses=fields.flag("chooses", False),
         stream_weights=fields.flag("stream_weights", False),
         version=fields.integer("version", VERSION, VERSION),
@@ -332,7 +311,7 @@ def _plan(fields: Fields) -> SwapPlan:
 
 
 def _bytes(value: object, what: str) -> int:
-    return Fields({what: value}, "the plan").integer(what, 0, _MOST_BYTES)
+    return Fields({what: value}, "the plan").integer(what, 0, _MAX_BYTES)
 
 
 def _function(data: object) -> FunctionPlan:
@@ -342,10 +321,10 @@ def _function(data: object) -> FunctionPlan:
         swaps=fields.each("swaps", _swap),
         order=fields.pairs("order"),
         reserve=fields.flag("reserve", False),
-        predicted_peak_bytes=fields.integer("predicted_peak_bytes", 0, _MOST_BYTES, 0),
-        predicted_step_ns=fields.integer("predicted_step_ns", 0, _MOST, 0),
-        unswapped_peak_bytes=fields.integer("unswapped_peak_bytes", 0, _MOST_BYTES, 0),
-        unswapped_step_ns=fields.integer("unswapped_step_ns", 0, _MOST, 0),
+        predicted_peak_bytes=fields.integer("predicted_peak_bytes", 0, _MAX_BYTES, 0),
+        predicted_step_ns=fields.integer("predicted_step_ns", 0, _MAX_INTEGER, 0),
+        unswapped_peak_bytes=fields.integer("unswapped_peak_bytes", 0, _MAX_BYTES, 0),
+        unswapped_step_ns=fields.integer("unswapped_step_ns", 0, _MAX_INTEGER, 0),
         portable=fields.name("portable", ""),
         layouts=fields.each("layouts", _layout, ()),
         recomputes=fields.each("recomputes", _recompute, ()),
@@ -365,13 +344,13 @@ def _slot(data: object) -> Slot:
     slot = Slot(
         op=fields.name("op"),
         kind=fields.integer("kind", 0, 2),
-        ordinal=fields.integer("ordinal", 0, _MOST_ORDINAL),
-        offset_bytes=fields.integer("offset_bytes", OUTSIDE, _MOST_BYTES),
-        size_bytes=fields.integer("size_bytes", 1, _MOST_BYTES),
+        ordinal=fields.integer("ordinal", 0, _MAX_ORDINAL),
+        offset_bytes=fields.integer("offset_bytes", OUTSIDE, _MAX_BYTES),
+        size_bytes=fields.integer("size_bytes", 1, _MAX_BYTES),
     )
-    # The device reads slots as lines of fields with tabs between them.
+    # The device's allocator reads slots as lines of tab-separated fields.
     if not slot.op or any(c in slot.op for c in "\t\n\0"):
-        raise ValueError(f"a slot is for {slot.op[:100]!r}, which is no op's name")
+        raise ValueError(f"a slot is for {slot.op[:100]!r}, which is not an op's name")
     return slot
 
 
@@ -392,7 +371,7 @@ def _return(data: object) -> Return:
     back = Return(
         trigger=fields.name("trigger"),
         consumers=fields.names("consumers"),
-        next_use=fields.integer("next_use", -_MOST, _MOST, 0),
+        next_use=fields.integer("next_use", -_MAX_INTEGER, _MAX_INTEGER, 0),
     )
     fields.end()
     return back
@@ -402,14 +381,14 @@ def _swap(data: object) -> TensorSwap:
     fields = Fields(data, "a swap")
     swap = TensorSwap(
         tensor=fields.name("tensor"),
-        size_bytes=fields.integer("size_bytes", 0, _MOST_BYTES),
+        size_bytes=fields.integer("size_bytes", 0, _MAX_BYTES),
         gates=fields.names("gates"),
         returns=fields.each("returns", _return),
         lazy=fields.flag("lazy", False),
         tier=fields.name("tier", "host"),
         codec=fields.name("codec", ""),
         rate_percent=fields.integer("rate_percent", 1, 100, 100),
-        threads=fields.integer("threads", 0, _MOST_THREADS, 1),
+        threads=fields.integer("threads", 0, _MAX_THREADS, 1),
         device=fields.name("device", ""),
         after=fields.names("after", ()),
         returns_in_step=fields.flag("returns_in_step", False),

@@ -1,4 +1,4 @@
-"""Slots: planned addresses of what a graph's ops allocate, as data."""
+"""Slots: the planned addresses of the allocations of a graph's ops, as data."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 GRANULE_BYTES = 1024
-"""Slots begin and end at its multiples (``Slab::kGranuleBytes``)."""
+"""Alignment of the slots' begins and ends (``Slab::kGranuleBytes``)."""
 
 OUTSIDE = -2
-"""The offset of what has no place of its own (``kOutside``)."""
+"""The offset of an allocation without a planned address (``kOutside``)."""
 
 
 class Key(NamedTuple):
-    """An allocation of a graph's: the same one in each step.
+    """Identifies an allocation of a graph across steps.
 
     Args:
         op: The op that allocates.
-        kind: 0 an output, 1 a temporary, 2 other.
-        ordinal: The how-manieth of that kind in one run of the op.
+        kind: 0: output; 1: temporary; 2: other.
+        ordinal: Index among the allocations of this kind in one run of the op.
     """
 
     op: str
@@ -27,13 +27,13 @@ class Key(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A planned place.
+    """The planned address of an allocation.
 
     Args:
         op, kind, ordinal: As in `Key`.
-        offset_bytes: From the slab's begin; -2 for what outlives its step (a variable's new value):
-            it is put wherever there is room behind the planned places.
-        size_bytes: That the op asks for.
+        offset_bytes: Offset in the slab; -2 for an allocation that outlives its step (a variable's
+            new value), which gets any free memory behind the slots.
+        size_bytes: The size that the op requests.
     """
 
     op: str
@@ -44,6 +44,6 @@ class Slot(NamedTuple):
 
 
 def slots_to_text(layouts: Iterable[Iterable[Slot]]) -> str:
-    """What the device's allocator reads: a line a slot, and "#" between the layouts."""
+    """Return the allocator's text format: one line for each slot, "#" lines between layouts."""
     texts = ("\n".join("\t".join(map(str, slot)) for slot in slots) for slots in layouts)
     return "\n#\n".join(texts)

@@ -1,1 +1,1 @@
-"""From a timeline and a budget to a plan: simulator, bounds, recomputation, planners."""
+"""From a timeline and a budget to a plan: simulator, bounds, recomputation and planners."""

@@ -1,10 +1,10 @@
-"""The ops of a step, with the clones that make tensors again among them.
+"""The ops of a step, together with the clones that recompute tensors.
 
 ::
 
-    given   A------  B--  C----            numbered 0, 1, 2; D and E are clones, 3 and 4, which take
-    with    A------  DE B--  C----         no time here: order 0 3 4 1 2
-    later   A------  D--E-  B--  C----     all that comes behind them moves by what they take
+    given    A------  B--  C----           ops 0, 1, 2; the clones D and E, ops 3 and 4, take no
+    clones   A------  DE B--  C----        time here: order 0 3 4 1 2
+    shifted  A------  D--E-  B--  C----    all later ops move by the duration of the clones
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.plan.schema import again_name
+from tfswap.plan.node_names import again_name
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 
 
 class ClonedOps:
-    """Ops by number: those of the given step as there, clones behind them.
+    """Ops by number: the ops of the given step in their order, then the clones.
 
     Attributes:
-        names: of each.
-        op_of: the numbers of the names; of a name that several have, the first.
-        like: the op of the given step that each one is, or repeats.
-        start_ns, end_ns: in the given step, in which clones take no time.
-        takes_ns: how long each one runs.
-        order: numbers, in the order of the step.
-        rank: the place of each number in it.
+        names: of each op.
+        op_of: op number by name; if several ops share a name, the first.
+        original: for each op, the op of the given step that it is or repeats.
+        start_ns, end_ns: times in the given step, in which clones take no time.
+        duration_ns: of each op.
+        order: op numbers in the order of the step.
+        rank: position of each op number in ``order``.
 
     Args:
         timeline: the given step.
@@ -39,16 +39,16 @@ class ClonedOps:
         self._given = timeline
         self.names = list(timeline.op_names)
         self.op_of = {name: op for op, name in reversed(list(enumerate(self.names)))}
-        self.like = list(range(len(self.names)))
+        self.original = list(range(len(self.names)))
         self.start_ns: list[int] = timeline.op_start_ns.tolist()
         self.end_ns: list[int] = timeline.op_end_ns.tolist()
-        self.takes_ns: list[int] = (timeline.op_end_ns - timeline.op_start_ns).tolist()
+        self.duration_ns: list[int] = (timeline.op_end_ns - timeline.op_start_ns).tolist()
         self.order = list(range(len(self.names)))
         self.rank = list(self.order)
         self._triggers = np.flatnonzero(timeline.op_gateable)
 
     def trigger(self, absence: Absence) -> int | None:
-        """The last op of those that have ended when the first late reader begins."""
+        """Return the last possible trigger that has ended when the absence's before_op starts."""
         given, before = self._given, absence.before_op
         count = bisect_left(self._triggers, self.rank[before], key=self.rank.__getitem__)
         usable = self._triggers[:count]
@@ -57,12 +57,12 @@ class ClonedOps:
         return int(usable[np.argmax(given.op_end_ns[usable])]) if len(usable) else None
 
     def insert(self, nodes: Sequence[str], before_op: int, ordinal: int) -> dict[str, int]:
-        """Clones nodes right before an op; answers the clones' numbers, by the nodes' names.
+        """Insert clones of nodes before an op; return the clones' op numbers by node name.
 
         Args:
-            nodes: those that are no ops of the step have no clones.
-            before_op: its number.
-            ordinal: of the recomputation, by which clones are named.
+            nodes: nodes that are not ops of the step get no clone.
+            before_op: op number.
+            ordinal: number of the recomputation, part of the clones' names.
         """
         clones = {}
         at_ns = self.start_ns[before_op]
@@ -73,10 +73,10 @@ class ClonedOps:
             clone = clones[name] = len(self.names)
             self.names.append(again_name(name, ordinal))
             self.op_of[self.names[-1]] = clone
-            self.like.append(self.like[op])
+            self.original.append(self.original[op])
             self.start_ns.append(at_ns)
             self.end_ns.append(at_ns)
-            self.takes_ns.append(self.takes_ns[op])
+            self.duration_ns.append(self.duration_ns[op])
             self.rank.append(0)
         place = self.rank[before_op]
         self.order[place:place] = clones.values()
@@ -84,50 +84,50 @@ class ClonedOps:
             self.rank[self.order[rank]] = rank
         return clones
 
-    def later(self) -> LaterTimes:
-        """The step in which clones take their time."""
-        return LaterTimes(self, len(self._given.op_names))
+    def shifted(self) -> ShiftedTimes:
+        """Return the step in which clones take their time."""
+        return ShiftedTimes(self, len(self._given.op_names))
 
 
-class LaterTimes:
-    """How much later than in the given step things are.
+class ShiftedTimes:
+    """Times of a step that is delayed by its clones.
 
     Attributes:
-        names, like, start_ns, end_ns: of ops, in the order of the step.
-        inserted_ns: what clones take, all in all.
+        names, original, start_ns, end_ns: of the ops, in the order of the step.
+        inserted_ns: total duration of all clones.
 
     Args:
         ops: with clones.
-        given: how many there are without.
+        given: number of ops without clones.
     """
 
     def __init__(self, ops: ClonedOps, given: int) -> None:
         order = np.array(ops.order)
         given_start_ns = np.array(ops.start_ns, dtype=np.int64)
-        takes_ns = np.array(ops.takes_ns, dtype=np.int64)
-        inserted_ns = np.where(np.arange(len(takes_ns)) >= given, takes_ns, 0)
+        duration_ns = np.array(ops.duration_ns, dtype=np.int64)
+        inserted_ns = np.where(np.arange(len(duration_ns)) >= given, duration_ns, 0)
         clones = order[inserted_ns[order] > 0]
         self._at_ns = np.sort(given_start_ns[clones])
         by_start = clones[np.argsort(given_start_ns[clones], kind="stable")]
         self._later_ns = np.concatenate([[0], np.cumsum(inserted_ns[by_start])]).astype(np.int64)
 
         self.names = tuple(ops.names[op] for op in ops.order)
-        self.like: NDArray[np.int64] = np.array(ops.like)[order]
+        self.original: NDArray[np.int64] = np.array(ops.original)[order]
         self.inserted_ns = int(inserted_ns.sum())
-        behind_ns = np.cumsum(inserted_ns[order]) - inserted_ns[order]
-        self.start_ns: NDArray[np.int64] = given_start_ns[order] + behind_ns
-        end_ns = self.start_ns + takes_ns[order]
-        later_ns = self.before(np.array(ops.end_ns, dtype=np.int64)[order])
+        inserted_before_ns = np.cumsum(inserted_ns[order]) - inserted_ns[order]
+        self.start_ns: NDArray[np.int64] = given_start_ns[order] + inserted_before_ns
+        end_ns = self.start_ns + duration_ns[order]
+        later_ns = self.shift_frees(np.array(ops.end_ns, dtype=np.int64)[order])
         self.end_ns = np.where(order >= given, end_ns, np.maximum(end_ns, later_ns))
 
-    def before(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ends and frees: what clones begin at still comes before them."""
-        return self._moved(times_ns, "left")
+    def shift_frees(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Shift times of ends and frees: those at the start of a clone come before the clone."""
+        return self._shift(times_ns, "left")
 
-    def at(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Allocations: those come behind the clones that begin then."""
-        return self._moved(times_ns, "right")
+    def shift_allocations(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Shift times of allocations: those at the start of a clone come after the clone."""
+        return self._shift(times_ns, "right")
 
-    def _moved(self, times_ns: NDArray[np.int64], side: str) -> NDArray[np.int64]:
+    def _shift(self, times_ns: NDArray[np.int64], side: str) -> NDArray[np.int64]:
         later_ns = self._later_ns[np.searchsorted(self._at_ns, times_ns, side=side)]  # type: ignore[call-overload]
         return np.where(times_ns == OUTLIVES_STEP_NS, times_ns, times_ns + later_ns)

@@ -1,13 +1,13 @@
-"""The least budgets that a step can run in: without swaps, with them, with sections.
+"""The smallest budgets that a step can run in: without swaps, with swaps, and with sections.
 
 ::
 
     load
      ^        ______                        without swaps: the peak, here while B runs
      |    ___|      |___      ___
-     |   |    ......    |____|   |          with swaps: what stays when all that can leave has left,
-     |...|...:      :............|...       the highest of it, here while B runs
-     |   :   :      :   :    :   :          with sections: of ops that work on a part of the batch
+     |   |    ......    |____|   |          with swaps: the highest load that remains when every
+     |...|...:      :............|...       buffer is swapped out that can be, here while B runs
+     |   :   :      :   :    :   :          with sections: of ops that process a part of the batch
      +---A---B------C---D----E--------> t
 """
 
@@ -30,7 +30,7 @@ class LeastBudget:
 
     Attributes:
         bytes: the budget.
-        op: name of the op that sets it: the load is as high while it runs.
+        op: name of the op that sets it: the load reaches the budget while this op runs.
     """
 
     bytes: int
@@ -39,12 +39,12 @@ class LeastBudget:
 
 @dataclass(frozen=True)
 class LeastBudgets:
-    """The least budgets of a step.
+    """The smallest budgets of a step.
 
     Attributes:
         unswapped: without swaps, the ops in the order of the timeline.
-        swapped: with swaps, however long they take.
-        sections: with sections and swaps, by the number of sections; empty where nobody knows.
+        swapped: with swaps, whatever time they take.
+        sections: with sections and swaps, one entry per number of sections; empty if unknown.
     """
 
     unswapped: LeastBudget
@@ -53,35 +53,35 @@ class LeastBudgets:
 
     @property
     def sectioned(self) -> SectionFloor | None:
-        """The least with sections, of equal ones that with the fewest; None if none is known."""
+        """The smallest budget with sections, preferring fewer sections; None if unknown."""
         return min(self.sections, key=lambda f: (f.bytes, f.sections), default=None)
 
     @property
     def sections_help(self) -> bool:
-        """Whether sections are known to go below what swaps reach."""
+        """Whether sections are known to reach a smaller budget than swaps alone."""
         return self.sectioned is not None and self.sectioned.bytes < self.swapped.bytes
 
     def sections_within(self, budget_bytes: int) -> SectionFloor | None:
-        """The fewest sections that keep a budget; None if none is known to."""
+        """Return the fewest sections that are known to keep a budget; None if there are none."""
         within = (floor for floor in self.sections if floor.bytes <= budget_bytes)
         return min(within, key=lambda floor: floor.sections, default=None)
 
     def with_advice(self, error: BudgetTooSmall) -> str:
-        """What an error says, and what sections would do for its budget if swaps cannot keep it.
+        """Return an error's message, with advice on sections if swaps alone cannot keep its budget.
 
         Args:
-            error: of a step without sections.
+            error: raised for a step without sections.
         """
         if error.budget_bytes >= self.swapped.bytes:
-            return str(error)  # it was the policy that could not
+            return str(error)  # swaps can keep this budget: only the policy failed
         return f"{error} {self._advice(error.budget_bytes)}".rstrip()
 
     def _advice(self, budget_bytes: int) -> str:
         least = self.sectioned
         if least is None:
             return (
-                "Or try AutoSwap(sections=2) or more: ops that compute each example by itself then "
-                "work on parts of the batch, one after the other, and need less at once."
+                "Or try AutoSwap(sections=2) or more: ops that compute each example independently "
+                "then process the batch part by part, and need less memory at once."
             )
         enough = self.sections_within(budget_bytes)
         if enough is not None:
@@ -92,7 +92,7 @@ class LeastBudgets:
         if not self.sections_help:
             return ""
         return (
-            f"AutoSwap(sections={least.sections}) goes lower, but not as low: the least is then "
+            f"AutoSwap(sections={least.sections}) helps, but not enough: the least is then "
             f"{least.bytes / MIB:.1f} MiB, while op {least.op!r} runs."
         )
 
@@ -100,12 +100,12 @@ class LeastBudgets:
 def least_budgets(
     timeline: Timeline, machine: Link, sections: Sequence[SectionFloor] = ()
 ) -> LeastBudgets:
-    """The least budgets of a step.
+    """Return the smallest budgets of a step.
 
     Args:
         timeline: the unswapped step.
-        machine: speeds of the link, which make no difference to bytes.
-        sections: what is known of sections.
+        machine: link; its speed does not affect the result.
+        sections: known budgets with sections.
     """
     return LeastBudgets(without_swaps(timeline), with_swaps(timeline, machine), tuple(sections))
 
@@ -113,26 +113,27 @@ def least_budgets(
 def with_sections(
     records: Iterable[Mapping[str, Any]], sections: int, swapped: LeastBudget
 ) -> tuple[SectionFloor, ...]:
-    """The least budgets with other numbers of sections, estimated.
+    """Estimate the smallest budgets for other numbers of sections.
 
-    What the largest op needs is known for each number from the graph; what stays beside it
-    (weights, work spaces) is taken to be what it is with the profiled number.
+    The graph gives the memory of the largest op for each number of sections. Everything else in
+    memory (weights, workspaces) is assumed to take as much as with the profiled number.
 
     Args:
-        records: what the pass says the largest op needs, a mapping for each number.
+        records: memory of the largest op as reported by the pass, one mapping per number of
+            sections.
         sections: the profiled number.
-        swapped: the least budget with that one.
+        swapped: the smallest budget with that number.
 
     Raises:
-        ValueError: a record cannot be.
+        ValueError: a record is malformed.
     """
     floors = section_floors(records)
     own = next((floor.bytes for floor in floors if floor.sections == sections), None)
     if own is None:
         return ()
-    stays = max(swapped.bytes - own, 0)
+    other_bytes = max(swapped.bytes - own, 0)
     return tuple(
-        SectionFloor(floor.sections, floor.bytes + stays, floor.op)
+        SectionFloor(floor.sections, floor.bytes + other_bytes, floor.op)
         if floor.sections != sections
         else SectionFloor(sections, swapped.bytes, swapped.op)
         for floor in floors
@@ -141,7 +142,7 @@ def with_sections(
 
 
 def without_swaps(timeline: Timeline) -> LeastBudget:
-    """The peak of the step as it is, and the op that runs when it is first reached."""
+    """Return the peak of the unswapped step, and the op that runs when it is first reached."""
     _, load_bytes = timeline.core.events()
     if not len(load_bytes):
         return LeastBudget(timeline.resident_bytes, op_at(timeline, -1))
@@ -150,9 +151,9 @@ def without_swaps(timeline: Timeline) -> LeastBudget:
 
 
 def with_swaps(timeline: Timeline, machine: Link) -> LeastBudget:
-    """The lowest peak that swaps can reach, however long they take, and the op that runs then."""
+    """Return the lowest peak that swaps can reach, in any time, and the op that sets it."""
     try:
-        # The planner that reaches the lowest budgets says how low it cannot go.
+        # This planner reaches the lowest budgets; its error reports the lowest one.
         decision = greedy.plan_swaps(timeline, machine, 1)
     except BudgetTooSmall as error:
         return LeastBudget(error.floor_bytes, error.op_name)

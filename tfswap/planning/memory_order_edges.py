@@ -1,16 +1,16 @@
-r"""The order of ops that keeps a step's load what was simulated.
+r"""Order edges that keep a step's load as simulated.
 
-Planners see one recorded step. What its ops leave open is up to the executor, which may start an op
-long before it did then; where the budget is nearly full, there is no room for what that op makes,
-and ops that wait for memory may hold all of it. So ops that make or read large buffers keep the
-recorded order around full moments, beside whose load there is no room for the two largest buffers
-that are made later::
+Planners see one recorded step. The executor is free to start an op much earlier than it did in
+that step. Where the budget is nearly full there is no memory for such an op's outputs, and ops
+that wait for memory can hold all of it. Therefore ops that produce or read large buffers keep their
+recorded order around full moments: moments where the load leaves no room for the two largest
+buffers that are allocated later::
 
     recorded   --A--  --B--           budget ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄
                  ----C----  --D--     load   __/▔▔▔▔▔▔▔▔\__      A → D, B → D, C → D
-               ------------------> t             full            (D started behind all of them)
+               ------------------> t             full            (D started after all of them)
 
-Ops that ran beside each other still may.
+Ops that overlapped in the recorded step may still overlap.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Timeline, crosses_step_end
 
-# A load of more than this share of the budget leaves no room for ops that come too early; nor does
-# one beside which the two largest buffers that are made later do not fit.
+# Fraction of the budget above which a load is full. A load is also full if the two largest buffers
+# that are allocated later do not fit beside it.
 _FULL = 0.75
 
 
@@ -40,36 +40,36 @@ def memory_order_edges(
     swaps: Iterable[Swap],
     budget_bytes: int,
 ) -> tuple[tuple[str, str], ...]:
-    """The edges (before, after) that are missing for that.
+    """Return the missing edges (before, after).
 
     Args:
         profile: The recorded step.
         graph: Its graph.
-        function: The plan so far, with other order edges.
-        swaps: The same as the planner chose them.
-        budget_bytes: What the load may reach.
+        function: The plan so far, with its other order edges.
+        swaps: The planner's swaps of that plan.
+        budget_bytes: Upper limit of the load.
     """
     timeline = profile.timeline
     chosen = tuple(swaps)
-    room = np.minimum(_FULL * budget_bytes, budget_bytes - _two_largest_later(timeline))
-    full = held_bytes(timeline, chosen) > room
+    limit = np.minimum(_FULL * budget_bytes, budget_bytes - _two_largest_later(timeline))
+    full = held_bytes(timeline, chosen) > limit
     ordered = np.zeros(len(timeline.op_names), dtype=bool)
     ordered[list(profile.large_ops)] = True
     ordered[[op for swap in chosen for op in (swap.gate_op, swap.trigger_op) if op >= 0]] = True
     start_ns = dict(
         zip(reversed(timeline.op_names), reversed(timeline.op_start_ns.tolist()), strict=True)
     )
-    wanted = {
-        timeline.op_names[after]: [timeline.op_names[before] for before in those]
-        for after, those in _just_before(timeline, np.flatnonzero(ordered), full)
+    order = {
+        timeline.op_names[after]: [timeline.op_names[before] for before in predecessors]
+        for after, predecessors in _just_before(timeline, np.flatnonzero(ordered), full)
     }
-    return StepOrder(graph, function).enforce(wanted, start_ns)
+    return StepOrder(graph, function).enforce(order, start_ns)
 
 
 def held_bytes(timeline: Timeline, swaps: Iterable[Swap]) -> NDArray[np.int64]:
-    """The load while each op is the one that started last, however fast copies-in are.
+    """Return the load while each op is the latest one to have started, for a link of any speed.
 
-    What a swap moves is away from its gate's start to its trigger's end.
+    A swapped buffer is absent from the start of its gate to the end of its trigger.
     """
     load = OpLoad.of(timeline).bytes[1:].copy()
     start_ns, end_ns = timeline.op_start_ns, timeline.op_end_ns
@@ -77,15 +77,17 @@ def held_bytes(timeline: Timeline, swaps: Iterable[Swap]) -> NDArray[np.int64]:
         if swap.gate_op < 0 or swap.trigger_op < 0:
             continue
         absence = timeline.absences[swap.absence]
-        gone = start_ns >= start_ns[swap.gate_op]
+        copied_out = start_ns >= start_ns[swap.gate_op]
         not_back = start_ns < end_ns[swap.trigger_op]
-        away = gone | not_back if crosses_step_end(timeline, absence) else gone & not_back
-        load[away] -= timeline.buffer_bytes[absence.buffer]
+        absent = (
+            copied_out | not_back if crosses_step_end(timeline, absence) else copied_out & not_back
+        )
+        load[absent] -= timeline.buffer_bytes[absence.buffer]
     return load
 
 
 def _two_largest_later(timeline: Timeline) -> NDArray[np.int64]:
-    """Bytes of the two largest buffers that are made after each op has started."""
+    """Return the total size of the two largest buffers allocated after each op's start."""
     made = np.flatnonzero(timeline.buffer_alloc_ns >= 0)
     made = made[np.argsort(timeline.buffer_alloc_ns[made], kind="stable")]
     sums = np.zeros(len(made) + 1, dtype=np.int64)
@@ -100,9 +102,9 @@ def _two_largest_later(timeline: Timeline) -> NDArray[np.int64]:
 def _just_before(
     timeline: Timeline, ops: NDArray[np.intp], full: NDArray[np.bool_]
 ) -> Iterable[tuple[int, list[int]]]:
-    """For each op those that had ended when it started, or at the last full moment before that.
+    """Yield each op with those that ended before it started, or before the last full moment.
 
-    Without those that one of the others comes behind.
+    Ops that another one of the predecessors already follows are left out.
     """
     by_end = ops[np.argsort(timeline.op_end_ns[ops], kind="stable")]
     ends = timeline.op_end_ns[by_end]

@@ -1,4 +1,4 @@
-"""From a profile to the plan of one graph: choose with a planner, write down what was chosen."""
+"""Plan one graph from its profile: choose swaps with a planner and write them as a plan."""
 
 from __future__ import annotations
 
@@ -8,40 +8,33 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tfswap.machine.far_tier import FILE, FarTier
-from tfswap.machine.link import Link
+from tfswap.machine.link import NO_LIMIT, Link
 from tfswap.machine.machine import Machine
+from tfswap.plan.node_names import again_name
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.memory_order_edges import memory_order_edges
 from tfswap.planning.planners import portfolio
-from tfswap.planning.planners.assignment import (
-    AUTO,
-    Assignment,
-    FarMemory,
-    Ratios,
-    assign,
-    at_places,
-    without_places,
-)
+from tfswap.planning.planners.assignment import AUTO, Assignment, FarMemory, Ratios
 from tfswap.planning.planners.bound import least_wait_ns
 from tfswap.planning.planners.decision import Decision
-from tfswap.planning.planners.early_returns import delay_prefetches
+from tfswap.planning.planners.delay_prefetches import delay_prefetches
 from tfswap.planning.planners.lossy_choice import (
     LossyChoice,
     RateRange,
     with_lossy,
     worthwhile_rates,
 )
+from tfswap.planning.planners.place_search import assign, evaluate_places, strip_places
 from tfswap.planning.planners.reselect_with_codecs import reselect_with_codecs
-from tfswap.planning.recompute import remade_profile
-from tfswap.planning.simulator import NO_LIMIT, Swap
+from tfswap.planning.simulator import Swap
 from tfswap.planning.tensor_swaps import planned_swaps, tensor_swaps
 from tfswap.step.graph import StepGraph
-from tfswap.step.profile import Profile
+from tfswap.step.profile import Profile, kept_activations
 from tfswap.step.timeline import Timeline
 
 
 class _Placed(NamedTuple):
-    """What a planner decided, and where that goes."""
+    """A planner's decision with the places of its tensors in far memory."""
 
     decision: Decision
     assignment: Assignment
@@ -55,14 +48,15 @@ class Planned:
 
     Attributes:
         function: The plan.
-        profile: The step that the swaps are of: with clones of what is made again.
-        decision: What the planner said, under one link.
-        assignment: Where in far memory each tensor goes; simulated with that.
-        least_wait_ns: What no plan of swaps waits less than, in this budget and on this link,
-            were every tensor kept as small as the smallest of these.
-        budget_bytes: What the load may reach.
-        rates: Between which lossy codecs are worth it; None if they may not be used, or are not.
-        links: Of far memory, by the simulator's number of the tier.
+        profile: The step that the swaps refer to, including clones of recomputed ops.
+        decision: The planner's decision, made for one link.
+        assignment: The place of each tensor in far memory, and the simulation with these places.
+        least_wait_ns: Lower bound on the wait of any plan of swaps within this budget and on this
+            link, assuming that every tensor compresses as well as the best one.
+        budget_bytes: Upper limit of the load.
+        rates: The range of worthwhile lossy rates; None if lossy codecs are not allowed or do not
+            pay.
+        links: Of far memory, by the simulator's index of the tier.
     """
 
     function: FunctionPlan
@@ -81,7 +75,7 @@ def plan_function(
     machine: Machine,
     budget_bytes: int,
     planning_time_s: float = portfolio.PLANNING_TIME_S,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
     *,
     far: FarMemory | None = None,
     ratios: Ratios | None = None,
@@ -89,95 +83,97 @@ def plan_function(
     graph: StepGraph | None = None,
     lossy: LossyChoice | None = None,
 ) -> Planned:
-    """Plans one graph.
+    """Plan one graph.
 
     Args:
         profile: Its profiled step.
         policy: A planner's name, or "auto".
         machine: Speeds of the link.
-        budget_bytes: What the load may reach.
-        planning_time_s: How long "auto" may search, in seconds.
-        say: Called with lines of progress where planning takes over a second.
-        far: The tiers of far memory. None: one without bounds behind the machine's link.
-        ratios: What codecs make of the tensors.
-        codec: Who decides about encoding, see `tfswap.planning.planners.assignment`.
-        graph: The graph, for the order of ops that keeps the load what was simulated.
-        lossy: What may be kept lossily. None: nothing.
+        budget_bytes: Upper limit of the load.
+        planning_time_s: Search time of "auto", in seconds.
+        log: Called with progress lines if planning takes over a second.
+        far: The tiers of far memory. None: one unbounded tier behind the machine's link.
+        ratios: Compression ratios of the tensors, by codec.
+        codec: The rule for encoding, see `tfswap.planning.planners.place_search`.
+        graph: The graph. If given, the plan gets order edges that keep the load as simulated.
+        lossy: What may be encoded lossily. None: nothing.
 
     Raises:
         BudgetTooSmall: No plan of this policy fits the budget.
-        FarMemoryTooSmall: What is to leave has room nowhere.
-        ValueError: There is no such policy.
+        FarMemoryTooSmall: Far memory cannot hold what is swapped out.
+        ValueError: The policy is unknown.
     """
     if far is None:
         far = FarMemory(FarTier.of_host(machine, NO_LIMIT))
 
-    def deadline_after_s() -> float:
+    def new_deadline_s() -> float:
         return time.monotonic() + planning_time_s
 
-    def placed(decision: Decision, link: Link) -> _Placed:
+    def assign_places(decision: Decision, link: Link) -> _Placed:
         timeline = decision.timeline or profile.timeline
         if policy == portfolio.AUTO:
-            # What codecs make smaller will come back earlier than this link has it.
+            # Compressed tensors return earlier than on this link.
             swaps = delay_prefetches(
-                timeline, decision.swaps, [link], budget_bytes, deadline_after_s()
+                timeline, decision.swaps, [link], budget_bytes, new_deadline_s()
             )
             decision = replace(decision, swaps=swaps)
         rates = worthwhile_rates(timeline, decision.swaps, far, lossy) if lossy else None
-        known = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
+        all_ratios = _with_lossy(ratios or {}, timeline, decision.swaps, far, lossy, rates)
         assignment = assign(
             timeline,
             decision.swaps,
             far,
-            known,
+            all_ratios,
             codec=codec,
             budget_bytes=budget_bytes,
-            deadline_s=deadline_after_s(),
+            deadline_s=new_deadline_s(),
         )
-        return _Placed(decision, assignment, known, rates)
+        return _Placed(decision, assignment, all_ratios, rates)
 
-    def under(link: Link) -> _Placed:
+    def plan_for(link: Link) -> _Placed:
         decision = portfolio.plan(
             policy,
             profile.timeline,
             link,
             budget_bytes,
             planning_time_s=planning_time_s,
-            say=say,
+            log=log,
             only_swaps=True,
         )
-        swapped = placed(decision, link)
+        swapped = assign_places(decision, link)
         if policy != portfolio.AUTO:
             return swapped
-        # What codecs leave to wait for may cost more than to make some of it again.
-        again = portfolio.relieved(
-            decision, profile.timeline, link, budget_bytes, planning_time_s, say
+        # Recomputing some tensors may cost less than the waits that remain with codecs.
+        recomputed = portfolio.with_recomputes(
+            decision, profile.timeline, link, budget_bytes, planning_time_s, log
         )
-        if again is decision:
+        if recomputed is decision:
             return swapped
-        return min(swapped, placed(again, link), key=lambda each: each.assignment.cost_ns)
+        return min(
+            swapped, assign_places(recomputed, link), key=lambda each: each.assignment.cost_ns
+        )
 
-    # Under the host's link, or (it is too small) the file's.
-    chosen = under(machine)
+    # Plan for the host's link or, if host memory is too small, for the file's.
+    chosen = plan_for(machine)
     if far.file is not None and any(
         place.tier == FILE for place in chosen.assignment.places.values()
     ):
-        chosen = min(chosen, under(far.file), key=lambda each: each.assignment.cost_ns)
-    decision, assignment, known, rates = chosen
+        chosen = min(chosen, plan_for(far.file), key=lambda each: each.assignment.cost_ns)
+    decision, assignment, all_ratios, rates = chosen
     unswapped_step_ns = profile.timeline.step_ns
-    profile = remade_profile(profile, decision.timeline)
+    profile = _with_clones(profile, decision.timeline)
     timeline = profile.timeline
     if policy == portfolio.AUTO:
         if codec == AUTO:
             decision, assignment = reselect_with_codecs(
-                timeline, decision, assignment, far, known, budget_bytes, planning_time_s, say
+                timeline, decision, assignment, far, all_ratios, budget_bytes, planning_time_s, log
             )
-        moved = delay_prefetches(
-            timeline, assignment.swaps, far.links, budget_bytes, deadline_after_s()
+        delayed = delay_prefetches(
+            timeline, assignment.swaps, far.links, budget_bytes, new_deadline_s()
         )
-        swaps = without_places(moved)
+        swaps = strip_places(delayed)
         decision = replace(decision, swaps=swaps)
-        assignment = at_places(timeline, swaps, far, known, assignment.places)
+        assignment = evaluate_places(timeline, swaps, far, all_ratios, assignment.places)
     function = FunctionPlan(
         fingerprint=profile.fingerprint,
         swaps=tensor_swaps(profile, decision.swaps, assignment.places),
@@ -192,14 +188,14 @@ def plan_function(
     if graph is not None:
         if timeline.dataflow is not None:
             graph = timeline.dataflow.graph
-        kept = memory_order_edges(profile, graph, function, decision.swaps, budget_bytes)
-        function = replace(function, order=(*function.order, *kept))
-    # As if every tensor got as small as the smallest.
-    smallest = min((place.ratio for place in assignment.places.values()), default=1.0)
+        memory_edges = memory_order_edges(profile, graph, function, decision.swaps, budget_bytes)
+        function = replace(function, order=(*function.order, *memory_edges))
+    # As if every tensor compressed as well as the best one.
+    best_ratio = min((place.ratio for place in assignment.places.values()), default=1.0)
     fastest = replace(
         far.host,
-        out_bytes_per_s=machine.out_bytes_per_s / smallest,
-        in_bytes_per_s=machine.in_bytes_per_s / smallest,
+        out_bytes_per_s=machine.out_bytes_per_s / best_ratio,
+        in_bytes_per_s=machine.in_bytes_per_s / best_ratio,
     )
     least = min(least_wait_ns(timeline, fastest, budget_bytes), assignment.result.stall_ns)
     links = tuple(far.links)
@@ -214,23 +210,23 @@ def planned_before(
     budget_bytes: int,
     far: FarMemory,
 ) -> Planned:
-    """The simulation behind a plan that was made earlier, of the same profile.
+    """Restore the simulation behind a plan that was made earlier from the same profile.
 
     Args:
         profile: Its profiled step.
-        function: The plan; nothing is made again in it.
-        policy: By which it was made.
+        function: The plan, without recomputations.
+        policy: The policy that made it.
         machine: Speeds of the link.
-        budget_bytes: What the load may reach.
+        budget_bytes: Upper limit of the load.
         far: The tiers of far memory.
 
     Raises:
-        ValueError: It is of another step.
+        ValueError: The plan is of another step.
     """
     swaps, places = planned_swaps(profile, function)
     timeline = profile.timeline
-    assignment = at_places(timeline, swaps, far, {}, places)
-    decision = Decision(policy, without_places(swaps), assignment.result)
+    assignment = evaluate_places(timeline, swaps, far, {}, places)
+    decision = Decision(policy, strip_places(swaps), assignment.result)
     least = min(least_wait_ns(timeline, machine, budget_bytes), assignment.result.stall_ns)
     links = tuple(far.links)
     return Planned(function, profile, decision, assignment, least, budget_bytes, links=links)
@@ -245,15 +241,15 @@ def placed_anew(
     *,
     lossy: LossyChoice | None = None,
 ) -> tuple[Assignment, Assignment]:
-    """What codecs make of tensors has changed: where would the same swaps go now?
+    """Assign places recomputed after the compression ratios have changed, keeping the swaps.
 
     Returns:
-        The places that were planned, with what they come to now, and the best ones now.
+        The planned places under the new ratios, and the best places under the new ratios.
     """
     swaps, timeline = planned.decision.swaps, planned.profile.timeline
     deadline_s = time.monotonic() + planning_time_s
     ratios = _with_lossy(ratios, timeline, swaps, far, lossy, planned.rates)
-    before = at_places(timeline, swaps, far, ratios, planned.assignment.places)
+    before = evaluate_places(timeline, swaps, far, ratios, planned.assignment.places)
     return before, assign(
         timeline,
         swaps,
@@ -268,10 +264,30 @@ def placed_anew(
 def placed_as_planned(
     planned: Planned, far: FarMemory, ratios: Ratios, *, lossy: LossyChoice | None = None
 ) -> Assignment:
-    """What a plan comes to where its profile, or what codecs make of tensors, is another one."""
+    """Simulate a plan with its planned places under another profile or other compression ratios."""
     swaps, timeline = planned.decision.swaps, planned.profile.timeline
     ratios = _with_lossy(ratios, timeline, swaps, far, lossy, planned.rates)
-    return at_places(timeline, swaps, far, ratios, planned.assignment.places)
+    return evaluate_places(timeline, swaps, far, ratios, planned.assignment.places)
+
+
+def _with_clones(profile: Profile, timeline: Timeline | None) -> Profile:
+    """Return the profile of a step with clones; the same profile if there are none."""
+    if timeline is None or timeline.dataflow is None:
+        return profile
+    large = {profile.timeline.op_names[op] for op in profile.large_ops}
+    clones = {
+        again_name(node, ordinal)
+        for ordinal, recompute in enumerate(timeline.recomputes)
+        for node in recompute.nodes
+    }
+    return replace(
+        profile,
+        timeline=timeline,
+        large_ops=tuple(
+            op for op, name in enumerate(timeline.op_names) if name in large or name in clones
+        ),
+        activations=kept_activations(timeline.absences, timeline.dataflow.graph),
+    )
 
 
 def _with_lossy(

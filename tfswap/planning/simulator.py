@@ -1,4 +1,4 @@
-"""What a step would do under a set of swaps: the native simulator, called with Python's values."""
+"""Predict a step under a set of swaps: the Python interface of the native simulator."""
 
 from __future__ import annotations
 
@@ -10,30 +10,27 @@ from numpy.typing import NDArray
 
 from tfswap import _core
 from tfswap._core import SimResult
-from tfswap.machine.link import Link
+from tfswap.machine.link import NO_LIMIT, Link
 from tfswap.step.timeline import Timeline
 
 __all__ = ["SimResult", "Swap", "core_tiers", "simulate", "swap_rows"]
 
 
-NO_LIMIT = int(np.iinfo(np.int64).max)
-"""Of a tier's capacity, in bytes."""
-
-
 @dataclass(frozen=True, order=True)
 class Swap:
-    """One absence put to use.
+    """One absence that is used to swap a buffer out.
 
     Attributes:
         absence: index into ``Timeline.absences``.
-        gate_op: index of the op that does not start before the copy-out has ended; -1: none.
-        trigger_op: index of the op whose end starts the copy-in; -1: the copy-out's end does.
-        tier: index of the far memory that it goes to.
-        sections: pieces in which it moves, each freed and filled on its own; 0: one, or where the
-            link moves large buffers ``in_sections``, what the engine makes of it.
-        far_bytes: its size in far memory; -1: as on the device.
-        encode_ns: time of a codec for the whole buffer, before the bytes go out.
-        decode_ns: time of a codec for the whole buffer, after the bytes came in.
+        gate_op: index of the op that starts only after the copy-out has ended; -1: none.
+        trigger_op: index of the op whose end starts the copy-in; -1: the end of the copy-out does.
+        tier: index of the far memory tier that holds the buffer.
+        sections: number of pieces that move one by one, each freed and filled on its own. 0: one
+            piece, or as many as the copy engine uses where the link moves large buffers
+            ``in_sections``.
+        far_bytes: size in far memory; -1: the same as on the device.
+        encode_ns: time to encode the whole buffer, before its bytes are copied out.
+        decode_ns: time to decode the whole buffer, after its bytes were copied in.
     """
 
     absence: int
@@ -55,21 +52,21 @@ def simulate(
 ) -> SimResult:
     """Predict memory, copies and stalls of one step.
 
-    The recorded step is replayed. A stall shifts everything after it, also ops that are running
-    already. A buffer that is copied in occupies memory from the start of its copy. Each direction
-    of each tier's link is first come, first served. The step is one of many alike: what crosses its
-    end is far when it begins.
+    The simulator replays the recorded step. A stall delays everything after it, including ops that
+    are already running. A buffer that is copied in occupies memory from the start of its copy. Each
+    direction of each tier's link serves copies in the order of their requests. The step is
+    periodic: buffers whose absence crosses the step's end are in far memory when the step begins.
 
     Args:
         timeline: the unswapped step.
         swaps: at most one per absence, in any order.
-        machine: speeds of the link in bytes per second, latencies in ns; or one for each tier.
+        machine: one link, or one per tier; speeds in bytes per second, latencies in ns.
         budget_bytes: allocations beyond it wait for copies-out; ``None``: nothing waits.
-        order: pairs of ops, the first to end before the second starts.
+        order: pairs of ops; the first must end before the second starts.
 
     Raises:
-        ValueError: if the timeline is malformed, a swap names something that is not there, a gate
-            starts before the tensor's producer has ended, or an order edge points backwards.
+        ValueError: if the timeline is malformed, a swap names an unknown absence, op or tier, a
+            gate starts before the tensor's producer has ended, or an order edge points backwards.
     """
     return _core.simulate(
         timeline.core, swap_rows(swaps), core_tiers(machine), budget_bytes, list(order)
@@ -77,7 +74,7 @@ def simulate(
 
 
 def swap_rows(swaps: Iterable[Swap]) -> NDArray[np.int64]:
-    """A row per swap, with all of its fields."""
+    """Return one row per swap, with all of its fields."""
     rows = [
         (
             s.absence,
@@ -95,7 +92,7 @@ def swap_rows(swaps: Iterable[Swap]) -> NDArray[np.int64]:
 
 
 def core_tiers(machine: Link | Sequence[Link]) -> list[_core.Tier]:
-    """The links as the native simulator takes them, one a tier."""
+    """Return the links as tiers of the native simulator."""
     links = machine if isinstance(machine, Sequence) else (machine,)
     return [
         _core.Tier(

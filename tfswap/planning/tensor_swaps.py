@@ -1,4 +1,4 @@
-"""Swaps by tensor and by absence: what the pass executes, and what planners and simulator see."""
+"""Convert swaps between the pass's form (by tensor) and the simulator's form (by absence)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfswap.step.timeline import Absence, crosses_step_end
 def tensor_swaps(
     profile: Profile, swaps: tuple[Swap, ...], places: Mapping[str, Place]
 ) -> tuple[TensorSwap, ...]:
-    """The pass's view of a planner's choices: by tensor, with names instead of numbers."""
+    """Return a planner's swaps in the pass's form: by tensor, with names instead of indices."""
     timeline = profile.timeline
     chosen: dict[str, list[tuple[Absence, Swap]]] = defaultdict(list)
     for swap in sorted(swaps):
@@ -34,10 +34,10 @@ def tensor_swaps(
 
 
 def _variable_swap(profile: Profile, absence: Absence, swap: Swap, place: Place) -> TensorSwap:
-    """The value leaves, and comes back in this step, in the next one, or at this one's end.
+    """Return a variable's swap, which returns in this step, in the next one or at its end.
 
-    Edges are within a step. Who needs the value before it is back, or its memory before it has
-    left, waits for that anyway: they only spare waits that hold a thread.
+    Edges cannot cross steps. An op that needs the value, or its memory, waits for the copy anyway;
+    edges only avoid waits that block a thread.
     """
     timeline = profile.timeline
     crosses = crosses_step_end(timeline, absence)
@@ -95,15 +95,15 @@ def _tensor_swap(
 def planned_swaps(
     profile: Profile, function: FunctionPlan
 ) -> tuple[tuple[Swap, ...], dict[str, Place]]:
-    """The reverse of `tensor_swaps`: a plan's swaps, as planner and simulator know them.
+    """Return a plan's swaps in the simulator's form: the inverse of `tensor_swaps`.
 
-    Those of other devices than the profiled one are left out.
-
-    How small codecs make tensors is not in a plan: each counts as it is on the device, but for
-    what lossy ones keep.
+    Swaps of other devices than the profiled one are left out. A plan does not record how far
+    lossless codecs compress a tensor, so such tensors count with their full size; lossy codecs
+    count with their rate.
 
     Raises:
-        ValueError: The plan is for another graph, or names a tensor or op that the profile has not.
+        ValueError: The plan is for another graph, or names a tensor or op that is not in the
+            profile.
     """
     timeline = profile.timeline
     if function.fingerprint != profile.fingerprint:
@@ -149,7 +149,7 @@ def planned_swaps(
 
 
 def _absence_of(profile: Profile, places: list[int], consumers: set[str]) -> int | None:
-    """Of one tensor's absences, that which these consumers end."""
+    """Return the absence of one tensor that ends with these consumers; None if there is none."""
     ended = [
         place for place in places if consumers & set(profile.timeline.absences[place].consumers)
     ]

@@ -1,4 +1,4 @@
-"""Questions about a step that need no hardware: the least budget, its time, a faster link."""
+"""Questions about a step that need no hardware: smallest budget, step time, a faster link."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ class Answer:
     """A step under a budget.
 
     Attributes:
-        budget_bytes: what the load may reach.
+        budget_bytes: upper limit of the load.
         link: name of the link.
-        policy: what made the plan; "" if the step fits as it is or there is no plan.
+        policy: name of the policy that made the plan; "" if the step fits without swaps or there is
+            no plan.
         peak_bytes: the plan's peak; None if no plan meets the budget.
-        step_ns: duration of the step; None likewise.
-        least_step_ns: no plan of swaps is faster.
-        bytes_out, bytes_in: traffic of a step.
-        swaps: how many tensors' absences are used.
+        step_ns: duration of the step; None if no plan meets the budget.
+        least_step_ns: lower bound on the step time of any plan of swaps; None if no plan meets the
+            budget.
+        bytes_out, bytes_in: traffic per step.
+        swaps: number of absences used.
         problem: why there is no plan; "" if there is one.
     """
 
@@ -42,7 +44,7 @@ class Answer:
 
 
 def least_budget_bytes(timeline: Timeline, machine: Machine) -> int:
-    """The lowest peak that swaps can reach, however long they take."""
+    """Return the lowest peak that swaps can reach, whatever time they take."""
     return with_swaps(timeline, machine).bytes
 
 
@@ -53,10 +55,10 @@ def at_budget(
     policy: str = portfolio.AUTO,
     planning_time_s: float = portfolio.PLANNING_TIME_S,
 ) -> Answer:
-    """The step under a budget.
+    """Plan and simulate the step under a budget.
 
     Raises:
-        ValueError: there is no such policy, or it cannot plan this timeline.
+        ValueError: the policy is unknown, or cannot plan this timeline.
     """
     waits_ns = least_wait_ns(timeline, machine, budget_bytes)
     answer = Answer(budget_bytes, machine.name, least_step_ns=timeline.step_ns + waits_ns)
@@ -87,7 +89,7 @@ def with_faster_links(
     policy: str = portfolio.AUTO,
     planning_time_s: float = portfolio.PLANNING_TIME_S,
 ) -> list[Answer]:
-    """The step under the same budget, with a link so many times as fast."""
+    """Plan and simulate the step under the same budget with faster links, one answer per factor."""
     answers = []
     for factor in factors:
         faster = replace(
@@ -101,26 +103,26 @@ def with_faster_links(
 
 
 def budgets_between(timeline: Timeline, machine: Machine, count: int = 6) -> list[int]:
-    """Budgets from just below the peak down to the least that works."""
+    """Return budgets from just below the peak down to the smallest that works."""
     peak, least = peak_load(timeline), least_budget_bytes(timeline, machine)
     if least >= peak:
         return []
-    # The least is rounded up to a MiB: to the byte, plans have no room at all.
+    # Round up to a MiB: a budget exact to the byte leaves plans no freedom.
     least = min(-(-least // (1 << 20)) << 20, peak)
     return [int(peak - (peak - least) * (i + 1) / count) for i in range(count)]
 
 
 def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: int = 1) -> int:
-    """The largest batch whose peak is within the memory; 0 if one example is too much.
+    """Return the largest batch whose peak fits the memory; 0 if a batch of one does not fit.
 
-    The peak grows with the batch, almost on a line, so every other guess is where the line through
-    the nearest two known batches reaches the memory, the rest halve what is open. The answer's peak
-    and its successor's are known.
+    The peak grows almost linearly with the batch. Guesses alternate between linear interpolation
+    through the two closest known batches and bisection. The peaks of the result and of its
+    successor are known.
 
     Args:
         peak_bytes: The peak at a batch.
-        memory_bytes: What it may reach.
-        first: Where to begin.
+        memory_bytes: Upper limit of the peak.
+        first: The first guess.
     """
     known: dict[int, int] = {}
 
@@ -131,7 +133,7 @@ def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: in
 
     below, above = 0, 0
     guess = max(first, 1)
-    halve = False
+    bisect = False
     while not above or above - below > 1:
         if fits(guess):
             below = guess
@@ -140,12 +142,12 @@ def largest_batch(peak_bytes: Callable[[int], int], memory_bytes: int, first: in
         if not above:
             guess = 2 * below
             continue
-        near = sorted(known, key=lambda batch: abs(known[batch] - memory_bytes))[:2]
-        if halve or len(near) < 2 or known[near[0]] == known[near[1]]:
+        closest = sorted(known, key=lambda batch: abs(known[batch] - memory_bytes))[:2]
+        if bisect or len(closest) < 2 or known[closest[0]] == known[closest[1]]:
             guess = (below + above) // 2
         else:
-            slope = (known[near[1]] - known[near[0]]) / (near[1] - near[0])
-            guess = near[0] + int((memory_bytes - known[near[0]]) // slope)
+            slope = (known[closest[1]] - known[closest[0]]) / (closest[1] - closest[0])
+            guess = closest[0] + int((memory_bytes - known[closest[0]]) // slope)
             guess = min(max(guess, below + 1), above - 1)
-        halve = not halve
+        bisect = not bisect
     return below

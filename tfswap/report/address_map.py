@@ -1,4 +1,4 @@
-"""AddressMap: who is where in a slab, and when."""
+"""AddressMap: the planned addresses of a step's buffers over time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfswap.plan.slots import Slot
 
 
 class Box(NamedTuple):
-    """A slot, and when it is in use (on the recording's clock, in ns)."""
+    """A slot and the time during which it is in use, in ns on the recording's clock."""
 
     slot: Slot
     begin_ns: int
@@ -18,13 +18,13 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class AddressMap:
-    """The addresses that one graph's step uses, for tensors of one shape.
+    """The planned addresses of one graph's step, for one set of tensor shapes.
 
     Attributes:
-        fingerprint: The graph's.
-        boxes: What has a place.
-        height_bytes: The end of the highest.
-        max_live_bytes: The largest load: no layout is lower.
+        fingerprint: The graph's fingerprint.
+        boxes: All slots.
+        height_bytes: Size of the slab: the end of the highest slot.
+        max_live_bytes: Peak load, a lower bound of the height of any layout.
     """
 
     fingerprint: str

@@ -1,4 +1,4 @@
-"""The addresses as an out-of-memory error draws them, as a picture (SVG)."""
+"""The address map in the text of an out-of-memory error, as SVG."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from html import escape
 
 _WIDTH, _MARGIN = 960, 56
-_SIGNS = {"#": ("taken", "taken"), "+": ("part", "in part"), ".": ("idle", "idle")}
+_SIGNS = {"#": ("taken", "taken"), "+": ("part", "partly taken"), ".": ("idle", "idle")}
 _TEXT = re.compile(r"planned \[([#+. ]*)\], others \[([#+. ]*)\]")
 
 
 def strips_to_svg(text: str) -> str:
-    """The addresses as an out-of-memory error draws them, in colours; "" if it has none."""
+    """Draw the address map in an out-of-memory error as SVG; return "" if it has none."""
     found = _TEXT.search(text)
     if found is None:
         return ""

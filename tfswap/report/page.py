@@ -1,7 +1,7 @@
-"""The report as one HTML page that needs nothing else.
+"""The report as one self-contained HTML page.
 
-All that is drawn is in it as data: JSON, packed by gzip and base64, so that a page of a step of
-20,000 ops has less than 5 MB. ``assets/page.js`` draws it.
+The page embeds its data as JSON, compressed by gzip and encoded as base64: a step of 20,000 ops
+takes less than 5 MB. ``assets/page.js`` draws it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tfswap.step.timeline import crosses_step_end
 
 _ASSETS = Path(__file__).with_name("assets")
 _KINDS = ("output", "temporary", "other", "swap")
-# Rows of ops in the picture: more run at once only on machines with more threads than rows.
-_MOST_ROWS = 16
+# Rows of concurrent ops in the chart; further ops share the last row.
+_MAX_ROWS = 16
 
 
 def page(
@@ -40,19 +40,19 @@ def page(
     answers: Sequence[Answer] = (),
     least: LeastBudgets | None = None,
 ) -> str:
-    """The text of the page.
+    """Return the HTML of the page.
 
     Args:
         lines: The summary.
-        maps: Planned addresses, a map for each graph and shape.
-        out_of_memory: What the error said, if memory ran out.
-        story: The step.
-        answers: What other budgets and links would make of it.
-        least: The least budgets that it can run in.
+        maps: Planned addresses, one map for each graph and set of shapes.
+        out_of_memory: The message of the out-of-memory error, if there was one.
+        story: The simulated step.
+        answers: Predictions for other budgets and links.
+        least: The least budgets of the step.
     """
     parts = [f"<pre>{escape(chr(10).join(lines))}</pre>"] if lines else []
     if out_of_memory is not None:
-        keys = _key((("taken", "taken"), ("part", "in part"), ("idle", "idle")))
+        keys = _key((("taken", "taken"), ("part", "partly taken"), ("idle", "idle")))
         parts.append(f"<h2>Out of memory</h2>{strips_to_svg(out_of_memory)}{keys}")
         parts.append(f'<p class="error">{escape(out_of_memory)}</p>')
     if story is not None:
@@ -65,8 +65,8 @@ def page(
             f"<h2>Addresses of graph {escape(map_.fingerprint)}</h2>"
             f'<div class="chart"><canvas id="map{i}" role="img" aria-label="Planned addresses over '
             f'a step"></canvas></div>{_key(tuple((kind, kind) for kind in _KINDS))}'
-            f'<p class="note">{len(map_.boxes):,} allocations in {map_.height_bytes:,} bytes; the '
-            f"largest load is {map_.max_live_bytes:,} bytes.</p>"
+            f'<p class="note">{len(map_.boxes):,} allocations in a slab of {map_.height_bytes:,} '
+            f"bytes; the peak load is {map_.max_live_bytes:,} bytes.</p>"
         )
     data = {
         "step": None if story is None else step_data(story),
@@ -84,11 +84,11 @@ def page(
 
 
 def step_data(story: StepStory) -> dict[str, Any]:
-    """What the page draws of a step; times in microseconds."""
+    """Return the data of a step that the page draws; times in microseconds."""
     timeline, result = story.timeline, story.result
     begin_ns, end_ns = story.op_times
     alloc_ns, free_ns = story.buffer_times
-    rows = [min(row, _MOST_ROWS - 1) for row in lanes(begin_ns, end_ns)]
+    rows = [min(row, _MAX_ROWS - 1) for row in lanes(begin_ns, end_ns)]
     absence_ns = np.zeros(len(timeline.buffer_bytes), dtype=np.int64)
     for absence in timeline.absences:
         if not crosses_step_end(timeline, absence):
@@ -99,12 +99,12 @@ def step_data(story: StepStory) -> dict[str, Any]:
             "tensor": trip.tensor,
             "buffer": trip.buffer,
             "bytes": trip.size_bytes,
-            "kept": trip.kept_bytes,
+            "kept": trip.stored_bytes,
             "tier": trip.tier,
             "codec": trip.codec,
             "out_begin": _one_us(trip.out_begin_ns),
             "out_end": _one_us(trip.out_end_ns),
-            "gone": _one_us(trip.gone_ns),
+            "gone": _one_us(trip.freed_ns),
             "in_begin": _one_us(trip.in_begin_ns),
             "in_end": _one_us(trip.in_end_ns),
         }
@@ -170,12 +170,12 @@ def _figures(story: StepStory) -> str:
     result, timeline = story.result, story.timeline
     figures = (
         (readable_bytes(story.unswapped_peak_bytes), "peak without swaps, ops in this order"),
-        (readable_bytes(int(result.peak_bytes)), "peak with swaps, foretold"),
+        (readable_bytes(int(result.peak_bytes)), "predicted peak with swaps"),
         (readable_bytes(story.budget_bytes), "budget"),
         (readable_seconds(timeline.step_ns / 1e9), "step without swaps"),
-        (readable_seconds(result.step_ns / 1e9), "step with swaps, foretold"),
-        (readable_seconds(result.stall_ns / 1e9), f"waits in it, {len(story.stalls)} of them"),
-        (readable_bytes(int(result.bytes_out)), f"leave in a step, {len(story.trips)} swaps"),
+        (readable_seconds(result.step_ns / 1e9), "predicted step with swaps"),
+        (readable_seconds(result.stall_ns / 1e9), f"spent waiting, {len(story.stalls)} stalls"),
+        (readable_bytes(int(result.bytes_out)), f"swapped out per step, {len(story.trips)} swaps"),
         (f"{len(timeline.op_names):,}", f"ops, {len(timeline.buffer_bytes):,} buffers"),
     )
     items = "".join(
@@ -190,7 +190,7 @@ def _chart() -> str:
         ("after", "with swaps"),
         ("budget", "budget"),
         ("host", "host memory"),
-        ("compressed", "encoded in host memory"),
+        ("compressed", "compressed host memory"),
         ("file", "file"),
         ("stall", "waits"),
         ("other", "ops"),
@@ -200,8 +200,8 @@ def _chart() -> str:
         '<div class="chart"><canvas id="chart" role="img" aria-label="Load over time without and '
         'with swaps, the budget, swaps as arcs, copies, waits and ops"></canvas></div>'
         + _key(keys)
-        + '<p class="note">Point at the load for who holds it, at the arcs for who is away. Drag '
-        "to see a part of the step, double click for all of it.</p>"
+        + '<p class="note">Hover over the load to see the largest buffers, over the arcs to see '
+        "the swapped tensors. Drag to zoom in; double-click to zoom out.</p>"
     )
 
 
@@ -213,39 +213,39 @@ def _tiers(story: StepStory) -> str:
             continue
         out = [trip for trip in trips if trip.out_begin_ns >= 0]
         moved = sum(trip.size_bytes for trip in out)
-        kept = sum(trip.kept_bytes for trip in out)
+        stored = sum(trip.stored_bytes for trip in out)
         busy = [
             sum(trip.out_end_ns - trip.out_begin_ns for trip in out),
             sum(trip.in_end_ns - trip.in_begin_ns for trip in trips),
         ]
         shares = (f"{busy_ns / max(story.result.step_ns, 1):.0%}" for busy_ns in busy)
-        cells = (name, len(trips), readable_bytes(moved), readable_bytes(kept), *shares)
+        cells = (name, len(trips), readable_bytes(moved), readable_bytes(stored), *shares)
         rows.append("".join(f"<td>{cell}</td>" for cell in cells))
     if not rows:
         return ""
-    heads = ("far memory", "swaps", "leaves in a step", "kept of it", "copying out", "copying in")
+    heads = ("far memory", "swaps", "swapped out per step", "stored", "copying out", "copying in")
     return "<h2>Far memory and its links</h2>" + _table(heads, rows)
 
 
 def _least_budgets(least: LeastBudgets | None) -> str:
     if least is None:
         return ""
-    ways = [
+    budgets = [
         ("without swapping", least.unswapped.bytes, least.unswapped.op),
         ("with swapping", least.swapped.bytes, least.swapped.op),
     ]
-    ways += [(f"sections={f.sections}", f.bytes, f.op) for f in least.sections]
+    budgets += [(f"sections={f.sections}", f.bytes, f.op) for f in least.sections]
     rows = [
-        f'<td>{way}</td><td>{readable_bytes(least_bytes)}</td><td class="op">{escape(op)}</td>'
-        for way, least_bytes, op in ways
+        f'<td>{mode}</td><td>{readable_bytes(least_bytes)}</td><td class="op">{escape(op)}</td>'
+        for mode, least_bytes, op in budgets
     ]
-    note = "With swapping, no plan goes lower: that much is in use while the op runs."
+    note = "With swapping, no plan goes lower: the op needs that much while it runs."
     best = least.sectioned
     if best is not None and least.sections_help:
         note += f" AutoSwap(sections={best.sections}) does."
     return (
-        "<h2>The least budgets</h2>"
-        + _table(("least budget", "bytes", "set by"), rows)
+        "<h2>Least budgets</h2>"
+        + _table(("mode", "least budget", "set by op"), rows)
         + f'<p class="note">{note}</p>'
     )
 
@@ -270,11 +270,18 @@ def _whatif(story: StepStory, answers: Sequence[Answer]) -> str:
             )
             cells = "".join(f"<td>{value}</td>" for value in values)
         rows.append(cells)
-    heads = ("link", "budget", "peak", "step (of the unswapped one)", "leaves in a step", "swaps")
+    heads = (
+        "link",
+        "budget",
+        "peak",
+        "step (relative to unswapped)",
+        "swapped out per step",
+        "swaps",
+    )
     return (
         "<h2>Other budgets, faster links</h2>"
         + _table(heads, rows)
-        + '<p class="note">Foretold for this step, without codecs.</p>'
+        + '<p class="note">Predicted for this step, without codecs.</p>'
     )
 
 
@@ -314,7 +321,7 @@ def _one_us(time_ns: int) -> int:
 
 
 def _packed(data: dict[str, Any]) -> str:
-    # No time in it: the same data give the same page.
+    # mtime=0: the same data give the same page.
     packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6, mtime=0)
     return base64.b64encode(packed).decode()
 

@@ -1,4 +1,4 @@
-"""A step as simulated, in the trace event format that ui.perfetto.dev and chrome://tracing open."""
+"""A simulated step in the trace event format of ui.perfetto.dev and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from tfswap.machine.far_tier import TIERS
 from tfswap.report.step_story import StepStory, lanes
 
 _DEVICE, _LINKS = 1, 2  # "processes" of the trace
-_OUT, _IN = 1, 2  # "threads" of the links, for the first tier; two more for each other one
+_OUT, _IN = 1, 2  # "threads" of the first tier's link; each further tier has two more
 
 
 def to_trace(story: StepStory) -> str:
-    """The text of a trace: ops, waits, copies by tier and direction, the load. Times in us."""
-    events: list[dict[str, Any]] = [_named(_DEVICE, None, "device"), _named(_LINKS, None, "links")]
+    """Return a trace of ops, waits, copies by tier and direction, and the load; times in us."""
+    events: list[dict[str, Any]] = [
+        _metadata(_DEVICE, None, "device"),
+        _metadata(_LINKS, None, "links"),
+    ]
     begin_ns, end_ns = story.op_times
     rows = lanes(begin_ns, end_ns)
     events += [
-        _named(_DEVICE, row + 1, f"ops {row + 1}") for row in range(max(rows, default=0) + 1)
+        _metadata(_DEVICE, row + 1, f"ops {row + 1}") for row in range(max(rows, default=0) + 1)
     ]
     types = story.timeline.op_types or ("",) * len(rows)
     for name, type_, begin, end, row in zip(
         story.timeline.op_names, types, begin_ns, end_ns, rows, strict=True
     ):
         events.append(_slice(_DEVICE, row + 1, name, begin, end, {"type": type_}))
-    events.append(_named(_DEVICE, 1000, "waits"))
+    events.append(_metadata(_DEVICE, 1000, "waits"))
     for stall in story.stalls:
         name = f"{story.timeline.op_names[stall.op]} waits: {stall.why}"
         about = {"tensor": stall.tensor}
@@ -36,11 +39,14 @@ def to_trace(story: StepStory) -> str:
         if not trips:
             continue
         out, back = 2 * number + _OUT, 2 * number + _IN
-        events += [_named(_LINKS, out, f"out to {tier}"), _named(_LINKS, back, f"in from {tier}")]
+        events += [
+            _metadata(_LINKS, out, f"out to {tier}"),
+            _metadata(_LINKS, back, f"in from {tier}"),
+        ]
         for trip in trips:
             about = {
                 "bytes": str(trip.size_bytes),
-                "kept": str(trip.kept_bytes),
+                "kept": str(trip.stored_bytes),
                 "codec": trip.codec,
             }
             if trip.out_begin_ns >= 0:
@@ -65,7 +71,7 @@ def to_trace(story: StepStory) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
 
 
-def _named(process: int, thread: int | None, name: str) -> dict[str, Any]:
+def _metadata(process: int, thread: int | None, name: str) -> dict[str, Any]:
     kind = "process_name" if thread is None else "thread_name"
     return {"ph": "M", "pid": process, "tid": thread or 0, "name": kind, "args": {"name": name}}
 

@@ -1,4 +1,4 @@
-"""A step as simulated, as a picture (PNG), by matplotlib."""
+"""A simulated step as a PNG picture, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MIB = 1 << 20
 
 
 def to_png(story: StepStory, width_px: int = 1200, height_px: int = 700) -> bytes:
-    """The load over time without and with swaps, the budget, swaps as arcs, copies and waits.
+    """Draw the load over time without and with swaps, the budget, swaps, copies and waits.
 
     Raises:
-        ImportError: There is no matplotlib; the text says how to get it.
+        ImportError: matplotlib is not installed.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -59,11 +59,11 @@ def _draw_swaps(axes: Any, story: StepStory) -> None:
     step_ns = story.result.step_ns
     longest_ns = max((trip.away_ns(step_ns) for trip in story.trips), default=1)
     for trip in story.trips:
-        begin_ns = trip.out_begin_ns if trip.out_begin_ns >= 0 else trip.gone_ns
+        begin_ns = trip.out_begin_ns if trip.out_begin_ns >= 0 else trip.freed_ns
         away_ns = trip.away_ns(step_ns)
         options: dict[str, Any] = {"color": _COLOURS[trip.tier], "alpha": 0.5, "theta2": 180}
         height = 0.3 + 1.6 * away_ns / longest_ns
-        # What goes on into the next step has come from the one before.
+        # A swap across the end of the step also shows at its beginning.
         for shift_ns in {0, trip.in_end_ns - away_ns - begin_ns}:
             middle_ms = (begin_ns + shift_ns + away_ns / 2) / 1e6
             axes.add_patch(Arc((middle_ms, 0), away_ns / 1e6, height, **options))

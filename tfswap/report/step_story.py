@@ -1,4 +1,4 @@
-"""StepStory: one step under a plan, as simulated, for pages and pictures."""
+"""StepStory: one simulated step under a plan, for the report page and pictures."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Ints = NDArray[np.int64]
 
 
 class Stall(NamedTuple):
-    """A wait that swapping costs.
+    """A wait caused by swapping.
 
     Attributes:
         op: Index of the op that waits.
-        begin_ns: When, on the axis of the swapped step.
-        wait_ns: For how long.
+        begin_ns: Begin of the wait, on the time axis of the swapped step.
+        wait_ns: Duration.
         why: "gate", "swap-in", "budget" or "order".
-        tensor: For whose copy; "" for none.
+        tensor: The tensor whose copy the op waits for, or "".
     """
 
     op: int
@@ -40,57 +40,57 @@ class Stall(NamedTuple):
 
 
 class Trip(NamedTuple):
-    """A buffer's way to far memory and back, on the axis of the swapped step.
+    """A buffer's round trip to far memory, on the time axis of the swapped step.
 
     Attributes:
-        tensor: The graph's name of it.
-        buffer: Its index.
-        size_bytes: On the device.
-        kept_bytes: In far memory.
+        tensor: Name of the tensor in the graph.
+        buffer: Index of the buffer.
+        size_bytes: Size on the device.
+        stored_bytes: Size in far memory.
         tier: "host", "compressed" or "file".
-        codec: Of the compressed tier.
-        out_begin_ns, out_end_ns: Of the copy out; -1 where an earlier one still serves.
-        gone_ns: When its memory is free.
-        in_begin_ns, in_end_ns: Of the copy in.
+        codec: Codec of the compressed tier.
+        out_begin_ns, out_end_ns: The copy out; -1 if an earlier copy is reused.
+        freed_ns: When the device memory is freed.
+        in_begin_ns, in_end_ns: The copy in.
     """
 
     tensor: str
     buffer: int
     size_bytes: int
-    kept_bytes: int
+    stored_bytes: int
     tier: str
     codec: str
     out_begin_ns: int
     out_end_ns: int
-    gone_ns: int
+    freed_ns: int
     in_begin_ns: int
     in_end_ns: int
 
     def is_away(self, at_ns: int) -> bool:
-        """Whether it is on no part of the device; a trip may go on into the next step."""
-        if self.gone_ns <= self.in_begin_ns:
-            return self.gone_ns <= at_ns < self.in_begin_ns
-        return at_ns >= self.gone_ns or at_ns < self.in_begin_ns
+        """Return whether no device memory is in use; a trip may continue in the next step."""
+        if self.freed_ns <= self.in_begin_ns:
+            return self.freed_ns <= at_ns < self.in_begin_ns
+        return at_ns >= self.freed_ns or at_ns < self.in_begin_ns
 
     def away_ns(self, step_ns: int) -> int:
-        """How long it takes from leaving to being back."""
-        begin_ns = self.out_begin_ns if self.out_begin_ns >= 0 else self.gone_ns
+        """Return the time from the begin of the copy out to the end of the copy in."""
+        begin_ns = self.out_begin_ns if self.out_begin_ns >= 0 else self.freed_ns
         across_end = self.in_end_ns < begin_ns
         return self.in_end_ns - begin_ns + (step_ns if across_end else 0)
 
 
 @dataclass(frozen=True, eq=False)
 class StepStory:
-    """One step, without swaps and with them.
+    """One step without and with swaps.
 
     Attributes:
         timeline: The unswapped step.
-        swaps: As they were simulated.
-        places: Where in far memory each tensor goes; what has none goes to host memory as it is.
+        swaps: The simulated swaps.
+        places: Far-memory tier and codec of each tensor; raw host memory if missing.
         machine: The link to host memory.
-        links: Of the tiers, by their numbers in `swaps`.
-        budget_bytes: What the load may reach.
-        policy: What made the plan.
+        links: Links of the tiers, indexed by the tier numbers in `swaps`.
+        budget_bytes: The budget.
+        policy: The planner that made the plan.
     """
 
     timeline: Timeline
@@ -103,30 +103,30 @@ class StepStory:
 
     @cached_property
     def result(self) -> SimResult:
-        """The step with the swaps."""
+        """The simulated step with swaps."""
         return simulate(self.timeline, self.swaps, self.links)
 
     @cached_property
     def unswapped_load(self) -> tuple[Ints, Ints]:
-        """Times in ns, and bytes from then on."""
+        """The load without swaps: times in ns, and bytes in use from then on."""
         return self.timeline.unswapped_load()
 
     @property
     def unswapped_peak_bytes(self) -> int:
-        """Of that load."""
+        """The peak load without swaps."""
         return int(self.unswapped_load[1].max(initial=0))
 
     @cached_property
     def load(self) -> tuple[Ints, Ints]:
-        """Likewise, with the swaps; each time once."""
+        """The load with swaps: distinct times in ns, and bytes in use from then on."""
         times, load = self.result.load_curve()
         last = np.append(times[1:] != times[:-1], True) if len(times) else np.zeros(0, bool)
-        # Of one moment, what it comes to: a free and an allocation there do not add up.
+        # At equal times only the last value counts: a free and an allocation do not add up.
         return times[last], load[last]
 
     @cached_property
     def stalls(self) -> tuple[Stall, ...]:
-        """In the order of time."""
+        """The stalls, by time."""
         found = sorted(self.result.stalls, key=lambda stall: int(self._start_ns[stall[0]]))
         stalls, waited_ns = [], 0
         for op, why, place, wait_ns in found:
@@ -136,8 +136,8 @@ class StepStory:
             waited_ns += wait_ns
         return tuple(stalls)
 
-    def moved(self, times_ns: Ints) -> Ints:
-        """Moments of the unswapped step on the axis of the swapped one: stalls shift them."""
+    def _shifted(self, times_ns: Ints) -> Ints:
+        """Map times of the unswapped step to the axis of the swapped one: stalls shift them."""
         stalls = self.stalls
         if not stalls:
             return times_ns
@@ -148,12 +148,12 @@ class StepStory:
 
     @cached_property
     def op_times(self) -> tuple[Ints, Ints]:
-        """When ops start and end, on the axis of the swapped step."""
-        return self.moved(self.timeline.op_start_ns), self.moved(self.timeline.op_end_ns)
+        """Start and end times of the ops, on the axis of the swapped step."""
+        return self._shifted(self.timeline.op_start_ns), self._shifted(self.timeline.op_end_ns)
 
     @cached_property
     def trips(self) -> tuple[Trip, ...]:
-        """Of each swap."""
+        """The round trip of each swap."""
         return tuple(
             Trip(
                 tensor,
@@ -173,7 +173,7 @@ class StepStory:
 
     @cached_property
     def buffer_names(self) -> tuple[str, ...]:
-        """The tensor that each buffer holds, or the op that ran when it was allocated."""
+        """The tensor in each buffer, or the op that allocated it."""
         timeline = self.timeline
         names = [""] * len(timeline.buffer_bytes)
         for absence in timeline.absences:
@@ -187,31 +187,31 @@ class StepStory:
 
     @cached_property
     def buffer_times(self) -> tuple[Ints, Ints]:
-        """When buffers are allocated and freed, on the axis of the swapped step."""
+        """Allocation and free times of the buffers, on the axis of the swapped step."""
         freed = self.timeline.buffer_free_ns
         step_ns = self.result.step_ns
         free_ns = np.where(
-            freed == OUTLIVES_STEP_NS, step_ns, self.moved(np.minimum(freed, step_ns))
+            freed == OUTLIVES_STEP_NS, step_ns, self._shifted(np.minimum(freed, step_ns))
         )
-        return self.moved(self.timeline.buffer_alloc_ns), free_ns
+        return self._shifted(self.timeline.buffer_alloc_ns), free_ns
 
     def holders(self, at_ns: int, count: int = 5) -> list[tuple[str, int]]:
-        """Names and bytes of the largest buffers on the device at a moment of the swapped step."""
+        """Return names and bytes of the largest buffers on the device at a time of the step."""
         alloc_ns, free_ns = self.buffer_times
-        there = (alloc_ns <= at_ns) & (free_ns > at_ns)
+        on_device = (alloc_ns <= at_ns) & (free_ns > at_ns)
         for trip in self.trips:
             if trip.is_away(at_ns):
-                there[trip.buffer] = False
-        places = np.flatnonzero(there)
-        sizes = self.timeline.buffer_bytes[places]
-        largest = places[np.argsort(-sizes, kind="stable")[:count]]
+                on_device[trip.buffer] = False
+        buffers = np.flatnonzero(on_device)
+        sizes = self.timeline.buffer_bytes[buffers]
+        largest = buffers[np.argsort(-sizes, kind="stable")[:count]]
         return [(self.buffer_names[i], int(self.timeline.buffer_bytes[i])) for i in largest]
 
     def what_if(self, planning_time_s: float = 0.3) -> tuple[Answer, ...]:
-        """The step under other budgets, and with faster links to host memory.
+        """Predict the step under other budgets, and with faster links to host memory.
 
         Args:
-            planning_time_s: For each plan.
+            planning_time_s: Time limit of each plan's search, in seconds.
         """
         machine = self.machine
         peak_bytes = peak_load(self.timeline)
@@ -237,11 +237,14 @@ class StepStory:
 
 
 def lanes(begin_ns: Sequence[int] | Ints, end_ns: Sequence[int] | Ints) -> list[int]:
-    """Rows in which things do not overlap: each goes to the first that is free when it begins.
+    """Assign intervals to rows without overlap: each to the first row that is free.
 
     Args:
-        begin_ns: Ascending.
-        end_ns: Of each.
+        begin_ns: Begin of each interval, ascending.
+        end_ns: End of each interval.
+
+    Returns:
+        The row of each interval.
     """
     free_ns: list[int] = []
     rows = []

@@ -1,4 +1,4 @@
-"""What AutoSwap did, as data and as the lines that people read."""
+"""The report of a training under a budget, as data and as a printed summary."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tfswap.report.step_story import StepStory
 
 @dataclass(frozen=True)
 class TierUse:
-    """What went through a tier of far memory.
+    """Use of one tier of far memory.
 
     Attributes:
         name: "host", "compressed" or "file".
-        peak_bytes: The most that it held, as kept.
-        bytes_out: What left the device for it.
-        kept_bytes_out: What became of that: less where it is encoded.
+        peak_bytes: Largest amount stored at once, after encoding.
+        bytes_out: Bytes swapped out to the tier, before encoding.
+        kept_bytes_out: The same bytes after encoding.
     """
 
     name: str
@@ -37,7 +37,7 @@ class TierUse:
 
     @classmethod
     def between(cls, name: str, before: Mapping[str, int], after: Mapping[str, int]) -> TierUse:
-        """From a device's statistics; from their last reset on, if there was one in between."""
+        """Compute the use between two statistics of a device, or since a reset between them."""
 
         def since(count: str) -> int:
             counted = after[f"far_{name}_{count}"]
@@ -50,12 +50,12 @@ class TierUse:
 
 @dataclass(frozen=True)
 class TensorLoss:
-    """How far a tensor was off that a lossy codec kept, at the worst of its rates.
+    """The error of a tensor that a lossy codec stores, at the worst of its rates.
 
     Attributes:
         tensor: "node:port".
-        relative_error: Root of the errors' squares over root of the tensor's, of sampled sections.
-        largest_error: Of any number in them.
+        relative_error: L2 norm of the error divided by that of the tensor, in sampled sections.
+        largest_error: Largest absolute error of an element in them.
     """
 
     tensor: str
@@ -65,14 +65,14 @@ class TensorLoss:
 
 @dataclass(frozen=True)
 class LossyUse:
-    """What was kept by lossy codecs. Rates in percent of a tensor's bytes.
+    """Use of lossy codecs. Rates are in percent of a tensor's bytes.
 
     Attributes:
-        tensors: How many are now.
-        rate: Now.
-        top: Of the first epoch.
-        bottom: Least that it may fall to.
-        losses: Of each tensor that was compared.
+        tensors: Number of tensors that are stored lossily now.
+        rate: The current rate.
+        top: The rate of the first epoch.
+        bottom: The lowest rate.
+        losses: Error of each tensor that was compared.
     """
 
     tensors: int
@@ -83,12 +83,12 @@ class LossyUse:
 
     @property
     def worst_relative_error(self) -> float | None:
-        """Of all tensors; None if none was compared."""
+        """Largest relative error of all tensors; None if none was compared."""
         return max((loss.relative_error for loss in self.losses), default=None)
 
     @property
     def mean_relative_error(self) -> float | None:
-        """Of all tensors; None if none was compared."""
+        """Mean relative error of all tensors; None if none was compared."""
         if not self.losses:
             return None
         return sum(loss.relative_error for loss in self.losses) / len(self.losses)
@@ -99,13 +99,13 @@ class ShareUse:
     """A share of a device that a broker divides among jobs.
 
     Attributes:
-        broker: The socket on which it listens.
-        device: What it calls the device.
-        budget_bytes: What this job may hold.
-        device_bytes: What all jobs may hold together.
-        link_share: The part of the link's speed that this job's copies have.
-        jobs: How many there were when the share was given, this one included.
-        in_touch: Whether the broker hears this job; without it, it keeps what it has.
+        broker: The broker's socket.
+        device: The broker's name of the device.
+        budget_bytes: Maximum memory of this job.
+        device_bytes: Maximum memory of all jobs together.
+        link_share: Fraction of the link's bandwidth that this job may use.
+        jobs: Number of jobs when the share was granted, including this one.
+        in_touch: Whether the job is connected to the broker. Otherwise it keeps its last share.
     """
 
     broker: str
@@ -118,12 +118,12 @@ class ShareUse:
 
 
 LAZY, FORETOLD, REMEMBERED = "lazy", "foretold", "remembered"
-"""What first steps go by: lazy swaps, a plan of the graph alone, that of an earlier training."""
+"""How first steps swap: on demand, by a plan predicted from the graph, or by a cached plan."""
 
 
 @dataclass(eq=False)
 class Report(Mapping[str, Any]):
-    """See `AutoSwap.report`. Bytes and seconds; None is not known."""
+    """A training's measurements and predictions, in bytes and seconds; see `AutoSwap.report`."""
 
     outcome: str = "no effect"
     budget_bytes: int | None = None
@@ -148,7 +148,7 @@ class Report(Mapping[str, Any]):
     lossy: LossyUse | None = None
     share: ShareUse | None = None
     corrections: int = 0
-    plan: SwapPlan | None = field(default=None, repr=False)  # long
+    plan: SwapPlan | None = field(default=None, repr=False)
     addresses: tuple[AddressMap, ...] = field(default=(), repr=False)
     story: StepStory | None = field(default=None, repr=False)
     out_of_memory: str | None = None
@@ -169,19 +169,19 @@ class Report(Mapping[str, Any]):
         return self.summary()
 
     def summary(self) -> str:
-        """At most six lines for a person."""
+        """Return the printed summary, at most six lines."""
         return "\n".join(summary_lines(self))
 
     def to_html(self, path: str | os.PathLike[str], what_if: bool = True) -> None:
-        """Writes one self-contained page.
+        """Write the report as one self-contained HTML page.
 
-        It has the summary; the load over time without and with swaps, who holds it, swaps, copies
-        and waits; the least budgets; a table of the buffers; maps of the addresses; what memory ran
-        out of, if it did.
+        The page shows the summary; the load over time without and with swaps, the buffers in it,
+        swaps, copies and waits; the least budgets; a table of the buffers; the planned addresses;
+        and the out-of-memory error, if there was one.
 
         Args:
-            path: Of the file.
-            what_if: Whether to plan for other budgets and faster links too, some seconds' work.
+            path: The file.
+            what_if: Whether to plan for other budgets and faster links too; takes seconds.
 
         Raises:
             OSError: The file cannot be written.
@@ -198,17 +198,17 @@ class Report(Mapping[str, Any]):
         private_files.write_bytes(path, text.encode())
 
     def to_png(self, path: str | os.PathLike[str]) -> None:
-        """Draws the load over time, swaps, copies and waits; needs matplotlib.
+        """Draw the load over time, swaps, copies and waits; needs matplotlib.
 
         Raises:
             ValueError: No step was planned.
-            ImportError: There is no matplotlib; the text says how to get it.
+            ImportError: matplotlib is not installed.
             OSError: The file cannot be written.
         """
         private_files.write_bytes(path, to_png(self._planned_step()))
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
-        """Writes the step as simulated, for ui.perfetto.dev (or chrome://tracing).
+        """Write a trace of the simulated step, for ui.perfetto.dev or chrome://tracing.
 
         Raises:
             ValueError: No step was planned.
@@ -225,33 +225,30 @@ class Report(Mapping[str, Any]):
         return self.story
 
 
-def _far(report: Report) -> str:
-    """What was held where at most, and what became of it by encoding."""
+def _far_memory(report: Report) -> str:
+    """Describe the peak use of each tier, and its compression."""
     used = [tier for tier in report.tiers if tier.bytes_out]
     if not used:
         return f"{readable_bytes(report.host_peak_bytes)} in use (host)"
     parts = []
     for tier in used:
-        kept = tier.kept_bytes_out / tier.bytes_out
-        encoded = f", {kept:.0%} of what left" if tier.name == COMPRESSED else ""
+        ratio = tier.kept_bytes_out / tier.bytes_out
+        encoded = f" to {ratio:.0%}" if tier.name == COMPRESSED else ""
         parts.append(f"{readable_bytes(tier.peak_bytes)} in use ({tier.name}{encoded})")
     return ", ".join(parts)
 
 
 def _sections(report: Report) -> str:
-    """Into how many the batch is cut, if it is."""
     return f", {report.sections} sections of the batch" if report.sections > 1 else ""
 
 
 def _recomputes(report: Report) -> str:
-    """What is made again instead, if anything is."""
     if not report.recomputed_buffers:
         return ""
-    return f"; {report.recomputed_buffers} made again in {readable_seconds(report.recompute_s)}"
+    return f"; {report.recomputed_buffers} recomputed in {readable_seconds(report.recompute_s)}"
 
 
 def _waits(report: Report) -> list[str]:
-    """How long copies are foretold to hold ops up, and how much of it any plan would."""
     if not report.predicted_wait_s or report.least_wait_s is None:
         return []
     return [
@@ -261,19 +258,18 @@ def _waits(report: Report) -> list[str]:
 
 
 def _lossy(report: Report) -> list[str]:
-    """That this training is not exact, if it is not."""
     if report.lossy is None or not report.lossy.tensors:
         return []
     worst = report.lossy.worst_relative_error
-    off = "" if worst is None else f" (off by {worst:.0e})"
+    error = "" if worst is None else f" (relative error {worst:.0e})"
     return [
-        f"tfswap: lossy  {report.lossy.tensors} tensors are kept with {report.lossy.rate} % of "
-        f"their bits{off}: losses differ from exact training"
+        f"tfswap: lossy  {report.lossy.tensors} tensors keep {report.lossy.rate}% of their bits"
+        f"{error}: losses differ from exact training"
     ]
 
 
-def _fitting(report: Report) -> str:
-    """That there is room, and what for: ops at other times may need more than in their order."""
+def _fits(report: Report) -> str:
+    # The unswapped peak is that of any execution order, the predicted one that of a fixed order.
     peak, in_order = report.unswapped_peak_bytes, report.predicted_peak_bytes
     if peak is None or in_order is None or peak <= (report.budget_bytes or peak):
         return f"the model fits: peak {readable_bytes(peak)}"
@@ -284,23 +280,23 @@ def _fitting(report: Report) -> str:
 
 
 def summary_lines(report: Report) -> list[str]:
-    """At most six lines for a person."""
+    """Return the printed summary, at most six lines."""
     budget = readable_bytes(report.budget_bytes)
     if report.outcome == "fits":
         return [
-            f"tfswap: {_fitting(report)} of a budget of {budget}. Nothing is "
+            f"tfswap: {_fits(report)} of a budget of {budget}. Nothing is "
             f"swapped{_sections(report)}."
         ]
     if report.outcome == "no effect":
         return ["tfswap: had no effect on this training."]
     if report.outcome == "bootstrap":
         return [
-            f"tfswap: no plan; lazy swaps keep the budget of {budget} "
+            f"tfswap: no plan; on-demand swaps keep the budget of {budget} "
             f"(measured peak {readable_bytes(report.measured_peak_bytes)})",
             f"tfswap: step {readable_seconds(report.step_s)}; "
             f"{readable_bytes(report.bytes_out_per_step)} out and "
             f"{readable_bytes(report.bytes_in_per_step)} in per step{_sections(report)}, "
-            f"far memory {_far(report)}",
+            f"far memory {_far_memory(report)}",
         ]
     return [
         f"tfswap: peak   {readable_bytes(report.unswapped_peak_bytes)} -> "
@@ -313,6 +309,6 @@ def summary_lines(report: Report) -> list[str]:
         f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "
         f"{report.swapped_buffers} buffers{_recomputes(report)}{_sections(report)}",
-        f"tfswap: far    {_far(report)}",
+        f"tfswap: far    {_far_memory(report)}",
         *_lossy(report),
     ]

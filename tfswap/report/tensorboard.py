@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training under a budget."""
+"""TensorBoard logs of a training under a budget."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _WIDTH, _HEIGHT = 1200, 700
 
 
 class TensorBoardLog:
-    """Scalars of each step under ``tfswap/``, and a picture of each plan.
+    """Writes the scalars of each step under ``tfswap/``, and a picture of each plan.
 
     Args:
-        folder: Of the event files.
-        name: Of the training, put before all names; "" for none.
+        folder: The folder of the event files.
+        name: Name of the training, a prefix of all tags; "" for none.
     """
 
     def __init__(self, folder: str | os.PathLike[str], name: str = "") -> None:
@@ -29,7 +29,7 @@ class TensorBoardLog:
         self._step = 0
 
     def step(self, scalars: dict[str, float]) -> None:
-        """Writes the scalars of one step."""
+        """Write the scalars of one step."""
         values = [
             self._summary.Value(tag=self._prefix + name, simple_value=value)
             for name, value in scalars.items()
@@ -38,7 +38,7 @@ class TensorBoardLog:
         self._step += 1
 
     def plan(self, story: StepStory) -> None:
-        """Writes a picture of a plan, if there is matplotlib."""
+        """Write a picture of a plan, if matplotlib is installed."""
         try:
             picture = to_png(story, _WIDTH, _HEIGHT)
         except ImportError:
@@ -47,11 +47,11 @@ class TensorBoardLog:
         self._write([self._summary.Value(tag=self._prefix + "plan", image=image)])
 
     def _write(self, values: list[Any]) -> None:
-        # As bytes: nothing is computed on the device, which has no room to spare.
+        # A serialised summary: writing it allocates no device memory.
         text = self._summary(value=values).SerializeToString()
         with self._writer.as_default(self._step):
             self._experimental.write_raw_pb(text)
 
     def close(self) -> None:
-        """Writes what is left; harmless when called again."""
+        """Flush and close the log. Further calls have no effect."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Dataflow: which tensors the ops of a recorded step read, and in which buffers they are."""
+"""Dataflow: the tensors that the ops of a recorded step read, and the tensors' buffers."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tfswap.plan.schema import Recompute, again_name
+from tfswap.plan.node_names import again_name
+from tfswap.plan.schema import Recompute
 from tfswap.step.graph import Node, StepGraph
 
 Tensor = tuple[str, int]
-"""A node's name and the number of its output."""
+"""A node's name and the index of its output."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataflow:
-    """What a timeline leaves out: tensors, for planners that have some made again.
+    """The tensors of a timeline, for planners that recompute some of them.
 
     Attributes:
-        graph: the step's, with the clones that make tensors again.
-        buffer_of: by tensor, the index of its buffer in the timeline; aliases are left out. What
-            stays through the step has none.
-        scratch_bytes: by node, what it works in beside inputs and outputs, if anything.
-        min_bytes: smaller tensors are not swapped.
-        fixed: buffers that no clone may read: values of variables that may leave.
-        recomputes: the tensors that are made again, in the order in which that was decided.
+        graph: The step's graph, including the clones that recompute tensors.
+        buffer_of: By tensor, the index of its buffer in the timeline. Aliases, and tensors that
+            stay through the whole step, have no entry.
+        scratch_bytes: By node, the size of its temporary memory, if it has any.
+        min_bytes: Smaller tensors are not swapped.
+        fixed: Buffers that clones must not read: values of variables that may be swapped out.
+        recomputes: The recomputed tensors, in the order of the decisions.
     """
 
     graph: StepGraph
@@ -37,24 +38,24 @@ class Dataflow:
 
     @cached_property
     def tensors_in(self) -> dict[int, tuple[Tensor, ...]]:
-        """By buffer, the tensors that are in it one after the other, aliases left out."""
+        """By buffer, the tensors that it holds one after the other, without aliases."""
         tensors: defaultdict[int, list[Tensor]] = defaultdict(list)
         for tensor, buffer in self.buffer_of.items():
             tensors[buffer].append(tensor)
         return {buffer: tuple(those) for buffer, those in tensors.items()}
 
     def maker(self, tensor: Tensor) -> Node:
-        """The node that makes a tensor."""
+        """Return the node that produces a tensor."""
         return self.graph.nodes[tensor[0]]
 
 
 def with_clones(graph: StepGraph, recompute: Recompute, ordinal: int) -> StepGraph:
-    """The graph as the pass has it after one recompute.
+    """Return the graph after the pass has applied one recompute.
 
     Args:
-        graph: Before that.
-        recompute: What is made again.
-        ordinal: Its place in the plan.
+        graph: The graph before it.
+        recompute: The recompute.
+        ordinal: Its index in the plan.
     """
     nodes = dict(graph.nodes)
     touched: dict[Tensor, list[str]] = {}
@@ -75,30 +76,30 @@ def with_clones(graph: StepGraph, recompute: Recompute, ordinal: int) -> StepGra
             (again_name(source, ordinal), port) if source in cloned else (source, port)
             for source, port in old.inputs
         )
-        behind_a_clone = any(source in cloned for source, _ in old.inputs)
+        reads_a_clone = any(source in cloned for source, _ in old.inputs)
         add(
             replace(
                 old,
                 name=again_name(name, ordinal),
                 inputs=inputs,
-                controls=() if behind_a_clone else (recompute.trigger,),
+                controls=() if reads_a_clone else (recompute.trigger,),
             )
         )
     node, _, port = recompute.tensor.rpartition(":")
     root = graph.root(node, int(port))
 
-    def again(tensor: Tensor) -> Tensor:
+    def recomputed(tensor: Tensor) -> Tensor:
         clone = again_name(tensor[0], ordinal)
         if tensor != root and clone not in nodes:
             alias = nodes[tensor[0]]
-            inputs = (again(alias.inputs[0]), *alias.inputs[1:])
+            inputs = (recomputed(alias.inputs[0]), *alias.inputs[1:])
             add(replace(alias, name=clone, inputs=inputs))
         return clone, tensor[1]
 
     for consumer in recompute.consumers:
         old = nodes[consumer]
         inputs = tuple(
-            again(tensor) if graph.root(*tensor) == root else tensor for tensor in old.inputs
+            recomputed(tensor) if graph.root(*tensor) == root else tensor for tensor in old.inputs
         )
         for tensor in old.inputs:
             if tensor not in inputs and consumer in reads(tensor):

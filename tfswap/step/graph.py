@@ -1,4 +1,4 @@
-"""StepGraph: a graph as the Grappler pass saw it, for planners (``graph_description.h``)."""
+"""StepGraph: the Grappler pass's description of a graph, for planners (``graph_description.h``)."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ class Node:
     """One node.
 
     Args:
-        name: Its name.
-        op: Its op type.
-        context: Where it is alive: nodes of equal context always run together.
-        gateable: May wait for a swap-out and trigger a swap-in.
+        name: The node's name.
+        op: The op type.
+        context: Control-flow context: nodes of the same context always run together.
+        gateable: It may wait for a swap-out and trigger a swap-in.
         alias: Output 0 shares input 0's memory.
         producer: Its outputs may be swapped.
         rewirable: Its inputs may be replaced by swapped-in tensors.
-        orderable: May be made to start behind any other one.
-        racing: Must stay as fast as others: who ends first decides how a sum is rounded.
-        updates_variable: Gives a variable a new value.
-        backward: Is a gradient, or computed from one.
-        repeatable: Makes the same again from the same inputs, and does nothing else.
-        plain: For each output, whether it is plain bytes.
+        orderable: It may be ordered after any other node.
+        racing: It must not be delayed, because the order of completion decides how a sum is
+            rounded.
+        updates_variable: It assigns a new value to a variable.
+        backward: It is a gradient, or computed from one.
+        repeatable: It is deterministic and has no side effects.
+        plain: For each output, whether it is a plain byte buffer.
         activations: For each output, whether it is a float32 activation of the forward part.
         inputs: Data inputs as (node, port), in order.
-        controls: Nodes whose ends it waits for.
+        controls: Nodes that must end before it starts.
     """
 
     name: str
@@ -61,16 +62,18 @@ class Node:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """All nodes of a graph, who reads what, and the order edges that the pass proposes.
+    """All nodes of a graph, the readers of each tensor, and the pass's proposed order edges.
 
     Args:
-        nodes: By name.
-        broadcasts: (before, after): large copies of small tensors that would otherwise be made too
-            early; they are among the controls.
-        delays: (before, after): work on variables that would otherwise be done too early.
-        keep_ups: (before, after): updates of variables that would otherwise be late.
-        chain: (before, after): a GPU's large ops, one after the other.
-        twins: Pairs of nodes, both ways, that oneDNN may run as one: nothing may come between them.
+        nodes: Nodes by name.
+        broadcasts: (before, after): delay large copies of small tensors; they are also among the
+            controls.
+        delays: (before, after): delay early work on variables.
+        keep_ups: (before, after): run updates of variables in time.
+        chain: (before, after): serialise a GPU's large ops.
+        readers: By tensor, the nodes that read it.
+        twins: Pairs of nodes, in both directions, that oneDNN may fuse into one op: nothing may be
+            ordered between them.
     """
 
     nodes: dict[str, Node]
@@ -83,7 +86,7 @@ class StepGraph:
 
     @staticmethod
     def parse(text: str) -> StepGraph:
-        """Reads a description."""
+        """Parse a description."""
         nodes: dict[str, Node] = {}
         edges: dict[str, list[tuple[str, str]]] = {
             "#broadcast": [],
@@ -123,7 +126,7 @@ class StepGraph:
         )
 
     def to_text(self) -> str:
-        """The description; `parse` reads it again."""
+        """Return the description, which `parse` reads."""
         lines = []
         for node in self.nodes.values():
             flags = "".join(flag for flag, field in _FLAGS.items() if getattr(node, field))
@@ -146,17 +149,17 @@ class StepGraph:
 
     @property
     def order(self) -> tuple[tuple[str, str], ...]:
-        """The order edges that a rewritten graph needs beside those that are in it."""
+        """The order edges to add to a rewritten graph."""
         return (*self.delays, *self.keep_ups, *self.chain)
 
     def root(self, node: str, port: int) -> tuple[str, int]:
-        """The tensor that a tensor is an alias of; itself if it is none."""
+        """Return the tensor that a tensor is an alias of, or the tensor itself."""
         while self.nodes[node].alias and port == 0:
             node, port = self.nodes[node].inputs[0]
         return node, port
 
     def readers_through_aliases(self, node: str, port: int) -> Iterator[str]:
-        """Nodes that read a tensor, or an alias of it, without the aliases themselves."""
+        """Yield the nodes that read a tensor or an alias of it, without the aliases themselves."""
         reached = [(node, port)]
         seen: set[str] = set()
         for tensor in reached:

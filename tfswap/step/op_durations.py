@@ -1,29 +1,30 @@
-"""How long ops ran: in a recorded step, and in the profiled one that plans go by."""
+"""Durations of ops in a recorded step and in a timeline."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from tfswap.step.graph import StepGraph
-from tfswap.step.recorded_ops import WAITING_TYPES, one_step
+from tfswap.step.recorded_ops import WAITING_TYPES, select_step
 from tfswap.step.timeline import Timeline
 from tfswap.step.trace import StepTrace
 
 
 def op_durations(trace: StepTrace, graph: StepGraph) -> dict[str, int]:
-    """By op, how long it ran in the recorded step, in ns; one that ran often, in all.
+    """Return each op's duration in the recorded step, in ns, summed over its runs.
 
-    Waits for memory are left out, as are ops that wait for something outside of the step.
+    The durations exclude waits for memory. Ops that wait for something outside the step are
+    omitted.
 
     Raises:
         ValueError: The recording has no ops of this graph.
     """
-    _, inside = one_step(trace, graph)
+    _, inside = select_step(trace, graph)
     durations: Counter[str] = Counter()
     ops = trace.ops[inside]
-    took_ns = ops["end_ns"] - ops["start_ns"] - ops["wait_ns"]
+    durations_ns = ops["end_ns"] - ops["start_ns"] - ops["wait_ns"]
     for name, type_, ns in zip(
-        ops["name"].tolist(), ops["type"].tolist(), took_ns.tolist(), strict=True
+        ops["name"].tolist(), ops["type"].tolist(), durations_ns.tolist(), strict=True
     ):
         if trace.names[type_] not in WAITING_TYPES:
             durations[trace.names[name]] += max(ns, 0)
@@ -31,11 +32,11 @@ def op_durations(trace: StepTrace, graph: StepGraph) -> dict[str, int]:
 
 
 def planned_durations(timeline: Timeline) -> dict[str, int]:
-    """Likewise of a profiled step: what plans go by."""
+    """Return each op's duration in a timeline, in ns, summed over its runs."""
     durations: Counter[str] = Counter()
-    took_ns = (timeline.op_end_ns - timeline.op_start_ns).tolist()
-    types = timeline.op_types or ("",) * len(took_ns)
-    for name, type_, ns in zip(timeline.op_names, types, took_ns, strict=True):
+    durations_ns = (timeline.op_end_ns - timeline.op_start_ns).tolist()
+    types = timeline.op_types or ("",) * len(durations_ns)
+    for name, type_, ns in zip(timeline.op_names, types, durations_ns, strict=True):
         if type_ not in WAITING_TYPES:
             durations[name] += ns
     return dict(durations)

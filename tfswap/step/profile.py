@@ -1,8 +1,8 @@
-"""From a recorded step to the timeline that planners see.
+"""Convert a recorded step to the timeline for planners.
 
-The recording was made under lazy swaps or a first plan, so some buffers may have left and come
-back while it ran. The timeline is that of the step without swaps: a buffer that came back is
-the same buffer, time spent waiting for memory or for copies is left out.
+The recording was made with on-demand swaps or an initial plan, so buffers may have been swapped out
+and in. The timeline shows the step without swaps: a buffer that returned is the same buffer, and
+time spent waiting for memory or for copies is removed.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from tfswap.step.variables import variable_absences
 
 @dataclass(frozen=True)
 class Profile:
-    """A step as planners see it.
+    """A recorded step, for planners.
 
     Args:
-        timeline: The unswapped step, under the order edges.
-        fingerprint: Names its graph.
+        timeline: The unswapped step, with the order edges.
+        fingerprint: The graph's fingerprint.
         order: The order edges that the pass proposes for the graph: (before, after).
-        unswapped_peak_bytes: Peak load of the step as stock TensorFlow runs it, without the order
-            edges.
-        worst_peak_bytes: Peak load if all updates of variables ran at the step's very end, which
-            stock TensorFlow's executor may do: its queue has no order.
-        large_ops: The timeline's ops that make or read what is large enough to be swapped.
-        activations: Places of those absences, of float32 activations, behind which only the
-            backward part reads: in none other may a tensor be kept lossily.
-        section_floors: The least budgets with sections, the fewest first; empty where the pass did
-            not look.
+        unswapped_peak_bytes: Peak load of the step in stock TensorFlow, without the order edges.
+        worst_peak_bytes: Peak load if all updates of variables ran at the step's end, which stock
+            TensorFlow's executor may do because it does not order ready ops.
+        large_ops: The timeline's ops that access buffers large enough to be swapped.
+        activations: Indices of the absences of float32 activations that only the backward part
+            reads afterwards. Lossy codecs are allowed only for these.
+        section_floors: The smallest budgets with sections, sorted by the number of sections; empty
+            if the pass did not compute them.
     """
 
     timeline: Timeline
@@ -49,7 +48,7 @@ class Profile:
     section_floors: tuple[SectionFloor, ...] = ()
 
     def only_swaps(self) -> Profile:
-        """The same without what it takes to make tensors again."""
+        """Return the profile without the dataflow that recomputes need."""
         return replace(self, timeline=self.timeline.only_swaps())
 
 
@@ -60,15 +59,15 @@ def profile_step(
     min_bytes: int = 1 << 20,
     variables_leave: bool = False,
 ) -> Profile:
-    """Makes the timeline of the recorded step.
+    """Convert a recorded step to a profile.
 
     Args:
-        trace: The recording of one call of the training function (of several steps in a loop, the
-            last is taken).
+        trace: The recording of one call of the training function; of several steps in a loop, the
+            last one is used.
         graph: The function's graph.
-        fingerprint: The graph's.
+        fingerprint: The graph's fingerprint.
         min_bytes: Smaller tensors are not swapped.
-        variables_leave: Whether values of variables may be away between steps.
+        variables_leave: Whether values of variables may be swapped out between steps.
 
     Raises:
         ValueError: The recording has no ops of this graph.
@@ -89,14 +88,14 @@ def profile_step(
 
 
 def kept_activations(absences: Sequence[Absence], graph: StepGraph) -> frozenset[int]:
-    """Places of the absences of activations that only the backward part ends."""
+    """Return the indices of the absences of activations that only the backward part ends."""
     found = set()
-    for place, absence in enumerate(absences):
+    for index, absence in enumerate(absences):
         node, _, port = absence.tensor.rpartition(":")
         if graph.nodes[node].activations[int(port)] and all(
             graph.nodes[reader].backward for reader in absence.consumers
         ):
-            found.add(place)
+            found.add(index)
     return frozenset(found)
 
 
@@ -112,7 +111,7 @@ def _absences(step: RecordedOps, graph: StepGraph, min_bytes: int) -> list[Absen
             if not plain or buffer is None or step.buffer_bytes[buffer] < min_bytes:
                 continue
             for absence in _absences_of_tensor(step, graph, name, port, producer, buffer):
-                # Tensors that share a buffer, one being a part of the other, cannot both leave.
+                # Of tensors that share a buffer, such as slices, only one can be swapped at a time.
                 end = last_end.get(buffer, -1)
                 if end > absence.after_op or (
                     end >= 0 and step.end_ns[end] > step.end_ns[absence.after_op]
@@ -140,7 +139,7 @@ def _absences_of_tensor(
                 place = twins_place  # one op ran for both
             elif twins_place is not None:
                 together.append((place, twins_place))
-        # A reader that was fused away, hangs on a branch or hands the tensor on keeps it here.
+        # A reader that was fused, is on a branch or forwards the tensor keeps it on the device.
         if place is None or not node.rewirable or node.context != context:
             return []
         names.setdefault(place, []).append(reader_name)
@@ -152,7 +151,7 @@ def _absences_of_tensor(
     last = producer
     for i, reader in enumerate(readers):
         between = [u for u in users if last < u < reader and u not in readers]
-        # Whoever else uses the buffer (in place, or a slice of it) would find it gone.
+        # No other op may use the buffer (in place, or a slice of it) during the absence.
         if (
             not {last, reader} <= racing
             and not any(a < reader <= b for a, b in together)
@@ -182,9 +181,9 @@ def _absences_of_tensor(
 def _peak_without_delays(
     step: RecordedOps, timeline: Timeline, graph: StepGraph, late_updates: bool
 ) -> int:
-    """Peak load if the delayed ops had run when the step began, as stock TensorFlow has it.
+    """Return the peak load if delayed ops run at the step's start, as in stock TensorFlow.
 
-    With `late_updates`, what the updates read stays until the step's end.
+    With `late_updates`, the inputs of variable updates stay alive until the step's end.
     """
     alloc_ns = timeline.buffer_alloc_ns.copy()
     free_ns = timeline.buffer_free_ns.copy()

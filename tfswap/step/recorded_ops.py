@@ -1,7 +1,7 @@
-"""The ops of one step, cut out of a recording, and the buffers that they use.
+"""The ops of one step of a recording, and the buffers that they use.
 
-The recording was made under lazy swaps or a first plan, so a buffer may have left and come back:
-here that is one buffer, which stayed. Times are on an axis on which waits take none::
+The recording was made with on-demand swaps or an initial plan. A buffer that was swapped out and in
+appears as one buffer that stayed. Waits take no time on the time axis::
 
     recorded   --A--  ..waits for memory..  --B--  -copy-  --C--
     here       --A----B----C--
@@ -15,20 +15,19 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.plan.schema import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
+from tfswap.plan.node_names import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
 from tfswap.step.dataflow import Dataflow
 from tfswap.step.graph import StepGraph
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 from tfswap.step.trace import StepTrace
 
-# Between two ops an executor thread needs some microseconds; a longer gap was a wait.
-_LONGEST_GAP_NS = 20_000
+# The executor needs some microseconds between two ops; a longer gap was a wait.
+_MAX_GAP_NS = 20_000
 
-# The kind of a buffer that an op works in (slots.Key).
-_SCRATCH = 1
+# The kind of temporary buffers (slots.Key).
+_TEMPORARY = 1
 
-# Ops that wait for something outside of the step. As a plan has them, copies end when all has been
-# moved: who is ordered behind them waits so long.
+# Ops that wait for something outside the step. A planned copy op ends when its copy has ended.
 WAITING_TYPES = frozenset(
     {
         "IteratorGetNext",
@@ -44,12 +43,12 @@ WAITING_TYPES = frozenset(
 
 
 class RecordedOps:
-    """One step cut out of a recording, with its times moved to the axis without waits."""
+    """One step of a recording, with its times moved to the axis without waits."""
 
     def __init__(self, trace: StepTrace, graph: StepGraph, min_bytes: int) -> None:
         ops = trace.ops
         names = trace.names
-        group, inside = one_step(trace, graph)
+        group, inside = select_step(trace, graph)
         first_ns = int(ops["start_ns"][group].min())
         last_ns = int(ops["end_ns"][group].max())
         self.clock = _Clock(ops[inside], names)
@@ -60,7 +59,7 @@ class RecordedOps:
         self.first_ns = first_ns
         self.last_ns = last_ns
         self.names = tuple(names[i] for i in ops["name"][kept])
-        # The wait came first, then the work.
+        # An op waits for memory before it works.
         start_ns = self.clock(ops["start_ns"][kept] + ops["wait_ns"][kept])
         self.end_ns = self.clock(ops["end_ns"][kept])
         order = np.argsort(start_ns, kind="stable")
@@ -71,7 +70,7 @@ class RecordedOps:
         self.end_ns = self.end_ns[order]
         self.place = {int(op): place for place, op in enumerate(kept)}
         in_group = set(np.flatnonzero(group).tolist())
-        # Nodes of inner loops run often; only the group's own have one place in the step.
+        # Nodes of inner loops run several times; only the group's own run exactly once.
         self.op_of_node = {
             name: place
             for place, (name, op) in enumerate(zip(self.names, kept, strict=True))
@@ -101,7 +100,7 @@ class RecordedOps:
         )
 
     def _read_accesses(self, trace: StepTrace, graph: StepGraph) -> None:
-        """Fills `outputs` (op, port) -> buffer and `users` buffer -> places of ops."""
+        """Set `outputs`, (op, port) -> buffer, and `users`, buffer -> indices of ops."""
         self.outputs: dict[tuple[int, int], int] = {}
         self.users: list[list[int]] = []
         rows = [
@@ -114,13 +113,13 @@ class RecordedOps:
             )
             if buffer in self.buffer_place
         ]
-        rows = self._apart_from_what_left(trace, rows, graph)
+        rows = self._separate_reused_memory(trace, rows, graph)
         self.users = [[] for _ in self.buffer_bytes]
         self.same, taken = self._buffers_that_came_back(trace, rows, graph)
         same = self.same
         for place, origin in enumerate(same.tolist()):
             if place in taken:
-                # Without the swap it could not have been taken: the other tensor was still there.
+                # Without the swap, the op could not have reused the memory of a live tensor.
                 self.free_ns[origin] = max(self.free_ns[origin], self.end_ns[taken[place]])
                 self.alloc_ns[place] = self.start_ns[taken[place]]
             elif origin != place:
@@ -140,13 +139,13 @@ class RecordedOps:
             if port < 0:
                 self.outputs[op_place, -1 - port] = logical
 
-    def _apart_from_what_left(
+    def _separate_reused_memory(
         self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph
     ) -> list[tuple[int, int, int]]:
-        """Gives tensors buffers of their own that took over the memory of one that had left.
+        """Separate tensors that reused the memory of a swapped-out tensor into new buffers.
 
-        A planned copy-out gives its tensor up at once, so that the last op which reads it before it
-        is back may write in its place. Without the swap it could not.
+        A planned copy-out releases its reference at once, so the last op that reads the tensor
+        before it returns may write its output in place. Without the swap it could not.
         """
         op_names = [trace.names[i] for i in trace.ops["name"]]
         return_keys = {
@@ -154,14 +153,14 @@ class RecordedOps:
             for name in op_names
             if name.startswith(SWAP_IN_PREFIX)
         }
-        now: dict[int, int] = {}  # by buffer: what its memory is by now
+        now: dict[int, int] = {}  # by recorded buffer: the buffer that its memory belongs to now
         left: set[int] = set()
-        taken: dict[int, tuple[int, int]] = {}  # by new buffer: the op, and the one that had left
+        taken: dict[int, tuple[int, int]] = {}  # by new buffer: the op, and the swapped-out buffer
         sizes, alloc_ns, free_ns = map(
             np.ndarray.tolist, (self.buffer_bytes, self.alloc_ns, self.free_ns)
         )
-        apart = []
-        for op, port, place in rows:  # by the ops' starts
+        separated = []
+        for op, port, place in rows:  # sorted by the ops' starts
             name, op_place = op_names[op], self.place.get(op)
             current = now.get(place, place)
             node = graph.nodes.get(name)
@@ -169,7 +168,7 @@ class RecordedOps:
                 if name[len(SWAP_OUT_PREFIX) :] in return_keys:
                     left.add(current)
             elif port < 0 and name.startswith(SWAP_IN_PREFIX):
-                left.discard(current)  # a lazy one that is handed back had not left
+                left.discard(current)  # an on-demand swap that did not take place
             elif port < 0 and current in left and op_place is not None:
                 if node is not None and not node.alias:
                     taken[len(sizes)] = (op, current)
@@ -179,27 +178,27 @@ class RecordedOps:
                     free_ns[current] = int(self.end_ns[op_place])
                     current = now[place] = len(sizes) - 1
             elif port >= 0 and taken.get(current, (-1, 0))[0] == op:
-                current = taken[current][1]  # it reads what it takes over
-            apart.append((op, port, current))
+                current = taken[current][1]  # the op reads the tensor whose memory it reuses
+            separated.append((op, port, current))
         self.buffer_bytes = np.array(sizes, dtype=np.int64)
         self.alloc_ns = np.array(alloc_ns, dtype=np.int64)
         self.free_ns = np.array(free_ns, dtype=np.int64)
-        return apart
+        return separated
 
     def _buffers_that_came_back(
         self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph
     ) -> tuple[NDArray[np.int64], dict[int, int]]:
-        """Which buffers are swapped-in copies of which, and which of those were taken in place.
+        """Find the buffers that are swapped-in copies, and the ops that reused their memory.
 
         Returns:
-            For each buffer the one that it is a copy of, itself if it is none; and of the copies
-            whose memory an op took for its own output, the op's place.
+            For each buffer, the buffer that it is a copy of, or itself; and by copy, the index of
+            the op that reused its memory for an output.
         """
         op_names = [trace.names[i] for i in trace.ops["name"]]
-        far: dict[str, int] = {}  # the buffer that left, by the copy's key
+        far: dict[str, int] = {}  # by the copy's key: the buffer that was swapped out
         same = np.arange(len(self.buffer_bytes))
         taken: dict[int, int] = {}
-        for op, port, place in rows:  # by the ops' starts
+        for op, port, place in rows:  # sorted by the ops' starts
             name, op_place = op_names[op], self.place.get(op)
             if port == 0 and name.startswith(SWAP_OUT_PREFIX):
                 far[name[len(SWAP_OUT_PREFIX) :]] = place
@@ -207,9 +206,9 @@ class RecordedOps:
                 key = name[len(SWAP_IN_PREFIX) :].rpartition("/")[0]
                 origin = far.get(key, place)
                 if origin == place:
-                    continue  # it had not left
-                its_own = origin in taken and _names(self.names[taken[origin]], key)
-                same[place] = origin if its_own else same[origin]
+                    continue  # it was not swapped out
+                is_output = origin in taken and _is_output(key, self.names[taken[origin]])
+                same[place] = origin if is_output else same[origin]
             elif port < 0 and op_place is not None and same[place] != place:
                 node = graph.nodes.get(name)
                 if node is None or not node.alias:
@@ -217,26 +216,26 @@ class RecordedOps:
         return same, taken
 
     def users_of(self, min_bytes: int) -> tuple[int, ...]:
-        """Places of the ops that use buffers of at least so many bytes."""
+        """Return the indices of the ops that use buffers of at least this size."""
         large = np.flatnonzero(self.buffer_bytes >= min_bytes)
         return tuple(sorted({op for buffer in large for op in self.users[buffer]}))
 
     def dataflow(
         self, trace: StepTrace, graph: StepGraph, min_bytes: int, of_variables: Iterable[Absence]
     ) -> Dataflow:
-        """Which tensors are in which buffers."""
+        """Return the step's tensors and their buffers."""
         node_of = {place: name for name, place in self.op_of_node.items()}
         buffer_of: dict[tuple[str, int], int] = {}
         for (op, port), buffer in sorted(self.outputs.items()):
             node = graph.nodes.get(node_of.get(op, ""))
-            # As oneDNN runs them, ops have more outputs than in the graph.
+            # With oneDNN, ops have more outputs than in the graph.
             if node is not None and not node.alias and port < len(node.plain):
                 buffer_of[node.name, port] = buffer
         written = set(self.outputs.values())
         scratch: Counter[str] = Counter()
         names, kinds = trace.buffers["name"], trace.buffers["kind"]
         for buffer, place in self.buffer_place.items():
-            if kinds[buffer] == _SCRATCH and place not in written:
+            if kinds[buffer] == _TEMPORARY and place not in written:
                 scratch[trace.names[names[buffer]]] += int(self.buffer_bytes[place])
         return Dataflow(
             graph,
@@ -247,6 +246,7 @@ class RecordedOps:
         )
 
     def timeline(self, graph: StepGraph, absences: list[Absence], dataflow: Dataflow) -> Timeline:
+        """Return the timeline with these absences."""
         nodes = [graph.nodes.get(name) for name in self.names]
         own = [self.op_of_node.get(name) == i for i, name in enumerate(self.names)]
         return Timeline(
@@ -274,16 +274,16 @@ class RecordedOps:
         )
 
 
-def _names(op_name: str, key: str) -> bool:
-    """Whether a copy's key is that of an output of the op."""
+def _is_output(key: str, op_name: str) -> bool:
+    """Return whether a copy's key names an output of the op."""
     return key.rpartition("_")[0] == op_name.replace(":", "_")
 
 
-def one_step(trace: StepTrace, graph: StepGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of the recorded ops, the graph's own of one step, and all that ended while those ran.
+def select_step(trace: StepTrace, graph: StepGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return masks of one step's recorded ops: the graph's own, and all that ran within the step.
 
     Raises:
-        ValueError: There are none.
+        ValueError: The recording has no ops of this graph.
     """
     ops, names = trace.ops, trace.names
     in_graph = np.fromiter((name in graph.nodes for name in names), bool, len(names))
@@ -291,8 +291,8 @@ def one_step(trace: StepTrace, graph: StepGraph) -> tuple[NDArray[np.bool_], NDA
     ours = in_graph[ops["name"]] & ended
     if not ours.any():
         raise ValueError(
-            "the recording holds no op of the training graph: the step ran elsewhere (on "
-            "another device, or compiled by XLA)"
+            "the recording has no op of the training graph: the step ran on another device, or XLA "
+            "compiled it"
         )
     group = _main_group(ops, ours)
     inside = (
@@ -305,7 +305,7 @@ def one_step(trace: StepTrace, graph: StepGraph) -> tuple[NDArray[np.bool_], NDA
 
 
 def _main_group(ops: NDArray[np.void], ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The ops of one step: outside of loops, or the last full turn of the loop around steps."""
+    """Return a mask of one step's ops: outside of loops, or the last full iteration of a loop."""
     keys = np.stack(
         [ops["step_id"].astype(np.int64), ops["frame"].astype(np.int64), ops["iteration"]], axis=1
     )
@@ -329,9 +329,9 @@ class _Clock:
         start_ns = start_ns[order]
         busy_until = np.maximum.accumulate(working["end_ns"][order])
         gap_ns = np.maximum(start_ns[1:] - busy_until[:-1], 0)
-        cut_ns = np.maximum(gap_ns - _LONGEST_GAP_NS, 0)
+        cut_ns = np.maximum(gap_ns - _MAX_GAP_NS, 0)
         long = np.flatnonzero(cut_ns)
-        # Piecewise linear: flat across the part of each gap that is cut out.
+        # The map is piecewise linear, and constant over the part of each gap that is removed.
         after_ns = start_ns[1:][long]
         cuts = np.ravel(np.stack([after_ns - cut_ns[long], after_ns], 1))
         self._recorded = np.concatenate([[start_ns[0]], cuts])
@@ -344,7 +344,7 @@ class _Clock:
         place = np.searchsorted(self._recorded, recorded_ns, side="right") - 1
         before = np.maximum(place, 0)
         moved = self._moved[before] + (recorded_ns - self._recorded[before])
-        # Inside a cut the clock stands still.
+        # Within a removed part, the time stays constant.
         after = np.minimum(before + 1, len(self._recorded) - 1)
         moved = np.where(after > before, np.minimum(moved, self._moved[after]), moved)
         return np.maximum(np.where(place < 0, 0, moved), 0).astype(np.int64)

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.plan.schema import AGAIN
+from tfswap.plan.node_names import AGAIN
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Timeline
 
 

@@ -1,4 +1,4 @@
-"""What a planner sees of one step: ops, buffers, and the gaps in which a buffer is not used.
+"""Timeline: the ops and buffers of one step, and the gaps in which a buffer is not used.
 
 ::
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 OUTLIVES_STEP_NS = int(np.iinfo(np.int64).max)
 
 BEFORE_FIRST_OP = "(before the first op)"
-"""Stands for an op's name where none has started."""
+"""Used in place of an op's name where no op has started."""
 
 MOST_BYTES = 1 << 60
-"""Of all buffers together; more than there is anywhere, and sums of so many fit into 64 bits."""
+"""Maximum size of all buffers together, so that sums fit in 64 bits."""
 
-_MOST_NS = 1 << 60
+_MAX_NS = 1 << 60
 _FAR_COPY_COLUMN = 4
 
 
@@ -43,21 +43,21 @@ class Absence:
     Two absences of one buffer share a far copy if they name the same ``tensor``: when the earlier
     one is swapped, the later one needs no copy-out.
 
-    A gap may cross the step's end: from after_op to before_op of the next step, which is then not
-    after it. Its buffer outlives the step, and absences of its tensor that have no producer read
-    what was made a step before.
+    A gap may cross the step's end: then it lasts from after_op to before_op of the next step, and
+    before_op is not after after_op in the timeline. The buffer outlives the step, and absences of
+    its tensor without a producer read the value of the previous step.
 
     Attributes:
-        buffer: index of the buffer.
-        tensor: the graph's name of the tensor that is copied, such as ``"block1/Relu:0"``.
-        producer_op: index of the op that made the tensor; the copy-out may start at its end.
-            -1: it was there before the step.
-        after_op: index of the op that ends last of those that use the buffer before the gap.
-        before_op: index of the first op that needs the buffer again.
-        consumers: names of the graph nodes that read the copied-in tensor instead.
-        context: control-flow context in which the copies are placed.
-        users: of a variable's value: names of the graph nodes that need it on the device.
-            `consumers` are then those that have the variable itself among their inputs.
+        buffer: Index of the buffer.
+        tensor: Name of the copied tensor in the graph, such as ``"block1/Relu:0"``.
+        producer_op: Index of the op that produces the tensor; the copy-out may start at its end.
+            -1: the tensor existed before the step.
+        after_op: Index of the op that ends last among the users of the buffer before the gap.
+        before_op: Index of the first op that needs the buffer again.
+        consumers: Names of the graph nodes that read the copied-in tensor.
+        context: Control-flow context of the copies.
+        users: For a variable's value: names of the graph nodes that need it on the device.
+            `consumers` are then the nodes that have the variable itself among their inputs.
     """
 
     buffer: int
@@ -71,28 +71,28 @@ class Absence:
 
     @property
     def of_variable(self) -> bool:
-        """Whether it is a variable's value that is not used."""
+        """Whether the absent buffer is a variable's value."""
         return bool(self.users)
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """One unswapped step; its time axis starts with the step and leaves stalls out.
+    """One unswapped step, on a time axis that starts with the step and has no stalls.
 
     Attributes:
-        op_names: names of the n ops, by start.
+        op_names: Names of the n ops, sorted by start.
         op_start_ns: int64[n], ascending.
         op_end_ns: int64[n]; ops may overlap.
         op_gateable: bool[n]; whether the op may wait for a copy-out or trigger a copy-in.
         op_context: int32[n]; control-flow context.
-        resident_bytes: bytes that stay through the whole step and are in no buffer.
+        resident_bytes: Bytes outside the buffers that stay through the whole step.
         buffer_bytes: int64[m].
         buffer_alloc_ns: int64[m].
-        buffer_free_ns: int64[m]; ``OUTLIVES_STEP_NS`` if the step does not free it.
-        absences: those of one tensor in the order of time.
-        step_ns: duration of the step.
-        op_types: type of each op; empty where they are not known.
-        dataflow: what the ops read and make; None where that is not known.
+        buffer_free_ns: int64[m]; ``OUTLIVES_STEP_NS`` if the step does not free the buffer.
+        absences: The absences; those of one tensor are in the order of time.
+        step_ns: Duration of the step.
+        op_types: Type of each op; empty if unknown.
+        dataflow: The tensors that the ops read and write; None if unknown.
     """
 
     op_names: tuple[str, ...]
@@ -113,7 +113,7 @@ class Timeline:
         """Check the timeline.
 
         Raises:
-            ValueError: if something in it cannot be; the text says what and where.
+            ValueError: The timeline is inconsistent; the message says where.
         """
         _check_ops(self)
         _check_buffers(self)
@@ -123,20 +123,20 @@ class Timeline:
 
     @property
     def recomputes(self) -> tuple[Recompute, ...]:
-        """What is made again in it."""
+        """The recomputed tensors."""
         return () if self.dataflow is None else self.dataflow.recomputes
 
     def only_swaps(self) -> Timeline:
-        """The same without what it takes to make tensors again."""
+        """Return the timeline without the dataflow that recomputes need."""
         return replace(self, dataflow=None)
 
     def unswapped_load(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The same as ``load_curve(self)``."""
+        """Return ``load_curve(self)``."""
         return load_curve(self)
 
     @cached_property
     def core(self) -> _core.Timeline:
-        """The timeline as the simulator takes it, checked and made once."""
+        """The timeline in the native core, validated and converted once."""
         self.validate()
         return _core.Timeline(
             op_start_ns=self.op_start_ns,
@@ -151,7 +151,7 @@ class Timeline:
 
 
 def absence_rows(timeline: Timeline) -> NDArray[np.int32]:
-    """A row per absence: buffer, producer_op, after_op, before_op, far copy.
+    """Return an int32 row per absence: buffer, producer_op, after_op, before_op, far copy.
 
     The far copy is the index of the first absence of the same tensor in the same buffer.
     """
@@ -170,11 +170,11 @@ def absence_rows(timeline: Timeline) -> NDArray[np.int32]:
 
 
 def load_curve(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The unswapped load over time.
+    """Return the unswapped load over time.
 
     Returns:
-        Times in ns and the bytes alive from each of them on. Frees come before allocations of the
-        same time; every time occurs once, with the load after its last allocation.
+        Times in ns, and the live bytes from each time on. At equal times, frees come before
+        allocations; each time occurs once, with the load after its last allocation.
     """
     alloc_ns = np.maximum(timeline.buffer_alloc_ns, 0)
     freed = timeline.buffer_free_ns != OUTLIVES_STEP_NS
@@ -189,19 +189,20 @@ def load_curve(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def peak_load(timeline: Timeline) -> int:
-    """The largest number of bytes alive at once in the unswapped step."""
+    """Return the largest number of bytes alive at once in the unswapped step."""
     _, load_bytes = timeline.core.events()
     return int(max(load_bytes.max(initial=0), timeline.resident_bytes))
 
 
 def op_at(timeline: Timeline, event: int) -> str:
-    """The name of the op that runs right after an event of ``timeline.core.events()``.
+    """Return the name of the op that runs right after an event of ``timeline.core.events()``.
 
-    Of several that run, and of those that ran before if none does, it is the one that started last.
+    Of several running ops, it is the one that started last; if none is running, the last one that
+    started before.
 
     Args:
-        timeline: the step.
-        event: its place in the order of events; -1: the step's beginning.
+        timeline: The step.
+        event: The event's index; -1: the step's start.
     """
     start_position, end_position = timeline.core.op_positions()
     started = np.flatnonzero(start_position <= event)
@@ -228,7 +229,7 @@ def _check_ops(timeline: Timeline) -> None:
         _check(length == n, f"{field} has {length} entries, but there are {n} op_names")
     types = len(timeline.op_types)
     _check(types in (0, n), f"op_types has {types} entries, but there are {n} op_names")
-    _check(0 <= timeline.step_ns <= _MOST_NS, f"the step takes {timeline.step_ns} ns")
+    _check(0 <= timeline.step_ns <= _MAX_NS, f"the step takes {timeline.step_ns} ns")
     start_ns, end_ns = timeline.op_start_ns, timeline.op_end_ns
     i = _first(end_ns < start_ns)
     if i is not None:
@@ -266,9 +267,9 @@ def _check_buffers(timeline: Timeline) -> None:
     _check(whole_bytes <= MOST_BYTES, f"buffers have {whole_bytes:g} bytes together")
     alloc_ns, free_ns = timeline.buffer_alloc_ns, timeline.buffer_free_ns
     i = _first(
-        (np.minimum(alloc_ns, free_ns) < -_MOST_NS)
-        | (alloc_ns > _MOST_NS)
-        | ((free_ns > _MOST_NS) & (free_ns != OUTLIVES_STEP_NS))
+        (np.minimum(alloc_ns, free_ns) < -_MAX_NS)
+        | (alloc_ns > _MAX_NS)
+        | ((free_ns > _MAX_NS) & (free_ns != OUTLIVES_STEP_NS))
     )
     if i is not None:
         raise ValueError(f"buffer {i} lives from {alloc_ns[i]} ns to {free_ns[i]} ns")
@@ -321,7 +322,7 @@ def _check_absence(timeline: Timeline, index: int, absence: Absence) -> None:
 
 
 def crosses_step_end(timeline: Timeline, absence: Absence) -> bool:
-    """Whether the gap goes on into the next step."""
+    """Return whether the gap extends into the next step."""
     after, before = absence.after_op, absence.before_op
     return after >= before or bool(timeline.op_end_ns[after] > timeline.op_start_ns[before])
 
@@ -345,7 +346,7 @@ def _check_order_of_absences(timeline: Timeline) -> None:
         _check(
             producer == absence.producer_op,
             f"{name}: producer_op is {absence.producer_op}, but an earlier absence of this tensor, "
-            f"or one across the step's end, says {producer}",
+            f"or one across the step's end, has {producer}",
         )
         last = last_of_buffer.get(absence.buffer)
         if last is not None:

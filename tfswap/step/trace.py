@@ -1,4 +1,4 @@
-"""StepTrace: what the profiler recorded (layout: ``tfswap/cc/core/simulate/trace.h``)."""
+"""StepTrace: the profiler's recording (layout: ``tfswap/cc/core/simulate/trace.h``)."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class StepTrace:
     """One recording.
 
     Args:
-        start_ns: When it began, on the clock of all times here.
-        end_ns: When it ended.
-        resident_bytes: Bytes of buffers too small to be listed, at the start.
-        ops: Records of OP_DTYPE; `end_ns` is -1 for ops that had not ended; `wait_ns` of an op's
-            time was spent waiting for memory; `name`, `type` and `graph` (the
-            fingerprint, -1 where the pass has not seen the graph) index `names`.
-        buffers: Records of BUFFER_DTYPE; `alloc_ns` is -1 for buffers that were there before,
-            `free_ns` is -1 for those that stayed.
-        accesses: Records of ACCESS_DTYPE: op reads buffer as input `port`, or writes it as
+        start_ns: Start of the recording; all times are on the same clock.
+        end_ns: End of the recording.
+        resident_bytes: Bytes of unlisted small buffers at the start.
+        ops: Records of OP_DTYPE; `end_ns` is -1 for ops that had not ended; `wait_ns` is the time
+            that the op waited for memory; `name`, `type` and `graph` (the fingerprint, -1 where the
+            pass has not seen the graph) index `names`.
+        buffers: Records of BUFFER_DTYPE; `alloc_ns` is -1 for buffers that existed before,
+            `free_ns` is -1 for buffers that were not freed.
+        accesses: Records of ACCESS_DTYPE: the op reads the buffer as input `port`, or writes it as
             output ``-1 - port``. Aliases are resolved: tensors that share memory share the buffer.
         names: All names.
-        values: Likewise, of the values of variables: the op's input `port` is a variable whose
-            value is in the buffer when the op begins; where `port` is negative, input
-            ``-1 - port`` is one whose value is there when the op ends.
+        values: Records of ACCESS_DTYPE for the values of variables: the op's input `port` is a
+            variable whose value is in the buffer when the op starts; where `port` is negative,
+            input ``-1 - port`` is a variable whose value is in the buffer when the op ends.
     """
 
     start_ns: int
@@ -62,32 +62,32 @@ class StepTrace:
     values: NDArray[np.void] = field(default_factory=lambda: np.empty(0, ACCESS_DTYPE))
 
     def main_graph(self) -> str | None:
-        """Fingerprint of the graph that most of the ops belong to; None if no op has one."""
+        """Return the fingerprint of the graph with the most ops; None if no op has one."""
         graphs = self.ops["graph"][self.ops["graph"] >= 0]
         return None if len(graphs) == 0 else self.names[int(np.bincount(graphs).argmax())]
 
     @staticmethod
     def from_bytes(data: bytes) -> StepTrace:
-        """Reads what the profiler wrote.
+        """Parse the bytes that the profiler wrote.
 
         Raises:
-            ValueError: These are not the bytes of a trace.
+            ValueError: The bytes are not a trace.
         """
         head_end = len(MAGIC) + 8 * _HEAD_COUNT
         if data[: len(MAGIC)] != MAGIC or len(data) < head_end:
             raise ValueError("not a tfswap trace: it does not begin with TFSWTRC2")
         head = np.frombuffer(data, "<i8", _HEAD_COUNT, len(MAGIC))
         start_ns, end_ns, resident_bytes, ops, buffers, accesses, name_bytes = map(int, head)
-        place = head_end
+        offset = head_end
         if min(ops, buffers, accesses, name_bytes) < 0:
-            raise ValueError("not a tfswap trace: it counts less than nothing")
+            raise ValueError("not a tfswap trace: a count is negative")
         parts = []
         for dtype, count in ((OP_DTYPE, ops), (BUFFER_DTYPE, buffers), (ACCESS_DTYPE, accesses)):
-            if len(data) < place + dtype.itemsize * count:
+            if len(data) < offset + dtype.itemsize * count:
                 raise ValueError(f"the tfswap trace is cut off after {len(data)} bytes")
-            parts.append(np.frombuffer(data, dtype, count, place))
-            place += dtype.itemsize * count
-        names = data[place : place + name_bytes].decode("utf-8", errors="replace")
+            parts.append(np.frombuffer(data, dtype, count, offset))
+            offset += dtype.itemsize * count
+        names = data[offset : offset + name_bytes].decode("utf-8", errors="replace")
         listed = tuple(names.split("\n")[:-1])
         of_variable = parts[2]["of_variable"] != 0
         tensors, values = parts[2][~of_variable], parts[2][of_variable]

@@ -1,15 +1,15 @@
-"""Values of variables in a recorded step: who uses them, and how long nobody does.
+"""Values of variables in a recorded step: their users, and the gaps between uses.
 
-A variable's value is there before the step and after it, and most steps give it a new one. Keras
-replaces it: for a moment both are there. So what a recording has as several buffers is one that
-stays, and a second one for as long as they overlap::
+A variable's value exists before and after the step, and most steps assign a new one. Keras replaces
+it, so that both values exist for a short time. The several buffers of a recording are therefore one
+buffer that stays, and a second one for as long as the values overlap::
 
     recorded    ────old────────┐                    one buffer   ─────────────────────────
                           └────────new────                            overlap  ────
 
-The gap from its last use to the first one in the next step crosses the step's end: in it, the value
-may be away (TENSILE, section 3: across iterations), as it may between uses in the step, such as
-those of the forward and of the backward part, if nothing reads it for both.
+The gap from the last use to the first use in the next step crosses the step's end. The value may be
+absent in this gap (TENSILE, section 3: across iterations). It may also be absent between uses in
+the step, such as those of the forward and of the backward part, unless one read serves both.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from tfswap.step.trace import StepTrace
 if TYPE_CHECKING:
     from tfswap.step.recorded_ops import RecordedOps
 
-# Hands on the value without looking at it; who reads what it gives is a user.
+# Forwards the value without using it; the readers of its output are the users.
 _READ = "ReadVariableOp"
 
 
 @dataclass
 class _Variable:
-    """What a recording says of a variable.
+    """A variable in a recording.
 
     Attributes:
-        at: Its buffers, with the time at which an op saw them.
+        at: (time, buffer) of each access to its value.
         users: Names of the ops that have the variable itself among their inputs.
         written: Whether its value changed.
-        known: Whether all of its users have one place in the step.
+        known: Whether each of its users ran exactly once in the step.
     """
 
     at: list[tuple[int, int]] = field(default_factory=list)
@@ -48,20 +48,20 @@ class _Variable:
     known: bool = True
 
     def buffers(self) -> list[int]:
-        """Each once, in the order of the step."""
+        """Return its distinct buffers, in the order of time."""
         return list(dict.fromkeys(buffer for _, buffer in sorted(self.at)))
 
 
 def variable_absences(
     step: RecordedOps, trace: StepTrace, graph: StepGraph, min_bytes: int
 ) -> list[Absence]:
-    """The absences of variables across the step's end; makes one buffer of each variable's.
+    """Return the absences of variables, and merge each variable's buffers into one.
 
     Args:
-        step: The step; its buffers are changed.
-        trace: The recording that it was cut out of.
-        graph: Its graph.
-        min_bytes: Smaller variables stay.
+        step: The step, whose buffers are modified.
+        trace: The recording of the step.
+        graph: The step's graph.
+        min_bytes: Smaller variables are not swapped.
     """
     absences = []
     for resource, variable in _variables(step, trace, graph).items():
@@ -71,7 +71,7 @@ def variable_absences(
         users = _users(step, buffers, variable)
         if not users or not _always_run_together(graph, resource[0], variable.users):
             continue
-        _become_one(step, buffers)
+        _merge_buffers(step, buffers)
 
         def absence(
             used: Iterable[int],
@@ -96,7 +96,7 @@ def variable_absences(
         parts = _parts(step, graph, variable.users)
         for part, following in itertools.pairwise(parts):
             if part.writes:
-                break  # what is there now is not what left in the step before
+                break  # the value is no longer the one that was swapped out in the previous step
             before = min(following.users)
             if before - max(part.users) > 1:
                 absences.append(absence(part.users, before, following.direct, written=False))
@@ -109,9 +109,9 @@ class _Part:
     """Uses of a variable without a gap between them.
 
     Attributes:
-        users: Places of the ops that need the value.
+        users: Indices of the ops that need the value.
         direct: Names of the nodes that have the variable itself among their inputs.
-        writes: Whether they change the value.
+        writes: Whether one of them changes the value.
     """
 
     users: set[int]
@@ -120,7 +120,7 @@ class _Part:
 
 
 def _parts(step: RecordedOps, graph: StepGraph, direct: Iterable[str]) -> list[_Part]:
-    """The uses in the order of the step; none where it is not known who reads what."""
+    """Return the uses in the order of the step; empty if a reader is unknown."""
     uses = []
     for name in direct:
         node = graph.nodes[name]
@@ -144,7 +144,7 @@ def _parts(step: RecordedOps, graph: StepGraph, direct: Iterable[str]) -> list[_
 def _variables(
     step: RecordedOps, trace: StepTrace, graph: StepGraph
 ) -> dict[tuple[str, int], _Variable]:
-    """By the tensor that is the variable's handle."""
+    """Return the variables by their handles."""
     variables: defaultdict[tuple[str, int], _Variable] = defaultdict(_Variable)
     columns = [trace.values[column].tolist() for column in ("op", "port", "buffer")]
     for op, port, buffer in zip(*columns, strict=True):
@@ -162,7 +162,7 @@ def _variables(
 
 
 def _users(step: RecordedOps, buffers: Sequence[int], variable: _Variable) -> list[int]:
-    """Places of the ops that need the value on the device, by their starts."""
+    """Return the indices of the ops that need the value on the device, sorted by start."""
     users = {op for buffer in buffers for op in step.users[buffer]}
     users |= {step.op_of_node[name] for name in variable.users}
     return sorted(op for op in users if step.types[op] != _READ)
@@ -173,12 +173,12 @@ def _always_run_together(graph: StepGraph, handle: str, users: set[str]) -> bool
     return all(graph.nodes[name].context == context for name in users)
 
 
-def _become_one(step: RecordedOps, buffers: Sequence[int]) -> None:
+def _merge_buffers(step: RecordedOps, buffers: Sequence[int]) -> None:
     first, *others = buffers
     free_ns = int(step.free_ns[first])
     for buffer in others:
         next_free_ns = int(step.free_ns[buffer])
-        # What comes back of a value that had left, or is made when the old one is gone, is the one.
+        # A buffer allocated after the previous one was freed holds the same value or replaces it.
         if free_ns <= step.alloc_ns[buffer]:
             step.buffer_bytes[first] = max(step.buffer_bytes[[first, buffer]])
             step.buffer_bytes[buffer] = 0

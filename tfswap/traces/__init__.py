@@ -1,1 +1,1 @@
-"""Traces from elsewhere, and one file format for our own."""
+"""Memory traces of other programs, and tfswap's own file format."""

@@ -1,7 +1,7 @@
-"""Named arrays in a zip, as ``numpy.savez_compressed`` writes them, from anywhere.
+"""Read and write zips of named arrays (``numpy.savez_compressed``), which are untrusted input.
 
-Nothing in such a file is executed, and no size that it claims is believed: what is read is bounded
-before it is unpacked, and an array's header is one of the few that numpy writes for plain numbers.
+Nothing in such a file is executed, and the sizes in it are not trusted: the compressed and the
+unpacked bytes are bounded, and only the headers that numpy writes for plain numbers are accepted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from tfswap.io import private_files
 
-_MOST_PACKED_BYTES = 64 << 20
-_MOST_BYTES = 128 << 20
-_MOST_ENTRIES, _MOST_DIRECTORY_BYTES = 64, 64 << 10
-# Of its directory's end: nothing stands behind it.
+_MAX_PACKED_BYTES = 64 << 20
+_MAX_UNPACKED_BYTES = 128 << 20
+_MAX_ENTRIES, _MAX_DIRECTORY_BYTES = 64, 64 << 10
+# The end of central directory record, the last one of the file; and the size of a zip64 locator.
 _END = struct.Struct("<4s4H2LH")
 _END_64_BYTES = 20
 
@@ -37,12 +37,12 @@ _HEADER = re.compile(
 def write_arrays(
     arrays: Mapping[str, NDArray[Any]], path: str | os.PathLike[str], mode: int = 0o666
 ) -> None:
-    """Writes arrays to a file, all of it or nothing.
+    """Write arrays to a file atomically.
 
     Args:
-        arrays: by name.
-        path: of the file.
-        mode: as of `private_files.write_bytes`.
+        arrays: Arrays by name.
+        path: The file's path.
+        mode: As for `private_files.write_bytes`.
 
     Raises:
         OSError: The file cannot be written.
@@ -54,25 +54,25 @@ def write_arrays(
 
 def read_arrays(
     path: str | os.PathLike[str],
-    needed: Mapping[str, DTypeLike],
+    required: Mapping[str, DTypeLike],
     optional: Mapping[str, DTypeLike],
 ) -> dict[str, NDArray[Any]]:
-    """Reads arrays of known names and types; others in the file are passed over.
+    """Read arrays of known names and types, and ignore others in the file.
 
     Args:
-        path: of the file.
-        needed: types by name, of arrays that there must be.
-        optional: likewise, of arrays that are empty where there are none.
+        path: The file's path.
+        required: Types of the required arrays by name.
+        optional: Types of the optional arrays by name; a missing one is returned empty.
 
     Raises:
-        ValueError: There is something else in it, or too much.
+        ValueError: The file is damaged, too large, lacks an array or has one of another type.
         OSError: The file cannot be read.
     """
-    data = private_files.read_bytes(path, _MOST_PACKED_BYTES)
+    data = private_files.read_bytes(path, _MAX_PACKED_BYTES)
     try:
         _check_directory(data)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return _unpacked(archive, {**needed, **optional}, set(needed))
+            return _unpack(archive, {**required, **optional}, set(required))
     except (
         zipfile.BadZipFile,
         zlib.error,
@@ -87,50 +87,50 @@ def read_arrays(
 
 
 def _check_directory(data: bytes) -> None:
-    """Refuses archives whose directory is not what numpy writes: a few entries, then nothing."""
+    """Reject archives whose directory is large or does not end the file, unlike those of numpy."""
     end = data[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
         raise zipfile.BadZipFile("File is not a zip file")
     _, _, _, _, entries, size_bytes, offset, comment = _END.unpack(end)
     is_64 = data[-_END.size - _END_64_BYTES :].startswith(b"PK\x06\x07")
-    if is_64 or comment or entries > _MOST_ENTRIES or size_bytes > _MOST_DIRECTORY_BYTES:
+    if is_64 or comment or entries > _MAX_ENTRIES or size_bytes > _MAX_DIRECTORY_BYTES:
         raise ValueError(f"it has {entries} arrays in a directory of {size_bytes} bytes")
     if offset + size_bytes + _END.size != len(data):
-        raise ValueError("its directory does not end where it says")
+        raise ValueError("its directory has another size than its end record says")
 
 
-def _unpacked(
-    archive: zipfile.ZipFile, types: Mapping[str, DTypeLike], needed: set[str]
+def _unpack(
+    archive: zipfile.ZipFile, types: Mapping[str, DTypeLike], required: set[str]
 ) -> dict[str, NDArray[Any]]:
     entries = {entry.filename: entry for entry in archive.infolist()}
-    left_bytes = _MOST_BYTES
+    left_bytes = _MAX_UNPACKED_BYTES
     arrays = {}
     for name, dtype in types.items():
         entry = entries.get(f"{name}.npy")
         if entry is None:
-            if name in needed:
+            if name in required:
                 raise ValueError(f"it has no {name}")
             arrays[name] = np.empty(0, dtype)
             continue
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"{name} is packed in another way than numpy packs")
+            raise ValueError(f"{name} has a compression that numpy does not use")
         with archive.open(entry) as file:
-            packed = file.read(left_bytes + 1)
-        if len(packed) > left_bytes:
-            raise ValueError(f"its arrays have more than {_MOST_BYTES} bytes")
-        left_bytes -= len(packed)
-        arrays[name] = _array(name, packed, np.dtype(dtype))
+            unpacked = file.read(left_bytes + 1)
+        if len(unpacked) > left_bytes:
+            raise ValueError(f"its arrays have more than {_MAX_UNPACKED_BYTES} bytes")
+        left_bytes -= len(unpacked)
+        arrays[name] = _array(name, unpacked, np.dtype(dtype))
     return arrays
 
 
 def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
     begin = len(_MAGIC) + 2
     if not data.startswith(_MAGIC) or len(data) < begin:
-        raise ValueError(f"{name} is no array")
+        raise ValueError(f"{name} is not an array")
     begin += int.from_bytes(data[begin - 2 : begin], "little")
     header = _HEADER.fullmatch(data[len(_MAGIC) + 2 : begin])
     if header is None:
-        raise ValueError(f"{name} has a header that is not of a plain array of numbers")
+        raise ValueError(f"{name} does not have the header of a plain array of numbers")
     if header[1].startswith(b"|O"):
         raise ValueError(f"Object arrays such as {name} are not read: they could hold code")
     if header[1].decode() != dtype.str:
@@ -140,8 +140,8 @@ def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
     for size in shape:
         count *= size
     if count * dtype.itemsize != len(data) - begin:
-        raise ValueError(f"{name} has {len(data) - begin} bytes, and another shape: {shape}")
+        raise ValueError(f"{name} has {len(data) - begin} bytes, which do not match shape {shape}")
     if dtype == np.bool_ and np.frombuffer(data, np.uint8, count, begin).max(initial=0) > 1:
-        raise ValueError(f"{name} holds what is neither true nor false")
+        raise ValueError(f"{name} holds values other than 0 and 1")
     array: NDArray[Any] = np.frombuffer(data, dtype, count, begin).reshape(shape).copy()
     return array

@@ -1,4 +1,4 @@
-"""A dataflow as lines of text, for files: see `tfswap.traces.timeline_file`."""
+"""Convert a dataflow to lines of text and back, for `tfswap.traces.timeline_file`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfswap.step.graph import StepGraph
 
 
 def dataflow_lines(flow: Dataflow) -> list[str]:
-    """What `dataflow_of_lines` reads. The step has no clones yet."""
+    """Return the lines that `dataflow_of_lines` parses, for a step without clones."""
     lines = [f"{flow.min_bytes}", "\t".join(map(str, sorted(flow.fixed)))]
     lines += [f"{name}\t{port}\t{buffer}" for (name, port), buffer in flow.buffer_of.items()]
     lines += [f"{name}\t{size}" for name, size in flow.scratch_bytes.items()]
@@ -17,14 +17,14 @@ def dataflow_lines(flow: Dataflow) -> list[str]:
 
 
 def dataflow_of_lines(lines: Sequence[str], buffers: int) -> Dataflow | None:
-    """The dataflow; None if there are no lines.
+    """Parse the lines of `dataflow_lines`; return None if there are none.
 
     Args:
-        lines: that `dataflow_lines` made.
-        buffers: how many the timeline has.
+        lines: Untrusted input.
+        buffers: Number of buffers of the timeline.
 
     Raises:
-        ValueError: what they say cannot be.
+        ValueError: The lines are not a valid dataflow.
     """
     if not lines:
         return None
@@ -38,15 +38,15 @@ def dataflow_of_lines(lines: Sequence[str], buffers: int) -> Dataflow | None:
                 if not 0 <= port < len(graph.nodes[name].plain):
                     raise ValueError(f"{node.name!r} reads output {port} of {name!r}")
             if node.alias and not node.inputs:
-                raise ValueError(f"{node.name!r} is an alias of nothing")
+                raise ValueError(f"{node.name!r} is an alias without an input")
         edges = (*graph.broadcasts, *graph.order, *graph.twins.items())
         named = [name for edge in edges for name in edge]
         named += [name for node in graph.nodes.values() for name in node.controls]
         unknown = next((name for name in named if name not in graph.nodes), None)
         if unknown is not None:
-            raise ValueError(f"an edge names {unknown!r}, which is no node")
-        if _runs_in_circles(graph):
-            raise ValueError("aliases run in a circle")
+            raise ValueError(f"an edge names {unknown!r}, which is not a node")
+        if _aliases_form_cycle(graph):
+            raise ValueError("aliases form a cycle")
         fixed = frozenset(int(buffer) for buffer in lines[1].split("\t") if buffer)
         buffer_of: dict[tuple[str, int], int] = {}
         scratch_bytes: dict[str, int] = {}
@@ -56,13 +56,13 @@ def dataflow_of_lines(lines: Sequence[str], buffers: int) -> Dataflow | None:
                 scratch_bytes[name] = _number(numbers[0], 1 << 50)
                 continue
             output, buffer = numbers
-            place = _number(output, len(graph.nodes[name].plain))
-            buffer_of[name, place] = _number(buffer, buffers)
+            port = _number(output, len(graph.nodes[name].plain))
+            buffer_of[name, port] = _number(buffer, buffers)
         if fixed and not 0 <= min(fixed) <= max(fixed) < buffers:
-            raise ValueError("there is no such buffer")
+            raise ValueError(f"a fixed buffer is not below {buffers}")
         return Dataflow(graph, buffer_of, scratch_bytes, _number(lines[0], 1 << 50), fixed)
     except (ValueError, KeyError, IndexError) as error:
-        raise ValueError(f"its dataflow cannot be: {error}") from error
+        raise ValueError(f"its dataflow is invalid: {error}") from error
 
 
 def _number(text: str, end: int) -> int:
@@ -72,17 +72,15 @@ def _number(text: str, end: int) -> int:
     return number
 
 
-def _runs_in_circles(graph: StepGraph) -> bool:
-    ends: set[str] = set()  # those from which the way to a root is known to end
+def _aliases_form_cycle(graph: StepGraph) -> bool:
+    acyclic: set[str] = set()  # nodes whose chain of aliases is known to end
     for name in graph.nodes:
-        way: list[str] = []
-        on_it: set[str] = set()
-        at, port = name, 0
-        while graph.nodes[at].alias and port == 0 and at not in ends:
-            if at in on_it:
+        chain: set[str] = set()
+        node, port = name, 0
+        while graph.nodes[node].alias and port == 0 and node not in acyclic:
+            if node in chain:
                 return True
-            way.append(at)
-            on_it.add(at)
-            at, port = graph.nodes[at].inputs[0]
-        ends.update(way)
+            chain.add(node)
+            node, port = graph.nodes[node].inputs[0]
+        acyclic |= chain
     return False

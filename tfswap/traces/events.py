@@ -1,4 +1,4 @@
-"""A stream of memory events, as allocators record them, and the step that repeats in it."""
+"""A stream of memory events, as an allocator records them, and the step that repeats in it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from numpy.typing import NDArray
 from tfswap import _core
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 
-_LEAST_STEP_EVENTS = 50  # AutoSwap's own threshold for a repeat (papers' code, SwapGPU::Detection)
+_MIN_STEP_EVENTS = 50  # AutoSwap's threshold for a repeat (the paper's code, SwapGPU::Detection)
 
 
 class Kind(enum.IntEnum):
-    """What an event says about its block."""
+    """What happens to an event's block."""
 
     MALLOC = 0
     FREE = 1
     READ = 2
     WRITE = 3
-    LAYER = 4  # a layer begins to work with it
+    LAYER = 4  # a layer starts to use the block
 
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """n events in the order in which they happened.
+    """n events in the order of time.
 
     Attributes:
-        kind: int8[n], of `Kind`.
-        block: int64[n]; events of one block (from its allocation to its free) have one number.
+        kind: int8[n], values of `Kind`.
+        block: int64[n]; identifies a block from its allocation to its free.
         bytes: int64[n]; the block's size.
         time_ns: int64[n], ascending.
     """
@@ -46,7 +46,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of `events`: ``length`` events from ``start`` on; the next step follows."""
+    """One step of `events`: ``length`` events from ``start`` on, followed by the next step."""
 
     events: Events
     start: int
@@ -54,25 +54,25 @@ class Step:
 
 
 class NoStepFound(ValueError):
-    """Nothing repeats in a stream of events."""
+    """A stream of events has no repeating step."""
 
 
-def find_step(events: Events, min_events: int = _LEAST_STEP_EVENTS) -> Step:
-    """The step that repeats, without addresses.
+def find_step(events: Events, min_events: int = _MIN_STEP_EVENTS) -> Step:
+    """Return the repeating step, found without addresses.
 
-    An allocation is coded as its size, any other event as its kind and its distance to the block's
-    event before it; a step is the longest stretch of such codes that follows itself.
+    An allocation is encoded as its size, any other event as its kind and its distance to the
+    block's previous event. A step is the longest sequence of such codes that is followed by itself.
 
     Args:
-        events: Two steps of them at least.
-        min_events: A shorter repeat is no step. Defaults to 50.
+        events: Events of at least two steps.
+        min_events: Shortest repeat that counts as a step. Defaults to 50.
 
     Returns:
-        The first of the repeating stretches, moved on to an allocation: a step follows it, which
-        says when it ends.
+        The first repeat, shifted to start at an allocation. The next step follows it, so its end is
+        known.
 
     Raises:
-        NoStepFound: Nothing that long repeats.
+        NoStepFound: No sequence of `min_events` events repeats.
 
     Source: Zhang et al., arXiv 1903.06631, section III (iteration detection); there O(n^2).
     """
@@ -80,8 +80,8 @@ def find_step(events: Events, min_events: int = _LEAST_STEP_EVENTS) -> Step:
     start, length = _core.longest_repetition(codes, min_events)
     if length == 0:
         raise NoStepFound(
-            f"no stretch of {min_events} or more events repeats among these {len(events)}: the "
-            "trace must hold two whole steps that do the same"
+            f"no sequence of {min_events} or more events repeats among these {len(events)}: the "
+            "trace must hold two equal whole steps"
         )
     allocations = np.flatnonzero(events.kind == Kind.MALLOC)
     place = int(np.searchsorted(allocations, start))
@@ -95,21 +95,21 @@ def _codes(events: Events) -> NDArray[np.int64]:
     same = events.block[order][1:] == events.block[order][:-1]
     distance[order[1:]] = np.where(same, order[1:] - order[:-1], 0)
     kinds = len(Kind)
-    # Sizes and distances are told apart by the kind.
+    # The kind distinguishes sizes from distances.
     value = np.where(events.kind == Kind.MALLOC, events.bytes, distance)
     return (value * kinds + events.kind).astype(np.int64)
 
 
 def timeline_of(step: Step, min_bytes: int = 1 << 20) -> Timeline:
-    """The step as planners see it.
+    """Convert a step to a timeline for planners.
 
-    An access lasts until the next event: the recording has no ends. Each write makes a new tensor.
-    A block that the step neither allocates nor frees may be absent from its last access to its
-    first one of the next step.
+    An access lasts until the next event, since the recording has no ends. Each write makes a new
+    tensor. A block that the step neither allocates nor frees may be absent from its last access to
+    its first access in the next step.
 
     Args:
-        step: From `find_step`.
-        min_bytes: Absences of smaller blocks are left out.
+        step: The result of `find_step`.
+        min_bytes: Smaller blocks have no absences.
     """
     events = step.events
     inside = slice(step.start, step.start + step.length)
@@ -169,7 +169,7 @@ def timeline_of(step: Step, min_bytes: int = 1 << 20) -> Timeline:
 
 def _absences(place: int, accesses: list[tuple[int, bool]], stays: bool) -> list[Absence]:
     absences = []
-    # Of a block that stays, what is read before the first write was written a step before.
+    # In a persistent block, a tensor read before the first write was written in the previous step.
     writers = [op for op, writes in accesses if writes]
     tensor = writers[-1] if stays and writers else -1
     producer = -1

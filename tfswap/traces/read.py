@@ -1,4 +1,4 @@
-"""A step from any trace file that tfswap can read."""
+"""Read a step from any supported trace file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfswap.traces.timeline_file import load_section_floors, load_timeline
 
 
 def read_trace(path: str | os.PathLike[str]) -> Timeline:
-    """Reads a timeline of tfswap's, or an event list of SINGA's (its repeating step).
+    """Read a tfswap timeline, or the repeating step of a SINGA event list.
 
     Raises:
-        ValueError: The file is neither; the text says what is wrong.
+        ValueError: The file is neither; the message says what is wrong.
         OSError: The file cannot be read.
     """
     if zipfile.is_zipfile(path):
@@ -25,10 +25,10 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
 
 
 def read_section_floors(path: str | os.PathLike[str]) -> tuple[SectionFloor, ...]:
-    """What a trace file says of the least budgets with sections: only tfswap's profiles do.
+    """Read the smallest budgets with sections, which only tfswap profiles have.
 
     Raises:
-        ValueError: What the file says cannot be; the text says what is wrong.
+        ValueError: The file is invalid; the message says what is wrong.
         OSError: The file cannot be read.
     """
     return load_section_floors(path) if zipfile.is_zipfile(path) else ()

@@ -1,7 +1,8 @@
 """Reader for the memory traces of Apache SINGA's SmartPool and AutoSwap.
 
-A line an event: ``Malloc 0x7062c0000 6912 1512107406951``: operation (Malloc, Free, Read, Mutable,
-Layer), address, bytes, time; in some traces a Free has no bytes and times are milliseconds.
+Each line is an event, such as ``Malloc 0x7062c0000 6912 1512107406951``: operation (Malloc, Free,
+Read, Mutable, Layer), address, bytes, time. In some traces, Free has no bytes and times are in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ _KINDS = {
     "Mutable": Kind.WRITE,
     "Layer": Kind.LAYER,
 }
-# Times since 1970: in nanoseconds they have 19 digits, in milliseconds 13.
-_LEAST_NS = 10**17
+# Times since 1970 have 19 digits in nanoseconds and 13 in milliseconds.
+_MIN_NS = 10**17
 _NS_PER_MS = 1_000_000
-_MOST_BYTES, _MOST_TIME = 1 << 50, 1 << 62
-# Of a file; and its lines, of which each becomes some hundred bytes.
-_MOST_TEXT_BYTES, _MOST_LINES = 256 << 20, 1 << 22
+_MAX_BYTES, _MAX_TIME = 1 << 50, 1 << 62
+# Bounds of a file; a parsed line takes about a hundred bytes of memory.
+_MAX_FILE_BYTES, _MAX_LINES = 256 << 20, 1 << 22
 
 
 def read_singa(path: str | os.PathLike[str]) -> Events:
-    """Reads a trace.
+    """Read a trace.
 
-    A block that was there before the trace begins gets the size of its first event that has one.
+    A block that existed before the trace gets the size of its first event that has one.
 
     Raises:
-        ValueError: A line is not an event; the text names the line.
+        ValueError: A line is not an event; the message names the line.
         OSError: The file cannot be read.
     """
     kinds: list[int] = []
@@ -49,10 +50,10 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
         try:
             kind = _KINDS[fields[0]]
             address, size, time = fields[1], fields[2:-1], int(fields[-1])
-            bytes_here = int(size[0]) if size else -1
-            if len(fields) > 4 or bytes_here < (-1 if kind is Kind.FREE else 0):
+            event_bytes = int(size[0]) if size else -1
+            if len(fields) > 4 or event_bytes < (-1 if kind is Kind.FREE else 0):
                 raise ValueError
-            if bytes_here > _MOST_BYTES or not 0 <= time <= _MOST_TIME:
+            if event_bytes > _MAX_BYTES or not 0 <= time <= _MAX_TIME:
                 raise ValueError
         except (KeyError, IndexError, ValueError):
             raise ValueError(
@@ -61,10 +62,10 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
             ) from None
         if kind is Kind.MALLOC or address not in block_at:
             block_at[address] = len(size_of)
-            size_of.append(bytes_here)
+            size_of.append(event_bytes)
         block = block_at[address]
         if size_of[block] < 0:
-            size_of[block] = bytes_here
+            size_of[block] = event_bytes
         if kind is Kind.FREE:
             del block_at[address]
         kinds.append(kind)
@@ -73,8 +74,8 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
     block_array = np.array(blocks, dtype=np.int64)
     size_array = np.maximum(np.array(size_of, dtype=np.int64), 0)
     time_array = np.array(times, dtype=np.int64)
-    if len(time_array) and int(time_array[0]) < _LEAST_NS:
-        if int(time_array.max()) > _MOST_TIME // _NS_PER_MS:
+    if len(time_array) and int(time_array[0]) < _MIN_NS:
+        if int(time_array.max()) > _MAX_TIME // _NS_PER_MS:
             raise ValueError(f"{os.fspath(path)}: some times are in milliseconds, others are not")
         time_array = time_array * _NS_PER_MS
     kind_array = np.array(kinds, dtype=np.int8)
@@ -83,9 +84,9 @@ def read_singa(path: str | os.PathLike[str]) -> Events:
 
 def _text_of(path: str | os.PathLike[str]) -> str:
     try:
-        text = private_files.read_bytes(path, _MOST_TEXT_BYTES).decode()
-        if text.count("\n") > _MOST_LINES:
-            raise ValueError(f"it has more than {_MOST_LINES} lines")
+        text = private_files.read_bytes(path, _MAX_FILE_BYTES).decode()
+        if text.count("\n") > _MAX_LINES:
+            raise ValueError(f"it has more than {_MAX_LINES} lines")
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from error
     return text

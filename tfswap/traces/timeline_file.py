@@ -1,4 +1,4 @@
-"""Timelines in files: what planners see of a step, to be planned elsewhere or by others.
+"""Read and write timelines and profiles, so that a step can be planned elsewhere.
 
 The format is a zip of numpy arrays (``numpy.savez_compressed``; no pickles), about 20 bytes an op:
 
@@ -6,33 +6,33 @@ The format is a zip of numpy arrays (``numpy.savez_compressed``; no pickles), ab
 array                type               meaning
 ===================  =================  ===========================================================
 format               uint8[]            ``tfswap timeline 1`` as UTF-8
-op_start_ns          int64[n]           differences from op to op
+op_start_ns          int64[n]           differences between consecutive starts
 op_duration_ns       int64[n]
 op_gateable          bool[n]            may take a control edge
 op_context           int32[n]           control-flow context
-op_names, op_types   uint8[]            UTF-8, one a line; no types: empty
+op_names, op_types   uint8[]            UTF-8, one per line; op_types may be empty
 buffer_bytes         int64[m]
 buffer_alloc_ns      int64[m]
 buffer_free_ns       int64[m]           2^63 - 1: the step does not free it
 absences             int32[k, 5]        buffer, producer_op, after_op, before_op, context
-tensors              uint8[]            UTF-8, one a line: each absence's tensor
-consumers            uint8[]            UTF-8, one a line: each absence's consumers, by tabs
-users                uint8[]            may be missing; UTF-8, one a line: likewise, each absence's
-                                        users, if it is one of a variable's value
+tensors              uint8[]            UTF-8, one line per absence: its tensor
+consumers            uint8[]            UTF-8, one line per absence: its consumers, tab-separated
+users                uint8[]            optional; UTF-8, one line per absence: the users of a
+                                        variable's value, tab-separated
 scalars              int64[2]           resident_bytes, step_ns
-graph                uint8[]            profiles only; UTF-8, one a line: the fingerprint; the peak
-                                        of the unswapped step, and that in the worst order of ops,
-                                        in bytes; order edges, two names with a tab between them
-dataflow             uint8[]            may be missing; UTF-8, one a line: size of the smallest
+graph                uint8[]            profiles only; UTF-8 lines: the fingerprint; the peak of the
+                                        unswapped step in bytes; the same for the worst order of
+                                        ops; order edges, two tab-separated names each
+dataflow             uint8[]            optional; UTF-8 lines, tab-separated: size of the smallest
                                         tensor that is swapped, in bytes; buffers that no clone may
                                         read; for each tensor its node, port and buffer; for each
-                                        op with scratch memory its name and the bytes: all by tabs;
-                                        an empty line; the graph as the pass describes it
-large_ops            int32[]            profiles only, may be missing: ops that make or read what is
-                                        large enough to be swapped
-sections             uint8[]            profiles only, may be missing; UTF-8, one a line: a number
-                                        of sections, the least budget with them in bytes, the op
-                                        that sets it, with tabs between them
+                                        op with scratch memory its name and the bytes; an empty
+                                        line; the graph as the pass describes it
+large_ops            int32[]            profiles only, optional: ops that access buffers large
+                                        enough to be swapped
+sections             uint8[]            profiles only, optional; UTF-8 lines, tab-separated: a
+                                        number of sections, the smallest budget with them in bytes,
+                                        the op that determines it
 ===================  =================  ===========================================================
 """
 
@@ -54,9 +54,9 @@ from tfswap.traces.dataflow_text import dataflow_lines, dataflow_of_lines
 
 FORMAT = "tfswap timeline 1"
 
-# More than any step has: lines of a text, and lines and names of all texts together.
-_MOST_LINES, _MOST_NAMES = 1 << 19, 1 << 21
-_LONGEST_PEAK = 19  # digits
+# Bounds: lines of one array, and lines and names of all arrays together.
+_MAX_LINES, _MAX_NAMES = 1 << 19, 1 << 21
+_MAX_PEAK_DIGITS = 19
 
 _ARRAYS = {
     "format": np.uint8,
@@ -86,20 +86,20 @@ _SECTION_FLOOR = re.compile(r"([0-9]{1,19})\t([0-9]{1,19})\t(.+)")
 
 
 def save_timeline(timeline: Timeline, path: str | os.PathLike[str]) -> None:
-    """Writes a timeline to a file, all of it or nothing."""
+    """Write a timeline to a file atomically."""
     write_arrays(_arrays(timeline), path)
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str], mode: int = 0o666) -> None:
-    """Writes a profile to a file, all of it or nothing; `load_timeline` reads it too.
+    """Write a profile to a file atomically; `load_timeline` can read it too.
 
     Args:
         profile: The profile.
-        path: Of the file.
-        mode: Of the file, less what the process's umask takes away.
+        path: The file's path.
+        mode: The file's mode, to which the umask applies.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     peaks = (profile.unswapped_peak_bytes, profile.worst_peak_bytes)
     graph = [profile.fingerprint, *map(str, peaks)]
@@ -139,42 +139,42 @@ def _arrays(timeline: Timeline) -> dict[str, Any]:
 
 
 def load_timeline(path: str | os.PathLike[str]) -> Timeline:
-    """Reads a timeline that `save_timeline` or `save_profile` wrote, and checks it.
+    """Read and check a timeline that `save_timeline` or `save_profile` wrote.
 
     Raises:
-        ValueError: The file is not a timeline, or what it says cannot be.
+        ValueError: The file is not a valid timeline.
         OSError: The file cannot be read.
     """
     return _load(path).timeline
 
 
 def load_section_floors(path: str | os.PathLike[str]) -> tuple[SectionFloor, ...]:
-    """Reads the least budgets with sections that `save_profile` wrote; none if it had none.
+    """Read the smallest budgets with sections from a profile; empty if it has none.
 
     Raises:
-        ValueError: The file is not a timeline, or what it says cannot be.
+        ValueError: The file is not a valid timeline.
         OSError: The file cannot be read.
     """
     return _load(path).section_floors
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """Reads a profile that `save_profile` wrote, and checks it.
+    """Read and check a profile that `save_profile` wrote.
 
     Raises:
-        ValueError: The file is not a profile, or what it says cannot be.
+        ValueError: The file is not a valid profile.
         OSError: The file cannot be read.
     """
     loaded = _load(path)
     graph = loaded.graph
     if len(graph) < 3 or not all(map(_is_peak, graph[1:3])):
         raise ValueError(
-            f"{os.fspath(path)} holds a timeline without its graph, which no plan can be made for: "
+            f"{os.fspath(path)} holds a timeline without its graph, so no plan can be made for it: "
             "write a profile with tfswap profile, or AutoSwap(save_profile=...)"
         )
     order = [line.split("\t") for line in graph[3:]]
     if any(len(edge) != 2 for edge in order):
-        raise ValueError(f"{os.fspath(path)}: an order edge joins two nodes")
+        raise ValueError(f"{os.fspath(path)}: an order edge does not have two nodes")
     edges = tuple((before, after) for before, after in order)
     return Profile(
         loaded.timeline,
@@ -188,12 +188,12 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def _is_peak(line: str) -> bool:
-    is_number = line.isascii() and line.isdecimal() and len(line) <= _LONGEST_PEAK
+    is_number = line.isascii() and line.isdecimal() and len(line) <= _MAX_PEAK_DIGITS
     return is_number and int(line) <= MOST_BYTES
 
 
 class _Loaded(NamedTuple):
-    """What a file holds; the graph in lines."""
+    """The content of a file, with the graph as lines."""
 
     timeline: Timeline
     graph: tuple[str, ...]
@@ -209,14 +209,14 @@ def _load(path: str | os.PathLike[str]) -> _Loaded:
     except ValueError as error:
         raise ValueError(f"{name} is not a timeline of tfswap: {error}") from error
     if arrays["format"].tobytes() != f"{FORMAT}\n".encode():
-        raise ValueError(f"{name} has another format than {FORMAT!r}: write it again")
+        raise ValueError(f"{name} does not have the format {FORMAT!r}: write it again")
     try:
         timeline = _timeline(arrays)
         timeline.core  # noqa: B018  checks it
         graph = _texts(arrays["graph"])
         large_ops = tuple(arrays["large_ops"].tolist())
         if not all(0 <= op < len(timeline.op_names) for op in large_ops):
-            raise ValueError("large_ops names an op that is not there")
+            raise ValueError("large_ops names an unknown op")
         floors = section_floors(map(_floor_record, _texts(arrays["sections"])))
     except (ValueError, IndexError) as error:
         raise ValueError(f"{name}: {error}") from error
@@ -224,7 +224,7 @@ def _load(path: str | os.PathLike[str]) -> _Loaded:
 
 
 def _check_amounts(arrays: dict[str, NDArray[Any]]) -> None:
-    """Bounds what is made of the arrays."""
+    """Bound the number of objects that the arrays are parsed into."""
     names = 0
     for key, array in arrays.items():
         if array.ndim != 1 and key != "absences":
@@ -232,15 +232,15 @@ def _check_amounts(arrays: dict[str, NDArray[Any]]) -> None:
         if array.dtype == np.uint8:
             lines = int(np.count_nonzero(array == ord("\n")))
             names += lines + int(np.count_nonzero(array == ord("\t")))
-            if lines > _MOST_LINES or names > _MOST_NAMES:
-                raise ValueError(f"{key} has more lines or names than any step ({lines})")
+            if lines > _MAX_LINES or names > _MAX_NAMES:
+                raise ValueError(f"{key} has too many lines or names ({lines} lines)")
 
 
 def _floor_record(line: str) -> dict[str, Any]:
     match = _SECTION_FLOOR.fullmatch(line)
     if match is None:
         raise ValueError(
-            f"{line[:100]!r} is not a number of sections, bytes and an op with tabs between them"
+            f"{line[:100]!r} is not a number of sections, bytes and an op, separated by tabs"
         )
     return {"sections": int(match[1]), "bytes": int(match[2]), "op": match[3]}
 
@@ -289,7 +289,7 @@ def _timeline(arrays: dict[str, Any]) -> Timeline:
 def _lines(texts: Sequence[str]) -> NDArray[np.uint8]:
     for text in texts:
         if "\n" in text:
-            raise ValueError(f"a name with a line break cannot be written: {text!r}")
+            raise ValueError(f"cannot write a name with a line break: {text!r}")
     return np.frombuffer("".join(f"{text}\n" for text in texts).encode(), dtype=np.uint8)
 
 

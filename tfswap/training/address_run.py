@@ -1,13 +1,13 @@
-"""AddressRun: addresses for the graphs of a training, one after the other, while it goes on.
+"""AddressRun: plan addresses for the graphs of a training while it runs.
 
-A training runs several graphs (its step, the validation's), and one graph for tensors of several
-shapes (a last batch that is smaller, sequences of other lengths). Each gets a layout of its own
-from its own recorded runs; all of them begin at the slab's first address, because they run one
-after the other. What still lives then, and what runs without a layout, has the slab's second half.
+A training runs several graphs (its step, validation), and one graph with several shapes (a smaller
+last batch, sequences of other lengths). Each gets a layout from its own recorded runs. All layouts
+begin at the slab's first address, because the graphs run one after the other. Buffers that outlive
+a run, and runs without a layout, use the slab's second half.
 
-A layout comes with an order of ops, so that places are free. Where idle places are given back it is
-kept only if steps are about as fast with it: an op that comes out of order there costs some other
-address, and no memory.
+A layout comes with an order of ops that keeps its addresses free when they are needed. On a device
+that returns idle memory (a CPU), the order is kept only if steps are about as fast with it: an op
+that runs out of order there gets another address and costs no memory.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tfswap.step.output_sizes import alike, sizes_planned, sizes_recorded
 from tfswap.step.trace import StepTrace
 
 _LAYOUT_TIME_S = 1.0
-# A call that finds less of its bytes at planned addresses ran something that has none.
+# A call that finds a smaller part of its bytes at planned addresses ran something without a layout.
 _PLANNED = 0.95
-# So much less at planned addresses than usual, and something else ran.
+# A planned part that is smaller than usual by this much means that something else ran.
 _UNUSUAL = 0.01
 _COUNTED = (
     "bytes_out",
@@ -39,35 +39,35 @@ _COUNTED = (
     "slab_missed_bytes",
     "slab_lasting_bytes",
 )
-# How often a graph is recorded: until so many runs moved no more than planned, but at most so many.
+# Recorded runs of a graph: until this many moved no more than planned, and at most this many.
 _AS_PLANNED, _MOST_RUNS = 3, 12
-# Something without a layout has run: so many calls of the same kind are recorded to meet it again,
-# and in all so many in vain. (The last batch of an epoch comes once in a while.)
+# After a call without a layout, this many calls of its kind are recorded to see it again, and at
+# most this many in total without success. (The last batch of an epoch is rare.)
 _PATIENCE, _MOST_IN_VAIN = 64, 256
-# Each layout has the graph optimised again, for the order of ops that it needs.
+# Each layout makes TensorFlow optimise the graph again, for the order of ops that it needs.
 _MOST_SHAPES = 8
-# So many calls under a new order of ops are timed, behind the one that optimises the graph, and may
-# take so much longer than before.
+# Calls that are timed under a new order of ops (after the one that optimises the graph), and how
+# much longer than before they may take.
 _TIMED_CALLS = 5
 _SLOWER = 1.05
-# After so many calls for other shapes meanwhile, the order stays, timed or not.
+# After this many calls with other shapes the order stays, timed or not.
 _MOST_OTHERS = 16
-# After so many calls without one that is recorded, nothing more is to be expected.
+# After this many calls without a recording, planning has come to rest.
 _QUIET_CALLS = 3
-# Calls whose allocations differ by more than this part are for tensors of other shapes. (In order,
-# more ops write into their inputs' buffers: up to 0.11 less is allocated.)
+# Calls whose allocated bytes differ by more than this part had other shapes. (In order, more ops
+# reuse their inputs' buffers: up to 0.11 less is allocated.)
 _SAME_SIZE = 0.25
 
 
 @dataclass
 class _Shape:
-    """What was recorded of a graph for tensors of one shape.
+    """Recordings of a graph with tensors of one shape.
 
     Attributes:
-        sizes: By op, the bytes of its first output.
+        sizes: Bytes of each op's first output.
         traces: The recordings.
-        as_planned: How many of them moved no more than planned.
-        call_bytes: What such a call allocates.
+        as_planned: Number of recordings that moved no more than planned.
+        call_bytes: Bytes that such a call allocates.
     """
 
     sizes: dict[str, int]
@@ -78,15 +78,15 @@ class _Shape:
 
 @dataclass
 class _OnTrial:
-    """An order of ops that a layout wants.
+    """An order of ops, needed by a layout, whose cost is being timed.
 
     Attributes:
-        fingerprint: Of the graph.
-        order: The edges.
-        before_s: What calls took without it.
-        call_bytes: What they allocated.
-        others: Calls for other shapes meanwhile.
-        taken_s: What calls have taken under it.
+        fingerprint: The graph's.
+        order: Control edges.
+        before_s: Time of a call without the order.
+        call_bytes: Bytes that the calls allocated.
+        others: Number of calls with other shapes meanwhile.
+        taken_s: Times of calls under the order.
     """
 
     fingerprint: str
@@ -98,19 +98,19 @@ class _OnTrial:
 
 
 class AddressRun:
-    """Watches the calls of a training, and records graphs until their addresses can be planned.
+    """Watch the calls of a training and record graphs until their addresses can be planned.
 
     Args:
         lib: The library.
-        device: Whose addresses.
-        limit_bytes: What a slab and all beside it may take, where it is one block that stays as it
-            is. Defaults to None: a slab gives back what is idle.
-        label: The training's, for the pass.
+        device: Number of the device.
+        limit_bytes: Cap on the slab and all beside it, where the slab is one block of fixed size (a
+            GPU). None where the slab returns idle memory.
+        label: Label of the training, as the pass knows it.
 
     Attributes:
-        maps: Of the layouts that were made.
-        problem: Why there are no more; "" if nothing is in the way.
-        said: What is to be told of the last call; "" if nothing.
+        maps: An address map for each layout.
+        problem: Why no more layouts can be made; "" if they can.
+        said: A note about the last call; "" if there is none.
         recorded: Fingerprint of the graph that the last call ran, if it was recorded.
     """
 
@@ -132,13 +132,13 @@ class AddressRun:
         self._patience: Counter[str] = Counter()  # by kind of call
         self._in_vain: Counter[str] = Counter()
         self._quiet: Counter[str] = Counter()  # calls since one was recorded
-        # The planned part of a call in which nothing new was found: what comes from elsewhere (the
-        # batches of a GPU) has no places, and there is no use in looking for it again.
+        # The planned part of a call in which nothing new was found: buffers that are made elsewhere
+        # (a GPU's batches) never have planned addresses, so they are not searched for again.
         self._usual: dict[str, float] = {}
         self.maps: list[AddressMap] = []
 
     def call_begins(self, kind: str) -> None:
-        """A call of this kind (any text) begins."""
+        """Note that a call of this kind (any text) begins."""
         if self.wants(kind):
             self._library.start_recording(self._device, host_times=True)
             self._recording = True
@@ -146,16 +146,16 @@ class AddressRun:
         self._begun_s = time.perf_counter()
 
     def call_ended(self, kind: str, plan: SwapPlan, steps: int = 1) -> SwapPlan | None:
-        """It has ended.
+        """Take a call that has ended.
 
         Args:
-            kind: Of call.
-            plan: In force meanwhile.
-            steps: In one call.
+            kind: Kind of the call.
+            plan: The plan that was active.
+            steps: Number of steps in the call.
 
         Returns:
-            The plan with addresses for what has been recorded often enough now, if anything has;
-            or without the order of ops for them, if it has turned out to cost time.
+            The plan with new addresses, or without an order of ops that turned out to be slow; None
+            if the plan stays.
         """
         self.said = ""
         self.recorded = None
@@ -187,40 +187,40 @@ class AddressRun:
         return self.timed(kind, taken_s, call_bytes, plan)
 
     def stop(self) -> bytes:
-        """Ends the recording that is under way, if there is one, and answers it."""
+        """End the current recording, if there is one, and return its bytes."""
         if not self._recording:
             return b""
         self._recording = False
         return self._library.stop_recording(self._device)
 
     def expect(self, kind: str) -> None:
-        """Something without addresses ran in a call of this kind, and is to be recorded."""
+        """Record the next calls of this kind: one ran something without addresses."""
         if self._in_vain[kind] < _MOST_IN_VAIN:
             self._patience[kind] = _PATIENCE
 
     def wants(self, kind: str) -> bool:
-        """Whether the next call of this kind should be recorded."""
+        """Return whether the next call of this kind should be recorded."""
         return self._patience[kind] > 0 and not self.problem
 
     def is_trying(self, kind: str) -> bool:
-        """Whether it is still to be seen what an order of ops costs calls of this kind."""
+        """Return whether an order of ops is still being timed for calls of this kind."""
         return kind in self._on_trial
 
     def is_quiet(self, kind: str) -> bool:
-        """Whether no call of this kind has been recorded for some time."""
+        """Return whether no call of this kind has been recorded for some time."""
         return self._quiet[kind] >= _QUIET_CALLS
 
     def timed(self, kind: str, taken_s: float, call_bytes: int, plan: SwapPlan) -> SwapPlan | None:
-        """Takes the time of a call, recorded or not, that has led to no new addresses.
+        """Take the time of a call that has led to no new addresses.
 
         Args:
-            kind: Of call.
+            kind: Kind of the call.
             taken_s: Its time.
-            call_bytes: What it allocated.
-            plan: In force meanwhile.
+            call_bytes: Bytes that it allocated.
+            plan: The plan that was active.
 
         Returns:
-            The plan without the order of ops that was on trial, if it costs time.
+            The plan without the order of ops that was timed, if that order is slow; else None.
         """
         trial = self._on_trial.get(kind)
         if trial is None:
@@ -254,17 +254,17 @@ class AddressRun:
         plan: SwapPlan,
         call_bytes: int = 0,
     ) -> SwapPlan | None:
-        """Takes a recording.
+        """Take a recording.
 
         Args:
-            kind: Of call: any text.
+            kind: Kind of the call: any text.
             trace: The recording.
-            bytes_out: What left the device meanwhile.
-            plan: In force meanwhile.
-            call_bytes: What it allocated.
+            bytes_out: Bytes that left the device in the call.
+            plan: The plan that was active.
+            call_bytes: Bytes that the call allocated.
 
         Returns:
-            The plan with addresses for what has been recorded often enough now, if anything has.
+            The plan with addresses of the recorded graph, if it has been recorded often enough.
         """
         fingerprint = trace.main_graph()
         if fingerprint is None:
@@ -287,7 +287,7 @@ class AddressRun:
         shape.as_planned += bytes_out <= (0 if function is None else function.bytes_per_step)
         if shape.as_planned < _AS_PLANNED and len(shape.traces) < _MOST_RUNS:
             return None
-        shapes.clear()  # what others did was without the order of ops that follows
+        shapes.clear()  # their recordings are without the new order of ops
         self._patience.clear()
         laid_out = self._laid_out(fingerprint, function, shape.traces)
         if laid_out is None:
@@ -298,7 +298,7 @@ class AddressRun:
     def _try_order(
         self, kind: str, shape: _Shape, before: FunctionPlan | None, now: FunctionPlan
     ) -> None:
-        """Has the order of ops of a new layout timed, where doing without costs no memory."""
+        """Time the order of ops of a new layout, where running out of order costs no memory."""
         known = () if before is None else before.order
         order = tuple(edge for edge in now.order if edge not in set(known))
         if self._limit_bytes is not None or not order:
@@ -315,7 +315,7 @@ class AddressRun:
         self, fingerprint: str, function: FunctionPlan | None, traces: list[StepTrace]
     ) -> FunctionPlan | None:
         graph = StepGraph.parse(self._library.describe_under_plan(fingerprint, self._label))
-        if function is None:  # it keeps its lazy swaps
+        if function is None:  # it keeps its on-demand swaps
             function = FunctionPlan(fingerprint, order=graph.order, reserve=True)
         layout = plan_layout(traces, graph, function, seconds=_LAYOUT_TIME_S)
         needed_bytes = layout.height_bytes + layout.beside_bytes

@@ -1,4 +1,4 @@
-"""What nobody can reach any more and is still on a device: models of before, mostly."""
+"""Unreachable objects that still hold device memory: earlier models, mostly."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from tfswap.ops.loaded_library import Library
 
 _MIB = 1 << 20
-# Of devices, after the last look, or less that was seen since.
+# Bytes in use by device after the last collection, or fewer that were seen since.
 _left_bytes: dict[int, int] = {}
 
 
-def let_go(library: Library, devices: Sequence[int]) -> None:
-    """Frees it before a budget counts what is there.
+def free(library: Library, devices: Sequence[int]) -> None:
+    """Free unreachable models before a budget counts the memory in use.
 
-    Keras's models refer to themselves, so each that is replaced keeps its weights until Python
-    looks for cycles among old objects, which may be many steps later. Looking takes some tenths of
-    a second, so it is left out where no more is in use than after the last look.
-
-    Args:
-        library: Knows what is in use.
-        devices: Their numbers.
+    Keras models refer to themselves, so a replaced model keeps its weights until Python collects
+    old cycles, which may be many steps later. A collection takes some tenths of a second, so it is
+    skipped where no more memory is in use than after the last one.
     """
     in_use_bytes = _in_use_bytes(library, devices)
     left_bytes = {each: min(_left_bytes.get(each, 0), in_use_bytes[each]) for each in devices}

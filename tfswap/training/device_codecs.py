@@ -1,4 +1,4 @@
-"""DeviceCodecs: the codecs that far memory of a training's devices may be encoded by."""
+"""DeviceCodecs: the codecs that may encode tensors in far memory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tfswap.ops.loaded_library import Library, LibraryError
 from tfswap.planning.planners.assignment import AUTO, CSWAP
 from tfswap.training.swap_options import SwapOptions
 
-# Others are slower than any link that memory is swapped over.
+# Codecs that "auto" considers; the others are slower than any link.
 _CONSIDERED = ("zvc", "rle", "csr")
 
 
 class DeviceCodecs:
-    """Those that the options name, as far as these devices have them.
+    """The codecs that the options name, as far as the devices have them.
 
     Args:
         lib: The library.
-        options: Of the training.
-        numbers: Of the devices, which are all CPUs or all GPUs.
-        warn: Warns of something.
+        options: Options of the training.
+        numbers: Numbers of the devices, which are all CPUs or all GPUs.
+        warn: Prints and keeps a warning.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DeviceCodecs:
         self._in_use: list[str] = []  # nvCOMP's
 
     def load(self) -> None:
-        """Has CPUs' codecs be there; warns of one that the options name and that is not."""
+        """Load the CPUs' codecs; warn if the one that the options name cannot be used."""
         codec = self._options.codec
         if self._on_cpu and any(name in NEED_BLOSC for name in self.all):
             self._library.load_blosc(str(find_blosc()))
@@ -50,7 +50,7 @@ class DeviceCodecs:
             self._warn_of_codec(codec, why_not_on_cpu(codec))
 
     def take(self) -> None:
-        """Likewise of GPUs. A plan that was given encodes without asking how fast that is."""
+        """Load the GPUs' codecs, among them those that a given plan uses."""
         codec, plan = self._options.codec, self._options.plan
         named = {swap.codec for each in plan.functions for swap in each.swaps} if plan else set()
         problem = self._library.codec_problem(self._numbers[0])
@@ -71,7 +71,7 @@ class DeviceCodecs:
         self._warn(f"codec={codec!r} has no effect: {problem.removeprefix('tfswap: ')}")
 
     def _use_nvcomp(self, codec: str) -> str:
-        """Takes a workspace for it on each GPU; answers "" or why there is no such codec."""
+        """Allocate a workspace for a codec on each GPU; return "" or why it cannot be used."""
         path = find_nvcomp()
         if path is None:
             return INSTALL_NVCOMP
@@ -84,13 +84,13 @@ class DeviceCodecs:
         return ""
 
     def check(self, wait: bool = False) -> None:
-        """Asks the GPUs whether all that came back could be decoded.
+        """Check that everything that came back from far memory could be decoded.
 
         Args:
-            wait: For all that they were given to do.
+            wait: Whether to wait until the GPUs have finished their work.
 
         Raises:
-            LibraryError: Some could not, so numbers are lost.
+            LibraryError: A tensor could not be decoded, so its values are lost.
         """
         for device in self._numbers if self._in_use else ():
             problem = self._library.take_codec_fault(device, wait)
@@ -98,18 +98,18 @@ class DeviceCodecs:
                 raise LibraryError(problem)
 
     def give_back(self) -> None:
-        """Leaves the devices as if there had been none; harmless when called again."""
+        """Release the codecs; harmless when called again."""
         for device in self._numbers:
             self._library.release_codecs(device)
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Lossless ones and lossy ones."""
+        """Lossless and lossy codecs."""
         return (*self.lossless, *self.lossy)
 
     @property
     def lossless(self) -> tuple[str, ...]:
-        """Lossless ones that far memory may be encoded by, as the options say."""
+        """Lossless codecs that the options allow."""
         codec = self._options.codec
         if codec is None or codec in LOSSY:
             return ()
@@ -122,12 +122,10 @@ class DeviceCodecs:
 
     @property
     def lossy(self) -> tuple[str, ...]:
-        """Lossy ones that far memory may be encoded by, as the options say."""
+        """Lossy codecs that the options allow."""
         return lossy_for(self._options.codec) if self._options.lossy and self._on_cpu else ()
 
     @property
     def sampled(self) -> tuple[str, ...]:
-        """Those of which it is to be seen what they make of tensors. Dense is what they cannot make
-        smaller.
-        """
+        """Codecs whose ratios are sampled. A tensor that they cannot make smaller is dense."""
         return self.lossless or (_CONSIDERED[:1] if self.lossy else ())

@@ -1,4 +1,4 @@
-"""DeviceLink: what a training's copies have of the link of the device that is planned for."""
+"""DeviceLink: the link of the planned device, as a training's copies have it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tfswap.ops.loaded_library import Library, LibraryError
 from tfswap.training.link_watch import LinkWatch, Speeds
 from tfswap.training.swap_options import SwapOptions
 
-# Copies that cores make so much faster than a link are as fast as the link, whatever ops do.
+# If cores copy this many times faster than the link, ops do not slow the copies down.
 _MUCH_FASTER = 3
-# Of a GPU whose link could not be measured, in bytes per second: PCI Express 3.
+# Bytes per second of a GPU's link that could not be measured: PCI Express 3.
 _ASSUMED_LINK = 12e9
 
 
 class DeviceLink:
-    """Measured or emulated, in the part that other processes and trainings leave.
+    """Measured or emulated, in the part that other processes leave.
 
     Args:
         lib: The library.
@@ -31,7 +31,6 @@ class DeviceLink:
         device: The one that is planned for.
         process_part: Of the link's speed, which a broker gives to this process; None: there is no
             broker.
-        sharers: How many trainings of this process have the device.
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class DeviceLink:
         self._note, self._warn = note, warn
         self.device = numbers[0]
         self.process_part: float | None = None
-        self.sharers = 1
         self._watch: LinkWatch | None = None
 
     @property
@@ -73,9 +71,9 @@ class DeviceLink:
     def machine(self) -> Machine:
         """What the device has of its link, measured within its budget."""
         if self._on_cpu and self._options.link_bandwidth is not None:
-            machine = Machine.here(self.bandwidth).part(1 / self.sharers)
+            machine = Machine.here(self.bandwidth)
         else:
-            machine = self.whole().part(self._part / self.sharers)
+            machine = self.whole().part(self._part)
         return machine if self._watch is None else machine.times(*self._watch.factors)
 
     def whole(self) -> Machine:
@@ -102,7 +100,7 @@ class DeviceLink:
         Args:
             machine: The link that the plan goes by.
         """
-        if not self._on_cpu or self.process_part is not None or self.sharers > 1:
+        if not self._on_cpu or self.process_part is not None:
             return ""
         stats = self._library.memory_stats(self.device)
         if self._watch is None:

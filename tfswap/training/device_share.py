@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tfswap.io.amounts import readable_bytes
 from tfswap.jobs.job import GrantedShare, Job
@@ -17,14 +17,28 @@ from tfswap.jobs.socket_path import parse_path
 from tfswap.machine import budget as budgets
 from tfswap.report.summary import Report, ShareUse
 from tfswap.step.timeline import Timeline, peak_load
-from tfswap.training.plan_choice import CLEARLY_FITS
+from tfswap.training.attempt import CLEARLY_FITS
+from tfswap.training.device_link import DeviceLink
 from tfswap.training.swap_options import SwapOptions
-
-if TYPE_CHECKING:
-    from tfswap.training.managed_devices import ManagedDevices
 
 # What a process may allocate between what it holds when it joins and its first step.
 _FIRST_BYTES = 1 << 20
+
+
+class _Devices(Protocol):
+    """What a share changes of the devices (`ManagedDevices`)."""
+
+    numbers: list[int]
+    budget_bytes: int
+    link: DeviceLink
+
+    @property
+    def on_cpu(self) -> bool: ...
+    @property
+    def weights_may_leave(self) -> bool: ...
+    def in_use_bytes(self) -> int: ...
+    def load_bytes(self) -> int: ...
+    def change_budget(self, budget_bytes: int) -> bool: ...
 
 
 class _Run(Protocol):
@@ -47,7 +61,7 @@ class DeviceShare:
     """
 
     def __init__(
-        self, options: SwapOptions, devices: ManagedDevices, note: Callable[[str], None]
+        self, options: SwapOptions, devices: _Devices, note: Callable[[str], None]
     ) -> None:
         assert options.broker is not None
         if len(devices.numbers) != 1:

@@ -19,7 +19,6 @@ from typing import Any
 from tfswap.cost_model.model_timeline import met_profile
 from tfswap.cost_model.op_costs import step_costs
 from tfswap.machine.devices import FIRST_GPU
-from tfswap.machine.link import Link
 from tfswap.machine.machine import Device, cores, host_device, processor
 from tfswap.machine.presets import load_machines
 from tfswap.ops import library
@@ -30,7 +29,6 @@ from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile, kept_activations
-from tfswap.step.timeline import Timeline
 from tfswap.training import plan_desk
 from tfswap.training.log import TrainingLog
 from tfswap.training.managed_devices import ManagedDevices
@@ -76,7 +74,6 @@ class FirstPlans:
         devices: Of the training.
         session: Whose graphs ask.
         new_planner: Makes a planner of a step.
-        foretold: Told of each step that is foretold, and of its link, of the desk's thread.
         voice: Says things.
     """
 
@@ -87,7 +84,6 @@ class FirstPlans:
         devices: ManagedDevices,
         session: PassSession,
         new_planner: Callable[[], StepPlanner],
-        foretold: Callable[[Timeline, Link], None],
         voice: TrainingLog,
     ) -> None:
         self._library = lib
@@ -95,7 +91,6 @@ class FirstPlans:
         self._devices = devices
         self._session = session
         self._new_planner = new_planner
-        self._tell_foretold = foretold
         self._voice = voice
         folder = parse_folder(options.plan_cache)
         self._folder: Path | None = folder
@@ -197,7 +192,7 @@ class FirstPlans:
     def _context(self) -> str:
         from tensorflow import config
 
-        from tfswap import __version__
+        from tfswap._version import __version__
 
         options = {name: getattr(self._options, name) for name in _OF_PLANS}
         threads = config.threading
@@ -297,11 +292,12 @@ class FirstPlans:
         profile = met_profile(
             costs,
             question.fingerprint,
-            self._devices.step_met(),
+            self._devices.load_bytes(),
             device,
             self._session.min_bytes,
         )
-        self._tell_foretold(profile.timeline, self._devices.link.machine())
+        if self._devices.shared is not None:
+            self._devices.shared.expect(profile.timeline)
         try:
             function = self._new_planner().foretell(profile, costs.graph)
         except FarMemoryTooSmall:

@@ -1,4 +1,4 @@
-"""FunctionRuns: calls of `tf.function`s under one budget, each function with a plan of its own."""
+"""FunctionRuns: calls of `tf.function`s under one budget, with a plan for each function."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tfswap.hooks import eager
 from tfswap.hooks.function_calls import traces_of
 from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
@@ -26,10 +27,10 @@ class _Trained:
     """One function.
 
     Attributes:
-        report: What became of it.
-        run: Since the devices were taken.
-        plan: That it ended with, when they were let go of.
-        traces: How many graphs it had when it was called last.
+        report: Its report.
+        run: Its training, while the session has the devices.
+        plan: The plan that its last training ended with.
+        traces: Number of graphs that it had when it was called last.
     """
 
     def __init__(self, name: str, says: bool) -> None:
@@ -42,17 +43,17 @@ class _Trained:
 
     @property
     def trains(self) -> bool:
-        """Whether it trains, or did."""
+        """Whether it trains, or trained."""
         return self._trained if self.run is None else self.run.trains
 
     def refresh(self) -> Report:
-        """The report, up to date."""
+        """Return the report, up to date."""
         if self.run is not None:
             self.run.refresh()
         return self.report
 
     def end(self, finish: bool = False) -> None:
-        """Ends its training, if one is under way."""
+        """End its training, if one is under way."""
         run, self.run = self.run, None
         if run is None:
             return
@@ -64,15 +65,15 @@ class _Trained:
 
 
 class FunctionRuns:
-    """Has functions run under a budget, which is in force from the first call until `end`.
+    """Run functions under a budget, which is active from the first call until `end`.
 
-    Between calls it gives way to others (a `fit` under `AutoSwap`), and goes on with its plans
-    afterwards. A call within a call, of another thread say, runs as it is.
+    Between calls it gives way to others (a `fit` under `AutoSwap`) and goes on with its plans
+    afterwards. A call within a call, of another thread for instance, runs unmanaged.
 
     Args:
-        options: Of all functions.
-        certain: Functions of which it is certain that they train; others are planned for if their
-            graphs have gradients.
+        options: Options of all functions.
+        certain: Whether every function trains; otherwise only those whose graphs have gradients get
+            plans.
 
     Raises:
         LibraryError: The library is not loaded.
@@ -91,7 +92,7 @@ class FunctionRuns:
         self._ending = 0  # how many functions' ends are waited for
 
     def begin(self) -> None:
-        """Puts the budget in force before the first call; harmless when it is.
+        """Install the budget before the first call; harmless when it is installed.
 
         Raises:
             DeviceBusy: Another training has the devices.
@@ -103,18 +104,18 @@ class FunctionRuns:
             self._session.is_idle = True
 
     def begin_if_free(self) -> None:
-        """Likewise, or, if another training has the devices, with the first call after it."""
+        """Install the budget; if another training has the devices, with the first call after it."""
         try:
             self.begin()
         except DeviceBusy:
             pass
 
     def call(self, function: Any, name: str, call: Callable[[], Any]) -> Any:
-        """Calls a function.
+        """Call a function.
 
         Args:
             function: The `tf.function`.
-            name: By which it is spoken of.
+            name: Its name in messages.
             call: Calls it.
 
         Raises:
@@ -148,10 +149,8 @@ class FunctionRuns:
         return result
 
     def _ready(self, function: Any, name: str) -> SwapRun | None:
-        """The function's training, in a session that has the devices; None: it can have none."""
-        from tensorflow.python.eager import record
-
-        if record.could_possibly_record():
+        """Return the function's training, in a session that has the devices; None if impossible."""
+        if eager.tape_is_recording():
             self.say_once(
                 f"{name} is called under a tf.GradientTape that is outside of any tf.function: "
                 f"{NO_GRAPH}"
@@ -165,7 +164,7 @@ class FunctionRuns:
         elif trained.run is not None and traces_of(function) > trained.traces:
             trained.run.traced_again()
         if not self._session.hold():
-            return None  # it has its lazy swaps in force
+            return None  # the other training's budget applies
         if trained.run is None:
             trained.run = SwapRun(
                 self._session,
@@ -179,7 +178,7 @@ class FunctionRuns:
         return trained.run
 
     def end_with(self, function: Any) -> None:
-        """Takes the budget back when the last such function is gone."""
+        """Release the budget when the last of these functions is destroyed."""
         self._ending += 1
         weakref.finalize(function, self._one_gone).atexit = False
 
@@ -189,18 +188,18 @@ class FunctionRuns:
             self.end()
 
     def say_once(self, text: str) -> None:
-        """Warns of something, the first time."""
+        """Warn, the first time that this text is given."""
         if text not in self._said:
             self._said.add(text)
             self._voice.warn(text)
 
     @property
     def reports(self) -> dict[str, Report]:
-        """Of each function that trains, by its name; of the same name, the last one."""
+        """The report of each function that trains, by name; the last one of a name."""
         return {name: self._report(t) for name, t in self._by_name.items() if t.trains}
 
     def report_of(self, function: Any) -> Report:
-        """Of one function."""
+        """Return the report of one function."""
         trained = self._functions.get(function)
         return Report() if trained is None else self._report(trained)
 
@@ -209,10 +208,10 @@ class FunctionRuns:
         return dataclasses.replace(report, notes=[*self.notes, *report.notes])
 
     def _let_go(self) -> None:
-        """Ends trainings before the session gives the devices back; what they know stays."""
+        """End the trainings before the session releases the devices; their plans stay."""
         for trained in self._functions.values():
             trained.end(finish=True)
 
     def end(self) -> None:
-        """Takes the budget back; harmless when called again."""
+        """Release the budget; harmless when called again."""
         self._session.end()

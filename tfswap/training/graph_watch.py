@@ -1,23 +1,23 @@
-"""GraphWatch: which graphs of a training, beside the planned one, are worth plans of their own."""
+"""GraphWatch: find further graphs of a training that deserve plans of their own."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 MOST_GRAPHS = 8
-"""That have plans: each further one has all of them optimised again."""
+"""Graphs with plans, at most: each further plan makes TensorFlow optimise all of them again."""
 
-# So many steps of a graph, and this part of those that were looked at, make it worth a plan, if
-# lazy swaps had to move something in so many of them.
+# A graph deserves a plan after this many steps, if they are this part of the observed steps and
+# on-demand swaps moved something in this part of them.
 OFTEN, _SHARE, _MOVED = 8, 0.125, 0.5
-# So often may a graph be profiled once more, for larger tensors.
+# A graph is profiled again for larger tensors at most this many times.
 _MOST_PROFILES = 4
-# Steps that are looked at one after the other, and between that: at first, and in the end.
+# Steps observed in a row; and steps between observations, at first and at most.
 LOOKS, FIRST_PAUSE, _LONGEST_PAUSE = 32, 32, 1024
 
 
 class GraphWatch:
-    """Counts steps by graph.
+    """Count steps by graph.
 
     Attributes:
         has_unplanned: Whether there are graphs that train and have no plan.
@@ -35,11 +35,11 @@ class GraphWatch:
 
     @property
     def wants(self) -> bool:
-        """Whether it is to be seen which graph the next step runs."""
+        """Whether to observe which graph the next step runs."""
         return self.has_unplanned and self._looks > 0
 
     def step_ended(self) -> bool:
-        """One of any graph; says whether it is time to ask which graphs there are."""
+        """Count a step of any graph; return whether it is time to look for new graphs."""
         self._left -= 1
         if self._left > 0:
             return False
@@ -49,12 +49,12 @@ class GraphWatch:
         return True
 
     def ran(self, fingerprint: str, moved: bool, planned: bool) -> None:
-        """A step that was looked at.
+        """Count an observed step.
 
         Args:
-            fingerprint: Of its graph.
+            fingerprint: Its graph's.
             moved: Whether anything left the device in it.
-            planned: Whether the graph has a plan, for tensors of that size.
+            planned: Whether the graph has a plan for tensors of that size.
         """
         self._looks = max(self._looks - 1, 0)
         self._seen += 1
@@ -63,7 +63,7 @@ class GraphWatch:
             self._moved[fingerprint] += moved
 
     def due(self) -> str | None:
-        """A graph that is worth a plan, if there is one."""
+        """Return a graph that deserves a plan, if there is one."""
         for fingerprint, steps in self._ran.most_common():
             if fingerprint in self._refused:
                 continue
@@ -73,19 +73,19 @@ class GraphWatch:
         return None
 
     def began_larger(self, fingerprint: str) -> None:
-        """A graph that has a plan is profiled once more."""
+        """Note that a planned graph is profiled again."""
         self._larger[fingerprint] += 1
         if self._larger[fingerprint] >= _MOST_PROFILES:
             self._refused.add(fingerprint)
         self.begin_anew()
 
     def refuse(self, fingerprint: str) -> None:
-        """It will have no plan."""
+        """Never plan this graph."""
         self._refused.add(fingerprint)
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forgets what was counted."""
+        """Forget the counts."""
         self._seen = 0
         self._ran.clear()
         self._moved.clear()

@@ -120,7 +120,7 @@ class InstalledPlan:
     def install_layouts(self) -> None:
         """Has the device's allocator go by the planned addresses."""
         for function in self.plan.functions:
-            if not any(function.layouts) or not self._options.slab or self._devices.job:
+            if not any(function.layouts) or not self._options.slab:
                 continue
             try:
                 self._library.install_layout(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
-from types import CodeType, FrameType
 from typing import Any
 
 import keras
 
 from tfswap.hooks.defer_sigint import defer_sigint
+from tfswap.hooks.keras_frames import FitCall, find_fit
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
 from tfswap.report.summary import Report
 from tfswap.training.batch_hint import examples_of_fit
@@ -58,9 +55,7 @@ class KerasFit:
         self._guarded: Any = None
         self._cuts = options.wants_sections
         self._static_step: StaticStep | None = None
-        self._fit_code: CodeType | None = None  # that is on its thread's stack while it runs
-        self._fit_callbacks = -1  # which list of callbacks is that `fit`'s, and no other one's
-        self._thread = threading.get_ident()
+        self._fit: FitCall | None = None
         self.run: SwapRun | None = None
         self.report = Report()
         self._voice = TrainingLog(self.report.notes, options.says)
@@ -98,7 +93,7 @@ class KerasFit:
         self._taken.callback(self._restore)
         self._turn_xla_off()
         self._taken.callback(session.end)
-        if session.will_share:
+        if self._options.broker is not None:
             self._build_optimizer()
         session.begin(_count_layers(self._model))
         run = SwapRun(
@@ -117,7 +112,7 @@ class KerasFit:
         self._guard()
 
     def _build_optimizer(self) -> None:
-        """Its variables are there before shares are divided, so that they need no room in one."""
+        """Make its variables before the broker gives a share, so that it counts them."""
         model = self._model
         if model.built and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -169,33 +164,15 @@ class KerasFit:
         self._guarded = train_function
         self._model.train_function = train_function
         self._guard_validation()
-        frame: FrameType | None = sys._getframe()
-        for _ in range(9):
-            frame = None if frame is None else frame.f_back
-            if frame is None:
-                return
-            owner = frame.f_locals.get("self")
-            if type(owner).__name__ == "CallbackList":
-                weakref.finalize(owner, self.end)
-            if owner is self._model:  # its `fit`
-                self._fit_code = frame.f_code
-                self._fit_callbacks = id(frame.f_locals.get("callbacks"))
-                examples = examples_of_fit(frame.f_locals.get("epoch_iterator"))
-                if examples and self.run is not None:
-                    self.run.foretell_batch(examples)
-                return
+        self._fit = find_fit(self._model, self.end)
+        if self._fit is not None and self.run is not None:
+            examples = examples_of_fit(self._fit.epoch_iterator)
+            if examples:
+                self.run.foretell_batch(examples)
 
     def _is_over(self) -> bool:
-        """Whether `fit` has ended without telling; False where it cannot be told."""
-        if self._fit_code is None:
-            return False
-        frame = sys._current_frames().get(self._thread)
-        while frame is not None:
-            if frame.f_code is self._fit_code:
-                if id(frame.f_locals.get("callbacks")) == self._fit_callbacks:
-                    return False
-            frame = frame.f_back
-        return True
+        """Return whether `fit` has ended without calling `end`; False where that is unknown."""
+        return self._fit is not None and not self._fit.is_running()
 
     def _train(self, iterator: Any) -> Any:
         """One call of the training function; in sections, on data of known sizes."""

@@ -1,4 +1,4 @@
-"""What is said in the course of a training: printed, and kept."""
+"""TrainingLog: messages of one training, printed and kept in its report."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import warnings
 
 
 class TrainingLog:
-    """Says things.
+    """Print messages and keep those that the report shows.
 
     Args:
-        notes: Where they are kept.
-        says: Whether progress is printed too.
-        name: Put before all that is printed; "" where nothing else speaks.
-
-    Attributes:
-        name: Likewise.
+        notes: The list that keeps them.
+        says: Whether to print.
+        name: Prefix of printed lines, which tells functions apart; "" for none.
     """
 
     def __init__(self, notes: list[str], says: bool, name: str = "") -> None:
@@ -24,22 +21,22 @@ class TrainingLog:
         self._prefix = f"{name}: " if name else ""
 
     def say(self, text: str) -> None:
-        """Prints progress."""
+        """Print progress."""
         if self._says:
             print(f"\ntfswap: {self._prefix}{text}", flush=True)
 
     def note(self, text: str) -> None:
-        """Prints and keeps."""
+        """Print and keep a message."""
         self._notes.append(text)
         self.say(text)
 
     def warn(self, text: str) -> None:
-        """Warns and keeps."""
+        """Warn and keep the message."""
         self._notes.append(text)
         warnings.warn(f"tfswap: {self._prefix}{text}", stacklevel=3)
 
     def lines(self, lines: list[str]) -> None:
-        """Prints and keeps a block of lines that begin as they are to be read."""
+        """Print and keep lines that begin with "tfswap: " already."""
         for place, line in enumerate(lines):
             self._notes.append(line)
             if self._says:

@@ -1,10 +1,11 @@
-"""Lossy encoding in the course of one `fit`: which rate is in force, and what it costs."""
+"""LossyRun: the rate of lossy codecs during one `fit`, and the errors that they cause."""
 
 from __future__ import annotations
 
 from tfswap.machine import codecs
 from tfswap.ops.loaded_library import Library
-from tfswap.plan.schema import SwapPlan, TensorSwap, swap_out_name
+from tfswap.plan.node_names import swap_out_name
+from tfswap.plan.schema import SwapPlan, TensorSwap
 from tfswap.planning.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.planning.planners.lossy_rate import MOST_RATE
 from tfswap.report.summary import LossyUse, TensorLoss
@@ -13,16 +14,12 @@ from tfswap.training.sampling import RatioSamples
 
 
 def lossy_swaps(plan: SwapPlan) -> list[TensorSwap]:
-    """What a plan has a lossy codec keep."""
+    """Return the swaps of a plan that a lossy codec encodes."""
     return [s for f in plan.functions for s in f.swaps if s.codec in codecs.LOSSY]
 
 
 def check_plan(plan: SwapPlan, lossy: bool) -> None:
-    """Refuse a plan that changes numbers without leave.
-
-    Raises:
-        ValueError: It keeps a tensor by a lossy codec, and `lossy` is False.
-    """
+    """Raise ValueError for a plan with lossy codecs where `lossy` is False."""
     found = lossy_swaps(plan)
     if found and not lossy:
         raise ValueError(
@@ -33,15 +30,14 @@ def check_plan(plan: SwapPlan, lossy: bool) -> None:
 
 
 class LossyRun:
-    """The rate of lossy codecs, from the top in the first epoch to the bottom in the last.
+    """The rate of lossy codecs, which falls from the first epoch to the last (CSWAP+).
 
-    Rates are worked out when a plan is made. A plan that was given keeps its own.
+    Rates are computed when a plan is made. A given plan keeps its own.
 
     Args:
         lib: The library.
-        ratios: Samples that say which tensors are dense.
-        epochs: Where `fit` counts to, from its first epoch; None: not known, so that the rate stays
-            at the top.
+        ratios: Samples that tell which tensors are dense.
+        epochs: The `epochs` of `fit`; None if unknown: the rate then stays at the top.
     """
 
     def __init__(self, lib: Library, ratios: RatioSamples, epochs: int | None) -> None:
@@ -51,26 +47,22 @@ class LossyRun:
         self._first: int | None = None
         self._epoch = 0
         self._swaps: tuple[TensorSwap, ...] = ()
-        self._percent: int | None = None  # in force
+        self._percent: int | None = None  # as the library has it
         self._losses: dict[str, TensorLoss] = {}
         self._has_candidates = False
         self.rates: RateRange | None = None
 
     def epoch_begins(self, epoch: int) -> bool:
-        """Slides the rate; epochs are counted as `fit` does, maybe not from 0.
-
-        Returns:
-            Whether it is another one now.
-        """
+        """Set the rate of an epoch, counted as `fit` does; return whether the rate changed."""
         before = self._rate()
         if self._first is None:
             self._first = epoch
         self._epoch = epoch - self._first
-        self._put_in_force()
+        self._set_rate()
         return self._rate() != before
 
     def choice(self, profile: Profile) -> LossyChoice:
-        """What may be kept lossily in this epoch."""
+        """Return which tensors may be encoded lossily in this epoch."""
         absences = profile.timeline.absences
         dense = (a for a in profile.activations if self._ratios.is_dense(absences[a].tensor))
         found = LossyChoice(frozenset(dense), *self._progress())
@@ -78,20 +70,20 @@ class LossyRun:
         return found
 
     def adopt(self, plan: SwapPlan) -> None:
-        """A plan comes into force: gives leave for what it keeps lossily, if it does."""
+        """Allow the lossy swaps of a plan that is about to be installed."""
         self._read_losses()
         self._swaps = tuple(lossy_swaps(plan))
-        self._put_in_force()
+        self._set_rate()
 
     def end(self) -> None:
-        """Takes the leave back; harmless when called again."""
+        """Disallow lossy codecs; harmless when called again."""
         self._read_losses()
         self._library.set_lossy_rate(None)
         self._percent = None
         self._swaps = ()
 
     def use(self) -> LossyUse | None:
-        """What is kept lossily, and how far it was off; None: nothing is, or was."""
+        """Return what is encoded lossily and with which errors; None if nothing is, or was."""
         self._read_losses()
         if not self._swaps and not self._losses:
             return None
@@ -100,8 +92,8 @@ class LossyRun:
         losses = tuple(self._losses[tensor] for tensor in sorted(self._losses))
         return LossyUse(len(self._swaps), rate, rates.top, rates.bottom, losses)
 
-    def hindrance(self) -> str:
-        """Why nothing is kept lossily; "" if something is."""
+    def why_unused(self) -> str:
+        """Return why nothing is encoded lossily; "" if something is."""
         if self._swaps:
             return ""
         if not self._has_candidates:
@@ -111,7 +103,7 @@ class LossyRun:
         return "it would make no step shorter"
 
     def _progress(self) -> tuple[int, int]:
-        """Which epoch it is, from 0 on, and how many there are."""
+        """Return the number of this epoch, from 0, and the number of epochs."""
         if self._last_epoch is None:
             return 0, 1
         return self._epoch, max(self._last_epoch - (self._first or 0), self._epoch + 1)
@@ -119,7 +111,7 @@ class LossyRun:
     def _rate(self) -> int:
         return MOST_RATE if self.rates is None else self.rates.of_epoch(*self._progress())
 
-    def _put_in_force(self) -> None:
+    def _set_rate(self) -> None:
         percent = self._rate() if self._swaps else None
         if percent != self._percent:
             self._read_losses()

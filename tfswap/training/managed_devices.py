@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
+from tfswap.hooks import eager
 from tfswap.machine import budget as budgets
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import FIRST_GPU, NOT_OURS, device_name, visible_gpus
@@ -22,10 +21,8 @@ from tfswap.training import dead_models
 from tfswap.training.device_budgets import DeviceBudgets
 from tfswap.training.device_codecs import DeviceCodecs
 from tfswap.training.device_link import DeviceLink
+from tfswap.training.device_share import DeviceShare
 from tfswap.training.swap_options import SwapOptions
-
-if TYPE_CHECKING:
-    from tfswap.training.device_share import DeviceShare
 
 # With this part of what it was made for, a plan does as well.
 _STILL_ENOUGH = 0.99
@@ -39,9 +36,6 @@ class ManagedDevices:
     Of several, one is recorded and planned for: ``device``, at first the first one. One that a
     broker divides has its share as its budget: ``shared``.
 
-    Where trainings share them (`device_jobs.py`), each has this object of its own. What it counts
-    is then its own, on top of a *base*: what was there beside when its step was profiled.
-
     Args:
         lib: The library.
         options: Of the training.
@@ -54,9 +48,7 @@ class ManagedDevices:
         codecs: By which what leaves them may be encoded.
         link: Of the one that is planned for.
         device: The one that is planned for.
-        job: By which the library knows this training; 0 while it has the devices for itself.
-        total_bytes: The device's budget.
-        budget_bytes: What the training's load may reach of it.
+        budget_bytes: The device's budget.
     """
 
     def __init__(
@@ -77,19 +69,13 @@ class ManagedDevices:
             if gpus:
                 warn(NOT_OURS)
             self.numbers = list(range(lib.device_count()))
-        dead_models.let_go(lib, self.numbers)
+        dead_models.free(lib, self.numbers)
         self._budgets = DeviceBudgets(lib, options, self.numbers, layers)
         self.codecs = DeviceCodecs(lib, options, self.numbers, warn)
         self.shared: DeviceShare | None = None
         self.device = self.numbers[0]
         self.link = DeviceLink(lib, options, self.numbers, note, warn)
-        self.budget_bytes = self.total_bytes = self._budgets.of(self.device)
-        self.job = 0
-        self._was_shared = False
-        self._base_bytes = 0
-        # The load when the step that plans go by was met, or began to be profiled.
-        self._known_bytes: int | None = None
-        self._was_profiled = False
+        self.budget_bytes = self._budgets.of(self.device)
         self._host_limit_bytes = 0
         self._file: WatchedFile | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
@@ -98,7 +84,7 @@ class ManagedDevices:
     def use_share(self, share: DeviceShare, budget_bytes: int) -> None:
         """Has a broker's share instead of a budget of its own; before `take`."""
         self.shared = share
-        self.budget_bytes = self.total_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
 
     @property
     def on_cpu(self) -> bool:
@@ -162,7 +148,7 @@ class ManagedDevices:
         if budget_bytes <= 0:
             raise ValueError(f"a budget must be above 0 bytes, not {budget_bytes}")
         is_more = budget_bytes >= self.budget_bytes
-        self.budget_bytes = self.total_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
         for device in self.numbers:
             self._library.set_budget(device, budget_bytes)
         if is_more and all(self._in_use_bytes(device) <= budget_bytes for device in self.numbers):
@@ -190,117 +176,13 @@ class ManagedDevices:
     def _in_use_bytes(self, device: int) -> int:
         return self._library.step_counts(device)["bytes_in_use"]
 
-    # Beside other trainings.
-
-    def join(self, first: ManagedDevices) -> None:
-        """Instead of `take`, where another training has done that with the same options."""
-        self.numbers, self.device = first.numbers, first.device
-        self.link.device = first.device
-        self.budget_bytes = self.total_bytes = first.total_bytes
-        self._host_limit_bytes = first._host_limit_bytes
-        self._before = {device: self._library.memory_stats(device) for device in self.numbers}
-        self.codecs.load()
-
-    def take_share(self, job: int, share_bytes: int, sharers: int) -> None:
-        """Keeps to a share from now on; not during a step.
-
-        Args:
-            job: By which the library knows this training.
-            share_bytes: What it may have for itself.
-            sharers: How many trainings have the device.
-        """
-        if self.job == job:
-            self._library.set_share(self.device, job, share_bytes)
-        else:
-            self._library.begin_job(self.device, job, share_bytes)
-        self.job, self.link.sharers = job, sharers
-        self._was_shared = True
-        self.look_at_share()
-
-    def take_all(self) -> None:
-        """The others have ended; not during a step."""
-        self.end_job()
-        if self._options.slab:
-            for device in self.numbers:
-                self._library.always_slab(device, True)
-        self.look_at_share()
-
-    def end_job(self) -> None:
-        """What this training has is no job's any more; harmless when called again."""
-        if self.job:
-            self._library.end_job(self.device, self.job)
-        self.job, self.link.sharers, self._base_bytes = 0, 1, 0
-
-    def leave_slab(self) -> None:
-        """Has nothing come from the slab, whose memory nobody can tell by whom it is used."""
-        for device in self.numbers:
-            self._library.always_slab(device, False)
-            self._library.clear_layouts(device)
-
-    def share_bytes(self) -> int:
-        """Of a job, by now: what was everybody's, and is freed in its steps, is added to it."""
-        return self._library.step_counts(self.device, self.job)["budget_bytes"]
-
-    def everybodys_bytes(self) -> int:
-        """What of the budget is no training's alone."""
-        if self._library.memory_stats(self.device)["slab_bytes"]:
-            self._library.clear_layouts(self.device)  # gives back what is idle by now
-        return self._library.everybodys_bytes(self.device)
-
-    def own_bytes(self) -> int:
-        """What this training has, as far as it is told from what is no training's alone."""
-        return self._library.step_counts(self.device, self.job)["load_bytes"] if self.job else 0
-
-    def base_bytes(self, own_bytes: int, then_bytes: int | None = None) -> int:
-        """What is to be added to what this training has, to compare it with its profile.
-
-        Args:
-            own_bytes: What it has between its steps.
-            then_bytes: What was there when its step was foretold, instead of profiled.
-        """
-        if then_bytes is None:
-            then_bytes = self._known_bytes
-        if then_bytes is None:
-            return self._library.step_counts(self.device)["everybodys_load_bytes"]
-        return then_bytes - own_bytes
-
-    def step_met(self) -> int:
-        """What is there before a step that is to be foretold; remembered until it is profiled."""
-        resident_bytes = self.resident_bytes()
-        if not self._was_profiled:
-            self._known_bytes = resident_bytes
-        return resident_bytes
-
-    def profiled_step_begins(self) -> None:
-        """Remembers what is there before it."""
-        counts = self._library.step_counts(self.device, self.job)
-        self._known_bytes, self._was_profiled = counts["load_bytes"], True
-        if self.job:
-            self._known_bytes += counts["everybodys_load_bytes"]
-
-    def look_at_share(self) -> None:
-        """Before a step: what the training's load may reach, by what there is now."""
-        if self.job:
-            self._base_bytes = self.base_bytes(self.own_bytes())
-            self.budget_bytes = self.share_bytes() + self._base_bytes
-        elif self._was_shared:
-            # The others' weights are still there, say.
-            load_bytes = self._library.step_counts(self.device)["load_bytes"]
-            more_bytes = load_bytes - (self._known_bytes or load_bytes)
-            self.budget_bytes = self.total_bytes - max(more_bytes, 0)
-
     def step_counts(self) -> dict[str, int]:
-        """Those of the planned device, of this training."""
-        counts = self._library.step_counts(self.device, self.job)
-        if self.job:
-            for name in ("budget_bytes", "bytes_in_use", "window_peak_bytes"):
-                counts[name] += self._base_bytes
-            counts["window_peak_load_bytes"] += self._base_bytes
-        return counts
+        """Those of the planned device."""
+        return self._library.step_counts(self.device)
 
     def restart_window(self) -> None:
-        """Restarts the peaks of the planned device, of this training."""
-        self._library.restart_window(self.device, self.job)
+        """Restarts the peaks of the planned device."""
+        self._library.restart_window(self.device)
 
     @property
     def weights_may_leave(self) -> bool:
@@ -309,16 +191,9 @@ class ManagedDevices:
 
     def _stream_weights(self) -> None:
         """Has those leave, too, that there are already."""
-        import tensorflow as tf
-
         for device in self.numbers:
             self._library.stream_variables(device, True)
-        eager = tf.__internal__.EagerTensor
-        for known in gc.get_objects():
-            # An op that has a variable among its inputs makes it known.
-            handle = getattr(known, "_handle", None) if isinstance(known, tf.Variable) else None
-            if isinstance(handle, eager):
-                tf.raw_ops.VarIsInitializedOp(resource=handle)
+        eager.touch_variables()
 
     def give_back(self) -> None:
         """Leaves the devices as if there had been no training; harmless when called again."""
@@ -343,14 +218,14 @@ class ManagedDevices:
 
         To be called when graphs have been made and run. Says whether the budget is another one.
         """
-        if not self.on_cpu or isinstance(self._options.budget, Mapping) or self._was_shared:
+        if not self.on_cpu or isinstance(self._options.budget, Mapping):
             return False
         if self.shared is not None:
             return False
         if not budgets.is_auto(self._options.budget):
             return False
         whole_bytes = self._budgets.whole_host_bytes(self.device)
-        self.budget_bytes = self.total_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
+        self.budget_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
         for device in self.numbers:
             self._library.set_budget(device, self.budget_bytes)
         if budgets.is_auto(self._options.host_limit):
@@ -367,16 +242,12 @@ class ManagedDevices:
         """What was asked of it and not freed."""
         return self._library.memory_stats(self.device)["load_bytes"]
 
-    def resident_bytes(self) -> int:
-        """What of the budget is taken before a step."""
-        return self.own_bytes() + self._base_bytes if self.job else self.load_bytes()
-
     def far_memory(self, machine: Machine) -> FarMemory:
         """The tiers behind the planned device, whose link is the machine's."""
         stats = self._library.memory_stats(self.device)
         file = self._file_behind(machine, stats)
         if self.on_cpu:
-            host = FarTier.of_host(machine, self._host_limit_bytes // self.link.sharers)
+            host = FarTier.of_host(machine, self._host_limit_bytes)
             return FarMemory(host, file, codec_speeds(self.codecs.all))
         # A GPU has its part of the limit, and takes some for other ends: the way to the file.
         far_bytes = stats["far_host_bytes_in_use"] + stats["far_compressed_bytes_in_use"]
@@ -412,8 +283,6 @@ class ManagedDevices:
 
     def first_step_begins(self) -> None:
         """Remembers what each device holds before it."""
-        if self.job:
-            return
         for device in self.numbers:
             self._library.restart_window(device)
         self._first = {device: self._library.step_counts(device) for device in self.numbers}
@@ -442,10 +311,4 @@ class ManagedDevices:
 
     def wait(self) -> None:
         """Until all that was started on them has run: on GPUs, calls return before."""
-        import tensorflow as tf
-        from tensorflow.python.eager import context
-
-        for device in self.numbers:
-            with tf.device(device_name(device)):  # a worker sees other workers' devices too
-                tf.raw_ops.SyncDevice()
-        context.async_wait()
+        eager.wait_for(map(device_name, self.numbers))

@@ -41,7 +41,6 @@ class PassSession:
         key: What is trained, a model or a function; only referenced weakly.
 
     Attributes:
-        job: Whose its graphs are.
         min_bytes: Smaller tensors are not swapped.
     """
 
@@ -49,7 +48,6 @@ class PassSession:
         self._library = lib
         self._key = weakref.ref(key)
         self._label = _labels.setdefault(key, f"model {next(_label_count)}")
-        self.job = 0
         self._serial = self._begun_serial = self._last_serial()  # records behind it hold
         self._session = PlanSession()
         self._desk: PlanDesk | None = None
@@ -70,12 +68,10 @@ class PassSession:
 
     def push_anew(self, plan: SwapPlan) -> None:
         """Likewise, under a text that nobody knows: the pass sees its graphs again."""
-        self._library.set_label(self._label, 0)
         desk, self._desk = self._desk, None
         if desk is not None:
             desk.close(self._label)
         self._label = f"model {next(_label_count)}"
-        self._library.set_label(self._label, self.job)
         if desk is not None:
             self._desk = desk
             self._open_desk()
@@ -137,11 +133,6 @@ class PassSession:
         """The model's: the pass says what it did under it."""
         return self._label
 
-    def belongs_to(self, job: int) -> None:
-        """Has the ops of its graphs be a job's: see `Library.set_label`."""
-        self.job = job
-        self._library.set_label(self._label, job)
-
     def records(self) -> list[dict[str, Any]]:
         """What the pass said of this training's graphs, oldest first."""
         records = self._library.pass_records()
@@ -166,7 +157,6 @@ class PassSession:
     def withdraw(self) -> None:
         """Takes the plan out of the session."""
         self.ask_no_more()
-        self.belongs_to(0)
         self._session.withdraw()
         self._forget_unless(_MOST_TEXTS)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tfswap.machine.link import Link
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.plan_function import Planned
@@ -13,9 +12,8 @@ from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.report.summary import FORETOLD, REMEMBERED, summary_lines
 from tfswap.step.profile import Profile
-from tfswap.step.timeline import Timeline
 from tfswap.step.trace import StepTrace
-from tfswap.training.attempt import Attempt, MeasuredStep
+from tfswap.training.attempt import CLEARLY_FITS, Attempt, MeasuredStep
 from tfswap.training.attempts import Attempts
 from tfswap.training.batch_sections import BatchSections
 from tfswap.training.first_plans import FirstPlans
@@ -31,11 +29,6 @@ from tfswap.training.sampling import RatioSamples
 from tfswap.training.section_search import Trial
 from tfswap.training.step_planner import Forgotten, StepPlanner
 from tfswap.training.swap_options import SwapOptions
-
-# A model that needs no more than this share of the budget is left alone. Others have a plan, be it
-# for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.
-CLEARLY_FITS = 0.8
-
 
 # Kept of a number of sections that was tried: what is known of its step, and its plan.
 _Kept = tuple[StepPlanner, Planned | None]
@@ -56,8 +49,6 @@ class PlanChoice:
         filled: The report.
         given: A plan to begin with; None: to be made.
         cuts: Whether the batch can be cut into sections, should the options say so.
-        foretold: Told of a step and of its link by the op cost model, of any thread.
-        profiled: Told of a step and of its link before it is planned, for whom else has the device.
         further: Whether it is for one more graph of a training whose first one has the report. What
             holds for all graphs is the first one's choice.
 
@@ -81,8 +72,6 @@ class PlanChoice:
         *,
         given: SwapPlan | None = None,
         cuts: bool = True,
-        foretold: Callable[[Timeline, Link], None] = lambda timeline, link: None,
-        profiled: Callable[[Timeline, Link], None] = lambda timeline, link: None,
         further: bool = False,
     ) -> None:
         self._library = lib
@@ -96,7 +85,6 @@ class PlanChoice:
         self._filled = filled
         self._report = filled.report
         self._given = given
-        self._profiled = profiled
         self._further = further
         wanted = options.sections or 1 if cuts else 1
         self._sections = BatchSections[_Kept](
@@ -104,10 +92,9 @@ class PlanChoice:
         )
         self._met = OptimizedGraphs(lib, session, voice)
         self.planner = self._new_planner()
-        self._first = FirstPlans(lib, options, devices, session, self._new_planner, foretold, voice)
+        self._first = FirstPlans(lib, options, devices, session, self._new_planner, voice)
         self._attempts = Attempts()
         self._was_measured = False  # the plan, in an earlier training
-        self._waits_lazily = False  # for a plan, since the one that there was needs more
         self.is_stock = False
         self.planned_bytes = 0
 
@@ -164,31 +151,10 @@ class PlanChoice:
         """
         self._note_budget()
         self.planner.machine = self._devices.link.machine()
-        return self._look_at_first_plans()
-
-    def share_changed(self) -> bool:
-        """There is more or less memory beside other trainings; returns as `devices_changed`."""
-        self._note_budget()
-        return self._look_at_first_plans()
-
-    def _look_at_first_plans(self) -> bool:
         if not self._first.look_at_budget():
             return False
         self._plan.push(self._plan.plan)
         return True
-
-    def go_lazy(self) -> None:
-        """Goes by lazy swaps, which any budget will do for, until `plan_anew`."""
-        self._first.decline(self.planner.fingerprint)
-        self._plan.push(self._plan.plan.without_function(self.planner.fingerprint))
-        self._attempts.lazy_s = []
-        self._waits_lazily = True
-        self.is_stock = False
-
-    def step_was_lazy(self, seconds: float) -> None:
-        """A step has taken so long; of no matter but until `plan_anew`."""
-        if self._waits_lazily:
-            self._attempts.lazy_s.append(seconds)
 
     def _note_budget(self) -> None:
         self._filled.budget_changed(self._devices.budget_bytes)
@@ -242,7 +208,6 @@ class PlanChoice:
         self._sections.take(fingerprint)
         self.planner.save_profile()
         self._filled.profiled(profile, self.planner.least_budgets())
-        self._profiled(profile.timeline, self.planner.machine)
         self.planned_bytes = self._devices.budget_bytes
         self._plan.note(functions=self._plan.plan.with_function(function).functions)
         self._plan.install_layouts()
@@ -268,7 +233,7 @@ class PlanChoice:
         """Has a later training of the same find the plan, if it does as foretold."""
         function = self._plan.function(self.planner.fingerprint)
         profile = self.planner.profile
-        if function is None or profile is None or not self._attempts or self._devices.job:
+        if function is None or profile is None or not self._attempts:
             return
         if self._attempts.best.is_as_foretold and self._report.outcome == "swapped":
             self._first.keep(profile, function, self.planned_bytes)
@@ -298,9 +263,6 @@ class PlanChoice:
             return self._stay_with_bootstrap(str(error))
         if not self._further and self._devices.look_again():
             self._note_budget()
-        self._profiled(profile.timeline, self.planner.machine)
-        if self._devices.job:
-            self.devices_changed()
         return self._plan_profiled(profile)
 
     def plan_anew(self) -> Phase:
@@ -312,9 +274,7 @@ class PlanChoice:
         self._plan.forget_layouts()
         self._sections.search_anew()
         self._attempts.begin_anew()
-        if not self._waits_lazily:
-            self._attempts.lazy_s = []  # were for another budget or link
-        self._waits_lazily = False
+        self._attempts.lazy_s = []  # were for another budget or link
         self._given = None
         self.is_stock = False
         if self.planner.profile is None:
@@ -421,7 +381,7 @@ class PlanChoice:
     def planned_function(self) -> FunctionPlan | None:
         """The plan that was made of a profile and moves something; None if there is none."""
         function = self._plan.function(self.planner.fingerprint)
-        if function is None or not self.planner.has_planned or self._waits_lazily:
+        if function is None or not self.planner.has_planned:
             return None
         return function if function.swaps or function.recomputes else None
 
@@ -532,7 +492,7 @@ class PlanChoice:
         if self._further:
             return
         if self._devices.codecs.lossy and self._report.outcome == "swapped":
-            hindrance = self._lossy.hindrance()
-            if hindrance:
-                self._voice.note(f"nothing is kept lossily so far: {hindrance}")
+            reason = self._lossy.why_unused()
+            if reason:
+                self._voice.note(f"nothing is kept lossily so far: {reason}")
         self._voice.lines(summary_lines(self._report))

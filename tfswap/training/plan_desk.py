@@ -86,7 +86,7 @@ class PlanDesk:
     def _serve(self) -> None:
         while True:
             question = _parse(self._library.next_question())
-            # One that waits for what another training is to leave must not keep that one waiting.
+            # An answer may wait for a larger share from the broker; others do not wait for it.
             threading.Thread(
                 target=self._answer, args=question, name="tfswap_answer", daemon=True
             ).start()

@@ -104,17 +104,16 @@ class Progress:
         if other_graph and self.phase in (Phase.WARM, Phase.PROFILE):
             self._look_anew(Phase.WARM)
 
-    def profiled(self, seconds: float, traces: dict[int, StepTrace]) -> bool:
-        """Takes a recorded step; says whether there is a plan, made of those that there were."""
+    def profiled(self, seconds: float, traces: dict[int, StepTrace]) -> None:
+        """Takes a recorded step; makes a plan once there are enough of them."""
         recordings = self.recordings
         if not recordings.add(seconds, traces):
-            return False
+            return
         self.recordings = StepRecordings(self._library, self._devices)
         self._voice.say(f"profiled {PROFILED_STEPS} steps, planning ...")
         self.go_to(self.choice.plan_from(recordings.fastest(), recordings.seconds))
         self._shapes_vary |= recordings.vary
         self.tell_graphs_apart()
-        return True
 
     def settled_step(self, step: MeasuredStep, was_watched: bool) -> None:
         """Takes a step under a plan that stays."""

@@ -1,4 +1,4 @@
-"""RunReport: fills in the report of one training."""
+"""RunReport: fill in the report of one training."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _OWN_WORDS = re.compile(r"tfswap: the .*(?:\n  - .*)*")
 
 
 def _own_words(text: str) -> str:
-    """What tfswap says in TensorFlow's error; all of it if it says nothing."""
+    """Return tfswap's part of TensorFlow's error text; all of it if there is none."""
     found = _OWN_WORDS.search(text)
     return text if found is None else found[0]
 
 
 def _scalars(step: MeasuredStep, counts: dict[str, int]) -> dict[str, float]:
-    """For TensorBoard."""
+    """Return a step's figures for TensorBoard."""
     return {
         "step_s": step.seconds,
         "peak_bytes": counts["window_peak_bytes"],
@@ -37,13 +37,13 @@ def _scalars(step: MeasuredStep, counts: dict[str, int]) -> dict[str, float]:
 
 
 class RunReport:
-    """What is known of a training, as it goes on.
+    """Fill in a report while the training runs.
 
     Args:
-        report: Filled in.
+        report: The report.
 
     Attributes:
-        log: Is told likewise, if there is one.
+        log: TensorBoard log that gets the same figures; None for none.
     """
 
     def __init__(self, report: Report) -> None:
@@ -51,29 +51,25 @@ class RunReport:
         self.log: TensorBoardLog | None = None
 
     def budget_changed(self, budget_bytes: int) -> None:
-        """There is more or less memory from now on; in less, peaks are those within it."""
+        """Note a new budget; with a smaller one, measured peaks start again."""
         if budget_bytes < (self.report.budget_bytes or 0):
             self.report.measured_peak_bytes = None
         self.report.budget_bytes = budget_bytes
 
-    def share_grew(self, budget_bytes: int) -> None:
-        """A step beside other trainings had so much: what was everybody's is its own by now."""
-        self.report.budget_bytes = max(self.report.budget_bytes or 0, budget_bytes)
-
     def profiled(self, profile: Profile, least_budgets: LeastBudgets) -> None:
-        """The step without swaps is known, and what it can run in."""
+        """Note the profiled step and the least budgets that it can run in."""
         self.report.least_budgets = least_budgets
         self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
         self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
 
     def fits(self, profile: Profile, story: StepStory | None) -> None:
-        """Nothing need be swapped."""
+        """Note that the model fits without swaps."""
         self.report.outcome = "fits"
         self.report.predicted_peak_bytes = profile.unswapped_peak_bytes
         self.report.story = story
 
     def planned(self, planned: Planned) -> None:
-        """A plan was made of the profile."""
+        """Note a plan that was made from the profile."""
         self.report.predicted_wait_s = planned.assignment.result.stall_ns / 1e9
         self.report.least_wait_s = planned.least_wait_ns / 1e9
         longer_ns = planned.profile.timeline.step_ns - planned.function.unswapped_step_ns
@@ -81,7 +77,7 @@ class RunReport:
         self.report.notes += planned.decision.notes
 
     def adopted(self, plan: SwapPlan, function: FunctionPlan, story: StepStory | None) -> None:
-        """A plan, which has this one of the training's graph, is in force."""
+        """Note the installed plan, with its entry for the training's graph."""
         self.report.outcome = "swapped" if function.swaps or function.recomputes else "fits"
         self.report.plan = plan
         self.report.predicted_peak_bytes = function.predicted_peak_bytes
@@ -95,22 +91,22 @@ class RunReport:
             self.log.plan(story)
 
     def given_up(self, step_s: float) -> None:
-        """Steps take so long under lazy swaps, which did better than the plan."""
+        """Note that on-demand swaps were faster than the plan, with their step time."""
         self.report.step_s = step_s
         self.withdrawn()
 
     def withdrawn(self) -> None:
-        """There is no plan any more."""
+        """Note that no plan is installed any more."""
         self.report.plan = None
         self.report.swapped_buffers = self.report.recomputed_buffers = 0
         self.report.outcome = "bootstrap"
 
     def step(self, step: MeasuredStep, counts: dict[str, int]) -> None:
-        """A step ended.
+        """Note a step that ended.
 
         Args:
-            step: As measured.
-            counts: Of the library, behind it.
+            step: Its measurements.
+            counts: The library's counts after it.
         """
         report = self.report
         report.measured_peak_bytes = max(
@@ -121,14 +117,14 @@ class RunReport:
             self.log.step(_scalars(step, counts))
 
     def failed(self, error: BaseException) -> None:
-        """A step ended with an error, which may say what memory was lacking."""
+        """Note a step that failed, and what its error says about memory."""
         import tensorflow as tf
 
         if isinstance(error, tf.errors.ResourceExhaustedError):
             self.report.out_of_memory = _own_words(str(error))
 
     def measured(self, steps: Sequence[MeasuredStep], attempt: Attempt | None) -> None:
-        """Steps under the plan were measured; of an attempt with it, that counts."""
+        """Note steps under the plan; of a measured plan, its own figures."""
         if attempt is not None:
             self.report.step_s = attempt.step_s
             self.report.bytes_out_per_step = attempt.bytes_out
@@ -138,4 +134,4 @@ class RunReport:
             self.report.bytes_out_per_step = max(step.bytes_out for step in steps)
             self.report.bytes_in_per_step = max(step.bytes_in for step in steps)
             if self.report.outcome == "fits" and self.report.bytes_out_per_step:
-                self.report.outcome = "swapped"  # lazily, in an order of ops that needs more
+                self.report.outcome = "swapped"  # on demand: this order of ops needs more

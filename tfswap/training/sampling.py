@@ -1,4 +1,4 @@
-"""What codecs make of a training's tensors: sampled while they pass."""
+"""Compression ratios of a training's tensors, sampled while they are copied out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tfswap.ops.loaded_library import Library
-from tfswap.plan.schema import swap_out_name
+from tfswap.plan.node_names import swap_out_name
 from tfswap.planning.planners.assignment import WORTHWHILE
 
 if TYPE_CHECKING:
     from tfswap._runtime import CodecSample
 
-# A tensor of no more different numbers is a mask. The library counts up to one more.
+# A tensor with at most this many distinct words is a mask. The library counts up to one more.
 _MASK_NUMBERS = 16
 
 # The library has one sampler.
@@ -21,11 +21,11 @@ _sampling = threading.Lock()
 
 
 class RatioSamples:
-    """Ratios of the tensors that ran through swap-outs while `start` was in force.
+    """Ratios of the tensors that were copied out between `start` and `stop`.
 
     Args:
         lib: The library.
-        codecs: Names of lossless ones.
+        codecs: Names of lossless codecs.
     """
 
     def __init__(self, lib: Library, codecs: Sequence[str]) -> None:
@@ -59,12 +59,12 @@ class RatioSamples:
         _sampling.release()
 
     def of(self, tensor: str) -> dict[str, float]:
-        """Ratios of one tensor ("node:port") by codec; empty if it was not met."""
+        """Return the ratios of one tensor ("node:port") by codec; empty if it was not sampled."""
         sample = self._samples.get(swap_out_name(tensor))
         return {} if sample is None else sample.ratios
 
     def is_dense(self, tensor: str) -> bool:
-        """Whether no codec makes it much smaller, and it is no mask; False if it was not met."""
+        """Return whether no codec makes the tensor much smaller and it is no mask."""
         sample = self._samples.get(swap_out_name(tensor))
         if sample is None or not sample.ratios:
             return False

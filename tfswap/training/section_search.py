@@ -1,4 +1,4 @@
-"""SectionSearch: into how many sections the batch is cut, tried out in the simulator."""
+"""SectionSearch: choose the number of sections of the batch by simulation."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from tfswap.io.amounts import readable_seconds
 
 Kept = TypeVar("Kept")
 
-_MOST_TRIALS = 3  # beside the number that the pass chose
+_MOST_TRIALS = 3  # in addition to the number that the pass chose
 _MOST_SECTIONS = 256
-# Of a step: where its plan waits longer for copies, smaller sections may do better.
+# Part of a step: where a plan waits longer for copies, smaller sections may be faster.
 _LONG_WAITS = 0.1
 
 
 @dataclass(frozen=True)
 class Trial(Generic[Kept]):
-    """A number of sections, and how its step is foretold to do.
+    """A number of sections, with the predicted step.
 
     Attributes:
         sections: The number.
-        kept: What is needed to go back to it.
+        kept: What is needed to return to it.
         problem: Why there is no plan; "" if there is one.
-        step_ns: Of the plan.
-        wait_ns: Of that, for copies.
+        step_ns: Predicted time of a step.
+        wait_ns: The part of it that waits for copies.
     """
 
     sections: int
@@ -39,13 +39,13 @@ class Trial(Generic[Kept]):
 
 
 class SectionSearch(Generic[Kept]):
-    """The numbers that were tried. It goes on to larger ones while they do better.
+    """Try larger numbers while they do better.
 
     Args:
-        searches: Otherwise there is nothing but what was tried first.
+        searches: Whether to try more than the first number.
 
     Attributes:
-        examples: Of the batch; 0: not known.
+        examples: Size of the batch; 0 if unknown.
     """
 
     def __init__(self, searches: bool) -> None:
@@ -55,15 +55,15 @@ class SectionSearch(Generic[Kept]):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is a number already to go back to."""
+        """Whether a number has been tried, to which the search can return."""
         return bool(self._trials)
 
     def add(self, trial: Trial[Kept]) -> None:
-        """Takes what became of a number."""
+        """Take the result for a number."""
         self._trials.append(trial)
 
     def next(self) -> int | None:
-        """The number to be tried after those; None: `best` it is."""
+        """Return the number to try next; None when the search has ended with `best`."""
         if not self._searches or not self._trials or len(self._trials) > _MOST_TRIALS:
             return None
         last = self._trials[-1]
@@ -72,7 +72,7 @@ class SectionSearch(Generic[Kept]):
         return self._behind(last.sections)
 
     def reason(self) -> str:
-        """Why there is a `next`."""
+        """Return why another number is tried."""
         last = self._trials[-1]
         if last.problem:
             return f"with {sections_of(last.sections)} there is no plan for the budget"
@@ -82,22 +82,22 @@ class SectionSearch(Generic[Kept]):
         )
 
     def stop(self) -> None:
-        """There are no more numbers: the next one cuts nothing."""
+        """End the search: larger numbers cut nothing."""
         self._searches = False
 
     @property
     def best(self) -> Trial[Kept]:
-        """With a plan the fastest one, without any the last one, which needs least."""
+        """The fastest number that has a plan; without any, the last one, which needs least."""
         planned = [trial for trial in self._trials if not trial.problem]
         return min(planned, key=lambda trial: trial.step_ns, default=self._trials[-1])
 
     def _behind(self, sections: int) -> int | None:
-        """The next one from the double on that divides the batch, else the double."""
+        """Return the next number from the double on that divides the batch, else the double."""
         numbers = range(2 * sections, min(4 * sections, _MOST_SECTIONS + 1))
         dividing = (n for n in numbers if self.examples % n == 0)
         return next(dividing, numbers[0] if numbers else None)
 
 
 def sections_of(count: int) -> str:
-    """As people read it."""
+    """Return the number as messages show it."""
     return "the whole batch" if count == 1 else f"{count} sections of the batch"

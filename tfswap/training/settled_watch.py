@@ -134,7 +134,7 @@ class SettledWatch:
 
     @property
     def _plans_graphs(self) -> bool:
-        """Whether further graphs have plans: of a training that has its devices for itself."""
+        """Return whether further graphs get plans: of a training that shares no device."""
         plan = self._plan.plan
         return (
             len(self._turn.choices) < MOST_GRAPHS
@@ -142,7 +142,6 @@ class SettledWatch:
             and not plan.chooses
             and not self._options.lossy
             and not self._options.stream_weights
-            and not self._devices.job
             and self._devices.shared is None
             and bool(self._turn.choices[0].fingerprint)
         )

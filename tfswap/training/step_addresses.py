@@ -1,4 +1,4 @@
-"""StepAddresses: addresses of one training's steps, planned once its plan has settled."""
+"""StepAddresses: planned addresses of a training's steps, made once its plan is steady."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tfswap.training.swap_options import SwapOptions
 
 
 class StepAddresses:
-    """Has steps recorded and addresses planned, and puts those in force.
+    """Record steps, plan their addresses and install them.
 
     Args:
         lib: The library.
         options: Of the training.
         devices: Of the training.
-        plan: Gets the addresses.
-        voice: Says things.
-        report: Likewise.
-        kind: Of calls that train.
+        plan: The installed plan, which gets the addresses.
+        voice: The log of the training.
+        report: The report, which gets the address maps.
+        kind: Kind of calls that train.
     """
 
     def __init__(
@@ -45,42 +45,42 @@ class StepAddresses:
         self._fingerprint = ""
 
     def begin(self, fingerprint: str) -> bool:
-        """The training's graph stays as it is; says whether its addresses have to be planned."""
+        """Start to record calls; return whether addresses of the graph have to be planned."""
         self._fingerprint = fingerprint
-        if not self._options.slab or self._devices.job:
+        if not self._options.slab:
             return False
         limit_bytes = None if self._devices.on_cpu else self._devices.budget_bytes
         self._run = AddressRun(self._library, self._devices.device, limit_bytes, self._plan.label)
         return not self._plan.has_layout(fingerprint)
 
     def wants(self, kind: str) -> bool:
-        """Whether the next call of this kind is to be recorded."""
+        """Return whether the next call of this kind will be recorded."""
         return self._run is not None and self._run.wants(kind)
 
     @property
     def recorded(self) -> str | None:
-        """Fingerprint of the graph that the last call ran, if it was recorded."""
+        """The fingerprint of the graph that the last call ran, if it was recorded."""
         return None if self._run is None else self._run.recorded
 
     def expect(self, kind: str) -> None:
-        """A graph in calls of this kind has lost its addresses."""
+        """Record calls of this kind: one of their graphs has lost its addresses."""
         if self._run is not None:
             self._run.expect(kind)
 
     def call_begins(self, kind: str) -> None:
-        """Of a step, or of a validation."""
+        """Note that a training or validation call begins."""
         if self._run is not None:
             self._run.call_begins(kind)
 
     def call_ended(self, kind: str, steps: int) -> bool:
-        """Plans addresses of a graph that has run often enough without any.
+        """Plan addresses of a graph that has run often enough without any.
 
         Args:
-            kind: Of the call.
-            steps: That it was.
+            kind: Kind of the call.
+            steps: Number of steps in the call.
 
         Returns:
-            Whether there are new ones.
+            Whether new addresses were installed.
         """
         if self._run is None:
             return False
@@ -97,7 +97,7 @@ class StepAddresses:
         return True
 
     def are_settled(self) -> bool:
-        """Whether the training's graph has its addresses, or will have none."""
+        """Return whether the graph has its addresses, or will have none."""
         if self._run is None:
             return False
         if self._run.is_trying(self._kind):
@@ -110,11 +110,11 @@ class StepAddresses:
         return False
 
     def stop(self) -> None:
-        """The call did not end as it should."""
+        """Drop the recording of a call that failed."""
         if self._run is not None:
             self._run.stop()
 
     def end(self) -> None:
-        """Records nothing any more."""
+        """Stop recording; harmless when called again."""
         self.stop()
         self._run = None

@@ -28,23 +28,23 @@ class StepRecordings:
     def __init__(self, lib: Library, devices: ManagedDevices) -> None:
         self._library = lib
         self._devices = devices
-        self._job: int | None = None  # whose recording is under way
+        self._is_recording = False
         self._steps: list[dict[int, StepTrace]] = []
         self.seconds: list[float] = []
 
     def start(self) -> None:
         """A step begins."""
-        self._job = self._devices.job
+        self._is_recording = True
         for device in self._devices.numbers:
-            self._library.start_recording(device, self._job)
+            self._library.start_recording(device)
 
     def stop(self) -> dict[int, StepTrace]:
         """It ended, or failed; harmless when called again."""
-        job, self._job = self._job, None
-        if job is None:
+        if not self._is_recording:
             return {}
+        self._is_recording = False
         return {
-            device: StepTrace.from_bytes(self._library.stop_recording(device, job))
+            device: StepTrace.from_bytes(self._library.stop_recording(device))
             for device in self._devices.numbers
         }
 

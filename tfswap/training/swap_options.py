@@ -1,4 +1,4 @@
-"""SwapOptions: how training under a budget is done, as data that has been checked."""
+"""SwapOptions: the validated options of a training under a budget."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from tfswap.plan.schema import SwapPlan
 from tfswap.planning.planners.portfolio import PLANNING_TIME_S, POLICIES
 
 AUTO_SECTIONS = "auto"
-"""The pass chooses how many."""
+"""The number of sections is chosen automatically."""
 
 _VERBOSE = ("auto", 0, 1)
 
 
 @dataclass(frozen=True)
 class SwapOptions:
-    """What `AutoSwap` takes; its docstring says what each means. Bytes are parsed, paths read.
+    """The arguments of `AutoSwap`, which documents them; amounts are parsed, plans loaded.
 
     Raises:
-        ValueError: A value is none of what is allowed; `lossy`, and no lossy codec can be used
-            here.
+        ValueError: A value is invalid, or `lossy` is set and no lossy codec is usable here.
     """
 
     budget: int | float | str | Mapping[str, int | float | str] = "auto"
@@ -62,32 +61,39 @@ class SwapOptions:
         if self.verbose not in _VERBOSE:
             raise ValueError(f"verbose is {self.verbose!r}; allowed: 'auto', 0, 1")
         if self.plan is not None and not isinstance(self.plan, SwapPlan):
-            raise ValueError(f"plan is {self.plan!r}; it must be a SwapPlan, or a saved one's path")
+            raise ValueError(f"plan is {self.plan!r}; it must be a SwapPlan or its path")
         if not _is_duration(self.planning_time_s):
-            raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 s or more")
-        if not _is_number_of_sections(self.sections):
+            raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 or more")
+        if not _is_section_count(self.sections):
             raise ValueError(
-                f"sections is {self.sections!r}; it must be a number of them, 'auto', or None"
+                f"sections must be a positive integer, 'auto' or None; got {self.sections!r}"
             )
         budgets.check_each(self.budget, "budget")
         budgets.check(self.host_limit, "host_limit")
         codecs.check(self.codec, self.lossy)
         cache.parse_folder(self.plan_cache)
+        if self.share is not None and self.broker is None:
+            raise ValueError(
+                "share is for a broker, and there is none: give broker=..., too. Trainings in "
+                "several threads of one process do not share a device any more: run each in a "
+                "process of its own beside `tfswap broker`, or call their functions within one "
+                "tfswap.Session"
+            )
         if self.broker is not None:
             parse_path(self.broker)
             if isinstance(self.budget, Mapping):
-                raise ValueError("with a broker there is one device: budget is one amount for it")
+                raise ValueError("with a broker, budget must be one amount, not a dict")
 
     @property
     def says(self) -> bool:
-        """Whether progress is printed."""
+        """Return whether progress is printed."""
         return self.verbose != 0
 
     @property
     def wants_sections(self) -> bool:
-        """Whether steps may work on sections of the batch."""
-        given = 1 if self.plan is None or not self.plan.functions else self.plan.sections
-        return self.sections not in (None, 1) or given != 1
+        """Return whether steps may be split into sections of the batch."""
+        plan_sections = 1 if self.plan is None or not self.plan.functions else self.plan.sections
+        return self.sections not in (None, 1) or plan_sections != 1
 
 
 def _is_duration(seconds: float) -> bool:
@@ -97,12 +103,12 @@ def _is_duration(seconds: float) -> bool:
         return False
 
 
-def _is_number_of_sections(sections: object) -> bool:
+def _is_section_count(sections: object) -> bool:
     return sections in (None, AUTO_SECTIONS) or (type(sections) is int and sections > 0)
 
 
 NAMES = tuple(each.name for each in dataclasses.fields(SwapOptions))
-"""Of all options, in order."""
+"""The names of all options, in order."""
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "plan": lambda plan: SwapPlan.load(plan) if isinstance(plan, (str, os.PathLike)) else plan,
@@ -115,16 +121,16 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 
 
 def parse_options(**options: Any) -> SwapOptions:
-    """Options as users write them: "12GB/s", the path of a plan.
+    """Parse options as users write them, such as "12GB/s" or the path of a plan.
 
     Raises:
-        ValueError: As `SwapOptions` does; a value cannot be parsed; there is no such option.
+        ValueError: A value is invalid or cannot be parsed, or an option does not exist.
         OSError: The plan's file cannot be read.
     """
     unknown = sorted(set(options) - set(NAMES))
     if unknown:
-        named = ", ".join(repr(name) for name in unknown)
-        raise ValueError(f"tfswap has no option {named}: there are {', '.join(NAMES)}")
+        names = ", ".join(repr(name) for name in unknown)
+        raise ValueError(f"tfswap has no option {names}: the options are {', '.join(NAMES)}")
     for name, parse in _PARSERS.items():
         if options.get(name) is not None:
             options[name] = parse(options[name])

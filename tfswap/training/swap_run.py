@@ -21,8 +21,8 @@ from tfswap.plan.schema import SwapPlan
 from tfswap.planning.planners.assignment import AUTO, CSWAP
 from tfswap.report.summary import Report
 from tfswap.report.tensorboard import TensorBoardLog
-from tfswap.state import run_ended, run_started
 from tfswap.step.trace import StepTrace
+from tfswap.training import active_runs
 from tfswap.training.attempt import MeasuredStep
 from tfswap.training.installed_plan import InstalledPlan
 from tfswap.training.log import TrainingLog
@@ -33,7 +33,6 @@ from tfswap.training.plan_choice import PlanChoice
 from tfswap.training.progress import Progress
 from tfswap.training.run_report import RunReport
 from tfswap.training.sampling import RatioSamples
-from tfswap.training.share_watch import News, ShareWatch
 from tfswap.training.step_addresses import StepAddresses
 from tfswap.training.swap_session import SwapSession
 
@@ -70,7 +69,6 @@ class SwapRun:
     _first_choice: PlanChoice
     _addresses: StepAddresses
     _progress: Progress
-    _watch: ShareWatch
 
     def __init__(
         self,
@@ -114,9 +112,8 @@ class SwapRun:
 
     def begin(self) -> None:
         """Puts lazy swaps, or the given plan, in force; the first steps run under them."""
-        self._watch = ShareWatch(self._shared, self._devices, self._session, self._voice)
-        run_started(self)
-        self._taken.callback(run_ended, self)
+        active_runs.add(self)
+        self._taken.callback(active_runs.remove, self)
         self.report.budget_bytes = self._devices.budget_bytes
         self._ratios = RatioSamples(self._library, self._devices.codecs.sampled)
         self._lossy = LossyRun(self._library, self._ratios, self._epochs)
@@ -135,8 +132,6 @@ class SwapRun:
             self._filled,
             given=self._given_plan,
             cuts=self._cuts,
-            foretold=self._shared.expect,
-            profiled=self._shared.know,
         )
         self._addresses = StepAddresses(
             self._library,
@@ -301,13 +296,10 @@ class SwapRun:
             self._voice.note(
                 "the session's options had changed meanwhile; the plan is back in force"
             )
-        self._look_at_share()
         if self._phase is Phase.LAZY:
             return
         if self._why_anew:
             self._plan_anew()
-        if self._phase is Phase.PROFILE and not self._is_further:
-            self._devices.profiled_step_begins()
         if self._phase is Phase.WARM or self._looks_at_places:
             self._waits_for_sampler = not self._ratios.start()
         self._watches_step = self._progress.wants_to_watch
@@ -339,8 +331,6 @@ class SwapRun:
             traces = self._progress.recordings.stop()
         after = self._devices.step_counts()
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
-        if self._devices.job:
-            self._filled.share_grew(after["budget_bytes"])
         self._filled.step(step, after)
         if not self._progress.counts(traces):
             self._replan_if(self._progress.wait_no_longer())
@@ -352,8 +342,7 @@ class SwapRun:
             self._ratios.stop()
             self._progress.phase = Phase.WARM if self._waits_for_sampler else Phase.PROFILE
         elif self._phase is Phase.PROFILE:
-            if self._progress.profiled(step.seconds, traces):
-                self._watch.planned()
+            self._progress.profiled(step.seconds, traces)
         elif self._phase is Phase.SETTLE:
             self._progress.go_to(Phase.MEASURE)
             self._library.trim_malloc()
@@ -366,7 +355,6 @@ class SwapRun:
         elif self._phase is Phase.STEADY:
             if self._looks_at_places:
                 self._place_anew()
-            self._choice.step_was_lazy(step.seconds)
             if self._choice.is_stock and after["slab_limit_bytes"] == 0:
                 # What the profile foretold can now be measured.
                 self._stock_peak_bytes = max(self._stock_peak_bytes, step.peak_bytes)
@@ -406,7 +394,6 @@ class SwapRun:
     def test_begins(self) -> None:
         if self._phase is not Phase.IDLE:
             self._shared.step_begins()
-            self._watch.validation_begins()
             self._addresses.call_begins(_TEST)
 
     def test_ended(self) -> None:
@@ -422,26 +409,6 @@ class SwapRun:
         self._before = before
         self._plan.install_layouts()
         self._choice.devices_changed()
-
-    def _look_at_share(self) -> None:
-        """Before a step: there may be more or less memory for it."""
-        choice = self._first_choice
-        planned = choice.planned_bytes if self._phase.has_planned or self._is_further else 0
-        news = self._watch.look(planned)
-        if news is not News.NONE:
-            self._progress.leave_further()
-        # In much less, a plan's order of ops does where lazy swaps would not.
-        if news is News.PLAN or (news is News.LESS and choice.has_profile):
-            self.replan(self._watch.said())
-        elif news is not News.NONE:
-            self._progress.profile_anew_if(self._choice.share_changed())
-            self._addresses.end()
-            if self._phase is Phase.LAYOUT:
-                self._progress.go_to(Phase.STEADY)
-            if news is News.LESS:
-                for each in self._progress.turn.choices:
-                    each.go_lazy()
-                self._progress.go_to(Phase.STEADY)
 
     def _replan_if(self, why: str) -> None:
         if why:
@@ -460,7 +427,6 @@ class SwapRun:
         for each in self._progress.turn.further.values():
             each.plan_anew()
         self._progress.go_to(self._choice.plan_anew())
-        self._watch.planned()
         self._progress.tell_graphs_apart()
 
     def _place_anew(self) -> None:

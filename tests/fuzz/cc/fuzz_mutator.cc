@@ -6,7 +6,7 @@ namespace tfswap {
 
 namespace {
 
-const std::vector<std::string>& Numbers() {
+const std::vector<std::string>& SectionCandidates() {
   static const auto* numbers = new std::vector<std::string>{"0",
                                                             "-1",
                                                             "1",
@@ -112,7 +112,7 @@ void FuzzMutator::ChangeText(std::string* text) {
     text->replace(begin, length, Name());
   } else if (kind == 3 && !parts.numbers.empty()) {
     const auto [begin, length] = parts.numbers[Below(parts.numbers.size())];
-    text->replace(begin, length, Any(Numbers()));
+    text->replace(begin, length, Any(SectionCandidates()));
   } else if (!parts.groups.empty()) {
     const auto [begin, length] = parts.groups[Below(parts.groups.size())];
     const auto [other, other_length] = parts.groups[Below(parts.groups.size())];

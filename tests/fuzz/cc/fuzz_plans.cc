@@ -108,7 +108,7 @@ class Target {
     const absl::StatusOr<GraphDef> result = Rewrite(*again, *index, swaps, function.order, 0);
     if (!result.ok()) return false;
     Check(result->node_size() >= graph_.node_size(), "a node is lost");
-    Check(static_cast<size_t>(result->node_size()) <= 17 * MostNodes(graph_.node_size()),
+    Check(static_cast<size_t>(result->node_size()) <= 17 * MaxNodes(graph_.node_size()),
           "the graph has grown");
     return true;
   }

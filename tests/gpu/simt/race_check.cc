@@ -46,7 +46,7 @@ int main(int count, char** arguments) {
   for (uint32_t seed = 1; seed <= 12; ++seed) {
     const uint32_t blocks = 1 + seed % 4, threads = 32 * (1 + seed % 3);
     void* far_block = nullptr;
-    if (posix_memalign(&far_block, 128, tfswap::gpu_codec::MostFarBytes(bytes)) != 0) return 3;
+    if (posix_memalign(&far_block, 128, tfswap::gpu_codec::MaxFarBytes(bytes)) != 0) return 3;
     tfswap::gpu_codec::Tally tally = {};
     tfswap::gpu_codec::ZeroCount zeros = {};
     Run("tfswap_encode_" + codec + "_" + bits, blocks, threads, seed, from.data(), bytes, far_block,

@@ -145,15 +145,15 @@ class FarUser {
     const uint32_t owner = NextOwner();
     std::vector<char> tensor(bytes);
     Fill(tensor.data(), bytes, owner);
-    PlacementRequest wish;
-    wish.tier = static_cast<FarTier>(Between(dice, 0, 2));
+    PlacementRequest request;
+    request.tier = static_cast<FarTier>(Between(dice, 0, 2));
     const Codec codecs[] = {Codec::kStored, Codec::kZvc, Codec::kRle, Codec::kCsr, Codec::kBfp};
-    wish.codec.codec = codecs[Between(dice, 0, 4)];
-    wish.codec.rate_percent = 50;
-    wish.threads = static_cast<int>(Between(dice, 1, 3));
+    request.codec.codec = codecs[Between(dice, 0, 4)];
+    request.codec.rate_percent = 50;
+    request.threads = static_cast<int>(Between(dice, 1, 3));
     sampler_.Sample("tensor", tensor.data(), bytes, 4);
     FarCopy copy;
-    if (!memory_.Put(tensor.data(), bytes, wish, &copy)) return;
+    if (!memory_.Put(tensor.data(), bytes, request, &copy)) return;
     if (copy.lossy) meter_.Compare("tensor", tensor.data(), copy.encoded);
     std::fill(tensor.begin(), tensor.end(), 0);
     const std::string problem = memory_.Get(copy, tensor.data()).why;
@@ -167,7 +167,7 @@ class FarUser {
     const std::string problem = FarFile::Get()->Open(folder_, int64_t{64} << 20);
     if (!problem.empty()) std::fprintf(stderr, "without a file: %s\n", problem.c_str());
   }
-  void Look(Dice* dice) {
+  void Consider(Dice* dice) {
     memory_.host()->SetLimit(Between(dice, 1, 8) * 512 * kKiB);
     memory_.WhyBlocked(kKiB);
     memory_.Stats();
@@ -195,8 +195,8 @@ class QuickCard : public Gpu {
     alive_.insert(++last_);
     return reinterpret_cast<Event>(last_);
   }
-  void Wait(Queue, Event event) override { Look(event); }
-  bool HasHappened(Event event) override { return Look(event) % 3 != 0; }
+  void Wait(Queue, Event event) override { Consider(event); }
+  bool HasHappened(Event event) override { return Consider(event) % 3 != 0; }
   void Recycle(Event event) override {
     std::lock_guard<std::mutex> lock(mu_);
     Require(alive_.erase(reinterpret_cast<uintptr_t>(event)) == 1, "an event is recycled twice");
@@ -204,7 +204,7 @@ class QuickCard : public Gpu {
   bool Move(Queue, const Transfer&) override { return true; }
 
  private:
-  uintptr_t Look(Event event) {
+  uintptr_t Consider(Event event) {
     std::lock_guard<std::mutex> lock(mu_);
     Require(alive_.count(reinterpret_cast<uintptr_t>(event)) == 1, "an event that was recycled");
     return ++asked_;
@@ -266,7 +266,7 @@ class TableUser {
       row->Add(0, -1);
     }
   }
-  void Look(Dice*) {
+  void Consider(Dice*) {
     int64_t sum = 0;
     table_.Hold([&](auto all) { all([&](const void*, int value) { sum += value; }); });
     Require(sum >= 0, "a table of what is not there");
@@ -293,11 +293,11 @@ int main(int argc, char** argv) {
                  {"host blocks", 40, [&](Dice* dice) { pool.Use(dice); }},
                  {"host limits", 2, [&](Dice* dice) { pool.Limit(dice); }},
                  {"far copies", 30, [&](Dice* dice) { far.Use(dice); }},
-                 {"far looks", 3, [&](Dice* dice) { far.Look(dice); }},
+                 {"far looks", 3, [&](Dice* dice) { far.Consider(dice); }},
                  {"files", 1, [&](Dice* dice) { far.Open(dice); }},
                  {"hazards", 60, [&](Dice* dice) { tracker.Use(dice); }},
                  {"tables", 30, [&](Dice* dice) { table.Use(dice); }},
-                 {"table looks", 3, [&](Dice* dice) { table.Look(dice); }}},
+                 {"table looks", 3, [&](Dice* dice) { table.Consider(dice); }}},
                 /*threads=*/4, std::atof(arguments["seconds"].c_str()));
   slab.End();
   pool.End();

@@ -158,19 +158,19 @@ Program BlocksOfAPool() {
           }};
 }
 
-// Tensors that leave and come back, in the tiers that wishes say.
-Program Tiers(const std::string& name, FarMemory* memory, std::vector<PlacementRequest> wishes) {
+// Tensors that leave and come back, in the tiers that requests say.
+Program Tiers(const std::string& name, FarMemory* memory, std::vector<PlacementRequest> requests) {
   constexpr int64_t kBytes = 160 * kKiB;
   Program program;
   program.name = name;
-  for (size_t i = 0; i < wishes.size(); ++i) {
+  for (size_t i = 0; i < requests.size(); ++i) {
     const auto owner = static_cast<uint32_t>(i + 1);
-    const PlacementRequest wish = wishes[i];
+    const PlacementRequest request = requests[i];
     auto tensor = std::make_shared<std::vector<char>>(kBytes);
     program.threads.push_back({"tensor " + std::to_string(owner), [=] {
                                  Fill(tensor->data(), kBytes, owner);
                                  FarCopy copy;
-                                 if (!memory->Put(tensor->data(), kBytes, wish, &copy)) return;
+                                 if (!memory->Put(tensor->data(), kBytes, request, &copy)) return;
                                  std::fill(tensor->begin(), tensor->end(), 0);
                                  Pause();
                                  const std::string problem = memory->Get(copy, tensor->data()).why;
@@ -209,7 +209,7 @@ Program Teams() {
           {{"three",
             [] {
               std::atomic<int> left{3}, done{0};
-              ThreadTeam::Shared().Together(3, [&] {
+              ThreadTeam::Shared().RunParallel(3, [&] {
                 while (left.fetch_sub(1) > 0) done.fetch_add(1);
               });
               Require(done.load() == 3, "parts of the work were left out");
@@ -217,7 +217,7 @@ Program Teams() {
            {"two", [] {
               std::vector<int> parts(2);
               std::atomic<int> next{0};
-              ThreadTeam::Shared().Together(2, [&] {
+              ThreadTeam::Shared().RunParallel(2, [&] {
                 for (int i; (i = next.fetch_add(1)) < 2;) ++parts[i];
               });
               Require(parts[0] == 1 && parts[1] == 1, "a part was not done once");

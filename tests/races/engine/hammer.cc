@@ -1,5 +1,5 @@
 // Threads that hammer a device of tfswap's: swaps of all kinds, kernels, budgets, streamed
-// variables, jobs; a sanitizer watches.
+// variables; a sanitizer watches.
 //
 //     engine_hammer --seconds 5 --folder FOLDER_FOR_THE_FILE
 
@@ -117,26 +117,6 @@ class Swaps {
       Require(races::Holds(block, bytes, owner), "a kernel's memory is somebody else's too");
     });
   }
-  // As a training of its own, with a share of the device.
-  void AsJob(Dice* dice) {
-    static std::atomic<int> threads{0};
-    thread_local int job = 1 + threads.fetch_add(1);
-    job += tfswap::Jobs::kMost;  // a number is never used again
-    tfswap::BudgetAllocator* budget = rig_->allocator()->budget();
-    budget->BeginJob(job, 2 * kMiB);
-    tfswap::Jobs::Get()->Begin(job);
-    tfswap::Jobs::SetThreads(job);
-    for (int i = 0; i < 3; ++i) {
-      Swap(dice);
-      Compute(dice);
-      budget->SetShare(job, Between(dice, 1, 3) * kMiB);
-    }
-    budget->Stats(job);
-    budget->RestartWindow(job);
-    tfswap::Jobs::SetThreads(0);
-    tfswap::Jobs::Get()->End(job);
-    budget->EndJob(job);
-  }
   void End() { handed_over_.clear(); }
 
  private:
@@ -176,13 +156,12 @@ class Controls {
                                      ? std::vector<tfswap::Codec>()
                                      : std::vector<tfswap::Codec>{tfswap::Codec::kZvc});
   }
-  void Look(Dice* dice) {
+  void Consider(Dice* dice) {
     tfswap::CopyEngine* engine = rig_->engine();
     tfswap::DeviceAllocator* allocator = rig_->allocator();
     engine->Stats();
     engine->FarUse();
     engine->CodecSamples();
-    engine->BytesCopied(0);
     engine->WhyBlocked(kMiB);
     allocator->budget()->Stats();
     allocator->slab()->Stats();
@@ -191,7 +170,7 @@ class Controls {
     engine->ClearStats();
     engine->host_memory()->ResetPeak();
     allocator->ClearStats();
-    allocator->RestartWindow(0);
+    allocator->RestartWindow();
     allocator->slab()->ResetCounts();
   }
   void Record(Dice*) {
@@ -225,7 +204,7 @@ class Variables {
     Require(wrong.empty(), wrong);
   }
   void Write(Dice* dice) { Any(dice).Assign(); }
-  void Leave(Dice* dice) { Any(dice).Leave(); }
+  void SwapOut(Dice* dice) { Any(dice).SwapOut(); }
   void Return(Dice* dice) { Any(dice).Return(); }
   void Renew(Dice* dice) {
     races::Variable made = Make(dice);
@@ -278,16 +257,15 @@ int main(int argc, char** argv) {
                  {"handed over", 100, [&](Dice* dice) { swaps.HandOver(dice); }},
                  {"cancelled", 20, [&](Dice* dice) { swaps.Cancel(dice); }},
                  {"kernels", 100, [&](Dice* dice) { swaps.Compute(dice); }},
-                 {"jobs", 5, [&](Dice* dice) { swaps.AsJob(dice); }},
                  {"variables read", 60, [&](Dice* dice) { variables->Read(dice); }},
                  {"variables written", 20, [&](Dice* dice) { variables->Write(dice); }},
-                 {"variables out", 60, [&](Dice* dice) { variables->Leave(dice); }},
+                 {"variables out", 60, [&](Dice* dice) { variables->SwapOut(dice); }},
                  {"variables in", 40, [&](Dice* dice) { variables->Return(dice); }},
                  {"variables on", 1, [&](Dice* dice) { variables->Switch(dice); }},
                  {"variables new", 3, [&](Dice* dice) { variables->Renew(dice); }},
                  {"budgets", 2, [&](Dice* dice) { controls.Budget(dice); }},
                  {"limits", 2, [&](Dice* dice) { controls.Limits(dice); }},
-                 {"looks", 10, [&](Dice* dice) { controls.Look(dice); }},
+                 {"looks", 10, [&](Dice* dice) { controls.Consider(dice); }},
                  {"recordings", 1, [&](Dice* dice) { controls.Record(dice); }},
                  {"slabs", 1, [&](Dice* dice) { controls.Slab(dice); }}},
                 /*threads=*/5, std::atof(arguments["seconds"].c_str()));

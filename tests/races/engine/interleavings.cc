@@ -28,7 +28,7 @@ using tensorflow::CancellationManager;
 using tensorflow::Tensor;
 
 constexpr int64_t kBytes = 16 * 1024;
-constexpr int64_t kBytesOfVariables = tfswap::StreamedVariables::kLeastBytes;
+constexpr int64_t kBytesOfVariables = tfswap::StreamedVariables::kMinBytes;
 constexpr int64_t kBytesInSections = int64_t{32} << 20;
 constexpr int64_t kSlack = 4096;  // for handles
 
@@ -199,24 +199,6 @@ void GiveBudget(Rig* rig, int first, int then) {
   budget->SetBudget(then * kBytes + kSlack);
 }
 
-// A training of its own, with room for two tensors: it needs three at once.
-void TrainAsJob(Step* step, Rig* rig, int job, uint32_t owner) {
-  tfswap::BudgetAllocator* budget = rig->allocator()->budget();
-  budget->BeginJob(job, 2 * kBytes + kSlack);
-  tfswap::Jobs::Get()->Begin(job);
-  tfswap::Jobs::SetThreads(job);
-  {
-    const Tensor handle = step->SwapOut(Lazy(), owner);
-    step->Compute(2);
-    step->Read(handle, owner);
-  }
-  Require(budget->Stats(job).peak_bytes <= 2 * kBytes + kSlack, "a job passes its share");
-  Require(budget->Stats(job).bytes_in_use == 0, "a job keeps memory");
-  tfswap::Jobs::SetThreads(0);
-  tfswap::Jobs::Get()->End(job);
-  budget->EndJob(job);
-}
-
 std::vector<Program> Make() {
   static auto* rig = new Rig();
   std::vector<Program> programs;
@@ -294,14 +276,6 @@ std::vector<Program> Make() {
                          .Reads(&Shared::x, 1)
                          .Does("broker", [](Shared*) { GiveBudget(rig, 2, 3); })
                          .Done());
-  Step* jobs = step("two jobs", 4.5);
-  for (const int job : {1, 2}) {
-    jobs->Does("job " + std::to_string(job), [jobs, job](Shared* shared) {
-      const auto number = static_cast<int>(shared->run) * tfswap::Jobs::kMost + job;
-      TrainAsJob(jobs, rig, number, static_cast<uint32_t>(job));
-    });
-  }
-  programs.push_back(jobs->Done());
   // A plan has a variable's value leave and come back, and others use it all the same.
   const auto reads = [](std::unique_ptr<Variable> Shared::* variable) {
     return [variable](Shared* shared) {
@@ -313,7 +287,7 @@ std::vector<Program> Make() {
                          ->Streams()
                          .Does("plan",
                                [](Shared* shared) {
-                                 shared->v->Leave();
+                                 shared->v->SwapOut();
                                  shared->v->Return();
                                })
                          .Does("reader", reads(&Shared::v))
@@ -328,7 +302,7 @@ std::vector<Program> Make() {
   // One training ends while its last step's swaps are under way, another one begins beside kernels.
   programs.push_back(step("streaming ends", 3, kBytesOfVariables)
                          ->Streams()
-                         .Does("plan", [](Shared* shared) { shared->v->Leave(); })
+                         .Does("plan", [](Shared* shared) { shared->v->SwapOut(); })
                          .Does("end",
                                [](Shared*) {
                                  const auto problem = rig->engine()->variables()->SetOn(false);

@@ -125,10 +125,9 @@ OpKernel* Rig::In(int64_t next_use) {
 
 Tensor Rig::Make(int64_t bytes, uint32_t owner) {
   KernelScope scope(KernelScope::Role::kKernel, nullptr);
-  scope.job = tfswap::Jobs::Current();
-  allocator_->budget()->KernelBegins(kStep, scope.job);
+  allocator_->budget()->KernelBegins(kStep);
   Tensor tensor(allocator_, tensorflow::DT_FLOAT, TensorShape({bytes / 4}));
-  allocator_->budget()->KernelEnds(scope.job);
+  allocator_->budget()->KernelEnds();
   if (tensor.IsInitialized()) Fill(tensor.data(), bytes, owner);
   return tensor;
 }
@@ -158,14 +157,13 @@ std::string Rig::SwapIn(const Tensor& handle, uint32_t owner, bool* came,
 
 bool Rig::Compute(int64_t bytes, const std::function<void(void*)>& meanwhile) {
   KernelScope scope(KernelScope::Role::kKernel, nullptr);
-  scope.job = tfswap::Jobs::Current();
-  allocator_->budget()->KernelBegins(kStep, scope.job);
+  allocator_->budget()->KernelBegins(kStep);
   void* block = allocator_->AllocateRaw(kAlignment, static_cast<size_t>(bytes));
   if (block != nullptr) {
     meanwhile(block);
     allocator_->DeallocateRaw(block);
   }
-  allocator_->budget()->KernelEnds(scope.job);
+  allocator_->budget()->KernelEnds();
   return block != nullptr;
 }
 
@@ -180,9 +178,10 @@ std::string Rig::Leftovers() {
   if (budget.bytes_in_use != slab.slab.committed_bytes) {
     return left("bytes of the budget", budget.bytes_in_use - slab.slab.committed_bytes);
   }
-  if (allocator_->Load(0) != 0) return left("bytes of load", allocator_->Load(0));
+  const int64_t load = allocator_->GetStats()->bytes_in_use;
+  if (load != 0) return left("bytes of load", load);
   if (engine_->Stats().buffers_alive != 0) return left("buffers", engine_->Stats().buffers_alive);
-  if (engine_->BytesLeaving(0) != 0) return left("bytes that leave", engine_->BytesLeaving(0));
+  if (engine_->BytesLeaving() != 0) return left("bytes that leave", engine_->BytesLeaving());
   if (engine_->IsCopyingIn()) return "somebody still copies in";
   const int64_t host = engine_->host_memory()->Stats().bytes_in_use;
   if (host != 0) return left("bytes of host memory", host);

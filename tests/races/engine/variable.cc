@@ -48,7 +48,7 @@ NodeDef PlansOp(const std::string& op) {
   return node;
 }
 
-VarPtr Found(tensorflow::Device* device, const std::string& name) {
+VarPtr OptionalRule(tensorflow::Device* device, const std::string& name) {
   Var* var = nullptr;
   device->resource_manager()->Lookup(kContainer, name, &var).IgnoreError();
   return VarPtr(var);
@@ -71,14 +71,14 @@ Variable::Variable(Rig* rig, int64_t bytes, uint32_t owner)
   // With the last one who knows of it, it goes. The last reference is dropped here, and not in
   // TensorFlow, of which ThreadSanitizer does not see that it comes behind all others.
   handle_.reset(handle, [device, name](Tensor* handle) {
-    const VarPtr last = Found(device, name);
+    const VarPtr last = OptionalRule(device, name);
     device->resource_manager()->Delete<Var>(kContainer, name).IgnoreError();
     delete handle;
   });
 }
 
 Tensor Variable::Now() const {
-  const VarPtr var = Found(rig_->device(), handle_->scalar<ResourceHandle>()().name());
+  const VarPtr var = OptionalRule(rig_->device(), handle_->scalar<ResourceHandle>()().name());
   if (var == nullptr) return Tensor();
   tensorflow::tf_shared_lock reading(*var->mu());
   return *var->tensor();
@@ -105,7 +105,7 @@ std::string Variable::Read() const {
   return Holds(value.data(), bytes_, owner_) ? "" : "a variable has another value";
 }
 
-void Variable::Leave() const {
+void Variable::SwapOut() const {
   OpRun out(rig_->device(),
             rig_->Kernel("_VariableToHost", [] { return PlansOp("_VariableToHost"); }), {*handle_});
   out.Run();

@@ -20,7 +20,7 @@ class Variable {
   // A kernel reads it. "", also if there was no memory for it, or what is wrong.
   std::string Read() const;
   // A plan's.
-  void Leave() const;
+  void SwapOut() const;
   void Return() const;
 
  private:

@@ -1,4 +1,4 @@
-"""Planned addresses from strangers, with sanitizers: two that live never share a byte."""
+"""Untrusted planned addresses, with sanitizers: live allocations never overlap."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ CHECKED = (
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled here: a slab needs nothing of TensorFlow's."""
+    """Compile the fuzz target; the slab does not depend on TensorFlow."""
     folder = tmp_path_factory.mktemp("slab")
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
-    empty, made = folder / "empty.cc", folder / "fuzz_slab"
+    empty, target = folder / "empty.cc", folder / "fuzz_slab"
     empty.write_text("int main() {}\n")
-    trial = ["g++", *CHECKED, str(empty), "-o", str(folder / "empty")]
-    if subprocess.run(trial, capture_output=True).returncode != 0:
+    compile_empty = ["g++", *CHECKED, str(empty), "-o", str(folder / "empty")]
+    if subprocess.run(compile_empty, capture_output=True).returncode != 0:
         pytest.skip("g++ has no sanitizers here: install libasan and libubsan")
     sources = (TREE / "tests/fuzz/cc/fuzz_slab.cc", TREE / "tfswap/cc/core/memory/slab.cc")
-    command = ["g++", *CHECKED, f"-I{TREE / 'tfswap' / 'cc'}", *map(str, sources), "-o", str(made)]
-    subprocess.run(command, check=True)
-    return made
+    include = f"-I{TREE / 'tfswap' / 'cc'}"
+    subprocess.run(["g++", *CHECKED, include, *map(str, sources), "-o", str(target)], check=True)
+    return target
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_places_that_overlap_or_lie_outside_cost_room_and_no_byte(program: Path, seed: int) -> None:
+def test_invalid_addresses_do_not_corrupt_memory(program: Path, seed: int) -> None:
     done = subprocess.run([program, str(seed), "20000"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Which ops are made to wait so that planned places are free in steps of any order."""
+"""The order edges that keep planned addresses free in every run of a step."""
 
 from __future__ import annotations
 
@@ -10,38 +10,28 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded_steps import A_R, FINGERPRINT, KIB, Ran, graph, laid_out, overlap, slots_of, step
 
-from tests.unit.addresses.test_layout import (
-    A_R,
-    FINGERPRINT,
-    KIB,
-    Ran,
-    graph,
-    laid_out,
-    overlap,
-    slots_of,
-    step,
-)
 from tfswap.addresses.order import StepOrder
 from tfswap.plan.schema import FunctionPlan, Return, TensorSwap
 from tfswap.step.trace import StepTrace
 
-# --- One place, two buffers: a, read by r, and then b. ---
+# --- Two buffers share addresses: a, read by r, and then b. ---
 
 MADE_READ = (Ran("a", 0, 5, makes=8 * KIB), Ran("r", 10, 15, ("a",)))
 TWO = step(*MADE_READ, Ran("b", 20, 25, makes=8 * KIB))
 
 
-def test_readers_of_a_place_end_before_its_next_op_starts() -> None:
+def test_readers_of_a_buffer_end_before_the_next_op_at_its_addresses_starts() -> None:
     trace = step(
         *MADE_READ, Ran("other", 12, 18, ("a",)), Ran("b", 20, 25, makes=8 * KIB), Ran("c", 21, 26)
     )
     of = graph(*A_R, "other Sum 0 o 1 a:0", "b Sum 0 o 1", "c Sum 0 o 1")
-    # Its own op has ended when they have, and nobody waits who does not use the place.
+    # The producer has ended when its readers have, and c has other addresses.
     assert sorted(laid_out(trace, of).order) == [("other", "b"), ("r", "b")]
 
 
-def test_who_has_a_place_of_its_own_waits_for_nobody() -> None:
+def test_an_op_with_unshared_addresses_does_not_wait() -> None:
     trace = step(*MADE_READ, Ran("b", 14, 25, makes=8 * KIB))
     assert laid_out(trace, graph(*A_R, "b Sum 0 o 1")).order == ()
 
@@ -71,9 +61,9 @@ def swap(tensor: str, gates: tuple[str, ...], *returns: Return) -> TensorSwap:
         FunctionPlan(FINGERPRINT, order=(("r", "unseen"), ("unseen", "b"))),
         # b waits for the copy of what r made,
         FunctionPlan(FINGERPRINT, (swap("r:0", ("b",)),)),
-        # or reads it when it is back,
+        # or reads it after its swap-in,
         FunctionPlan(FINGERPRINT, (swap("r:0", (), Return("", ("b",))),)),
-        # or reads something whose way back r's end has started.
+        # or reads a tensor whose swap-in the end of r triggers.
         FunctionPlan(FINGERPRINT, (swap("unseen:0", (), Return("r", ("b",))),)),
     ],
 )
@@ -82,27 +72,27 @@ def test_no_edge_where_the_plan_has_the_order(function: FunctionPlan) -> None:
     assert laid_out(TWO, of, function).order == ()
 
 
-def test_late_broadcasts_are_no_order_in_a_step_of_tensorflows_own() -> None:
+def test_without_swaps_broadcast_edges_do_not_count() -> None:
     of = graph(*A_R, "b BroadcastTo 0 o 1 ^r", "#broadcast r b")
     assert laid_out(TWO, of).order == (("r", "b"),)
     assert laid_out(TWO, of, FunctionPlan(FINGERPRINT, reserve=True)).order == ()
     assert laid_out(TWO, of, FunctionPlan(FINGERPRINT, (swap("a:0", ()),))).order == ()
 
 
-def test_a_chain_of_buffers_has_one_edge_a_link() -> None:
+def test_a_chain_of_buffers_has_one_edge_for_each_pair() -> None:
     names = "abcd"
     trace = step(*(Ran(name, 10 * i, 10 * i + 5, makes=8 * KIB) for i, name in enumerate(names)))
     layout = laid_out(trace, graph(*(f"{name} Sum 0 o 1" for name in names)))
     assert layout.order == (("a", "b"), ("b", "c"), ("c", "d"))
 
 
-def test_of_readers_that_wait_for_each_other_only_the_last_gets_an_edge() -> None:
+def test_of_ordered_readers_only_the_last_gets_an_edge() -> None:
     trace = step(*MADE_READ, Ran("s", 16, 18, ("a",)), Ran("b", 20, 25, makes=8 * KIB))
     of = graph(*A_R, "s Sum 0 o 1 a:0 ^r", "b Sum 0 o 1")
     assert laid_out(trace, of).order == (("s", "b"),)
 
 
-def test_a_large_buffer_waits_for_all_that_were_in_its_place() -> None:
+def test_a_large_buffer_waits_for_all_buffers_below_it() -> None:
     trace = step(
         Ran("a", 0, 5, makes=8 * KIB - 64),
         Ran("b", 2, 6, makes=8 * KIB - 64),
@@ -113,33 +103,33 @@ def test_a_large_buffer_waits_for_all_that_were_in_its_place() -> None:
     assert sorted(layout.order) == [("a", "c"), ("b", "c")]
 
 
-# --- Ops that cannot wait, or that nobody can wait for. ---
+# --- Ops that cannot be ordered. ---
 
 
 @pytest.mark.parametrize("b", ["b Sum 0 - 1 late:0 early:0", "b Sum 1 o 1 late:0 early:0"])
-def test_instead_of_an_op_that_may_not_wait_what_it_needs_waits(b: str) -> None:
+def test_a_predecessor_waits_in_place_of_an_op_that_may_not(b: str) -> None:
     of = graph(*A_R, "first Sum 0 o 1", "early Sum 0 o 1 first:0", "late Sum 0 o 1", b)
     begun = (Ran("first", 1, 2), Ran("early", 3, 4))
     last = Ran("b", 30, 35, makes=8 * KIB)
     in_time = laid_out(step(*MADE_READ, *begun, Ran("late", 20, 25), last), of)
     assert in_time.order == (("r", "late"),)
     assert overlap(slots_of(in_time)["a"], slots_of(in_time)["b"])
-    # What is still in use when that one starts is in the way.
+    # A buffer that is in use when the predecessor starts has other addresses.
     too_early = laid_out(step(*MADE_READ, *begun, Ran("late", 12, 25), last), of)
     assert too_early.order == ()
     assert not overlap(slots_of(too_early)["a"], slots_of(too_early)["b"])
 
 
-def test_without_anything_that_may_wait_there_is_no_edge() -> None:
+def test_without_an_op_that_may_wait_there_is_no_edge() -> None:
     assert laid_out(TWO, graph(*A_R, "c Const 0 - 1", "b Sum 0 - 1 c:0")).order == ()
 
 
-def test_nobody_waits_for_an_op_that_may_not_run() -> None:
+def test_no_op_waits_for_an_op_that_may_not_run() -> None:
     of = graph("a Sum 0 o 1", "r Sum 1 o 1 a:0", "b Sum 0 o 1")
     assert laid_out(TWO, of).order == (("a", "b"),)
 
 
-def test_a_swap_in_waits_for_the_last_users_of_its_place() -> None:
+def test_a_swap_in_waits_for_the_last_users_of_its_addresses() -> None:
     out, back = "tfswap/out/x_0", "tfswap/in/x_0/0"
     trace = step(
         Ran("x", 0, 1, makes=8 * KIB),
@@ -153,11 +143,11 @@ def test_a_swap_in_waits_for_the_last_users_of_its_place() -> None:
     function = FunctionPlan(FINGERPRINT, (swap("x:0", (), Return("", ("last",))),))
     layout = laid_out(trace, of, function)
     assert len({slot.offset_bytes for slot in layout.slots}) == 1
-    # Others wait for swap-outs likewise.
+    # Other ops wait for swap-outs in the same way.
     assert layout.order == ((out, "a"), ("r", back))
 
 
-def test_who_may_wait_and_who_may_come_first() -> None:
+def test_ops_that_may_wait_and_ops_that_may_come_first() -> None:
     of = graph(*A_R, "fixed Const 0 - 1", "inside Sum 1 o 1")
     inside = swap("inside:0", (), Return("", ("r",)))
     order = StepOrder(of, FunctionPlan(FINGERPRINT, (swap("a:0", (), Return("", ("r",))), inside)))
@@ -167,11 +157,11 @@ def test_who_may_wait_and_who_may_come_first() -> None:
     assert [name for name in names if order.may_come_first(name)] == ["a", "r", "fixed", out]
 
 
-# --- Any graph, any step. ---
+# --- Random graphs and steps. ---
 
 
 class Work(NamedTuple):
-    """An op of a random step: what it reads and waits for, and how it ran."""
+    """An op of a random step: its inputs, and how it ran."""
 
     reads: frozenset[int]
     controls: frozenset[int]
@@ -193,14 +183,14 @@ def random_work(draw: st.DrawFn) -> list[Work]:
             frozenset(draw(st.lists(st.sampled_from(range(n)), max_size=most)) if n else ())
             for most in (3, 1)
         )
-        # Nobody could wait in the stead of what needs nothing.
+        # No predecessor could wait in place of an op without inputs.
         may_wait = draw(st.booleans()) or not reads | controls
         work.append(Work(reads, controls, may_wait, *(draw(st.integers(1, 6)) for _ in range(3))))
     return work
 
 
 def run_on(workers: int, work: list[Work]) -> StepTrace:
-    """A step in which the next free worker takes the most urgent op of those that may start."""
+    """Return a step in which the next free worker runs the most urgent ready op."""
     free = [0] * workers
     ran: dict[int, Ran] = {}
     while len(ran) < len(work):
@@ -217,7 +207,7 @@ def run_on(workers: int, work: list[Work]) -> StepTrace:
 
 @settings(max_examples=200, deadline=None)
 @given(random_work(), st.integers(1, 3), st.integers(0, 1000))
-def test_in_no_order_of_ops_is_a_place_taken(work: list[Work], workers: int, seed: int) -> None:
+def test_slots_never_overlap_in_any_order_of_ops(work: list[Work], workers: int, seed: int) -> None:
     of = graph(
         *(
             " ".join(
@@ -249,11 +239,11 @@ def test_in_no_order_of_ops_is_a_place_taken(work: list[Work], workers: int, see
         assert all(freed[a] < turn[b] or freed[b] < turn[a] for a, b in sharing)
 
 
-# --- Two that oneDNN may make one of: a bias's gradient, and that of the weights beside it. ---
+# --- Twins that oneDNN may fuse: the gradients of a bias and of the weights. ---
 
 
 @pytest.mark.parametrize("are_twins", [False, True])
-def test_nothing_waits_in_a_circle_around_twins(are_twins: bool) -> None:
+def test_edges_around_twins_form_no_cycle(are_twins: bool) -> None:
     lines = (
         "g Sum 0 o 1",
         "b Sum 0 o 1 g:0",

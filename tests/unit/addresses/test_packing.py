@@ -1,4 +1,4 @@
-"""The packers, against brute force and against a validator that shares nothing with them."""
+"""The packers, compared with brute force and checked by an independent validator."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tfswap.addresses.packing import (
 
 
 def of(*rows: tuple[int, int, int], **more: Any) -> Buffers:
-    """Buffers of (size, lower, upper)."""
+    """Return buffers from rows of (size, lower, upper)."""
     size, lower, upper = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     return Buffers(size, lower, upper, **{k: np.array(v, np.int64) for k, v in more.items()})
 
 
 def lowest(buffers: Buffers) -> int:
-    """The least height, by placing in every order."""
+    """Return the smallest height, by placing the buffers in every order."""
 
     def live(b: int, time: int) -> bool:
         gaps = () if buffers.gaps is None else buffers.gaps[buffers.gaps[:, 0] == b]
@@ -81,9 +81,7 @@ def problems(draw: st.DrawFn) -> Buffers:
 
 @settings(max_examples=150, deadline=None)
 @given(problems(), st.sampled_from([(), *[(rule,) for rule in RULES], RULES]))
-def test_the_solver_finds_the_lowest_and_nothing_lower(
-    buffers: Buffers, without: tuple[str, ...]
-) -> None:
+def test_the_solver_finds_the_lowest_packing(buffers: Buffers, without: tuple[str, ...]) -> None:
     height = lowest(buffers)
     solution = solve(buffers, height, without=without)
     assert solution.outcome == "solved"
@@ -95,7 +93,7 @@ def test_the_solver_finds_the_lowest_and_nothing_lower(
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_every_packer_answers_a_packing(buffers: Buffers) -> None:
+def test_every_packer_returns_a_valid_packing(buffers: Buffers) -> None:
     packings = [
         first_fit(buffers),
         best_fit(buffers),
@@ -109,7 +107,7 @@ def test_every_packer_answers_a_packing(buffers: Buffers) -> None:
     assert packings[-1].is_lowest
 
 
-def test_what_lives_in_a_gap_takes_its_addresses() -> None:
+def test_a_buffer_in_a_gap_shares_its_addresses() -> None:
     buffers = of((4, 0, 10), (4, 3, 6), gaps=[(0, 3, 6)])
     assert buffers.max_live == 4
     packing = pack(buffers)
@@ -159,19 +157,19 @@ def test_the_validator_names_the_fault() -> None:
         ([(1 << 60, 0, 9), (1, 3, 5)], {}, "buffer 1: the sizes add up to over 1 EiB"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(
+def test_invalid_buffers_are_named_in_the_error(
     rows: list[tuple[int, int, int]], more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         of(*rows, **more)
 
 
-def test_an_unknown_rule_is_refused() -> None:
+def test_an_unknown_rule_is_rejected() -> None:
     with pytest.raises(ValueError, match="unknown rule 'luck'"):
         solve(of((1, 0, 1)), 1, without=("luck",))
 
 
-def test_no_time_is_an_answer_and_nothing_to_pack_too() -> None:
+def test_packing_without_time_and_without_buffers() -> None:
     random = np.random.default_rng(0)
     lower = random.integers(0, 300, 150)
     size = random.integers(1, 1000, 150)

@@ -32,7 +32,7 @@ def test_a_seed_draws_the_same_trainings_of_all_models() -> None:
     assert {each.batch for each in first if each.model == "dense"} == {
         int(2048 * part) for part in BATCHES
     }
-    assert any(each.beside for each in first) and any(each.validates for each in first)
+    assert any(each.validates for each in first)
 
 
 def test_what_grows_is_told_from_what_is_there_once_all_has_run() -> None:

@@ -1,4 +1,4 @@
-"""``tfswap report``: a page about a plan and the step that it was made for."""
+"""``tfswap report``: a page about a plan and the profiled step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_page_picture_and_trace(profile, plan, tmp_path, capsys) -> None:
     assert main(["report", str(plan), str(profile), "--link-bandwidth", "4GB/s", *outputs]) == 0
     assert capsys.readouterr().out.strip() == f"{page}, {picture}, {trace}"
     assert page.read_text().startswith("<!doctype html>")
-    assert "<h2>The least budgets</h2>" in page.read_text()
+    assert "<h2>Least budgets</h2>" in page.read_text()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert json.loads(trace.read_text())["traceEvents"]
 
@@ -49,12 +49,12 @@ def test_page_picture_and_trace(profile, plan, tmp_path, capsys) -> None:
 def test_a_plan_for_another_graph(plan, tmp_path, capsys) -> None:
     other, page = profile_of("fedcba9876543210", tmp_path), tmp_path / "page.html"
     assert main(["report", str(plan), str(other), "--out", str(page)]) == 1
-    said = capsys.readouterr().err
-    assert "has no plan for the graph fedcba9876543210" in said
-    assert f"Plan it with tfswap plan {other} --budget" in said
+    error = capsys.readouterr().err
+    assert "has no plan for the graph fedcba9876543210" in error
+    assert f"Plan it with tfswap plan {other} --budget" in error
     assert not page.exists()
 
 
-def test_files_that_are_not_there(plan, tmp_path, capsys) -> None:
+def test_a_missing_file_is_an_error(plan, tmp_path, capsys) -> None:
     assert main(["report", str(plan), str(tmp_path / "none")]) == 1
     assert "none" in capsys.readouterr().err

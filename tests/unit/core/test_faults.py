@@ -39,9 +39,9 @@ def file() -> SpillFile:
 
 
 def test_an_unknown_kind_is_refused_and_the_known_ones_are_listed() -> None:
-    with pytest.raises(ValueError, match="there is no fault 'no-such'; there are ") as error:
+    with pytest.raises(ValueError, match="unknown fault 'no-such'; the faults are ") as error:
         set_faults("no-such")
-    assert set(str(error.value).partition("there are ")[2].split(", ")) == KINDS
+    assert set(str(error.value).partition("the faults are ")[2].split(", ")) == KINDS
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def test_an_unknown_kind_is_refused_and_the_known_ones_are_listed() -> None:
         ("disk-full ms=3", "fault 'disk-full' has no 'ms'; it has after, times"),
         ("slow-disk bit=3", "fault 'slow-disk' has no 'bit'; it has after, times, ms"),
         ("bit-flip ms=3", "fault 'bit-flip' has no 'ms'; it has after, times, bit"),
-        ("disk-full after", "'after' is a number from 0 to 1000000000, not ''"),
-        ("disk-full after=-1", "'after' is a number from 0 to 1000000000, not '-1'"),
-        ("disk-full after=1e3", "'after' is a number from 0 to 1000000000, not '1e3'"),
-        ("disk-full after=1000000001", "from 0 to 1000000000, not '1000000001'"),
-        ("disk-full after=99999999999999999999", "not '99999999999999999999'"),
-        ("disk-full times=0", "'times' is a number from 1 to 1000000000, not '0'"),
-        ("slow-disk ms=10001", "'ms' is a number from 0 to 10000, not '10001'"),
-        ("disk-full; read-error; disk-full", "fault 'disk-full' is there twice"),
-        ("x" * 1001, "faults are told in 1000 characters at most, not in 1001"),
+        ("disk-full after", "'after' must be a number from 0 to 1000000000; got ''"),
+        ("disk-full after=-1", "'after' must be a number from 0 to 1000000000; got '-1'"),
+        ("disk-full after=1e3", "'after' must be a number from 0 to 1000000000; got '1e3'"),
+        ("disk-full after=1000000001", "from 0 to 1000000000; got '1000000001'"),
+        ("disk-full after=99999999999999999999", "got '99999999999999999999'"),
+        ("disk-full times=0", "'times' must be a number from 1 to 1000000000; got '0'"),
+        ("slow-disk ms=10001", "'ms' must be a number from 0 to 10000; got '10001'"),
+        ("disk-full; read-error; disk-full", "fault 'disk-full' is set twice"),
+        ("x" * 1001, "the text of faults may have at most 1000 characters; it has 1001"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_reason(text: str, said: str) -> None:

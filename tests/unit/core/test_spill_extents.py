@@ -112,7 +112,7 @@ def test_the_limit_is_the_files(folder: str) -> None:
     assert file.stats().file_bytes == 10 * MIB and file.stats().limit_bytes == 10 * MIB + 1
     assert file.allocate(3 * MIB) == -1
     assert file.problem == (
-        f"no room for 3.0 MiB in the spill file in {folder}: it is limited to 10.0 MiB, 8.0 MiB "
+        f"no space for 3.0 MiB in the spill file in {folder}: it is limited to 10.0 MiB, 8.0 MiB "
         "of its 10.0 MiB are in use, and the largest free stretch is 2.0 MiB. Raise its limit or "
         "host_limit"
     )

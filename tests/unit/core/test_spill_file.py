@@ -97,10 +97,10 @@ def test_nothing_is_nothing(file: SpillFile) -> None:
 
 def test_only_what_was_written_is_read(file: SpillFile) -> None:
     offset = file.allocate(2 * MIB)
-    with pytest.raises(OSError, match="1048576 bytes are asked for and 0 were written"):
+    with pytest.raises(OSError, match="1048576 bytes were requested and 0 were written"):
         file.read(offset, memory(2 * MIB))
     file.write(offset, pattern(MIB + 10))
-    with pytest.raises(OSError, match="of piece 1 11 bytes are asked for and 10 were written"):
+    with pytest.raises(OSError, match="of piece 1 11 bytes were requested and 10 were written"):
         file.read(offset, memory(MIB + 11))
     for begin, size in [(0, 2 * MIB + 1), (BLOCK, BLOCK), (-BLOCK, BLOCK), (GROWTH, BLOCK)]:
         with pytest.raises(
@@ -156,12 +156,14 @@ def test_many_at_once(new_file: Callable[..., SpillFile], callers: int) -> None:
 
 FAULTS = {
     "write-error": r"writing {piece} bytes at offset {middle} of the spill file in {folder} "
-    r"failed: Input/output error \(errno 5\)\. The disk or the way to it fails: look at dmesg",
+    r"failed: Input/output error \(errno 5\)\. The disk or the connection to it fails: look at "
+    r"dmesg",
     "write-full": r"writing {piece} bytes at offset {middle} of .* failed: "
     r"No space left on device \(errno 28\)\. The disk has [0-9.]+ [MG]iB free",
     "read-error": r"reading {piece} bytes at offset {middle} of the spill file in {folder} "
-    r"failed: Input/output error \(errno 5\)\. The disk or the way to it fails: look at dmesg",
-    "end-of-file": r"reading {piece} bytes at offset {middle} of .* ended before they were there",
+    r"failed: Input/output error \(errno 5\)\. The disk or the connection to it fails: look at "
+    r"dmesg",
+    "end-of-file": r"reading {piece} bytes at offset {middle} of .* reached the end of the file",
     "file-bit-flip": r"the {piece} bytes at offset {middle} of the spill file in {folder} are not "
     r"the ones that were written \(checksum [0-9a-f]{{16}}, not [0-9a-f]{{16}}\)",
 }
@@ -267,7 +269,7 @@ def test_a_disk_that_is_full_is_noticed_when_room_is_asked_for(folder: str) -> N
     set_faults("disk-full")
     assert file.allocate(2 * BLOCK) == -1
     assert file.problem.startswith(
-        f"no room for {2 * BLOCK >> 10}.0 KiB in the spill file in {folder}: it cannot grow by "
+        f"no space for {2 * BLOCK >> 10}.0 KiB in the spill file in {folder}: it cannot grow by "
         f"{BLOCK >> 10}.0 KiB: No space "
         "left on device (errno 28); 64.0 MiB of its 64.0 MiB are in use, and "
     )
@@ -338,7 +340,7 @@ def test_a_folder_in_memory_is_refused() -> None:
     kinds = Path("/proc/mounts").read_text().split("\n")
     if not any(line.split()[1:3] == ["/dev/shm", "tmpfs"] for line in kinds):
         pytest.skip("there is no tmpfs at /dev/shm")
-    with pytest.raises(OSError, match="so what is swapped out would stay in memory. Give another"):
+    with pytest.raises(OSError, match="so swapped-out data would stay in memory. Give another"):
         SpillFile("/dev/shm")
     assert not [name for name in os.listdir("/dev/shm") if "tfswap" in name]
 

@@ -149,7 +149,7 @@ def test_a_forked_process_has_no_part_in_it(own_folder: str, engine: str) -> Non
     """
     assert output_of(script, own_folder, engine) == (
         f"the spill file in {own_folder} is of process P, and this is process C, forked from it: "
-        "it needs a spill file of its own\n"
+        "open another spill file there\n"
     )
 
 
@@ -221,7 +221,7 @@ def test_where_no_file_is_born_nameless_its_name_goes_at_once(own_folder: str) -
 def test_where_the_cache_cannot_be_passed_there_is_no_file(own_folder: str) -> None:
     openat = OPENAT[platform.machine()]
     assert engine_where_refused(own_folder, openat, O_DIRECT, errno.EINVAL) == (
-        f"no spill file in {own_folder}: its file system refuses O_DIRECT, so what is swapped out "
+        f"no spill file in {own_folder}: its file system refuses O_DIRECT, so swapped-out data "
         "would stay in memory. Give another spill_dir, on a disk with a file system that has "
         "O_DIRECT (ext4 and XFS do)"
     )
@@ -236,4 +236,4 @@ def test_a_limit_on_file_sizes_is_a_full_disk(own_folder: str) -> None:
         print(offset, file.allocate(1), file.problem)
     """
     text = output_of(script, own_folder)
-    assert text.startswith("0 -1 no room for 1 bytes") and "File too large (errno 27)" in text
+    assert text.startswith("0 -1 no space for 1 bytes") and "File too large (errno 27)" in text

@@ -1,4 +1,4 @@
-"""Files that nobody else can put there, read, or have written to."""
+"""Private files: links are not followed, writes are atomic, and other users' files are ignored."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import inputs
 import pytest
-from timelines import training_step
+from timelines import FakeMachine, training_step
 
-from tests.unit.plan.test_cache import CONTEXT, LINK, plan_of, profile_of
 from tfswap.io import private_files
 from tfswap.machine import codec_speed
 from tfswap.plan.cache import PlanMemory
-from tfswap.plan.schema import SwapPlan
+from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.report.summary import Report
+from tfswap.step.profile import Profile
 from tfswap.traces.timeline_file import save_timeline
 
 
@@ -56,7 +56,7 @@ def test_a_link_under_a_files_name_is_not_followed(
 
 @every_writer
 @pytest.mark.usefixtures("usual_umask")
-def test_what_a_user_names_has_the_users_mode_and_is_there_as_a_whole(
+def test_files_that_the_user_names_get_the_default_mode(
     tmp_path: Path, write: Callable[[Path], object]
 ) -> None:
     write(tmp_path / "file")
@@ -64,14 +64,14 @@ def test_what_a_user_names_has_the_users_mode_and_is_there_as_a_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_partial_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError):
         private_files.write_bytes(tmp_path / "folder", b"data")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_an_error_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(partial: Path, path: Path) -> None:
         raise KeyboardInterrupt
 
@@ -83,66 +83,69 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Monk
     assert path.read_text() == "before" and os.listdir(tmp_path) == ["file"]
 
 
-def test_what_a_killed_process_did_not_finish_goes(tmp_path: Path) -> None:
+def test_partial_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     names = (f"{ended.pid}-1", f"{os.getpid()}-2", "1-3")
-    unfinished, under_way, stuck = (tmp_path / f".tfswap-{name}.partial" for name in names)
-    for path in (unfinished, under_way, stuck):
+    unfinished, in_progress, old = (tmp_path / f".tfswap-{name}.partial" for name in names)
+    for path in (unfinished, in_progress, old):
         path.write_text("{")
-    os.utime(stuck, (0, 0))
+    os.utime(old, (0, 0))
     private_files.remove_unfinished(tmp_path)
-    assert not unfinished.exists() and not stuck.exists() and under_way.exists()
+    assert not unfinished.exists() and not old.exists() and in_progress.exists()
 
 
-def test_what_is_no_plain_file_is_written_to(tmp_path: Path) -> None:
+def test_special_files_are_written_to_directly(tmp_path: Path) -> None:
     private_files.write_bytes("/dev/null", b"data")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
 @pytest.mark.usefixtures("usual_umask")
-def test_remembered_plans_are_for_the_user_alone(tmp_path: Path) -> None:
+def test_cached_plans_are_private(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "plans"
-    PlanMemory(folder, CONTEXT).keep(profile_of(), plan_of(), 1 << 20, LINK)
+    fingerprint = "0123456789abcdef"
+    profile = Profile(training_step(blocks=1), fingerprint, (), 12, 13)
+    plan = FunctionPlan(fingerprint)
+    PlanMemory(folder, "context").keep(profile, plan, 1 << 20, FakeMachine(2e9, 3e9))
     assert mode(folder) == mode(folder.parent) == 0o700
     assert [mode(path) for path in folder.iterdir()] == [0o600, 0o600]
 
 
 @pytest.mark.usefixtures("usual_umask")
-def test_measured_speeds_are_for_the_user_alone_and_not_believed_from_others(
+def test_cached_speeds_are_private_and_ignored_in_shared_folders(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "codecs" / "zvc.json"
-    codec_speed.remember(path, [1])
+    codec_speed.write_cache(path, [1])
     assert mode(path.parent) == 0o700 and mode(path) == 0o600
-    assert codec_speed.remembered(path) == [1]
+    assert codec_speed.read_cache(path) == [1]
     path.parent.chmod(0o777)
-    assert codec_speed.remembered(path) is None
-    codec_speed.remember(path, [2])
+    assert codec_speed.read_cache(path) is None
+    codec_speed.write_cache(path, [2])
     assert json.loads(path.read_text()) == [1]
 
 
 @pytest.mark.parametrize(
-    "strange", [{"threads": 10**9}, {"out": [1, -1, 1]}, {"in": [1, 1e30, 1]}, {"name": "rot13"}]
+    "invalid", [{"threads": 10**9}, {"out": [1, -1, 1]}, {"in": [1, 1e30, 1]}, {"name": "rot13"}]
 )
-def test_speeds_that_cannot_be_are_measured_again(strange: dict[str, object]) -> None:
+def test_invalid_speeds_are_rejected(invalid: dict[str, object]) -> None:
     (good,) = json.loads((inputs.CORPUS / "codec_times" / "good").read_text())
     assert codec_speed.speed_of(good) is not None
-    assert codec_speed.speed_of({**good, **strange}) is None
+    assert codec_speed.speed_of({**good, **invalid}) is None
 
 
-def test_a_folder_is_private_if_nobody_else_can_write_to_it(tmp_path: Path) -> None:
+def test_a_folder_is_private_if_only_the_user_can_write_to_it(tmp_path: Path) -> None:
     folder, link = tmp_path / "folder", tmp_path / "link"
     assert not private_files.is_private_folder(folder)
     assert private_files.make_private_folder(folder) and mode(folder) == 0o700
     link.symlink_to(folder)
     assert not private_files.is_private_folder(link)
-    for strange in (0o770, 0o707, 0o722):
-        folder.chmod(strange)
+    for shared_mode in (0o770, 0o707, 0o722):
+        folder.chmod(shared_mode)
         assert not private_files.make_private_folder(folder)
 
 
-def test_only_plain_files_of_the_user_are_read_from_folders_of_ours(tmp_path: Path) -> None:
+def test_only_regular_files_are_read_from_tfswap_s_folders(tmp_path: Path) -> None:
     path, link, pipe = tmp_path / "file", tmp_path / "link", tmp_path / "pipe"
     path.write_bytes(b"12345")
     assert private_files.read_own_bytes(path, 5) == b"12345"
@@ -152,6 +155,6 @@ def test_only_plain_files_of_the_user_are_read_from_folders_of_ours(tmp_path: Pa
     with pytest.raises(OSError):
         private_files.read_own_bytes(link, 5)
     os.mkfifo(pipe)
-    with pytest.raises(ValueError, match="no plain file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         private_files.read_own_bytes(pipe, 5)
     assert private_files.is_own_file(path) and not private_files.is_own_file(link)

@@ -1,4 +1,4 @@
-"""Block floating point: what it keeps is what its definition says, in every bit, at its rate."""
+"""Block floating point: every decoded bit follows the definition, and sizes follow the rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfswap.machine import codecs
 HEADER_BYTES = 4
 SECTION_BYTES = _core.SECTION_BYTES
 BLOCK_BYTES = 2048
-LEAST_RATE, EXACT_RATE = 11, 100
+MIN_RATE, LOSSLESS_RATE = 11, 100
 PATHS = [path for path in ("portable", "avx2", "avx512") if _core.set_codec_path(path)]
 BFP, ZVC, STORED = 7, 1, 0
 
@@ -31,11 +31,11 @@ def fastest_path() -> Iterator[None]:
 
 
 def bits_at(rate: int) -> int:
-    return min(int(32 * max(rate, LEAST_RATE) / 100 - 0.5), 23)
+    return min(int(32 * max(rate, MIN_RATE) / 100 - 0.5), 23)
 
 
 def rounded(values: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
-    """The definition, in float64, of finite values in whole groups of 16."""
+    """Apply the definition, in float64, to finite values in whole groups of 16."""
     groups = values.astype(np.float64).reshape(-1, 16)
     largest = np.abs(groups).max(axis=1, keepdims=True)
     _, exponent = np.frexp(largest)  # largest < 2^exponent
@@ -45,7 +45,7 @@ def rounded(values: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
 
 
 def lossy(data: bytes, rate: int) -> tuple[bytes, bytes]:
-    """A section, and what becomes of it: the same by every path."""
+    """Return the encoded and the decoded section, which are the same on every path."""
     made = set()
     for path in PATHS:
         assert _core.set_codec_path(path)
@@ -59,7 +59,7 @@ def lossy(data: bytes, rate: int) -> tuple[bytes, bytes]:
 
 @st.composite
 def finite_values(draw: st.DrawFn, most: int = SECTION_BYTES // 4) -> NDArray[np.float32]:
-    """Finite float32 of all magnitudes, in some groups alike; with zeros of both signs."""
+    """Draw finite float32 values of all magnitudes, with zeros of both signs."""
     size = draw(st.one_of(st.integers(0, most), st.sampled_from([16, 512, 1024, most])))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     kind = draw(st.sampled_from(["normal", "any", "scaled", "small"]))
@@ -78,9 +78,9 @@ def finite_values(draw: st.DrawFn, most: int = SECTION_BYTES // 4) -> NDArray[np
     return values
 
 
-@given(finite_values(), st.integers(LEAST_RATE, 99), st.binary(max_size=3))
+@given(finite_values(), st.integers(MIN_RATE, 99), st.binary(max_size=3))
 @settings(max_examples=150, deadline=None)
-def test_it_is_what_its_definition_says(
+def test_decoded_values_follow_the_definition(
     values: NDArray[np.float32], rate: int, rest: bytes
 ) -> None:
     data = (values.tobytes() + rest)[:SECTION_BYTES]
@@ -104,8 +104,8 @@ def test_it_is_what_its_definition_says(
     assert not np.signbit(kept[kept == 0]).any() and (kept[source == 0] == 0).all()
 
 
-def test_the_bound_is_reached() -> None:
-    """What rounds up to a number too large, and what is half a step beside the least largest."""
+def test_the_error_bound_is_reached() -> None:
+    """Values that would round up out of range, and values half a step from the next one."""
     values = np.zeros(512, np.float32)
     values[0] = np.nextafter(np.float32(2), np.float32(0))
     values[16:18] = 1, 2.0**-7  # 7 bits: steps of 2^-5 where the largest is 1
@@ -120,15 +120,15 @@ def test_the_bound_is_reached() -> None:
     assert np.array_equal(np.frombuffer(lossy((-values).tobytes(), 25)[1], np.float32), -kept)
 
 
-@pytest.mark.parametrize("rate", range(LEAST_RATE, 100))
-def test_it_has_the_size_of_its_rate(rate: int) -> None:
+@pytest.mark.parametrize("rate", range(MIN_RATE, 100))
+def test_the_size_follows_the_rate(rate: int) -> None:
     values = np.random.default_rng(2).standard_normal(1 << 17).astype(np.float32)
     encoded = _core.encode(values, "bfp", 4, rate)
     assert encoded is not None
     sections = values.nbytes // SECTION_BYTES
-    part = (encoded.encoded_bytes - HEADER_BYTES * sections) / values.nbytes
-    assert part == (bits_at(rate) + 0.5) / 32 <= rate / 100
-    assert rate > 74 or part > rate / 100 - 1 / 32
+    ratio = (encoded.encoded_bytes - HEADER_BYTES * sections) / values.nbytes
+    assert ratio == (bits_at(rate) + 0.5) / 32 <= rate / 100
+    assert rate > 74 or ratio > rate / 100 - 1 / 32
 
 
 def error_at(codec: str, values: NDArray[np.float32], rate: int) -> float:
@@ -139,7 +139,7 @@ def error_at(codec: str, values: NDArray[np.float32], rate: int) -> float:
 
 @pytest.mark.skipif(bool(codecs.why_not("zfp")), reason=codecs.why_not("zfp"))
 @pytest.mark.parametrize("rate", [25, 50])
-def test_beside_zfp_it_loses_a_bit_only_where_neighbours_are_alike(rate: int) -> None:
+def test_zfp_is_more_exact_only_for_smooth_data(rate: int) -> None:
     dense = np.random.default_rng(1).standard_normal(1 << 18).astype(np.float32)
     assert error_at("bfp", dense, rate) < error_at("zfp", dense, rate)
     smooth = np.sin(np.arange(1 << 18) / 40).astype(np.float32)
@@ -147,15 +147,15 @@ def test_beside_zfp_it_loses_a_bit_only_where_neighbours_are_alike(rate: int) ->
     assert 1 < ratio < 4
 
 
-def test_rates_at_both_ends() -> None:
+def test_the_lowest_and_the_highest_rate() -> None:
     values = np.random.default_rng(2).standard_normal(5000).astype(np.float32)
     data = values.tobytes()
-    least = _core.encode_section(data, "bfp", 4, LEAST_RATE)
-    assert _core.encode_section(data, "bfp", 4, 1) == least and least[0] == BFP
-    section, decoded = lossy(data, EXACT_RATE)
+    lowest = _core.encode_section(data, "bfp", 4, MIN_RATE)
+    assert _core.encode_section(data, "bfp", 4, 1) == lowest and lowest[0] == BFP
+    section, decoded = lossy(data, LOSSLESS_RATE)
     assert decoded == data and section[0] == STORED
     values[::2] = 0
-    section, decoded = lossy(values.tobytes(), EXACT_RATE)
+    section, decoded = lossy(values.tobytes(), LOSSLESS_RATE)
     assert decoded == values.tobytes() and section[0] == ZVC
     section, decoded = lossy(data[: BLOCK_BYTES - 1], 50)
     assert decoded == data[: BLOCK_BYTES - 1] and section[0] == STORED
@@ -163,13 +163,13 @@ def test_rates_at_both_ends() -> None:
 
 @pytest.mark.parametrize("wrong", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 37, 511, 16383])
-def test_a_section_that_is_not_finite_keeps_every_bit(wrong: float, place: int) -> None:
+def test_sections_with_nonfinite_values_are_lossless(wrong: float, place: int) -> None:
     values = np.random.default_rng(4).standard_normal(SECTION_BYTES // 4).astype(np.float32)
     values[::2] = 0
     values[place] = wrong
     section, decoded = lossy(values.tobytes(), 25)
     assert section[0] == ZVC and decoded == values.tobytes()
-    values = values[:-511]  # behind the last whole block, it is kept as it is
+    values = values[:-511]  # the rest after the last whole block is stored
     values[-1] = wrong
     values[place % 512 :: 512] = 0
     section, decoded = lossy(values.tobytes(), 25)
@@ -177,10 +177,10 @@ def test_a_section_that_is_not_finite_keeps_every_bit(wrong: float, place: int) 
 
 
 @contextmanager
-def small_numbers_flushed() -> Iterator[None]:
-    """In this thread, as TensorFlow has it in its own: what has an exponent of 0 is zero."""
+def denormals_flushed() -> Iterator[None]:
+    """Flush denormal numbers to zero in this thread, as TensorFlow does in its own threads."""
     libm = ctypes.CDLL("libm.so.6")
-    before = (ctypes.c_uint32 * 8)()  # the last of them: MXCSR
+    before = (ctypes.c_uint32 * 8)()  # the last word is MXCSR
     assert libm.fegetenv(before) == 0
     flushed = (ctypes.c_uint32 * 8)(*before)
     flushed[7] |= 0x8040
@@ -192,14 +192,14 @@ def small_numbers_flushed() -> Iterator[None]:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sets MXCSR")
-def test_a_processor_that_flushes_small_numbers_makes_the_same() -> None:
+def test_flushing_denormals_changes_nothing() -> None:
     random = np.random.default_rng(6)
     values = random.standard_normal(SECTION_BYTES // 4).astype(np.float32)
     values *= np.exp2(random.integers(-149, -90, SECTION_BYTES // 64)).repeat(16).astype(np.float32)
     data = values.tobytes()
     for rate in (11, 25, 50, 74):
         expected = lossy(data, rate)
-        with small_numbers_flushed():
+        with denormals_flushed():
             found = lossy(data, rate)
         assert found == expected
 
@@ -227,7 +227,7 @@ def test_malformed_sections() -> None:
     for at, byte in ((1, 2), (2, 10), (2, 26), (2, 100), (3, 1)):
         changed = bytearray(section)
         changed[at] = byte
-        # At 26 percent values have as many bits: it is as good as at 25.
+        # At 26 percent, values have as many bits as at 25, so the section is valid.
         assert (_core.decode_section(bytes(changed), len(data)) is None) == (byte != 26)
     second_block = HEADER_BYTES + 32 + 7 * 64
     for at in (HEADER_BYTES, HEADER_BYTES + 31, second_block):

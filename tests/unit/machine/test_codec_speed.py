@@ -1,3 +1,5 @@
+"""Codec speeds: the regression, the search for threads, the cache, and the option's checks."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,86 +12,86 @@ from hypothesis import strategies as st
 
 from tfswap import _core
 from tfswap.machine import codec_speed, codecs
-from tfswap.machine.codec_speed import codec_speeds, fitted, measured
+from tfswap.machine.codec_speed import codec_speeds, fit_time, measure_speed
 from tfswap.machine.far_tier import CodecSpeed, CodecTime
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test reads or writes the user's own."""
+    """Keep the tests away from the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    codec_speed._speeds.cache_clear()
+    codec_speed._cached_speeds.cache_clear()
     return tmp_path
 
 
-amounts = np.array([(1.0, size, size * part) for size in (1e6, 8e6, 64e6) for part in (0.2, 0.8)])
+amounts = np.array([(1.0, size, size * ratio) for size in (1e6, 8e6, 64e6) for ratio in (0.2, 0.8)])
 
 
 @given(st.floats(0, 1e5), st.floats(0.01, 10), st.floats(0, 10))
-def test_the_regression_finds_what_made_the_times(begin: float, byte: float, kept: float) -> None:
-    found = fitted(amounts, (amounts @ [begin, byte, kept]).tolist())
+def test_the_regression_recovers_exact_times(begin: float, byte: float, kept: float) -> None:
+    found = fit_time(amounts, (amounts @ [begin, byte, kept]).tolist())
     for (_, size, kept_bytes), ns in zip(amounts, amounts @ [begin, byte, kept], strict=True):
         assert found.ns(int(size), kept_bytes / size) == pytest.approx(ns, rel=1e-3, abs=2)
 
 
-def test_no_factor_is_negative_whatever_the_times() -> None:
-    found = fitted(amounts, [5.0, 1.0, 4.0, 1.0, 3.0, 1.0])
+def test_no_coefficient_is_negative() -> None:
+    found = fit_time(amounts, [5.0, 1.0, 4.0, 1.0, 3.0, 1.0])
     assert min(found.begin_ns, found.byte_ns, found.kept_byte_ns) >= 0
 
 
-def test_measured_now() -> None:
-    speed = measured("zvc", 1, mib=(1, 2))
+def test_measure_speed() -> None:
+    speed = measure_speed("zvc", 1, sizes_mib=(1, 2))
     assert (speed.name, speed.threads) == ("zvc", 1)
     assert speed.encode.ns(1 << 20, 0.5) > 0 and speed.decode.ns(1 << 20, 0.5) > 0
 
 
-def test_what_was_measured_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tuple(
+def test_measured_speeds_are_cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = tuple(
         CodecSpeed("zvc", threads, CodecTime(1, 2, 3), CodecTime(4, 5, 6)) for threads in (1, 3)
     )
     calls = []
 
     def measure(name: str, threads: int) -> CodecSpeed:
         calls.append((name, threads))
-        return next(speed for speed in made if speed.threads == threads)
+        return next(speed for speed in measured if speed.threads == threads)
 
-    monkeypatch.setattr(codec_speed, "measured", measure)
-    monkeypatch.setattr(codec_speed, "worthwhile_threads", lambda name, most: (1, 3))
-    assert codec_speeds(["zvc"]) == made
-    codec_speed._speeds.cache_clear()  # as another process
-    assert codec_speeds(["zvc"]) == made
+    monkeypatch.setattr(codec_speed, "measure_speed", measure)
+    monkeypatch.setattr(codec_speed, "thread_counts", lambda name, max_threads: (1, 3))
+    assert codec_speeds(["zvc"]) == measured
+    codec_speed._cached_speeds.cache_clear()  # as another process
+    assert codec_speeds(["zvc"]) == measured
     assert calls == [("zvc", 1), ("zvc", 3)]
     (file,) = cache.rglob("zvc.json")
     half = '[{"name": "zvc", "threads": 1, "out": [1, 2, 3], "in": [4, 5, 6]}, 7]'
-    for rubbish in ("", "[]", "{}", '[{"name": 1, "threads": "x", "out": 1, "in": 2}]', half):
-        file.write_text(rubbish)
-        codec_speed._speeds.cache_clear()
-        assert codec_speeds(["zvc"]) == made
+    for damaged in ("", "[]", "{}", '[{"name": 1, "threads": "x", "out": 1, "in": 2}]', half):
+        file.write_text(damaged)
+        codec_speed._cached_speeds.cache_clear()
+        assert codec_speeds(["zvc"]) == measured
     assert len(calls) == 12
 
 
-def test_without_a_place_to_write_to_it_measures_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_writable_cache_the_speeds_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    made = CodecSpeed("csr", 1, CodecTime(1, 2, 3), CodecTime(4, 5, 6))
-    monkeypatch.setattr(codec_speed, "measured", lambda name, threads: made)
-    monkeypatch.setattr(codec_speed, "worthwhile_threads", lambda name, most: (1,))
-    assert codec_speeds(["csr"]) == (made,)
+    speed = CodecSpeed("csr", 1, CodecTime(1, 2, 3), CodecTime(4, 5, 6))
+    monkeypatch.setattr(codec_speed, "measure_speed", lambda name, threads: speed)
+    monkeypatch.setattr(codec_speed, "thread_counts", lambda name, max_threads: (1,))
+    assert codec_speeds(["csr"]) == (speed,)
 
 
 @pytest.mark.parametrize(
-    ("most", "seconds", "found"),
+    ("max_threads", "seconds", "found"),
     [
         (1, lambda threads: 1.0, (1,)),
-        (2, lambda threads: 1.0, (1,)),  # no faster, so the cores are left alone
+        (2, lambda threads: 1.0, (1,)),  # more threads are no faster
         (2, lambda threads: 1 / threads, (1, 2)),
         (4, lambda threads: 1 / threads, (1, 2, 4)),
-        (8, lambda threads: max(1 / threads, 0.2), (1, 2, 5)),  # memory takes no more
+        (8, lambda threads: max(1 / threads, 0.2), (1, 2, 5)),  # memory bandwidth is the limit
         (4, lambda threads: threads, (1,)),
     ],
 )
-def test_threads_are_looked_for_by_measuring(
+def test_thread_counts_are_measured(
     monkeypatch: pytest.MonkeyPatch,
-    most: int,
+    max_threads: int,
     seconds: Callable[[int], float],
     found: tuple[int, ...],
 ) -> None:
@@ -98,23 +100,23 @@ def test_threads_are_looked_for_by_measuring(
         "measure_codec",
         lambda *_, threads, repeats: (1, seconds(threads) / 2, seconds(threads) / 2, 0),
     )
-    assert codec_speed.worthwhile_threads("zvc", most, mib=1) == found
+    assert codec_speed.thread_counts("zvc", max_threads, size_mib=1) == found
 
 
-def test_on_many_cores_not_all_numbers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
+def test_on_many_cores_only_some_counts_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
 
     def measure(*_: object, threads: int, repeats: int) -> tuple[int, float, float, float]:
-        tried.append(threads)
+        measured.append(threads)
         return 1, max(1 / threads, 1 / 24), 0.0, 0.0
 
     monkeypatch.setattr(_core, "measure_codec", measure)
-    one, _, fastest = codec_speed.worthwhile_threads("zvc", 96, mib=1)
+    one, _, fastest = codec_speed.thread_counts("zvc", 96, size_mib=1)
     assert one == 1 and fastest >= 16
-    assert len(tried) <= 10
+    assert len(measured) <= 10
 
 
-def test_options_of_the_callback() -> None:
+def test_codec_options() -> None:
     for codec in (None, "auto", "cswap", "zvc", "rle", "csr"):
         assert codecs.check(codec) == codec
     for wrong in (*codecs.LOSSY, "gzip", ""):
@@ -122,7 +124,7 @@ def test_options_of_the_callback() -> None:
             codecs.check(wrong)
 
 
-def test_lossy_codecs_need_leave() -> None:
+def test_lossy_codecs_need_the_lossy_option() -> None:
     for codec in codecs.LOSSY:
         with pytest.raises(ValueError, match=f"codec '{codec}' is lossy, and needs lossy=True"):
             codecs.check(codec)
@@ -134,7 +136,9 @@ def test_lossy_codecs_need_leave() -> None:
         codecs.check("gzip", lossy=True)
 
 
-def test_without_any_lossy_codec_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_lossy_codec_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(codecs, "LOSSY", ("zfp",))
     monkeypatch.setattr(codecs, "find_blosc", lambda: None)
     codecs.load_blosc.cache_clear()
@@ -157,15 +161,15 @@ def test_lossy_codecs_are_measured_at_several_rates(
 ) -> None:
     if codecs.why_not(name):
         pytest.skip(codecs.why_not(name))
-    asked = []
+    rates = []
     measure = codec_speed._core.measure_codec
 
     def measure_codec(data: np.ndarray, codec: str, word: int, rate: int, **more: int) -> object:
-        asked.append(rate)
+        rates.append(rate)
         assert np.count_nonzero(data) == len(data)
         return measure(data, codec, word, rate, **more)
 
     monkeypatch.setattr(codec_speed._core, "measure_codec", measure_codec)
-    speed = measured(name, 1, mib=(1,))
-    assert len(set(asked)) == 3 and max(asked) < 100
+    speed = measure_speed(name, 1, sizes_mib=(1,))
+    assert len(set(rates)) == 3 and max(rates) < 100
     assert speed.encode.ns(1 << 20, 0.5) > 0 and speed.decode.ns(1 << 20, 0.5) > 0

@@ -1,4 +1,4 @@
-"""Codecs of far memory: every bit comes back, in little room, and nothing malformed does harm."""
+"""Codecs of far memory: round trips, sizes, and malformed sections."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def most_bytes(size: int) -> int:
 
 @st.composite
 def buffers(draw: st.DrawFn, most: int = 200_000) -> bytes:
-    """Any bytes, or words of which some runs are zero; lengths at and about what matters."""
+    """Draw any bytes, or words with runs of zeros; many lengths are at block boundaries."""
     if draw(st.booleans()):
         return draw(st.binary(max_size=600))
-    near = st.sampled_from([128, 4096, SECTION_BYTES, 2 * SECTION_BYTES])
+    boundary = st.sampled_from([128, 4096, SECTION_BYTES, 2 * SECTION_BYTES])
     size = draw(
-        st.one_of(st.integers(0, most), near.map(lambda n: n - 1), near, st.integers(0, 70))
+        st.one_of(st.integers(0, most), boundary.map(lambda n: n - 1), boundary, st.integers(0, 70))
     )
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     word_bytes = draw(st.sampled_from([1, 2, 4]))
@@ -71,13 +71,13 @@ def check(data: bytes, codec: str, element_bytes: int, threads: int) -> int:
 
 @given(buffers(), st.sampled_from(["stored", *HERE]), elements)
 @settings(max_examples=200, deadline=None)
-def test_every_bit_comes_back(data: bytes, codec: str, element_bytes: int) -> None:
+def test_lossless_round_trips(data: bytes, codec: str, element_bytes: int) -> None:
     check(data, codec, element_bytes, 1)
 
 
 @given(buffers(most=SECTION_BYTES), st.sampled_from(SPARSE), elements, st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_paths_agree_in_every_byte(
+def test_all_paths_make_the_same_bytes(
     data: bytes, codec: str, element_bytes: int, past_cache: bool
 ) -> None:
     data = data[:SECTION_BYTES]
@@ -105,19 +105,19 @@ def large(kind: str) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "zeros"])
 @pytest.mark.parametrize("codec", HERE)
-def test_threads_agree(codec: str, kind: str) -> None:
+def test_the_number_of_threads_does_not_change_the_size(codec: str, kind: str) -> None:
     data = large(kind).tobytes()
     assert len({check(data, codec, 4, threads) for threads in (1, 2, 3)}) == 1
 
 
-def test_what_zeros_cost() -> None:
+def test_the_size_of_zeros() -> None:
     values = large("sparse")
     zeros = np.count_nonzero(values == 0) / values.size
     size = check(values.tobytes(), "zvc", 4, 1) / values.nbytes
     assert size == pytest.approx(1 - zeros + 1 / 32, abs=1e-3)
     size = check(values.tobytes(), "csr", 4, 1) / values.nbytes
     assert size == pytest.approx((1 - zeros) * 1.5, abs=1e-3)
-    values[1::3] = values[::3] = 1  # zeros that are alone: no shorter as runs
+    values[1::3] = values[::3] = 1  # single zeros do not shrink as runs
     assert check(values.tobytes(), "rle", 4, 1) == most_bytes(values.nbytes)
     assert _core.sparsity(values) == pytest.approx(np.count_nonzero(values == 0) / values.size)
     assert _core.sparsity(values, every=4) == pytest.approx(_core.sparsity(values), abs=0.01)
@@ -127,14 +127,14 @@ def test_what_zeros_cost() -> None:
 
 
 @pytest.mark.parametrize("codec", HERE)
-def test_negative_zero_and_nans_are_words_like_others(codec: str) -> None:
+def test_negative_zeros_and_nans_are_kept(codec: str) -> None:
     words = np.array([0, 0x80000000, 0x7FC00000, 0x7F800001, 0xFFFFFFFF, 0] * 5000, np.uint32)
     check(words.tobytes(), codec, 4, 1)
     assert _core.count_zero_words(words) == 10_000
     check(words.tobytes(), codec, 2, 1)
 
 
-def test_what_cannot_be_made_smaller_is_stored() -> None:
+def test_incompressible_data_is_stored() -> None:
     data = np.random.default_rng(1).bytes(SECTION_BYTES)
     for codec in HERE:
         section = _core.encode_section(data, codec, 4)
@@ -143,20 +143,21 @@ def test_what_cannot_be_made_smaller_is_stored() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("codec", ["stored", *HERE])
-def test_sections_are_split_where_chunks_end(codec: str, threads: int) -> None:
+def test_sections_are_split_at_chunk_ends(codec: str, threads: int) -> None:
     data = large("sparse").tobytes() + large("dense").tobytes()
     for chunk_bytes in (SECTION_BYTES + HEADER_BYTES, SECTION_BYTES + 1001, 1 << 20):
         encoded = _core.encode(data, codec, threads=threads, chunk_bytes=chunk_bytes)
         assert encoded is not None and encoded.decode(threads) == data
-        # At each chunk's end less than a header is lost, and each thread leaves one unfinished.
+        # Each chunk wastes less than a header at its end, and each thread leaves one partly full.
         used = encoded.encoded_bytes + (HEADER_BYTES - 1) * encoded.chunks
         assert encoded.chunks <= -(-used // chunk_bytes) + threads
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_with_too_few_chunks_all_are_given_back(threads: int) -> None:
+def test_with_too_few_chunks_all_are_released(threads: int) -> None:
     data = large("dense")
-    assert _core.encode(data, "zvc", threads=threads, most_chunks=5) is None  # raises if one is not
+    # Raises if a chunk is not released.
+    assert _core.encode(data, "zvc", threads=threads, most_chunks=5) is None
     needed = _core.encode(data, "zvc", threads=1)
     assert needed is not None
     assert _core.encode(data, "zvc", threads=1, most_chunks=needed.chunks) is not None
@@ -164,14 +165,14 @@ def test_with_too_few_chunks_all_are_given_back(threads: int) -> None:
     assert _core.encode(b"", "zvc", most_chunks=0) is not None
 
 
-def fuzzed(draw: st.DrawFn, section: bytes) -> bytes:
-    mutated = bytearray(section)
+def mutated(draw: st.DrawFn, section: bytes) -> bytes:
+    data = bytearray(section)
     for _ in range(draw(st.integers(1, 8))):
-        where = draw(st.one_of(st.integers(0, 60), st.integers(0, max(len(mutated) - 1, 0))))
-        if where < len(mutated):
-            mutated[where] = draw(st.integers(0, 255))
+        where = draw(st.one_of(st.integers(0, 60), st.integers(0, max(len(data) - 1, 0))))
+        if where < len(data):
+            data[where] = draw(st.integers(0, 255))
     cut = draw(st.sampled_from([0, 0, 0, 1, 2, 4, 100]))
-    return bytes(mutated[: len(mutated) - cut]) + draw(st.binary(max_size=4))
+    return bytes(data[: len(data) - cut]) + draw(st.binary(max_size=4))
 
 
 @st.composite
@@ -180,12 +181,12 @@ def mutated_sections(draw: st.DrawFn) -> tuple[bytes, int]:
     codec = draw(st.sampled_from([*HERE, *LOSSY_HERE]))
     element_bytes = 4 if codec in codecs.LOSSY else draw(elements)
     section = _core.encode_section(data, codec, element_bytes, draw(st.integers(1, 100)))
-    return fuzzed(draw, section), max(0, len(data) + draw(st.sampled_from([0, 0, 0, 1, -1, 64])))
+    return mutated(draw, section), max(0, len(data) + draw(st.sampled_from([0, 0, 0, 1, -1, 64])))
 
 
 @given(mutated_sections())
 @settings(max_examples=600, deadline=None)
-def test_what_was_changed_is_refused_or_decoded_to_something(case: tuple[bytes, int]) -> None:
+def test_mutated_sections_are_rejected_or_decoded(case: tuple[bytes, int]) -> None:
     section, size = case
     for path in paths_here():
         _core.set_codec_path(path)
@@ -195,7 +196,7 @@ def test_what_was_changed_is_refused_or_decoded_to_something(case: tuple[bytes, 
 
 @given(st.integers(0, 9), st.sampled_from([2, 4]), st.binary(max_size=300), st.integers(0, 400))
 @settings(max_examples=500, deadline=None)
-def test_any_bytes_are_refused_or_decoded_to_something(
+def test_any_bytes_are_rejected_or_decoded(
     codec: int, element_bytes: int, body: bytes, size: int
 ) -> None:
     for head in (bytes([codec, element_bytes, 100, 0]), b""):
@@ -208,11 +209,11 @@ def test_malformed_sections() -> None:
     zvc = _core.encode_section(data, "zvc")
     assert _core.decode_section(zvc, len(data)) == data
     assert _core.decode_section(zvc[:3], len(data)) is None
-    assert _core.decode_section(zvc[:-4], len(data)) is None  # a value less than bits
+    assert _core.decode_section(zvc[:-4], len(data)) is None  # fewer values than bits
     assert _core.decode_section(zvc, len(data) + 400) is None
-    assert _core.decode_section(zvc, len(data) - 8) is None  # the last value is behind the end
+    assert _core.decode_section(zvc, len(data) - 8) is None  # the last value is past the end
     beyond = bytearray(zvc)
-    beyond[8], beyond[11] = beyond[8] & (beyond[8] - 1), 0x80  # a bit of a word behind the last
+    beyond[8], beyond[11] = beyond[8] & (beyond[8] - 1), 0x80  # a bit for a word past the end
     assert _core.decode_section(bytes(beyond), len(data)) is None
     rle = bytearray(_core.encode_section(data, "rle"))
     rle[4:8] = b"\xff\xff\xff\xff"
@@ -227,7 +228,7 @@ def test_malformed_sections() -> None:
 
 @needs_zfp
 @pytest.mark.parametrize("rate_percent", [10, 25, 50, 75])
-def test_zfp_has_the_size_of_its_rate_and_a_small_error(rate_percent: int) -> None:
+def test_zfp_size_and_error(rate_percent: int) -> None:
     random = np.random.default_rng(2)
     values = random.standard_normal(1 << 18).astype(np.float32)
     encoded = _core.encode(values, "zfp", 4, rate_percent)
@@ -235,13 +236,13 @@ def test_zfp_has_the_size_of_its_rate_and_a_small_error(rate_percent: int) -> No
     assert encoded.encoded_bytes / values.nbytes == pytest.approx(rate_percent / 100, abs=2e-3)
     decoded = np.frombuffer(encoded.decode(), np.float32)
     error = np.abs(decoded - values).max() / np.abs(values).max()
-    # Each bit of a value halves the error; some are the exponent's and the transform's.
+    # Each bit of a value halves the error; some bits belong to the exponent and the transform.
     assert error < 2.0 ** (4 - 0.32 * rate_percent)
     assert error > 0
 
 
 @pytest.mark.parametrize("codec", LOSSY_HERE)
-def test_sections_that_are_not_finite_are_kept(codec: str) -> None:
+def test_sections_with_nonfinite_values_are_lossless(codec: str) -> None:
     values = np.random.default_rng(3).standard_normal(3 * SECTION_BYTES // 4).astype(np.float32)
     second = slice(SECTION_BYTES // 4, 2 * SECTION_BYTES // 4)
     words = values.view(np.uint32)
@@ -287,12 +288,12 @@ def test_lossy_codecs_are_for_float32_only(codec: str) -> None:
         _core.encode(b"", codec, 2, 50)
     for rate in (0, 101):
         with pytest.raises(
-            ValueError, match=f"rate of {codec} is from 1 to 100 percent, not {rate}"
+            ValueError, match=f"rate of {codec} must be from 1 to 100 percent; got {rate}"
         ):
             _core.encode(b"", codec, 4, rate)
 
 
-def test_what_is_asked_in_vain() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match="unknown codec 'gzip': allowed are stored, zvc, rle"):
         _core.encode(b"", "gzip")
     with pytest.raises(ValueError, match="unknown codec 'gzip': allowed are zvc, rle, csr, lz4"):

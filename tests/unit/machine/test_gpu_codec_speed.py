@@ -1,4 +1,4 @@
-"""What is found out about a GPU's codecs, and what planners are told: over a GPU made up here."""
+"""Speeds and launches of a GPU's codecs, measured on a fake GPU."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NAMES = ("zvc", "rle", "csr")
 
 
 class Gpu:
-    """Stands for the library: a GPU whose codecs take known times.
+    """A fake library with one GPU, whose codecs take known times.
 
-    A link of 20 GB/s decides once 8,000 threads work; before, they do.
+    Below 8,000 threads, the threads are the bottleneck; from there on, a link of 20 GB/s.
     """
 
     def __init__(self, name: str = "NVIDIA H200 143771 MiB", room_bytes: int = 1 << 40) -> None:
@@ -65,15 +65,17 @@ class Gpu:
         if data.nbytes > self.room_bytes:
             raise LibraryError("tfswap: no memory to measure the codecs in")
         if codec in self.broken:
-            raise LibraryError(f"tfswap: codec '{codec}' gives other bytes back on this GPU")
-        kept = int(np.count_nonzero(data)) * 4 + data.size // 8
-        slow = max(1.0, 8000 / (launch[0] * launch[1]))
-        seconds = 5e-6 + (data.nbytes / 200e9 + kept / 20e9) * slow
-        return kept, seconds, 2 * seconds
+            raise LibraryError(
+                f"tfswap: codec '{codec}' does not restore the original bytes on this GPU"
+            )
+        encoded_bytes = int(np.count_nonzero(data)) * 4 + data.size // 8
+        slowdown = max(1.0, 8000 / (launch[0] * launch[1]))
+        seconds = 5e-6 + (data.nbytes / 200e9 + encoded_bytes / 20e9) * slowdown
+        return encoded_bytes, seconds, 2 * seconds
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
 
@@ -82,7 +84,7 @@ def speeds(gpu: Gpu, names: tuple[str, ...] = NAMES) -> tuple[Any, ...]:
     return gpu_codec_speeds(gpu, FIRST_GPU, names, search_s=30)  # type: ignore[arg-type]
 
 
-def test_speeds_are_those_of_the_gpu_at_its_smallest_good_launch() -> None:
+def test_speeds_are_measured_at_the_smallest_fast_launch() -> None:
     gpu = Gpu()
     found = speeds(gpu)
     assert [speed.name for speed in found] == list(NAMES)
@@ -97,23 +99,21 @@ def test_speeds_are_those_of_the_gpu_at_its_smallest_good_launch() -> None:
         assert speed.decode.ns(size_bytes, 0.4) == pytest.approx(2 * expected_ns, rel=0.06)
 
 
-def test_tensors_are_as_large_as_there_is_room_for() -> None:
+def test_the_measured_tensor_fits_in_memory() -> None:
     gpu = Gpu(room_bytes=3 << 20)
     assert len(speeds(gpu)) == 3
     assert max(size for size in gpu.measured if size <= gpu.room_bytes) == 1 << 20
     assert speeds(Gpu("a GPU without room", room_bytes=1000)) == ()
 
 
-def test_a_codec_that_does_not_work_is_left_out_aloud() -> None:
+def test_a_codec_that_does_not_work_is_left_out_with_a_warning() -> None:
     gpu = Gpu()
     gpu.broken = ("rle",)
-    with pytest.warns(UserWarning, match="codec rle is left out: .*other bytes back"):
+    with pytest.warns(UserWarning, match="codec rle is left out: .*original bytes"):
         assert [speed.name for speed in speeds(gpu)] == ["zvc", "csr"]
 
 
-def test_what_was_found_is_remembered_by_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speeds_are_cached_by_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = speeds(Gpu())
     paths = sorted(tmp_path.rglob("*.json"))
     assert [path.name for path in paths] == ["csr.json", "rle.json", "zvc.json"]
@@ -128,7 +128,7 @@ def test_what_was_found_is_remembered_by_gpu(
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"launch": [3, 5]}', '{"launch": [16, 512]}'])
-def test_a_damaged_memory_is_none(
+def test_a_damaged_cache_file_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     speeds(Gpu(), ("zvc",))
@@ -143,20 +143,20 @@ def test_a_damaged_memory_is_none(
 
 
 def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[str]]:
-    """One GPU's, without any TensorFlow."""
+    """Return a manager of one fake GPU, without TensorFlow, and its list of warnings."""
     gpu = Gpu()
     gpu.codec_problem = lambda device: problem  # type: ignore[method-assign]
     managed = ManagedDevices.__new__(ManagedDevices)
     options = AutoSwap.__new__(AutoSwap)
     options.codec, options.plan, options.lossy, options.spill_dir = codec, None, False, None
-    said: list[str] = []
+    warnings: list[str] = []
     managed.__dict__.update(
-        {"_library": gpu, "_options": options, "_warn": said.append},
+        {"_library": gpu, "_options": options, "_warn": warnings.append},
         numbers=[FIRST_GPU],
         device=FIRST_GPU,
-        codecs=DeviceCodecs(gpu, options, [FIRST_GPU], said.append),  # type: ignore[arg-type]
+        codecs=DeviceCodecs(gpu, options, [FIRST_GPU], warnings.append),  # type: ignore[arg-type]
     )
-    return managed, said
+    return managed, warnings
 
 
 @pytest.mark.parametrize(
@@ -167,28 +167,28 @@ def test_which_codecs_a_gpu_may_use(
     codec: str | None, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfswap.training.device_codecs.find_nvcomp", lambda: None)
-    managed, said = devices(codec)
+    managed, warnings = devices(codec)
     assert managed.codecs.lossless == expected
     managed.codecs.take()
     text = f"codec='lz4' has no effect: {nvcomp.INSTALL}"
-    assert said == ([text] if codec == "lz4" else [])
+    assert warnings == ([text] if codec == "lz4" else [])
 
 
-def test_without_kernels_only_who_asked_for_them_is_told() -> None:
+def test_without_kernels_only_a_named_codec_warns() -> None:
     problem = "tfswap: codecs on the GPU are not available: there is no nvcc"
-    for codec, told in (("auto", False), ("zvc", True), (None, False)):
-        managed, said = devices(codec, problem)
+    for codec, warns in (("auto", False), ("zvc", True), (None, False)):
+        managed, warnings = devices(codec, problem)
         assert managed.codecs.lossless == ()
         managed.codecs.take()
-        assert bool(said) == told
-    managed, said = devices("zvc", problem)
+        assert bool(warnings) == warns
+    managed, warnings = devices("zvc", problem)
     managed.codecs.take()
-    assert said == [
+    assert warnings == [
         "codec='zvc' has no effect: codecs on the GPU are not available: there is no nvcc"
     ]
 
 
-def test_a_gpu_s_encoded_buffers_hold_whole_blocks_in_what_is_left_of_host_memory() -> None:
+def test_encoded_buffers_of_a_gpu_hold_whole_blocks_within_the_host_limit() -> None:
     managed, _ = devices("zvc")
     link = SimpleNamespace(
         out_bytes_per_s=2e10,

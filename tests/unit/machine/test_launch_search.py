@@ -1,4 +1,4 @@
-"""The search for a launch: made-up GPUs, on which every launch's time is known."""
+"""The search for a launch, on synthetic surfaces where every launch's time is known."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tfswap.machine.launch_search import Found, Point, search
+from tfswap.machine.launch_search import Point, SearchResult, search
 
 BLOCKS = (1, 2, 4, 8, 10, 16, 24, 32, 48, 64, 96, 128, 197, 256, 384, 512, 768, 1024, 2048, 4096)
 THREADS = (64, 128, 256, 512, 1024)
 GRID = list(itertools.product(BLOCKS, THREADS))
 
-# What CSWAP measured, of 500 MB of which half is zero, in blocks of 64 threads.
+# Seconds by number of blocks (of 64 threads) in CSWAP, for 500 MB with half zeros.
 PAPER = {10: 0.146, 197: 0.044, 1024: 0.150}
 
 
 def cswap(point: Point) -> float:
-    """A line between the paper's points, in logarithms, and on; more threads a block do worse."""
+    """Interpolate the paper's points in logarithms; more threads per block are slower."""
     blocks, threads = point
     known = sorted(PAPER)
     logs = np.log(known)
@@ -35,13 +35,13 @@ def cswap(point: Point) -> float:
 
 
 def link_bound(point: Point) -> float:
-    """From so many threads on, the link decides."""
+    """From 2,000 threads on, the link is the bottleneck."""
     blocks, threads = point
     return max(0.020, 40 / (blocks * threads)) * (1 + 0.0002 * blocks)
 
 
 def valley(point: Point) -> float:
-    """The best launch lies along no axis."""
+    """The minimum is not aligned with an axis."""
     blocks, threads = point
     return 0.01 * (
         1 + abs(math.log2(blocks * threads / 8192)) + 0.3 * abs(math.log2(threads / 256))
@@ -52,18 +52,18 @@ SURFACES = pytest.mark.parametrize("surface", [cswap, link_bound, valley])
 
 
 def noisy(surface: Callable[[Point], float], seed: int, noise: float) -> Callable[[Point], float]:
-    dice = np.random.default_rng(seed)
-    return lambda point: surface(point) * math.exp(noise * dice.standard_normal())
+    rng = np.random.default_rng(seed)
+    return lambda point: surface(point) * math.exp(noise * rng.standard_normal())
 
 
-def test_the_paper_s_points_are_on_the_paper_s_surface() -> None:
+def test_the_cswap_surface_has_the_paper_s_points() -> None:
     for blocks, seconds in PAPER.items():
         assert cswap((blocks, 64)) == pytest.approx(seconds)
 
 
 @SURFACES
 @pytest.mark.parametrize("seed", range(8))
-def test_it_comes_near_the_best_in_a_third_of_the_measurements(
+def test_a_third_of_the_measurements_finds_a_nearly_best_launch(
     surface: Callable[[Point], float], seed: int
 ) -> None:
     best = min(map(surface, GRID))
@@ -74,38 +74,38 @@ def test_it_comes_near_the_best_in_a_third_of_the_measurements(
 
 @SURFACES
 @pytest.mark.parametrize("seed", range(8))
-def test_noise_does_not_lead_it_astray(surface: Callable[[Point], float], seed: int) -> None:
+def test_noisy_measurements(surface: Callable[[Point], float], seed: int) -> None:
     best = min(map(surface, GRID))
     found = search(GRID, noisy(surface, seed, 0.05), seed=seed)
     assert surface(found.best) <= 1.25 * best
 
 
 @SURFACES
-def test_it_does_better_than_chance(surface: Callable[[Point], float]) -> None:
-    def off(guided: int) -> float:
+def test_guided_search_beats_random_search(surface: Callable[[Point], float]) -> None:
+    def slowdown(guided: int) -> float:
         first = 35 - guided
         found = [search(GRID, surface, first=first, guided=guided, seed=s) for s in range(12)]
         return float(np.mean([surface(each.best) for each in found])) / min(map(surface, GRID))
 
-    assert off(25) <= off(0)
+    assert slowdown(25) <= slowdown(0)
 
 
-def test_the_same_seed_searches_the_same() -> None:
-    once, again = (search(GRID, cswap, seed=3) for _ in range(2))
-    assert list(once.seconds.items()) == list(again.seconds.items())
-    assert list(search(GRID, cswap, seed=4).seconds) != list(once.seconds)
+def test_the_search_is_deterministic_for_a_seed() -> None:
+    one, other = (search(GRID, cswap, seed=3) for _ in range(2))
+    assert list(one.seconds.items()) == list(other.seconds.items())
+    assert list(search(GRID, cswap, seed=4).seconds) != list(one.seconds)
 
 
-def test_no_point_is_measured_twice_and_a_small_grid_wholly() -> None:
-    asked: list[Point] = []
+def test_each_point_of_a_small_grid_is_measured_once() -> None:
+    measured: list[Point] = []
 
     def measure(point: Point) -> float:
-        asked.append(point)
+        measured.append(point)
         return cswap(point)
 
     small = GRID[::10]
     found = search(small, measure)
-    assert sorted(asked) == sorted(small) == sorted(found.seconds)
+    assert sorted(measured) == sorted(small) == sorted(found.seconds)
     assert found.best == min(small, key=cswap)
 
 
@@ -115,17 +115,19 @@ def test_equal_times_and_a_single_point() -> None:
     assert len(found.seconds) == 35
 
 
-def test_a_deadline_ends_it() -> None:
+def test_a_deadline_ends_the_search() -> None:
     assert len(search(GRID, cswap, deadline_s=time.monotonic() - 1).seconds) == 1
 
 
-def test_an_empty_grid_is_refused() -> None:
+def test_an_empty_grid_is_rejected() -> None:
     with pytest.raises(ValueError, match="empty grid"):
         search([], cswap)
 
 
-def test_the_smallest_that_is_nearly_as_fast() -> None:
-    found = Found((64, 256), {(64, 256): 1.00, (16, 512): 1.04, (8, 512): 1.2, (16, 1024): 1.01})
+def test_the_smallest_launch_within_a_tolerance() -> None:
+    found = SearchResult(
+        (64, 256), {(64, 256): 1.00, (16, 512): 1.04, (8, 512): 1.2, (16, 1024): 1.01}
+    )
     assert found.smallest(1.05) == (16, 512)
     assert found.smallest(1.0) == (64, 256)
     assert found.smallest(1.3) == (8, 512)

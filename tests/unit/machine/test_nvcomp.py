@@ -1,4 +1,4 @@
-"""Where nvCOMP is looked for, and what is said where it is not."""
+"""Finding nvCOMP, and the errors without it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from tfswap.machine import codecs, nvcomp
 
 
 @pytest.fixture(autouse=True)
-def _looked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_cached_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcomp, "find_nvcomp", nvcomp.find_nvcomp.__wrapped__)
 
 
 @pytest.mark.parametrize(
     "name", ["libnvcomp/lib64/libnvcomp.so.6", "libnvcomp/lib64/libnvcomp.so.5"]
 )
-def test_it_is_found_in_a_wheel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_of_a_wheel_is_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "nvidia" / name
     path.parent.mkdir(parents=True)
     path.touch()
@@ -27,13 +29,13 @@ def test_it_is_found_in_a_wheel(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert nvcomp.find_nvcomp() == str(path)
 
 
-def test_its_workspace_is_a_part_of_the_budget() -> None:
+def test_the_workspace_is_a_fraction_of_the_budget() -> None:
     assert nvcomp.workspace_bytes(1 << 40) == nvcomp.WORKSPACE_BYTES
     assert nvcomp.workspace_bytes(320 << 20) == 10 << 20
     assert nvcomp.workspace_bytes(8 << 20) == 1 << 20
 
 
-def test_a_codec_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_codecs_need_nvcomp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcomp, "find_nvcomp", lambda: None)
     with pytest.raises(ValueError, match="on a CPU: no CPU encodes by ans; on a GPU: nvCOMP is"):
         codecs.check("ans")

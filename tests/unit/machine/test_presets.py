@@ -1,4 +1,4 @@
-"""Machines by name, and a user's own."""
+"""Machines by name, and machines of a user's file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-def test_every_machine_says_where_its_numbers_are_from() -> None:
+def test_every_machine_names_the_sources_of_its_numbers() -> None:
     machines = json.loads(OWN_FILE.read_text())["machines"]
     assert list(machines) == NAMES
     for machine in machines.values():
@@ -36,7 +36,7 @@ def test_every_machine_says_where_its_numbers_are_from() -> None:
 @pytest.mark.parametrize(
     ("name", "float32_ops_per_s"),
     [
-        # By the makers' data sheets.
+        # From the data sheets.
         ("titan-x", 6.6e12),
         ("gtx-1080-ti", 11.3e12),
         ("p100", 9.3e12),
@@ -47,7 +47,7 @@ def test_every_machine_says_where_its_numbers_are_from() -> None:
         ("gh200", 66.9e12),
     ],
 )
-def test_the_peak_is_that_of_the_data_sheet(name: str, float32_ops_per_s: float) -> None:
+def test_the_peak_matches_the_data_sheet(name: str, float32_ops_per_s: float) -> None:
     device = find_machine(name).device
     assert device is not None
     assert device.ops_per_s == pytest.approx(float32_ops_per_s, rel=0.01)
@@ -59,12 +59,12 @@ def test_a_newer_link_is_faster() -> None:
     assert speeds == sorted(speeds) and len(set(speeds)) == 4
 
 
-def test_an_unknown_machine_is_answered_with_the_names() -> None:
+def test_the_error_for_an_unknown_machine_lists_the_names() -> None:
     with pytest.raises(ValueError, match="unknown machine 'tpu'.*titan-x, gtx-1080-ti, p100"):
         find_machine("tpu")
 
 
-def test_own_machines_come_on_top(tmp_path: Path) -> None:
+def test_a_file_adds_machines(tmp_path: Path) -> None:
     path = write(tmp_path / "machines.json", own(memory_bytes=1 << 30))
     machines = load_machines(path)
     assert list(machines) == [*NAMES, "mine"]
@@ -84,7 +84,7 @@ def test_own_machines_come_on_top(tmp_path: Path) -> None:
         (own(device=7), "machine 'mine': its device is not an object"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, content: Any, problem: str) -> None:
+def test_invalid_files_are_rejected(tmp_path: Path, content: Any, problem: str) -> None:
     path = write(tmp_path / "machines.json", content)
     with pytest.raises(ValueError, match="machines.json") as error:
         load_machines(path)
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_json(tmp_path: Path) -> None:
         load_machines(path)
 
 
-def test_a_device_without_speed_is_refused() -> None:
+def test_a_device_without_speed_is_rejected() -> None:
     with pytest.raises(ValueError, match="bytes_per_s must be above 0, not 0"):
         Device(memory_bytes=1, ops_per_s=1, product_ops_per_s=1, bytes_per_s=0)
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from timelines import FakeMachine, training_step
+from timelines import FakeMachine, assert_same, training_step
 
-from tests.unit.traces.test_timeline_file import assert_same
 from tfswap.plan.cache import FOLDER, PlanMemory, context_of, default_folder, parse_folder
 from tfswap.plan.schema import FunctionPlan, Return, TensorSwap
 from tfswap.step.profile import Profile

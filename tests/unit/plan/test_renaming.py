@@ -1,4 +1,4 @@
-"""Plans for the same graph under the names that it has behind a SavedModel."""
+"""Renaming of plans for functions loaded from a SavedModel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAN = FunctionPlan(
 CALL = "StatefulPartitionedCall/"
 
 
-def test_names_of_calls_are_put_before_all_names() -> None:
+def test_names_of_calls_are_added() -> None:
     nodes = ["a/Relu_1", "b", "c", "d", "e"]
     found = renamed(PLAN, "2" * 16, [f"{CALL}PartitionedCall_3/{name}" for name in nodes])
     assert found is not None
@@ -36,14 +36,14 @@ def test_names_of_calls_are_put_before_all_names() -> None:
     ]
 
 
-def test_names_of_calls_are_taken_away() -> None:
+def test_names_of_calls_are_removed() -> None:
     nodes = [f"{CALL}{name}" for name in ("a/Relu_1", "b", "c", "d")]
-    there = renamed(PLAN, "2" * 16, nodes)
-    assert there is not None
-    assert renamed(there, PLAN.fingerprint, ["a/Relu_1", "b", "c", "d"]) == PLAN
+    loaded = renamed(PLAN, "2" * 16, nodes)
+    assert loaded is not None
+    assert renamed(loaded, PLAN.fingerprint, ["a/Relu_1", "b", "c", "d"]) == PLAN
 
 
-def test_a_node_that_is_not_there_or_twice_makes_no_plan() -> None:
+def test_missing_and_ambiguous_nodes_make_no_plan() -> None:
     assert renamed(PLAN, "2" * 16, ["a/Relu_1", "b", "c"]) is None
     assert renamed(PLAN, "2" * 16, ["a/Relu_1", "b", "c", "d", f"{CALL}d"]) is None
     assert renamed(PLAN, "2" * 16, ["b", "c", "d"]) is None

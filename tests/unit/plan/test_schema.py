@@ -1,4 +1,4 @@
-"""SwapPlan as data: what is written is read, what is wrong is refused with a reason."""
+"""SwapPlan as data: JSON round trips, and errors for invalid plans."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ plans = st.builds(
 
 
 @given(plans)
-def test_what_is_written_is_read(plan):
+def test_json_round_trips(plan):
     assert SwapPlan.from_json(plan.to_json()) == plan
     assert SwapPlan.from_json(plan.to_json(indent=2)) == plan
 
@@ -62,7 +62,7 @@ def test_save_and_load(tmp_path):
         ('{"version": 1, "functions": [], "unmatched": "guess"}', "allowed: leave, bootstrap"),
     ],
 )
-def test_what_is_wrong_is_refused(text, reason, tmp_path):
+def test_invalid_plans_are_rejected(text, reason, tmp_path):
     with pytest.raises(ValueError, match=reason):
         SwapPlan.from_json(text)
     (tmp_path / "bad.json").write_text(text)
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_refused(text, reason, tmp_path):
         SwapPlan.load(tmp_path / "bad.json")
 
 
-def test_a_codec_that_there_is_not_is_refused():
+def test_an_unknown_codec_is_rejected():
     swap = TensorSwap("a:0", 1, (), (), tier="compressed", codec="zvc")
     text = SwapPlan((FunctionPlan("0123456789abcdef", (swap,)),)).to_json()
     assert SwapPlan.from_json(text).functions[0].swaps == (swap,)
@@ -78,7 +78,7 @@ def test_a_codec_that_there_is_not_is_refused():
         SwapPlan.from_json(text.replace('"zvc"', '"zip"'))
 
 
-def test_two_swaps_of_one_tensor_are_refused():
+def test_two_swaps_of_one_tensor_are_rejected():
     swap = TensorSwap("a:0", 1, (), ())
     with pytest.raises(ValueError, match="two swaps of 'a:0'"):
         SwapPlan((FunctionPlan("f", (swap, swap)),))
@@ -91,8 +91,8 @@ def test_an_entry_replaces_the_graph_s_old_one():
     assert plan.function("f").reserve and plan.function("h") is None
 
 
-def test_the_schema_is_the_pass_s():
-    """The keys that swap_spec.cc reads."""
+def test_the_schema_has_the_keys_of_the_pass():
+    """swap_spec.cc reads these keys."""
     plan = SwapPlan(
         (FunctionPlan("f", (TensorSwap("a:0", 1, ("g",), (Return("t", ("c",)),)),), (("x", "y"),)),)
     )
@@ -106,7 +106,7 @@ def test_the_schema_is_the_pass_s():
 
 
 @pytest.mark.parametrize("field, least", [("sections", 1), ("batch", 0)])
-def test_sections_and_examples_are_counted(field, least):
+def test_sections_and_batch_must_be_integers(field, least):
     plan = SwapPlan(**{field: least}, chooses=True)
     assert SwapPlan.from_json(plan.to_json()) == plan
     for wrong in (least - 1, 1.5, "4"):

@@ -1,4 +1,4 @@
-"""No plan waits less than the bound says."""
+"""No plan waits less than the lower bound."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 OPS = [(i * 10, i * 10 + 10) for i in range(6)]
 
 
-def test_what_fits_need_not_wait() -> None:
+def test_step_within_budget_has_bound_zero() -> None:
     timeline = make_timeline(OPS, [(10, 1, 25)])
     assert least_wait_ns(timeline, FakeMachine(), 10) == 0
 
 
-def test_a_copy_out_that_cannot_be_over_in_time() -> None:
-    # 30 bytes made by op 0 must be gone when op 1 allocates 30 more at 15 ns: at 1 byte/ns by 40.
+def test_late_copy_out() -> None:
+    # 30 bytes produced by op 0 must be copied out when op 1 allocates 30 more at 15 ns: at 1
+    # byte/ns that takes until 40.
     absence = Absence(0, "a:0", 0, 0, 5)
     timeline = make_timeline(OPS, [(30, 1, OUTLIVES_STEP_NS), (30, 15, 20)], (absence,))
     assert least_wait_ns(timeline, FakeMachine(), 30) == 25
-    # Half of the budget's excess is half of the copy.
+    # Half of the excess needs half of the copy.
     assert least_wait_ns(timeline, FakeMachine(), 45) == 10
 
 
 def test_waits_before_and_after_add_up() -> None:
     absence = Absence(0, "a:0", 0, 0, 3)
     timeline = make_timeline(OPS, [(30, 1, OUTLIVES_STEP_NS), (30, 25, 28)], (absence,))
-    # Out by 40 instead of 25, and from 25 on back within 5 ns instead of 30.
+    # Copied out by 40 instead of 25, and copied in from 25 on within 5 ns instead of 30.
     assert least_wait_ns(timeline, FakeMachine(), 30) == 15 + 25
 
 
-def test_a_budget_that_no_plan_meets() -> None:
+def test_infeasible_budget_gives_step_time() -> None:
     timeline = make_timeline(OPS, [(30, 1, 50)])
     assert least_wait_ns(timeline, FakeMachine(), 10) == timeline.step_ns
 

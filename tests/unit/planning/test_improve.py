@@ -11,7 +11,7 @@ from timelines import FakeMachine, machines, timelines, training_step
 
 from tfswap.planning.planners import portfolio
 from tfswap.planning.planners.decision import BudgetTooSmall
-from tfswap.planning.planners.improve import improved
+from tfswap.planning.planners.improve import improve_plan
 from tfswap.planning.planners.papers import autoswap
 from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline, peak_load
@@ -24,25 +24,25 @@ def test_a_bad_plan_becomes_better() -> None:
     budget = peak_load(timeline) * 6 // 10
     bad = autoswap.plan_swaps(timeline, SLOW, budget, score="aoa")
     assert bad.result.stall_ns > 0
-    better = improved(bad, timeline, SLOW, budget, time.monotonic() + 1.0)
+    better = improve_plan(bad, timeline, SLOW, budget, time.monotonic() + 1.0)
     assert better.result.stall_ns < bad.result.stall_ns
-    again = simulate(timeline, better.swaps, SLOW)
-    assert again.step_ns == better.result.step_ns and again.peak_bytes <= budget
+    repeated = simulate(timeline, better.swaps, SLOW)
+    assert repeated.step_ns == better.result.step_ns and repeated.peak_bytes <= budget
 
 
-def test_progress_is_said() -> None:
+def test_progress_is_logged() -> None:
     timeline = training_step(blocks=4)
     budget = peak_load(timeline) // 2
     machine = FakeMachine(0.3e9, 0.3e9)
-    said: list[str] = []
+    lines: list[str] = []
     bad = autoswap.plan_swaps(timeline, machine, budget, score="doa")
-    improved(bad, timeline, machine, budget, time.monotonic() + 1.5, said.append)
-    assert said and said[0].startswith("planning: waits of ")
+    improve_plan(bad, timeline, machine, budget, time.monotonic() + 1.5, lines.append)
+    assert lines and lines[0].startswith("planning: waits of ")
 
 
 @settings(max_examples=40, deadline=None)
 @given(timelines(), machines, st.data())
-def test_it_never_leaves_the_budget(
+def test_search_keeps_the_budget(
     timeline: Timeline, machine: FakeMachine, data: st.DataObject
 ) -> None:
     budget = data.draw(st.integers(1, max(peak_load(timeline), 1)))
@@ -51,7 +51,7 @@ def test_it_never_leaves_the_budget(
     except BudgetTooSmall:
         return
     deadline_s = time.monotonic() + 0.02
-    better = improved(first, timeline, machine, budget, deadline_s, min_bytes=1)
+    better = improve_plan(first, timeline, machine, budget, deadline_s, min_bytes=1)
     assert better.result.peak_bytes <= budget
     assert better.result.step_ns <= first.result.step_ns
 

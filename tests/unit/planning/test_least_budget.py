@@ -1,4 +1,4 @@
-"""The least budgets of a step, and the op that sets each."""
+"""The smallest budgets of a step, and the op that sets each of them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ OPS = [(10 * i, 10 * i + 10) for i in range(6)]
 
 
 def step(buffers: list[tuple[int, int, int]], *absences: Absence, **changes: object) -> Timeline:
-    """Six ops, A to F, of 10 ns; buffers in MiB."""
+    """Return six ops, A to F, of 10 ns; buffers in MiB."""
     sizes = [(size * MIB, alloc, free) for size, alloc, free in buffers]
     names: dict[str, object] = {"op_names": tuple("ABCDEF")}
     return make_timeline(OPS, sizes, absences, **(names | changes))
 
 
-def test_each_is_set_by_an_op_of_its_own() -> None:
-    # A's tensor is away while D runs, which has most; then B has most, where it is not away yet.
+def test_unswapped_and_swapped_budgets_have_different_ops() -> None:
+    # A's tensor is swapped out while D runs, at the unswapped peak. Then the peak is at B, where it
+    # is not swapped out yet.
     timeline = step(
         [(40, 1, 58), (30, 12, 19), (50, 31, 39)],
         Absence(0, "A:0", 0, 1, 5),
@@ -46,14 +47,14 @@ def test_each_is_set_by_an_op_of_its_own() -> None:
     assert least.swapped == LeastBudget(75 * MIB, "B")
 
 
-def test_without_absences_nothing_gets_less() -> None:
+def test_without_absences_budgets_are_equal() -> None:
     timeline = step([(40, 1, 58), (30, 12, 19)])
     assert least_budgets(timeline, LINK) == LeastBudgets(
         LeastBudget(70 * MIB, "B"), LeastBudget(70 * MIB, "B")
     )
 
 
-def test_small_tensors_stay() -> None:
+def test_small_tensors_are_not_swapped() -> None:
     timeline = make_timeline(
         OPS,
         [(1000, 1, 58), (MIB, 31, 39)],
@@ -63,7 +64,7 @@ def test_small_tensors_stay() -> None:
     assert with_swaps(timeline, LINK) == LeastBudget(MIB + 1000, "D")
 
 
-def test_with_sections_what_stays_is_as_it_was() -> None:
+def test_sections_only_change_the_largest_op() -> None:
     records = [
         {"sections": 1, "bytes": 60 * MIB, "op": "conv"},
         {"sections": 2, "bytes": 32 * MIB, "op": "conv/section_0"},
@@ -78,13 +79,13 @@ def test_with_sections_what_stays_is_as_it_was() -> None:
     assert with_sections(records, 8, swapped) == ()
 
 
-def test_the_first_of_equals_is_named() -> None:
+def test_first_of_equal_peaks_is_reported() -> None:
     timeline = step([(40, 11, 19), (40, 41, 49)])
     assert without_swaps(timeline) == with_swaps(timeline, LINK) == LeastBudget(40 * MIB, "B")
 
 
-def test_the_op_runs_and_not_one_that_has_ended() -> None:
-    # A runs all the time, B has ended when A's second buffer comes.
+def test_reported_op_is_still_running() -> None:
+    # A runs throughout; B has ended when A's second buffer is allocated.
     timeline = make_timeline(
         [(0, 60), (10, 20), (70, 80)],
         [(3 * MIB, 12, 18), (8 * MIB, 40, 58), (2 * MIB, 71, 79)],
@@ -94,7 +95,7 @@ def test_the_op_runs_and_not_one_that_has_ended() -> None:
     assert with_swaps(timeline, LINK) == LeastBudget(8 * MIB, "A")
 
 
-def test_of_ops_that_run_at_once_it_is_the_one_that_started_last() -> None:
+def test_last_started_of_concurrent_ops_is_reported() -> None:
     timeline = make_timeline(
         [(0, 60), (10, 50), (20, 30)],
         [(3 * MIB, 1, 58), (8 * MIB, 40, 48)],
@@ -103,21 +104,21 @@ def test_of_ops_that_run_at_once_it_is_the_one_that_started_last() -> None:
     assert without_swaps(timeline).op == with_swaps(timeline, LINK).op == "B"
 
 
-def test_where_none_runs_it_is_the_one_before() -> None:
+def test_previous_op_is_reported_in_a_pause() -> None:
     timeline = make_timeline(
         [(0, 10), (50, 60)], [(3 * MIB, 1, 58), (8 * MIB, 20, 30)], op_names=("A", "B")
     )
     assert without_swaps(timeline).op == with_swaps(timeline, LINK).op == "A"
 
 
-def test_ops_that_take_no_time() -> None:
+def test_ops_without_duration() -> None:
     timeline = make_timeline(
         [(0, 10), (20, 20), (30, 40)], [(8 * MIB, 20, 25), (MIB, 31, 39)], op_names=("A", "B", "C")
     )
     assert without_swaps(timeline) == with_swaps(timeline, LINK) == LeastBudget(8 * MIB, "B")
 
 
-def test_what_is_there_before_any_op_runs() -> None:
+def test_peak_before_the_first_op() -> None:
     before = make_timeline([(10, 20)], [(8 * MIB, 0, 5), (MIB, 11, 19)], op_names=("A",))
     expected = LeastBudget(8 * MIB, "(before the first op)")
     assert without_swaps(before) == with_swaps(before, LINK) == expected
@@ -125,7 +126,7 @@ def test_what_is_there_before_any_op_runs() -> None:
     assert with_swaps(make_timeline([], [], resident_bytes=7), LINK).bytes == 7
 
 
-def test_a_step_in_which_everything_can_leave() -> None:
+def test_step_with_only_swappable_buffers() -> None:
     absence = Absence(0, "A:0", -1, 0, 0)
     timeline = make_timeline(
         [(0, 10)], [(MIB, 0, OUTLIVES_STEP_NS)], (absence,), op_names=("A",), step_ns=30
@@ -136,8 +137,8 @@ def test_a_step_in_which_everything_can_leave() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(timelines() | crowded_timelines())
-def test_a_plan_reaches_it_and_none_goes_below(timeline: Timeline) -> None:
-    # In MiB: what is smaller is not swapped.
+def test_least_budget_is_reached_and_tight(timeline: Timeline) -> None:
+    # Scale to MiB: smaller buffers are not swapped.
     timeline = make_timeline(
         list(zip(timeline.op_start_ns.tolist(), timeline.op_end_ns.tolist(), strict=True)),
         list(
@@ -166,7 +167,7 @@ def test_a_plan_reaches_it_and_none_goes_below(timeline: Timeline) -> None:
         assert error.value.op_name == least.swapped.op
 
 
-def test_it_is_what_if_says_too() -> None:
+def test_whatif_gives_the_same_budget() -> None:
     timeline = training_step(blocks=3)
     link = Machine("a link", 4e9, 4e9)
     assert with_swaps(timeline, link).bytes == whatif.least_budget_bytes(timeline, link)
@@ -180,7 +181,7 @@ FLOORS = (
 LEAST = LeastBudgets(LeastBudget(100 * MIB, "A"), LeastBudget(60 * MIB, "B"), FLOORS)
 
 
-def test_the_fewest_sections_that_will_do() -> None:
+def test_fewest_sufficient_sections() -> None:
     assert LEAST.sectioned == FLOORS[1] and LEAST.sections_help
     assert LEAST.sections_within(50 * MIB) == FLOORS[0]
     assert LEAST.sections_within(49 * MIB) == FLOORS[1]
@@ -189,7 +190,7 @@ def test_the_fewest_sections_that_will_do() -> None:
     assert unknown.sectioned is None and not unknown.sections_help
 
 
-def test_it_becomes_json() -> None:
+def test_least_budgets_as_json() -> None:
     assert json.loads(json.dumps(asdict(LEAST))) == {
         "unswapped": {"bytes": 100 * MIB, "op": "A"},
         "swapped": {"bytes": 60 * MIB, "op": "B"},
@@ -218,8 +219,8 @@ def too_small(budget_bytes: int) -> BudgetTooSmall:
         (
             30,
             (),
-            " Or try AutoSwap(sections=2) or more: ops that compute each example by itself then "
-            "work on parts of the batch, one after the other, and need less at once.",
+            " Or try AutoSwap(sections=2) or more: ops that compute each example independently "
+            "then process the batch part by part, and need less memory at once.",
         ),
         (
             30,
@@ -229,11 +230,11 @@ def too_small(budget_bytes: int) -> BudgetTooSmall:
         (
             10,
             FLOORS,
-            " AutoSwap(sections=4) goes lower, but not as low: the least is then 20.0 MiB, while "
+            " AutoSwap(sections=4) helps, but not enough: the least is then 20.0 MiB, while "
             "op 'C' runs.",
         ),
         (10, (SectionFloor(2, 60 * MIB, "B"),), ""),
-        (60, FLOORS, ""),  # swaps alone can keep it: some policy could not
+        (60, FLOORS, ""),  # swaps alone can keep the budget: only the policy failed
     ],
 )
 def test_advice_where_swaps_cannot_keep_a_budget(

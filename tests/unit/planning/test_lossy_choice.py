@@ -1,4 +1,4 @@
-"""Lossy codecs among the choices: for whom, at which rate, and where that pays."""
+"""Lossy codecs as choices: eligible tensors, rates, and where they pay."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from timelines import make_timeline
 
 from tfswap.machine import codecs
 from tfswap.machine.far_tier import COMPRESSED, HOST, CodecSpeed, CodecTime, FarTier
-from tfswap.planning.planners.assignment import FarMemory, Place, Ratios, assign
+from tfswap.planning.planners.assignment import FarMemory, Place, Ratios
 from tfswap.planning.planners.lossy_choice import (
     LossyChoice,
     RateRange,
@@ -15,6 +15,7 @@ from tfswap.planning.planners.lossy_choice import (
     worthwhile_rates,
 )
 from tfswap.planning.planners.lossy_rate import DenseSwap, rate_range
+from tfswap.planning.planners.place_search import assign
 from tfswap.planning.simulator import Swap
 from tfswap.step.timeline import Absence
 
@@ -37,7 +38,7 @@ def far(gb_s: float, *speeds: CodecSpeed) -> FarMemory:
     return FarMemory(FarTier(HOST, gb_s * 1e9, gb_s * 1e9, 0, 0, 1 << 60), codecs=speeds)
 
 
-def test_rates_are_those_of_the_eligible_swaps() -> None:
+def test_rates_of_eligible_swaps() -> None:
     over = far(0.5, ZVC, FAST)
     rates = worthwhile_rates(TIMELINE, SWAPS, over, ONLY_X)
     assert rates == RateRange(*rate_range([DenseSwap(1000, 600, 600)], over.host, FAST))
@@ -48,7 +49,7 @@ def test_rates_are_those_of_the_eligible_swaps() -> None:
 @pytest.mark.parametrize(
     "over", [far(100, FAST), far(0.5, SLOW), far(0.5, ZVC)], ids=["hidden", "slow", "none"]
 )
-def test_where_no_rate_pays_there_are_none(over: FarMemory) -> None:
+def test_no_rates_if_none_pays(over: FarMemory) -> None:
     assert worthwhile_rates(TIMELINE, SWAPS, over, ONLY_X) is None
 
 
@@ -69,7 +70,7 @@ def test_fast_codecs_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("codec", ["auto", "cswap", "zvc", LOSSY])
-def test_only_eligible_tensors_are_kept_lossily(codec: str) -> None:
+def test_only_eligible_tensors_are_encoded_lossily(codec: str) -> None:
     over = far(0.5, ZVC, FAST)
     known = with_lossy(DENSE, TIMELINE, SWAPS, over, LATE, RateRange(90, 40))
     found = assign(TIMELINE, SWAPS, over, known, codec=codec)
@@ -77,13 +78,13 @@ def test_only_eligible_tensors_are_kept_lossily(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["auto", "cswap", "zvc"])
-def test_what_does_not_pay_is_kept_as_it_is(codec: str) -> None:
+def test_tensors_stay_unencoded_where_lossy_does_not_pay(codec: str) -> None:
     over = far(0.5, ZVC, SLOW)
     known = with_lossy(DENSE, TIMELINE, SWAPS, over, ONLY_X, RateRange(50, 40))
     assert assign(TIMELINE, SWAPS, over, known, codec=codec).places["x:0"] == Place(HOST)
 
 
-def test_a_lossless_name_still_takes_all_that_it_makes_smaller() -> None:
+def test_lossless_codec_still_encodes_compressible_tensors() -> None:
     over = far(100, ZVC, FAST)
     known = with_lossy(
         {**DENSE, "w:0": {"zvc": 0.5}}, TIMELINE, SWAPS, over, ONLY_X, RateRange(50, 40)
@@ -92,8 +93,8 @@ def test_a_lossless_name_still_takes_all_that_it_makes_smaller() -> None:
     assert found.places == {"x:0": Place(HOST), "w:0": Place(COMPRESSED, "zvc", 0.5)}
 
 
-def test_a_tensor_that_is_read_in_between_is_not_kept_lossily() -> None:
-    """Of its two absences, one ends in the forward part."""
+def test_tensor_with_an_ineligible_absence_is_not_encoded_lossily() -> None:
+    """One of its two absences ends in the forward pass."""
     again = (*ABSENCES[:1], Absence(0, "x:0", 0, 5, 6))
     timeline = make_timeline(OPS, [(1000, 0, 4200)], again)
     swaps = (Swap(0, trigger_op=3), Swap(1))
@@ -102,7 +103,7 @@ def test_a_tensor_that_is_read_in_between_is_not_kept_lossily() -> None:
         known = with_lossy({}, timeline, swaps, far(0.5, FAST), choice, RateRange(90, 40))
         assert ("x:0" in known) == expected
         assert (worthwhile_rates(timeline, swaps, far(0.5, FAST), choice) is not None) == expected
-    # If it stays during the other one, all is well.
+    # It is eligible if only the other absence is swapped.
     alone = with_lossy(
         {}, timeline, swaps[1:], far(1, FAST), LossyChoice(frozenset({1}), 0, 1), RateRange(90, 40)
     )

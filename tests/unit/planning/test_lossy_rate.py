@@ -1,4 +1,4 @@
-"""CSWAP+'s range of lossy rates."""
+"""The range of lossy rates of CSWAP+."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def codec(begin_ns: float = 0, byte_ns: float = 0, kept_byte_ns: float = 0) -> C
 
 
 def test_the_range_of_one_swap() -> None:
-    """10,000 ns each way, of which 4,000 are hidden; the codec takes 1,000 each way."""
+    """10,000 ns each way, 4,000 of them hidden; the codec takes 1,000 each way."""
     swap = DenseSwap(10_000, 4_000, 4_000)
-    # At 90 % it saves the 1,000 each way that it costs; at 40 % nothing is exposed.
+    # At 90 % it saves its cost of 1,000 each way; at 40 % nothing is exposed.
     assert rate_range([swap], LINK, codec(begin_ns=1_000)) == (90, 40)
 
 
@@ -36,7 +36,7 @@ def test_one_direction_may_be_hidden() -> None:
     assert rate_range([swap], LINK, codec(begin_ns=1_000)) == (80, 40)
 
 
-def test_swaps_that_no_rate_pays_for_have_no_say() -> None:
+def test_swaps_that_no_rate_pays_for_are_ignored() -> None:
     swap = DenseSwap(10_000, 4_000, 4_000)
     small, hidden = DenseSwap(100, 0, 0), DenseSwap(10_000, 10_000, 10_000)
     assert rate_range([small, swap, hidden], LINK, codec(begin_ns=1_000)) == (90, 40)
@@ -44,24 +44,24 @@ def test_swaps_that_no_rate_pays_for_have_no_say() -> None:
         assert rate_range(swaps, LINK, codec(begin_ns=1_000)) == (1, 100)
 
 
-def test_what_no_rate_hides_sets_the_bottom_to_the_least_rate() -> None:
+def test_unhidden_swap_sets_bottom_to_least_rate() -> None:
     assert rate_range([DenseSwap(10_000, 0, 0)], LINK, codec(begin_ns=1_000)) == (90, 1)
 
 
-def test_where_hiding_takes_a_higher_rate_than_paying_there_is_nothing_to_give() -> None:
+def test_range_is_empty_if_hiding_needs_a_higher_rate() -> None:
     swap = DenseSwap(10_000, 9_000, 9_000)
     assert rate_range([swap], LINK, codec(begin_ns=1_000)) == (90, 90)
 
 
-def test_a_codec_that_is_said_to_be_faster_the_more_it_keeps_is_charged_its_most() -> None:
+def test_codec_with_decreasing_time_is_charged_its_maximum() -> None:
     swap = DenseSwap(10_000, 4_000, 4_000)
-    # At 40 % it would save 6,000 ns each way for 4,100, but for 6,050 at 1 %.
+    # At 40 % it saves 6,000 ns each way for 4,100 ns, but is charged 6,050 ns as at 1 %.
     faster = codec(begin_ns=6_100, kept_byte_ns=-0.5)
     assert rate_range([swap], LINK, faster) == (1, 100)
     assert rate_range([swap], LINK, codec(begin_ns=1_050, kept_byte_ns=-0.5)) == (90, 40)
 
 
-def test_the_papers_example_of_sliding_down() -> None:
+def test_example_of_the_paper() -> None:
     rates = [rate_of_epoch(100, 20, epoch, 90) for epoch in range(90)]
     assert rates[:3] == [100, 99, 98]
     assert rates.index(20) + 1 == 81
@@ -81,19 +81,17 @@ def test_steps_are_rounded() -> None:
     [
         (
             (20, 100, 0, 9),
-            "rates must fall from the top, at most 100, to the bottom, at least 1, not from 20 to "
-            "100",
+            "rates must satisfy 1 <= bottom <= top <= 100; got top 20 and bottom 100",
         ),
         (
             (101, 5, 0, 9),
-            "rates must fall from the top, at most 100, to the bottom, at least 1, not from 101 to "
-            "5",
+            "rates must satisfy 1 <= bottom <= top <= 100; got top 101 and bottom 5",
         ),
-        ((90, 20, 9, 9), "epoch is 9; 9 epochs are numbered from 0 on"),
-        ((90, 20, -1, 9), "epoch is -1; 9 epochs are numbered from 0 on"),
+        ((90, 20, 9, 9), "epoch must be at least 0 and less than 9; got 9"),
+        ((90, 20, -1, 9), "epoch must be at least 0 and less than 9; got -1"),
     ],
 )
-def test_no_such_range_or_epoch(arguments: tuple[int, int, int, int], message: str) -> None:
+def test_invalid_range_or_epoch(arguments: tuple[int, int, int, int], message: str) -> None:
     with pytest.raises(ValueError) as error:
         rate_of_epoch(*arguments)
     assert str(error.value) == message
@@ -108,7 +106,7 @@ RATES = range(1, 101)
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(swaps, max_size=6), links, codec_speeds)
-def test_halving_finds_what_trying_all_rates_does(
+def test_bisection_equals_exhaustive_search(
     swaps: list[DenseSwap], link: FakeMachine, codec: CodecSpeed
 ) -> None:
     top, bottom = 1, 100

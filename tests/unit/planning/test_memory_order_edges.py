@@ -1,4 +1,4 @@
-"""Which ops keep the recorded order so that the load stays what was simulated."""
+"""Ops keep their recorded order where that keeps the load as simulated."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import INSTANT, make_timeline, timelines
 
-from tests.unit.addresses.test_layout import FINGERPRINT, graph
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.memory_order_edges import held_bytes, memory_order_edges
 from tfswap.planning.simulator import Swap, simulate
+from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Absence, Timeline
+
+FINGERPRINT = "0123456789abcdef"
+
+
+def graph(*lines: str) -> StepGraph:
+    """Return a graph from its description, with spaces for tabs and "-" for no flags."""
+    return StepGraph.parse("\n".join(line.replace(" ", "\t") for line in lines))
 
 
 def profile_of(timeline: Timeline, large_ops: tuple[int, ...]) -> Profile:
@@ -31,18 +38,18 @@ NAMES = ("op0 Tile 0 o 1", "op1 Sum 0 o 1 op0:0", "op2 Tile 0 o 1", "op3 Sum 0 o
 FUNCTION = FunctionPlan(FINGERPRINT)
 
 
-def test_branches_that_do_not_fit_together_come_one_after_the_other() -> None:
+def test_branches_that_do_not_fit_together_are_ordered() -> None:
     profile = profile_of(make_timeline(**BRANCHES), (0, 1, 2, 3))
     assert memory_order_edges(profile, graph(*NAMES), FUNCTION, (), 60) == (("op1", "op2"),)
 
 
-def test_nothing_waits_where_there_is_room() -> None:
+def test_no_edges_where_there_is_room() -> None:
     profile = profile_of(make_timeline(**BRANCHES), (0, 1, 2, 3))
     assert memory_order_edges(profile, graph(*NAMES), FUNCTION, (), 200) == ()
 
 
-def test_room_for_one_op_that_comes_early_is_not_enough() -> None:
-    # Two of four branches at once fit, three do not: the first two ops could come before op1.
+def test_room_for_one_early_op_is_not_enough() -> None:
+    # Two of four branches fit at once, three do not: the first two ops could run before op1.
     timeline = make_timeline(
         [(10 * i, 10 * i + 10) for i in range(8)], [(40, 20 * i, 20 * i + 20) for i in range(4)]
     )
@@ -55,20 +62,20 @@ def test_room_for_one_op_that_comes_early_is_not_enough() -> None:
     assert memory_order_edges(profile, graph(*branches), FUNCTION, (), 130) == ()
 
 
-def test_small_ops_do_as_they_like() -> None:
+def test_small_ops_are_not_ordered() -> None:
     profile = profile_of(make_timeline(**BRANCHES), (0, 1))
     assert memory_order_edges(profile, graph(*NAMES), FUNCTION, (), 60) == ()
 
 
-def test_what_ran_at_once_still_may() -> None:
+def test_overlapping_ops_may_still_overlap() -> None:
     timeline = make_timeline([(0, 10), (5, 20), (12, 30)], [(50, 0, 30), (50, 5, 30), (9, 12, 30)])
     of = graph("op0 Tile 0 o 1", "op1 Tile 0 o 1", "op2 Tile 0 o 1")
     edges = memory_order_edges(profile_of(timeline, (0, 1, 2)), of, FUNCTION, (), 100)
     assert edges == (("op0", "op2"),)
 
 
-def test_behind_a_full_moment_only_that_is_waited_for() -> None:
-    # Full until 20; then op2 and op3, one after the other, have room for both.
+def test_ops_wait_only_for_the_last_full_moment() -> None:
+    # Full until 20; then op2 and op3 fit together.
     timeline = make_timeline(
         [(0, 10), (10, 20), (20, 30), (30, 40)], [(90, 0, 20), (9, 20, 30), (9, 30, 40)]
     )
@@ -77,7 +84,7 @@ def test_behind_a_full_moment_only_that_is_waited_for() -> None:
     assert edges == (("op1", "op2"), ("op1", "op3"))
 
 
-def test_what_starts_a_copy_in_keeps_its_place() -> None:
+def test_triggers_keep_their_order() -> None:
     absence = Absence(buffer=0, tensor="op0:0", producer_op=0, after_op=0, before_op=4)
     timeline = make_timeline(
         [(0, 10), (10, 20), (20, 30), (30, 40), (40, 50)],
@@ -107,7 +114,7 @@ def test_without_large_ops() -> None:
 
 
 @given(timelines())
-def test_held_bytes_are_those_of_the_slowest_and_the_fastest_link(timeline: Timeline) -> None:
+def test_held_bytes_bound_the_peak(timeline: Timeline) -> None:
     held = held_bytes(timeline, ())
     assert len(held) == len(timeline.op_names)
     assert held.max(initial=0) <= simulate(timeline, (), INSTANT).peak_bytes
@@ -115,8 +122,8 @@ def test_held_bytes_are_those_of_the_slowest_and_the_fastest_link(timeline: Time
 
 @pytest.mark.parametrize("ops", [6, 40])
 @given(st.data())
-def test_the_load_is_kept_in_any_order(ops: int, data: st.DataObject) -> None:
-    """Ops of many branches, recorded one at a time: only the recorded order is left."""
+def test_edges_keep_the_recorded_order_around_full_moments(ops: int, data: st.DataObject) -> None:
+    """Independent ops, recorded one at a time: only order edges keep them apart."""
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=ops, max_size=ops))
     buffers = [(size, 10 * i, 10 * i + 10) for i, size in enumerate(sizes)]
     timeline = make_timeline([(10 * i, 10 * i + 10) for i in range(ops)], buffers)
@@ -124,7 +131,7 @@ def test_the_load_is_kept_in_any_order(ops: int, data: st.DataObject) -> None:
     edges = memory_order_edges(profile_of(timeline, tuple(range(ops))), of, FUNCTION, (), 10)
     later = [sum(sorted(sizes[i + 1 :])[-2:]) for i in range(ops)]
     full = np.array(sizes) > np.minimum(7.5, 10 - np.array(later))
-    last = -1  # full one
+    last = -1  # the last full op
     for i in range(ops):
         before = {b for b, after in edges if after == f"op{i}"}
         if full[i] and i > 0:

@@ -31,8 +31,8 @@ from tfswap.traces.singa import read_singa
 OPS = [(i * 10, i * 10 + 10) for i in range(8)]
 FAST = FakeMachine(20e9, 20e9, 10_000, 10_000)
 SLOW = FakeMachine(2e9, 2e9, 10_000, 10_000)
-# AutoSwap's authors' recording of VGG16; it is used where it lies inside or beside the project.
-# The load that its authors logged has blocks that the recording never touches.
+# The recording of VGG16 by AutoSwap's authors, used if it lies inside or beside the project. Their
+# logged load includes blocks that the recording never touches.
 UNTOUCHED_BYTES = 13_757_242
 RECORDINGS = [
     path
@@ -42,17 +42,17 @@ RECORDINGS = [
 
 
 def check(timeline: Timeline, decision: Decision, machine: FakeMachine, budget: int) -> None:
-    """What must hold of every decision."""
-    again = simulate(timeline, decision.swaps, machine)
-    assert again.peak_bytes == decision.result.peak_bytes <= budget
-    assert again.step_ns == decision.result.step_ns
+    """Check invariants of every decision."""
+    repeated = simulate(timeline, decision.swaps, machine)
+    assert repeated.peak_bytes == decision.result.peak_bytes <= budget
+    assert repeated.step_ns == decision.result.step_ns
     starts, ends = timeline.core.op_positions()
     for swap in sorted(decision.swaps):
         absence = timeline.absences[swap.absence]
         anchors = [op for op in (swap.gate_op, swap.trigger_op) if op >= 0]
         assert all(timeline.op_gateable[op] for op in anchors)
         assert all(timeline.op_context[op] == absence.context for op in anchors)
-        # Every edge points forward in the recorded order, so no cycle can come of them.
+        # Edges point forward in the recorded order, so they cannot form cycles.
         if swap.trigger_op >= 0:
             assert ends[swap.trigger_op] < starts[absence.before_op]
         if swap.gate_op >= 0:
@@ -60,7 +60,7 @@ def check(timeline: Timeline, decision: Decision, machine: FakeMachine, budget: 
 
 
 def check_gates(timeline: Timeline, decision: Decision) -> None:
-    """Ours: with a gate and a trigger for each copy, the peak does not depend on the link."""
+    """With a gate and a trigger for each copy, the peak does not depend on the link."""
     starts, ends = timeline.core.op_positions()
     makers: set[tuple[int, str]] = set()
     for swap in sorted(decision.swaps):
@@ -75,7 +75,7 @@ def check_gates(timeline: Timeline, decision: Decision) -> None:
             assert starts[swap.gate_op] < ends[swap.trigger_op]
 
 
-def test_a_step_that_fits_is_left_alone() -> None:
+def test_step_within_budget_is_not_swapped() -> None:
     timeline = training_step(blocks=2)
     peak = peak_load(timeline)
     decision = plan_swaps(timeline, FAST, peak)
@@ -94,7 +94,7 @@ def test_the_absence_that_costs_nothing_is_taken() -> None:
     assert decision.result.peak_bytes == 10
 
 
-def test_gates_and_triggers_keep_to_their_context() -> None:
+def test_gates_and_triggers_have_the_context_of_the_tensor() -> None:
     buffers = [(4, 1, 78), (8, 31, 45)]
     timeline = make_timeline(
         OPS,
@@ -116,20 +116,20 @@ def test_a_buffer_is_absent_several_times_with_one_copy_out() -> None:
     assert (decision.result.bytes_out, decision.result.bytes_in) == (10, 20)
 
 
-def test_small_buffers_stay() -> None:
+def test_small_buffers_are_not_swapped() -> None:
     timeline = make_timeline(OPS, [(4, 1, 78), (8, 31, 45)], (Absence(0, "a:0", 0, 0, 7),))
     with pytest.raises(BudgetTooSmall):
         plan_swaps(timeline, FakeMachine(), 8)
 
 
-def test_the_margin_gives_way_when_the_budget_is_at_the_floor() -> None:
+def test_no_margin_at_the_floor() -> None:
     buffers = [(4 * MIB, 1, 78), (8 * MIB, 31, 45)]
     timeline = make_timeline(OPS, buffers, (Absence(0, "a:0", 0, 0, 7),))
     decision = plan_swaps(timeline, FAST, 8 * MIB)
     assert decision.result.peak_bytes == 8 * MIB
 
 
-def test_a_budget_that_cannot_be_met_says_why() -> None:
+def test_error_if_budget_is_too_small() -> None:
     buffers = [(40 * MIB, 1, 78), (100 * MIB, 31, 45), (60 * MIB, 35, OUTLIVES_STEP_NS)]
     timeline = make_timeline(
         OPS, buffers, (Absence(0, "a:0", 0, 0, 7),), 20 * MIB, op_names=tuple("ABCDEFGH")
@@ -138,9 +138,10 @@ def test_a_budget_that_cannot_be_met_says_why() -> None:
         plan_swaps(timeline, FAST, 120 * MIB)
     assert str(error.value) == (
         "A budget of 120.0 MiB is too small: the least that works is 180.0 MiB. While op 'D' runs, "
-        "160.0 MiB are in buffers that cannot be swapped out then (what it reads, writes and works "
-        "in, and buffers that are too small or too soon needed again), beside 20.0 MiB that stay "
-        "through the whole step. Set the budget to 182 MiB or more, or use a smaller batch."
+        "160.0 MiB are in buffers that cannot be swapped out then (its inputs, outputs and "
+        "workspaces, and buffers that are too small or needed again too soon), in addition to 20.0 "
+        "MiB that are resident for the whole step. Set the budget to 182 MiB or more, or use a "
+        "smaller batch."
     )
     assert error.value.budget_bytes == 120 * MIB
     assert error.value.floor_bytes == 180 * MIB
@@ -169,7 +170,7 @@ def test_each_policy_meets_the_budget(policy: str) -> None:
     assert decision.swaps
 
 
-def test_vdnn_takes_each_feature_map_once_and_not_before_its_layer() -> None:
+def test_vdnn_offloads_each_feature_map_once_after_its_layer() -> None:
     timeline = training_step(blocks=4)
     decision = plan("vdnn_conv", timeline, FAST, peak_load(timeline) * 9 // 10)
     absences = [timeline.absences[swap.absence] for swap in decision.swaps]
@@ -179,7 +180,7 @@ def test_vdnn_takes_each_feature_map_once_and_not_before_its_layer() -> None:
         assert absence.after_op < forward_ends < absence.before_op
 
 
-def test_auto_passes_on_why_nothing_works() -> None:
+def test_auto_raises_the_error_of_its_planners() -> None:
     with pytest.raises(BudgetTooSmall):
         plan("auto", training_step(blocks=2), FAST, 10 * MIB)
 
@@ -194,7 +195,7 @@ def test_deep_budgets_of_a_training_step(fraction: float, machine: FakeMachine) 
     check_gates(timeline, decision)
     if machine is FAST:
         assert decision.result.stall_ns <= timeline.step_ns // 1000
-    # No more is moved than about what is too much, some of it more than once.
+    # The traffic is about the excess over the budget; some bytes move more than once.
     assert decision.result.bytes_out <= 1.5 * (peak_load(timeline) - budget) + 64 * MIB
 
 
@@ -211,7 +212,7 @@ def test_a_large_step_is_planned_in_about_a_second() -> None:
     assert len(timeline.op_names) >= 5_900 and len(timeline.buffer_bytes) >= 1_500
     start = time.process_time()
     plan_swaps(timeline, SLOW, peak_load(timeline) // 2)
-    # The bound leaves room for a slow machine.
+    # The limit has a reserve for slow machines.
     assert time.process_time() - start < 4.0
 
 

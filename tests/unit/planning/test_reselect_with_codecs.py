@@ -1,14 +1,15 @@
-"""Swaps that are chosen with what codecs make of each tensor."""
+"""Swaps are selected again with the compression ratio of each tensor."""
 
 from __future__ import annotations
 
 from timelines import FakeMachine, training_step
 
 from tfswap.machine.far_tier import HOST, CodecSpeed, CodecTime, FarTier
+from tfswap.machine.link import NO_LIMIT
 from tfswap.planning.planners import plan
-from tfswap.planning.planners.assignment import FarMemory, Ratios, assign, forms
+from tfswap.planning.planners.assignment import FarMemory, Ratios
+from tfswap.planning.planners.place_search import assign, fastest_forms
 from tfswap.planning.planners.reselect_with_codecs import reselect_with_codecs
-from tfswap.planning.simulator import NO_LIMIT
 from tfswap.step.timeline import Timeline, peak_load
 
 # ns for a byte read and for a byte kept, in both directions.
@@ -19,22 +20,22 @@ FAR = FarMemory(HOST_LINK, codecs=(CODEC,))
 
 
 def every_second(timeline: Timeline, ratio: float) -> Ratios:
-    """As behind ReLUs: every second tensor gets smaller."""
+    """Make every second tensor compressible, as after ReLUs."""
     tensors = sorted({absence.tensor for absence in timeline.absences})
     return {tensor: {"zvc": ratio} for tensor in tensors[::2]}
 
 
-def test_forms_are_what_takes_least_time() -> None:
+def test_fastest_forms() -> None:
     timeline = training_step(blocks=4)
     ratios = every_second(timeline, 0.25)
-    found = forms(timeline, FAR, ratios)
+    found = fastest_forms(timeline, FAR, ratios)
     assert found.shape == (len(timeline.absences), 3)
     for absence, (far_bytes, _, _) in zip(timeline.absences, found.tolist(), strict=True):
         size_bytes = int(timeline.buffer_bytes[absence.buffer])
         assert far_bytes == (size_bytes // 4 if absence.tensor in ratios else -1)
 
 
-def test_tensors_that_get_smaller_are_preferred() -> None:
+def test_compressible_tensors_are_preferred() -> None:
     timeline = training_step(blocks=6)
     budget = peak_load(timeline) * 6 // 10
     decision = plan("auto", timeline, FakeMachine(BYTES_PER_S, BYTES_PER_S), budget)
@@ -51,7 +52,7 @@ def test_tensors_that_get_smaller_are_preferred() -> None:
     assert encoded({**placed.places}) > encoded({**assignment.places})
 
 
-def test_where_nothing_is_encoded_it_stays() -> None:
+def test_without_encoded_places_the_decision_is_kept() -> None:
     timeline = training_step(blocks=4)
     budget = peak_load(timeline) * 6 // 10
     decision = plan("auto", timeline, FakeMachine(BYTES_PER_S, BYTES_PER_S), budget)

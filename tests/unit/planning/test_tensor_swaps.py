@@ -1,4 +1,4 @@
-"""A plan's swaps, as planners and simulator know them."""
+"""Conversion of a plan's swaps between the pass's form and the simulator's form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan() -> FunctionPlan:
     return FunctionPlan(PROFILE.fingerprint, tensor_swaps(PROFILE, SWAPS, PLACES))
 
 
-def test_there_and_back() -> None:
+def test_round_trip() -> None:
     swaps, places = planned_swaps(PROFILE, plan())
     assert [(s.absence, s.gate_op, s.trigger_op) for s in swaps] == [
         (s.absence, s.gate_op, s.trigger_op) for s in SWAPS
@@ -47,8 +47,8 @@ def test_a_plan_for_another_graph_is_refused() -> None:
     with pytest.raises(ValueError, match="the plan is for the graph 0000000000000000"):
         planned_swaps(PROFILE, replace(plan(), fingerprint="0" * 16))
     (first, *others) = plan().swaps
-    strange = replace(plan(), swaps=(replace(first, gates=("nobody",)), *others))
-    with pytest.raises(ValueError, match="no op 'nobody'"):
+    strange = replace(plan(), swaps=(replace(first, gates=("missing",)), *others))
+    with pytest.raises(ValueError, match="no op 'missing'"):
         planned_swaps(PROFILE, strange)
     strange = replace(plan(), swaps=(replace(first, tensor="z:0"), *others))
     with pytest.raises(ValueError, match="no absence of 'z:0'"):

@@ -1,4 +1,4 @@
-"""The load under a selection, kept up to date, against the load worked out anew."""
+"""The updated load under a selection equals the load computed from scratch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LINK = core_tiers(Machine("link", 1e9, 1e9))[0]
 
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(timelines(), crowded_timelines()), st.data())
-def test_it_follows_what_is_left_out_and_put_back(timeline: Timeline, data: st.DataObject) -> None:
+def test_max_follows_removals_and_restores(timeline: Timeline, data: st.DataObject) -> None:
     candidates = find_candidates(timeline, LINK, 1)
     selected = np.ones(len(candidates), dtype=np.bool_)
     load = TightLoad(candidates, selected)
     for _ in range(6 if len(candidates) else 0):
         candidate = data.draw(st.integers(0, len(candidates) - 1))
         if selected[candidate]:
-            load.leave_out(candidate)
+            load.remove(candidate)
         else:
-            load.put_back(candidate)
+            load.restore(candidate)
         selected[candidate] = not selected[candidate]
         assert load.max_bytes == tight_load(candidates, selected).max()
 
@@ -37,7 +37,7 @@ def test_it_follows_what_is_left_out_and_put_back(timeline: Timeline, data: st.D
     st.lists(st.integers(-50, 50), max_size=40),
     st.lists(st.tuples(st.integers(-3, 45), st.integers(-3, 45), st.integers(-9, 9)), max_size=20),
 )
-def test_the_tree_has_the_largest(values: list[int], changes: list[tuple[int, int, int]]) -> None:
+def test_max_tree(values: list[int], changes: list[tuple[int, int, int]]) -> None:
     array = np.array(values, dtype=np.int64)
     tree = _core.MaxTree(array)
     for begin, end, delta in changes:

@@ -1,4 +1,4 @@
-"""tvDNN's optimal schedule: known optima, and a bound that no plan passes."""
+"""tvDNN's optimal schedule: known optima, and a lower bound for every plan."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ pytest.importorskip("scipy")
 OPS = [(i * 10, i * 10 + 10) for i in range(8)]
 
 
-def test_it_is_a_policy_that_auto_does_not_try() -> None:
+def test_auto_does_not_try_tvdnn_ilp() -> None:
     assert POLICIES["tvdnn_ilp"] is plan_ilp
     timeline = training_step(blocks=2)
     auto = portfolio.plan("auto", timeline, FakeMachine(), peak_load(timeline) * 3 // 4)
     assert not auto.policy.startswith("tvdnn_ilp")
 
 
-def test_a_step_that_fits_is_left_alone() -> None:
+def test_step_within_budget_is_not_swapped() -> None:
     timeline = make_timeline(OPS, [(10, 1, 25)])
     decision = plan_ilp(timeline, FakeMachine(), 10, min_bytes=1)
     assert decision.swaps == () and decision.notes == ()
 
 
 def test_the_least_wait_is_found_and_proven() -> None:
-    # 30 bytes made by op 0 must be gone when op 1 allocates 30 more: 30 ns at 1 byte/ns. Before
-    # op 4 they are asked for at the end of op 2, and take 30 ns where 10 are left.
+    # 30 bytes produced by op 0 must be copied out when op 1 allocates 30 more: 30 ns at 1 byte/ns.
+    # The copy-in for op 4 starts at the end of op 2 and takes 30 ns, 10 of them hidden.
     absence = Absence(0, "a:0", 0, 0, 4)
     timeline = make_timeline(OPS, [(30, 1, OUTLIVES_STEP_NS), (30, 10, 30)], (absence,))
     decision = plan_ilp(timeline, FakeMachine(), 30, min_bytes=1)
@@ -54,7 +54,7 @@ def test_the_least_wait_is_found_and_proven() -> None:
     assert decision.notes[0].startswith("tvdnn_ilp: optimal in ")
 
 
-def test_two_small_copies_that_are_hidden_beat_a_large_one_that_is_not() -> None:
+def test_small_hidden_copies_beat_a_large_exposed_one() -> None:
     buffers = [(20, 1, 79), (6, 1, 79), (6, 11, 79), (12, 30, 45)]
     absences = (Absence(0, "a:0", 0, 1, 7), Absence(1, "b:0", 0, 1, 6), Absence(2, "c:0", 1, 1, 7))
     timeline = make_timeline(OPS, buffers, absences)
@@ -64,8 +64,8 @@ def test_two_small_copies_that_are_hidden_beat_a_large_one_that_is_not() -> None
     assert decision.notes[0].startswith("tvdnn_ilp: optimal in ")
 
 
-def test_the_gap_is_told() -> None:
-    # The copy-out may end inside op 1, which the bound must allow: but a gate holds the whole op.
+def test_gap_is_reported() -> None:
+    # The bound must allow the copy-out to end inside op 1, but a gate delays the whole op.
     absence = Absence(0, "a:0", 0, 0, 7)
     timeline = make_timeline(OPS, [(30, 1, OUTLIVES_STEP_NS), (30, 15, 20)], (absence,))
     decision, least_ns = optimum(timeline, FakeMachine(), 30, min_bytes=1)
@@ -73,7 +73,7 @@ def test_the_gap_is_told() -> None:
     assert ", gap 17 %: no schedule of swaps waits less than 2.5e-05 ms" in decision.notes[0]
 
 
-def test_whose_plan_it_is_when_the_time_is_over_at_once() -> None:
+def test_policy_of_the_plan_is_reported_without_time() -> None:
     timeline = training_step(blocks=3)
     machine = FakeMachine(3e9, 3e9)
     decision = plan_ilp(timeline, machine, peak_load(timeline) * 6 // 10, time_limit_s=0.0)
@@ -93,10 +93,10 @@ def test_a_training_step_waits_no_longer_than_the_heuristic() -> None:
     machine = FakeMachine(6e9, 6e9, 10_000, 10_000)
     budget = peak_load(timeline) * 6 // 10
     decision, least_ns = optimum(timeline, machine, budget, time_limit_s=4.0)
-    again = simulate(timeline, decision.swaps, machine)
-    assert again.stall_ns == decision.result.stall_ns and again.peak_bytes <= budget
-    assert least_ns <= again.stall_ns
-    assert again.stall_ns <= plan_heuristic(timeline, machine, budget).result.stall_ns
+    repeated = simulate(timeline, decision.swaps, machine)
+    assert repeated.stall_ns == decision.result.stall_ns and repeated.peak_bytes <= budget
+    assert least_ns <= repeated.stall_ns
+    assert repeated.stall_ns <= plan_heuristic(timeline, machine, budget).result.stall_ns
 
 
 @pytest.mark.parametrize("tenths", [6, 7, 8])
@@ -124,8 +124,8 @@ def test_no_plan_waits_less_than_the_bound(
     assert least_ns <= any_plan.stall_ns
     assert least_ns <= decision.result.stall_ns
     assert decision.result.peak_bytes <= budget
-    again = simulate(timeline, decision.swaps, machine)
-    assert again.step_ns == decision.result.step_ns
+    repeated = simulate(timeline, decision.swaps, machine)
+    assert repeated.step_ns == decision.result.step_ns
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,4 +1,4 @@
-"""What-if: answers about a recorded step, and the command that prints them."""
+"""What-if answers about a recorded step, and the command that prints them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfswap.traces.timeline_file import save_profile, save_timeline
 LINK = Machine("a link", 4e9, 4e9)
 
 
-def test_the_least_budget_works_and_a_mebibyte_less_does_not() -> None:
+def test_least_budget_is_tight() -> None:
     timeline = training_step(blocks=3)
     least = whatif.least_budget_bytes(timeline, LINK)
     assert whatif.at_budget(timeline, LINK, least).peak_bytes == least
@@ -27,7 +27,7 @@ def test_the_least_budget_works_and_a_mebibyte_less_does_not() -> None:
     assert answer.step_ns is None and "is too small" in answer.problem
 
 
-def test_a_step_that_fits_takes_as_long_as_it_does() -> None:
+def test_step_within_budget_keeps_its_time() -> None:
     timeline = training_step(blocks=2)
     answer = whatif.at_budget(timeline, LINK, 2 * peak_load(timeline))
     assert (answer.step_ns, answer.swaps, answer.policy) == (timeline.step_ns, 0, "")
@@ -45,7 +45,7 @@ def test_a_faster_link_is_no_slower() -> None:
     assert all(answer.least_step_ns <= answer.step_ns for answer in (now, *faster))
 
 
-def test_the_command_prints_a_line_a_budget(
+def test_command_prints_one_line_per_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_timeline(training_step(blocks=3), tmp_path / "step")
@@ -66,17 +66,17 @@ def test_the_command_prints_a_line_a_budget(
     [
         (
             [(2, 300), (4, 250), (8, 250)],
-            "least budget with sections        250 MiB by AutoSwap(sections=4) (the best of 3 "
-            "looked at), set by op4",
+            "least budget with sections        250 MiB by AutoSwap(sections=4) (best of 3 "
+            "tried), set by op4",
         ),
         (
             [(2, 400)],
-            "least budget with sections        400 MiB, which is no help (the best of 1 looked "
-            "at), set by op2",
+            "least budget with sections        400 MiB, which does not help (best of 1 "
+            "tried), set by op2",
         ),
     ],
 )
-def test_sections_are_shown_where_they_are_known(
+def test_known_sections_are_printed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     floors: list[tuple[int, int]],
@@ -91,8 +91,8 @@ def test_sections_are_shown_where_they_are_known(
     assert main(arguments) == 0
     assert capsys.readouterr().out.splitlines()[3] == line
     assert main([*arguments, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)["least_budgets"]["sections"]
-    assert said == [{"sections": n, "bytes": mib * MIB, "op": f"op{n}"} for n, mib in floors]
+    floors_json = json.loads(capsys.readouterr().out)["least_budgets"]["sections"]
+    assert floors_json == [{"sections": n, "bytes": mib * MIB, "op": f"op{n}"} for n, mib in floors]
 
 
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +118,7 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["STEP", "--policy", "magic"], "unknown policy 'magic': allowed are 'auto', 'greedy'"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_errors_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
 ) -> None:
     save_timeline(training_step(blocks=1), tmp_path / "step")

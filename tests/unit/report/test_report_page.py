@@ -1,4 +1,4 @@
-"""The report's page, and its pictures of addresses."""
+"""The report's page, pictures and traces."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def rectangles(svg: str) -> list[dict[str, str]]:
     return [{**rect.attrib, "title": rect[0].text or ""} for rect in root.iter("rect")]
 
 
-def test_the_errors_addresses_in_colours() -> None:
+def test_the_address_map_of_an_error_is_drawn() -> None:
     classes = [box["class"] for box in rectangles(strips_to_svg(ERROR))]
     assert classes == ["taken", "taken", "part", "idle", "taken", "idle"]
     assert strips_to_svg("memory ran out") == ""
 
 
 class _Tags(HTMLParser):
-    """Counts what is opened and not closed, and all addresses of other files; keeps the data."""
+    """Collects unclosed tags, links to other files and the embedded data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def read(path: Path) -> _Tags:
     return tags
 
 
-def test_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
+def test_the_page_is_self_contained(tmp_path: Path) -> None:
     report = Report(outcome="fits", budget_bytes=MIB, addresses=(MAP,), out_of_memory=ERROR)
     report.to_html(tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
@@ -102,7 +102,7 @@ def test_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     data = read(tmp_path / "report.html").data
     assert data["step"] is None
     (map_,) = data["maps"]
-    assert map_["names"] == ["conv<1>", "tfswap/in/x_0/0", "mean"]  # not what has no address
+    assert map_["names"] == ["conv<1>", "tfswap/in/x_0/0", "mean"]  # "update" has no address
     assert map_["kind"] == [0, 3, 1]
     assert (map_["begin"], map_["end"]) == ([0, 1000, 3000], [2000, 4000, 4000])
     assert map_["offset"] == [0, 2 * MIB, 0] and map_["end_us"] == 4000
@@ -111,7 +111,7 @@ def test_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
 
 
 def story(names: tuple[str, ...] = ("a", "b", "c", "d")) -> StepStory:
-    """Ops of 10 ms; a makes what d reads again, and leaves meanwhile."""
+    """Ops of 10 ms; the output of a is read again by d and swapped out in between."""
     timeline = make_timeline(
         [(10_000_000 * i, 10_000_000 * (i + 1)) for i in range(len(names))],
         [(4 * MIB, 0, 40_000_000), (2 * MIB, 10_000_000, 30_000_000)],
@@ -125,7 +125,7 @@ def story(names: tuple[str, ...] = ("a", "b", "c", "d")) -> StepStory:
     return StepStory(timeline, swaps, places, link, (link,), 6 * MIB, "by hand")
 
 
-def test_the_step_as_data() -> None:
+def test_the_data_of_a_step() -> None:
     data = step_data(story())
     (trip,) = data["trips"]
     assert (trip["tensor"], trip["bytes"], trip["kept"]) == ("a:0", 4 * MIB, MIB)
@@ -137,17 +137,17 @@ def test_the_step_as_data() -> None:
     assert data["ops"]["row"] == [0, 0, 0, 0] and data["rows"] == 1
 
 
-def test_who_holds_memory_at_a_moment() -> None:
-    told = story()
-    assert told.holders(5_000_000) == [("a:0", 4 * MIB)]
-    assert told.holders(18_000_000) == [("(of b)", 2 * MIB)]  # a:0 is away
-    assert told.holders(35_000_000) == [("a:0", 4 * MIB)]
+def test_the_largest_holders_at_a_time() -> None:
+    step = story()
+    assert step.holders(5_000_000) == [("a:0", 4 * MIB)]
+    assert step.holders(18_000_000) == [("(of b)", 2 * MIB)]  # a:0 is swapped out
+    assert step.holders(35_000_000) == [("a:0", 4 * MIB)]
 
 
-def test_waits_shift_what_comes_after_them() -> None:
-    told = story()
+def test_stalls_shift_later_ops() -> None:
+    step = story()
     slow = Machine("slow", 2e8, 2e8, 0, 0)
-    late = replace(told, swaps=(replace(told.swaps[0], far_bytes=-1),), links=(slow,), machine=slow)
+    late = replace(step, swaps=(replace(step.swaps[0], far_bytes=-1),), links=(slow,), machine=slow)
     assert late.stalls
     first = late.stalls[0]
     assert late.op_times[0][first.op] == first.begin_ns + first.wait_ns
@@ -157,7 +157,7 @@ def test_waits_shift_what_comes_after_them() -> None:
     ]
 
 
-def test_a_page_of_a_step(tmp_path: Path) -> None:
+def test_the_page_of_a_step(tmp_path: Path) -> None:
     report = Report(outcome="swapped", story=story(("a<b>", "b", "c", "d")))
     report.to_html(tmp_path / "report.html")
     tags = read(tmp_path / "report.html")
@@ -169,7 +169,7 @@ def test_a_page_of_a_step(tmp_path: Path) -> None:
     assert "faster links" not in (tmp_path / "short.html").read_text()
 
 
-def test_a_page_says_the_least_budgets(tmp_path: Path) -> None:
+def test_the_page_has_the_least_budgets(tmp_path: Path) -> None:
     report = Report(story=story(), least_budgets=least_budgets(story().timeline, story().machine))
     report.to_html(tmp_path / "report.html", what_if=False)
     read(tmp_path / "report.html")
@@ -187,7 +187,7 @@ def test_a_page_says_the_least_budgets(tmp_path: Path) -> None:
     assert Report()["least_budgets"] is None
 
 
-def test_a_page_of_20000_ops_is_small(tmp_path: Path) -> None:
+def test_the_page_of_20000_ops_is_small(tmp_path: Path) -> None:
     count = 20_000
     random = np.random.default_rng(0)
     ends = np.cumsum(random.integers(1_000, 100_000, count)).tolist()
@@ -206,7 +206,7 @@ def test_a_page_of_20000_ops_is_small(tmp_path: Path) -> None:
     assert (tmp_path / "large.html").stat().st_size < 2 << 20
 
 
-def test_a_trace_for_perfetto(tmp_path: Path) -> None:
+def test_the_trace_for_perfetto(tmp_path: Path) -> None:
     Report(story=story()).to_perfetto(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     slices = {(event["name"], event["pid"]): event for event in events if event["ph"] == "X"}
@@ -218,19 +218,19 @@ def test_a_trace_for_perfetto(tmp_path: Path) -> None:
     assert max(loads) == 7 * MIB
 
 
-def test_a_picture(tmp_path: Path) -> None:
+def test_the_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     Report(story=story()).to_png(tmp_path / "step.png")
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_was_not_planned_cannot_be_drawn(tmp_path: Path) -> None:
+def test_without_a_planned_step_there_is_no_picture(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no planned step to show: the outcome is 'no effect'"):
         Report().to_png(tmp_path / "step.png")
     assert not (tmp_path / "step.png").exists()
 
 
-def test_rows_of_things_that_overlap() -> None:
+def test_overlapping_intervals_get_different_lanes() -> None:
     assert lanes([0, 1, 2, 5], [4, 2, 9, 6]) == [0, 1, 1, 0]
     assert lanes([], []) == []
 

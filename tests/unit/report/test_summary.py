@@ -1,4 +1,4 @@
-"""What people read."""
+"""The report's printed summary."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tfswap.report.summary import (
 
 
 @pytest.mark.parametrize("outcome", ["swapped", "fits", "bootstrap", "no effect"])
-def test_a_few_lines_that_all_say_who_speaks(outcome):
+def test_every_outcome_has_a_short_summary(outcome):
     lines = summary_lines(Report(outcome=outcome, budget_bytes=900 << 20))
     assert 1 <= len(lines) <= 4
     assert all(line.startswith("tfswap: ") and len(line) <= 110 for line in lines)
 
 
-def test_a_report_prints_as_its_lines_and_shows_itself_in_few():
+def test_str_is_the_summary_and_repr_is_short():
     report = Report(addresses=(object(),) * 1000, notes=["none"])
     assert str(report) == report.summary()
     assert repr(report).startswith("Report(outcome='no effect'") and len(repr(report)) < 1000
     assert len(report["addresses"]) == 1000
 
 
-def test_the_use_of_a_tier_survives_a_reset_of_the_counts():
+def test_tier_use_handles_a_reset_of_the_statistics():
     names = ("bytes_out", "kept_bytes_out", "peak_bytes")
     before, after, reset = (
         {f"far_host_{name}": count for name, count in zip(names, counts, strict=True)}
@@ -40,7 +40,7 @@ def test_the_use_of_a_tier_survives_a_reset_of_the_counts():
     assert TierUse.between("host", before, reset) == TierUse("host", 3, 50, 40)
 
 
-def test_predictions_stand_beside_measurements():
+def test_the_summary_has_predictions_beside_measurements():
     report = Report(
         outcome="swapped",
         budget_bytes=900 << 20,
@@ -67,9 +67,9 @@ def test_predictions_stand_beside_measurements():
 
 
 @pytest.mark.parametrize("outcome", ["swapped", "fits", "bootstrap"])
-def test_sections_are_said_where_there_are_some(outcome):
-    said = "\n".join(summary_lines(Report(outcome=outcome, sections=8)))
-    assert ", 8 sections of the batch" in said
+def test_the_summary_has_the_sections(outcome):
+    summary = "\n".join(summary_lines(Report(outcome=outcome, sections=8)))
+    assert ", 8 sections of the batch" in summary
     assert "sections" not in "\n".join(summary_lines(Report(outcome=outcome)))
 
 
@@ -78,7 +78,7 @@ def test_readable_bytes():
     assert shown == ["?", "5 bytes", "2 KiB", "3 MiB", "5.00 GiB"]
 
 
-def test_tiers_say_what_they_held_and_what_became_of_it() -> None:
+def test_the_summary_has_peak_use_and_compression_of_each_tier() -> None:
     tiers = (
         TierUse("host", 40 << 20, 1 << 30, 1 << 30),
         TierUse("compressed", 20 << 20, 100 << 20, 53 << 20),
@@ -86,20 +86,20 @@ def test_tiers_say_what_they_held_and_what_became_of_it() -> None:
     )
     report = Report(outcome="swapped", tiers=tiers)
     assert summary_lines(report)[-1] == (
-        "tfswap: far    40 MiB in use (host), 20 MiB in use (compressed, 53% of what left), "
+        "tfswap: far    40 MiB in use (host), 20 MiB in use (compressed to 53%), "
         "2.00 GiB in use (file)"
     )
     unused = Report(outcome="swapped", host_peak_bytes=0, tiers=(TierUse("file", 0, 0, 0),))
     assert summary_lines(unused)[-1] == "tfswap: far    0 bytes in use (host)"
 
 
-def test_a_lossy_training_is_told_so() -> None:
+def test_the_summary_of_a_lossy_training() -> None:
     losses = (TensorLoss("a:0", 0.002, 0.5), TensorLoss("b:0", 0.004, 0.1))
     use = LossyUse(12, 40, 80, 20, losses)
     assert (use.worst_relative_error, use.mean_relative_error) == (0.004, pytest.approx(0.003))
     report = Report(outcome="swapped", lossy=use)
     assert summary_lines(report)[-1] == (
-        "tfswap: lossy  12 tensors are kept with 40 % of their bits (off by 4e-03): losses differ "
+        "tfswap: lossy  12 tensors keep 40% of their bits (relative error 4e-03): losses differ "
         "from exact training"
     )
     assert len(summary_lines(report)[-1]) <= 110
@@ -108,17 +108,17 @@ def test_a_lossy_training_is_told_so() -> None:
     assert "lossy" not in "".join(summary_lines(Report(outcome="swapped", lossy=nothing)))
 
 
-def test_what_fits_says_so_of_the_peak_that_is_within_the_budget() -> None:
-    in_any = Report(
+def test_the_summary_of_a_model_that_fits() -> None:
+    any_order = Report(
         outcome="fits",
         budget_bytes=9 << 20,
         unswapped_peak_bytes=8 << 20,
         predicted_peak_bytes=8 << 20,
     )
-    assert summary_lines(in_any) == [
+    assert summary_lines(any_order) == [
         "tfswap: the model fits: peak 8 MiB of a budget of 9 MiB. Nothing is swapped."
     ]
-    in_order = replace(in_any, budget_bytes=7 << 20, predicted_peak_bytes=6 << 20, sections=2)
+    in_order = replace(any_order, budget_bytes=7 << 20, predicted_peak_bytes=6 << 20, sections=2)
     assert summary_lines(in_order) == [
         "tfswap: the model fits with its ops kept in order: peak 8 MiB -> 6 MiB predicted of a "
         "budget of 7 MiB. Nothing is swapped, 2 sections of the batch."

@@ -1,4 +1,4 @@
-"""From a recording to a timeline: times without waits, buffers without swaps, honest absences."""
+"""From a recording to a timeline: times without waits, buffers without swaps, and absences."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Recording:
         )
 
 
-# A variable that is read, used twice, and given a new value.
+# A variable that is read, used twice, and assigned.
 VARIABLE_GRAPH = "\n".join(
     [
         "v\t_Arg\t0\tr\t0",
@@ -119,12 +119,12 @@ def test_a_variables_value_is_one_buffer_and_absent_until_the_next_step():
     (absence,) = (a for a in timeline.absences if a.of_variable)
     assert absence.tensor == "v:0"
     assert timeline.op_names[absence.after_op] == "write"
-    assert timeline.op_names[absence.before_op] == "use"  # to read it is not to use it
+    assert timeline.op_names[absence.before_op] == "use"  # reading does not use the value
     assert absence.producer_op == absence.after_op
     assert set(absence.consumers) == {"read", "write"}
     assert set(absence.users) == {"use", "gradient", "new", "write"}
     assert timeline.buffer_free_ns[absence.buffer] == OUTLIVES_STEP_NS
-    # Old and new are there at once from 61 to 71.
+    # The old and the new value overlap from 61 to 71.
     assert peak_load(timeline) == 100 + 8 * MIB
     result = simulate(
         timeline, [Swap(timeline.absences.index(absence))], Machine("any", 1e12, 1e12)
@@ -132,7 +132,7 @@ def test_a_variables_value_is_one_buffer_and_absent_until_the_next_step():
     assert result.bytes_out == result.bytes_in == 4 * MIB
 
 
-def test_a_variables_value_stays_unless_it_may_leave():
+def test_variables_have_no_absences_by_default():
     graph, trace = StepGraph.parse(VARIABLE_GRAPH), variable_recording().trace()
     timeline = profile_step(trace, graph).timeline
     assert not any(absence.of_variable for absence in timeline.absences)
@@ -171,7 +171,7 @@ def test_an_absence_through_an_alias():
     assert timeline.step_ns == 110_000
 
 
-def test_activations_are_what_only_the_backward_part_reads_again() -> None:
+def test_only_the_backward_part_reads_activations_again() -> None:
     for marks, expected in (("gprb", {"d"}), ("gpr", set())):
         text = GRAPH.replace("gpr\t1\tx:0", "gpr\t2\tx:0").replace(
             "d\tMatMul\t0\tgpr", f"d\tMatMul\t0\t{marks}"
@@ -186,7 +186,7 @@ def test_activations_are_what_only_the_backward_part_reads_again() -> None:
 def test_waits_take_no_time():
     plain = profile_step(recording().trace(), StepGraph.parse(GRAPH)).timeline
     waited = profile_step(recording(wait=500).trace(), StepGraph.parse(GRAPH)).timeline
-    # A gap of up to 20 us is an executor thread's own and stays.
+    # Gaps of up to 20 us are the executor's and stay.
     assert plain.step_ns <= waited.step_ns <= plain.step_ns + 20_000
 
 
@@ -199,7 +199,7 @@ def test_waits_take_no_time():
         ("tfswap/in/v/0", "_VariableFromHost"),
     ],
 )
-def test_copies_that_all_ops_wait_for_take_no_time(name: str, op_type: str) -> None:
+def test_waits_for_copies_take_no_time(name: str, op_type: str) -> None:
     def step_ns(copy_us: int) -> int:
         r = Recording()
         r.op("a", 0, 10)
@@ -208,11 +208,11 @@ def test_copies_that_all_ops_wait_for_take_no_time(name: str, op_type: str) -> N
             r.op(op, 10 + copy_us + 10 * place, 20 + copy_us + 10 * place)
         return profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline.step_ns
 
-    # A gap of up to 20 us is an executor thread's own and stays.
+    # Gaps of up to 20 us are the executor's and stay.
     assert step_ns(0) <= step_ns(5000) <= step_ns(0) + 20_000
 
 
-def test_a_buffer_that_left_and_came_back_is_one_buffer():
+def test_a_buffer_that_was_swapped_is_one_buffer():
     r = Recording()
     a = r.op("a", 0, 10)
     out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
@@ -234,34 +234,34 @@ def test_a_buffer_that_left_and_came_back_is_one_buffer():
     ] == "d"
 
 
-def test_who_else_uses_the_buffer_keeps_it():
+def test_another_user_of_the_buffer_prevents_an_absence():
     r = recording()
     c = next(i for i, op in enumerate(r.ops) if r.names[op[6]] == "c")
-    r.access(c, 1, 0)  # a slice of it, say
+    r.access(c, 1, 0)  # for example, a slice
     absences = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline.absences
     assert not [x for x in absences if x.tensor == "a:0" and x.after_op < c < x.before_op]
 
 
-def test_of_several_turns_of_a_loop_the_last_is_taken():
+def test_the_last_iteration_of_a_loop_is_used():
     r = Recording()
-    for turn in range(3):
+    for iteration in range(3):
         for place, name in enumerate("abcd"):
-            start = 1000 * turn + 10 * place
-            r.op(name, start, start + 10, frame=2, iteration=turn)
+            start = 1000 * iteration + 10 * place
+            r.op(name, start, start + 10, frame=2, iteration=iteration)
     r.buffer(1, 2001, 2009)
     timeline = profile_step(r.trace(), StepGraph.parse(GRAPH)).timeline
     assert timeline.op_names == ("a", "b", "c", "d")
     assert peak_load(timeline) == 100 + MIB
 
 
-def test_a_recording_of_another_graph_is_refused():
+def test_a_recording_of_another_graph_is_rejected():
     r = Recording()
     r.op("elsewhere", 0, 1)
-    with pytest.raises(ValueError, match="holds no op of the training graph"):
+    with pytest.raises(ValueError, match="has no op of the training graph"):
         profile_step(r.trace(), StepGraph.parse(GRAPH))
 
 
-def test_bytes_that_are_no_trace_are_refused():
+def test_bytes_that_are_not_a_trace_are_rejected():
     with pytest.raises(ValueError, match="not a tfswap trace"):
         StepTrace.from_bytes(b"something else")
     head = b"TFSWTRC2" + np.array([0, 1, 2, 3, 0, 0, 0], "<i8").tobytes()
@@ -269,8 +269,8 @@ def test_bytes_that_are_no_trace_are_refused():
         StepTrace.from_bytes(head)
 
 
-def test_an_op_that_takes_a_copy_that_came_back_has_a_buffer_of_its_own():
-    # a returns twice; c takes the first copy in place, which it could not if nothing had left.
+def test_an_op_that_reuses_a_swapped_in_copy_gets_a_separate_buffer():
+    # a returns twice; c writes the first copy in place, which it could not without the swap.
     r = Recording()
     a = r.op("a", 0, 10)
     out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
@@ -296,8 +296,8 @@ def test_an_op_that_takes_a_copy_that_came_back_has_a_buffer_of_its_own():
     assert peak_load(timeline) == 100 + 16 * MIB
 
 
-def test_an_op_that_takes_the_memory_of_what_has_left_has_a_buffer_of_its_own():
-    # Under a plan a leaves at once, so b may write in its place; without the swap d still needs a.
+def test_an_op_that_reuses_the_memory_of_a_swapped_out_tensor_gets_a_separate_buffer():
+    # Under a plan, a is released at once, so b may write in place; without the swap, d needs a.
     r = Recording()
     a = r.op("a", 0, 10)
     out = r.op("tfswap/out/a_0", 10, 14, op_type="_CopyToHost")
@@ -325,7 +325,7 @@ def test_an_op_that_takes_the_memory_of_what_has_left_has_a_buffer_of_its_own():
     assert ("a:0", places["b"], places["d"]) in gaps
 
 
-def test_the_worst_order_has_all_updates_at_the_end():
+def test_in_the_worst_order_all_updates_run_at_the_end():
     graph = StepGraph.parse(GRAPH.replace("#keepup\tc\td", "#keepup\tb\td"))
     r = recording()
     gradient = r.buffer(5, 9, 20)
@@ -333,13 +333,13 @@ def test_the_worst_order_has_all_updates_at_the_end():
     profile = profile_step(r.trace(), graph)
     assert profile.unswapped_peak_bytes == 100 + 16 * MIB
     late = r.buffer(2, 100, 110)
-    r.access(4, -1, late)  # d makes it, when b may not have run yet
+    r.access(4, -1, late)  # d writes it, when b may not have run yet
     profile = profile_step(r.trace(), graph)
     assert profile.unswapped_peak_bytes == 100 + 16 * MIB
     assert profile.worst_peak_bytes == 100 + 18 * MIB
 
 
-def test_an_op_that_takes_what_had_not_left_leaves_the_buffer_as_it_was():
+def test_an_op_that_reuses_memory_without_a_swap_keeps_the_buffer():
     r = Recording()
     a = r.op("a", 0, 10)
     out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")

@@ -1,15 +1,15 @@
-"""Timelines written and read again."""
+"""Timeline files: round trips, and errors for invalid files."""
 
 from __future__ import annotations
 
 import zipfile
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from timelines import timelines, training_step
+from timelines import assert_same, timelines, training_step
 
 from tfswap.step.profile import Profile
 from tfswap.step.section_floor import SectionFloor
@@ -18,29 +18,23 @@ from tfswap.traces.read import read_section_floors, read_trace
 from tfswap.traces.timeline_file import load_profile, load_timeline, save_profile, save_timeline
 
 
-def assert_same(one: Timeline, other: Timeline) -> None:
-    for field in fields(Timeline):
-        a, b = getattr(one, field.name), getattr(other, field.name)
-        assert np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b, field.name
-
-
 @settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(timelines())
-def test_what_is_written_is_read(tmp_path: Path, timeline: Timeline) -> None:
+def test_files_round_trip(tmp_path: Path, timeline: Timeline) -> None:
     save_timeline(timeline, tmp_path / "step")
     assert_same(load_timeline(tmp_path / "step"), timeline)
 
 
-def test_it_is_compact(tmp_path: Path) -> None:
+def test_files_are_compact(tmp_path: Path) -> None:
     timeline = training_step()
     save_timeline(timeline, tmp_path / "step")
     assert (tmp_path / "step").stat().st_size < 30 * len(timeline.op_names)
     assert_same(read_trace(tmp_path / "step"), timeline)
 
 
-def test_what_is_no_timeline_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_rejected(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("hello")
     with pytest.raises(ValueError, match="text is not a timeline of tfswap"):
@@ -52,7 +46,7 @@ def test_what_is_no_timeline_is_refused(tmp_path: Path) -> None:
         load_timeline(other)
 
 
-def test_pickles_are_not_opened(tmp_path: Path) -> None:
+def test_pickles_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "step"
     save_timeline(training_step(blocks=1), path)
     with np.load(path) as archive:
@@ -64,7 +58,7 @@ def test_pickles_are_not_opened(tmp_path: Path) -> None:
         load_timeline(path)
 
 
-def test_a_timeline_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_timeline_is_rejected(tmp_path: Path) -> None:
     timeline = training_step(blocks=1)
     absence = replace(timeline.absences[0], buffer=10_000)
     save_timeline(replace(timeline, absences=(absence,)), tmp_path / "step")
@@ -75,22 +69,22 @@ def test_a_timeline_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_a_profile_is_a_timeline_with_its_graph(tmp_path: Path) -> None:
     profile = Profile(training_step(), "0123456789abcdef", (("a", "b"), ("c", "d")), 123, 456)
     save_profile(profile, tmp_path / "step")
-    again = load_profile(tmp_path / "step")
-    assert_same(again.timeline, profile.timeline)
-    assert replace(again, timeline=profile.timeline) == profile
+    loaded = load_profile(tmp_path / "step")
+    assert_same(loaded.timeline, profile.timeline)
+    assert replace(loaded, timeline=profile.timeline) == profile
     assert_same(load_timeline(tmp_path / "step"), profile.timeline)
 
 
-def test_a_timeline_without_its_graph_is_no_profile(tmp_path: Path) -> None:
+def test_a_timeline_without_its_graph_is_not_a_profile(tmp_path: Path) -> None:
     save_timeline(training_step(), tmp_path / "step")
-    with pytest.raises(ValueError, match=r"no plan can be made for: write a profile with tfswap"):
+    with pytest.raises(ValueError, match="no plan can be made for it: write a profile"):
         load_profile(tmp_path / "step")
 
 
 FLOORS = (SectionFloor(2, 5 << 30, "a conv\twith a tab"), SectionFloor(16, 123, "b"))
 
 
-def test_a_profile_says_the_least_budgets_with_sections(tmp_path: Path) -> None:
+def test_a_profile_has_the_smallest_budgets_with_sections(tmp_path: Path) -> None:
     profile = Profile(training_step(blocks=1), "0123", (), 1, 2, section_floors=FLOORS)
     save_profile(profile, tmp_path / "step")
     assert load_profile(tmp_path / "step").section_floors == FLOORS
@@ -98,10 +92,10 @@ def test_a_profile_says_the_least_budgets_with_sections(tmp_path: Path) -> None:
     assert_same(load_timeline(tmp_path / "step"), profile.timeline)
 
 
-def test_files_that_say_nothing_of_sections(tmp_path: Path) -> None:
+def test_files_without_sections(tmp_path: Path) -> None:
     save_profile(Profile(training_step(blocks=1), "0123", (), 1, 2), tmp_path / "step")
     with np.load(tmp_path / "step") as archive:
-        assert "sections" not in archive  # as older ones are
+        assert "sections" not in archive  # like files of older versions
     assert load_profile(tmp_path / "step").section_floors == ()
     save_timeline(training_step(blocks=1), tmp_path / "bare")
     assert read_section_floors(tmp_path / "bare") == ()
@@ -119,11 +113,11 @@ def test_files_that_say_nothing_of_sections(tmp_path: Path) -> None:
         (b"4\t" + b"9" * 5000 + b"\tconv\n", "is not a number of sections"),
         (b"4\t9999999999999999999\tconv\n", "has bytes=9999999999999999999"),
         (b"0\t5\tconv\n", "has sections=0"),
-        (b"4\t5\tconv\n4\t6\tconv\n", "two least budgets with 4 sections"),
+        (b"4\t5\tconv\n4\t6\tconv\n", "two smallest budgets with 4 sections"),
         (b"4\t5\t\xff\n", "step: 'utf-8' codec"),
     ],
 )
-def test_sections_that_cannot_be_are_refused(tmp_path: Path, text: bytes, problem: str) -> None:
+def test_invalid_sections_are_rejected(tmp_path: Path, text: bytes, problem: str) -> None:
     path = tmp_path / "step"
     save_profile(Profile(training_step(blocks=1), "0123", (), 1, 2), path)
     with np.load(path) as archive:

@@ -1,4 +1,4 @@
-"""Traces of others: reading them, and finding the step in them."""
+"""SINGA's traces: reading them, and finding the step in them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_the_longest_repetition(symbols: list[int], min_length: int) -> None:
     assert symbols[start : start + length] == symbols[start + length : start + 2 * length]
 
 
-def test_many_steps_are_cut_to_one() -> None:
+def test_a_repetition_is_reduced_to_its_period() -> None:
     step = list(range(100))
     symbols = np.array([7] * 13 + step * 9 + [3, 2, 1], np.int64)
     assert _core.longest_repetition(symbols, 50)[1] == 100
 
 
-def test_long_streams_take_little_time() -> None:
+def test_long_streams_are_fast() -> None:
     step = np.random.default_rng(0).integers(0, 9, 20_000)
     assert _core.longest_repetition(np.tile(step, 5), 50)[1] == 20_000
 
@@ -88,7 +88,7 @@ def test_a_step_of_events_becomes_a_timeline(tmp_path: Path) -> None:
     ]
     within, before, across = timeline.absences
     assert (within.producer_op, within.after_op, within.before_op) == (0, 0, 2)
-    # What is read before the step's first write was written a step before: the same tensor.
+    # The tensor read before the step's first write was written in the previous step.
     assert (before.producer_op, before.after_op, before.before_op) == (-1, 1, 3)
     assert before.tensor == across.tensor and crosses_step_end(timeline, across)
     assert (across.producer_op, across.after_op, across.before_op) == (3, 3, 1)
@@ -104,15 +104,15 @@ def test_times_in_milliseconds_and_frees_without_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["Move 0x1 5 1", "Malloc 0x1", "Malloc 0x1 many 5", "Read 0x1 -5 7", "Read 1 2 3 4 5"]
 )
-def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "t", "Malloc 0x1 100 1512107406951", line)
     with pytest.raises(ValueError, match=r"line 2: .* is not an event\. Expected: one of Malloc"):
         read_singa(path)
 
 
-def test_nothing_repeats(tmp_path: Path) -> None:
+def test_a_trace_without_a_repetition(tmp_path: Path) -> None:
     path = write(tmp_path / "t", *[f"Malloc 0x{i:x} {i} {10**18 + i}" for i in range(1, 99)])
-    with pytest.raises(NoStepFound, match="no stretch of 50 or more events repeats among these 98"):
+    with pytest.raises(NoStepFound, match="no sequence of 50 or more events repeats among .* 98"):
         find_step(read_singa(path))
 
 

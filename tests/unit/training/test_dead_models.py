@@ -30,7 +30,7 @@ class Device:
         return 0
 
     def training_begins(self) -> None:
-        dead_models.let_go(cast(Library, self), [0])
+        dead_models.free(cast(Library, self), [0])
 
 
 @pytest.fixture

@@ -138,17 +138,17 @@ def test_errors_are_the_worst_of_each_tensor_at_any_rate() -> None:
 def test_candidates_are_dense_activations() -> None:
     run, _ = run_of(4)
     run.epoch_begins(0)
-    assert "no dense float32 activation" in run.hindrance()
+    assert "no dense float32 activation" in run.why_unused()
     absences = tuple(Absence(0, name, 0, 0, 1) for name in ("w:0", "a:0", "sparse:0"))
     timeline = make_timeline([(0, 1), (2, 3)], [(9, 0, 3)], absences[:1])
     timeline = dataclasses.replace(timeline, absences=absences)
     profile = Profile(timeline, "", (), 0, 0, activations=frozenset({1, 2}))
     assert run.choice(profile) == LossyChoice(frozenset({1}), 0, 4)
-    assert "at no rate" in run.hindrance()
+    assert "at no rate" in run.why_unused()
     run.rates = RateRange(80, 40)
-    assert "no step shorter" in run.hindrance()
+    assert "no step shorter" in run.why_unused()
     run.adopt(PLAN)
-    assert run.hindrance() == ""
+    assert run.why_unused() == ""
 
 
 def test_a_lossy_plan_needs_leave() -> None:

@@ -1,4 +1,4 @@
-"""RunReport: budgets and peaks of a training that shares its device."""
+"""RunReport: budgets and peaks of a training whose budget changes."""
 
 from tfswap.report.summary import Report
 from tfswap.training.attempt import MeasuredStep
@@ -12,17 +12,6 @@ def _step(filled: RunReport, peak_bytes: int) -> None:
         MeasuredStep(0.1, peak_bytes, 0, 0, 0, 0),
         {"window_peak_bytes": peak_bytes, "host_peak_bytes": 0},
     )
-
-
-def test_what_a_step_had_more_is_in_its_budget() -> None:
-    filled = RunReport(Report("step"))
-    filled.budget_changed(80 * MIB)
-    _step(filled, 79 * MIB)
-    filled.share_grew(82 * MIB)  # variables that were everybody's have been replaced
-    _step(filled, 81 * MIB)
-    filled.share_grew(81 * MIB)
-    assert filled.report.budget_bytes == 82 * MIB
-    assert filled.report.measured_peak_bytes == 81 * MIB
 
 
 def test_peaks_begin_anew_with_a_smaller_budget() -> None:

@@ -104,7 +104,7 @@ def test_when_the_next_number_cuts_nothing_it_ends():
 
 @pytest.mark.parametrize("sections", [0, -1, 2.5, "4", "most", True])
 def test_a_number_of_sections_is_a_number(sections):
-    with pytest.raises(ValueError, match="sections is .*'auto', or None"):
+    with pytest.raises(ValueError, match="sections must be a positive integer, 'auto' or None"):
         parse_options(sections=sections)
 
 

@@ -64,7 +64,6 @@ class Choice:
 class Devices:
     """Those of one training, whose link says what it is told to."""
 
-    job = 0
     shared = None
     said = ""
 

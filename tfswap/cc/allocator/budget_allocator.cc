@@ -55,9 +55,9 @@ std::string BudgetAllocator::TakeUntold() { return std::exchange(last_failure, s
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
-  const Request request{alignment, num_bytes, attributes, Own()};
+  const Request request{alignment, num_bytes, attributes};
   const bool is_workspace = !attributes.retry_on_failure;
-  if (is_workspace && HasBudget() && request.counted() > all_.limit.load()) return nullptr;
+  if (is_workspace && HasBudget() && request.counted() > limit_.load()) return nullptr;
   Refusal refusal = Refusal::kNone;
   void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
   if (ptr == nullptr) {
@@ -79,44 +79,8 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
 void BudgetAllocator::DeallocateRaw(void* ptr) {
   if (ptr == nullptr) return;
   const auto bytes = static_cast<int64_t>(next()->RequestedSize(ptr));
-  const int charged = Discharge(ptr);
   next()->DeallocateRaw(ptr);
-  Release(bytes, AccountOf(charged));
-  if (charged == kOlder) Inherit(bytes);
-}
-
-void BudgetAllocator::ReleaseOf(const void* ptr, int64_t bytes) {
-  const int charged = charged_blocks_.load() > 0 ? charged_.Get(ptr, 0) : 0;
-  Release(bytes, AccountOf(charged));
-  if (charged == kOlder) Inherit(bytes);
-}
-
-void BudgetAllocator::Inherit(int64_t bytes) {
-  Account* heir = AccountOf(Jobs::Latest());
-  if (heir == nullptr) return;
-  heir->limit.fetch_add(bytes);
-  NotifyFreed(heir);
-}
-
-void BudgetAllocator::Charge(const void* ptr, int job) {
-  charged_.Insert(ptr, job, [this] { charged_blocks_.fetch_add(1); });
-}
-
-void BudgetAllocator::MarkOlder() {
-  if (holders_ == nullptr) return;
-  holders_->ForEach([this](const void* ptr) {
-    // Spare memory says by itself what it gives back.
-    if (spare_ != nullptr && spare_->Owns(ptr)) return;
-    Discharge(ptr);  // from a job that has ended, say
-    Charge(ptr, kOlder);
-  });
-}
-
-int BudgetAllocator::Discharge(const void* ptr) {
-  if (charged_blocks_.load() == 0) return 0;
-  int job = 0;
-  if (charged_.Remove(ptr, [&job](int charged) { job = charged; })) charged_blocks_.fetch_sub(1);
-  return job;
+  Release(bytes);
 }
 
 std::optional<tensorflow::AllocatorStats> BudgetAllocator::GetStats() {
@@ -129,8 +93,8 @@ std::optional<tensorflow::AllocatorStats> BudgetAllocator::GetStats() {
 }
 
 bool BudgetAllocator::ClearStats() {
-  all_.peak.store(all_.in_use.load());
-  all_.waits.store(0);
+  peak_.store(in_use_.load());
+  waits_.store(0);
   wait_ns_.store(0);
   failures_.store(0);
   next()->ClearStats();
@@ -138,7 +102,7 @@ bool BudgetAllocator::ClearStats() {
 }
 
 void BudgetAllocator::SetBudget(int64_t budget_bytes) {
-  all_.limit.store(budget_bytes);
+  limit_.store(budget_bytes);
   std::lock_guard<std::mutex> lock(wait_mu_);
   freed_.notify_all();
 }
@@ -147,92 +111,49 @@ void BudgetAllocator::MakeRoom() {
   // What leaves need not free as much as it holds: pages that it shares with others stay.
   while (HasBudget()) {
     // Read first: what has left by the time that the rest is read is then in neither.
-    const int64_t leaving = reclaimer_ == nullptr ? 0 : reclaimer_->BytesLeaving(0);
-    const int64_t missing = all_.Beyond(-leaving);
+    const int64_t leaving = reclaimer_ == nullptr ? 0 : reclaimer_->BytesLeaving();
+    const int64_t missing = Beyond(-leaving);
     if (missing <= 0) return;
-    int64_t freed = Reclaim(missing, nullptr, Refusal::kBudget);
-    if (spare_ != nullptr && all_.Beyond(0) > 0) freed += spare_->Release(all_.Beyond(0));
+    int64_t freed = Reclaim(missing);
+    if (spare_ != nullptr && Beyond(0) > 0) freed += spare_->Release(Beyond(0));
     if (freed == 0) return;
   }
 }
 
-void BudgetAllocator::BeginJob(int job, int64_t share_bytes) {
-  if (!Jobs::Get()->any()) MarkOlder();
-  Account& own = jobs_[Jobs::SlotOf(job)];
-  own.in_use.store(0);
-  own.peak.store(0);
-  own.running.store(0);
-  own.waits.store(0);
-  own.waiting_kernels.store(0);
-  own.RestartWindow();
-  own.limit.store(share_bytes);
-  own.job.store(job, std::memory_order_release);
-}
-
-void BudgetAllocator::SetShare(int job, int64_t share_bytes) {
-  Account* own = AccountOf(job);
-  if (own == nullptr) return;
-  own->limit.store(share_bytes);
-  std::lock_guard<std::mutex> lock(wait_mu_);
-  freed_.notify_all();
-}
-
-void BudgetAllocator::EndJob(int job) {
-  if (Account* own = AccountOf(job)) own->job.store(0);
-}
-
-int64_t BudgetAllocator::EverybodysBytes() const {
-  int64_t bytes = all_.in_use.load();
-  for (const Account& each : jobs_) {
-    if (each.job.load() != 0) bytes -= each.in_use.load();
-  }
-  return std::max(bytes, int64_t{0});
-}
-
-BudgetStats BudgetAllocator::Stats(int job) const {
-  const Account* own = AccountOf(job);
-  const Account& account = own == nullptr ? all_ : *own;
+BudgetStats BudgetAllocator::Stats() const {
   BudgetStats stats;
-  stats.budget_bytes = account.limit.load();
-  stats.bytes_in_use = account.in_use.load();
-  stats.peak_bytes = account.peak.load();
-  stats.window_peak_bytes = account.window_peak.load();
-  stats.window_lack_bytes = account.window_lack.load();
-  stats.waits = account.waits.load();
+  stats.budget_bytes = limit_.load();
+  stats.bytes_in_use = in_use_.load();
+  stats.peak_bytes = peak_.load();
+  stats.window_peak_bytes = window_peak_.load();
+  stats.window_lack_bytes = window_lack_.load();
+  stats.waits = waits_.load();
   stats.wait_ns = wait_ns_.load();
   stats.failures = failures_.load();
   return stats;
 }
 
-void BudgetAllocator::Account::RestartWindow() {
-  window_peak.store(in_use.load());
-  window_lack.store(0);
-  window_reclaimed.store(0);
+void BudgetAllocator::RestartWindow() {
+  window_peak_.store(in_use_.load());
+  window_lack_.store(0);
+  window_reclaimed_.store(0);
 }
 
-void BudgetAllocator::RestartWindow(int job) {
-  Account* own = AccountOf(job);
-  (own == nullptr ? all_ : *own).RestartWindow();
-}
-
-void BudgetAllocator::KernelEnds(int job) {
-  all_.running.fetch_sub(1, std::memory_order_relaxed);
-  Account* own = AccountOf(job);
-  if (own != nullptr) own->running.fetch_sub(1, std::memory_order_relaxed);
+void BudgetAllocator::KernelEnds() {
+  running_.fetch_sub(1, std::memory_order_relaxed);
   if (waiting_.load() == 0) return;
-  all_.ends.fetch_add(1, std::memory_order_relaxed);
-  if (own != nullptr) own->ends.fetch_add(1, std::memory_order_relaxed);
+  ends_.fetch_add(1, std::memory_order_relaxed);
   freed_.notify_all();
 }
 
-void BudgetAllocator::NoteStep(int64_t step_id, int job) {
+void BudgetAllocator::NoteStep(int64_t step_id) {
   constexpr size_t kKept = 16;
   last_step_.store(step_id, std::memory_order_relaxed);
   std::lock_guard<std::mutex> lock(steps_mu_);
   for (const StepStart& step : steps_) {
     if (step.step_id == step_id) return;
   }
-  steps_.push_back({step_id, Stats(job).bytes_in_use});
+  steps_.push_back({step_id, in_use_.load()});
   if (steps_.size() > kKept) steps_.pop_front();
 }
 
@@ -244,29 +165,15 @@ int64_t BudgetAllocator::BytesAtStart(int64_t step_id) {
   return 0;
 }
 
-BudgetAllocator::Refusal BudgetAllocator::Reserve(int64_t bytes, Account* own) {
-  if (own != nullptr && !own->Take(bytes)) return Refusal::kShare;
-  if (!all_.Take(bytes)) {
-    if (own != nullptr) own->in_use.fetch_sub(bytes);
-    return Refusal::kBudget;
-  }
-  return Refusal::kNone;
-}
-
-bool BudgetAllocator::Account::Take(int64_t bytes) {
-  int64_t used = in_use.load(std::memory_order_relaxed);
-  const int64_t most = limit.load(std::memory_order_relaxed);
+bool BudgetAllocator::TryReserve(int64_t bytes) {
+  int64_t used = in_use_.load(std::memory_order_relaxed);
+  const int64_t most = limit_.load(std::memory_order_relaxed);
   do {
     if (most > 0 && used + bytes > most) return false;
-  } while (!in_use.compare_exchange_weak(used, used + bytes));
-  RaiseTo(used + bytes, &peak);
-  RaiseTo(used + bytes, &window_peak);
+  } while (!in_use_.compare_exchange_weak(used, used + bytes));
+  RaiseTo(used + bytes, &peak_);
+  RaiseTo(used + bytes, &window_peak_);
   return true;
-}
-
-void BudgetAllocator::Unreserve(int64_t bytes, Account* own) {
-  all_.in_use.fetch_sub(bytes);
-  if (own != nullptr) own->in_use.fetch_sub(bytes);
 }
 
 void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
@@ -275,29 +182,24 @@ void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   if (spare_ != nullptr && spare_->Grows()) {
     if (void* ptr = instead()) return ptr;
   }
-  const auto reserved = [&] {
-    *refusal = Reserve(request.counted(), request.own);
-    return *refusal == Refusal::kNone;
-  };
-  if (reserved()) {
+  if (TryReserve(request.counted())) {
     if (void* ptr = FromNext(request, refusal)) return ptr;
   }
   if (spare_ == nullptr) return nullptr;
-  // Beside jobs it is older than they are, and what one has it give back is its own.
-  const bool beside_jobs = *refusal == Refusal::kShare;
-  if (!spare_->Grows() && !beside_jobs) return instead();
-  const int64_t missing = Refusing(*refusal, request.own).Beyond(request.counted());
-  if (spare_->Release(missing) == 0 || !reserved()) return nullptr;
+  if (!spare_->Grows()) return instead();
+  const int64_t missing = Beyond(request.counted());
+  if (spare_->Release(missing) == 0) return nullptr;
+  if (!TryReserve(request.counted())) {
+    *refusal = Refusal::kBudget;
+    return nullptr;
+  }
   return FromNext(request, refusal);
 }
 
 bool BudgetAllocator::Pay(int64_t bytes) {
-  Account* own = Own();
-  const Refusal refusal = Reserve(bytes, own);
-  if (refusal == Refusal::kNone) return true;
-  if (spare_ == nullptr || !(spare_->Grows() || refusal == Refusal::kShare)) return false;
-  const int64_t missing = Refusing(refusal, own).Beyond(bytes);
-  return spare_->Release(missing) > 0 && Reserve(bytes, own) == Refusal::kNone;
+  if (TryReserve(bytes)) return true;
+  if (spare_ == nullptr || !spare_->Grows()) return false;
+  return spare_->Release(Beyond(bytes)) > 0 && TryReserve(bytes);
 }
 
 bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
@@ -307,12 +209,12 @@ bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
   waiting_.fetch_add(1);
   for (;;) {
     // Read first: what has left by the time that it is tried is free then.
-    const bool leaving = reclaimer_ != nullptr && reclaimer_->BytesLeaving(Jobs::Current()) > 0;
-    const int64_t seen_releases = all_.releases.load();
+    const bool leaving = reclaimer_ != nullptr && reclaimer_->BytesLeaving() > 0;
+    const int64_t seen_releases = releases_.load();
     taken = !MustDefer() && take();
     if (taken || !leaving) break;
     std::unique_lock<std::mutex> lock(wait_mu_);
-    if (all_.releases.load() == seen_releases) freed_.wait_for(lock, kNap);
+    if (releases_.load() == seen_releases) freed_.wait_for(lock, kPollInterval);
   }
   waiting_.fetch_sub(1);
   wait_ns_.fetch_add(NowNs() - start_ns, std::memory_order_relaxed);
@@ -327,10 +229,8 @@ void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
                                         request.attributes.freed_by_func);
   void* ptr = next()->AllocateRaw(request.alignment, request.bytes, attributes);
   if (ptr == nullptr) {
-    Unreserve(request.counted(), request.own);  // nothing became free that others could wait for
+    in_use_.fetch_sub(request.counted());  // nothing became free that others could wait for
     *refusal = Refusal::kFragments;
-  } else if (request.own != nullptr) {
-    Charge(ptr, request.own->job.load());
   }
   return ptr;
 }
@@ -338,34 +238,29 @@ void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
 int64_t BudgetAllocator::Missing(const Request& request, Refusal refusal) const {
   // Where there is room, but in pieces, whatever leaves may join them.
   if (refusal == Refusal::kFragments) return request.counted();
-  return (refusal == Refusal::kShare ? *request.own : all_).Beyond(request.counted());
+  return Beyond(request.counted());
 }
 
-int64_t BudgetAllocator::Reclaim(int64_t bytes, Account* own, Refusal refusal) {
+int64_t BudgetAllocator::Reclaim(int64_t bytes) {
   if (reclaimer_ == nullptr) return 0;
-  Account& account = own == nullptr ? all_ : *own;
-  const int64_t before = account.window_reclaimed.load();
-  int64_t reclaimed = reclaimer_->Reclaim(bytes, account.job.load());
-  if (own != nullptr && refusal != Refusal::kShare && reclaimed < bytes) {
-    reclaimed += reclaimer_->Reclaim(bytes - reclaimed, 0);
-  }
+  const int64_t before = window_reclaimed_.load();
+  const int64_t reclaimed = reclaimer_->Reclaim(bytes);
   if (reclaimed > 0) {
     // Tensors leave whole: what was lacking is less than what they are.
-    RaiseTo(before + bytes, &account.window_lack);
-    account.window_reclaimed.fetch_add(reclaimed);
+    RaiseTo(before + bytes, &window_lack_);
+    window_reclaimed_.fetch_add(reclaimed);
   }
   return reclaimed;
 }
 
 bool BudgetAllocator::MustDefer() const {
   const KernelScope* scope = KernelScope::current;
-  if (scope == nullptr || scope->role != KernelScope::Role::kSwapIn) return false;
-  const Account* own = AccountOf(scope->job);
-  return (own == nullptr ? all_ : *own).waiting_kernels.load() > 0;
+  return scope != nullptr && scope->role == KernelScope::Role::kSwapIn &&
+         waiting_kernels_.load() > 0;
 }
 
 void* BudgetAllocator::ObtainNow(const Request& request, Refusal* refusal) {
-  if (Reclaim(Missing(request, *refusal), request.own, *refusal) == 0) return nullptr;
+  if (Reclaim(Missing(request, *refusal)) == 0) return nullptr;
   return Obtain(request, refusal);
 }
 
@@ -373,18 +268,13 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   const int64_t start_ns = NowNs();
   KernelScope* scope = KernelScope::current;
   const bool in_kernel = scope != nullptr && scope->role == KernelScope::Role::kKernel;
-  const std::array<Account*, 2> accounts = {&all_, request.own};
   waiting_.fetch_add(1);
-  for (Account* each : accounts) {
-    if (each == nullptr) continue;
-    each->waits.fetch_add(1, std::memory_order_relaxed);
-    if (in_kernel) each->waiting_kernels.fetch_add(1);
-  }
+  waits_.fetch_add(1, std::memory_order_relaxed);
+  if (in_kernel) waiting_kernels_.fetch_add(1);
 
   void* ptr = nullptr;
-  const Account* refusing = &Refusing(*refusal, request.own);
-  int64_t seen_releases = refusing->releases.load();
-  int64_t seen_ends = refusing->ends.load();
+  int64_t seen_releases = releases_.load();
+  int64_t seen_ends = ends_.load();
   AllocationWaitPolicy patience(AllocationWaitPolicy::Now());
   for (;;) {
     const bool quiet = patience.WithoutRelease() > kDeference;
@@ -398,36 +288,26 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
         scope->context->cancellation_manager()->IsCancelled()) {
       break;
     }
-    // What others leave is no use where it is the job's share that is exhausted.
-    if (const Account* now = &Refusing(*refusal, request.own); now != refusing) {
-      refusing = now;
-      seen_releases = now->releases.load();
-      seen_ends = now->ends.load();
-    }
     // Read first: what has left by the time that `missing` is read is then in neither.
-    const int64_t leaving =
-        reclaimer_ != nullptr ? reclaimer_->BytesLeaving(refusing->job.load()) : 0;
+    const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
     const int64_t missing = Missing(request, *refusal);
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
-    const int64_t reclaimed =
-        missing > leaving ? Reclaim(missing - leaving, request.own, *refusal) : 0;
-    const bool released = refusing->releases.load() != seen_releases;
-    if (released) seen_releases = refusing->releases.load();
+    const int64_t reclaimed = missing > leaving ? Reclaim(missing - leaving) : 0;
+    const bool released = releases_.load() != seen_releases;
+    if (released) seen_releases = releases_.load();
     // A kernel that waits for memory frees none, so only the others count as life: those that run
     // now, and those that came and went between two looks.
-    const int64_t ends = refusing->ends.load();
-    const bool others_run = refusing->running.load() > refusing->waiting_kernels.load() ||
-                            std::exchange(seen_ends, ends) != ends;
+    const int64_t ends = ends_.load();
+    const bool others_run =
+        running_.load() > waiting_kernels_.load() || std::exchange(seen_ends, ends) != ends;
     const bool alive = leaving > 0 || reclaimed > 0 || copying_in || others_run;
-    if (patience.EndsAt(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
+    if (patience.ShouldStop(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
-    if (refusing->releases.load() == seen_releases) freed_.wait_for(lock, kNap);
+    if (releases_.load() == seen_releases) freed_.wait_for(lock, kPollInterval);
   }
 
-  for (Account* each : accounts) {
-    if (each != nullptr && in_kernel) each->waiting_kernels.fetch_sub(1);
-  }
+  if (in_kernel) waiting_kernels_.fetch_sub(1);
   waiting_.fetch_sub(1);
   const int64_t waited_ns = NowNs() - start_ns;
   wait_ns_.fetch_add(waited_ns, std::memory_order_relaxed);
@@ -435,35 +315,29 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   return ptr;
 }
 
-void BudgetAllocator::Release(int64_t bytes, Account* own) {
-  Unreserve(bytes, own);
-  NotifyFreed(own);
+void BudgetAllocator::Release(int64_t bytes) {
+  in_use_.fetch_sub(bytes);
+  NotifyFreed();
 }
 
-void BudgetAllocator::NotifyFreed(Account* own) {
+void BudgetAllocator::NotifyFreed() {
   if (waiting_.load() == 0) return;
-  all_.releases.fetch_add(1);
-  if (own != nullptr) own->releases.fetch_add(1);
+  releases_.fetch_add(1);
   std::lock_guard<std::mutex> lock(wait_mu_);
   freed_.notify_all();
 }
 
 Shortage BudgetAllocator::ShortageOf(const Request& request, Refusal refusal) {
   const int64_t bytes = request.counted();
-  const int job = request.own == nullptr ? 0 : request.own->job.load();
-  const int refusing = refusal == Refusal::kShare ? job : 0;
-  const int64_t everybodys = refusing == 0 ? 0 : EverybodysBytes();
-  const BudgetStats stats = Stats(refusing);
   Shortage found;
-  if (holders_ != nullptr) found.holders = holders_->Holders(job);
+  if (holders_ != nullptr) found.holders = holders_->Holders();
   const auto& annotation = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   found.op = annotation.pending_op_name;
   found.bytes = bytes;
-  found.budget = everybodys + stats.budget_bytes;
-  found.in_use = everybodys + stats.bytes_in_use;
-  found.of_device = refusal == Refusal::kShare ? all_.limit.load() : 0;
+  found.budget = limit_.load();
+  found.in_use = in_use_.load();
   found.in_pieces = refusal == Refusal::kFragments;
-  found.staying = everybodys + BytesAtStart(annotation.pending_step_id);
+  found.staying = BytesAtStart(annotation.pending_step_id);
   found.own = bytes;
   for (const Holder& holder : found.holders) {
     if (holder.step_id == annotation.pending_step_id && holder.op == found.op) {
@@ -474,8 +348,7 @@ Shortage BudgetAllocator::ShortageOf(const Request& request, Refusal refusal) {
       KernelScope::current != nullptr ? KernelScope::current->context : nullptr;
   if (context != nullptr) found.own += InputBytes(context);
   const bool eager = context != nullptr && context->call_frame() == nullptr;
-  if (eager ||
-      found.staying == everybodys) {  // there is no step to move anything in, as far as is known
+  if (eager || found.staying == 0) {  // there is no step to move anything in, as far as is known
     found.staying = found.in_use;
     found.own = bytes;
   }

@@ -1,6 +1,5 @@
 #include "allocator/device_allocator.h"
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -92,7 +91,7 @@ int64_t DeviceAllocator::ReleaseEnd(void* ptr, int64_t kept_bytes) {
   }
   const int64_t bytes = parts_.system->ReleaseEnd(ptr, kept_bytes);
   Shrank(bytes);
-  if (bytes > 0) parts_.budget.ReleaseOf(ptr, bytes);
+  if (bytes > 0) parts_.budget.Release(bytes);
   return bytes;
 }
 
@@ -115,26 +114,13 @@ int64_t DeviceAllocator::memory_bytes() {
   return stats.has_value() ? stats->bytes_limit.value_or(0) : 0;
 }
 
-void DeviceAllocator::StartRecording(bool host_times, int job) {
-  parts_.recording.StartRecording(GetStats()->bytes_in_use, host_times, job);
+void DeviceAllocator::StartRecording(bool host_times) {
+  parts_.recording.StartRecording(GetStats()->bytes_in_use, host_times);
 }
 
-int64_t DeviceAllocator::Load(int job) {
-  return job == 0 ? GetStats()->bytes_in_use : parts_.budget.Stats(job).bytes_in_use;
-}
-
-int64_t DeviceAllocator::EverybodysLoad() {
-  const int64_t of_jobs = parts_.budget.Stats().bytes_in_use - parts_.budget.EverybodysBytes();
-  return std::max(Load(0) - of_jobs, int64_t{0});
-}
-
-int64_t DeviceAllocator::WindowPeakLoad(int job) const {
-  return job == 0 ? window_peak_bytes() : parts_.budget.Stats(job).window_peak_bytes;
-}
-
-void DeviceAllocator::RestartWindow(int job) {
-  parts_.budget.RestartWindow(job);
-  if (job == 0) StatisticsAllocator::RestartWindow();
+void DeviceAllocator::RestartWindow() {
+  parts_.budget.RestartWindow();
+  StatisticsAllocator::RestartWindow();
 }
 
 }  // namespace tfswap

@@ -42,15 +42,9 @@ class DeviceAllocator : public StatisticsAllocator {
   tensorflow::Allocator* watch() { return parts_.watch.get(); }
   // Where each kernel passes.
   GuardPost* guard() { return &guard_; }
-  StepRecorder* recorder(int job = 0) { return parts_.recording.recorder(job); }
-  void StartRecording(bool host_times, int job = 0);
-  // Of a job; of 0: of all. While jobs share the device, memory is asked for block by block, so
-  // what they have of the budget is their load.
-  int64_t Load(int job);
-  int64_t WindowPeakLoad(int job) const;
-  // The load that is no job's.
-  int64_t EverybodysLoad();
-  void RestartWindow(int job);
+  StepRecorder* recorder() { return parts_.recording.recorder(); }
+  void StartRecording(bool host_times);
+  void RestartWindow();
   // Whether the memory is the system's, whose blocks can move in sections.
   bool OnHost() const { return parts_.system != nullptr; }
   // Gives back what is behind the first bytes of a block that nobody uses any more but to copy

@@ -25,7 +25,6 @@ struct KernelScope {
 
   const Role role;
   tensorflow::OpKernelContext* const context;  // null in tests
-  int job = 0;                                 // that it runs for (jobs.h)
   int64_t wait_ns = 0;                         // spent waiting for memory
   // Where the op's allocations are planned to be, and how many of each kind it has made in this
   // run.

@@ -36,29 +36,16 @@ void* RecordingAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   block.step_id = annotation.pending_step_id;
   block.id = next_id_.fetch_add(1, std::memory_order_relaxed);
   block.kind = KindOfRegion(annotation.pending_region_type);
-  block.job = Jobs::Current();
   blocks_.Insert(ptr, block, [&] {
-    TellRecorders(block, [&](StepRecorder& recorder) {
-      recorder.Allocated(block.bytes, *block.op, block.kind, ptr);
-    });
+    if (recorder_.on()) recorder_.Allocated(block.bytes, *block.op, block.kind, ptr);
   });
   return ptr;
 }
 
-template <typename Tell>
-void RecordingAllocator::TellRecorders(const Block& block, Tell tell) {
-  const uint32_t on = on_.load(std::memory_order_relaxed);
-  for (size_t slot = 0; on >> slot != 0; ++slot) {
-    if ((on >> slot & 1) != 0 && Concerns(block, recorded_jobs_[slot].load())) {
-      tell(recorders_[slot]);
-    }
-  }
-}
-
 void RecordingAllocator::DeallocateRaw(void* ptr) {
   if (ptr == nullptr) return;
-  blocks_.Remove(ptr, [&](const Block& block) {
-    TellRecorders(block, [&](StepRecorder& recorder) { recorder.Freed(ptr); });
+  blocks_.Remove(ptr, [&](const Block&) {
+    if (recorder_.on()) recorder_.Freed(ptr);
   });
   next()->DeallocateRaw(ptr);
 }
@@ -78,39 +65,26 @@ const std::string* RecordingAllocator::NameOf(absl::string_view op) {
   return last;
 }
 
-void RecordingAllocator::ForEach(const std::function<void(const void*)>& visit) const {
-  blocks_.Hold([&](auto all) { all([&](const void* ptr, const Block&) { visit(ptr); }); });
-}
-
-std::vector<Holder> RecordingAllocator::Holders(int job) {
+std::vector<Holder> RecordingAllocator::Holders() const {
   std::vector<Holder> holders;
   blocks_.Hold([&](auto all) {
     all([&](const void*, const Block& block) {
-      if (!Concerns(block, job)) return;
       holders.push_back({*block.op, KindName(block.kind), block.bytes, block.step_id});
     });
   });
   return holders;
 }
 
-void RecordingAllocator::StartRecording(int64_t load_bytes, bool host_times, int job) {
-  StepRecorder& recorder = *this->recorder(job);
-  if (!host_times) recorder.StartClock();
+void RecordingAllocator::StartRecording(int64_t load_bytes, bool host_times) {
+  if (!host_times) recorder_.StartClock();
   blocks_.Hold([&](auto all) {
     int64_t listed = 0;
     all([&](const void*, const Block& block) { listed += block.bytes; });
-    recorder.Start(load_bytes - listed);
-    recorded_jobs_[Jobs::SlotOf(job)].store(job);
-    on_.fetch_or(1u << Jobs::SlotOf(job));
+    recorder_.Start(load_bytes - listed);
     all([&](const void* ptr, const Block& block) {
-      if (Concerns(block, job)) recorder.Present(block.bytes, *block.op, block.kind, ptr);
+      recorder_.Present(block.bytes, *block.op, block.kind, ptr);
     });
   });
-}
-
-StepTrace RecordingAllocator::StopRecording(int job) {
-  on_.fetch_and(~(1u << Jobs::SlotOf(job)));
-  return recorder(job)->Stop();
 }
 
 }  // namespace tfswap

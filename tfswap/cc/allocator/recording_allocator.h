@@ -1,16 +1,13 @@
 #ifndef TFSWAP_CC_ALLOCATOR_RECORDING_ALLOCATOR_H_
 #define TFSWAP_CC_ALLOCATOR_RECORDING_ALLOCATOR_H_
 
-#include <array>
 #include <atomic>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "allocator/adaptor.h"
-#include "allocator/jobs.h"
 #include "allocator/step_recorder.h"
 #include "core/memory/address_table.h"
 
@@ -24,9 +21,8 @@ struct Holder {
   int64_t step_id;
 };
 
-// Knows who holds what, and writes traces while its recorders are on. Blocks below kListedBytes are
-// neither listed nor traced. Each job (jobs.h) has a recorder of its own, which sees what is the
-// job's and what is everybody's; that of 0 sees everything.
+// Knows who holds what, and writes traces while its recorder is on. Blocks below kListedBytes are
+// neither listed nor traced.
 class RecordingAllocator : public Adaptor {
  public:
   static constexpr int64_t kListedBytes = 4096;
@@ -41,16 +37,11 @@ class RecordingAllocator : public Adaptor {
 
   // Whether it is a block of its own, and not of the small ones.
   bool Lists(const void* ptr) const { return blocks_.Get(ptr, Block()).bytes > 0; }
-  // All that it lists; none of them is freed meanwhile.
-  void ForEach(const std::function<void(const void*)>& visit) const;
-  // A job's and everybody's; of 0, all.
-  std::vector<Holder> Holders(int job = 0);
-  StepRecorder* recorder(int job = 0) { return &recorders_[Jobs::SlotOf(job)]; }
-  // Whether anything is recorded.
-  bool on() const { return on_.load(std::memory_order_relaxed) != 0; }
+  std::vector<Holder> Holders() const;
+  StepRecorder* recorder() { return &recorder_; }
   // `load_bytes`: of all blocks there are, the small ones included. `host_times`: even of a GPU.
-  void StartRecording(int64_t load_bytes, bool host_times, int job = 0);
-  StepTrace StopRecording(int job = 0);
+  void StartRecording(int64_t load_bytes, bool host_times);
+  StepTrace StopRecording() { return recorder_.Stop(); }
 
  private:
   struct Block {
@@ -59,14 +50,7 @@ class RecordingAllocator : public Adaptor {
     int64_t step_id = 0;
     int64_t id = 0;
     BufferKind kind = BufferKind::kOther;
-    int job = 0;
   };
-  static bool Concerns(const Block& block, int job) {
-    return job == 0 || block.job == job || !Jobs::Get()->Has(block.job);
-  }
-  // Calls `tell` with the recorders that are on and whom a block concerns.
-  template <typename Tell>
-  void TellRecorders(const Block& block, Tell tell);
   const std::string* NameOf(absl::string_view op);
 
   const int64_t number_;  // no other one of the process has it
@@ -74,9 +58,7 @@ class RecordingAllocator : public Adaptor {
   std::atomic<int64_t> next_id_{1};
   std::mutex names_mu_;
   std::unordered_set<std::string> names_;
-  std::array<StepRecorder, Jobs::kMost> recorders_;
-  std::array<std::atomic<int>, Jobs::kMost> recorded_jobs_ = {};
-  std::atomic<uint32_t> on_{0};  // of the recorders, a bit each
+  StepRecorder recorder_;
 };
 
 }  // namespace tfswap

@@ -17,11 +17,8 @@ int64_t Shortage::Smallest() const { return swapping ? in_use + bytes : staying 
 std::string Shortage::Text() const { return WhatHappened() + " What to do:" + WhatToDo(); }
 
 std::string Shortage::WhatHappened() const {
-  const std::string whose = of_device == 0 ? ""
-                                           : ", which is what this training has of " +
-                                                 ReadableBytes(of_device) + " beside others,";
   std::string text =
-      (budget > 0 ? "tfswap: the memory budget of " + ReadableBytes(budget) + whose + " is exceeded"
+      (budget > 0 ? "tfswap: the memory budget of " + ReadableBytes(budget) + " is exceeded"
                   : std::string("tfswap: the device has no memory left")) +
       ": op '" + op + "' asks for " + ReadableBytes(bytes) + " while " + ReadableBytes(in_use) +
       " are in use" + (in_pieces ? " and what is free is in smaller pieces" : "") +
@@ -57,10 +54,6 @@ std::string Shortage::WhatToDo() const {
   } else {
     text += std::string(kItem) + (budget > 0 ? "A budget" : "A device") + " of " +
             ReadableNeed(Smallest()) + " or more, the smallest that could work.";
-  }
-  if (of_device > 0) {
-    text += std::string(kItem) + "A larger part of the " + ReadableBytes(of_device) +
-            ": let another training end first, or give this one a minimum or a larger weight.";
   }
   return text + kItem + SmallerBatch();
 }

@@ -14,8 +14,6 @@ struct Shortage {
   std::string op;
   int64_t bytes = 0;   // asked for
   int64_t budget = 0;  // 0: the device's own end
-  int64_t of_device =
-      0;  // the device's budget, where `budget` is what one of several jobs has of it
   int64_t in_use = 0;
   bool in_pieces = false;         // there is enough, but not in one piece
   bool swapping = false;          // all that could be moved has been moved

@@ -194,7 +194,7 @@ absl::Status SlabAllocator::Install(const std::string& graph, const std::string&
 absl::Status SlabAllocator::MakeSlab() {
   if (slab() != nullptr) return absl::OkStatus();
   try {
-    owned_ = on_gpu_ ? Slab::OfBlocks(kMostCardBytes)
+    owned_ = on_gpu_ ? Slab::BlockBacked(kMostCardBytes)
                      : std::make_unique<Slab>(PhysicalBytes(), account_);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(

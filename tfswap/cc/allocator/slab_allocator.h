@@ -62,7 +62,7 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   int64_t ReleaseEnd(void* ptr, int64_t kept_bytes, const std::function<void(int64_t)>& given_back);
   // Sees to it that so much of it is there, from its beginning on. Does not wait.
   bool Pay(void* ptr, int64_t bytes) { return slab()->Pay(slab()->OffsetOf(ptr), bytes); }
-  bool Owns(const void* ptr) const override {
+  bool Owns(const void* ptr) const {
     const Slab* own = slab();
     return own != nullptr && own->Owns(ptr);
   }

@@ -246,7 +246,7 @@ class Residents {
   }
 
   // Finds out when each buffer was freed, and by whom: the first free behind its allocation.
-  void Settle(std::vector<BufferRecord>* buffers, std::vector<HostSide::Buffer>* threads) {
+  void Settle(std::vector<BufferRecord>* buffers, std::vector<HostRecording::Buffer>* threads) {
     for (auto& [ptr, place] : at_) {
       std::sort(place.frees.begin(), place.frees.end());
       // Two threads may take and give back the same address within one tick of the clock.
@@ -291,7 +291,7 @@ StepTrace StepRecorder::Stop() {
   GpuClock* clock = clock_.load();
   const GpuTimes gpu = clock == nullptr ? GpuTimes() : clock->Stop();
   std::lock_guard<std::mutex> lock(mu_);
-  HostSide host;
+  HostRecording host;
   StepTrace trace;
   trace.start_ns = start_ns_;
   trace.end_ns = NowNs();
@@ -346,7 +346,7 @@ StepTrace StepRecorder::Stop() {
   }
   std::stable_sort(trace.accesses.begin(), trace.accesses.end(),
                    [](const AccessRecord& a, const AccessRecord& b) { return a.op < b.op; });
-  if (!gpu.marks_ns.empty()) MoveToCard(gpu, host, &trace);
+  if (!gpu.marks_ns.empty()) ConvertToGpuTime(gpu, host, &trace);
   for (const auto& shard : shards_) {
     std::lock_guard<std::mutex> shard_lock(shard->mu);
     shard->Clear(0);

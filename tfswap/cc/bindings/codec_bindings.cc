@@ -70,7 +70,7 @@ CodecSpec SpecOf(const std::string& codec, int element_bytes, int rate_percent) 
                                 "': allowed are stored, zvc, rle, csr, lz4, zstd, zfp, bfp");
   }
   const CodecSpec spec = {*parsed, element_bytes, rate_percent};
-  const std::string fault = WhyNot(spec);
+  const std::string fault = WhyUnusable(spec);
   if (!fault.empty()) throw std::invalid_argument(fault);
   return spec;
 }
@@ -91,9 +91,9 @@ std::unique_ptr<Encoded> EncodeData(const py::buffer& data, const std::string& c
                                     int element_bytes, int rate_percent, int threads,
                                     size_t chunk_bytes, size_t most_chunks) {
   const CodecSpec spec = SpecOf(codec, element_bytes, rate_percent);
-  if (chunk_bytes < MostEncodedBytes(kSectionBytes)) {
+  if (chunk_bytes < MaxEncodedBytes(kSectionBytes)) {
     throw std::invalid_argument("chunks need at least " +
-                                std::to_string(MostEncodedBytes(kSectionBytes)) + " bytes, not " +
+                                std::to_string(MaxEncodedBytes(kSectionBytes)) + " bytes, not " +
                                 std::to_string(chunk_bytes));
   }
   const py::buffer_info info = data.request();
@@ -135,7 +135,7 @@ py::bytes EncodeOne(const py::buffer& data, const std::string& codec, int elemen
   const CodecSpec spec = SpecOf(codec, element_bytes, rate_percent);
   const py::buffer_info info = data.request();
   const auto [from, bytes] = BytesOf(info);
-  const auto to = Exactly(MostEncodedBytes(bytes));
+  const auto to = Exactly(MaxEncodedBytes(bytes));
   return py::bytes(to.get(), EncodeSection(spec, from, bytes, to.get()));
 }
 
@@ -165,7 +165,7 @@ double SecondsOf(const Work& work) {
 void CopyTogether(char* to, const char* from, size_t bytes, int threads) {
   const size_t piece = (bytes + static_cast<size_t>(threads) - 1) / static_cast<size_t>(threads);
   std::atomic<size_t> next{0};
-  ThreadTeam::Shared().Together(threads, [&] {
+  ThreadTeam::Shared().RunParallel(threads, [&] {
     size_t begin;
     while ((begin = next.fetch_add(piece)) < bytes) {
       std::memcpy(to + begin, from + begin, std::min(piece, bytes - begin));
@@ -229,7 +229,7 @@ void BindCodecs(py::module_& module) {
       "why_not_codec",
       [](const std::string& codec, int element_bytes) {
         const std::optional<Codec> parsed = ParseCodec(codec);
-        return parsed ? WhyNot({*parsed, element_bytes, 100}) : "there is no codec " + codec;
+        return parsed ? WhyUnusable({*parsed, element_bytes, 100}) : "there is no codec " + codec;
       },
       py::arg("codec"), py::arg("element_bytes") = 4);
   module.def(

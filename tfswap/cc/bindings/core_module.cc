@@ -273,8 +273,8 @@ void BindAllocationWaitPolicy(py::module_& module) {
           "ends_at",
           [](AllocationWaitPolicy& patience, int64_t now_ns, int64_t worked_ns, bool released,
              bool alive, bool others_are_runnable) {
-            return patience.EndsAt({now_ns, worked_ns}, released, alive,
-                                   [&] { return others_are_runnable; });
+            return patience.ShouldStop({now_ns, worked_ns}, released, alive,
+                                       [&] { return others_are_runnable; });
           },
           py::arg("now_ns"), py::arg("worked_ns"), py::arg("released") = false,
           py::arg("alive") = false, py::arg("others_are_runnable") = false);

@@ -60,16 +60,15 @@ using HostOp = std::array<int64_t, 5>;
 using HostBuffer = std::array<int64_t, 4>;
 using Pair = std::pair<int64_t, int64_t>;
 
-// MoveToCard() of so much of a recording, with what the host waited for memory in each op, if it
-// did. Answers (start_ns, end_ns, wait_ns) by op and (alloc_ns,
-// free_ns) by buffer.
+// ConvertToGpuTime() of so much of a recording, with what the host waited for memory in each op, if
+// it did. Answers (start_ns, end_ns, wait_ns) by op and (alloc_ns, free_ns) by buffer.
 std::pair<std::vector<std::array<int64_t, 3>>, std::vector<Pair>> Moved(
     const std::vector<int64_t>& marks_ns, const std::vector<Pair>& waits,
     const std::vector<HostOp>& ops, const std::vector<HostBuffer>& buffers,
     const std::vector<std::pair<int32_t, int32_t>>& accesses,
     const std::vector<int64_t>& host_waits_ns) {
   StepTrace trace;
-  HostSide host;
+  HostRecording host;
   for (const auto& [start_ns, end_ns, thread, begin_mark, end_mark] : ops) {
     trace.ops.emplace_back();
     trace.ops.back().start_ns = start_ns;
@@ -83,7 +82,7 @@ std::pair<std::vector<std::array<int64_t, 3>>, std::vector<Pair>> Moved(
     host.buffers.push_back({static_cast<int32_t>(alloc_thread), static_cast<int32_t>(free_thread)});
   }
   for (const auto& [op, buffer] : accesses) trace.accesses.push_back({op, 0, buffer, 0});
-  MoveToCard({marks_ns, waits}, host, &trace);
+  ConvertToGpuTime({marks_ns, waits}, host, &trace);
   std::pair<std::vector<std::array<int64_t, 3>>, std::vector<Pair>> moved;
   for (const OpRecord& op : trace.ops) {
     moved.first.push_back({op.start_ns, op.end_ns, op.wait_ns});
@@ -116,7 +115,7 @@ void BindCard(py::module_& module) {
   py::enum_<HazardTracker::Memory>(tracker, "Memory")
       .value("IN_ORDER", HazardTracker::Memory::kInOrder)
       .value("STREAM_ORDERED", HazardTracker::Memory::kStreamOrdered);
-  py::class_<HazardTracker::Whole>(tracker, "Whole");
+  py::class_<HazardTracker::PiecewiseMove>(tracker, "Whole");
   tracker
       .def(py::init<Gpu*, HazardTracker::Memory>(), py::arg("gpu"), py::arg("memory"),
            py::keep_alive<1, 2>())
@@ -146,11 +145,11 @@ void BindCard(py::module_& module) {
       .def("begin_in",
            [](HazardTracker& self, uintptr_t block) { return self.BeginIn(Pointer(block)); })
       .def("piece_out",
-           [](HazardTracker& self, const HazardTracker::Whole& whole, uintptr_t host,
+           [](HazardTracker& self, const HazardTracker::PiecewiseMove& whole, uintptr_t host,
               uintptr_t block,
               int64_t bytes) { return self.MovePieceOut(whole, Plain(block, host, bytes)); })
       .def("piece_in",
-           [](HazardTracker& self, const HazardTracker::Whole& whole, uintptr_t block,
+           [](HazardTracker& self, const HazardTracker::PiecewiseMove& whole, uintptr_t block,
               uintptr_t host,
               int64_t bytes) { return self.MovePieceIn(whole, Plain(block, host, bytes)); })
       .def("is_idle", [](HazardTracker& self, uintptr_t host,

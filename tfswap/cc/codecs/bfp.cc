@@ -8,16 +8,16 @@
 namespace tfswap {
 namespace {
 
-// A value's 32 bits, times the rate, without its part of the step.
+// The bits per value at a rate: a share of 32 bits, less the value's share of the exponent.
 constexpr int BitsAt(int rate_percent) {
-  return std::min((32 * rate_percent - 50) / 100, kBfpMostBits);
+  return std::min((32 * rate_percent - 50) / 100, kBfpMaxBits);
 }
-static_assert(BitsAt(kLeastBfpRate) == kBfpLeastBits && BitsAt(kLeastBfpRate - 1) < kBfpLeastBits,
-              "the least rate is that of the fewest bits");
+static_assert(BitsAt(kMinBfpRate) == kBfpMinBits && BitsAt(kMinBfpRate - 1) < kBfpMinBits,
+              "kMinBfpRate is the rate of kBfpMinBits");
 
-// 0: not by this codec.
+// Return the whole blocks to encode; 0 if this codec does not apply.
 size_t BlocksOf(int rate_percent, size_t bytes) {
-  return rate_percent < kLeastBfpRate || rate_percent >= 100 ? 0 : bytes / kBfpBlockBytes;
+  return rate_percent < kMinBfpRate || rate_percent >= 100 ? 0 : bytes / kBfpBlockBytes;
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace tfswap {
 namespace {
 
-// Registers of so many bytes are what all processors have.
+// All supported processors have registers of this size.
 constexpr int kRegisterBytes = 16;
 
 inline void StorePastCache(char* to, const void* from) { std::memcpy(to, from, kRegisterBytes); }

@@ -1,9 +1,9 @@
-// The loops of BfpKernels for registers of any width: included by bfp_kernels_<path>.cc, which says
-// before what TFSWAP_BFP_TARGET is (the instructions), kRegisterBytes, StorePastCache(to, from) and
-// EndPastCache().
+// The loops of BfpKernels for registers of any width. Included by bfp_kernels_<path>.cc, which must
+// define TFSWAP_BFP_TARGET (the instruction set), kRegisterBytes, StorePastCache(to, from) and
+// EndPastCache() first.
 //
-// All arithmetic is exact but for the one addition that rounds, to nearest and even: so results do
-// not depend on the instructions, nor on whether the processor flushes small numbers to zero.
+// All arithmetic is exact except for one addition, which rounds to nearest even, so results depend
+// neither on the instruction set nor on flushing subnormals to zero.
 
 #include <cstring>
 #include <utility>
@@ -14,7 +14,7 @@ namespace tfswap {
 namespace {
 
 constexpr int kLanes = kRegisterBytes / 4;
-constexpr int kRegisters = kBfpRowBytes / kRegisterBytes;  // of a row
+constexpr int kRegisters = kBfpRowBytes / kRegisterBytes;  // per row
 
 using Words = int32_t __attribute__((vector_size(kRegisterBytes)));
 using Bits = uint32_t __attribute__((vector_size(kRegisterBytes)));
@@ -23,33 +23,33 @@ using Floats = float __attribute__((vector_size(kRegisterBytes)));
 constexpr int kExponentAt = 23;
 constexpr size_t kAheadBytes = 512;
 
-// What numbers of so many bits have in common. They are kept with `centre` added, which as a float
-// is so large that the sum's last bit is one step.
+// Constants for integers of `bits` bits. They are computed with `centre` added, a float so large
+// that the last bit of the sum is one step.
 struct Numbers {
   explicit Numbers(int bits)
-      : least(kBase + 1), most(kBase + (1 << bits) - 1), centre(kBase + (1 << (bits - 1))) {}
+      : min(kBase + 1), max(kBase + (1 << bits) - 1), centre(kBase + (1 << (bits - 1))) {}
 
   static constexpr int32_t kBase = 0x4B000000;  // 2^23
-  const int32_t least, most, centre;
+  const int32_t min, max, centre;
 };
 
-TFSWAP_BFP_TARGET inline Words All(int32_t word) { return Words{} + word; }
+TFSWAP_BFP_TARGET inline Words Broadcast(int32_t word) { return Words{} + word; }
 
-TFSWAP_BFP_TARGET inline Words Most(Words a, Words b) { return a > b ? a : b; }
+TFSWAP_BFP_TARGET inline Words Max(Words a, Words b) { return a > b ? a : b; }
 
 template <int kBy, int... kLane>
-TFSWAP_BFP_TARGET inline Words Rotated(Words words, std::integer_sequence<int, kLane...>) {
+TFSWAP_BFP_TARGET inline Words Rotate(Words words, std::integer_sequence<int, kLane...>) {
   return __builtin_shufflevector(words, words, (kLane + kBy) % kLanes...);
 }
 
-// In every lane the largest of all lanes.
+// Return the maximum of all lanes, in every lane.
 template <int kBy = kLanes / 2>
-TFSWAP_BFP_TARGET inline Words MostOfLanes(Words words) {
-  const Words most = Most(words, Rotated<kBy>(words, std::make_integer_sequence<int, kLanes>()));
+TFSWAP_BFP_TARGET inline Words MaxOfLanes(Words words) {
+  const Words most = Max(words, Rotate<kBy>(words, std::make_integer_sequence<int, kLanes>()));
   if constexpr (kBy == 1) {
     return most;
   } else {
-    return MostOfLanes<kBy / 2>(most);
+    return MaxOfLanes<kBy / 2>(most);
   }
 }
 
@@ -62,8 +62,8 @@ TFSWAP_BFP_TARGET inline Register Load(const char* from) {
 
 TFSWAP_BFP_TARGET bool EncodeBlocks(const char* from, size_t blocks, int bits, char* to) {
   const Numbers numbers(bits);
-  const Floats centre = reinterpret_cast<Floats>(All(numbers.centre));
-  Words most_of_all = {};
+  const Floats centre = reinterpret_cast<Floats>(Broadcast(numbers.centre));
+  Words max_of_all = {};
   for (size_t block = 0; block < blocks; ++block) {
     char* const steps = to;
     to += kBfpRows;
@@ -73,20 +73,20 @@ TFSWAP_BFP_TARGET bool EncodeBlocks(const char* from, size_t blocks, int bits, c
       Words words[kRegisters], most = {};
       for (int i = 0; i < kRegisters; ++i) {
         words[i] = Load<Words>(from + i * kRegisterBytes);
-        most = Most(most, words[i] & 0x7FFFFFFF);
+        most = Max(most, words[i] & 0x7FFFFFFF);
       }
-      most = MostOfLanes(most);
-      most_of_all = Most(most_of_all, most);
-      const Words step = Most((most & 0x7F800000) - ((bits - 2) << kExponentAt),
-                              All(kBfpLeastStep << kExponentAt));
+      most = MaxOfLanes(most);
+      max_of_all = Max(max_of_all, most);
+      const Words step = Max((most & 0x7F800000) - ((bits - 2) << kExponentAt),
+                             Broadcast(kBfpMinStep << kExponentAt));
       const Floats steps_of_one = reinterpret_cast<Floats>((254 << kExponentAt) - step);
       steps[row] = static_cast<char>(step[0] >> kExponentAt);
       Bits number[kRegisters];
       for (int i = 0; i < kRegisters; ++i) {
         const Words rounded =
             reinterpret_cast<Words>(reinterpret_cast<Floats>(words[i]) * steps_of_one + centre);
-        const Words no_less = Most(rounded, All(numbers.least));
-        const Words symmetric = no_less < numbers.most ? no_less : All(numbers.most);
+        const Words no_less = Max(rounded, Broadcast(numbers.min));
+        const Words symmetric = no_less < numbers.max ? no_less : Broadcast(numbers.max);
         number[i] = reinterpret_cast<Bits>(symmetric ^ Numbers::kBase);
         packed[i] |= number[i] << used;
       }
@@ -98,13 +98,13 @@ TFSWAP_BFP_TARGET bool EncodeBlocks(const char* from, size_t blocks, int bits, c
       for (int i = 0; i < kRegisters; ++i) packed[i] = number[i] >> (bits - used);
     }
   }
-  return most_of_all[0] < 0x7F800000;
+  return max_of_all[0] < 0x7F800000;
 }
 
 template <bool kPastCache>
 TFSWAP_BFP_TARGET bool DecodeBlocks(const char* from, size_t blocks, int bits, char* to) {
   const Numbers numbers(bits);
-  const Floats centre = reinterpret_cast<Floats>(All(numbers.centre));
+  const Floats centre = reinterpret_cast<Floats>(Broadcast(numbers.centre));
   const uint32_t mask = (uint32_t{1} << bits) - 1;
   bool valid = true;
   for (size_t block = 0; block < blocks; ++block) {
@@ -129,8 +129,8 @@ TFSWAP_BFP_TARGET bool DecodeBlocks(const char* from, size_t blocks, int bits, c
         left -= bits;
       }
       const auto exponent = static_cast<unsigned char>(steps[row]);
-      valid &= exponent >= kBfpLeastStep && exponent <= kBfpMostStep;
-      const Floats step = reinterpret_cast<Floats>(All(int32_t{exponent} << kExponentAt));
+      valid &= exponent >= kBfpMinStep && exponent <= kBfpMaxStep;
+      const Floats step = reinterpret_cast<Floats>(Broadcast(int32_t{exponent} << kExponentAt));
       for (int i = 0; i < kRegisters; ++i) {
         const Bits sum = (number[i] & mask) | uint32_t{Numbers::kBase};
         const Floats value = (reinterpret_cast<Floats>(sum) - centre) * step;

@@ -22,7 +22,7 @@
 namespace tfswap {
 namespace {
 
-// What is used of the library.
+// The functions used of the library.
 struct Library {
   decltype(&::blosc2_init) init;
   decltype(&::blosc2_get_version_string) version;
@@ -40,17 +40,18 @@ struct Library {
   decltype(&::b2nd_serialize_meta) serialize_meta;
 };
 
-// Never unloaded: threads that end free their contexts with it.
+// Never unloaded: threads free their contexts with it when they end.
 std::atomic<const Library*> loaded{nullptr};
 
-// LZ4's middle level; Zstd's lowest, as the next ones are ten times slower for some percent.
+// The middle level of LZ4; the lowest one of Zstd, because higher ones are ten times slower for a
+// gain of some percent.
 constexpr uint8_t kLz4Level = 5, kZstdLevel = 1;
 
 constexpr size_t kRowFloats = 64;
 constexpr size_t kCellRows = 4;
 constexpr size_t kStepBytes = kRowFloats * kCellRows * 4;
 
-// A chunk of c-blosc2 with one block: header, where the block is, its size, and it.
+// A c-blosc2 chunk with one block: header, offset of the block, its size, the block.
 constexpr size_t kHeaderBytes = BLOSC_EXTENDED_HEADER_LENGTH;
 constexpr size_t kBlockAt = kHeaderBytes + 8;
 
@@ -60,29 +61,29 @@ uint32_t Load32(const char* from) {
   return value;
 }
 
-// Bytes that the codec sees: whole words, for ZFP whole rows of cells.
+// The bytes to encode: whole words; for ZFP, whole rows of cells.
 size_t CodedBytes(const CodecSpec& spec, size_t bytes) {
   const size_t step =
       spec.codec == Codec::kZfp ? kStepBytes : static_cast<size_t>(spec.element_bytes);
   return bytes / step * step;
 }
 
-// What ZFP makes of so many bytes at a fixed rate: cells of 16 floats with 9 bits at least, in
-// words of 64 bits.
+// The encoded size of ZFP at a fixed rate: cells of 16 floats with at least 9 bits, in words of 64
+// bits.
 size_t ZfpBytes(const CodecSpec& spec, size_t coded_bytes) {
   const double rate_bits = static_cast<double>(spec.rate_percent) / 100.0 * 4 * 8;
   const auto cell_bits = std::max(static_cast<size_t>(16 * rate_bits + 0.5), size_t{9});
   return (coded_bytes / 64 * cell_bits + 63) / 64 * 8;
 }
 
-// Contexts of one thread for one spec and size.
+// The contexts of one thread for one spec and size.
 class Contexts {
  public:
   Contexts(const Library& library, const CodecSpec& spec, size_t coded_bytes) : library_(library) {
     blosc2_cparams cparams = library.default_cparams();
     std::fill(std::begin(cparams.filters), std::end(cparams.filters), 0);
     cparams.typesize = spec.element_bytes;
-    cparams.nthreads = 1;  // sections are what runs in parallel
+    cparams.nthreads = 1;  // sections run in parallel instead
     cparams.blocksize = static_cast<int32_t>(coded_bytes);
     cparams.splitmode = BLOSC_NEVER_SPLIT;
     blosc2_dparams dparams = library.default_dparams();
@@ -117,8 +118,7 @@ class Contexts {
   blosc2_context* decoder() { return decoder_; }
 
  private:
-  // c-blosc2 tells ZFP the shape of a block by an array's metadata, so there is an array, without
-  // any data.
+  // c-blosc2 gets the block shape of ZFP from an array's metadata, so create an array without data.
   blosc2_schunk* MakeShape(blosc2_cparams& cparams, blosc2_dparams& dparams, size_t coded_bytes) {
     blosc2_storage storage = library_.default_storage();
     storage.cparams = &cparams;
@@ -143,30 +143,30 @@ class Contexts {
   blosc2_context* decoder_ = nullptr;
 };
 
-// This thread's; null if c-blosc2 could make none. They are made for one size each: a context that
-// has met a smaller one cuts all that follows into blocks of that size.
+// Return this thread's contexts; null if they could not be created. Each is for one size: a context
+// that has processed a smaller size splits all later input into blocks of that size.
 Contexts* ContextsFor(const CodecSpec& spec, size_t coded_bytes) {
   using Key = std::tuple<Codec, int, int, size_t>;
   using Kept = std::map<Key, std::unique_ptr<Contexts>>;
-  constexpr size_t kMostShorter = 8;
+  constexpr size_t kMaxShorter = 8;
   thread_local Kept whole_sections, shorter;
   const bool is_whole = coded_bytes == kSectionBytes;
   Kept& kept = is_whole ? whole_sections : shorter;
   const Key key = {spec.codec, spec.element_bytes, spec.rate_percent, coded_bytes};
   auto found = kept.find(key);
   if (found == kept.end()) {
-    if (!is_whole && kept.size() >= kMostShorter) kept.clear();
+    if (!is_whole && kept.size() >= kMaxShorter) kept.clear();
     found = kept.emplace(key, std::make_unique<Contexts>(*loaded.load(), spec, coded_bytes)).first;
   }
   return found->second->complete() ? found->second.get() : nullptr;
 }
 
-// The bytes of a header that are the same in all chunks of a kind: versions, flags and word size;
-// filters and codec. (Between them are three sizes; behind them are special chunks' flags.)
-constexpr size_t kKindBegin = 16, kKindEnd = 31, kRateAt = 23;
+// The header bytes that are the same in all chunks of a kind: versions, flags and word size;
+// filters and codec. (Between them are three sizes, after them the flags of special chunks.)
+constexpr size_t kComparedBegin = 16, kComparedEnd = 31, kRateAt = 23;
 using Header = std::array<char, kHeaderBytes>;
 
-Header MakeKind(const CodecSpec& spec) {
+Header MakeExpectedHeader(const CodecSpec& spec) {
   std::vector<float> source(kSectionBytes / 4);
   for (size_t i = 0; i < source.size(); ++i) source[i] = 1.0f + static_cast<float>(i % 64);
   std::vector<char> chunk(kSectionBytes);
@@ -180,25 +180,26 @@ Header MakeKind(const CodecSpec& spec) {
   return header;
 }
 
-const Header& KindOf(const CodecSpec& spec) {
-  static const Header lz4_2 = MakeKind({Codec::kLz4, 2, 100});
-  static const Header lz4_4 = MakeKind({Codec::kLz4, 4, 100});
-  static const Header zstd_2 = MakeKind({Codec::kZstd, 2, 100});
-  static const Header zstd_4 = MakeKind({Codec::kZstd, 4, 100});
-  static const Header zfp = MakeKind({Codec::kZfp, 4, 50});
+const Header& ExpectedHeader(const CodecSpec& spec) {
+  static const Header lz4_2 = MakeExpectedHeader({Codec::kLz4, 2, 100});
+  static const Header lz4_4 = MakeExpectedHeader({Codec::kLz4, 4, 100});
+  static const Header zstd_2 = MakeExpectedHeader({Codec::kZstd, 2, 100});
+  static const Header zstd_4 = MakeExpectedHeader({Codec::kZstd, 4, 100});
+  static const Header zfp = MakeExpectedHeader({Codec::kZfp, 4, 50});
   if (spec.codec == Codec::kZfp) return zfp;
   if (spec.codec == Codec::kLz4) return spec.element_bytes == 2 ? lz4_2 : lz4_4;
   return spec.element_bytes == 2 ? zstd_2 : zstd_4;
 }
 
-// Whether c-blosc2 may see a chunk: its header must be one that our encoder gets, since one that is
-// not can ask for other codecs, filters that are programs, and files. What is behind the header
-// c-blosc2 checks, but for ZFP, whose streams must have the length that their rate makes.
-bool IsOurs(const CodecSpec& spec, const char* chunk, size_t chunk_bytes, size_t coded_bytes) {
+// Return whether it is safe to pass a chunk to c-blosc2. Its header must equal that of our encoder,
+// because others could select different codecs, filters that are programs, and files. c-blosc2
+// validates the rest, except for ZFP, whose streams must have the length that their rate implies.
+bool HasExpectedHeader(const CodecSpec& spec, const char* chunk, size_t chunk_bytes,
+                       size_t coded_bytes) {
   if (chunk_bytes < kHeaderBytes) return false;
-  const Header& kind = KindOf(spec);
+  const Header& kind = ExpectedHeader(spec);
   if (kind[0] == 0 || std::memcmp(chunk, kind.data(), 4) != 0) return false;
-  for (size_t i = kKindBegin; i < kKindEnd; ++i) {
+  for (size_t i = kComparedBegin; i < kComparedEnd; ++i) {
     const bool is_rate = spec.codec == Codec::kZfp && i == kRateAt;
     if (chunk[i] != (is_rate ? static_cast<char>(spec.rate_percent) : kind[i])) return false;
   }
@@ -219,7 +220,7 @@ bool Find(void* library, const char* name, Function* function) {
   return *function != nullptr;
 }
 
-// "3.3" of "3.3.5": structs that are passed by value are the same in such.
+// Return "3.3" for "3.3.5": structs passed by value are compatible within a minor release.
 std::string Release(const std::string& version) {
   return version.substr(0, version.find('.', version.find('.') + 1));
 }
@@ -281,7 +282,8 @@ size_t EncodeWithBlosc(const CodecSpec& spec, const char* from, size_t bytes, ch
                         static_cast<int32_t>(capacity - left_bytes));
   if (written <= 0) return 0;
   const auto chunk_bytes = static_cast<size_t>(written);
-  if (!IsOurs(spec, to, chunk_bytes, coded_bytes)) return 0;  // as of what it merely copies
+  if (!HasExpectedHeader(spec, to, chunk_bytes, coded_bytes))
+    return 0;  // such as incompressible data that c-blosc2 copies
   std::memcpy(to + chunk_bytes, from + coded_bytes, left_bytes);
   return chunk_bytes + left_bytes;
 }
@@ -293,7 +295,7 @@ bool DecodeWithBlosc(const CodecSpec& spec, const char* from, size_t encoded_byt
   const size_t left_bytes = bytes - coded_bytes;
   if (library == nullptr || coded_bytes == 0 || encoded_bytes <= left_bytes) return false;
   const size_t chunk_bytes = encoded_bytes - left_bytes;
-  if (!IsOurs(spec, from, chunk_bytes, coded_bytes)) return false;
+  if (!HasExpectedHeader(spec, from, chunk_bytes, coded_bytes)) return false;
   Contexts* const contexts = ContextsFor(spec, coded_bytes);
   if (contexts == nullptr) return false;
   const int decoded =

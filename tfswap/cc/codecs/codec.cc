@@ -31,11 +31,11 @@ void WriteHeader(const CodecSpec& spec, char* to) {
   std::memcpy(to, &header, sizeof(header));
 }
 
-// As sections keep it.
+// Return the spec as section headers store it.
 CodecSpec Normalised(const CodecSpec& spec) {
   CodecSpec normalised = spec;
   normalised.element_bytes = spec.element_bytes == 2 ? 2 : 4;
-  const int least_rate = spec.codec == Codec::kBfp ? kLeastBfpRate : 1;
+  const int least_rate = spec.codec == Codec::kBfp ? kMinBfpRate : 1;
   normalised.rate_percent =
       IsLossy(spec.codec) ? std::clamp(spec.rate_percent, least_rate, 100) : 100;
   return normalised;
@@ -51,9 +51,9 @@ bool AllFinite(const char* from, size_t bytes) {
   return not_finite == 0;
 }
 
-// Without a zero in any of eight spots, evenly far from each other, a section is stored unread: to
-// find out that there are few would cost as much as its copy. Any stretch of zeros that is longer
-// than an eighth is met.
+// Return whether eight evenly spaced samples contain no zero. Such a section is stored without
+// scanning it, which would cost as much as its copy. Any run of zeros longer than an eighth of the
+// section is found.
 bool LooksDense(const CodecSpec& spec, const char* from, size_t bytes) {
   constexpr size_t kSpots = 8, kSpotBytes = 256;
   if (bytes < 4 * kSpots * kSpotBytes) return false;
@@ -99,7 +99,7 @@ std::optional<Codec> ParseCodec(std::string_view name) {
   return std::nullopt;
 }
 
-std::string WhyNot(const CodecSpec& spec) {
+std::string WhyUnusable(const CodecSpec& spec) {
   if (spec.codec < Codec::kLz4) return "";
   if (spec.codec == Codec::kAns) return "ans encodes on GPUs only";
   const std::string name = CodecName(spec.codec);
@@ -109,7 +109,7 @@ std::string WhyNot(const CodecSpec& spec) {
            " bytes; allowed for them are zvc, rle, csr, lz4, zstd";
   }
   if (IsLossy(spec.codec) && (spec.rate_percent < 1 || spec.rate_percent > 100)) {
-    return "the rate of " + name + " is from 1 to 100 percent, not " +
+    return "the rate of " + name + " must be from 1 to 100 percent; got " +
            std::to_string(spec.rate_percent);
   }
   const bool usable = spec.codec == Codec::kBfp || BloscIsLoaded();
@@ -121,7 +121,7 @@ size_t EncodeUnlessStored(const CodecSpec& given, const void* source, size_t byt
   const char* const from = static_cast<const char*>(source);
   char* const to = static_cast<char*>(target);
   constexpr CodecSpec kExact = {Codec::kZvc, 4, 100};
-  // Finite numbers are all that ZFP knows.
+  // ZFP supports finite numbers only.
   if (spec.codec == Codec::kZfp && !AllFinite(from, bytes)) spec = kExact;
   const bool encodable = bytes > 0 && bytes <= kSectionBytes;
   size_t body = encodable ? EncodeBody(spec, from, bytes, to + kSectionHeaderBytes) : 0;
@@ -138,7 +138,7 @@ size_t EncodeSection(const CodecSpec& spec, const void* from, size_t bytes, void
   const size_t encoded_bytes = EncodeUnlessStored(spec, from, bytes, to);
   if (encoded_bytes != 0) return encoded_bytes;
   if (bytes > 0) std::memcpy(static_cast<char*>(to) + kSectionHeaderBytes, from, bytes);
-  return MostEncodedBytes(bytes);
+  return MaxEncodedBytes(bytes);
 }
 
 bool DecodeSection(const void* source, size_t encoded_bytes, void* target, size_t bytes,

@@ -15,8 +15,8 @@ constexpr Path kPaths[] = {{"avx512", &Avx512Kernels, &Avx512BfpKernels},
                            {"avx2", &Avx2Kernels, &Avx2BfpKernels},
                            {"portable", &PortableKernels, &PortableBfpKernels}};
 
-// Words of 4 bytes decide: some machines have AVX-512 for them and not for those of 2. What
-// processors have for them is what block floating point needs.
+// 4-byte words decide: some machines have AVX-512 for them but not for 2-byte words. Block floating
+// point needs the same instructions.
 const Path* BestPath() {
   static const Path* const best = [] {
     const Path* path = kPaths;

@@ -8,14 +8,14 @@
 
 namespace tfswap {
 
-// Which instructions the codecs' inner loops are written in changes their speed, never a byte of
-// what they write. In use are "avx512", "avx2" or "portable"; from the start, the best there are.
+// The instruction set of the codecs' inner loops: "avx512", "avx2" or "portable", by default the
+// best available. It affects the speed, not the encoded bytes.
 const char* CodecPath();
 const char* BestCodecPath();
-// For tests. False: there is no such path on this machine.
+// For tests. Return false if this machine has no such path.
 bool SetCodecPath(std::string_view name);
 
-// Those in use; for words of so many bytes: 2, else 4.
+// The active kernels, for words of 2 or else 4 bytes.
 const WordKernels& KernelsFor(int element_bytes);
 const BfpKernels& KernelsForBfp();
 

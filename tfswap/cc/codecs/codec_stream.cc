@@ -12,36 +12,36 @@
 namespace tfswap {
 namespace {
 
-// Below it another thread is woken in vain.
-constexpr size_t kLeastBytesPerThread = 512 << 10;
-// From it on, what is decoded goes past the caches: most of it would not be there when it is read.
+// With less per thread, starting one does not pay off.
+constexpr size_t kMinBytesPerThread = 512 << 10;
+// Larger buffers bypass the caches, which would not hold them until they are read.
 constexpr size_t kPastCacheBytes = 1 << 20;
-constexpr size_t kSectionsAtOnce = 4;
+constexpr size_t kSectionsPerTake = 4;
 
-// A section that is not in one piece, encoded: one a thread.
+// Per-thread scratch for a section that is split across chunks.
 char* Scratch() {
-  thread_local const std::unique_ptr<char[]> scratch(new char[MostEncodedBytes(kSectionBytes)]);
+  thread_local const std::unique_ptr<char[]> scratch(new char[MaxEncodedBytes(kSectionBytes)]);
   return scratch.get();
 }
 
 int UsefulThreads(size_t bytes, int threads) {
-  const size_t useful = std::max(bytes / kLeastBytesPerThread, size_t{1});
+  const size_t useful = std::max(bytes / kMinBytesPerThread, size_t{1});
   return static_cast<int>(std::min(useful, static_cast<size_t>(std::max(threads, 1))));
 }
 
 size_t SectionsOf(size_t bytes) { return (bytes + kSectionBytes - 1) / kSectionBytes; }
 
-// Gives `work` the sections of a buffer, some at a time, to whoever asks.
+// Distributes the sections of a buffer among threads.
 class SectionQueue {
  public:
   explicit SectionQueue(size_t sections) : sections_(sections) {}
 
-  // Calls work(section) until it answers false or there are none.
+  // Call work(section) until it returns false or no section is left.
   template <typename Work>
   void Take(const Work& work) {
     while (true) {
-      const size_t begin = next_.fetch_add(kSectionsAtOnce, std::memory_order_relaxed);
-      const size_t end = std::min(begin + kSectionsAtOnce, sections_);
+      const size_t begin = next_.fetch_add(kSectionsPerTake, std::memory_order_relaxed);
+      const size_t end = std::min(begin + kSectionsPerTake, sections_);
       if (begin >= sections_) return;
       for (size_t section = begin; section < end; ++section) {
         if (work(section)) continue;
@@ -56,21 +56,21 @@ class SectionQueue {
   std::atomic<size_t> next_{0};
 };
 
-// What the threads that encode one buffer share.
+// State shared by the threads that encode one buffer.
 struct Encoding {
   const CodecSpec& spec;
   const char* data;
   ChunkSource* source;
   EncodedBuffer* out;
-  std::mutex mu;  // of source and out->chunks
+  std::mutex mu;  // guards source and out->chunks
 };
 
-// Writes sections one behind the other into chunks of its own.
+// Writes sections consecutively into its own chunks.
 class ChunkWriter {
  public:
   explicit ChunkWriter(Encoding* encoding) : encoding_(encoding) {}
 
-  // False: there is no chunk for it.
+  // Return false if no chunk is available.
   bool Write(size_t index) {
     EncodedBuffer& out = *encoding_->out;
     const char* const from = encoding_->data + index * kSectionBytes;
@@ -79,11 +79,11 @@ class ChunkWriter {
     EncodedBuffer::Section& section = out.sections[index];
     section.chunk = chunk_;
     section.offset = static_cast<uint32_t>(out.chunk_bytes - left_);
-    const bool fits = left_ >= MostEncodedBytes(bytes);
+    const bool fits = left_ >= MaxEncodedBytes(bytes);
     char* const to = fits ? cursor_ : Scratch();
     const size_t encoded_bytes = EncodeUnlessStored(encoding_->spec, from, bytes, to);
     if (encoded_bytes == 0) {
-      section.encoded_bytes = static_cast<uint32_t>(MostEncodedBytes(bytes));
+      section.encoded_bytes = static_cast<uint32_t>(MaxEncodedBytes(bytes));
       return Copy(to, kSectionHeaderBytes, &section) && Copy(from, bytes, &section);
     }
     section.encoded_bytes = static_cast<uint32_t>(encoded_bytes);
@@ -131,8 +131,8 @@ size_t BytesOfSection(const EncodedBuffer& encoded, size_t index) {
   return std::min(kSectionBytes, encoded.bytes - index * kSectionBytes);
 }
 
-// A section in one piece: where it is, or put together in this thread's scratch.
-const char* InOnePiece(const EncodedBuffer& encoded, const EncodedBuffer::Section& section) {
+// Return a section in one piece: in place, or assembled in this thread's scratch.
+const char* Contiguous(const EncodedBuffer& encoded, const EncodedBuffer::Section& section) {
   const char* const from = encoded.chunks[section.chunk] + section.offset;
   const size_t first = encoded.chunk_bytes - section.offset;
   if (section.encoded_bytes <= first) return from;
@@ -144,7 +144,7 @@ const char* InOnePiece(const EncodedBuffer& encoded, const EncodedBuffer::Sectio
 
 bool DecodeOne(const EncodedBuffer& encoded, size_t index, void* to, bool past_cache) {
   const EncodedBuffer::Section& section = encoded.sections[index];
-  return DecodeSection(InOnePiece(encoded, section), section.encoded_bytes, to,
+  return DecodeSection(Contiguous(encoded, section), section.encoded_bytes, to,
                        BytesOfSection(encoded, index), past_cache);
 }
 
@@ -158,9 +158,9 @@ bool Encode(const CodecSpec& spec, const void* data, size_t bytes, int threads, 
   out->sections.resize(SectionsOf(bytes));
   Encoding encoding = {spec, static_cast<const char*>(data), source, out, {}};
   SectionQueue queue(out->sections.size());
-  std::atomic<bool> complete{out->chunk_bytes >= MostEncodedBytes(kSectionBytes)};
+  std::atomic<bool> complete{out->chunk_bytes >= MaxEncodedBytes(kSectionBytes)};
   if (complete) {
-    ThreadTeam::Shared().Together(UsefulThreads(bytes, threads), [&] {
+    ThreadTeam::Shared().RunParallel(UsefulThreads(bytes, threads), [&] {
       ChunkWriter writer(&encoding);
       queue.Take([&](size_t section) {
         if (!writer.Write(section)) complete = false;
@@ -182,7 +182,7 @@ bool Decode(const EncodedBuffer& encoded, void* data, int threads) {
   SectionQueue queue(encoded.sections.size());
   std::atomic<bool> well_formed{true};
   const bool past_cache = encoded.bytes >= kPastCacheBytes;
-  ThreadTeam::Shared().Together(UsefulThreads(encoded.bytes, threads), [&] {
+  ThreadTeam::Shared().RunParallel(UsefulThreads(encoded.bytes, threads), [&] {
     queue.Take([&](size_t section) {
       char* const to = static_cast<char*>(data) + section * kSectionBytes;
       if (!DecodeOne(encoded, section, to, past_cache)) well_formed = false;
@@ -200,7 +200,7 @@ uint64_t ChecksumOf(const EncodedBuffer& encoded) {
   std::vector<uint64_t> of_sections;
   of_sections.reserve(encoded.sections.size());
   for (const EncodedBuffer::Section& section : encoded.sections) {
-    of_sections.push_back(Checksum(InOnePiece(encoded, section), section.encoded_bytes));
+    of_sections.push_back(Checksum(Contiguous(encoded, section), section.encoded_bytes));
   }
   return Checksum(of_sections.data(), of_sections.size() * sizeof(uint64_t));
 }

@@ -9,18 +9,19 @@
 
 namespace tfswap {
 
-// Where encoded buffers are: chunks of one size, of at least MostEncodedBytes(kSectionBytes); 256
-// KiB or more keep few sections from being split. Called by one thread at a time for one buffer.
+// The source of memory for encoded buffers: chunks of one size, at least
+// MaxEncodedBytes(kSectionBytes); with 256 KiB or more, few sections are split. Calls for one
+// buffer are serialized.
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
-  virtual char* Take() = 0;  // null: there are no more
+  virtual char* Take() = 0;  // null: no chunk is available
   virtual void Give(char* chunk) = 0;
   virtual size_t chunk_bytes() const = 0;
 };
 
-// A buffer's sections in its chunks. Each thread that encodes fills chunks of its own, so sections
-// of one chunk may be far from each other in the buffer:
+// The sections of a buffer in its chunks. Each encoding thread fills its own chunks, so sections of
+// a chunk need not be neighbours in the buffer:
 //
 //   chunk 0  | section 0 | section 1 | section 4 | section 5, begin |
 //   chunk 1  | section 2 | section 3 |       (another thread's)
@@ -30,7 +31,7 @@ struct EncodedBuffer {
     uint32_t chunk = 0;
     uint32_t offset = 0;
     uint32_t encoded_bytes = 0;
-    uint32_t rest = 0;  // the chunk whose beginning has what the first has no room for
+    uint32_t rest = 0;  // the chunk that starts with the rest of a split section
   };
 
   size_t bytes = 0;          // of the source
@@ -40,22 +41,22 @@ struct EncodedBuffer {
   std::vector<Section> sections;
 };
 
-// Encodes straight from `data` into chunks, with up to `threads` threads, this one among them.
-// False: there were too few chunks; all that were taken have been given back, and `out` is empty.
+// Encode `data` into chunks with up to `threads` threads, including this one. Return false if there
+// were too few chunks; all are given back then, and `out` is empty.
 bool Encode(const CodecSpec& spec, const void* data, size_t bytes, int threads, ChunkSource* source,
             EncodedBuffer* out);
 
-// One section by itself, into `to`, which has room for kSectionBytes. Answers its bytes; 0: it is
-// malformed.
+// Decode one section into `to`, which must have space for kSectionBytes. Return its bytes; 0 if it
+// is malformed.
 size_t DecodeOneSection(const EncodedBuffer& encoded, size_t index, void* to);
 
-// Of all that is kept, to notice what changed.
+// Return a checksum of the encoded data, to detect corruption.
 uint64_t ChecksumOf(const EncodedBuffer& encoded);
 
-// False: a section is malformed. Large buffers are written past the caches.
+// Return false if a section is malformed. Large buffers are written past the caches.
 bool Decode(const EncodedBuffer& encoded, void* data, int threads);
 
-// Gives the chunks back.
+// Return the chunks to their source.
 void Release(EncodedBuffer* encoded, ChunkSource* source);
 
 }  // namespace tfswap

@@ -9,19 +9,19 @@
 namespace tfswap {
 namespace {
 
-constexpr size_t kMostWords = 65535;  // places and lengths have 16 bits
-constexpr size_t kMostGroups = kMostWords / kGroupWords + 1;
-constexpr size_t kMostGroupBytes = kGroupWords * 4;
+constexpr size_t kMaxWords = 65535;  // positions and lengths have 16 bits
+constexpr size_t kMaxGroups = kMaxWords / kGroupWords + 1;
+constexpr size_t kMaxGroupBytes = kGroupWords * 4;
 
-// The bits of a whole section, and what is beyond them in the last 64 zero.
+// The bitmap of a section, padded with zeros to 64 bits.
 struct Bits {
-  alignas(64) uint64_t words[kMostGroups * kBitmapBytes / 8 + 1];
+  alignas(64) uint64_t words[kMaxGroups * kBitmapBytes / 8 + 1];
 
   char* data() { return reinterpret_cast<char*>(words); }
   const char* data() const { return reinterpret_cast<const char*>(words); }
 };
 
-// A section as its codecs see it.
+// The layout of a section.
 struct Shape {
   Shape(int element_bytes, size_t section_bytes)
       : kernels(KernelsFor(element_bytes)),
@@ -39,29 +39,29 @@ struct Shape {
   const size_t words;
   const size_t tail_bytes;
   const size_t full_groups;
-  const size_t groups;  // the last may be a part of one
+  const size_t groups;  // the last one may be partial
 };
 
-size_t Room(const char* cursor, const char* end) { return static_cast<size_t>(end - cursor); }
+size_t BytesLeft(const char* cursor, const char* end) { return static_cast<size_t>(end - cursor); }
 
-// The last group's words, with zeros behind them, so that each loop sees whole groups only.
+// The last group padded with zeros, so that the kernels process whole groups only.
 struct LastGroup {
   LastGroup(const Shape& shape, const char* from) {
     std::memcpy(words, from + shape.full_groups * shape.group_bytes(),
                 (shape.words % kGroupWords) * shape.word_bytes);
   }
-  alignas(64) char words[kMostGroupBytes] = {};
+  alignas(64) char words[kMaxGroupBytes] = {};
 };
 
-// Near the end of the output, where a group might not fit: through a place of its own. `pack` is
-// called for one group, with where to write and how far.
+// Pack one group through a buffer, near the end of the output where a whole group might not fit.
+// `pack` is called with the position and the end of the output.
 template <typename Pack>
-bool PackCarefully(const Pack& pack, char** to, const char* to_end) {
-  alignas(64) char packed[kMostGroupBytes];
+bool PackThroughBuffer(const Pack& pack, char** to, const char* to_end) {
+  alignas(64) char packed[kMaxGroupBytes];
   char* packed_end = packed;
   pack(&packed_end, packed + sizeof(packed));
-  const size_t bytes = Room(packed, packed_end);
-  if (bytes > Room(*to, to_end)) return false;
+  const size_t bytes = BytesLeft(packed, packed_end);
+  if (bytes > BytesLeft(*to, to_end)) return false;
   std::memcpy(*to, packed, bytes);
   *to += bytes;
   return true;
@@ -76,7 +76,7 @@ bool MarkAndPack(const Shape& shape, const char* from, char* bits, char** to, co
     const auto pack = [&](char** out, const char* out_end) {
       kernels.mark_and_pack(words, 1, bits + group * kBitmapBytes, out, out_end);
     };
-    if (!PackCarefully(pack, to, to_end)) return false;
+    if (!PackThroughBuffer(pack, to, to_end)) return false;
   }
   return true;
 }
@@ -90,7 +90,7 @@ bool Pack(const Shape& shape, const char* from, const char* bits, char** to, con
     const auto pack = [&](char** out, const char* out_end) {
       kernels.pack(words, 1, bits + group * kBitmapBytes, out, out_end);
     };
-    if (!PackCarefully(pack, to, to_end)) return false;
+    if (!PackThroughBuffer(pack, to, to_end)) return false;
   }
   return true;
 }
@@ -103,13 +103,13 @@ bool Positions(const Shape& shape, const char* bits, char** to, const char* to_e
       kernels.positions(bits + group * kBitmapBytes, 1, static_cast<uint16_t>(group * kGroupWords),
                         out, out_end);
     };
-    if (!PackCarefully(pack, to, to_end)) return false;
+    if (!PackThroughBuffer(pack, to, to_end)) return false;
   }
   return true;
 }
 
 size_t Mark(const Shape& shape, const char* from, Bits* bits) {
-  bits->words[shape.groups / 2] = 0;  // what follows the last group in its 64 bits
+  bits->words[shape.groups / 2] = 0;  // padding of the last 64 bits
   size_t marked = shape.kernels.mark(from, shape.full_groups, bits->data());
   if (shape.full_groups < shape.groups) {
     const LastGroup last(shape, from);
@@ -119,21 +119,21 @@ size_t Mark(const Shape& shape, const char* from, Bits* bits) {
   return marked;
 }
 
-// `values` holds as many words as there are bits set, all of them at words of the section.
+// `values` has one word per set bit; all bits are within the section.
 void Unpack(const Shape& shape, const char* values, size_t value_bytes, const char* bits, char* to,
             bool past_cache) {
   const WordKernels& kernels = shape.kernels;
   const char* const values_end = values + value_bytes;
   size_t group = kernels.unpack(&values, values_end, shape.full_groups, bits, to, past_cache);
-  // Fewer values than a group are left: with room behind them, the loop reads nothing else.
-  alignas(64) char last_values[2 * kMostGroupBytes] = {};
-  std::memcpy(last_values, values, Room(values, values_end));
+  // Fewer values than a group are left: pad them, so that the kernel reads nothing else.
+  alignas(64) char last_values[2 * kMaxGroupBytes] = {};
+  std::memcpy(last_values, values, BytesLeft(values, values_end));
   values = last_values;
   const char* const last_end = last_values + sizeof(last_values);
   group += kernels.unpack(&values, last_end, shape.full_groups - group, bits + group * kBitmapBytes,
                           to + group * shape.group_bytes(), past_cache);
   if (group == shape.groups) return;
-  alignas(64) char words[kMostGroupBytes];
+  alignas(64) char words[kMaxGroupBytes];
   kernels.unpack(&values, last_end, 1, bits + group * kBitmapBytes, words, false);
   std::memcpy(to + group * shape.group_bytes(), words,
               (shape.words % kGroupWords) * shape.word_bytes);
@@ -143,10 +143,9 @@ void CopyTail(const Shape& shape, const char* from_end, char* to_end) {
   std::memcpy(to_end - shape.tail_bytes, from_end - shape.tail_bytes, shape.tail_bytes);
 }
 
-// Takes the bits of words that are zero and yet kept into `bits`: those of runs that are too short.
-// Answers how many words are kept.
+// Mark the zero words of runs that are too short as kept. Return the number of kept words.
 size_t KeepShortRuns(const Shape& shape, Bits* bits) {
-  // Two lengths cost 4 bytes: as much as one word of 4 or two of 2.
+  // Two lengths cost 4 bytes: one 4-byte word or two 2-byte words.
   const size_t least_run = shape.word_bytes == 4 ? 2 : 3;
   const size_t count = (shape.words + 63) / 64;
   const auto valid = [&](size_t i) {
@@ -171,7 +170,8 @@ size_t KeepShortRuns(const Shape& shape, Bits* bits) {
   return kept;
 }
 
-// Where runs begin, but for the first; the section begins with a run of zeros, of length 0 or more.
+// The starts of runs, except for the first; the section starts with a run of zeros, of length 0 or
+// more.
 uint64_t RunStarts(const Shape& shape, const Bits& bits, size_t i) {
   const uint64_t before = i > 0 ? bits.words[i - 1] >> 63 : 0;
   const uint64_t starts = bits.words[i] ^ (bits.words[i] << 1 | before);
@@ -187,10 +187,10 @@ void SetBits(Bits* bits, size_t begin, size_t end) {
   }
 }
 
-// The front of RLE and CSR: a count in 32 bits, and so many numbers of 16.
+// The header of RLE and CSR: a 32-bit count, then so many 16-bit numbers.
 constexpr size_t kCountBytes = 4;
 
-// False: they do not fit into what is encoded, with the tail. Sets what is left: the values.
+// Return false if they do not fit into the encoded bytes. Sets the bytes left for values.
 bool ReadCount(const Shape& shape, const char* from, size_t encoded_bytes, size_t* count,
                size_t* value_bytes) {
   if (encoded_bytes < kCountBytes + shape.tail_bytes) return false;
@@ -217,7 +217,7 @@ size_t EncodeZvc(int element_bytes, const char* from, size_t bytes, char* to, si
   char* values = to + shape.bitmap_bytes();
   const char* const values_end = to + capacity - shape.tail_bytes;
   if (!MarkAndPack(shape, from, to, &values, values_end)) return 0;
-  const size_t encoded_bytes = Room(to, values) + shape.tail_bytes;
+  const size_t encoded_bytes = BytesLeft(to, values) + shape.tail_bytes;
   CopyTail(shape, from + bytes, to + encoded_bytes);
   return encoded_bytes;
 }
@@ -241,7 +241,7 @@ bool DecodeZvc(int element_bytes, const char* from, size_t encoded_bytes, char* 
 
 size_t EncodeRle(int element_bytes, const char* from, size_t bytes, char* to, size_t capacity) {
   const Shape shape(element_bytes, bytes);
-  if (shape.words > kMostWords) return 0;
+  if (shape.words > kMaxWords) return 0;
   Bits bits;
   Mark(shape, from, &bits);
   const size_t kept = KeepShortRuns(shape, &bits);
@@ -279,7 +279,7 @@ bool DecodeRle(int element_bytes, const char* from, size_t encoded_bytes, char* 
                bool past_cache) {
   const Shape shape(element_bytes, bytes);
   size_t lengths, value_bytes;
-  if (shape.words > kMostWords) return false;
+  if (shape.words > kMaxWords) return false;
   if (!ReadCount(shape, from, encoded_bytes, &lengths, &value_bytes)) return false;
   Bits bits;
   std::memset(bits.words, 0, (shape.words + 63) / 64 * 8);
@@ -301,7 +301,7 @@ bool DecodeRle(int element_bytes, const char* from, size_t encoded_bytes, char* 
 
 size_t EncodeCsr(int element_bytes, const char* from, size_t bytes, char* to, size_t capacity) {
   const Shape shape(element_bytes, bytes);
-  if (shape.words > kMostWords) return 0;
+  if (shape.words > kMaxWords) return 0;
   Bits bits;
   const size_t marked = Mark(shape, from, &bits);
   const size_t encoded_bytes = kCountBytes + marked * (2 + shape.word_bytes) + shape.tail_bytes;

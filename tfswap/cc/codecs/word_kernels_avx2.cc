@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kAheadBytes = 512;
 
-// By eight bits of a bitmap: for each lane of the packed words, the word that belongs there; for
-// each lane of the unpacked, the value that belongs there, or -128: a zero.
+// By 8 bits of a bitmap: for each lane of the packed words, the index of its word; for each lane of
+// the unpacked words, the index of its value, or -128 for zero.
 using Lanes = std::array<std::array<int8_t, 8>, 256>;
 
 constexpr Lanes MakePackLanes() {
@@ -40,7 +40,7 @@ constexpr Lanes MakeUnpackLanes() {
   return lanes;
 }
 
-// The same for the bytes of words of two.
+// The same for the bytes of 2-byte words.
 using ByteLanes = std::array<std::array<int8_t, 16>, 256>;
 
 constexpr ByteLanes ToBytes(const Lanes& lanes) {

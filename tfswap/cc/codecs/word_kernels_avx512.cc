@@ -12,8 +12,8 @@
 namespace tfswap {
 namespace {
 
-// Compressing is done in registers everywhere: the form of the instruction that compresses to
-// memory takes over a hundred cycles on AMD's processors.
+// Compress in registers: the instruction that compresses to memory takes over a hundred cycles on
+// AMD processors.
 
 constexpr size_t kAheadBytes = 512;  // fastest by measurement, for one core and for two
 

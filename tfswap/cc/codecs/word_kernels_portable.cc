@@ -14,8 +14,8 @@ T Load(const char* from) {
   return value;
 }
 
-// 1, or 0 for zero: by arithmetic, as compilers make a jump of a comparison here, and what cannot
-// be foreseen makes that dear.
+// Return 1, or 0 for zero. Branch-free, because compilers emit an unpredictable branch for the
+// comparison.
 template <typename Word>
 uint32_t IsKept(Word word) {
   const auto wide = static_cast<uint32_t>(word);
@@ -36,7 +36,7 @@ size_t Mark(const char* from, size_t groups, char* bits) {
   return marked;
 }
 
-// Without branches: each word is written where the next kept one belongs.
+// Branch-free: each word is written where the next kept one belongs.
 template <typename Word>
 size_t Pack(const char* from, size_t groups, const char* bits, char** to, const char* to_end) {
   constexpr size_t kGroupBytes = kGroupWords * sizeof(Word);

@@ -6,17 +6,16 @@
 #include "cuda/codec_format.h"
 #include "cuda/kernel_parts.h"
 
-// What goes before and after nvCOMP, which packs and unpacks sections on the GPU and knows nothing
-// of the host: these kernels give it its arrays, and move what is packed.
+// Kernels that run before and after nvCOMP, which encodes sections within GPU memory only: they set
+// up its arrays and transfer the encoded sections.
 //
-//   out   lay | nvCOMP packs | pack: store to the host, at places by atomicAdd
-//   in    unpack: load from the host | nvCOMP unpacks | check
+//  out   lay | nvCOMP encodes | pack: store to the host, offsets by atomicAdd
+//  in    unpack: load from the host | nvCOMP decodes | check
 //
-// A batch after the other on one stream. The far block is as that of any codec here.
+// One batch after the other on one stream. The far block has the format of the other codecs.
 namespace tfswap::gpu_codec {
 
-// Whole lines as far as there are whole units, then bytes: nobody says that what is behind the end
-// may be read or written.
+// Whole lines for whole units, then bytes: memory after the end must not be accessed.
 inline __device__ void StoreToHost(unsigned char* to, const unsigned char* from, uint32_t bytes) {
   StoreLines(to, reinterpret_cast<const uint4*>(from), bytes / kUnitBytes);
   for (uint32_t i = bytes / kUnitBytes * kUnitBytes + threadIdx.x; i < bytes; i += blockDim.x) {
@@ -26,8 +25,8 @@ inline __device__ void StoreToHost(unsigned char* to, const unsigned char* from,
 
 }  // namespace tfswap::gpu_codec
 
-// Of the sections `first`, `first` + `every`, and so on; the first batch of a tensor also begins
-// the tally, if there is one.
+// Prepare the sections `first`, `first` + `every`, and so on; the first batch of a tensor also
+// resets the tally if there is one.
 extern "C" __global__ void __launch_bounds__(1024)
     tfswap_lay_batch(unsigned char* source, uint64_t bytes, uint32_t first, uint32_t every,
                      uint32_t count, tfswap::gpu_codec::Batch batch,
@@ -45,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
 }
 
-// What was packed goes to the far block; what did not shrink, or could not be packed, as it was.
+// Store encoded sections to the far block; sections that did not shrink or failed are stored
+// uncompressed.
 extern "C" __global__ void __launch_bounds__(1024)
     tfswap_pack_batch(unsigned char* far_block, uint64_t bytes, uint32_t first, uint32_t count,
                       uint32_t codec, uint32_t word_bytes, tfswap::gpu_codec::Batch batch,
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
 }
 
-// What was packed comes to the GPU, what was not goes where it belongs.
+// Load encoded sections to the GPU, uncompressed ones directly to the target.
 extern "C" __global__ void __launch_bounds__(1024)
     tfswap_unpack_batch(unsigned char* far_block, uint64_t bytes, uint32_t first, uint32_t count,
                         unsigned char* target, tfswap::gpu_codec::Batch batch,
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   __shared__ FarSection entry;
 
   const auto* table = reinterpret_cast<const FarSection*>(far_block + sizeof(FarHeader));
-  const uint64_t begin = SectionsBegin(bytes, kBatchSectionBytes), end = MostFarBytes(bytes);
+  const uint64_t begin = SectionsBegin(bytes, kBatchSectionBytes), end = MaxFarBytes(bytes);
   for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {
     const uint32_t section = first + i;
     if (threadIdx.x == 0) entry = table[section];
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (possible) {
       Store(packed ? room : to, reinterpret_cast<const uint4*>(far_block + at), entry.bytes);
     } else {
-      // Far memory was changed: no number, so that nobody goes on with it unnoticed.
+      // Far memory is corrupted: fill with NaN, so that the error is noticed.
       Fill(to, 0xffffffffu, plain_bytes);
     }
     if (threadIdx.x == 0) {
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
 }
 
-// What could not be unpacked becomes no number, and the host is told.
+// Fill sections that failed to decode with NaN and notify the host.
 extern "C" __global__ void __launch_bounds__(1024)
     tfswap_check_batch(uint32_t count, tfswap::gpu_codec::Batch batch, uint64_t* fault) {
   using namespace tfswap::gpu_codec;
@@ -138,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
 }
 
-// What was packed would take in far memory; into two numbers of the host's: that, and what it was.
-// One block.
+// Compute the far memory that the encoded sections would need, and their plain size, into two
+// numbers of the host. One block.
 extern "C" __global__ void __launch_bounds__(1024)
     tfswap_weigh_batch(uint32_t count, tfswap::gpu_codec::Batch batch, uint64_t* weights) {
   using namespace tfswap::gpu_codec;

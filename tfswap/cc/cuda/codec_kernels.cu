@@ -1,15 +1,15 @@
-// Encodes tensors on their way from a GPU's memory to pinned host memory, and decodes them on
-// their way back. What crosses the link is what is encoded: blocks of threads write sections
-// straight into host memory, and read them from there (cuda/codec_format.h says how they lie).
+// Encodes tensors during their transfer from GPU memory to pinned host memory, and decodes them on
+// the way back, so that only encoded data cross the link: thread blocks access sections in host
+// memory directly (format: cuda/codec_format.h).
 //
-//   encode     load section -> shared | ballot, scan | pack in shared | store to the host
-//                                                 \_ place: atomicAdd on a cursor of the GPU's
-//   decode     load packed section n + 1 from the host | expand section n -> the GPU's memory
+//  encode     load section -> shared | ballot, scan | pack in shared | store to the host
+//                                                \_ offset: atomicAdd on a cursor in GPU memory
+//  decode     load packed section n + 1 from the host | expand section n -> GPU memory
 //
-// A launch may have any number of blocks, and of whole warps a block up to 1024 threads: few of
-// them saturate the link, and leave the rest of the GPU to compute.
+// A launch may have any number of blocks of up to 1024 threads in whole warps: a few blocks
+// saturate the link and leave the rest of the GPU to compute.
 //
-// Only what tests/gpu/simt knows may be used: the tests run this file on the CPU.
+// Use only features that tests/gpu/simt emulates: the tests run this file on the CPU.
 
 #include <cuda_pipeline.h>
 
@@ -23,11 +23,11 @@ namespace tfswap::gpu_codec {
 namespace {
 
 constexpr uint32_t kWarp = 32;
-constexpr uint32_t kMostWarps = 32;
+constexpr uint32_t kMaxWarps = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr uint32_t kBatch = 4;  // loads of a thread that are under way at once
+constexpr uint32_t kBatch = 4;  // concurrent loads of a thread
 constexpr uint32_t kSectionUnits = kSectionBytes / kUnitBytes;
-// An entry of the table that cannot be.
+// Marks an invalid table entry.
 constexpr uint32_t kDamaged = 0xffffffffu;
 
 __device__ uint32_t Lane() { return threadIdx.x % kWarp; }
@@ -35,14 +35,14 @@ __device__ uint32_t Warp() { return threadIdx.x / kWarp; }
 __device__ uint32_t Warps() { return blockDim.x / kWarp; }
 __device__ uint32_t LanesBelow() { return (1u << Lane()) - 1; }
 
-// What came before this warp's part, and what all warps have together.
+// An exclusive prefix sum, and the total of all warps.
 struct Scanned {
   uint32_t before;
   uint32_t all;
 };
 
-// Of a number that each warp has. `totals` has room for all warps, and is nobody else's until the
-// next barrier. A barrier of the block.
+// Scan a number of each warp. `totals` has space for all warps and must not be reused before the
+// next barrier. Contains a block barrier.
 __device__ Scanned ScanWarps(uint32_t own, uint32_t* totals) {
   if (Lane() == 0) totals[Warp()] = own;
   __syncthreads();
@@ -62,7 +62,7 @@ __device__ uint32_t SumOfWarp(uint32_t own) {
   return own;
 }
 
-// Groups of 32 words; each warp has neighbouring ones.
+// Groups of 32 words; each warp processes consecutive ones.
 struct Groups {
   uint32_t first;
   uint32_t end;
@@ -75,7 +75,7 @@ struct Groups {
 
 __device__ uint32_t GroupsOf(uint32_t words) { return (words + kWarp - 1) / kWarp; }
 
-// Where the parts of a packed section are.
+// Offsets of the parts of an encoded section.
 struct Packed {
   uint32_t values_at;
   uint32_t index_at;
@@ -97,22 +97,23 @@ __device__ Packed PackedOf(uint32_t words, uint32_t values, uint32_t edges) {
   return {0, value_bytes, value_bytes + values * static_cast<uint32_t>(sizeof(uint16_t))};
 }
 
-// Words of a group at which a run begins: a bit differs from the one before, and from `before`.
+// Bits of words at which a run starts: the bit differs from the previous one; `before` is the last
+// one of the previous group.
 __device__ uint32_t EdgesOf(uint32_t mask, uint32_t before) { return mask ^ (mask << 1 | before); }
 
-// The opposite: each bit the parity of the edges up to it.
+// The inverse: each bit is the parity of the edges up to it.
 __device__ uint32_t MaskOf(uint32_t edges, uint32_t before) {
   for (uint32_t distance = 1; distance < kWarp; distance *= 2) edges ^= edges << distance;
   return before != 0 ? ~edges : edges;
 }
 
-// The calling thread's part of a copy into shared memory, which goes on beside what follows.
+// The calling thread's part of an asynchronous copy into shared memory.
 __device__ void BeginLoad(uint4* to, const unsigned char* from, uint32_t bytes) {
   const uint32_t units = bytes / kUnitBytes;
   for (uint32_t i = threadIdx.x; i < units; i += blockDim.x) {
     __pipeline_memcpy_async(&to[i], from + uint64_t{i} * kUnitBytes, kUnitBytes);
   }
-  // A tensor's end: nobody says that what is behind it may be read.
+  // The end of a tensor: memory after it must not be read.
   auto* to_bytes = reinterpret_cast<unsigned char*>(to);
   for (uint32_t i = units * kUnitBytes + threadIdx.x; i < bytes; i += blockDim.x) {
     to_bytes[i] = from[i];
@@ -126,7 +127,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
   __shared__ uint4 source_units[kSectionUnits];
   __shared__ uint4 packed_units[kSectionUnits];
   __shared__ uint32_t masks[kGroups];
-  __shared__ uint32_t totals[kMostWarps];
+  __shared__ uint32_t totals[kMaxWarps];
   __shared__ uint32_t place;
 
   const auto* words = reinterpret_cast<const Word*>(source_units);
@@ -140,7 +141,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
     if (section < sections) {
       const uint32_t section_bytes = BytesOf(section, bytes);
       BeginLoad(source_units, source + uint64_t{section} * kSectionBytes, section_bytes);
-      // Up to a whole group there are zeros.
+      // Pad with zeros to a whole group.
       const uint32_t end = RoundUp<uint32_t>(section_bytes, kWarp * sizeof(Word));
       for (uint32_t i = section_bytes + threadIdx.x; i < end; i += blockDim.x) {
         reinterpret_cast<unsigned char*>(source_units)[i] = 0;
@@ -162,7 +163,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
         kCodec == kRle && groups.first > 0 && words[groups.first * kWarp - 1] != 0;
     uint32_t before = before_first;
     for (uint32_t batch = groups.first; batch < groups.end; batch += kBatch) {
-      Word held[kBatch];  // so that one load need not wait for the other's ballot
+      Word held[kBatch];  // lets loads overlap with ballots
 #pragma unroll
       for (uint32_t i = 0; i < kBatch; ++i) {
         held[i] = batch + i < groups.end ? words[(batch + i) * kWarp + Lane()] : Word{0};
@@ -185,7 +186,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
     const bool raw = parts.bytes >= section_bytes || section_bytes % sizeof(Word) != 0;
     const uint32_t stored_bytes = raw ? section_bytes : parts.bytes;
     uint32_t own_place = 0;
-    if (threadIdx.x == 0) {  // answers while the block packs
+    if (threadIdx.x == 0) {  // completes while the block packs
       own_place = static_cast<uint32_t>(
           atomicAdd(&tally->units, (stored_bytes + kFarUnitBytes - 1ull) / kFarUnitBytes));
       zeros += section_words - values;
@@ -226,7 +227,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
     }
     __syncthreads();
 
-    if (!raw) load(section + gridDim.x);  // beside the store
+    if (!raw) load(section + gridDim.x);  // overlaps with the store
     StoreLines(far_block + uint64_t{place} * kFarUnitBytes, raw ? source_units : packed_units,
                (stored_bytes + kUnitBytes - 1) / kUnitBytes);
     if (raw) {
@@ -248,7 +249,7 @@ __device__ void Encode(const unsigned char* source, uint64_t bytes, unsigned cha
   }
 }
 
-// Bitmaps of an rle section, into `masks`; false if it contradicts itself.
+// Compute the bitmaps of an rle section; return false if the section is malformed.
 __device__ bool MasksOfEdges(const unsigned char* packed, uint32_t bytes, uint32_t groups,
                              uint32_t* edges, uint32_t* masks) {
   *edges = *reinterpret_cast<const uint16_t*>(packed);
@@ -256,7 +257,7 @@ __device__ bool MasksOfEdges(const unsigned char* packed, uint32_t bytes, uint32
   const auto* numbers = reinterpret_cast<const uint16_t*>(packed) + 1;
   for (uint32_t group = threadIdx.x; group < groups; group += blockDim.x) {
     const uint32_t first = group * kWarp;
-    uint32_t low = 0, high = *edges;  // the first edge that is not before the group
+    uint32_t low = 0, high = *edges;  // the first edge in or after the group
     while (low < high) {
       const uint32_t middle = (low + high) / 2;
       if (numbers[middle] < first) {
@@ -274,7 +275,7 @@ __device__ bool MasksOfEdges(const unsigned char* packed, uint32_t bytes, uint32
   return true;
 }
 
-// zvc and rle, once there are bitmaps; false if there are not as many values as they say.
+// Expand zvc and rle from bitmaps; return false if the number of values does not match.
 template <int kCodec, typename Word>
 __device__ bool Expand(Word* target, uint32_t words, const unsigned char* packed, uint32_t bytes,
                        const uint32_t* masks, uint32_t edges, uint32_t* totals) {
@@ -321,18 +322,18 @@ __device__ void Decode(const unsigned char* far_block, uint64_t bytes, unsigned 
   __shared__ uint4 packed_units[2][kSectionUnits];
   __shared__ FarSection entries[kEntries];
   __shared__ uint32_t masks[kCodec == kRle ? kGroups : 1];
-  __shared__ uint32_t totals[kMostWarps];
+  __shared__ uint32_t totals[kMaxWarps];
 
   const auto* table = reinterpret_cast<const FarSection*>(far_block + sizeof(FarHeader));
   const auto sections = static_cast<uint32_t>(SectionCount(bytes));
-  const uint64_t begin = SectionsBegin(bytes), end = MostFarBytes(bytes);
+  const uint64_t begin = SectionsBegin(bytes), end = MaxFarBytes(bytes);
 
   const auto load_entry = [&](uint64_t section, uint32_t turn) {
     if (section < sections && threadIdx.x == 0) {
       __pipeline_memcpy_async(&entries[turn % kEntries], &table[section], sizeof(FarSection));
     }
   };
-  // Its bytes; of an entry that cannot be, none are read.
+  // The bytes of an entry; nothing is read for an invalid entry.
   const auto bytes_of = [&](uint32_t section, uint32_t turn) {
     const FarSection entry = entries[turn % kEntries];
     const uint64_t at = uint64_t{entry.at} * kFarUnitBytes;
@@ -352,8 +353,8 @@ __device__ void Decode(const unsigned char* far_block, uint64_t bytes, unsigned 
     __pipeline_commit();
   };
 
-  // Sections that this block takes in turn: what a turn reads from the host is on its way during
-  // the one before, what the table says a turn earlier still.
+  // Each block processes its sections in a software pipeline: data are loaded one iteration ahead,
+  // table entries two.
   load_entry(blockIdx.x, 0);
   load_entry(uint64_t{blockIdx.x} + gridDim.x, 1);
   __pipeline_commit();
@@ -389,7 +390,7 @@ __device__ void Decode(const unsigned char* far_block, uint64_t bytes, unsigned 
       sound = Expand<kCodec>(reinterpret_cast<Word*>(to), words, packed, packed_bytes,
                              reinterpret_cast<const uint32_t*>(packed), 0, totals);
     }
-    // Far memory was changed: no number, so that nobody goes on with it unnoticed.
+    // Far memory is corrupted: fill with NaN, so that the error is noticed.
     if (!sound) Fill(to, 0xffffffffu, section_bytes);
   }
 }
@@ -400,11 +401,11 @@ __device__ uint32_t ZerosOf(uint32_t four_bytes) {
   return ((four_bytes & 0xffff) == 0) + (four_bytes >> 16 == 0);
 }
 
-// Of every `every`th sample; each warp takes samples in turn.
+// Count zeros in every `every`-th sample; the warps take samples in turn.
 template <typename Word>
 __device__ void CountZeros(const unsigned char* source, uint64_t bytes, uint32_t every,
                            ZeroCount* count, Tally* tally) {
-  __shared__ uint32_t totals[kMostWarps];
+  __shared__ uint32_t totals[kMaxWarps];
   const uint64_t whole = bytes / sizeof(Word) * sizeof(Word);
   const uint64_t samples = (whole + kSampleBytes - 1) / kSampleBytes;
   const uint64_t step = uint64_t{every} * gridDim.x * Warps();
@@ -428,7 +429,7 @@ __device__ void CountZeros(const unsigned char* source, uint64_t bytes, uint32_t
     }
     words += sample_bytes / sizeof(Word);
   }
-  // Sums of a block are below 2^32: so many zeros are 8 GiB.
+  // The sums of a block stay below 2^32, which is 8 GiB of zeros.
   const Scanned zeros_of_block = ScanWarps(SumOfWarp(zeros), totals);
   if (Lane() == 0) atomicAdd(&tally->units, words);
   __syncthreads();

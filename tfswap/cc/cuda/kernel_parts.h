@@ -5,13 +5,13 @@
 
 #include "cuda/codec_format.h"
 
-// What kernels of the GPU's codecs have in common. Only what tests/gpu/simt knows may be used: the
-// tests run them on the CPU.
+// Helpers shared by the codec kernels. Use only features that tests/gpu/simt emulates: the tests
+// run them on the CPU.
 namespace tfswap::gpu_codec {
 
-constexpr uint32_t kUnitBytes = sizeof(uint4);  // what a thread moves at once
+constexpr uint32_t kUnitBytes = sizeof(uint4);  // the size of one access of a thread
 
-// Of a tensor's section.
+// The bytes of a section of a tensor.
 inline __device__ uint32_t BytesOf(uint32_t section, uint64_t bytes,
                                    uint32_t section_bytes = kSectionBytes) {
   const uint64_t left = bytes - uint64_t{section} * section_bytes;
@@ -39,7 +39,7 @@ inline __device__ void Fill(unsigned char* to, uint32_t word, uint32_t bytes) {
   }
 }
 
-// To the host: each warp's store begins at a line's begin, whatever `to` is a multiple of.
+// Store to the host: each warp's store starts at a line, whatever the alignment of `to`.
 inline __device__ void StoreLines(unsigned char* to, const uint4* from, uint32_t units) {
   const auto into_line =
       static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to) % kFarLineBytes / kUnitBytes);
@@ -48,8 +48,8 @@ inline __device__ void StoreLines(unsigned char* to, const uint4* from, uint32_t
   }
 }
 
-// Adds up what blocks found, and answers true to one thread: of the last block, once all have
-// added theirs. Leaves the tally as it was, for the next launch.
+// Add up the results of all blocks; return true to one thread, of the last block, after all others.
+// Resets the tally for the next launch.
 inline __device__ bool IsLast(Tally* tally, unsigned long long words, Tally* found) {
   if (threadIdx.x != 0) return false;
   atomicAdd(&tally->words, words);

@@ -18,7 +18,7 @@ struct Table {
   std::atomic<PinnedMemory> pinned{nullptr};
 };
 
-Table& TheTable() {
+Table& GlobalTable() {
   static auto* table = new Table();
   return *table;
 }
@@ -26,7 +26,7 @@ Table& TheTable() {
 }  // namespace
 
 DeviceAllocator* AllocatorOf(int device) {
-  Table& table = TheTable();
+  Table& table = GlobalTable();
   std::lock_guard<std::mutex> lock(table.mu);
   const auto known = table.allocators.find(device);
   if (known != table.allocators.end()) return known->second;
@@ -34,8 +34,8 @@ DeviceAllocator* AllocatorOf(int device) {
   return table.allocators[device] = new DeviceAllocator("tfswap_cpu");
 }
 
-void NoteDevice(int device, DeviceAllocator* allocator) {
-  Table& table = TheTable();
+void RegisterDevice(int device, DeviceAllocator* allocator) {
+  Table& table = GlobalTable();
   std::lock_guard<std::mutex> lock(table.mu);
   ++table.made;
   int& count = device >= kFirstGpu ? table.gpus : table.cpus;
@@ -44,28 +44,28 @@ void NoteDevice(int device, DeviceAllocator* allocator) {
   if (allocator != nullptr) table.allocators[device] = allocator;
 }
 
-void SetPinnedMemory(PinnedMemory memory) { TheTable().pinned.store(memory); }
+void SetPinnedMemory(PinnedMemory memory) { GlobalTable().pinned.store(memory); }
 
 tensorflow::Allocator* PinnedMemoryIfAny() {
-  const Table& table = TheTable();
+  const Table& table = GlobalTable();
   const PinnedMemory memory = table.pinned.load();
   return memory == nullptr || !table.has_gpu.load() ? nullptr : memory();
 }
 
 int DevicesMade() {
-  Table& table = TheTable();
+  Table& table = GlobalTable();
   std::lock_guard<std::mutex> lock(table.mu);
   return table.made;
 }
 
 int CpuCount() {
-  Table& table = TheTable();
+  Table& table = GlobalTable();
   std::lock_guard<std::mutex> lock(table.mu);
   return table.cpus;
 }
 
 int GpuCount() {
-  Table& table = TheTable();
+  Table& table = GlobalTable();
   std::lock_guard<std::mutex> lock(table.mu);
   return table.gpus;
 }

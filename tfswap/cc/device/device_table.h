@@ -5,24 +5,24 @@
 
 namespace tfswap {
 
-// Devices by number, for Python: CPU:n is n, GPU:n is kFirstGpu + n. Allocators are shared by all
-// devices of a number in the process (each session and the eager runtime make their own device) and
-// never destroyed.
+// The devices by number, for Python: CPU:n is n, GPU:n is kFirstGpu + n. Devices of the same number
+// in the process share an allocator, which is never destroyed (each session and the eager runtime
+// create their own devices).
 inline constexpr int kFirstGpu = 1000;
 
-// CPU devices' allocators are made when they are asked for; null for a GPU that is not ours.
+// Return the allocator of a device. Those of CPUs are created on first use; null for a GPU that
+// tfswap does not manage.
 DeviceAllocator* AllocatorOf(int device);
-// A device was made; `allocator` is null for a CPU's.
-void NoteDevice(int device, DeviceAllocator* allocator);
+// Register a new device; `allocator` is null for a CPU.
+void RegisterDevice(int device, DeviceAllocator* allocator);
 
-// Host memory that GPUs copy from and to without a detour, which libtfswap_gpu knows; null where
-// TensorFlow has made no GPU.
+// Pinned host memory, which libtfswap_gpu provides; null if TensorFlow has created no GPU.
 using PinnedMemory = tensorflow::Allocator* (*)();
 void SetPinnedMemory(PinnedMemory memory);
 tensorflow::Allocator* PinnedMemoryIfAny();
 
-// How many devices of ours TensorFlow has made in this process, and the highest number of CPUs, and
-// of GPUs, at once.
+// The number of tfswap devices that TensorFlow has created in this process, and the largest numbers
+// of CPUs and GPUs at once.
 int DevicesMade();
 int CpuCount();
 int GpuCount();

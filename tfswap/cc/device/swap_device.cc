@@ -38,18 +38,18 @@ tensorflow::Allocator* SwapDevice::GetAllocator(tensorflow::AllocatorAttributes 
 
 namespace {
 
-void CancelOnPurpose(OpKernelContext* context) {
+void InjectCancel(OpKernelContext* context) {
   tensorflow::CancellationManager* step = context->cancellation_manager();
   if (step != nullptr && Faults::Strikes(Fault::kCancel)) step->StartCancel();
 }
 
-// A tf.data iterator that is cancelled while it prefetches may say that its data have ended, which
-// Keras takes for the end of an epoch: a training would end early and say nothing.
-void TellCancelFromEnd(OpKernelContext* context) {
+// A tf.data iterator that is cancelled while it prefetches may return OutOfRange, which Keras takes
+// for the end of an epoch: a training would end early without an error.
+void FixCancelStatus(OpKernelContext* context) {
   if (!absl::IsOutOfRange(context->status())) return;
   tensorflow::CancellationManager* step = context->cancellation_manager();
   if (step == nullptr || !step->IsCancelled()) return;
-  // The context keeps the first error that it is given, and has no other way to change it.
+  // The context keeps the first error and has no other way to replace it.
   const_cast<absl::Status&>(context->status()) = absl::CancelledError(
       absl::StrCat("Operation was cancelled (", context->status().message(), ")"));
 }
@@ -58,61 +58,58 @@ void TellCancelFromEnd(OpKernelContext* context) {
 
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   if (IsForked()) return ThreadPoolDevice::Compute(kernel, context);
-  CancelOnPurpose(context);
+  InjectCancel(context);
   allocator_->guard()->Pass(*kernel, context, [&] { Run(kernel, context); });
-  TellCancelFromEnd(context);
+  FixCancelStatus(context);
 }
 
 void SwapDevice::ComputeAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                               AsyncOpKernel::DoneCallback done) {
   if (IsForked()) return ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
-  CancelOnPurpose(context);
-  auto told = [context, done = std::move(done)] {
-    TellCancelFromEnd(context);
+  InjectCancel(context);
+  auto finished = [context, done = std::move(done)] {
+    FixCancelStatus(context);
     done();
   };
   allocator_->guard()->PassAsync(
-      *kernel, context, std::move(told),
+      *kernel, context, std::move(finished),
       [&](AsyncOpKernel::DoneCallback at_end) { RunAsync(kernel, context, std::move(at_end)); });
 }
 
 void SwapDevice::Run(OpKernel* kernel, OpKernelContext* context) {
   const bool counted = allocator_->budget()->HasBudget();
   const bool planned = allocator_->slab()->active();
-  if (!counted && !planned && !allocator_->recording()->on()) {
+  StepRecorder* recorder = allocator_->recorder();
+  if (!counted && !planned && !recorder->on()) {
     ThreadPoolDevice::Compute(kernel, context);
     return;
   }
   KernelScope scope(KernelScope::Role::kKernel, context);
-  scope.job = Jobs::Get()->Of(*kernel, context->step_id());
-  StepRecorder* recorder = allocator_->recorder(scope.job);
   if (planned) scope.planned = allocator_->slab()->Find(*kernel);
   if (counted) {
     scope.crashes = absl::StartsWith(kernel->type_string_view(), "_Mkl");
-    allocator_->budget()->KernelBegins(context->step_id(), scope.job);
+    allocator_->budget()->KernelBegins(context->step_id());
   }
   StepRecorder::Op op;
   if (recorder->on()) op = recorder->OpBegins(*kernel, context);
   ThreadPoolDevice::Compute(kernel, context);
   if (!scope.failure.empty()) context->SetStatus(absl::ResourceExhaustedError(scope.failure));
   if (op) recorder->OpEnds(op, context, scope.wait_ns);
-  if (counted) allocator_->budget()->KernelEnds(scope.job);
+  if (counted) allocator_->budget()->KernelEnds();
 }
 
 void SwapDevice::RunAsync(AsyncOpKernel* kernel, OpKernelContext* context,
                           AsyncOpKernel::DoneCallback done) {
-  const int job = Jobs::Get()->Of(*kernel, context->step_id());
-  StepRecorder* recorder = allocator_->recorder(job);
+  StepRecorder* recorder = allocator_->recorder();
   if (recorder->on()) done = recorder->OpBeginsAsync(*kernel, context, std::move(done));
   const bool counted = allocator_->budget()->HasBudget();
-  if (counted) allocator_->budget()->KernelBegins(context->step_id(), job);
+  if (counted) allocator_->budget()->KernelBegins(context->step_id());
   {
     KernelScope scope(KernelScope::Role::kKernel, context);
-    scope.job = job;
     if (allocator_->slab()->active()) scope.planned = allocator_->slab()->Find(*kernel);
     ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
   }
-  if (counted) allocator_->budget()->KernelEnds(job);
+  if (counted) allocator_->budget()->KernelEnds();
 }
 
 namespace {
@@ -132,14 +129,14 @@ class SwapDeviceFactory : public tensorflow::DeviceFactory {
     for (int i = 0; i < count; ++i) {
       devices->push_back(std::make_unique<SwapDevice>(
           options, absl::StrCat(name_prefix, "/device:CPU:", i), AllocatorOf(i)));
-      NoteDevice(i, nullptr);
+      RegisterDevice(i, nullptr);
     }
     return absl::OkStatus();
   }
 };
 
-// Above the stock CPU factories (60 and 70), below the GPU's (210): priorities decide placement
-// too.
+// Above the stock CPU factories (60 and 70), below that of the GPU (210): priorities also decide
+// placement.
 tensorflow::dfactory::Registrar<SwapDeviceFactory> registrar("CPU", 100);
 
 }  // namespace

@@ -10,8 +10,8 @@
 
 namespace tfswap {
 
-// TensorFlow's CPU device with a budget and a recorder: placement and every stock kernel are as
-// they were.
+// TensorFlow's CPU device with a memory budget and a recorder. Placement and stock kernels are
+// unchanged.
 class SwapDevice : public tensorflow::ThreadPoolDevice {
  public:
   SwapDevice(const tensorflow::SessionOptions& options, const std::string& name,

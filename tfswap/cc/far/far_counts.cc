@@ -4,7 +4,7 @@
 
 namespace tfswap {
 
-void FarCounts::Out(FarTier tier, int64_t bytes, int64_t held_bytes, int64_t busy_ns) {
+void FarCounts::AddOut(FarTier tier, int64_t bytes, int64_t held_bytes, int64_t busy_ns) {
   std::lock_guard<std::mutex> lock(mu_);
   FarTierStats& stats = this->tier(tier);
   ++stats.copies_out;
@@ -14,28 +14,28 @@ void FarCounts::Out(FarTier tier, int64_t bytes, int64_t held_bytes, int64_t bus
   stats.peak_bytes = std::max(stats.peak_bytes, stats.bytes_in_use);
 }
 
-void FarCounts::Kept(FarTier tier, int64_t far_bytes) {
+void FarCounts::AddFarBytes(FarTier tier, int64_t far_bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   this->tier(tier).far_bytes_out += far_bytes;
 }
 
-void FarCounts::In(FarTier tier, int64_t bytes, int64_t busy_ns) {
+void FarCounts::AddIn(FarTier tier, int64_t bytes, int64_t busy_ns) {
   std::lock_guard<std::mutex> lock(mu_);
   this->tier(tier).bytes_in += bytes;
   this->tier(tier).busy_in_ns += busy_ns;
 }
 
-void FarCounts::Dropped(FarTier tier, int64_t held_bytes) {
+void FarCounts::AddDrop(FarTier tier, int64_t held_bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   this->tier(tier).bytes_in_use -= held_bytes;
 }
 
-void FarCounts::MovedOn() {
+void FarCounts::AddFallback() {
   std::lock_guard<std::mutex> lock(mu_);
   ++stats_.moved_on;
 }
 
-void FarCounts::Failed() {
+void FarCounts::AddError() {
   std::lock_guard<std::mutex> lock(mu_);
   ++stats_.io_errors;
 }

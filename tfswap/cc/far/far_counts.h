@@ -7,39 +7,39 @@
 
 namespace tfswap {
 
-// The tiers of far memory, nearest first.
+// The tiers of far memory, fastest first.
 enum class FarTier : uint8_t { kHost, kCompressed, kFile };
 constexpr int kFarTiers = 3;
 
-// Bytes since the last reset, and buffers that are there now.
+// Totals since the last reset, and the current use.
 struct FarTierStats {
-  int64_t bytes_out = 0;      // as on the device
-  int64_t far_bytes_out = 0;  // as kept
+  int64_t bytes_out = 0;      // size on the device
+  int64_t far_bytes_out = 0;  // size in far memory
   int64_t copies_out = 0;
   int64_t busy_out_ns = 0;
   int64_t bytes_in = 0;
   int64_t busy_in_ns = 0;
-  int64_t bytes_in_use = 0;  // that are taken for them
-  int64_t peak_bytes = 0;    // of those
+  int64_t bytes_in_use = 0;  // allocated now
+  int64_t peak_bytes = 0;    // peak of bytes_in_use
 };
 
 struct FarStats {
   std::array<FarTierStats, kFarTiers> tiers;
-  int64_t moved_on = 0;   // buffers that were not kept in the tier that they were meant for
-  int64_t io_errors = 0;  // writes that failed; what was to be written stayed in memory
+  int64_t moved_on = 0;   // buffers stored in a different tier than requested
+  int64_t io_errors = 0;  // failed writes; the data stayed in memory
 };
 
-// Counts what goes through far memory, whoever moves it. Thread-safe.
+// Counts the traffic of far memory. Thread-safe.
 class FarCounts {
  public:
-  // A buffer of `bytes` left; `held_bytes` are taken for it until it is dropped.
-  void Out(FarTier tier, int64_t bytes, int64_t held_bytes, int64_t busy_ns);
-  // What became of one that left: at once, or when that is known.
-  void Kept(FarTier tier, int64_t far_bytes);
-  void In(FarTier tier, int64_t bytes, int64_t busy_ns);
-  void Dropped(FarTier tier, int64_t held_bytes);
-  void MovedOn();
-  void Failed();
+  // A buffer of `bytes` was copied out and occupies `held_bytes` until it is dropped.
+  void AddOut(FarTier tier, int64_t bytes, int64_t held_bytes, int64_t busy_ns);
+  // The final size of a copied-out buffer; with AddOut(), or later when it is known.
+  void AddFarBytes(FarTier tier, int64_t far_bytes);
+  void AddIn(FarTier tier, int64_t bytes, int64_t busy_ns);
+  void AddDrop(FarTier tier, int64_t held_bytes);
+  void AddFallback();
+  void AddError();
 
   FarStats Stats() const;
   void Reset();

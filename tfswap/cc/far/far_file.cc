@@ -38,7 +38,7 @@ bool FarFile::Put(int64_t bytes, const Write& write, FarCounts* counts, FileExte
   if (!problem.empty()) {
     if (offset >= 0) {
       file->Free(offset, bytes);
-      counts->Failed();
+      counts->AddError();
     }
     std::lock_guard<std::mutex> lock(mu_);
     problem_ = std::move(problem);
@@ -58,11 +58,11 @@ std::string FarFile::Problem() const {
   return problem_;
 }
 
-std::string FarFile::WhyNoRoom(const HostPoolStats& host, int64_t missing_bytes) const {
-  const std::string text = WhyFull(host, missing_bytes);
+std::string FarFile::WhyFull(const HostPoolStats& host, int64_t missing_bytes) const {
+  const std::string text = ::tfswap::WhyFull(host, missing_bytes);
   std::lock_guard<std::mutex> lock(mu_);
   if (file_ == nullptr) return text + ", or give a spill_dir on a disk.";
-  return text + ". The file tier took no more either" + (problem_.empty() ? "." : ": " + problem_);
+  return text + ". The file tier is full as well" + (problem_.empty() ? "." : ": " + problem_);
 }
 
 SpillStats FarFile::Stats() const {

@@ -13,35 +13,35 @@
 
 namespace tfswap {
 
-// Where a buffer lies in a file, which is there as long as somebody knows such a place.
+// The location of a buffer in a spill file, which it keeps open.
 struct FileExtent {
   std::shared_ptr<SpillFile> file;
   int64_t offset = -1;
 };
 
-// The file that is the last tier of far memory, for all devices: who trains opens and closes it.
-// Thread-safe.
+// The spill file, the last tier of far memory, shared by all devices; a training opens and closes
+// it. Thread-safe.
 class FarFile {
  public:
-  // The process's.
   static FarFile* Get();
 
-  // Opens one in `folder`, instead of the one before (which stays as long as it holds something).
-  // Answers "" or what is wrong. `limit_bytes` 0: none.
+  // Open a file in `folder` in place of the current one, which stays open as long as it holds
+  // buffers. Return an error message or "". `limit_bytes` 0: no limit.
   std::string Open(const std::string& folder, int64_t limit_bytes);
   void Close();
   bool IsOpen() const { return file() != nullptr; }
 
-  // Has `write` fill an extent of so many bytes; it answers "" or what went wrong. Whether all is
-  // there. If not, the file has nothing of it, and Problem() says why.
+  // Allocate an extent and fill it with `write`, which returns an error message or "". Return
+  // whether that succeeded; if not, nothing is stored, and Problem() returns the reason.
   using Write = std::function<std::string(SpillFile* file, int64_t offset)>;
   bool Put(int64_t bytes, const Write& write, FarCounts* counts, FileExtent* extent);
   void Drop(FileExtent* extent, int64_t bytes);
 
-  // What it said when it failed last; "" if it never did since it was opened.
+  // Return the last error since the file was opened, or "".
   std::string Problem() const;
-  // Why neither it nor host memory took so many bytes more, as a sentence.
-  std::string WhyNoRoom(const HostPoolStats& host, int64_t missing_bytes) const;
+  // Return a sentence that explains why neither host memory nor the file has space for
+  // `missing_bytes` more.
+  std::string WhyFull(const HostPoolStats& host, int64_t missing_bytes) const;
   SpillStats Stats() const;
 
  private:

@@ -12,13 +12,13 @@ namespace tfswap {
 
 namespace {
 
-// Small blocks share these: encoded buffers' chunks do.
+// Arenas for the chunks of encoded buffers.
 constexpr int64_t kArenaBytes = int64_t{4} << 20;
 
 constexpr const char* kTierNames[kFarTiers] = {"host", "compressed", "file"};
 
-// Where a buffer goes that was meant for `tier`, in order.
-std::vector<FarTier> WaysFrom(FarTier tier) {
+// Return the tiers to try for a buffer that was requested for `tier`, in order.
+std::vector<FarTier> FallbackTiers(FarTier tier) {
   switch (tier) {
     case FarTier::kHost:
       return {FarTier::kHost, FarTier::kFile};
@@ -30,7 +30,8 @@ std::vector<FarTier> WaysFrom(FarTier tier) {
   return {FarTier::kFile, FarTier::kHost};
 }
 
-// Of what a copy has in host memory, counted from its first one and around; a file has its own.
+// Flip a bit of a copy in host memory; `bit` wraps around. Does nothing for a file, which has its
+// own fault.
 void FlipBit(const FarCopy& copy, int64_t bit) {
   const auto bytes = copy.tier == FarTier::kFile ? 0 : static_cast<size_t>(copy.far_bytes);
   if (bytes == 0) return;
@@ -65,23 +66,23 @@ bool ParseFarTier(const std::string& name, FarTier* tier) {
 FarMemory::FarMemory(FarFile* file)
     : file_(file), host_(HostPool::Hooks{nullptr, nullptr, kArenaBytes}), chunks_(&host_) {}
 
-PlacementRequest FarMemory::Allowed(PlacementRequest wish) const {
-  if (wish.tier != FarTier::kCompressed || !IsLossy(wish.codec.codec)) return wish;
+PlacementRequest FarMemory::Allowed(PlacementRequest request) const {
+  if (request.tier != FarTier::kCompressed || !IsLossy(request.codec.codec)) return request;
   const int most_percent = lossy_rate_.load();
   if (most_percent <= 0) return PlacementRequest();
-  wish.codec.rate_percent = std::min(wish.codec.rate_percent, most_percent);
-  return wish;
+  request.codec.rate_percent = std::min(request.codec.rate_percent, most_percent);
+  return request;
 }
 
-bool FarMemory::Put(const void* data, int64_t bytes, const PlacementRequest& wished,
+bool FarMemory::Put(const void* data, int64_t bytes, const PlacementRequest& requested,
                     FarCopy* copy) {
   const int64_t start_ns = NowNs();
-  const PlacementRequest wish = Allowed(wished);
+  const PlacementRequest request = Allowed(requested);
   copy->bytes = bytes;
   bool done = false;
-  for (const FarTier tier : WaysFrom(wish.tier)) {
+  for (const FarTier tier : FallbackTiers(request.tier)) {
     copy->tier = tier;
-    done = PutIn(tier, data, wish, copy);
+    done = PutIn(tier, data, request, copy);
     if (done) break;
   }
   full_.store(!done);
@@ -89,13 +90,14 @@ bool FarMemory::Put(const void* data, int64_t bytes, const PlacementRequest& wis
     *copy = FarCopy();
     return false;
   }
-  if (copy->tier != wish.tier) counts_.MovedOn();
-  counts_.Out(copy->tier, bytes, copy->far_bytes, NowNs() - start_ns);
-  counts_.Kept(copy->tier, copy->far_bytes);
+  if (copy->tier != request.tier) counts_.AddFallback();
+  counts_.AddOut(copy->tier, bytes, copy->far_bytes, NowNs() - start_ns);
+  counts_.AddFarBytes(copy->tier, copy->far_bytes);
   return true;
 }
 
-bool FarMemory::PutIn(FarTier tier, const void* data, const PlacementRequest& wish, FarCopy* copy) {
+bool FarMemory::PutIn(FarTier tier, const void* data, const PlacementRequest& request,
+                      FarCopy* copy) {
   switch (tier) {
     case FarTier::kHost:
       copy->block = host_.Allocate(copy->bytes);
@@ -104,9 +106,9 @@ bool FarMemory::PutIn(FarTier tier, const void* data, const PlacementRequest& wi
       copy->far_bytes = copy->bytes;
       return true;
     case FarTier::kCompressed:
-      copy->threads = wish.threads;
-      copy->lossy = IsLossy(wish.codec.codec);
-      if (!Encode(wish.codec, data, static_cast<size_t>(copy->bytes), wish.threads, &chunks_,
+      copy->threads = request.threads;
+      copy->lossy = IsLossy(request.codec.codec);
+      if (!Encode(request.codec, data, static_cast<size_t>(copy->bytes), request.threads, &chunks_,
                   &copy->encoded)) {
         return false;
       }
@@ -138,21 +140,21 @@ FarProblem FarMemory::Get(const FarCopy& copy, void* data) {
       break;
     case FarTier::kCompressed:
       if (!Decode(copy.encoded, data, copy.threads)) {
-        problem = {"what was encoded cannot be decoded", /*changed=*/true};
+        problem = {"the encoded buffer cannot be decoded", /*changed=*/true};
       }
       break;
     case FarTier::kFile:
       problem.why = copy.extent.file->Read(copy.extent.offset, data, copy.bytes);
       break;
   }
-  counts_.In(copy.tier, copy.bytes, NowNs() - start_ns);
+  counts_.AddIn(copy.tier, copy.bytes, NowNs() - start_ns);
   return problem;
 }
 
 void FarMemory::Drop(FarCopy* copy) {
   if (!copy->held()) return;
-  if (!copy->sections.empty()) {
-    for (FarCopy& section : copy->sections) Drop(&section);
+  if (!copy->chunks.empty()) {
+    for (FarCopy& chunk : copy->chunks) Drop(&chunk);
     *copy = FarCopy();
     return;
   }
@@ -167,12 +169,12 @@ void FarMemory::Drop(FarCopy* copy) {
       file_->Drop(&copy->extent, copy->bytes);
       break;
   }
-  counts_.Dropped(copy->tier, copy->far_bytes);
+  counts_.AddDrop(copy->tier, copy->far_bytes);
   *copy = FarCopy();
 }
 
 std::string FarMemory::WhyBlocked(int64_t missing_bytes) const {
-  return full_.load() ? file_->WhyNoRoom(host_.Stats(), missing_bytes) : "";
+  return full_.load() ? file_->WhyFull(host_.Stats(), missing_bytes) : "";
 }
 
 void FarMemory::ResetStats() {

@@ -16,65 +16,65 @@ namespace tfswap {
 const char* FarTierName(FarTier tier);
 bool ParseFarTier(const std::string& name, FarTier* tier);
 
-// Where a buffer is to go, and how. What finds no room there goes to another tier that has some.
+// The requested tier of a buffer and its codec. If that tier is full, another one is used.
 struct PlacementRequest {
   FarTier tier = FarTier::kHost;
   CodecSpec codec;  // of kCompressed
-  int threads = 1;  // that encode and decode
+  int threads = 1;  // for encoding and decoding
 };
 
-// One buffer's bytes in far memory.
+// A buffer's copy in far memory.
 struct FarCopy {
   FarTier tier = FarTier::kHost;
-  int64_t bytes = 0;      // as on the device; 0: nothing is held
-  int64_t far_bytes = 0;  // as kept
+  int64_t bytes = 0;      // size on the device; 0: no copy
+  int64_t far_bytes = 0;  // size in far memory
   void* block = nullptr;  // of kHost
   EncodedBuffer encoded;  // of kCompressed
-  bool lossy = false;     // not every bit comes back
-  int threads = 1;        // that decode it
+  bool lossy = false;     // decoding does not restore every bit
+  int threads = 1;        // for decoding
   FileExtent extent;      // of kFile
-  uint64_t checksum = 0;  // of what is to come back unchanged, where that is looked at
-  // Of a buffer that went in sections (core/memory/sections.h), each on its own. Those that found
-  // no room are not held: they stayed on the device, in its first `kept_bytes` bytes.
-  std::vector<FarCopy> sections;
+  uint64_t checksum = 0;  // of the original, if checksums are enabled
+  // The chunks of a buffer that was copied in chunks (core/memory/buffer_chunks.h). Chunks that did
+  // not fit are not held: they stayed on the device, in the first `kept_bytes` bytes.
+  std::vector<FarCopy> chunks;
   int64_t kept_bytes = 0;
 
   bool held() const { return bytes > 0; }
 };
 
-// Why a copy could not be read back; `why` is "" if it could.
+// Why a copy could not be read; `why` is "" on success.
 struct FarProblem {
   std::string why;
-  // What was read is not what had been written.
+  // The data differ from those that were written.
   bool changed = false;
 };
 
-// What is behind the CPUs' memory: host memory, encoded host memory, a file. Blocks its caller
-// while it copies; several may at once.
+// Far memory of CPU devices: host memory, encoded host memory, and a file. Calls block while they
+// copy; concurrent calls are allowed.
 class FarMemory {
  public:
   explicit FarMemory(FarFile* file);
 
   HostPool* host() { return &host_; }
 
-  // How much a lossy codec may keep at most, in percent, whatever wishes say; 0, as it is at first:
-  // what is wished to be encoded by one is kept as it is.
+  // Set the maximum rate of lossy codecs in percent, an upper bound for requests. At 0, the
+  // default, buffers that were requested with a lossy codec are stored uncompressed.
   void SetLossyRate(int percent) { lossy_rate_.store(percent); }
 
-  // Copies out. Whether there was room.
-  bool Put(const void* data, int64_t bytes, const PlacementRequest& wish, FarCopy* copy);
-  // Copies in. Where something went wrong, `data` is not to be used.
+  // Copy out; return whether there was space.
+  bool Put(const void* data, int64_t bytes, const PlacementRequest& request, FarCopy* copy);
+  // Copy in; on failure the contents of `data` are undefined.
   FarProblem Get(const FarCopy& copy, void* data);
   void Drop(FarCopy* copy);
 
-  // Why there is no room, as a sentence; "" while there was some.
+  // Return a sentence that explains why far memory is full; "" if it is not.
   std::string WhyBlocked(int64_t missing_bytes) const;
 
   FarStats Stats() const { return counts_.Stats(); }
   void ResetStats();
 
  private:
-  // Encoded buffers are made of the host pool's smallest blocks.
+  // Encoded buffers consist of small blocks of the host pool.
   class Chunks : public ChunkSource {
    public:
     explicit Chunks(HostPool* pool) : pool_(pool) {}
@@ -87,8 +87,8 @@ class FarMemory {
     HostPool* const pool_;
   };
 
-  PlacementRequest Allowed(PlacementRequest wish) const;
-  bool PutIn(FarTier tier, const void* data, const PlacementRequest& wish, FarCopy* copy);
+  PlacementRequest Allowed(PlacementRequest request) const;
+  bool PutIn(FarTier tier, const void* data, const PlacementRequest& request, FarCopy* copy);
   bool PutInFile(const void* data, FarCopy* copy);
 
   FarFile* const file_;

@@ -14,19 +14,18 @@ namespace tfswap {
 // The errors of the buffers with one label.
 struct Loss {
   std::string label;
-  double relative_error = 0;  // root of the squared errors' sum over that of the compared values
+  double relative_error = 0;  // root of the sum of squared errors by the sum of squares
   double largest_error = 0;
 };
 
-// How far from its source a buffer of float32 is that a lossy codec keeps: of each that leaves, one
-// section in sixteen, another one each time, is decoded and compared. Thread-safe.
+// Measures the error of lossy codecs on float32 buffers: of each buffer that is copied out, every
+// sixteenth section, rotating, is decoded and compared. Thread-safe.
 class LossMeter {
  public:
   void Compare(const std::string& label, const void* data, const EncodedBuffer& encoded);
-  // What was found before is forgotten.
   void Reset();
 
-  // By label.
+  // Return the errors by label.
   std::vector<Loss> Losses() const;
 
  private:
@@ -34,7 +33,7 @@ class LossMeter {
     double squared_error = 0;
     double squared = 0;
     double largest_error = 0;
-    size_t compared = 0;  // how often
+    size_t compared = 0;  // number of comparisons
   };
 
   mutable std::mutex mu_;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSamples = 8;
 constexpr int64_t kSampleBytes = 64 << 10;
-// Masks have fewer.
+// Masks have fewer different words.
 constexpr size_t kMostCountedWords = 17;
 
 void CountWords(const char* data, size_t bytes, std::vector<uint32_t>* different) {
@@ -42,7 +42,7 @@ void RatioSampler::Sample(const std::string& label, const void* data, int64_t by
   }
   Found found{0, std::vector<int64_t>(codecs.size()), std::vector<int64_t>(codecs.size())};
   std::vector<uint32_t> different_words;
-  std::vector<char> encoded(MostEncodedBytes(kSampleBytes));
+  std::vector<char> encoded(MaxEncodedBytes(kSampleBytes));
   const int64_t stride = std::max(kSampleBytes, bytes / kSamples / 64 * 64);
   for (int64_t at = 0; at + kSampleBytes <= bytes; at += stride) {
     const char* const section = static_cast<const char*>(data) + at;

@@ -12,26 +12,26 @@
 
 namespace tfswap {
 
-// What codecs make of the tensors with one label.
+// How well codecs compress the buffers with one label.
 struct CodecSample {
   std::string label;
-  // How many different words of 4 bytes there are; 17: more than 16, 0: not counted.
+  // Number of different 4-byte words; 17: more than 16, 0: not counted.
   int64_t different_words = 0;
-  // By codec: encoded bytes by sampled bytes. Without codecs that cannot encode the tensor.
+  // Encoded bytes by sampled bytes, by codec; without codecs that cannot encode the buffer.
   std::map<std::string, double> ratios = {};
 };
 
-// What codecs would make of the buffers that pass: sections spread over each are encoded, and
-// thrown away. Off until it is told by which codecs. Thread-safe.
+// Measures how well codecs compress the buffers that are copied out: sections of each buffer are
+// encoded and discarded. Disabled until codecs are set. Thread-safe.
 class RatioSampler {
  public:
-  // None: off. What was found before is forgotten.
+  // Set the codecs to measure and clear earlier results; no codecs disable the sampler.
   void SetCodecs(std::vector<Codec> codecs);
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
   void Sample(const std::string& label, const void* data, int64_t bytes, int element_bytes);
 
-  // By label.
+  // Return the results by label.
   std::vector<CodecSample> Samples() const;
 
  private:

@@ -9,7 +9,7 @@ namespace tfswap {
 
 namespace {
 
-// An elapsed time is a float of ms: in sections of this length it is good to some ns.
+// Elapsed times are floats in ms: within intervals of this length they are accurate to some ns.
 constexpr double kSectionMs = 50;
 
 }  // namespace
@@ -51,8 +51,7 @@ void CudaClock::Wait(const std::function<void()>& wait) {
     wait();
     return;
   }
-  // What other threads give to compute meanwhile would be taken for waiting: nothing, nearly
-  // always.
+  // Commands that other threads enqueue meanwhile are counted as waiting; there are hardly any.
   std::lock_guard<std::mutex> lock(mu_);
   CudaContext current(driver_, context_);
   const int32_t begin = running_.load() ? MarkLocked() : -1;
@@ -75,7 +74,7 @@ GpuTimes CudaClock::Stop() {
   std::lock_guard<std::mutex> lock(mu_);
   times.marks_ns.reserve(marks_);
   times.marks_ns.push_back(start_ns_);
-  int32_t section = 0;  // the mark with which it begins
+  int32_t section = 0;  // the mark at its start
   for (int32_t mark = 1; mark < marks_; ++mark) {
     float ms = 0;
     if (driver_->EventElapsedTime(&ms, events_[section], events_[mark]) != CudaDriver::kSuccess) {

@@ -13,9 +13,9 @@
 
 namespace tfswap {
 
-// Marks are events with times on the compute stream. They cost a microsecond or two each, in
-// recorded steps only. While the host waits for the GPU no lock is held: the GPU may be waiting
-// for a function of the host's.
+// Implements marks as timed events on the compute stream. They cost a microsecond or two each, in
+// recorded steps only. No lock is held while the host waits for the GPU, because the GPU may wait
+// for a host function.
 class CudaClock : public GpuClock {
  public:
   CudaClock(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
@@ -25,13 +25,13 @@ class CudaClock : public GpuClock {
   int32_t Mark() override;
   GpuTimes Stop() override;
 
-  // Has compute wait by `wait`, and remembers when and how long it did.
+  // Make compute wait by calling `wait`, and record when and how long it waited.
   void Wait(const std::function<void()>& wait);
 
  private:
-  // Forgets all marks, and makes the first one.
+  // Remove all marks and add the first one.
   bool Restart();
-  // With mu_ held, in a current context.
+  // Call this with mu_ held and a current context.
   int32_t MarkLocked();
 
   const CudaDriver* const driver_;
@@ -39,10 +39,10 @@ class CudaClock : public GpuClock {
   const CudaDriver::Stream compute_;
   std::atomic<bool> running_{false};
   std::mutex mu_;
-  int64_t start_ns_ = 0;                   // of the host, when the first mark happened
-  std::vector<CudaDriver::Event> events_;  // by mark; kept for the next recording
+  int64_t start_ns_ = 0;                   // host time of the first mark
+  std::vector<CudaDriver::Event> events_;  // by mark; reused by the next recording
   int32_t marks_ = 0;
-  std::vector<std::pair<int32_t, int32_t>> waits_;  // marks before and behind each
+  std::vector<std::pair<int32_t, int32_t>> waits_;  // marks before and after each wait
 };
 
 }  // namespace tfswap

@@ -10,20 +10,20 @@ namespace tfswap {
 
 namespace {
 
-constexpr const char* kNames[kCardCodecs] = {"zvc", "rle", "csr", "lz4", "ans"};
+constexpr const char* kNames[kGpuCodecs] = {"zvc", "rle", "csr", "lz4", "ans"};
 constexpr const char* kMachineCode = "codec_kernels.fatbin";
 constexpr const char* kPtx = "codec_kernels.ptx";
-// What a thread moves at once, and where far blocks begin.
+// The size of one access of a thread, and the alignment of tensors.
 constexpr uintptr_t kUnitBytes = 16;
 
-absl::Status Without(const std::string& why) {
+absl::Status Unavailable(const std::string& why) {
   return absl::FailedPreconditionError(
       absl::StrCat("tfswap: codecs on the GPU are not available: ", why));
 }
 
-absl::Status NotOfOurs(GpuCodec codec) {
+absl::Status NvcompNotLoaded(GpuCodec codec) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "tfswap: ", GpuCodecName(codec), " on the GPU is nvCOMP's, which is not in use"));
+      "tfswap: ", GpuCodecName(codec), " on the GPU requires nvCOMP, which is not loaded"));
 }
 
 std::string Contents(const std::string& path) {
@@ -31,7 +31,7 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// The CUDA that a PTX's head names, which made the machine code too.
+// Return the CUDA release in the header of the PTX, which also compiled the machine code.
 std::string ToolkitOf(const std::string& ptx) {
   constexpr std::string_view kRelease = "release ";
   const size_t at = ptx.substr(0, 1000).find(kRelease);
@@ -61,12 +61,12 @@ std::optional<GpuCodec> GpuCodecOf(Codec codec) {
   }
 }
 
-absl::StatusOr<GpuCodec> ParseCardCodec(std::string_view name) {
-  for (int i = 0; i < kCardCodecs; ++i) {
+absl::StatusOr<GpuCodec> ParseGpuCodec(std::string_view name) {
+  for (int i = 0; i < kGpuCodecs; ++i) {
     if (name == kNames[i]) return static_cast<GpuCodec>(i);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "tfswap: there is no codec '", name, "' on the GPU; there are zvc, rle, csr, lz4 and ans"));
+      "tfswap: no codec '", name, "' on the GPU; allowed are zvc, rle, csr, lz4 and ans"));
 }
 
 absl::StatusOr<std::unique_ptr<CudaCodecs>> CudaCodecs::Make(const CudaDriver* driver,
@@ -84,7 +84,7 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
         driver_->DeviceGetAttribute != nullptr, driver_->ModuleLoadData != nullptr,
         driver_->ModuleUnload != nullptr, driver_->ModuleGetFunction != nullptr,
         driver_->ModuleGetGlobal != nullptr, driver_->LaunchKernel != nullptr}) {
-    if (!there) return Without("the NVIDIA driver has no functions for kernels; it is too old");
+    if (!there) return Unavailable("the NVIDIA driver has no functions for kernels; it is too old");
   }
   CudaContext current(driver_, context_);
   int device = 0, same_pointers = 0;
@@ -92,18 +92,18 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
       driver_->DeviceGetAttribute(&same_pointers, CudaDriver::kAttributeKernelsUseHostPointers,
                                   device) != CudaDriver::kSuccess ||
       same_pointers == 0) {
-    return Without("this GPU's kernels cannot use the host's addresses of pinned memory");
+    return Unavailable("kernels of this GPU cannot access pinned memory by its host address");
   }
   const std::string code = Contents(absl::StrCat(folder, "/", kMachineCode));
   const std::string ptx = Contents(absl::StrCat(folder, "/", kPtx));
   if (code.empty() || ptx.empty()) {
-    return Without(absl::StrCat(
-        code.empty() ? kMachineCode : kPtx, " is not in ", folder,
-        ": tfswap was built where there was no nvcc. Install CUDA's nvcc, or name it (",
-        "NVCC=/path/to/nvcc), and build tfswap again."));
+    return Unavailable(
+        absl::StrCat(code.empty() ? kMachineCode : kPtx, " is not in ", folder,
+                     ": tfswap was built without nvcc. Install CUDA's nvcc, or set its path (",
+                     "NVCC=/path/to/nvcc), and build tfswap again."));
   }
-  // A driver takes no machine code of a newer CUDA than its own; the PTX is of a version that each
-  // driver for these GPUs knows, and compiled by it.
+  // A driver rejects machine code of a newer CUDA; it compiles the PTX, whose version all drivers
+  // for these GPUs support.
   const CudaDriver::Result by_code = driver_->ModuleLoadData(&module_, code.data());
   if (by_code != CudaDriver::kSuccess) {
     const CudaDriver::Result by_ptx = driver_->ModuleLoadData(&module_, ptx.c_str());
@@ -111,11 +111,11 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
       module_ = nullptr;
       int version = 0;
       driver_->DriverGetVersion(&version);
-      return Without(absl::StrCat(
+      return Unavailable(absl::StrCat(
           "the driver, which is for CUDA ", version / 1000, ".", version % 1000 / 10,
-          ", takes neither the kernels' machine code, "
+          ", rejects both the kernels' machine code, "
           "made by ",
-          ToolkitOf(ptx), " (", driver_->Text(by_code), "), nor their PTX (", driver_->Text(by_ptx),
+          ToolkitOf(ptx), " (", driver_->Text(by_code), "), and their PTX (", driver_->Text(by_ptx),
           "). They need compute capability 8.0 or more. Update the driver, "
           "or build tfswap again with an older nvcc "
           "(NVCC=/path/to/nvcc)."));
@@ -127,7 +127,7 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
   bool complete = true;
   for (const int bits : {32, 16}) {
     Kernels& kernels = kernels_[bits == 16];
-    for (int i = 0; i < kCardKernels; ++i) {
+    for (int i = 0; i < kGpuKernels; ++i) {
       complete &= take(absl::StrCat("tfswap_encode_", kNames[i], "_", bits), &kernels.encode[i]);
       complete &= take(absl::StrCat("tfswap_decode_", kNames[i], "_", bits), &kernels.decode[i]);
     }
@@ -138,8 +138,8 @@ absl::Status CudaCodecs::Load(const std::string& folder) {
                   CudaDriver::kSuccess &&
               bytes == sizeof(gpu_codec::Tally) * gpu_codec::kTallies;
   if (complete) return absl::OkStatus();
-  return Without(absl::StrCat(folder, "/", kMachineCode,
-                              " is of another tfswap than the library. Build tfswap again."));
+  return Unavailable(
+      absl::StrCat(folder, "/", kMachineCode, " does not match the library. Build tfswap again."));
 }
 
 CudaCodecs::~CudaCodecs() {
@@ -148,8 +148,8 @@ CudaCodecs::~CudaCodecs() {
   driver_->ModuleUnload(module_);
 }
 
-int64_t CudaCodecs::MostBytes(int64_t bytes) {
-  return static_cast<int64_t>(gpu_codec::MostFarBytes(static_cast<uint64_t>(bytes)));
+int64_t CudaCodecs::MaxBytes(int64_t bytes) {
+  return static_cast<int64_t>(gpu_codec::MaxFarBytes(static_cast<uint64_t>(bytes)));
 }
 
 int64_t CudaCodecs::ExpectedBytes(GpuCodec codec, int element_bytes, int64_t bytes, double zeros) {
@@ -170,7 +170,7 @@ int64_t CudaCodecs::ExpectedBytes(GpuCodec codec, int element_bytes, int64_t byt
       break;
     case GpuCodec::kLz4:
     case GpuCodec::kAns:
-      return bytes;  // it does not go by zeros
+      return bytes;  // independent of zeros
   }
   const double packed_bytes = values < 0.5 ? 0 : values * element_bytes + index_bytes;
   const double unused_bytes = packed_bytes > 0 ? gpu_codec::kFarUnitBytes / 2 : 0;
@@ -198,7 +198,7 @@ absl::Status CudaCodecs::Encode(GpuCodec codec, int element_bytes, const void* s
                                 const CodecLaunch& launch, uint64_t* far_bytes) {
   const absl::Status status = Check(element_bytes, source, bytes, far_block);
   if (!status.ok()) return status;
-  if (IsOfNvcomp(codec)) return NotOfOurs(codec);
+  if (UsesNvcomp(codec)) return NvcompNotLoaded(codec);
   absl::StatusOr<CudaDriver::DevicePointer> tally = TallyOf(stream);
   if (!tally.ok()) return tally.status();
   auto size = static_cast<uint64_t>(bytes);
@@ -211,7 +211,7 @@ absl::Status CudaCodecs::Decode(GpuCodec codec, int element_bytes, void* target,
                                 const void* far_block, Stream stream, const CodecLaunch& launch) {
   const absl::Status status = Check(element_bytes, target, bytes, far_block);
   if (!status.ok()) return status;
-  if (IsOfNvcomp(codec)) return NotOfOurs(codec);
+  if (UsesNvcomp(codec)) return NvcompNotLoaded(codec);
   auto size = static_cast<uint64_t>(bytes);
   void* arguments[] = {&far_block, &size, &target};
   return Start("decoding", KernelsOf(element_bytes).decode[static_cast<int>(codec)], stream, launch,
@@ -224,7 +224,7 @@ absl::Status CudaCodecs::CountZeros(int element_bytes, const void* source, int64
   if (!status.ok()) return status;
   absl::StatusOr<CudaDriver::DevicePointer> tally = TallyOf(stream);
   if (!tally.ok()) return tally.status();
-  if (every < 1) return absl::InvalidArgumentError("tfswap: every 4 KiB at most can be looked at");
+  if (every < 1) return absl::InvalidArgumentError("tfswap: every must be at least 1");
   auto size = static_cast<uint64_t>(bytes);
   auto step = static_cast<uint32_t>(every);
   void* arguments[] = {&source, &size, &step, &count, &*tally};
@@ -235,7 +235,7 @@ absl::StatusOr<CudaCodecs::Function> CudaCodecs::Kernel(const char* name) const 
   CudaContext current(driver_, context_);
   Function function = nullptr;
   if (driver_->ModuleGetFunction(&function, module_, name) == CudaDriver::kSuccess) return function;
-  return Without(absl::StrCat(kMachineCode, " has no ", name, ". Build tfswap again."));
+  return Unavailable(absl::StrCat(kMachineCode, " has no ", name, ". Build tfswap again."));
 }
 
 absl::StatusOr<CudaDriver::DevicePointer> CudaCodecs::TallyOf(Stream stream) {
@@ -244,7 +244,7 @@ absl::StatusOr<CudaDriver::DevicePointer> CudaCodecs::TallyOf(Stream stream) {
   if (is_new && it->second >= gpu_codec::kTallies) {
     tally_of_.erase(it);
     return absl::ResourceExhaustedError(
-        absl::StrCat("tfswap: at most ", gpu_codec::kTallies, " streams of a GPU may encode"));
+        absl::StrCat("tfswap: at most ", gpu_codec::kTallies, " streams of a GPU may use codecs"));
   }
   return tallies_ + static_cast<unsigned>(it->second) * sizeof(gpu_codec::Tally);
 }
@@ -253,16 +253,17 @@ absl::Status CudaCodecs::Check(int element_bytes, const void* gpu, int64_t bytes
                                const void* far_block) {
   if (element_bytes != 4 && element_bytes != 2) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tfswap: codecs know elements of 4 and 2 bytes, not of ", element_bytes));
+        absl::StrCat("tfswap: codecs support elements of 4 and 2 bytes; got ", element_bytes));
   }
-  if (bytes < 0) return absl::InvalidArgumentError("tfswap: a tensor has no negative size");
+  if (bytes < 0)
+    return absl::InvalidArgumentError("tfswap: the size of a tensor must not be negative");
   if (reinterpret_cast<uintptr_t>(gpu) % kUnitBytes != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tfswap: codecs need a tensor that begins at a multiple of ", kUnitBytes));
+        absl::StrCat("tfswap: codecs need tensors aligned to ", kUnitBytes));
   }
   if (reinterpret_cast<uintptr_t>(far_block) % gpu_codec::kFarLineBytes != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tfswap: codecs need far memory at a multiple of ", gpu_codec::kFarLineBytes));
+        absl::StrCat("tfswap: codecs need far memory aligned to ", gpu_codec::kFarLineBytes));
   }
   return absl::OkStatus();
 }
@@ -272,9 +273,9 @@ absl::Status CudaCodecs::CheckLaunch(const CodecLaunch& launch) {
       launch.threads % 32 == 0) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "tfswap: a codec runs in 1 block or more, of 32, 64, 96 to 1024 threads; not in ",
-      launch.blocks, " of ", launch.threads));
+  return absl::InvalidArgumentError(
+      absl::StrCat("tfswap: a codec needs at least 1 block, of 32, 64, 96 to 1024 threads; got ",
+                   launch.blocks, " blocks of ", launch.threads));
 }
 
 absl::Status CudaCodecs::Start(const char* doing, Function function, Stream stream,

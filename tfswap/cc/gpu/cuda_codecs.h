@@ -26,86 +26,85 @@ enum class GpuCodec : int {
   kLz4 = gpu_codec::kLz4,
   kAns = gpu_codec::kAns
 };
-inline constexpr int kCardCodecs = 5;
-// The first ones are kernels of ours; the others are nvCOMP's (gpu/nvcomp_codec.h).
-inline constexpr int kCardKernels = 3;
-constexpr bool IsOfNvcomp(GpuCodec codec) { return static_cast<int>(codec) >= kCardKernels; }
+inline constexpr int kGpuCodecs = 5;
+// The first ones are tfswap's kernels; the others are nvCOMP's (gpu/nvcomp_codec.h).
+inline constexpr int kGpuKernels = 3;
+constexpr bool UsesNvcomp(GpuCodec codec) { return static_cast<int>(codec) >= kGpuKernels; }
 
 // "zvc", "rle", "csr", "lz4", "ans".
 const char* GpuCodecName(GpuCodec codec);
-// None for those that only the host has.
+// No value for codecs that only the host has.
 std::optional<GpuCodec> GpuCodecOf(Codec codec);
-// What there is not is refused with a list of what there is.
-absl::StatusOr<GpuCodec> ParseCardCodec(std::string_view name);
+// Return an error that lists the codecs if there is none of this name.
+absl::StatusOr<GpuCodec> ParseGpuCodec(std::string_view name);
 
-// Encodes on a GPU, straight into far memory, and decodes from there: only what is encoded crosses
-// the link (cuda/codec_format.h says how it lies). Everything is given to a stream, and the host
-// waits for nothing; what has to wait for what is the caller's business, as for any copy.
+// Encodes tensors on a GPU directly into far memory, and decodes them from there, so that only
+// encoded data cross the link (format: cuda/codec_format.h). All work is enqueued to a stream
+// without blocking the host; the caller orders it, as for any copy.
 //
-// Addresses on the GPU are multiples of 16 bytes, far blocks begin at 128 bytes, have MostBytes(),
-// and are pinned. Zero is what has no bit set, and each bit comes back. Thread-safe.
+// Addresses on the GPU must be multiples of 16 bytes. Far blocks must be pinned, aligned to 128
+// bytes, and have MaxBytes(). Lossless; a word is zero if no bit is set. Thread-safe.
 class CudaCodecs {
  public:
   using Stream = CudaDriver::Stream;
 
-  // `folder`: where the kernels are, beside the library. An error says why there are no codecs
-  // here: tfswap was built without nvcc, or the driver is too old for the nvcc that it was built
-  // with.
+  // `folder` contains the kernels. Returns an error that explains why there are no codecs: tfswap
+  // was built without nvcc, or the driver is too old for that nvcc.
   static absl::StatusOr<std::unique_ptr<CudaCodecs>> Make(const CudaDriver* driver,
                                                           CudaDriver::Context context,
                                                           const std::string& folder);
-  // When the GPU has done all that it was given.
+  // The GPU must be idle.
   ~CudaCodecs();
   CudaCodecs(const CudaCodecs&) = delete;
   CudaCodecs& operator=(const CudaCodecs&) = delete;
 
-  // How long the far block of a tensor can become, whatever is in it.
-  static int64_t MostBytes(int64_t bytes);
-  // How long it becomes if so many of its elements are zero, each by itself. rle does better the
-  // more of them lie together.
+  // Return the maximum size of the far block of a tensor.
+  static int64_t MaxBytes(int64_t bytes);
+  // Return the expected size for a share of zeros at independent positions. rle does better if the
+  // zeros are adjacent.
   static int64_t ExpectedBytes(GpuCodec codec, int element_bytes, int64_t bytes, double zeros);
-  // What is asked of memory on the GPU and far memory.
+  // Return whether the addresses have the required alignment.
   static bool IsAligned(const void* gpu, const void* far_block);
 
-  // Refuses what no kernel can be started by.
+  // Return an error for an invalid launch.
   static absl::Status CheckLaunch(const CodecLaunch& launch);
-  // Refuses a tensor, and a far block if there is one, that no codec here takes.
+  // Return an error for a tensor, or a far block unless null, that the codecs cannot process.
   static absl::Status Check(int element_bytes, const void* gpu, int64_t bytes,
                             const void* far_block);
 
-  // `codec`: one of ours. `element_bytes`: 4, or 2. An odd rest is stored as it is. `far_bytes`, in
-  // pinned memory, becomes EncodedBytes() when the encoding ends, whoever has the far block then;
-  // or null.
+  // Encode with one of tfswap's codecs. `element_bytes` is 4 or 2; an odd rest is stored
+  // uncompressed. `far_bytes`, in pinned memory or null, is set to EncodedBytes() when the encoding
+  // ends, whatever has happened to the far block by then.
   absl::Status Encode(GpuCodec codec, int element_bytes, const void* source, int64_t bytes,
                       void* far_block, Stream stream, const CodecLaunch& launch = {},
                       uint64_t* far_bytes = nullptr);
-  // The same codec, size of elements and bytes; any launch.
+  // Decode; requires the codec, element size and bytes of the encoding, with any launch.
   absl::Status Decode(GpuCodec codec, int element_bytes, void* target, int64_t bytes,
                       const void* far_block, Stream stream, const CodecLaunch& launch = {});
 
-  // Of a far block whose encoding has ended: all its bytes, and how many elements were zero.
+  // Of a far block whose encoding has ended: its bytes, and the number of zero elements.
   static int64_t EncodedBytes(const void* far_block);
   static int64_t ZeroElements(const void* far_block);
 
-  // Looks at every `every`th 4 KiB; into pinned memory.
+  // Count zeros in every `every`-th 4 KiB; the result is in pinned memory.
   using ZeroCount = gpu_codec::ZeroCount;
   absl::Status CountZeros(int element_bytes, const void* source, int64_t bytes, int every,
                           ZeroCount* count, Stream stream, const CodecLaunch& launch = {});
 
-  // For other codecs that have kernels in the same module.
+  // For other codecs with kernels in the same module.
   using Function = CudaDriver::Function;
   absl::StatusOr<Function> Kernel(const char* name) const;
   absl::Status Start(const char* doing, Function function, Stream stream, const CodecLaunch& launch,
                      void** arguments);
-  // Of a stream's own: what runs on several may run at once.
+  // Return the counters of a stream; kernels on different streams may run concurrently.
   absl::StatusOr<CudaDriver::DevicePointer> TallyOf(Stream stream);
   const CudaDriver* driver() const { return driver_; }
   CudaDriver::Context context() const { return context_; }
 
  private:
-  struct Kernels {  // of one size of elements
-    std::array<Function, kCardKernels> encode;
-    std::array<Function, kCardKernels> decode;
+  struct Kernels {  // for one element size
+    std::array<Function, kGpuKernels> encode;
+    std::array<Function, kGpuKernels> decode;
     Function count_zeros;
   };
 

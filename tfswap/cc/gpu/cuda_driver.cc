@@ -8,7 +8,7 @@ namespace {
 
 struct Loaded {
   CudaDriver driver = {};
-  std::string why;  // "" if it is complete
+  std::string why;  // "" if complete
 };
 
 Loaded Load() {

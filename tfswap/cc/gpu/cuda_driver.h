@@ -7,10 +7,10 @@
 
 namespace tfswap {
 
-// The few functions of NVIDIA's driver that TensorFlow's own interface does not give: streams with
-// priorities, events with times, copies and pinned memory without its locks. Taken from
-// libcuda.so.1 at run time, so that neither CUDA's headers nor a GPU is needed to build and load
-// the library. Names, arguments and numbers are those of cuda.h, whose interface is stable.
+// The functions of NVIDIA's driver that TensorFlow's interface lacks: streams with priorities,
+// timed events, copies, and pinned memory without TensorFlow's locks. Loaded from libcuda.so.1 at
+// run time, so neither CUDA's headers nor a GPU is needed to build and load the library. Names,
+// arguments and constants are those of cuda.h, whose interface is stable.
 struct CudaDriver {
   using Context = struct CUctx_st*;
   using Stream = struct CUstream_st*;
@@ -26,7 +26,7 @@ struct CudaDriver {
   static constexpr unsigned kEventDefault = 0;  // with times
   static constexpr unsigned kEventDisableTiming = 2;
   static constexpr unsigned kHostRegisterPortable = 1;
-  static constexpr unsigned kHostRegisterDeviceMap = 2;  // kernels may use it too
+  static constexpr unsigned kHostRegisterDeviceMap = 2;  // also accessible from kernels
   static constexpr int kAttributeProcessors = 16;
   static constexpr int kAttributeKernelsUseHostPointers = 91;
 
@@ -49,7 +49,7 @@ struct CudaDriver {
   Result (*MemHostUnregister)(void* begin);
   Result (*GetErrorString)(Result result, const char** text);
 
-  // Of kernels of ours, which not all that is done with a GPU needs: null if the driver has none.
+  // For tfswap's own kernels, which are optional: null if the driver lacks them.
   Result (*DriverGetVersion)(int* version);
   Result (*CtxGetDevice)(int* device);
   Result (*DeviceGetAttribute)(int* value, int attribute, int device);
@@ -63,13 +63,13 @@ struct CudaDriver {
                          unsigned threads_x, unsigned threads_y, unsigned threads_z,
                          unsigned shared_bytes, Stream stream, void** arguments, void** extra);
 
-  // Null where there is no driver; `why` says what is missing.
+  // Return null if there is no driver; `why` is set to what is missing.
   static const CudaDriver* Get(std::string* why = nullptr);
 
   std::string Text(Result result) const;
 };
 
-// Makes a context the thread's current one for a while.
+// Makes a context current for the thread within a scope.
 class CudaContext {
  public:
   CudaContext(const CudaDriver* driver, CudaDriver::Context context) : driver_(driver) {

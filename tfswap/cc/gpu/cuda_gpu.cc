@@ -12,7 +12,7 @@ namespace tfswap {
 
 namespace {
 
-constexpr absl::string_view kSaidByUs = "tfswap: ";
+constexpr absl::string_view kMessagePrefix = "tfswap: ";
 
 }  // namespace
 
@@ -23,7 +23,7 @@ std::string FolderOfThisLibrary() {
   return path.substr(0, path.rfind('/'));
 }
 
-absl::StatusOr<CudaCard*> CudaCard::Make(void* compute) {
+absl::StatusOr<CudaGpu*> CudaGpu::Make(void* compute) {
   std::string why;
   const CudaDriver* driver = CudaDriver::Get(&why);
   if (driver == nullptr) return absl::FailedPreconditionError(absl::StrCat("tfswap: ", why));
@@ -34,12 +34,13 @@ absl::StatusOr<CudaCard*> CudaCard::Make(void* compute) {
     return absl::InternalError(
         absl::StrCat("tfswap: no context of TensorFlow's stream: ", driver->Text(result)));
   }
-  std::unique_ptr<CudaCard> gpu(new CudaCard(driver, context, stream));
+  std::unique_ptr<CudaGpu> gpu(new CudaGpu(driver, context, stream));
   CudaContext current(driver, context);
   int least = 0, greatest = 0;
   driver->CtxGetStreamPriorityRange(&least, &greatest);
   for (const Queue queue : kCopyQueues) {
-    // Copies run on engines of their own; where they have to share, they are what others wait for.
+    // Copies have their own engines; if they have to share, compute waits for them, so give them
+    // priority.
     if (!gpu->Check("making a stream",
                     driver->StreamCreateWithPriority(&gpu->streams_[static_cast<int>(queue)],
                                                      CudaDriver::kStreamNonBlocking, greatest))) {
@@ -49,7 +50,7 @@ absl::StatusOr<CudaCard*> CudaCard::Make(void* compute) {
   return gpu.release();
 }
 
-Gpu::Event CudaCard::Record(Queue queue) {
+Gpu::Event CudaGpu::Record(Queue queue) {
   CudaContext current(driver_, context_);
   CudaDriver::Event event = nullptr;
   {
@@ -66,7 +67,7 @@ Gpu::Event CudaCard::Record(Queue queue) {
   return event;
 }
 
-void CudaCard::Wait(Queue queue, Event event) {
+void CudaGpu::Wait(Queue queue, Event event) {
   CudaContext current(driver_, context_);
   const auto wait = [&] {
     Check("waiting for an event",
@@ -79,27 +80,27 @@ void CudaCard::Wait(Queue queue, Event event) {
   }
 }
 
-bool CudaCard::HasHappened(Event event) {
+bool CudaGpu::HasHappened(Event event) {
   CudaContext current(driver_, context_);
   const CudaDriver::Result result = driver_->EventQuery(static_cast<CudaDriver::Event>(event));
   return result != CudaDriver::kNotReady && Check("looking at an event", result);
 }
 
-void CudaCard::Recycle(Event event) {
+void CudaGpu::Recycle(Event event) {
   std::lock_guard<std::mutex> lock(mu_);
   idle_events_.push_back(static_cast<CudaDriver::Event>(event));
 }
 
-bool CudaCard::Move(Queue queue, const Transfer& transfer) {
+bool CudaGpu::Move(Queue queue, const Transfer& transfer) {
   if (transfer.form.kind == Form::Kind::kPlain) return Copy(queue, transfer);
-  const absl::Status status = Recode(queue, transfer);
+  const absl::Status status = EncodeOrDecode(queue, transfer);
   if (status.ok()) return true;
   std::lock_guard<std::mutex> lock(mu_);
-  if (error_.empty()) error_ = std::string(absl::StripPrefix(status.message(), kSaidByUs));
+  if (error_.empty()) error_ = std::string(absl::StripPrefix(status.message(), kMessagePrefix));
   return false;
 }
 
-bool CudaCard::Copy(Queue queue, const Transfer& transfer) {
+bool CudaGpu::Copy(Queue queue, const Transfer& transfer) {
   CudaContext current(driver_, context_);
   const auto block = reinterpret_cast<CudaDriver::DevicePointer>(transfer.block);
   const auto size = static_cast<size_t>(transfer.block_bytes);
@@ -110,7 +111,7 @@ bool CudaCard::Copy(Queue queue, const Transfer& transfer) {
   return Check("copying in", driver_->MemcpyHtoDAsync(block, transfer.host, size, stream(queue)));
 }
 
-absl::Status CudaCard::Recode(Queue queue, const Transfer& transfer) {
+absl::Status CudaGpu::EncodeOrDecode(Queue queue, const Transfer& transfer) {
   absl::StatusOr<CudaCodecs*> codecs = Codecs();
   if (!codecs.ok()) return codecs.status();
   const Form& form = transfer.form;
@@ -142,42 +143,42 @@ absl::Status CudaCard::Recode(Queue queue, const Transfer& transfer) {
                            transfer.host, stream(queue), launch);
 }
 
-absl::StatusOr<CudaCodecs*> CudaCard::Codecs() {
+absl::StatusOr<CudaCodecs*> CudaGpu::Codecs() {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!codecs_asked_for_) {
-    codecs_asked_for_ = true;
+  if (!codecs_loaded_) {
+    codecs_loaded_ = true;
     codecs_ = CudaCodecs::Make(driver_, context_, FolderOfThisLibrary());
   }
   if (!codecs_.ok()) return codecs_.status();
   return codecs_->get();
 }
 
-void CudaCard::SetNvcomp(GpuCodec codec, std::shared_ptr<NvcompCodec> own) {
+void CudaGpu::SetNvcomp(GpuCodec codec, std::shared_ptr<NvcompCodec> own) {
   std::lock_guard<std::mutex> lock(mu_);
-  nvcomp_[static_cast<int>(codec) - kCardKernels] = std::move(own);
+  nvcomp_[static_cast<int>(codec) - kGpuKernels] = std::move(own);
 }
 
-std::shared_ptr<NvcompCodec> CudaCard::Nvcomp(GpuCodec codec) const {
-  if (!IsOfNvcomp(codec)) return nullptr;
+std::shared_ptr<NvcompCodec> CudaGpu::Nvcomp(GpuCodec codec) const {
+  if (!UsesNvcomp(codec)) return nullptr;
   std::lock_guard<std::mutex> lock(mu_);
-  return nvcomp_[static_cast<int>(codec) - kCardKernels];
+  return nvcomp_[static_cast<int>(codec) - kGpuKernels];
 }
 
-bool CudaCard::Knows(GpuCodec codec) {
-  return IsOfNvcomp(codec) ? Nvcomp(codec) != nullptr : Codecs().ok();
+bool CudaGpu::CanUse(GpuCodec codec) {
+  return UsesNvcomp(codec) ? Nvcomp(codec) != nullptr : Codecs().ok();
 }
 
-void CudaCard::SetLaunch(GpuCodec codec, const CodecLaunch& launch) {
+void CudaGpu::SetLaunch(GpuCodec codec, const CodecLaunch& launch) {
   std::lock_guard<std::mutex> lock(mu_);
   launches_[static_cast<int>(codec)] = launch;
 }
 
-CodecLaunch CudaCard::LaunchOf(GpuCodec codec) const {
+CodecLaunch CudaGpu::LaunchOf(GpuCodec codec) const {
   std::lock_guard<std::mutex> lock(mu_);
   return launches_[static_cast<int>(codec)];
 }
 
-std::string CudaCard::Name() const {
+std::string CudaGpu::Name() const {
   CudaContext current(driver_, context_);
   int device = 0;
   char name[128] = "unknown";
@@ -189,7 +190,7 @@ std::string CudaCard::Name() const {
   return absl::StrCat(name, " ", bytes >> 20, " MiB");
 }
 
-int CudaCard::Processors() const {
+int CudaGpu::Processors() const {
   CudaContext current(driver_, context_);
   int device = 0, count = 0;
   if (driver_->CtxGetDevice != nullptr && driver_->DeviceGetAttribute != nullptr &&
@@ -199,17 +200,17 @@ int CudaCard::Processors() const {
   return std::max(count, 1);
 }
 
-void CudaCard::Finish(Queue queue) {
+void CudaGpu::Finish(Queue queue) {
   CudaContext current(driver_, context_);
   Check("waiting for a stream", driver_->StreamSynchronize(stream(queue)));
 }
 
-void CudaCard::FinishAll() {
+void CudaGpu::FinishAll() {
   Finish(Queue::kCompute);
   for (const Queue queue : kCopyQueues) Finish(queue);
 }
 
-absl::Status CudaCard::Time(std::vector<Timed>* timed, int times) {
+absl::Status CudaGpu::Time(std::vector<Timed>* timed, int times) {
   CudaContext current(driver_, context_);
   std::vector<CudaDriver::Event> events(2 * timed->size(), nullptr);
   bool ok = true;
@@ -239,7 +240,7 @@ absl::Status CudaCard::Time(std::vector<Timed>* timed, int times) {
   return status();
 }
 
-absl::Status CudaCard::Pin(void* begin, int64_t bytes) {
+absl::Status CudaGpu::Pin(void* begin, int64_t bytes) {
   CudaContext current(driver_, context_);
   const CudaDriver::Result result = driver_->MemHostRegister(
       begin, static_cast<size_t>(bytes),
@@ -249,17 +250,17 @@ absl::Status CudaCard::Pin(void* begin, int64_t bytes) {
       absl::StrCat("tfswap: pinning ", bytes, " bytes of host memory: ", driver_->Text(result)));
 }
 
-void CudaCard::Unpin(void* begin) {
+void CudaGpu::Unpin(void* begin) {
   CudaContext current(driver_, context_);
   Check("unpinning host memory", driver_->MemHostUnregister(begin));
 }
 
-absl::Status CudaCard::status() const {
+absl::Status CudaGpu::status() const {
   std::lock_guard<std::mutex> lock(mu_);
   return error_.empty() ? absl::OkStatus() : absl::InternalError(absl::StrCat("tfswap: ", error_));
 }
 
-bool CudaCard::Check(const char* doing, CudaDriver::Result result) {
+bool CudaGpu::Check(const char* doing, CudaDriver::Result result) {
   if (result == CudaDriver::kSuccess) return true;
   std::lock_guard<std::mutex> lock(mu_);
   if (error_.empty()) error_ = absl::StrCat(doing, ": ", driver_->Text(result));

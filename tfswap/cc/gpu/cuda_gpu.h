@@ -18,15 +18,14 @@
 
 namespace tfswap {
 
-// Kernels are beside libtfswap_gpu.
+// The folder of libtfswap_gpu, which has the kernels, too.
 std::string FolderOfThisLibrary();
 
-// One GPU: TensorFlow's compute stream, and streams of ours for the other queues. Lives as long as
-// the process.
-class CudaCard : public Gpu {
+// A GPU: TensorFlow's compute stream, and tfswap's streams for the other queues. Never destroyed.
+class CudaGpu : public Gpu {
  public:
-  // `compute`: TensorFlow's stream, as the platform's handle.
-  static absl::StatusOr<CudaCard*> Make(void* compute);
+  // `compute` is the platform handle of TensorFlow's stream.
+  static absl::StatusOr<CudaGpu*> Make(void* compute);
 
   Event Record(Queue queue) override;
   void Wait(Queue queue, Event event) override;
@@ -34,11 +33,11 @@ class CudaCard : public Gpu {
   void Recycle(Event event) override;
   bool Move(Queue queue, const Transfer& transfer) override;
 
-  // The host waits until all that the queue was given has ended. For checks, never in a step.
+  // Block until all commands of the queue have ended. For measurements, not for steps.
   void Finish(Queue queue);
-  // All that all of them were given.
+  // Block until all queues are idle.
   void FinishAll();
-  // How long a queue takes for `times` times the same; of several at once, each one's.
+  // Measure how long each queue takes to run its transfer `times` times, all queues concurrently.
   struct Timed {
     Queue queue;
     Transfer transfer;
@@ -46,49 +45,50 @@ class CudaCard : public Gpu {
   };
   absl::Status Time(std::vector<Timed>* timed, int times);
 
-  // Name and memory.
+  // Return name and memory of the GPU.
   std::string Name() const;
-  // How many blocks of threads run at once, at the least.
+  // Return the minimum number of blocks that run concurrently.
   int Processors() const;
-  // Loaded when they are first asked for; null and an error where there are none.
+  // Loads the codecs on first use; returns an error if there are none.
   absl::StatusOr<CudaCodecs*> Codecs();
-  // One of nvCOMP's, or null; the queues have done all that one that was there was given.
+  // Set a codec of nvCOMP, or remove it with null; the queues must have finished using the previous
+  // one.
   void SetNvcomp(GpuCodec codec, std::shared_ptr<NvcompCodec> own);
   std::shared_ptr<NvcompCodec> Nvcomp(GpuCodec codec) const;
-  // Whether that can be encoded by now.
-  bool Knows(GpuCodec codec);
+  // Return whether the codec is available.
+  bool CanUse(GpuCodec codec);
   CudaDriver::Stream stream(Queue queue) const { return streams_[static_cast<int>(queue)]; }
-  // How kernels of a codec are started from now on.
+  // Set the launch configuration of a codec.
   void SetLaunch(GpuCodec codec, const CodecLaunch& launch);
   CodecLaunch LaunchOf(GpuCodec codec) const;
-  // Of the compute stream.
+  // The clock of the compute stream.
   CudaClock* clock() { return &clock_; }
-  // Host memory that copies read and write without a detour; at most once a block.
+  // Pin host memory so that copies access it directly; at most once per block.
   absl::Status Pin(void* begin, int64_t bytes);
   void Unpin(void* begin);
 
-  // The first thing that went wrong; the GPU is of no use any more.
+  // The first error; the GPU must not be used after one.
   absl::Status status() const;
 
  private:
-  CudaCard(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
+  CudaGpu(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
       : driver_(driver), context_(context), streams_{compute}, clock_(driver, context, compute) {}
 
   bool Copy(Queue queue, const Transfer& transfer);
-  absl::Status Recode(Queue queue, const Transfer& transfer);
-  // Keeps the first error; whether there was none.
+  absl::Status EncodeOrDecode(Queue queue, const Transfer& transfer);
+  // Store the first error; return whether the call succeeded.
   bool Check(const char* doing, CudaDriver::Result result);
 
   const CudaDriver* const driver_;
   const CudaDriver::Context context_;
   std::array<CudaDriver::Stream, kQueues> streams_;
   CudaClock clock_;
-  mutable std::mutex mu_;  // of all below
+  mutable std::mutex mu_;  // guards all below
   std::vector<CudaDriver::Event> idle_events_;
-  bool codecs_asked_for_ = false;
+  bool codecs_loaded_ = false;
   absl::StatusOr<std::unique_ptr<CudaCodecs>> codecs_{nullptr};
-  std::array<std::shared_ptr<NvcompCodec>, kCardCodecs - kCardKernels> nvcomp_;
-  std::array<CodecLaunch, kCardCodecs> launches_;
+  std::array<std::shared_ptr<NvcompCodec>, kGpuCodecs - kGpuKernels> nvcomp_;
+  std::array<CodecLaunch, kGpuCodecs> launches_;
   std::string error_;
 };
 

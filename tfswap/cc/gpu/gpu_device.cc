@@ -1,5 +1,5 @@
-// TensorFlow's GPU device with a budget, a recorder and hazards. TensorFlow makes its allocator,
-// streams and contexts as ever, by its own options; ours are put around them.
+// TensorFlow's GPU device with a memory budget, a recorder and hazard tracking. TensorFlow creates
+// its allocator, streams and contexts as usual; tfswap's are wrapped around them.
 
 #ifndef GOOGLE_CUDA
 #define GOOGLE_CUDA 1
@@ -43,14 +43,14 @@ using ::tensorflow::SessionOptions;
 
 namespace {
 
-// What all devices of a GPU's number share, for the life of the process: TensorFlow's allocator and
-// streams are shared in the same way.
+// State shared by all devices of the same GPU for the life of the process, like TensorFlow's
+// allocator and streams.
 struct Gpu {
   std::unique_ptr<DeviceAllocator> allocator;
-  HazardAllocator* hazards = nullptr;  // among the allocator's parts
+  HazardAllocator* hazards = nullptr;  // owned by the allocator
   HazardTracker::Memory memory = HazardTracker::Memory::kInOrder;
   std::mutex mu;
-  std::atomic<HazardTracker*> tracker{nullptr};  // once there is a stream
+  std::atomic<HazardTracker*> tracker{nullptr};  // null until there is a stream
 };
 
 Gpu* GpuOf(int number, Allocator* memory) {
@@ -60,11 +60,11 @@ Gpu* GpuOf(int number, Allocator* memory) {
   Gpu*& gpu = (*gpus)[number];
   if (gpu != nullptr) return gpu;
   gpu = new Gpu();
-  // TF_GPU_ALLOCATOR=cuda_malloc does not; ours all go by sizes.
+  // The allocator of TF_GPU_ALLOCATOR=cuda_malloc does not track sizes, which tfswap needs.
   if (!memory->TracksAllocationSizes()) {
     memory = new tensorflow::TrackingAllocator(memory, /*track_ids=*/true);
   }
-  // cudaMallocAsync's memory comes and goes with the compute stream.
+  // cudaMallocAsync allocates and frees in stream order.
   if (absl::StrContains(memory->Name(), "async")) {
     gpu->memory = HazardTracker::Memory::kStreamOrdered;
   }
@@ -80,13 +80,13 @@ const void* RootOf(const tensorflow::Tensor& tensor) {
   return const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->data();
 }
 
-// Some errors for want of memory do not name the allocator, and so have not told why: those of
-// kernels that a compiler made, and of copies from other devices.
+// Some out-of-memory errors do not name the allocator and lack its explanation: those of compiled
+// kernels and of copies from other devices.
 void Explain(OpKernelContext* context) {
   if (context->status().ok()) return;
   const std::string why = BudgetAllocator::TakeUntold();
   if (why.empty()) return;
-  // A context keeps its first error.
+  // The context keeps its first error.
   auto& status = const_cast<absl::Status&>(context->status());
   status = absl::ResourceExhaustedError(absl::StrCat(status.message(), ". ", why));
 }
@@ -167,15 +167,15 @@ class SwapGpuDevice : public BaseGPUDevice {
     if (counted) gpu_->allocator->budget()->KernelEnds();
   }
 
-  // Made when the first kernel runs: TensorFlow makes its streams after the device.
+  // Created with the first kernel, because TensorFlow creates its streams after the device.
   HazardTracker* TrackerOf() {
     HazardTracker* tracker = gpu_->tracker.load(std::memory_order_acquire);
     if (tracker != nullptr || compute_stream() == nullptr) return tracker;
     std::lock_guard<std::mutex> lock(gpu_->mu);
     tracker = gpu_->tracker.load(std::memory_order_relaxed);
     if (tracker != nullptr) return tracker;
-    absl::StatusOr<CudaCard*> gpu =
-        CudaCard::Make(compute_stream()->platform_specific_handle().stream);
+    absl::StatusOr<CudaGpu*> gpu =
+        CudaGpu::Make(compute_stream()->platform_specific_handle().stream);
     if (!gpu.ok()) {
       LOG(WARNING) << gpu.status().message();
       return nullptr;
@@ -208,19 +208,20 @@ class SwapGpuDeviceFactory : public BaseGPUDeviceFactory {
                                                  Allocator* gpu_allocator,
                                                  Allocator* cpu_allocator) override {
     Gpu* gpu = GpuOf(id.value(), gpu_allocator);
-    NoteDevice(kFirstGpu + id.value(), gpu->allocator.get());
+    RegisterDevice(kFirstGpu + id.value(), gpu->allocator.get());
     return std::make_unique<SwapGpuDevice>(options, name, memory_limit, locality, id, description,
                                            gpu, cpu_allocator);
   }
 };
 
-// Pinned host memory for what the CPU makes for a GPU, as TensorFlow's own CPU device has it.
+// Pinned host memory for tensors that the CPU produces for a GPU, as on TensorFlow's own CPU
+// device.
 [[maybe_unused]] const bool pinned = [] {
   SetPinnedMemory([] { return GPUProcessState::singleton()->GetGpuHostAllocator({}, 0); });
   return true;
 }();
 
-// Above TensorFlow's own (210).
+// Above TensorFlow's factory (210).
 tensorflow::dfactory::Registrar<SwapGpuDeviceFactory> registrar("GPU", 300);
 
 }  // namespace

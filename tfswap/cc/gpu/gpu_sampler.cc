@@ -7,8 +7,8 @@ namespace tfswap {
 
 namespace {
 
-// So much of a tensor is looked at, spread over it.
-constexpr int64_t kLookedAtBytes = int64_t{1} << 20;
+// The bytes to sample, spread over a tensor.
+constexpr int64_t kSampledBytes = int64_t{1} << 20;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ void GpuSampler::SetCodecs(std::vector<Codec> codecs) {
   on_.store(!codecs.empty());
   codecs_ = std::move(codecs);
   if (found_.empty()) return;
-  gpu_->Finish(Queue::kOut);  // which is the one that counts
+  gpu_->Finish(Queue::kOut);  // the queue that runs the counts
   for (const auto& [label, found] : found_) {
     numbers_.Give(found.counts);
     for (const auto& [codec, weights] : found.weights) numbers_.Give(weights);
@@ -38,7 +38,7 @@ void GpuSampler::Sample(const std::string& label, const void* data, int64_t byte
   }
   found.bytes = bytes;
   found.word_bytes = word_bytes;
-  AskLocked(data, found, Form::Kind::kZeroCount, GpuCodec::kZvc, found.counts);
+  EnqueueLocked(data, found, Form::Kind::kZeroCount, GpuCodec::kZvc, found.counts);
   for (const Codec codec : codecs_) {
     const std::optional<GpuCodec> own = GpuCodecOf(codec);
     if (!own || gpu_->Nvcomp(*own) == nullptr) continue;
@@ -48,17 +48,17 @@ void GpuSampler::Sample(const std::string& label, const void* data, int64_t byte
       found.weights.erase(*own);
       continue;
     }
-    AskLocked(data, found, Form::Kind::kWeights, *own, weights);
+    EnqueueLocked(data, found, Form::Kind::kWeights, *own, weights);
   }
 }
 
-void GpuSampler::AskLocked(const void* data, const Found& found, Form::Kind kind, GpuCodec codec,
-                           uint64_t* answer) {
+void GpuSampler::EnqueueLocked(const void* data, const Found& found, Form::Kind kind,
+                               GpuCodec codec, uint64_t* answer) {
   Transfer transfer{const_cast<void*>(data), found.bytes, answer, 2 * sizeof(uint64_t)};
   transfer.form.kind = kind;
   transfer.form.codec = static_cast<int>(codec);
   transfer.form.word_bytes = found.word_bytes;
-  transfer.form.every = static_cast<int>(std::max<int64_t>(1, found.bytes / kLookedAtBytes));
+  transfer.form.every = static_cast<int>(std::max<int64_t>(1, found.bytes / kSampledBytes));
   tracker_->MoveOut(transfer);
 }
 
@@ -78,7 +78,7 @@ std::vector<CodecSample> GpuSampler::Samples() {
       auto encoded = static_cast<double>(
           CudaCodecs::ExpectedBytes(*own, found.word_bytes, found.bytes, zeros));
       auto sampled = static_cast<double>(found.bytes);
-      if (IsOfNvcomp(*own)) {
+      if (UsesNvcomp(*own)) {
         const auto weights = found.weights.find(*own);
         if (weights == found.weights.end()) continue;
         encoded = static_cast<double>(weights->second[0]);

@@ -15,19 +15,18 @@
 
 namespace tfswap {
 
-// Counts zeros in the tensors that pass, on the GPU, and says what its codecs would make of them;
-// nvCOMP's do not go by zeros, so they pack some sections. RatioSampler's part, which has the host
-// encode sections. The host waits for the GPU when it asks for the answer, and not before.
-// Thread-safe.
+// Measures on the GPU how well its codecs compress the tensors that are copied out: it counts
+// zeros, and for nvCOMP's codecs it encodes some sections. The counterpart of RatioSampler, which
+// encodes on the host. Blocks for the GPU only when the results are read. Thread-safe.
 class GpuSampler {
  public:
-  GpuSampler(CudaCard* gpu, HazardTracker* tracker, HostPool* pool)
+  GpuSampler(CudaGpu* gpu, HazardTracker* tracker, HostPool* pool)
       : gpu_(gpu), tracker_(tracker), numbers_(pool) {}
 
-  // None: off, and what was found is forgotten.
+  // Set the codecs to measure and clear earlier results; no codecs disable the sampler.
   void SetCodecs(std::vector<Codec> codecs);
   void Sample(const std::string& label, const void* data, int64_t bytes, int word_bytes);
-  // As RatioSampler's, words not counted; rle's as if zeros were each by itself.
+  // Return the results without word counts; the size of rle assumes isolated zeros.
   std::vector<CodecSample> Samples();
 
  private:
@@ -38,14 +37,14 @@ class GpuSampler {
     std::map<GpuCodec, uint64_t*> weights = {};  // encoded bytes, bytes
   };
 
-  // Has the GPU tell about a tensor. With mu_ held.
-  void AskLocked(const void* data, const Found& found, Form::Kind kind, GpuCodec codec,
-                 uint64_t* answer);
+  // Enqueue a measurement of a tensor. Call with mu_ held.
+  void EnqueueLocked(const void* data, const Found& found, Form::Kind kind, GpuCodec codec,
+                     uint64_t* answer);
 
-  CudaCard* const gpu_;
+  CudaGpu* const gpu_;
   HazardTracker* const tracker_;
   std::atomic<bool> on_{false};
-  std::mutex mu_;  // of all below
+  std::mutex mu_;  // guards all below
   std::vector<Codec> codecs_;
   PinnedNumbers numbers_;
   std::map<std::string, Found> found_;

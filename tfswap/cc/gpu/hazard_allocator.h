@@ -7,10 +7,11 @@
 
 namespace tfswap {
 
-// Tells a tracker who has which addresses: compute for all but what swap-ins ask for.
+// Reports allocations and frees to the hazard tracker as accesses of compute, except for
+// allocations of swap-ins.
 class HazardAllocator : public Adaptor {
  public:
-  // Without a tracker (until the device's streams are there) it only passes on.
+  // Without a tracker (until the device has its streams) it only forwards.
   explicit HazardAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
 
   void SetTracker(HazardTracker* tracker) { tracker_.store(tracker, std::memory_order_release); }

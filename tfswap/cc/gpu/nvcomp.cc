@@ -18,7 +18,7 @@ std::string TextOf(uint32_t version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 100, ".", version % 100);
 }
 
-absl::Status Refused(const char* name, const char* what, nvcomp::Status status) {
+absl::Status RefusedError(const char* name, const char* what, nvcomp::Status status) {
   return absl::FailedPreconditionError(
       absl::StrCat("tfswap: nvCOMP's ", name, " refuses ", what, " (nvCOMP status ", status, ")"));
 }
@@ -44,8 +44,8 @@ absl::Status Nvcomp::Load(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("tfswap: nvCOMP could not be loaded: ", dlerror(),
-                     ". Install it anew: pip install --force-reinstall nvidia-nvcomp-cu12"));
+        absl::StrCat("tfswap: cannot load nvCOMP: ", dlerror(),
+                     ". Reinstall it: pip install --force-reinstall nvidia-nvcomp-cu12"));
   }
   std::string missing;
   const auto take = [&](const std::string& name) {
@@ -67,13 +67,13 @@ absl::Status Nvcomp::Load(const std::string& path) {
   using nvcomp::Options;
   for (const GpuCodec codec : {GpuCodec::kLz4, GpuCodec::kAns}) {
     const bool lz4 = codec == GpuCodec::kLz4;
-    Method& method = methods_[static_cast<int>(codec) - kCardKernels];
+    Method& method = methods_[static_cast<int>(codec) - kGpuKernels];
     method.name_ = lz4 ? "LZ4" : "ANS";
     method.temp_takes_stream_ = major >= 6;
     if (lz4) {
       method.pack_options_ = {Options{nvcomp::kInt, 0, {}}, Options{nvcomp::kShort, 0, {}}};
       method.unpack_options_ = {nvcomp::kBackendCuda, 0, {}};
-    } else if (major == 5) {  // bytes, where it does not know words of that size
+    } else if (major == 5) {  // bytes, because it does not support words of that size
       method.pack_options_ = {Options{0, nvcomp::kChar, {}}, Options{0, nvcomp::kFloat16Of5, {}}};
       method.unpack_options_ = {nvcomp::kBackendCuda, 0, {}};
     } else {
@@ -87,8 +87,8 @@ absl::Status Nvcomp::Load(const std::string& path) {
     const char* const suffix = method.temp_takes_stream_ ? "" : "Async";
     method.pack_temp_bytes_ = named(absl::StrCat("CompressGetTempSize", suffix).c_str());
     method.unpack_temp_bytes_ = named(absl::StrCat("DecompressGetTempSize", suffix).c_str());
-    method.most_packed_bytes_ =
-        reinterpret_cast<nvcomp::GetMostPackedBytes>(named("CompressGetMaxOutputChunkSize"));
+    method.max_packed_bytes_ =
+        reinterpret_cast<nvcomp::GetMaxPackedBytes>(named("CompressGetMaxOutputChunkSize"));
     method.pack_alignments_ =
         reinterpret_cast<nvcomp::GetAlignments>(named("CompressGetRequiredAlignments"));
     method.unpack_alignments_ =
@@ -103,10 +103,10 @@ absl::Status Nvcomp::Load(const std::string& path) {
 
 std::string Nvcomp::Version() const { return TextOf(properties_.version); }
 
-absl::StatusOr<size_t> Nvcomp::Method::MostPackedBytes(int word_bytes, size_t plain_bytes) const {
+absl::StatusOr<size_t> Nvcomp::Method::MaxPackedBytes(int word_bytes, size_t plain_bytes) const {
   size_t bytes = 0;
-  const nvcomp::Status status = most_packed_bytes_(plain_bytes, PackOptions(word_bytes), &bytes);
-  if (status != nvcomp::kSuccess) return Refused(name_, "sections of 64 KiB", status);
+  const nvcomp::Status status = max_packed_bytes_(plain_bytes, PackOptions(word_bytes), &bytes);
+  if (status != nvcomp::kSuccess) return RefusedError(name_, "sections of 64 KiB", status);
   return bytes;
 }
 
@@ -129,15 +129,16 @@ absl::StatusOr<size_t> Nvcomp::Method::TempBytes(void* function, nvcomp::Options
                                           sections, kPlainBytes, options, &bytes, all_bytes, stream)
                                     : reinterpret_cast<nvcomp::GetTempBytes5>(function)(
                                           sections, kPlainBytes, options, &bytes, all_bytes);
-  if (status != nvcomp::kSuccess) return Refused(name_, "to say what memory it needs", status);
+  if (status != nvcomp::kSuccess)
+    return RefusedError(name_, "to report its workspace size", status);
   return bytes;
 }
 
-absl::StatusOr<nvcomp::Alignments> Nvcomp::Method::MostAlignments(int word_bytes) const {
+absl::StatusOr<nvcomp::Alignments> Nvcomp::Method::MaxAlignments(int word_bytes) const {
   nvcomp::Alignments pack = {}, unpack = {};
   nvcomp::Status status = pack_alignments_(PackOptions(word_bytes), &pack);
   if (status == nvcomp::kSuccess) status = unpack_alignments_(unpack_options_, &unpack);
-  if (status != nvcomp::kSuccess) return Refused(name_, "to say what it aligns to", status);
+  if (status != nvcomp::kSuccess) return RefusedError(name_, "to report its alignment", status);
   return nvcomp::Alignments{std::max(pack.input, unpack.input),
                             std::max(pack.output, unpack.output), std::max(pack.temp, unpack.temp)};
 }

@@ -12,12 +12,12 @@ using ::tfswap::gpu_codec::kBatchSectionBytes;
 
 namespace {
 
-// Of the workspace's parts, and of each packed section.
+// Alignment of the parts of the workspace, and of each packed section.
 constexpr size_t kAlignment = 256;
-constexpr size_t kMostAlignment = 16;  // of a tensor
-constexpr size_t kMostSections = 4096;
+constexpr size_t kMaxAlignment = 16;  // of tensors
+constexpr size_t kMaxSections = 4096;
 constexpr size_t kFillerBytes = 4096;
-constexpr uint32_t kMostWeighed = 16;
+constexpr uint32_t kMaxWeighed = 16;
 constexpr int kLayThreads = 256;
 
 uint32_t SectionsOf(int64_t bytes) {
@@ -25,13 +25,13 @@ uint32_t SectionsOf(int64_t bytes) {
       gpu_codec::SectionCount(static_cast<uint64_t>(bytes), kBatchSectionBytes));
 }
 
-// Arrays of the GPU's, as nvCOMP takes them.
+// Device arrays with the types that nvCOMP expects.
 const void* const* Const(unsigned char** blocks) {
   return reinterpret_cast<const void* const*>(blocks);
 }
 void* const* Untyped(unsigned char** blocks) { return reinterpret_cast<void* const*>(blocks); }
 
-// Takes parts of a block one after the other.
+// Divides a block into consecutive parts.
 class Carver {
  public:
   explicit Carver(uintptr_t begin) : begin_(begin), at_(begin) {}
@@ -79,12 +79,12 @@ absl::Status NvcompCodec::CheckLibrary() {
                      library_major, "; pip install nvidia-nvcomp-cu", major));
   }
   for (const int word_bytes : {4, 2}) {
-    const absl::StatusOr<nvcomp::Alignments> most = method_.MostAlignments(word_bytes);
+    const absl::StatusOr<nvcomp::Alignments> most = method_.MaxAlignments(word_bytes);
     if (!most.ok()) return most.status();
-    if (std::max(most->input, most->output) > kMostAlignment || most->temp > kAlignment) {
+    if (std::max(most->input, most->output) > kMaxAlignment || most->temp > kAlignment) {
       return absl::FailedPreconditionError(absl::StrCat(
           "tfswap: nvCOMP ", library_->Version(), " needs tensors at multiples of ",
-          std::max(most->input, most->output), ", and they are at those of ", kMostAlignment));
+          std::max(most->input, most->output), ", and they are at those of ", kMaxAlignment));
     }
   }
   return absl::OkStatus();
@@ -108,8 +108,8 @@ absl::Status NvcompCodec::TakeKernels() {
 absl::Status NvcompCodec::Divide(void* workspace, size_t bytes, Stream stream) {
   const auto begin = reinterpret_cast<uintptr_t>(workspace);
   for (const int word_bytes : {4, 2}) {
-    const absl::StatusOr<size_t> most = method_.MostPackedBytes(word_bytes, kBatchSectionBytes);
-    const absl::StatusOr<size_t> of_filler = method_.MostPackedBytes(word_bytes, kFillerBytes);
+    const absl::StatusOr<size_t> most = method_.MaxPackedBytes(word_bytes, kBatchSectionBytes);
+    const absl::StatusOr<size_t> of_filler = method_.MaxPackedBytes(word_bytes, kFillerBytes);
     if (!most.ok()) return most.status();
     if (!of_filler.ok()) return of_filler.status();
     packed_stride_ = std::max({packed_stride_, *most, size_t{kBatchSectionBytes}});
@@ -123,7 +123,7 @@ absl::Status NvcompCodec::Divide(void* workspace, size_t bytes, Stream stream) {
         absl::StrCat("tfswap: ", GpuCodecName(codec_), " needs a workspace of ", *least,
                      " bytes on the GPU at least, and has ", bytes));
   }
-  size_t fits = 1, too_many = kMostSections + 1;
+  size_t fits = 1, too_many = kMaxSections + 1;
   while (too_many - fits > 1) {
     const size_t middle = (fits + too_many) / 2;
     const absl::StatusOr<size_t> taken = LayOut(middle, begin, stream);
@@ -146,8 +146,8 @@ absl::StatusOr<size_t> NvcompCodec::LayOut(size_t sections, uintptr_t begin, Str
   out_.temp_bytes = pack_bytes;
   in_.temp_bytes = *unpack_bytes;
   Carver carver(begin);
-  for (Room* room : {&out_, &in_}) {
-    Batch& batch = room->batch;
+  for (Direction* direction : {&out_, &in_}) {
+    Batch& batch = direction->batch;
     batch.from = carver.Take<unsigned char*>(sections);
     batch.from_bytes = carver.Take<size_t>(sections);
     batch.to = carver.Take<unsigned char*>(sections);
@@ -156,7 +156,7 @@ absl::StatusOr<size_t> NvcompCodec::LayOut(size_t sections, uintptr_t begin, Str
     batch.statuses = carver.Take<int>(sections);
     batch.packed = carver.Take<unsigned char>(sections * packed_stride_);
     batch.packed_stride = packed_stride_;
-    room->temp = carver.Take<unsigned char>(room->temp_bytes);
+    direction->temp = carver.Take<unsigned char>(direction->temp_bytes);
   }
   auto* plain = carver.Take<unsigned char>(kFillerBytes);
   for (Filler& filler : fillers_) {
@@ -175,8 +175,8 @@ absl::Status NvcompCodec::MakeFiller(int word_bytes, Stream stream) {
   batch.to_bytes = const_cast<size_t*>(filler.packed_bytes);
   const CudaDriver* driver = codecs_->driver();
   CudaContext current(driver, codecs_->context());
-  absl::Status status = Lay(filler.plain, kFillerBytes, 0, 1, 1, batch, 0, stream);
-  if (status.ok()) status = PackOnCard(word_bytes, 1, batch, stream, kFillerBytes);
+  absl::Status status = LayOutBatch(filler.plain, kFillerBytes, 0, 1, 1, batch, 0, stream);
+  if (status.ok()) status = PackOnGpu(word_bytes, 1, batch, stream, kFillerBytes);
   if (!status.ok()) return status;
   size_t packed_bytes = 0;
   int packed = gpu_codec::kStatusUnset;
@@ -212,8 +212,8 @@ absl::Status NvcompCodec::Encode(int element_bytes, const void* source, int64_t 
   uint32_t count = 0;
   for (uint32_t first = 0; status.ok() && first < sections; first += count) {
     count = std::min(sections_, sections - first);
-    status = Lay(source, bytes, first, 1, count, batch, *tally, stream);
-    if (status.ok()) status = PackOnCard(element_bytes, count, batch, stream);
+    status = LayOutBatch(source, bytes, first, 1, count, batch, *tally, stream);
+    if (status.ok()) status = PackOnGpu(element_bytes, count, batch, stream);
     void* arguments[] = {&far_block, &size,  &first,  &count,    &codec,
                          &words,     &batch, &*tally, &far_bytes};
     if (status.ok()) status = codecs_->Start("encoding", kernels_.pack, stream, launch, arguments);
@@ -259,9 +259,9 @@ absl::Status NvcompCodec::Weigh(int element_bytes, const void* source, int64_t b
   CudaContext current(codecs_->driver(), codecs_->context());
   Batch batch = out_.batch;
   const uint32_t sections = SectionsOf(bytes);
-  uint32_t count = std::min({sections_, sections, kMostWeighed});
-  status = Lay(source, bytes, 0, sections / count, count, batch, 0, stream);
-  if (status.ok()) status = PackOnCard(element_bytes, count, batch, stream);
+  uint32_t count = std::min({sections_, sections, kMaxWeighed});
+  status = LayOutBatch(source, bytes, 0, sections / count, count, batch, 0, stream);
+  if (status.ok()) status = PackOnGpu(element_bytes, count, batch, stream);
   if (!status.ok()) return status;
   void* arguments[] = {&count, &batch, &weights};
   return codecs_->Start("weighing", kernels_.weigh, stream, {1, 32}, arguments);
@@ -277,9 +277,9 @@ absl::Status NvcompCodec::TakeFault() {
       library_->Version(), "."));
 }
 
-absl::Status NvcompCodec::Lay(const void* source, int64_t bytes, uint32_t first, uint32_t every,
-                              uint32_t count, const Batch& batch, CudaDriver::DevicePointer tally,
-                              Stream stream) {
+absl::Status NvcompCodec::LayOutBatch(const void* source, int64_t bytes, uint32_t first,
+                                      uint32_t every, uint32_t count, const Batch& batch,
+                                      CudaDriver::DevicePointer tally, Stream stream) {
   auto size = static_cast<uint64_t>(bytes);
   Batch arrays = batch;
   void* arguments[] = {&source, &size, &first, &every, &count, &arrays, &tally};
@@ -287,10 +287,10 @@ absl::Status NvcompCodec::Lay(const void* source, int64_t bytes, uint32_t first,
   return codecs_->Start("encoding", kernels_.lay, stream, {blocks, kLayThreads}, arguments);
 }
 
-absl::Status NvcompCodec::PackOnCard(int word_bytes, uint32_t count, const Batch& batch,
-                                     Stream stream, size_t most_bytes) {
+absl::Status NvcompCodec::PackOnGpu(int word_bytes, uint32_t count, const Batch& batch,
+                                    Stream stream, size_t max_bytes) {
   const nvcomp::Status given = method_.pack(
-      Const(batch.from), batch.from_bytes, most_bytes, count, out_.temp, out_.temp_bytes,
+      Const(batch.from), batch.from_bytes, max_bytes, count, out_.temp, out_.temp_bytes,
       Untyped(batch.to), batch.to_bytes, method_.PackOptions(word_bytes), batch.statuses, stream);
   if (given == nvcomp::kSuccess) return absl::OkStatus();
   return absl::InternalError(

@@ -14,44 +14,43 @@
 
 namespace tfswap {
 
-// One of nvCOMP's codecs on a GPU. nvCOMP packs from the GPU's memory to the GPU's memory, and
-// wants room for the worst: so tensors go through a workspace, as many sections at once as it has
-// room for, and kernels of ours move what is packed between it and far memory
-// (cuda/batch_kernels.h).
+// A codec of nvCOMP on a GPU. nvCOMP encodes within GPU memory and needs space for the worst case,
+// so tensors pass through a workspace in batches of sections, and tfswap's kernels transfer the
+// encoded sections to and from far memory (cuda/batch_kernels.h).
 //
-//   workspace  | arrays, packed sections, temp of the way out | the same of the way in, fillers |
+//  workspace  | arrays, packed sections, temp for encoding | the same for decoding, fillers |
 //
-// Everything is given to a stream, one for each way, and the host waits for nothing. The far block
-// is as CudaCodecs's, as are alignments. Thread-safe.
+// All work is enqueued to one stream per direction without blocking the host. Far blocks and
+// alignments are as for CudaCodecs. Thread-safe.
 class NvcompCodec {
  public:
   using Stream = CudaDriver::Stream;
 
-  // `workspace`: the GPU's memory, whose former users have ended; nobody else's until this is
-  // gone. An error says how much it takes at least, or why this library does not do here. `fault`:
-  // a number in pinned memory, 0. Waits for the streams.
+  // `workspace` is GPU memory whose previous users have ended, reserved for the lifetime of this
+  // object. Returns an error if it is too small, with the minimum, or if the library cannot be used
+  // here. `fault` is a zero in pinned memory. Blocks for the streams.
   static absl::StatusOr<std::unique_ptr<NvcompCodec>> Make(CudaCodecs* codecs,
                                                            const Nvcomp* library, GpuCodec codec,
                                                            void* workspace, int64_t bytes,
                                                            uint64_t* fault, Stream stream);
 
-  // As CudaCodecs's. Of a tensor that is a whole number of elements.
+  // As in CudaCodecs, for tensors of whole elements.
   absl::Status Encode(int element_bytes, const void* source, int64_t bytes, void* far_block,
                       Stream stream, const CodecLaunch& launch = {}, uint64_t* far_bytes = nullptr);
-  // What cannot be decoded becomes NaN, or -1, and TakeFault() tells.
+  // Sections that cannot be decoded are filled with NaN or -1, and TakeFault() returns an error.
   absl::Status Decode(int element_bytes, void* target, int64_t bytes, const void* far_block,
                       Stream stream, const CodecLaunch& launch = {});
-  // What sections spread over a tensor become, and what they were: two numbers in pinned memory.
-  // For the stream that encodes.
+  // Write the encoded and the plain size of sections spread over a tensor to pinned memory. For the
+  // encoding stream.
   absl::Status Weigh(int element_bytes, const void* source, int64_t bytes, uint64_t* weights,
                      Stream stream);
 
-  // Whether something could not be decoded since the last call, as far as the GPU has told.
+  // Return an error if a decoding has failed since the last call, as far as the GPU has reported.
   absl::Status TakeFault();
 
  private:
-  // Of one way.
-  struct Room {
+  // The buffers of one direction.
+  struct Direction {
     gpu_codec::Batch batch = {};
     void* temp = nullptr;
     size_t temp_bytes = 0;
@@ -69,16 +68,16 @@ class NvcompCodec {
 
   absl::Status CheckLibrary();
   absl::Status TakeKernels();
-  // Divides the workspace among as many sections as it has room for.
+  // Choose the batch size that fits into the workspace.
   absl::Status Divide(void* workspace, size_t bytes, Stream stream);
-  // Lays it out for so many sections from `begin` on; answers its bytes.
+  // Lay out the workspace for `sections` from `begin` on; return its size.
   absl::StatusOr<size_t> LayOut(size_t sections, uintptr_t begin, Stream stream);
   absl::Status MakeFiller(int word_bytes, Stream stream);
-  absl::Status Lay(const void* source, int64_t bytes, uint32_t first, uint32_t every,
-                   uint32_t count, const gpu_codec::Batch& batch, CudaDriver::DevicePointer tally,
-                   Stream stream);
-  absl::Status PackOnCard(int word_bytes, uint32_t count, const gpu_codec::Batch& batch,
-                          Stream stream, size_t most_bytes = gpu_codec::kBatchSectionBytes);
+  absl::Status LayOutBatch(const void* source, int64_t bytes, uint32_t first, uint32_t every,
+                           uint32_t count, const gpu_codec::Batch& batch,
+                           CudaDriver::DevicePointer tally, Stream stream);
+  absl::Status PackOnGpu(int word_bytes, uint32_t count, const gpu_codec::Batch& batch,
+                         Stream stream, size_t max_bytes = gpu_codec::kBatchSectionBytes);
   absl::Status CheckTensor(int element_bytes, const void* gpu, int64_t bytes,
                            const void* far_block) const;
 
@@ -88,12 +87,12 @@ class NvcompCodec {
   const GpuCodec codec_;
   uint64_t* const fault_;
   Kernels kernels_ = {};
-  uint32_t sections_ = 0;  // of a batch, at most
+  uint32_t sections_ = 0;  // maximum per batch
   size_t packed_stride_ = 0;
   size_t filler_room_bytes_ = 0;  // packed
-  Room out_, in_;
-  std::array<gpu_codec::Filler, 2> fillers_ = {};  // of elements of 4 bytes, of 2
-  std::mutex mu_;                                  // batches of a tensor come one after the other
+  Direction out_, in_;
+  std::array<gpu_codec::Filler, 2> fillers_ = {};  // for elements of 4 bytes, of 2
+  std::mutex mu_;                                  // held for all batches of a tensor
 };
 
 }  // namespace tfswap

@@ -8,15 +8,15 @@
 
 namespace tfswap {
 
-// Pairs of numbers that a GPU tells the host, in pages of a pool of pinned memory, which get them
-// back when nothing is awaited any more. Not thread-safe.
+// Pairs of numbers that the GPU writes and the host reads, in pages of a pool of pinned memory. The
+// pages are returned when no pair is in use. Not thread-safe.
 class PinnedNumbers {
  public:
   explicit PinnedNumbers(HostPool* pool) : pool_(pool) {}
   PinnedNumbers(const PinnedNumbers&) = delete;
   PinnedNumbers& operator=(const PinnedNumbers&) = delete;
 
-  // Two zeros; null if the pool has no more.
+  // Return a pair of zeros; null if the pool is exhausted.
   uint64_t* Take() {
     if (free_.empty()) {
       auto* page = static_cast<uint64_t*>(pool_->Allocate(kPageBytes));
@@ -30,7 +30,7 @@ class PinnedNumbers {
     return pair;
   }
 
-  // The GPU will not write to it any more.
+  // Return a pair that the GPU no longer writes to.
   void Give(uint64_t* pair) {
     free_.push_back(pair);
     if (free_.size() < pages_.size() * kPairs) return;

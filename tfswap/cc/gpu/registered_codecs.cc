@@ -20,7 +20,7 @@ class OwnAndNvcompCodecs : public GpuCodecs {
 
   absl::Status UseNvcomp(const std::string& codec, const std::string& path, void* workspace,
                          int64_t bytes, uint64_t* fault, void* stream) override {
-    const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
+    const absl::StatusOr<GpuCodec> parsed = ParseGpuCodec(codec);
     if (!parsed.ok()) return parsed.status();
     const absl::StatusOr<const Nvcomp*> library = Nvcomp::Open(path);
     if (!library.ok()) return library.status();
@@ -49,7 +49,7 @@ class OwnAndNvcompCodecs : public GpuCodecs {
   absl::Status Encode(const std::string& codec, int element_bytes, const void* source,
                       int64_t bytes, void* far_block, void* stream,
                       const CodecLaunch& launch) override {
-    const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
+    const absl::StatusOr<GpuCodec> parsed = ParseGpuCodec(codec);
     if (!parsed.ok()) return parsed.status();
     if (NvcompCodec* nvcomp = NvcompOf(*parsed)) {
       return nvcomp->Encode(element_bytes, source, bytes, far_block, StreamOf(stream), launch);
@@ -59,7 +59,7 @@ class OwnAndNvcompCodecs : public GpuCodecs {
 
   absl::Status Decode(const std::string& codec, int element_bytes, void* target, int64_t bytes,
                       const void* far_block, void* stream, const CodecLaunch& launch) override {
-    const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
+    const absl::StatusOr<GpuCodec> parsed = ParseGpuCodec(codec);
     if (!parsed.ok()) return parsed.status();
     if (NvcompCodec* nvcomp = NvcompOf(*parsed)) {
       return nvcomp->Decode(element_bytes, target, bytes, far_block, StreamOf(stream), launch);
@@ -77,7 +77,7 @@ class OwnAndNvcompCodecs : public GpuCodecs {
   NvcompCodec* NvcompOf(GpuCodec codec) const { return nvcomp_[static_cast<int>(codec)].get(); }
 
   const std::unique_ptr<CudaCodecs> own_;
-  std::array<std::unique_ptr<NvcompCodec>, kCardCodecs> nvcomp_ = {};  // those in use
+  std::array<std::unique_ptr<NvcompCodec>, kGpuCodecs> nvcomp_ = {};  // those in use
 };
 
 absl::StatusOr<std::unique_ptr<GpuCodecs>> Make(void* stream, const std::string& folder) {

@@ -21,7 +21,7 @@ std::string StreamCodecs::Problem() {
 }
 
 absl::Status StreamCodecs::SetLaunch(const std::string& codec, const CodecLaunch& launch) {
-  const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = ParseGpuCodec(codec);
   if (!parsed.ok()) return parsed.status();
   const absl::Status status = CudaCodecs::CheckLaunch(launch);
   if (status.ok()) gpu_->SetLaunch(*parsed, launch);
@@ -30,9 +30,9 @@ absl::Status StreamCodecs::SetLaunch(const std::string& codec, const CodecLaunch
 
 absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path,
                                int64_t workspace_bytes) {
-  const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = ParseGpuCodec(codec);
   if (!parsed.ok()) return parsed.status();
-  if (!IsOfNvcomp(*parsed) || gpu_->Knows(*parsed)) return absl::OkStatus();
+  if (!UsesNvcomp(*parsed) || gpu_->CanUse(*parsed)) return absl::OkStatus();
   const absl::StatusOr<CudaCodecs*> codecs = gpu_->Codecs();
   if (!codecs.ok()) return codecs.status();
   const absl::StatusOr<const Nvcomp*> library = Nvcomp::Open(path);
@@ -45,9 +45,9 @@ absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path
   absl::Status status;
   if (workspace == nullptr || fault == nullptr) {
     status = absl::ResourceExhaustedError(
-        absl::StrCat("tfswap: there is no room for the workspace of ", codec));
+        absl::StrCat("tfswap: not enough memory for the workspace of ", codec));
   } else {
-    gpu_->FinishAll();  // whoever had the addresses before
+    gpu_->FinishAll();  // earlier users of the addresses
     std::memset(fault, 0, kFaultBytes);
     absl::StatusOr<std::unique_ptr<NvcompCodec>> made =
         NvcompCodec::Make(*codecs, *library, *parsed, workspace, workspace_bytes,
@@ -60,7 +60,7 @@ absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path
       if (status.ok()) status = own->TakeFault();
       if (status.ok()) {
         std::lock_guard<std::mutex> lock(mu_);
-        in_use_.push_back({*parsed, std::move(own), workspace, fault});
+        loaded_.push_back({*parsed, std::move(own), workspace, fault});
         return absl::OkStatus();
       }
       gpu_->SetNvcomp(*parsed, nullptr);
@@ -73,8 +73,8 @@ absl::Status StreamCodecs::Use(const std::string& codec, const std::string& path
 }
 
 absl::Status StreamCodecs::CheckBytes(const std::string& codec) {
-  // Patterns that arithmetic would not keep (NaNs with a message, -0.0, the smallest numbers),
-  // some in a row, some random: two sections and a rest.
+  // Bit patterns that arithmetic would change (NaN payloads, -0.0, subnormals), some in runs, some
+  // random: two sections and a rest.
   constexpr uint32_t kPatterns[] = {0, 0x7fc00001, 0xffa5a5a5, 0x80000000, 1, 0x80008001};
   std::vector<uint32_t> words(2 * gpu_codec::kBatchSectionBytes / sizeof(uint32_t) + 77);
   uint32_t dice = 1;
@@ -92,14 +92,14 @@ absl::Status StreamCodecs::CheckBytes(const std::string& codec) {
 }
 
 void StreamCodecs::Release() {
-  std::vector<InUse> released;
+  std::vector<LoadedCodec> released;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    released.swap(in_use_);
+    released.swap(loaded_);
   }
-  for (const InUse& each : released) gpu_->SetNvcomp(each.codec, nullptr);
+  for (const LoadedCodec& each : released) gpu_->SetNvcomp(each.codec, nullptr);
   if (!released.empty()) gpu_->FinishAll();
-  for (const InUse& each : released) {
+  for (const LoadedCodec& each : released) {
     allocator_->DeallocateRaw(each.workspace);
     pool_->Free(each.fault, kFaultBytes);
   }
@@ -107,9 +107,9 @@ void StreamCodecs::Release() {
 
 absl::Status StreamCodecs::TakeFault(bool wait) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (in_use_.empty()) return absl::OkStatus();
+  if (loaded_.empty()) return absl::OkStatus();
   if (wait) gpu_->Finish(Queue::kIn);
-  for (const InUse& each : in_use_) {
+  for (const LoadedCodec& each : loaded_) {
     absl::Status status = each.own->TakeFault();
     if (!status.ok()) return status;
   }
@@ -119,42 +119,42 @@ absl::Status StreamCodecs::TakeFault(bool wait) {
 absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int word_bytes,
                                                  const void* data, int64_t bytes,
                                                  const CodecLaunch& launch, int repeats) {
-  const absl::StatusOr<GpuCodec> parsed = ParseCardCodec(codec);
+  const absl::StatusOr<GpuCodec> parsed = ParseGpuCodec(codec);
   if (!parsed.ok()) return parsed.status();
   const absl::StatusOr<CudaCodecs*> codecs = gpu_->Codecs();
   if (!codecs.ok()) return codecs.status();
-  if (!gpu_->Knows(*parsed)) {
+  if (!gpu_->CanUse(*parsed)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("tfswap: codec '", codec, "' is nvCOMP's, which is not in use"));
+        absl::StrCat("tfswap: codec '", codec, "' requires nvCOMP, which is not loaded"));
   }
   const absl::Status right_launch = CudaCodecs::CheckLaunch(launch);
   if (!right_launch.ok()) return right_launch;
 
-  const int64_t most_bytes = CudaCodecs::MostBytes(bytes);
+  const int64_t max_bytes = CudaCodecs::MaxBytes(bytes);
   tensorflow::AllocationAttributes optional;
   optional.retry_on_failure = false;
   void* block = allocator_->AllocateRaw(tensorflow::Allocator::kAllocatorAlignment,
                                         static_cast<size_t>(bytes), optional);
-  void* far_block = pool_->Allocate(most_bytes);
+  void* far_block = pool_->Allocate(max_bytes);
   void* host = pool_->Allocate(bytes);
   CodecTimes times;
   absl::Status status;
   if (block == nullptr || far_block == nullptr || host == nullptr) {
     status = absl::ResourceExhaustedError("tfswap: no memory to measure the codecs in");
   } else {
-    // Whoever had the addresses before has ended.
+    // Earlier users of the addresses have to end.
     gpu_->FinishAll();
     std::memcpy(host, data, static_cast<size_t>(bytes));
     const Transfer plain{block, bytes, host, bytes};
-    Transfer encoded{block, bytes, far_block, most_bytes};
+    Transfer encoded{block, bytes, far_block, max_bytes};
     encoded.form.kind = Form::Kind::kEncoded;
     encoded.form.codec = static_cast<int>(*parsed);
     encoded.form.word_bytes = word_bytes;
     const CodecLaunch before = gpu_->LaunchOf(*parsed);
     gpu_->SetLaunch(*parsed, launch);
-    // The first time, kernels are loaded.
-    std::vector<CudaCard::Timed> load = {{Queue::kIn, plain}}, out = {{Queue::kOut, encoded}},
-                                 in = {{Queue::kIn, encoded}}, back = {{Queue::kOut, plain}};
+    // The first run loads the kernels.
+    std::vector<CudaGpu::Timed> load = {{Queue::kIn, plain}}, out = {{Queue::kOut, encoded}},
+                                in = {{Queue::kIn, encoded}}, back = {{Queue::kOut, plain}};
     status = gpu_->Time(&load, 1);
     for (const int count : {1, repeats}) {
       if (status.ok()) status = gpu_->Time(&out, count);
@@ -164,17 +164,17 @@ absl::StatusOr<CodecTimes> StreamCodecs::Measure(const std::string& codec, int w
     if (status.ok()) status = gpu_->Time(&back, 1);
     gpu_->SetLaunch(*parsed, before);
     if (status.ok() && std::memcmp(host, data, static_cast<size_t>(bytes)) != 0) {
-      status = absl::DataLossError(
-          absl::StrCat("tfswap: codec '", codec, "' gives other bytes back on this GPU"));
+      status = absl::DataLossError(absl::StrCat(
+          "tfswap: codec '", codec, "' does not restore the original bytes on this GPU"));
     }
     if (status.ok()) {
       times = {CudaCodecs::EncodedBytes(far_block), out[0].ns / repeats, in[0].ns / repeats};
     }
   }
   if (block != nullptr) allocator_->DeallocateRaw(block);
-  pool_->Free(far_block, most_bytes);
+  pool_->Free(far_block, max_bytes);
   pool_->Free(host, bytes);
-  pool_->ResetPeak();  // it is to tell what was swapped
+  pool_->ResetPeak();  // the peak counts swaps only
   if (!status.ok()) return status;
   return times;
 }

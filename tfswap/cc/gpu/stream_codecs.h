@@ -13,10 +13,10 @@
 
 namespace tfswap {
 
-// A GPU's codecs, to be set up and measured.
+// Sets up and measures the codecs of a GPU.
 class StreamCodecs : public DeviceCodecs {
  public:
-  StreamCodecs(DeviceAllocator* allocator, CudaCard* gpu, HostPool* pool)
+  StreamCodecs(DeviceAllocator* allocator, CudaGpu* gpu, HostPool* pool)
       : allocator_(allocator), gpu_(gpu), pool_(pool) {}
 
   std::string DeviceName() override { return gpu_->Name(); }
@@ -33,21 +33,21 @@ class StreamCodecs : public DeviceCodecs {
 
  private:
   DeviceAllocator* const allocator_;
-  CudaCard* const gpu_;
-  // What one of nvCOMP's codecs works in.
-  struct InUse {
+  CudaGpu* const gpu_;
+  // A loaded codec of nvCOMP and its memory.
+  struct LoadedCodec {
     GpuCodec codec;
     std::shared_ptr<NvcompCodec> own;
     void* workspace;
     void* fault;
   };
 
-  // What lies there comes back as it was, however it is encoded.
+  // Return an error unless the codec restores every byte.
   absl::Status CheckBytes(const std::string& codec);
 
   HostPool* const pool_;
   std::mutex mu_;
-  std::vector<InUse> in_use_;  // guarded by mu_
+  std::vector<LoadedCodec> loaded_;  // guarded by mu_
 };
 
 }  // namespace tfswap

@@ -16,11 +16,11 @@ using ::tensorflow::Tensor;
 
 namespace {
 
-constexpr auto kNap = std::chrono::milliseconds(1);
-// Pinning takes the driver's locks, however small a block is.
+constexpr auto kPollInterval = std::chrono::milliseconds(1);
+// Pinning takes the driver's locks, whatever the size of the block.
 constexpr int64_t kArenaBytes = int64_t{64} << 20;
 
-// Of words that the GPU's codecs know; 0: they do not know how to take it apart.
+// Return the word size for the GPU codecs; 0 if they do not support the element size.
 int WordBytesOf(const CodecSpec& spec) {
   if (spec.element_bytes == 2) return 2;
   return spec.element_bytes % 4 == 0 ? 4 : 0;
@@ -28,16 +28,15 @@ int WordBytesOf(const CodecSpec& spec) {
 
 }  // namespace
 
-StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* gpu,
-                                   HazardTracker* tracker)
+StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaGpu* gpu, HazardTracker* tracker)
     : CopyEngine(allocator),
       gpu_(gpu),
       tracker_(tracker),
       host_memory_({[gpu](void* block, int64_t bytes) { return gpu->Pin(block, bytes).ok(); },
                     [gpu, tracker](void* block, int64_t bytes) {
-                      // Only here the host waits: far memory goes back to the system.
+                      // The only place where the host blocks: far memory is released to the system.
                       while (!tracker->IsIdle(block, bytes) && gpu->status().ok()) {
-                        std::this_thread::sleep_for(kNap);
+                        std::this_thread::sleep_for(kPollInterval);
                       }
                       gpu->Unpin(block);
                     },
@@ -47,33 +46,33 @@ StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaCard* gpu,
       sampler_(gpu, tracker, &host_memory_),
       numbers_(&host_memory_) {}
 
-void StreamCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
+void StreamCopyEngine::SwapOut(const FarBufferPtr& buffer, Done done) {
   std::vector<Tensor> given_up;
   absl::Status status = codecs_.TakeFault(/*wait=*/false);
   if (status.ok()) {
     std::lock_guard<std::mutex> lock(mu_);
-    status = SendLocked(buffer, &done, &given_up);
+    status = SwapOutLocked(buffer, &done, &given_up);
   }
   given_up.clear();
   if (done) done(status);
 }
 
 void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>* given_up) {
-  Done nobody;
-  // A failure is told where the GPU's status is asked for: at the next swap.
-  (void)SendLocked(buffer, &nobody, given_up);
+  Done no_callback;
+  // Errors are reported by the GPU's status at the next swap.
+  (void)SwapOutLocked(buffer, &no_callback, given_up);
 }
 
-absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done,
-                                          std::vector<Tensor>* given_up) {
+absl::Status StreamCopyEngine::SwapOutLocked(const FarBufferPtr& buffer, Done* done,
+                                             std::vector<Tensor>* given_up) {
   if (Faults::Strikes(Fault::kCopyOutFails))
     return Failed("swapping out", *buffer, "injected fault");
-  const bool wishes_file = buffer->wish.tier == FarTier::kFile;
+  const bool requests_file = buffer->request.tier == FarTier::kFile;
   const bool has_file = file_.IsReady();
   FarCopy far_copy;
-  if (!(wishes_file && has_file)) {
+  if (!(requests_file && has_file)) {
     const std::string problem =
-        CopyToMemoryLocked(buffer->tensor_.data(), buffer->bytes, buffer->wish, &far_copy);
+        CopyToMemoryLocked(buffer->tensor_.data(), buffer->bytes, buffer->request, &far_copy);
     if (!problem.empty()) return Failed("swapping out", *buffer, problem);
   }
   if (far_copy.held()) {
@@ -83,9 +82,9 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
     buffer->far_copy_ = std::move(far_copy);
     SetFarLocked(buffer.get(), given_up);
   } else if (has_file) {
-    // What compute is given from now on need not have ended when the copy begins.
-    const HazardTracker::Whole whole = tracker_->BeginOut(buffer->tensor_.data());
-    Done at_end = wishes_file ? std::exchange(*done, nullptr) : nullptr;
+    // Commands given to compute from now on need not end before the copy.
+    const HazardTracker::PiecewiseMove whole = tracker_->BeginOut(buffer->tensor_.data());
+    Done at_end = requests_file ? std::exchange(*done, nullptr) : nullptr;
     StartLeavingLocked(buffer.get(), &file_out_, [this, buffer, whole, at_end = std::move(at_end)] {
       SendToFile(buffer, whole, at_end);
     });
@@ -97,31 +96,32 @@ absl::Status StreamCopyEngine::SendLocked(const FarBufferPtr& buffer, Done* done
 }
 
 std::string StreamCopyEngine::CopyToMemoryLocked(const void* block, int64_t bytes,
-                                                 const PlacementRequest& wish, FarCopy* copy) {
-  LearnKeptBytesLocked();
+                                                 const PlacementRequest& request, FarCopy* copy) {
+  UpdateFarBytesLocked();
   FarCopy far_copy;
-  if (!TakeFarMemory(block, bytes, wish, &far_copy)) return "";
+  if (!TakeFarMemory(block, bytes, request, &far_copy)) return "";
   if (verify_.load()) far_copy.checksum = ChecksumOf(block, bytes);
-  Transfer transfer = TransferOf(block, wish.codec, far_copy);
+  Transfer transfer = TransferOf(block, request.codec, far_copy);
   if (far_copy.tier == FarTier::kCompressed) transfer.form.far_bytes = numbers_.Take();
   if (!tracker_->MoveOut(transfer)) {
     if (transfer.form.far_bytes != nullptr) numbers_.Give(transfer.form.far_bytes);
     host_memory_.Free(far_copy.block, far_copy.far_bytes);
     return GpuFailed();
   }
-  counts_.Out(far_copy.tier, bytes, far_copy.far_bytes, /*busy_ns=*/0);
+  counts_.AddOut(far_copy.tier, bytes, far_copy.far_bytes, /*busy_ns=*/0);
   if (transfer.form.far_bytes != nullptr) {
-    awaited_.push_back({transfer.form.far_bytes, /*counts=*/true});
+    pending_sizes_.push_back({transfer.form.far_bytes, /*counts=*/true});
   } else {
-    counts_.Kept(far_copy.tier, far_copy.far_bytes);
+    counts_.AddFarBytes(far_copy.tier, far_copy.far_bytes);
   }
-  if (far_copy.tier != wish.tier) counts_.MovedOn();
+  if (far_copy.tier != request.tier) counts_.AddFallback();
   *copy = std::move(far_copy);
   return "";
 }
 
-bool StreamCopyEngine::CopyToFile(const HazardTracker::Whole& whole, int64_t bytes,
-                                  const PlacementRequest& wish, FarCopy* copy, int64_t* disk_ns) {
+bool StreamCopyEngine::CopyToFile(const HazardTracker::PiecewiseMove& whole, int64_t bytes,
+                                  const PlacementRequest& request, FarCopy* copy,
+                                  int64_t* disk_ns) {
   const uint64_t checksum = verify_.load() ? ChecksumOf(whole.block, bytes) : 0;
   const auto write = [&](SpillFile* file, int64_t offset) {
     return file_.CopyOut(whole, bytes, file, offset, disk_ns);
@@ -130,23 +130,23 @@ bool StreamCopyEngine::CopyToFile(const HazardTracker::Whole& whole, int64_t byt
   copy->tier = FarTier::kFile;
   copy->bytes = copy->far_bytes = bytes;
   copy->checksum = checksum;
-  counts_.Out(copy->tier, bytes, bytes, *disk_ns);
-  counts_.Kept(copy->tier, bytes);
-  if (copy->tier != wish.tier) counts_.MovedOn();
+  counts_.AddOut(copy->tier, bytes, bytes, *disk_ns);
+  counts_.AddFarBytes(copy->tier, bytes);
+  if (copy->tier != request.tier) counts_.AddFallback();
   return true;
 }
 
-void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer, const HazardTracker::Whole& whole,
-                                  const Done& done) {
+void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer,
+                                  const HazardTracker::PiecewiseMove& whole, const Done& done) {
   int64_t disk_ns = 0;
   absl::Status status;
   FarCopy far_copy;
-  if (!CopyToFile(whole, buffer->bytes, buffer->wish, &far_copy, &disk_ns) &&
-      buffer->wish.tier == FarTier::kFile) {
-    // Where it has not been tried yet.
+  if (!CopyToFile(whole, buffer->bytes, buffer->request, &far_copy, &disk_ns) &&
+      buffer->request.tier == FarTier::kFile) {
+    // The requested tier failed: try host memory.
     std::lock_guard<std::mutex> lock(mu_);
     const std::string problem =
-        CopyToMemoryLocked(whole.block, buffer->bytes, buffer->wish, &far_copy);
+        CopyToMemoryLocked(whole.block, buffer->bytes, buffer->request, &far_copy);
     if (!problem.empty()) status = Failed("swapping out", *buffer, problem);
   }
   far_memory_full_.store(!far_copy.held());
@@ -155,7 +155,7 @@ void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer, const HazardTracke
 }
 
 absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
-                                                       const PlacementRequest& wish,
+                                                       const PlacementRequest& request,
                                                        FarCopy* copy) {
   const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
   if (!codec.ok()) return codec;
@@ -166,12 +166,12 @@ absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t
   int64_t disk_ns = 0;
   const auto to_memory = [&] {
     std::lock_guard<std::mutex> lock(mu_);
-    return CopyToMemoryLocked(data, bytes, wish, copy);
+    return CopyToMemoryLocked(data, bytes, request, copy);
   };
   const auto to_file = [&] {
-    if (has_file) CopyToFile(tracker_->BeginOut(data), bytes, wish, copy, &disk_ns);
+    if (has_file) CopyToFile(tracker_->BeginOut(data), bytes, request, copy, &disk_ns);
   };
-  const bool file_first = wish.tier == FarTier::kFile;
+  const bool file_first = request.tier == FarTier::kFile;
   if (file_first) to_file();
   const std::string problem = copy->held() ? "" : to_memory();
   if (!problem.empty()) return VariableFailed("swapping out", problem);
@@ -181,7 +181,7 @@ absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t
   return copy->held();
 }
 
-absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
+absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const PlacementRequest& request,
                                               void* data) {
   const CopyingIn copying(this);
   const absl::Status codec = codecs_.TakeFault(/*wait=*/false);
@@ -190,22 +190,22 @@ absl::Status StreamCopyEngine::CopyVariableIn(const FarCopy& copy, const Placeme
     return VariableFailed("swapping in", "injected fault");
   }
   int64_t disk_ns = 0;
-  const std::string problem = FillBlock(data, copy, wish, &disk_ns);
+  const std::string problem = FillBlock(data, copy, request, &disk_ns);
   if (!problem.empty()) return VariableFailed("swapping in", problem);
   if (copy.checksum != 0 && verify_.load() && ChecksumOf(data, copy.bytes) != copy.checksum) {
-    return VariableChanged(copy.bytes, kOtherChecksum);
+    return VariableChanged(copy.bytes, kChecksumDiffers);
   }
-  counts_.In(copy.tier, copy.bytes, disk_ns);
+  counts_.AddIn(copy.tier, copy.bytes, disk_ns);
   CountCopy(/*out=*/false, copy.bytes, disk_ns);
   return absl::OkStatus();
 }
 
-bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const PlacementRequest& wish,
-                                     FarCopy* copy) {
+bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes,
+                                     const PlacementRequest& request, FarCopy* copy) {
   copy->bytes = bytes;
-  if (wish.tier == FarTier::kCompressed && CanEncode(block, wish.codec)) {
+  if (request.tier == FarTier::kCompressed && CanEncode(block, request.codec)) {
     copy->tier = FarTier::kCompressed;
-    copy->far_bytes = CudaCodecs::MostBytes(bytes);
+    copy->far_bytes = CudaCodecs::MaxBytes(bytes);
     copy->block = host_memory_.Allocate(copy->far_bytes);
     if (copy->block != nullptr) return true;
   }
@@ -219,7 +219,7 @@ bool StreamCopyEngine::TakeFarMemory(const void* block, int64_t bytes, const Pla
 bool StreamCopyEngine::CanEncode(const void* block, const CodecSpec& spec) {
   const std::optional<GpuCodec> codec = GpuCodecOf(spec.codec);
   return codec.has_value() && WordBytesOf(spec) != 0 && CudaCodecs::IsAligned(block, nullptr) &&
-         gpu_->Knows(*codec);
+         gpu_->CanUse(*codec);
 }
 
 Transfer StreamCopyEngine::TransferOf(const void* block, const CodecSpec& spec,
@@ -232,27 +232,27 @@ Transfer StreamCopyEngine::TransferOf(const void* block, const CodecSpec& spec,
   return transfer;
 }
 
-void StreamCopyEngine::LearnKeptBytesLocked() {
-  while (!awaited_.empty()) {
-    const Awaited& oldest = awaited_.front();
+void StreamCopyEngine::UpdateFarBytesLocked() {
+  while (!pending_sizes_.empty()) {
+    const PendingSize& oldest = pending_sizes_.front();
     const uint64_t far_bytes = __atomic_load_n(oldest.far_bytes, __ATOMIC_ACQUIRE);
     if (far_bytes == 0) return;
-    if (oldest.counts) counts_.Kept(FarTier::kCompressed, static_cast<int64_t>(far_bytes));
+    if (oldest.counts) counts_.AddFarBytes(FarTier::kCompressed, static_cast<int64_t>(far_bytes));
     numbers_.Give(oldest.far_bytes);
-    awaited_.pop_front();
+    pending_sizes_.pop_front();
   }
 }
 
 FarStats StreamCopyEngine::FarUse() {
   std::lock_guard<std::mutex> lock(mu_);
-  LearnKeptBytesLocked();
+  UpdateFarBytesLocked();
   return counts_.Stats();
 }
 
 void StreamCopyEngine::ResetFarUse() {
   std::lock_guard<std::mutex> lock(mu_);
-  LearnKeptBytesLocked();
-  for (Awaited& each : awaited_) each.counts = false;
+  UpdateFarBytesLocked();
+  for (PendingSize& each : pending_sizes_) each.counts = false;
   counts_.Reset();
   host_memory_.ResetPeak();
 }
@@ -265,7 +265,7 @@ uint64_t StreamCopyEngine::ChecksumOf(const void* block, int64_t bytes) {
 }
 
 void StreamCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
-  const int word_bytes = WordBytesOf(buffer.wish.codec);
+  const int word_bytes = WordBytesOf(buffer.request.codec);
   if (word_bytes != 0) sampler_.Sample(buffer.label, data, buffer.bytes, word_bytes);
 }
 
@@ -286,16 +286,16 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
       status = absl::ResourceExhaustedError("tfswap: no memory to measure the link with");
     }
   }
-  // Whoever had the addresses before has ended.
+  // Earlier users of the addresses have to end.
   gpu_->FinishAll();
-  using Timed = CudaCard::Timed;
+  using Timed = CudaGpu::Timed;
   const auto plain = [&](const Block& block) {
     return Transfer{block.device, block_bytes, block.host, block_bytes};
   };
   const Timed out{Queue::kOut, plain(blocks[0])}, in{Queue::kIn, plain(blocks[1])};
   std::vector<Timed> first = {out}, second = {in}, both = {out, in};
   for (auto* timed : {&first, &second, &both}) {
-    for (const int count : {1, copies}) {  // the first one wakes the link up
+    for (const int count : {1, copies}) {  // the first one wakes up the link
       if (status.ok()) status = gpu_->Time(timed, count);
     }
   }
@@ -303,54 +303,54 @@ absl::StatusOr<LinkTimes> StreamCopyEngine::MeasureLink(int64_t block_bytes, int
     if (block.device != nullptr) allocator_->DeallocateRaw(block.device);
     host_memory_.Free(block.host, block_bytes);
   }
-  host_memory_.ResetPeak();  // it is to tell what was swapped
+  host_memory_.ResetPeak();  // the peak counts swaps only
   if (!status.ok()) return status;
   return LinkTimes{block_bytes * copies, first[0].ns, second[0].ns, both[0].ns, both[1].ns};
 }
 
 bool StreamCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer, absl::Status* status) {
-  *status = FillWhole(output, buffer);
+  *status = FillOutput(output, buffer);
   return true;
 }
 
-absl::Status StreamCopyEngine::FillWhole(Tensor* output, const FarBufferPtr& buffer) {
+absl::Status StreamCopyEngine::FillOutput(Tensor* output, const FarBufferPtr& buffer) {
   absl::Status status = codecs_.TakeFault(/*wait=*/false);
   if (!status.ok()) return status;
   const FarCopy& copy = buffer->far_copy_;
   int64_t disk_ns = 0;
-  const std::string problem = FillBlock(output->data(), copy, buffer->wish, &disk_ns);
+  const std::string problem = FillBlock(output->data(), copy, buffer->request, &disk_ns);
   if (!problem.empty()) return Failed("swapping in", *buffer, problem);
   if (verify_.load() && ChecksumOf(output->data(), buffer->bytes) != copy.checksum) {
-    return Changed(*buffer, kOtherChecksum);
+    return Changed(*buffer, kChecksumDiffers);
   }
-  counts_.In(copy.tier, copy.bytes, disk_ns);
-  // At once, though it is still being read: whoever copies into it next waits on the GPU.
+  counts_.AddIn(copy.tier, copy.bytes, disk_ns);
+  // Release the far copy although it is still being read: the next copy into it waits on the GPU.
   Filled(buffer.get(), disk_ns);
   return absl::OkStatus();
 }
 
 std::string StreamCopyEngine::FillBlock(void* block, const FarCopy& copy,
-                                        const PlacementRequest& wish, int64_t* disk_ns) {
+                                        const PlacementRequest& request, int64_t* disk_ns) {
   if (copy.tier == FarTier::kFile) return file_.CopyIn(copy.extent, block, copy.bytes, disk_ns);
-  return FillFromMemory(block, copy, wish) ? "" : GpuFailed();
+  return FillFromMemory(block, copy, request) ? "" : GpuFailed();
 }
 
 bool StreamCopyEngine::FillFromMemory(void* block, const FarCopy& copy,
-                                      const PlacementRequest& wish) {
+                                      const PlacementRequest& request) {
   if (Faults::Strikes(Fault::kBitFlip)) {
     gpu_->Finish(Queue::kOut);
-    // Of an encoded one, how long its first section is.
+    // In an encoded copy, corrupt the size of the first section.
     const size_t at = copy.tier == FarTier::kCompressed
                           ? sizeof(gpu_codec::FarHeader) + offsetof(gpu_codec::FarSection, bytes)
                           : 0;
     static_cast<char*>(copy.block)[at] ^= 1;
   }
-  return tracker_->MoveIn(TransferOf(block, wish.codec, copy));
+  return tracker_->MoveIn(TransferOf(block, request.codec, copy));
 }
 
 void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
   if (!copy->held()) return;
-  counts_.Dropped(copy->tier, copy->far_bytes);
+  counts_.AddDrop(copy->tier, copy->far_bytes);
   if (copy->tier == FarTier::kFile) {
     FarFile::Get()->Drop(&copy->extent, copy->bytes);
   } else {
@@ -361,7 +361,7 @@ void StreamCopyEngine::DropFarCopy(FarCopy* copy) {
 
 std::string StreamCopyEngine::WhyBlocked(int64_t missing_bytes) const {
   if (!far_memory_full_.load()) return "";
-  return FarFile::Get()->WhyNoRoom(host_memory_.Stats(), missing_bytes);
+  return FarFile::Get()->WhyFull(host_memory_.Stats(), missing_bytes);
 }
 
 }  // namespace tfswap

@@ -12,19 +12,20 @@ namespace tfswap {
 
 namespace {
 
-constexpr auto kNap = std::chrono::microseconds(50);
-// As much as keeps a disk busy; less where host memory is short, but whole pieces of the file's.
+constexpr auto kPollInterval = std::chrono::microseconds(50);
+// Enough to saturate a disk; less if host memory is scarce, but a multiple of the file's piece
+// size.
 constexpr int64_t kLargestPieceBytes = 4 * SpillFile::kPieceBytes;
 constexpr int64_t kSmallestPieceBytes = SpillFile::kPieceBytes;
-constexpr int kPieces = 4;  // two a direction
-// No more than this part of host_limit, if that is enough for the smallest.
+constexpr int kPieces = 4;  // two per direction
+// Limit of the share of host_limit, unless the smallest pieces need more.
 constexpr int64_t kPartOfLimit = 8;
 
 }  // namespace
 
 class StreamFileTier::PinnedBlocks {
  public:
-  // The largest that there is room for, or null.
+  // Return the largest blocks that fit, or null.
   static std::shared_ptr<PinnedBlocks> Take(HostPool* pool) {
     const int64_t limit_bytes = pool->Stats().limit_bytes;
     for (int64_t bytes = kLargestPieceBytes; bytes >= kSmallestPieceBytes; bytes /= 2) {
@@ -54,7 +55,7 @@ class StreamFileTier::PinnedBlocks {
   char* const begin_;
 };
 
-std::string StreamFileTier::Prepare() { return Blocks() != nullptr ? "" : NoRoom(); }
+std::string StreamFileTier::Prepare() { return Blocks() != nullptr ? "" : OutOfPinnedMemory(); }
 
 void StreamFileTier::Release() {
   std::shared_ptr<PinnedBlocks> released;
@@ -66,34 +67,34 @@ std::shared_ptr<StreamFileTier::PinnedBlocks> StreamFileTier::Blocks() {
   std::lock_guard<std::mutex> lock(mu_);
   if (blocks_ != nullptr) return blocks_;
   std::shared_ptr<PinnedBlocks> taken = PinnedBlocks::Take(pool_);
-  // What comes back from a file that was closed meanwhile has them for itself.
+  // A read from a file that was closed meanwhile does not share them.
   if (FarFile::Get()->IsOpen()) blocks_ = taken;
   return taken;
 }
 
-std::string StreamFileTier::NoRoom() const {
+std::string StreamFileTier::OutOfPinnedMemory() const {
   const HostPoolStats host = pool_->Stats();
-  return "tfswap: the way from a GPU to the file in spill_dir needs " +
+  return "tfswap: copies between a GPU and the file in spill_dir need " +
          ReadableBytes(kPieces * kSmallestPieceBytes) +
-         " of pinned host memory, which are not there: " + ReadableBytes(host.bytes_in_use) +
-         (host.limit_bytes > 0 ? " of this GPU's part of host_limit, " +
+         " of pinned host memory, which is not available: " + ReadableBytes(host.bytes_in_use) +
+         (host.limit_bytes > 0 ? " of this GPU's share of host_limit, " +
                                      ReadableBytes(host.limit_bytes) + ", are in use"
                                : " are in use") +
          ". Raise host_limit";
 }
 
-bool StreamFileTier::WaitForCard(const void* host, int64_t bytes) {
+bool StreamFileTier::WaitForGpu(const void* host, int64_t bytes) {
   while (!tracker_->IsIdle(host, bytes)) {
     if (!gpu_->status().ok()) return false;
-    std::this_thread::sleep_for(kNap);
+    std::this_thread::sleep_for(kPollInterval);
   }
   return gpu_->status().ok();
 }
 
-std::string StreamFileTier::CopyOut(const HazardTracker::Whole& whole, int64_t bytes,
+std::string StreamFileTier::CopyOut(const HazardTracker::PiecewiseMove& whole, int64_t bytes,
                                     SpillFile* file, int64_t offset, int64_t* disk_ns) {
   const std::shared_ptr<PinnedBlocks> blocks = Blocks();
-  if (blocks == nullptr) return NoRoom();
+  if (blocks == nullptr) return OutOfPinnedMemory();
   std::lock_guard<std::mutex> one(blocks->out.mu);
   const auto piece_at = [&](int64_t at) {
     const int64_t piece_bytes = std::min(blocks->piece_bytes, bytes - at);
@@ -109,7 +110,7 @@ std::string StreamFileTier::CopyOut(const HazardTracker::Whole& whole, int64_t b
       next = piece_at(at + blocks->piece_bytes);
       if (!tracker_->MovePieceOut(whole, next)) return GpuFailed();
     }
-    if (!WaitForCard(piece.host, piece.host_bytes)) return GpuFailed();
+    if (!WaitForGpu(piece.host, piece.host_bytes)) return GpuFailed();
     const int64_t start_ns = NowNs();
     std::string problem = file->Write(offset + at, piece.host, piece.host_bytes);
     *disk_ns += NowNs() - start_ns;
@@ -122,14 +123,14 @@ std::string StreamFileTier::CopyOut(const HazardTracker::Whole& whole, int64_t b
 std::string StreamFileTier::CopyIn(const FileExtent& extent, void* block, int64_t bytes,
                                    int64_t* disk_ns) {
   const std::shared_ptr<PinnedBlocks> blocks = Blocks();
-  if (blocks == nullptr) return NoRoom();
+  if (blocks == nullptr) return OutOfPinnedMemory();
   std::lock_guard<std::mutex> one(blocks->in.mu);
-  const HazardTracker::Whole whole = tracker_->BeginIn(block);
+  const HazardTracker::PiecewiseMove whole = tracker_->BeginIn(block);
   for (int64_t at = 0; at < bytes; at += blocks->piece_bytes) {
     const int64_t piece_bytes = std::min(blocks->piece_bytes, bytes - at);
     char* from = blocks->in.blocks[at / blocks->piece_bytes % 2];
-    // The GPU may still read the piece before the last one there.
-    if (!WaitForCard(from, piece_bytes)) return GpuFailed();
+    // The GPU may still read the previous piece in this block.
+    if (!WaitForGpu(from, piece_bytes)) return GpuFailed();
     const int64_t start_ns = NowNs();
     std::string problem = extent.file->Read(extent.offset + at, from, piece_bytes);
     *disk_ns += NowNs() - start_ns;

@@ -14,50 +14,50 @@
 
 namespace tfswap {
 
-// The way between a GPU's memory and the file: piece by piece, through two pinned blocks a
-// direction in turn, so that the GPU copies one piece while the disk has the other.
+// Copies between a GPU and the file: piece by piece through two pinned blocks per direction, so
+// that the GPU copies one piece while the disk transfers the other.
 //
 //   GPU   | copy 0 | copy 1 |         | copy 2 |
 //   disk            |----- write 0 ----|----- write 1 ----|----- write 2 ----|
 //
-// Its callers wait, for the disk and for copies; nothing that the GPU is given waits for the disk.
-// One buffer at a time goes each way. Thread-safe.
+// Callers block for the disk and for copies; no GPU command waits for the disk. One buffer at a
+// time per direction. Thread-safe.
 class StreamFileTier {
  public:
-  StreamFileTier(CudaCard* gpu, HazardTracker* tracker, HostPool* pool)
+  StreamFileTier(CudaGpu* gpu, HazardTracker* tracker, HostPool* pool)
       : gpu_(gpu), tracker_(tracker), pool_(pool) {}
 
-  // Takes the pinned blocks, if they are not there. Answers "" or why there are none.
+  // Allocate the pinned blocks unless they exist. Return "" or why that failed.
   std::string Prepare();
-  // Gives them back when nobody uses them any more.
+  // Free the blocks as soon as they are unused.
   void Release();
-  // Whether there are a file and the way to it.
+  // Return whether the file and the pinned blocks are available.
   bool IsReady() { return FarFile::Get()->IsOpen() && Blocks() != nullptr; }
 
-  // Returns when all is written. Answers "" or what went wrong; adds to `disk_ns` how long the disk
-  // took.
-  std::string CopyOut(const HazardTracker::Whole& whole, int64_t bytes, SpillFile* file,
+  // Block until all is written. Return an error message or ""; add the time of the disk to
+  // `disk_ns`.
+  std::string CopyOut(const HazardTracker::PiecewiseMove& whole, int64_t bytes, SpillFile* file,
                       int64_t offset, int64_t* disk_ns);
-  // Returns when the GPU has been given the last piece: compute that reads the block waits for it
-  // there. Nobody may use the block if something went wrong.
+  // Block until the last piece has been enqueued; compute that reads the block waits for it on the
+  // GPU. After an error the block must not be used.
   std::string CopyIn(const FileExtent& extent, void* block, int64_t bytes, int64_t* disk_ns);
 
  private:
-  // One direction's.
+  // The blocks of one direction.
   struct Pair {
-    std::mutex mu;  // of who moves a buffer
+    std::mutex mu;  // held while a buffer is copied
     std::array<char*, 2> blocks = {};
   };
   class PinnedBlocks;
 
-  // Those that there are, else some that are taken now; null if there is no room.
+  // Return the existing blocks or new ones; null if there is no memory.
   std::shared_ptr<PinnedBlocks> Blocks();
-  std::string NoRoom() const;
-  // Until no copy touches the host memory. Whether the GPU is all right.
-  bool WaitForCard(const void* host, int64_t bytes);
+  std::string OutOfPinnedMemory() const;
+  // Block until no copy accesses the host memory; return false if the GPU has failed.
+  bool WaitForGpu(const void* host, int64_t bytes);
   std::string GpuFailed() const { return std::string(gpu_->status().message()); }
 
-  CudaCard* const gpu_;
+  CudaGpu* const gpu_;
   HazardTracker* const tracker_;
   HostPool* const pool_;
   std::mutex mu_;

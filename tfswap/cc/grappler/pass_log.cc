@@ -9,12 +9,11 @@ namespace tfswap {
 
 namespace {
 
-constexpr size_t kKept = 64;  // graphs; a process that makes ever new ones must not grow
+constexpr size_t kMaxRecords = 64;  // bounds the memory of a process that keeps tracing graphs
 
 std::mutex mu;
 int64_t last_serial = 0;
 
-// By fingerprint and label: two trainings may have the same graph.
 using Key = std::pair<std::string, std::string>;
 
 std::map<Key, PassRecord>& Records() {
@@ -22,7 +21,7 @@ std::map<Key, PassRecord>& Records() {
   return *records;
 }
 
-// The first of a graph's records that has what is looked for; null if none has.
+// Return the first record of the graph for which `has` holds; null if there is none.
 template <typename Has>
 const PassRecord* FindOf(const std::string& fingerprint, Has has) {
   const auto& records = Records();
@@ -43,12 +42,12 @@ void LogPass(PassRecord record) {
   std::lock_guard<std::mutex> lock(mu);
   record.serial = ++last_serial;
   auto& records = Records();
-  // They are looked at once.
+  // The floors are computed once per graph.
   const PassRecord* known = record.floors.empty() ? WithFloors(record.fingerprint) : nullptr;
   if (known != nullptr) record.floors = known->floors;
   PassRecord& kept = records[{record.fingerprint, record.label}];
   kept = std::move(record);
-  if (records.size() > kKept) {
+  if (records.size() > kMaxRecords) {
     records.erase(std::min_element(
         records.begin(), records.end(),
         [](const auto& a, const auto& b) { return a.second.serial < b.second.serial; }));

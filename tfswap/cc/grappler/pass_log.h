@@ -14,32 +14,32 @@ struct PassRecord {
   std::string function;  // TensorFlow's name for it
   std::string fingerprint;
   std::string portable;  // the fingerprint that survives a SavedModel
-  std::string label;     // of the training whose plan it was
+  std::string label;     // of the training that the plan belongs to
   std::string outcome;   // "planned", "bootstrapped", "left" or "refused"
   std::string reason;    // why it was refused
-  bool trains = false;   // there are gradients; known where the plan asked for a description
+  bool trains = false;   // the graph has gradients; known if the plan asked for a description
   int nodes = 0;
   int swaps = 0;
-  int sectioned_ops = 0;  // of TensorFlow's graph, that work on sections of the batch
+  int sectioned_ops = 0;  // ops of TensorFlow's graph that run on sections of the batch
   int64_t sections = 1;   // into which the batch is cut
-  int64_t examples = 0;   // of that batch; 0: not known, or nobody asked
-  // What the largest op needs, for each number of sections that was looked at.
+  int64_t examples = 0;   // of that batch; 0: unknown
+  // The bytes that the largest op needs, for each number of sections that was considered.
   std::vector<SectionFloor> floors;
   int64_t serial = 0;  // counts records in this process
-  // The graph, if the plan asked for it: as it is fingerprinted, and as it is with what the plan
-  // makes again ("" where that is the same).
+  // The graph, if the plan asked for it: as it is fingerprinted, and with the recomputed ops of the
+  // plan ("" if it has none).
   std::string description;
   std::string planned_description;
 };
 
 void LogPass(PassRecord record);
-// The newest record of each graph of each training, oldest first.
+// Return the newest record of each graph of each training, oldest first.
 std::vector<PassRecord> PassRecords();
-// The description of a graph, whichever training had it described; "" if there is none.
+// Return the description of a graph from the records of any training; "" if there is none.
 std::string DescriptionOf(const std::string& fingerprint);
-// That of the graph as it is under the plan of the training with this label.
+// Return the description of the graph under the plan of the training with this label.
 std::string DescriptionUnderPlan(const std::string& fingerprint, const std::string& label);
-// Whether it is known what sections would do for a graph.
+// Return whether the floors of the graph are known.
 bool HasFloors(const std::string& fingerprint);
 void ClearPassRecords();
 

@@ -40,31 +40,23 @@ using ::tensorflow::grappler::GrapplerItem;
 namespace {
 
 // Smaller graphs (input pipelines, savers, single ops) have nothing to swap.
-constexpr int kLeastNodes = 8;
+constexpr int kMinNodes = 8;
 
-// Adds to the planned swaps the lazy ones of all other tensors: should a step need more than was
-// foretold, they give way before an allocation fails.
-void AddReserve(std::vector<SwapSpec> lazy, std::vector<SwapSpec>* swaps) {
+// Add the on-demand swaps of all other tensors to the planned ones. They are used if a step needs
+// more memory than predicted, before an allocation fails.
+void AddReserve(std::vector<SwapSpec> on_demand, std::vector<SwapSpec>* swaps) {
   std::unordered_set<std::string> planned;
   for (const SwapSpec& swap : *swaps) planned.insert(swap.tensor);
-  for (SwapSpec& swap : lazy) {
+  for (SwapSpec& swap : on_demand) {
     if (planned.count(swap.tensor) == 0) swaps->push_back(std::move(swap));
   }
 }
 
-// Tells the device's allocator which graph's layout the nodes go by, and recordings whose ops they
-// are.
+// Set the fingerprint on all nodes, by which the device's allocator finds the memory layout and
+// recordings assign ops to graphs.
 void Mark(const std::string& fingerprint, GraphDef* graph) {
   for (tensorflow::NodeDef& node : *graph->mutable_node()) {
     (*node.mutable_attr())[kGraphAttribute].set_s(fingerprint);
-  }
-}
-
-// Tells whose the nodes are.
-void Label(const std::string& label, GraphDef* graph) {
-  if (label.empty()) return;
-  for (tensorflow::NodeDef& node : *graph->mutable_node()) {
-    (*node.mutable_attr())[kLabelAttribute].set_s(label);
   }
 }
 
@@ -74,9 +66,9 @@ void AddEdges(const char* what, const Edges& edges, std::string* description) {
   }
 }
 
-// What the step may take on the fullest of its managed devices, beside what is in use there now:
-// variables, the optimizer's state, batches that were read ahead.
-int64_t RoomBytes(const GraphDef& graph) {
+// Return the bytes that a step may allocate on the fullest of its managed devices besides what is
+// in use now: variables, optimizer state, prefetched batches.
+int64_t AvailableBytes(const GraphDef& graph) {
   std::set<int> cpus = {0}, gpus;
   for (const tensorflow::NodeDef& node : graph.node()) {
     tensorflow::DeviceNameUtils::ParsedName device;
@@ -86,18 +78,15 @@ int64_t RoomBytes(const GraphDef& graph) {
     if (device.type == tensorflow::DEVICE_GPU) gpus.insert(kFirstGpu + device.id);
     if (device.type == tensorflow::DEVICE_CPU) cpus.insert(device.id);
   }
-  int64_t room_bytes = std::numeric_limits<int64_t>::max();
+  int64_t available_bytes = std::numeric_limits<int64_t>::max();
   for (int device : gpus.empty() ? cpus : gpus) {
     DeviceAllocator* allocator = AllocatorOf(device);
     if (allocator == nullptr || !allocator->budget()->HasBudget()) continue;
-    // The thread that is about to run the graph has it optimised.
-    const int job = Jobs::Current();
-    const BudgetStats stats = allocator->budget()->Stats(job);
-    const int64_t used_bytes = job == 0 ? allocator->GetStats()->bytes_in_use : stats.bytes_in_use;
-    const int64_t free_bytes = stats.budget_bytes - used_bytes;
-    room_bytes = std::min(room_bytes, std::max(free_bytes, int64_t{0}));
+    const int64_t free_bytes =
+        allocator->budget()->Stats().budget_bytes - allocator->GetStats()->bytes_in_use;
+    available_bytes = std::min(available_bytes, std::max(free_bytes, int64_t{0}));
   }
-  return room_bytes;
+  return available_bytes;
 }
 
 bool HasGradients(const GraphIndex& index) {
@@ -107,7 +96,7 @@ bool HasGradients(const GraphIndex& index) {
   return false;
 }
 
-// Whether it has a backward part, or gives variables new values.
+// Return whether the graph has a backward part or assigns variables.
 bool Trains(const GraphIndex& index) {
   for (int n = 0; n < index.size(); ++n) {
     if (index.IsBackward(n) || index.IsUpdate(n)) return true;
@@ -121,7 +110,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   bool UsesFunctionLibrary() const override { return false; }
 
   absl::Status Init(const tensorflow::RewriterConfig_CustomGraphOptimizer* config) override {
-    // A bad plan must not keep the model from running: it is reported with each graph instead.
+    // An invalid plan must not stop the model: it is reported with each graph instead.
     auto it = config == nullptr ? decltype(config->parameter_map().end()){}
                                 : config->parameter_map().find("plan");
     if (config == nullptr || it == config->parameter_map().end()) {
@@ -131,17 +120,17 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       unread_ = plan.status();
       if (plan.ok()) plan_ = *std::move(plan);
     }
-    // Steps may have to keep a budget all the same: by lazy swaps, which nothing but that needs.
+    // The budget still applies: use on-demand swaps, which need no plan.
     if (!unread_.ok()) plan_.unmatched = Unmatched::kBootstrap;
     return absl::OkStatus();
   }
 
   absl::Status Optimize(Cluster* cluster, const GrapplerItem& item, GraphDef* optimized) override {
     *optimized = item.graph;
-    // Only behind TensorFlow's last round: the graph that is fingerprinted, planned and rewritten
-    // is then the one that runs, and no pass of Grappler's sees a copy.
+    // Act only after TensorFlow's last round: the graph that is fingerprinted, planned and
+    // rewritten is then the one that runs, and no later Grappler pass sees a copy op.
     if (++rounds_ < Rounds()) return absl::OkStatus();
-    if (item.graph.node_size() < kLeastNodes || IsRewritten(item.graph) ||
+    if (item.graph.node_size() < kMinNodes || IsRewritten(item.graph) ||
         !item.optimization_options().allow_non_differentiable_rewrites) {
       return absl::OkStatus();
     }
@@ -155,8 +144,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     absl::StatusOr<GraphDef> result = Run(graph, &record);
     if (!result.ok()) {
       const std::string reason(result.status().message());
-      LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs as if "
-                   << "it were not in it: " << reason;
+      LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs without "
+                   << "an entry in the plan: " << reason;
       result = RunWithoutEntry(graph, &record);
       if (!result.ok()) record.swaps = 0;
       record.outcome = "refused";
@@ -167,21 +156,20 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       *optimized = *std::move(result);
       Mark(record.fingerprint, optimized);
     }
-    Label(record.label, optimized);
     LogPass(std::move(record));
     return absl::OkStatus();
   }
 
  private:
-  // Smaller tensors are not swapped. Those of a graph that was cut into a number of its own are as
-  // small as plan.py says (SwapPlan.in_sections).
+  // Smaller tensors are not swapped. For a graph with an automatically chosen number of sections
+  // the limit is the one that SwapPlan.in_sections computes.
   int64_t MinBytes(int64_t sections) const {
-    constexpr int64_t kLeastBytes = 1 << 20, kLeastBytesOfParts = 1 << 17;
+    constexpr int64_t kMinBytes = 1 << 20, kMinBytesOfParts = 1 << 17;
     if (!plan_.chooses) return plan_.min_bytes;
-    return std::min(plan_.min_bytes, std::max(kLeastBytes / sections, kLeastBytesOfParts));
+    return std::min(plan_.min_bytes, std::max(kMinBytes / sections, kMinBytesOfParts));
   }
 
-  // The graph that is fingerprinted and planned.
+  // Return the graph that is fingerprinted and planned.
   GraphDef Prepared(const GraphDef& given) const {
     GraphDef graph = WithoutLargeConstants(given);
     if (!plan_.stream_weights) return graph;
@@ -195,22 +183,21 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return Entry(Fingerprint(Prepared(graph))) != nullptr;
   }
 
-  // As the plan says; where it has no entry for what becomes of the graph then, it may leave the
-  // number to the graph itself.
+  // Apply the sections of the plan. If the plan has no entry for the resulting graph and `chooses`
+  // is set, choose the number of sections from the graph.
   absl::StatusOr<SectionChoice> Choice(const GrapplerItem& item) const {
     if (plan_.chooses && plan_.functions.empty()) {
-      return ChooseSections(item, RoomBytes(item.graph));
+      return ChooseSections(item, AvailableBytes(item.graph));
     }
-    absl::StatusOr<SectionChoice> planned = InWantedSections(item, plan_.sections, plan_.batch);
+    absl::StatusOr<SectionChoice> planned = ApplySections(item, plan_.sections, plan_.batch);
     if (!plan_.chooses || !planned.ok()) return planned;
-    // In sections no larger than those that were planned for.
+    // The sections are at most as large as the planned ones.
     if (planned->examples > 0 && planned->examples < plan_.batch) return planned;
     if (HasEntry(planned->ops == 0 ? item.graph : planned->graph)) return planned;
-    return ChooseSections(item, RoomBytes(item.graph));
+    return ChooseSections(item, AvailableBytes(item.graph));
   }
 
-  // The graph that is planned for: it works on sections of the batch if the plan says so and its
-  // shapes allow it.
+  // Return the graph on sections of the batch if the plan asks for it and the shapes allow it.
   GraphDef InSections(const GrapplerItem& item, PassRecord* record) {
     if (plan_.sections <= 1 && !plan_.chooses) return item.graph;
     absl::StatusOr<SectionChoice> choice = Choice(item);
@@ -226,7 +213,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return choice->ops == 0 ? item.graph : std::move(choice->graph);
   }
 
-  // What sections would do for a graph that trains, whether it has any or not. Looked at once.
+  // Record the floors of a graph that trains, whether it uses sections or not.
   static void AddFloors(const GrapplerItem& item, PassRecord* record) {
     if (HasFloors(record->fingerprint)) return;
     absl::StatusOr<std::vector<SectionFloor>> floors = FloorsOf(item);
@@ -245,9 +232,9 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return nullptr;
   }
 
-  // A graph under the order edges that lower its peak without any traffic.
+  // A graph with the order edges that lower its peak without any copies.
   struct Ordering {
-    GraphDef graph;  // with the late broadcasts in it
+    GraphDef graph;  // includes the late broadcasts
     GraphIndex index;
     Edges late_broadcasts, delays, keep_ups, chain;
   };
@@ -262,13 +249,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (!ordered.ok()) return ordered.status();
     ordering->index = *std::move(ordered);
     ordering->delays = Delays(ordering->index);
-    // Where nothing is trained, whoever calls may have weights leave without a word in the plan.
+    // In a graph without training, variables may be swapped by the caller without an entry in the
+    // plan.
     if (plan_.stream_weights || !Trains(ordering->index)) {
-      for (const Edges& edges : {LateReads(ordering->index), UpdatesInTurn(ordering->index)}) {
+      for (const Edges& edges : {LateReads(ordering->index), SequentialUpdates(ordering->index)}) {
         ordering->delays.insert(ordering->delays.end(), edges.begin(), edges.end());
       }
     }
-    ordering->keep_ups = KeepUps(ordering->index);
+    ordering->keep_ups = PromptUpdates(ordering->index);
     ordering->chain = Chain(ordering->index, ordering->delays);
     return ordering;
   }
@@ -329,17 +317,16 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return Execute(nullptr, given, record, &record->description);
   }
 
-  // For a graph whose entry was refused: what it would be without one. Its steps may have to keep a
-  // budget all the same.
+  // For a graph whose entry was refused: treat it like a graph without an entry, because the budget
+  // still applies.
   absl::StatusOr<GraphDef> RunWithoutEntry(const GraphDef& graph, PassRecord* record) const {
     record->planned_description.clear();
     if (plan_.unmatched == Unmatched::kLeave) {
-      return absl::NotFoundError("the plan leaves graphs without an entry alone");
+      return absl::NotFoundError("the plan leaves graphs without an entry unchanged");
     }
     return Execute(nullptr, graph, record, &record->description);
   }
 
-  // As an entry says.
   absl::StatusOr<GraphDef> AsPlanned(const FunctionSpec& entry, const GraphDef& given,
                                      PassRecord* record) const {
     if (entry.recomputes.empty()) return Execute(&entry, given, record, &record->description);
@@ -357,8 +344,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return Execute(&entry, *recomputing, record, &record->planned_description);
   }
 
-  // Does what an entry says of a graph, in which clones of ops are already, or (null) what the plan
-  // says of graphs without one.
+  // Apply an entry to a graph that contains its clones already, or (null) do what the plan asks for
+  // graphs without an entry.
   absl::StatusOr<GraphDef> Execute(const FunctionSpec* entry, const GraphDef& graph,
                                    PassRecord* record, std::string* description) const {
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
@@ -377,7 +364,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       const bool changes = !entry->swaps.empty() || !entry->recomputes.empty();
       record->outcome = changes ? "planned" : "left";
       record->swaps = entry->swaps.size();
-      // A step without swaps is TensorFlow's own, but for the order that its addresses need.
+      // A step without swaps stays unchanged except for the order that its planned addresses need.
       if (!changes && !entry->reserve) return Rewrite(graph, *as_given, {}, entry->order, 0);
       std::vector<SwapSpec> swaps = entry->swaps;
       if (entry->reserve) AddReserve(Bootstrap(ordering->index), &swaps);
@@ -398,7 +385,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   }
 
   PlanSpec plan_;
-  absl::Status unread_;  // why there is no plan but the least one
+  absl::Status unread_;  // why the plan could not be read
   int rounds_ = 0;
 };
 

@@ -18,13 +18,13 @@ using ::google::protobuf::Value;
 
 constexpr int64_t kVersion = 1;
 
-// More than any plan has (plan.py has the same bounds).
-constexpr size_t kMostBytes = size_t{64} << 20;
-constexpr int64_t kMostValues = int64_t{1} << 21;
-constexpr int64_t kMostSections = 4096;
-constexpr int64_t kMostThreads = 1024;
-// Numbers in JSON are doubles: up to here each integer is one.
-constexpr int64_t kMost = int64_t{1} << 53;
+// Limits beyond any real plan (tfswap/plan has the same).
+constexpr size_t kMaxBytes = size_t{64} << 20;
+constexpr int64_t kMaxValues = int64_t{1} << 21;
+constexpr int64_t kMaxSections = 4096;
+constexpr int64_t kMaxThreads = 1024;
+// Numbers in JSON are doubles; up to here they represent each integer exactly.
+constexpr int64_t kMaxInteger = int64_t{1} << 53;
 
 const char* KindName(Value::KindCase kind) {
   switch (kind) {
@@ -33,7 +33,7 @@ const char* KindName(Value::KindCase kind) {
     case Value::kNumberValue:
       return "a number";
     case Value::kStringValue:
-      return "a text";
+      return "a string";
     case Value::kBoolValue:
       return "true or false";
     case Value::kStructValue:
@@ -45,7 +45,7 @@ const char* KindName(Value::KindCase kind) {
   }
 }
 
-// The fields of an object. What is not as it should be is noted, the first of all that are not.
+// Typed access to the fields of an object. Stores the first error in `status`.
 class Fields {
  public:
   Fields(const Struct& object, absl::Status* status) : object_(object), status_(status) {}
@@ -64,7 +64,7 @@ class Fields {
     const Value* value = Get(key, Value::kNumberValue);
     if (value == nullptr) return otherwise;
     const double number = value->number_value();
-    // Not a number is not in this range either.
+    // NaN fails this test, too.
     const bool fits = number >= static_cast<double>(least) && number <= static_cast<double>(most);
     if (fits && number == std::floor(number)) return static_cast<int64_t>(number);
     Note(absl::StrCat("'", key, "' is ", number, "; it must be an integer from ", least, " to ",
@@ -80,7 +80,7 @@ class Fields {
     return texts;
   }
 
-  // Calls `read` with each object of a list.
+  // Call `read` with each object of a list.
   template <typename Read>
   void Objects(const char* key, const Read& read) const {
     for (const Value& value : List(key).values()) {
@@ -140,7 +140,7 @@ SwapSpec ReadSwap(const Fields& from) {
   SwapSpec swap;
   swap.tensor = from.Text("tensor");
   swap.lazy = from.Truth("lazy");
-  swap.next_use = from.Integer("next_use", 0, -kMost, kMost);
+  swap.next_use = from.Integer("next_use", 0, -kMaxInteger, kMaxInteger);
   if (const std::string tier = from.Text("tier"); !tier.empty()) swap.tier = tier;
   if (!IsTier(swap.tier)) from.Note(absl::StrCat("there is no tier '", swap.tier, "'"));
   swap.codec = from.Text("codec");
@@ -148,13 +148,13 @@ SwapSpec ReadSwap(const Fields& from) {
     from.Note(absl::StrCat("there is no codec '", swap.codec, "'"));
   }
   swap.rate_percent = from.Integer("rate_percent", 100, 1, 100);
-  swap.threads = from.Integer("threads", 1, 0, kMostThreads);
+  swap.threads = from.Integer("threads", 1, 0, kMaxThreads);
   swap.gates = from.Texts("gates");
   swap.after = from.Texts("after");
   swap.returns_in_step = from.Truth("returns_in_step");
   from.Objects("returns", [&](const Fields& back) {
     swap.returns.push_back({back.Text("trigger"), back.Texts("consumers"),
-                            back.Integer("next_use", 0, -kMost, kMost)});
+                            back.Integer("next_use", 0, -kMaxInteger, kMaxInteger)});
   });
   return swap;
 }
@@ -172,17 +172,17 @@ FunctionSpec ReadFunction(const Fields& from) {
   return function;
 }
 
-// Bounds what the parser may be made to build: each value but the first follows one of these signs.
+// Limit the memory of the parser: each value except the first follows one of these characters.
 absl::Status CheckAmount(absl::string_view json) {
-  if (json.size() > kMostBytes) {
+  if (json.size() > kMaxBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a plan of ", json.size(), " bytes is larger than ", kMostBytes));
+        absl::StrCat("a plan of ", json.size(), " bytes is larger than ", kMaxBytes));
   }
   const auto values = std::count_if(json.begin(), json.end(),
                                     [](char c) { return c == ',' || c == '[' || c == '{'; });
-  if (values <= kMostValues) return absl::OkStatus();
+  if (values <= kMaxValues) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("a plan of ", values, " values has more than ", kMostValues));
+      absl::StrCat("a plan of ", values, " values has more than ", kMaxValues));
 }
 
 }  // namespace
@@ -200,18 +200,18 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label) {
   PlanSpec plan;
   plan.label = from.Text("label");
   if (label != nullptr) *label = plan.label;
-  const int64_t version = from.Integer("version", 0, 0, kMost);
+  const int64_t version = from.Integer("version", 0, 0, kMaxInteger);
   if (status.ok() && version != kVersion) {
     return absl::InvalidArgumentError(
         absl::StrCat("the plan has version ", version, ", this tfswap reads version ", kVersion));
   }
   plan.unmatched =
       from.Text("unmatched") == "bootstrap" ? Unmatched::kBootstrap : Unmatched::kLeave;
-  plan.min_bytes = from.Integer("min_bytes", plan.min_bytes, 0, kMost);
+  plan.min_bytes = from.Integer("min_bytes", plan.min_bytes, 0, kMaxInteger);
   plan.describe = from.Truth("describe");
   plan.asks = from.Has("asks");
-  plan.sections = from.Integer("sections", plan.sections, 1, kMostSections);
-  plan.batch = from.Integer("batch", plan.batch, 0, kMost);
+  plan.sections = from.Integer("sections", plan.sections, 1, kMaxSections);
+  plan.batch = from.Integer("batch", plan.batch, 0, kMaxInteger);
   plan.chooses = from.Truth("chooses");
   plan.stream_weights = from.Truth("stream_weights");
   from.Objects("functions",

@@ -11,46 +11,47 @@
 
 namespace tfswap {
 
-// A plan as the pass reads it. Nodes are named as in the graph that TensorFlow's own passes leave;
-// docs/architecture.md has the schema (the JSON that tfswap/plan/schema.py writes).
+// A plan as the pass reads it, from the JSON that tfswap/plan/schema.py writes. Nodes have the
+// names of the graph after TensorFlow's own passes.
 
-// One swap-in, and who reads what it brings.
+// One swap-in and the ops that read the restored tensor.
 struct ReturnSpec {
-  std::string trigger;  // starts it by ending; "": the swap-out does
+  std::string trigger;  // the swap-in starts when this op has ended; "": after the swap-out
   std::vector<std::string> consumers;
-  int64_t next_use = 0;  // place in the step of the access after this return
+  int64_t next_use = 0;  // position in the step of the next access after this one
 };
 
-// One tensor's swap-out and its swap-ins.
+// The swap-out of one tensor and its swap-ins.
 struct SwapSpec {
   std::string tensor;  // "node:port"
-  bool lazy = false;   // only when somebody needs the room
+  bool lazy = false;   // on demand: only when an allocation needs the memory
   int64_t next_use = 0;
-  std::string tier = "host";       // of far memory: host, compressed or file
-  std::string codec;               // by which it is kept in the compressed tier
-  int64_t rate_percent = 100;      // size of what a lossy codec makes
-  int64_t threads = 1;             // that encode and decode
+  std::string tier = "host";       // host, compressed or file
+  std::string codec;               // of the compressed tier
+  int64_t rate_percent = 100;      // encoded size of a lossy codec
+  int64_t threads = 1;             // for encoding and decoding
   std::vector<std::string> gates;  // ops that wait for the swap-out
   std::vector<ReturnSpec> returns;
-  // If `tensor` is a variable's handle, whose value leaves: who needs it before.
+  // If `tensor` is the handle of a variable whose value is swapped: the ops that need the value
+  // before the swap-out.
   std::vector<std::string> after;
-  bool returns_in_step = false;  // whether it then comes back behind that
+  bool returns_in_step = false;  // whether the value is swapped in again in the same step
 };
 
-// A tensor that is made again for those that read it late.
+// A tensor that is recomputed for its late readers.
 struct RecomputeSpec {
   std::string tensor;              // "node:port"
-  std::vector<std::string> nodes;  // that make it, in this order; the last one made it before
-  std::string trigger;             // they begin when it has ended
+  std::vector<std::string> nodes;  // ops to run again, in this order; the last one is the producer
+  std::string trigger;             // the recomputation starts when this op has ended
   std::vector<std::string> consumers;
 };
 
 struct FunctionSpec {
   std::string fingerprint;
-  std::vector<RecomputeSpec> recomputes;  // before all else: swaps and order may name clones
+  std::vector<RecomputeSpec> recomputes;  // applied first: swaps and order may name clones
   std::vector<SwapSpec> swaps;
   std::vector<std::pair<std::string, std::string>> order;  // first before second
-  bool reserve = false;  // tensors without a swap get a lazy one, as in the bootstrap
+  bool reserve = false;  // tensors without a swap get an on-demand one, as in the bootstrap
 };
 
 enum class Unmatched { kLeave, kBootstrap };
@@ -58,20 +59,20 @@ enum class Unmatched { kLeave, kBootstrap };
 struct PlanSpec {
   std::vector<FunctionSpec> functions;
   Unmatched unmatched = Unmatched::kLeave;  // what happens to graphs without an entry
-  int64_t min_bytes = 1 << 20;              // smaller tensors pass by reference
+  int64_t min_bytes = 1 << 20;              // smaller tensors stay on the device
   bool describe = false;                    // keep descriptions of the graphs seen
   bool asks = false;                        // for plans of graphs that train and have no entry
-  std::string label;                        // of the training, by which its ops are known
-  int64_t sections = 1;                     // of the batch that ops work on, one after the other
-  // Examples of the batch that is cut into so many; 0: whatever it has.
+  std::string label;                        // of the training
+  int64_t sections = 1;                     // into which the batch is split
+  // Examples of the batch that `sections` was planned for; 0: any number.
   int64_t batch = 0;
-  // Whether the pass chooses that number for graphs that have no entry.
+  // Whether the pass chooses the number of sections for graphs without an entry.
   bool chooses = false;
-  // Whether values of variables leave, so that none is to be read before it is needed.
+  // Whether values of variables are swapped, so that reads of variables must be delayed.
   bool stream_weights = false;
 };
 
-// `label` gets the plan's even where the rest of it cannot be read.
+// Parse a plan, which is untrusted input. `label` is set even if the rest of the plan is invalid.
 absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label = nullptr);
 
 }  // namespace tfswap

@@ -35,13 +35,12 @@ Engines& AllEngines() {
 }  // namespace
 
 FarBuffer::FarBuffer(CopyEngine* engine, std::string label, const Tensor& tensor, int returns,
-                     int64_t next_use, PlacementRequest wish)
+                     int64_t next_use, PlacementRequest request)
     : label(std::move(label)),
       dtype(tensor.dtype()),
       shape(tensor.shape()),
       bytes(tensor.TotalBytes()),
-      wish(wish),
-      job(Jobs::Current()),
+      request(request),
       engine_(engine),
       tensor_(tensor),
       returns_left_(returns),
@@ -79,51 +78,38 @@ CopyEngine* CopyEngine::For(DeviceAllocator* allocator) {
   return allocator->OnHost() ? new ThreadCopyEngine(allocator) : nullptr;
 }
 
-void CopyEngine::Park(const FarBufferPtr& buffer) {
+void CopyEngine::MakeEvictable(const FarBufferPtr& buffer) {
   std::lock_guard<std::mutex> lock(mu_);
   ParkLocked(buffer.get());
 }
 
 void CopyEngine::ParkLocked(FarBuffer* buffer) {
-  auto& parked = jobs_[Jobs::SlotOf(buffer->job)].parked;
-  buffer->parked_ = parked.emplace(buffer->next_use_, buffer).second;
+  buffer->parked_ = parked_.emplace(buffer->next_use_, buffer).second;
 }
 
 void CopyEngine::UnparkLocked(FarBuffer* buffer) {
   if (!buffer->parked_) return;
-  jobs_[Jobs::SlotOf(buffer->job)].parked.erase({buffer->next_use_, buffer});
+  parked_.erase({buffer->next_use_, buffer});
   buffer->parked_ = false;
 }
 
-int64_t CopyEngine::Reclaim(int64_t bytes, int job) {
-  const int64_t started = ReclaimParked(bytes, job);
-  return started < bytes && job == 0 ? started + variables_.Reclaim(bytes - started) : started;
+int64_t CopyEngine::Reclaim(int64_t bytes) {
+  const int64_t started = ReclaimParked(bytes);
+  return started < bytes ? started + variables_.Reclaim(bytes - started) : started;
 }
 
-void CopyEngine::ChooseParkedLocked(int64_t bytes, size_t slot, int64_t* started,
-                                    std::vector<FarBufferPtr>* chosen) {
-  const auto& parked = jobs_[slot].parked;
-  for (auto it = parked.rbegin(); it != parked.rend() && *started < bytes; ++it) {
-    // A buffer that somebody still reads would not become free.
-    if (!it->second->tensor_.RefCountIsOne()) continue;
-    FarBufferPtr buffer = it->second->weak_from_this().lock();
-    if (buffer == nullptr) continue;
-    *started += buffer->bytes;
-    chosen->push_back(std::move(buffer));
-  }
-}
-
-int64_t CopyEngine::ReclaimParked(int64_t bytes, int job) {
+int64_t CopyEngine::ReclaimParked(int64_t bytes) {
   int64_t started = 0;
   std::vector<Tensor> given_up;
   std::vector<FarBufferPtr> chosen;  // outlives the lock: the last reference may be among them
   std::lock_guard<std::mutex> lock(mu_);
-  if (job != 0) {
-    ChooseParkedLocked(bytes, Jobs::SlotOf(job), &started, &chosen);
-  } else {
-    for (size_t slot = 0; slot < jobs_.size(); ++slot) {
-      ChooseParkedLocked(bytes, slot, &started, &chosen);
-    }
+  for (auto it = parked_.rbegin(); it != parked_.rend() && started < bytes; ++it) {
+    // A buffer that is still being read would not become free.
+    if (!it->second->tensor_.RefCountIsOne()) continue;
+    FarBufferPtr buffer = it->second->weak_from_this().lock();
+    if (buffer == nullptr) continue;
+    started += buffer->bytes;
+    chosen.push_back(std::move(buffer));
   }
   for (const FarBufferPtr& buffer : chosen) {
     UnparkLocked(buffer.get());
@@ -139,13 +125,8 @@ int64_t CopyEngine::ReclaimParked(int64_t bytes, int job) {
 void CopyEngine::StartLeavingLocked(FarBuffer* buffer, Worker* worker,
                                     std::function<void()> copy_out) {
   buffer->state_ = FarBuffer::State::kLeaving;
-  AddLeaving(*buffer, buffer->bytes);
+  bytes_leaving_.fetch_add(buffer->bytes);
   worker->Schedule(0, std::move(copy_out));
-}
-
-void CopyEngine::AddLeaving(const FarBuffer& buffer, int64_t bytes) {
-  bytes_leaving_.fetch_add(bytes);
-  if (buffer.job != 0) jobs_[Jobs::SlotOf(buffer.job)].bytes_leaving.fetch_add(bytes);
 }
 
 void CopyEngine::HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move) {
@@ -179,7 +160,6 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
     if (copied) {
       ++stats_.copies_out;
       stats_.bytes_out += buffer->bytes - far_copy.kept_bytes;
-      jobs_[Jobs::SlotOf(buffer->job)].bytes_out += buffer->bytes - far_copy.kept_bytes;
       stats_.busy_out_ns += busy_ns;
     } else {
       ++stats_.copies_declined;
@@ -191,7 +171,7 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
     } else if (!copied || !wanted_back.empty()) {
       buffer->state_ = FarBuffer::State::kHeld;
       kept = buffer->tensor_;
-      // Whoever goes on now may be the step's last: nothing is to be left behind that one.
+      // A waiting swap-in may be the last one of the step: leave nothing behind.
       if (buffer->returns_left_ <= 0) {
         buffer->tensor_ = Tensor();
         std::swap(dead_copy, buffer->far_copy_);
@@ -201,12 +181,12 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
     }
   }
   given_up.clear();
-  // Only now: whoever waits for memory is to find it either on its way or free.
-  AddLeaving(*buffer, given_back - buffer->bytes);
+  // Only now, so that a waiting allocation sees the memory either as leaving or as free.
+  bytes_leaving_.fetch_add(given_back - buffer->bytes);
   DropFarCopy(&dead_copy);
   for (FarBuffer::Awaiting& each : wanted_back) {
     if (given_back > 0) {
-      FetchLater(buffer->shared_from_this(), each.place, Manner::kInSections, each.context,
+      FetchLater(buffer->shared_from_this(), each.place, Manner::kInChunks, each.context,
                  std::move(each.done));
       continue;
     }
@@ -231,10 +211,10 @@ void CopyEngine::ReleaseEnd(FarBuffer* buffer, int64_t kept_bytes, int reference
     bytes = allocator_->ReleaseEnd(memory->data(), kept_bytes);
     buffer->given_back_ += bytes;
   }
-  AddLeaving(*buffer, -bytes);
+  bytes_leaving_.fetch_add(-bytes);
 }
 
-void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
+void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
                         std::function<void()> done) {
   Tensor tensor;
   {
@@ -248,7 +228,7 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
         if (FillsAtOnce(*buffer) && Fetch(buffer, place, Manner::kNow, context)) {
           done();
         } else {
-          FetchLater(buffer, place, Manner::kInSections, context, std::move(done));
+          FetchLater(buffer, place, Manner::kInChunks, context, std::move(done));
         }
         return;
       case FarBuffer::State::kLeaving:
@@ -272,12 +252,7 @@ void CopyEngine::Return(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
 
 Worker* CopyEngine::FillerOf(const FarBuffer& buffer, int64_t place) {
   const bool planned = place == 0;
-  if (planned && buffer.far_copy_.tier == FarTier::kFile) return &file_in_;
-  if (buffer.job == 0) return &in_;
-  std::lock_guard<std::mutex> lock(mu_);
-  std::unique_ptr<Worker>& own = jobs_[Jobs::SlotOf(buffer.job)].in;
-  if (own == nullptr) own = std::make_unique<Worker>("tfswap_in");
-  return own.get();
+  return planned && buffer.far_copy_.tier == FarTier::kFile ? &file_in_ : &in_;
 }
 
 void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, Manner manner,
@@ -305,12 +280,11 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
     return true;
   }
   KernelScope scope(KernelScope::Role::kSwapIn, context);
-  scope.job = buffer->job;
   SlabAllocator* slab = allocator_->slab();
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
   scope.now_or_never = manner == Manner::kNow;
-  // What lazy swaps bring back comes whole: its place in a step's memory was not planned.
-  if (manner == Manner::kInSections && place == 0) scope.pays = FirstSection(*buffer);
+  // On-demand swap-ins are not filled in chunks: the plan did not place them.
+  if (manner == Manner::kInChunks && place == 0) scope.pays = FirstChunk(*buffer);
   if (manner != Manner::kNow) {
     scope.give_way = [filler = FillerOf(*buffer, place), place] {
       return filler->HasBefore(place);
@@ -337,7 +311,6 @@ void CopyEngine::Filled(FarBuffer* buffer, int64_t busy_ns) {
     std::lock_guard<std::mutex> lock(mu_);
     ++stats_.copies_in;
     stats_.bytes_in += buffer->bytes - buffer->far_copy_.kept_bytes;
-    jobs_[Jobs::SlotOf(buffer->job)].bytes_in += buffer->bytes - buffer->far_copy_.kept_bytes;
     stats_.busy_in_ns += busy_ns;
     if (--buffer->returns_left_ <= 0) {
       std::swap(unwanted, buffer->far_copy_);
@@ -355,7 +328,7 @@ void CopyEngine::CountCopy(bool out, int64_t bytes, int64_t busy_ns) {
 }
 
 absl::StatusOr<LinkTimes> CopyEngine::MeasureLink(int64_t, int) {
-  return absl::UnimplementedError("tfswap: only a GPU's link is measured by its copies");
+  return absl::UnimplementedError("tfswap: the link can be measured on a GPU only");
 }
 
 absl::Status CopyEngine::Failed(const char* doing, const FarBuffer& buffer,
@@ -382,13 +355,6 @@ absl::Status CopyEngine::VariableChanged(int64_t bytes, const std::string& why) 
 CopyStats CopyEngine::Stats() const {
   std::lock_guard<std::mutex> lock(mu_);
   return stats_;
-}
-
-std::pair<int64_t, int64_t> CopyEngine::BytesCopied(int job) const {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (job == 0) return {stats_.bytes_out, stats_.bytes_in};
-  const OfJob& own = jobs_[Jobs::SlotOf(job)];
-  return {own.bytes_out, own.bytes_in};
 }
 
 void CopyEngine::ClearStats() {

@@ -1,7 +1,7 @@
-// _CopyToHost and _CopyFromHost: the two ends of a swap.
+// _CopyToHost and _CopyFromHost: the swap-out and swap-in ops.
 //
-// Their names begin with an underscore because only the graph pass may make them: a handle is good
-// inside one step of one process.
+// Their names start with an underscore because only the graph pass may create them: a handle is
+// valid within one step of one process.
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -42,17 +42,17 @@ REGISTER_OP("_CopyToHost")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Moves a tensor to far memory and answers a handle to it. Inserted by tfswap.
+Swaps a tensor out to far memory and returns a handle to it. Inserted by tfswap.
 
-lazy: keep the tensor on the device until somebody needs its room.
-returns: how many _CopyFromHost ops will ask for it.
-next_use: place in the step of the next access; lazy tensors that are needed last leave first.
-min_bytes: smaller tensors pass by reference.
-tier: of far memory: host, compressed or file.
-codec: by which it is kept in the compressed tier.
-rate: size of what a lossy codec makes, in percent. Without leave (tfswap_set_lossy_rate) it makes
-  nothing.
-threads: of the host that encode and decode it.
+lazy: keep the tensor on the device until its memory is needed (on-demand swap).
+returns: number of _CopyFromHost ops that read the handle.
+next_use: position of the next access in the step; on-demand swaps evict the latest first.
+min_bytes: smaller tensors stay on the device.
+tier: tier of far memory: host, compressed or file.
+codec: codec of the compressed tier.
+rate: encoded size of a lossy codec in percent. Lossy codecs are used only if
+  tfswap_set_lossy_rate allows them.
+threads: host threads that encode and decode.
 )doc");
 
 REGISTER_OP("_CopyFromHost")
@@ -63,9 +63,9 @@ REGISTER_OP("_CopyFromHost")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::UnknownShape)
     .Doc(R"doc(
-Brings the tensor behind a handle back to the device. Inserted by tfswap.
+Swaps the tensor of a handle in. Inserted by tfswap.
 
-next_use: place in the step of the access after this one.
+next_use: position of the next access after this one in the step.
 )doc");
 
 struct FarHandle {
@@ -76,8 +76,8 @@ struct FarHandle {
   bool Decode(const VariantTensorData&) { return false; }
 };
 
-// The engine of the device that a kernel runs on; null, with the context's status set, where the
-// device is not ours.
+// Return the engine of the kernel's device; null, with an error status in the context, if tfswap
+// does not manage the device.
 CopyEngine* EngineOf(OpKernelContext* context) {
   auto* allocator =
       dynamic_cast<DeviceAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
@@ -104,10 +104,10 @@ struct SwapOut {
     OP_REQUIRES_OK(construction, construction->GetAttr("min_bytes", &min_bytes));
     tensorflow::DataType dtype;
     OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype));
-    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, dtype, &wish));
+    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, dtype, &request));
   }
 
-  bool EndsLater() const { return wish.tier == FarTier::kFile && !lazy; }
+  bool EndsLater() const { return request.tier == FarTier::kFile && !lazy; }
 
   // `done` may be called on another thread, or before this returns.
   void Run(OpKernelContext* context, absl::string_view label,
@@ -118,17 +118,17 @@ struct SwapOut {
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, TensorShape({}), &handle), done);
     const Tensor& tensor = context->input(0);
     auto buffer =
-        std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns, next_use, wish);
+        std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns, next_use, request);
     handle->scalar<Variant>()() = FarHandle{buffer};
     if (buffer->bytes == 0 || buffer->bytes < min_bytes || !DataTypeCanUseMemcpy(tensor.dtype())) {
       return done();
     }
     engine->Sample(*buffer, tensor.data());
     if (lazy) {
-      engine->Park(buffer);
+      engine->MakeEvictable(buffer);
       return done();
     }
-    engine->Leave(buffer, [context, done](const absl::Status& status) {
+    engine->SwapOut(buffer, [context, done](const absl::Status& status) {
       if (!status.ok()) context->SetStatus(status);
       done();
     });
@@ -138,10 +138,10 @@ struct SwapOut {
   int returns;
   int64_t next_use;
   int64_t min_bytes;
-  PlacementRequest wish;
+  PlacementRequest request;
 };
 
-// Inexpensive ops run at once where they become ready: the copy must start early to help.
+// Inexpensive ops run inline when they become ready: the copy should start early.
 class CopyToHostOp : public AsyncOpKernel {
  public:
   explicit CopyToHostOp(OpKernelConstruction* construction)
@@ -157,9 +157,10 @@ class CopyToHostOp : public AsyncOpKernel {
   const SwapOut swap_;
 };
 
-// On a GPU, a copy is done with when it has been given to it. What an asynchronous op makes ready
-// runs on another thread, and ops should keep their order. Only what a plan sends to the file,
-// where a copy takes the disk's time, ends when it has left, and so do its gates' waits.
+// On a GPU, a copy op ends when the copy is enqueued. It is synchronous because successors of an
+// asynchronous op run on another thread, and ops should keep their order. Only a planned swap-out
+// to the file, which takes the time of the disk, ends when the tensor is released; its gates wait
+// for that.
 class CopyToHostGpuOp : public CopyToHostOp {
  public:
   using CopyToHostOp::CopyToHostOp;
@@ -194,7 +195,7 @@ class CopyFromHostOp : public AsyncOpKernel {
                           "tfswap: '", name_view(), "' wants ", DataTypeString(dtype_), " but '",
                           buffer->label, "' holds ", DataTypeString(buffer->dtype))),
                       done);
-    engine->Return(buffer, next_use_, context, std::move(done));
+    engine->SwapIn(buffer, next_use_, context, std::move(done));
   }
 
  private:
@@ -204,7 +205,7 @@ class CopyFromHostOp : public AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("_CopyToHost").Device(tensorflow::DEVICE_CPU), CopyToHostOp);
 REGISTER_KERNEL_BUILDER(Name("_CopyFromHost").Device(tensorflow::DEVICE_CPU), CopyFromHostOp);
-// For GPU devices of ours, which libtfswap_gpu makes.
+// For tfswap's GPU devices, which libtfswap_gpu provides.
 REGISTER_KERNEL_BUILDER(Name("_CopyToHost").Device(tensorflow::DEVICE_GPU).HostMemory("handle"),
                         CopyToHostGpuOp);
 REGISTER_KERNEL_BUILDER(Name("_CopyFromHost").Device(tensorflow::DEVICE_GPU).HostMemory("handle"),

@@ -9,43 +9,43 @@
 
 namespace tfswap {
 
-// How a codec's kernels are started.
+// The launch configuration of a codec's kernels.
 struct CodecLaunch {
-  int blocks = 16;    // few, so that the rest of the GPU goes on computing
-  int threads = 512;  // a block's: whole warps, 32 to 1024
+  int blocks = 16;    // few, so that the rest of the GPU can compute
+  int threads = 512;  // per block: whole warps, 32 to 1024
 };
 
-// What one codec made of one tensor.
+// The size and times of a codec for one tensor.
 struct CodecTimes {
   int64_t far_bytes = 0;
   int64_t encode_ns = 0;
   int64_t decode_ns = 0;
 };
 
-// Codecs that are a device's own work, by name.
+// Codecs that run on a device, by name.
 class DeviceCodecs {
  public:
   virtual ~DeviceCodecs() = default;
 
-  // The device, as far as it decides how fast they are.
+  // The name of the device, for caches of codec speeds.
   virtual std::string DeviceName() = 0;
-  // How many blocks of a launch it can run at once, at the least.
+  // The minimum number of blocks that run concurrently.
   virtual int Processors() = 0;
-  // "" or why there are none.
+  // Return "" or why there are no codecs.
   virtual std::string Problem() = 0;
-  // Has a codec work that is a library's, at `path`, in so much of the device's memory, which is
-  // taken now. The others need none of this.
+  // Load a codec of a library at `path` with so much device memory as workspace. Other codecs need
+  // no such call.
   virtual absl::Status Use(const std::string& codec, const std::string& path,
                            int64_t workspace_bytes) = 0;
-  // Gives back what Use() took; nothing is encoded by those codecs any more.
+  // Unload the codecs of Use() and free their memory.
   virtual void Release() = 0;
-  // An error if something could not be decoded since the last call: numbers are lost. `wait`: for
-  // all that the device was given.
+  // Return an error if a decoding has failed since the last call, so results are wrong. `wait`:
+  // block until all enqueued work has ended.
   virtual absl::Status TakeFault(bool wait) = 0;
-  // From now on.
+  // Set the launch configuration of a codec.
   virtual absl::Status SetLaunch(const std::string& codec, const CodecLaunch& launch) = 0;
-  // There and back, while nothing else runs; an error also if that changed a byte. Needs memory on
-  // the device for the tensor.
+  // Measure an encoding and a decoding while nothing else runs; return an error if they changed a
+  // byte. Needs device memory for the tensor.
   virtual absl::StatusOr<CodecTimes> Measure(const std::string& codec, int word_bytes,
                                              const void* data, int64_t bytes,
                                              const CodecLaunch& launch, int repeats) = 0;

@@ -1,7 +1,7 @@
-// _Dimensions: a shape that TensorFlow does not take for a constant.
+// _Dimensions: a shape that is not constant-folded.
 //
-// When a function is instantiated, TensorFlow computes once what depends on constants alone, and
-// keeps it. A Fill with dimensions from here is computed in each step.
+// When TensorFlow instantiates a function it computes ops on constants once and keeps the results.
+// A Fill with dimensions from this op is computed in each step instead.
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"

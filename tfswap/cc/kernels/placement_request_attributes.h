@@ -7,10 +7,10 @@
 
 namespace tfswap {
 
-// Where an op's attributes `tier`, `codec`, `rate` and `threads` want what it moves, which consists
-// of `dtype`. Plans may come from anywhere: what they may not ask for is an error.
+// Read the attributes `tier`, `codec`, `rate` and `threads` of an op that swaps tensors of `dtype`.
+// Plans are untrusted input: invalid attributes are an error.
 absl::Status ReadPlacementRequest(tensorflow::OpKernelConstruction* construction,
-                                  tensorflow::DataType dtype, PlacementRequest* wish);
+                                  tensorflow::DataType dtype, PlacementRequest* request);
 
 }  // namespace tfswap
 

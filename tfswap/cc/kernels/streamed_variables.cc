@@ -21,10 +21,10 @@ using ::tensorflow::Var;
 
 namespace {
 
-// How many variables are fetched ahead of their kernels.
-constexpr int kAhead = 2;
+// Number of variables to prefetch.
+constexpr int kPrefetchCount = 2;
 
-// Leave the value as it is.
+// Return whether the op does not write the value.
 bool OnlyReads(absl::string_view op) {
   static const auto* ops = new std::unordered_set<absl::string_view>{
       "ReadVariableOp",     "ResourceGather", "ResourceGatherNd",
@@ -32,7 +32,7 @@ bool OnlyReads(absl::string_view op) {
   return ops->count(op) > 0;
 }
 
-// Of its value; 0 while somebody writes or moves that.
+// Return the bytes of the value; 0 while it is written or moved.
 int64_t BytesOf(Var* var) {
   if (!var->mu()->try_lock_shared()) return 0;
   const auto bytes = static_cast<int64_t>(var->tensor()->TotalBytes());
@@ -47,25 +47,25 @@ StreamedVariables::StreamedVariables(DeviceAllocator* allocator, CopyEngine* eng
 
 std::string StreamedVariables::SetOn(bool on) {
   planned_.store(false);
-  // Nothing leaves before kernels are seen that may look at it.
+  // Install the guard first, so that no value is evicted unseen by kernels.
   if (on) allocator_->guard()->Set(this);
   on_.store(on);
   if (on) return "";
-  std::vector<VarPtr> away;  // and what is on its way: from here on nothing leaves any more
+  std::vector<VarPtr> away;  // also those in transit; nothing is evicted any more
   {
     std::lock_guard<std::mutex> lock(mu_);
     for (auto& [var, entry] : entries_) {
-      if (entry.state == State::kHome) continue;
+      if (entry.state == State::kOnDevice) continue;
       if (VarPtr held = entry.var.GetNewRef()) away.push_back(std::move(held));
     }
   }
   std::string problem;
   for (const VarPtr& var : away) {
     std::unique_lock<std::mutex> lock(mu_);
-    const absl::Status status = BringHome(var.get(), AllocationWaitPolicy::kNeeded, &lock);
+    const absl::Status status = EnsureOnDevice(var.get(), MemoryWait::kNeeded, &lock);
     if (!status.ok()) problem = std::string(status.message());
   }
-  // Otherwise what is still away must still be fetched before it is looked at.
+  // If a value could not be restored, the guard must still fetch it before a kernel.
   if (problem.empty()) {
     allocator_->guard()->Set(nullptr);
     std::vector<std::unordered_map<Var*, Entry>::node_type> forgotten;  // outlives the lock
@@ -78,7 +78,7 @@ std::string StreamedVariables::SetOn(bool on) {
         engine_->BeforeVariableUse(std::exchange(entry->filled, nullptr));
       }
       entry->next = nullptr;
-      // What a kernel still looks at must not leave as soon as values may again.
+      // An entry in use stays, so that it is not evicted if swapping is enabled again.
       if (entry->readers == 0) forgotten.push_back(entries_.extract(at));
     }
     last_used_ = nullptr;
@@ -92,10 +92,10 @@ absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
   for (auto& [input, var] : VariableInputs(context)) {
     Var* const raw = var.get();
     std::unique_lock<std::mutex> lock(mu_);
-    Entry* entry = KnowLocked(raw);
+    Entry* entry = EntryForLocked(raw);
     ++entry->readers;
     held->push_back(std::move(var));
-    absl::Status status = BringHome(raw, AllocationWaitPolicy::kNeeded, &lock);
+    absl::Status status = EnsureOnDevice(raw, MemoryWait::kNeeded, &lock);
     if (!status.ok()) return status;
     entry->last_use = ++uses_;
     if (last_used_ != nullptr && last_used_ != raw) entries_[last_used_].next = raw;
@@ -106,17 +106,17 @@ absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
     }
   }
   if (last != nullptr && !engine_->MovesAtOnce(FarTier::kHost)) {
-    HaveFetchedAheadOf(tsl::core::GetNewRef(last));
+    SchedulePrefetchAfter(tsl::core::GetNewRef(last));
   }
   return absl::OkStatus();
 }
 
-void StreamedVariables::HaveFetchedAheadOf(VarPtr var) {
-  if (!on() || planned_.load() || fetching_ahead_.exchange(true)) return;
-  ahead_.Schedule(0, [this, raw = var.release()] {
+void StreamedVariables::SchedulePrefetchAfter(VarPtr var) {
+  if (!on() || planned_.load() || prefetching_.exchange(true)) return;
+  prefetch_worker_.Schedule(0, [this, raw = var.release()] {
     const VarPtr from(raw);
-    FetchAheadOf(raw, /*at_once=*/false);
-    fetching_ahead_.store(false);
+    PrefetchAfter(raw, /*at_once=*/false);
+    prefetching_.store(false);
   });
 }
 
@@ -128,22 +128,22 @@ void StreamedVariables::After(const Held& held) {
       if (known != entries_.end() && known->second.readers > 0) --known->second.readers;
     }
   }
-  // The kernel has its memory by now.
+  // The kernel has allocated its memory by now.
   if (!held.empty() && on() && !planned_.load() && engine_->MovesAtOnce(FarTier::kHost)) {
-    FetchAheadOf(held.back().get(), /*at_once=*/true);
+    PrefetchAfter(held.back().get(), /*at_once=*/true);
   }
 }
 
-StreamedVariables::Entry* StreamedVariables::KnowLocked(Var* var) {
+StreamedVariables::Entry* StreamedVariables::EntryForLocked(Var* var) {
   const auto [known, is_new] = entries_.try_emplace(var);
   if (is_new) {
     known->second.var =
-        tensorflow::core::WeakPtr<Var>(var, /*notify_fn=*/[this, var] { Forget(var); });
+        tensorflow::core::WeakPtr<Var>(var, /*notify_fn=*/[this, var] { RemoveEntry(var); });
   }
   return &known->second;
 }
 
-void StreamedVariables::Forget(Var* var) {
+void StreamedVariables::RemoveEntry(Var* var) {
   std::unordered_map<Var*, Entry>::node_type gone;  // outlives the lock
   std::lock_guard<std::mutex> lock(mu_);
   gone = entries_.extract(var);
@@ -155,38 +155,41 @@ void StreamedVariables::Forget(Var* var) {
   }
 }
 
-absl::Status StreamedVariables::BringHome(Var* var, AllocationWaitPolicy patience,
-                                          std::unique_lock<std::mutex>* lock) {
+absl::Status StreamedVariables::EnsureOnDevice(Var* var, MemoryWait wait,
+                                               std::unique_lock<std::mutex>* lock) {
   Entry* entry = nullptr;
   moved_.wait(*lock, [&] {
-    const auto known = entries_.find(var);  // may have been forgotten meanwhile, being home
+    const auto known = entries_.find(var);  // may have been removed meanwhile, while on the device
     entry = known == entries_.end() ? nullptr : &known->second;
-    return entry == nullptr || entry->state == State::kHome || entry->state == State::kAway;
+    return entry == nullptr || entry->state == State::kOnDevice ||
+           entry->state == State::kInFarMemory;
   });
-  if (entry == nullptr || entry->state == State::kHome) return absl::OkStatus();
-  entry->state = State::kComing;
+  if (entry == nullptr || entry->state == State::kOnDevice) return absl::OkStatus();
+  entry->state = State::kFetching;
   lock->unlock();
-  const absl::Status status = Fetch(var, entry, patience);
+  const absl::Status status = Fetch(var, entry, wait);
   lock->lock();
-  entry->state = status.ok() ? State::kHome : State::kAway;
+  entry->state = status.ok() ? State::kOnDevice : State::kInFarMemory;
   moved_.notify_all();
   return status;
 }
 
-absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, AllocationWaitPolicy patience) {
+absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, MemoryWait wait) {
   Tensor value;
   {
-    const bool needed = patience == AllocationWaitPolicy::kNeeded;
+    const bool needed = wait == MemoryWait::kNeeded;
     KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
-    scope.now_or_never = patience == AllocationWaitPolicy::kNone;
+    scope.now_or_never = wait == MemoryWait::kNone;
     value = Tensor(allocator_, var->tensor()->dtype(), entry->shape);
   }
   if (!value.IsInitialized()) {
     const std::string why = allocator_->budget()->TakeUntold();
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "tfswap: no room for a variable of ", ReadableBytes(entry->bytes), " that is away. ", why));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("tfswap: not enough memory to restore a variable of ",
+                     ReadableBytes(entry->bytes), ". ", why));
   }
-  const absl::Status status = engine_->CopyVariableIn(entry->far_copy, entry->wish, value.data());
+  const absl::Status status =
+      engine_->CopyVariableIn(entry->far_copy, entry->request, value.data());
   if (!status.ok()) return status;
   entry->filled = value.data();
   tensorflow::mutex_lock writing(*var->mu());
@@ -202,71 +205,74 @@ int64_t StreamedVariables::Evict(int64_t bytes, int64_t used_after) {
   int64_t freed = 0;
   std::unique_lock<std::mutex> lock(mu_);
   for (auto& [var, entry] : entries_) {
-    if (entry.state != State::kHome || entry.readers > 0 || entry.last_use <= used_after) continue;
+    if (entry.state != State::kOnDevice || entry.readers > 0 || entry.last_use <= used_after)
+      continue;
     if (VarPtr held = entry.var.GetNewRef()) by_use.emplace_back(entry.last_use, std::move(held));
   }
   std::sort(by_use.begin(), by_use.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [use, var] : by_use) {
     if (freed >= bytes) break;
-    // Of a copy that failed, the memory that is missing tells.
-    const absl::StatusOr<int64_t> given_up = GiveUp(var.get(), PlacementRequest(), &lock);
-    if (!given_up.ok() || *given_up < 0) break;
-    freed += *given_up;
+    // A failed copy leads to an out-of-memory error elsewhere.
+    const absl::StatusOr<int64_t> evicted = TryEvict(var.get(), PlacementRequest(), &lock);
+    if (!evicted.ok() || *evicted < 0) break;
+    freed += *evicted;
   }
   return freed;
 }
 
-bool StreamedVariables::IsHere(const Tensor& value) const {
+bool StreamedVariables::IsOnDevice(const Tensor& value) const {
   auto* memory = const_cast<tensorflow::TensorBuffer*>(tensorflow::DMAHelper::buffer(&value));
   return allocator_->recording()->Lists(memory->root_buffer()->data());
 }
 
-absl::StatusOr<int64_t> StreamedVariables::GiveUp(Var* var, const PlacementRequest& wish,
-                                                  std::unique_lock<std::mutex>* lock) {
-  if (!on()) return 0;  // or it would be away when nobody looks for it any more
-  Entry* const entry = KnowLocked(var);
-  if (entry->state != State::kHome || entry->readers > 0 || !var->mu()->try_lock()) return 0;
+absl::StatusOr<int64_t> StreamedVariables::TryEvict(Var* var, const PlacementRequest& request,
+                                                    std::unique_lock<std::mutex>* lock) {
+  if (!on()) return 0;  // otherwise nothing would restore it
+  Entry* const entry = EntryForLocked(var);
+  if (entry->state != State::kOnDevice || entry->readers > 0 || !var->mu()->try_lock()) return 0;
   Tensor* value = var->tensor();
-  if (!var->is_initialized || value->TotalBytes() < kLeastBytes || !value->RefCountIsOne() ||
-      !tensorflow::DataTypeCanUseMemcpy(value->dtype()) || !IsHere(*value)) {
+  if (!var->is_initialized || value->TotalBytes() < kMinBytes || !value->RefCountIsOne() ||
+      !tensorflow::DataTypeCanUseMemcpy(value->dtype()) || !IsOnDevice(*value)) {
     var->mu()->unlock();
     return 0;
   }
-  entry->state = State::kLeaving;
+  entry->state = State::kEvicting;
   entry->shape = value->shape();
   entry->bytes = static_cast<int64_t>(value->TotalBytes());
   lock->unlock();
   absl::StatusOr<bool> copied = true;
   if (!entry->far_copy.held()) {
-    entry->wish = wish;
-    entry->wish.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
-    copied = engine_->CopyVariableOut(value->data(), entry->bytes, entry->wish, &entry->far_copy);
+    entry->request = request;
+    entry->request.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
+    copied =
+        engine_->CopyVariableOut(value->data(), entry->bytes, entry->request, &entry->far_copy);
   }
   const bool leaves = copied.ok() && *copied;
   if (leaves) Tensor gone = std::exchange(*value, Tensor(value->dtype()));
   var->mu()->unlock();
   lock->lock();
-  entry->state = leaves ? State::kAway : State::kHome;
+  entry->state = leaves ? State::kInFarMemory : State::kOnDevice;
   if (leaves) entry->filled = nullptr;
   moved_.notify_all();
   if (!copied.ok()) return copied.status();
   return leaves ? entry->bytes : -1;
 }
 
-void StreamedVariables::Leave(VarPtr var, const PlacementRequest& wish, bool detached, Done done) {
+void StreamedVariables::SwapOut(VarPtr var, const PlacementRequest& request, bool detached,
+                                Done done) {
   planned_.store(true);
   const int64_t bytes = on() ? BytesOf(var.get()) : 0;
-  if (bytes < kLeastBytes) return done(absl::OkStatus());
-  const bool at_once = detached && !engine_->MovesAtOnce(wish.tier);
-  const auto give_up = [this, wish](Var* leaving) {
+  if (bytes < kMinBytes) return done(absl::OkStatus());
+  const bool at_once = detached && !engine_->MovesAtOnce(request.tier);
+  const auto give_up = [this, request](Var* leaving) {
     const VarPtr held(leaving);
     std::unique_lock<std::mutex> lock(mu_);
-    return GiveUp(leaving, wish, &lock).status();
+    return TryEvict(leaving, request, &lock).status();
   };
-  // std::function wants what can be copied.
+  // std::function requires copyable captures.
   Done at_end = at_once ? nullptr : done;
-  engine_->HaveVariableLeave(bytes, wish.tier,
+  engine_->HaveVariableLeave(bytes, request.tier,
                              [give_up, at_end = std::move(at_end), raw = var.release()] {
                                const absl::Status status = give_up(raw);
                                if (at_end) at_end(status);
@@ -274,16 +280,16 @@ void StreamedVariables::Leave(VarPtr var, const PlacementRequest& wish, bool det
   if (at_once) done(absl::OkStatus());
 }
 
-void StreamedVariables::Return(VarPtr var, std::function<void()> done) {
+void StreamedVariables::SwapIn(VarPtr var, std::function<void()> done) {
   {
     std::unique_lock<std::mutex> lock(mu_);
     const auto known = entries_.find(var.get());
-    const bool is_home = known == entries_.end() || known->second.state == State::kHome;
-    // In the order of the host. What finds no memory then is fetched when a kernel needs it.
-    const bool at_once = !is_home && known->second.state == State::kAway &&
+    const bool on_device = known == entries_.end() || known->second.state == State::kOnDevice;
+    // In host order. Without memory now, the value is fetched when a kernel needs it.
+    const bool at_once = !on_device && known->second.state == State::kInFarMemory &&
                          engine_->MovesAtOnce(known->second.far_copy.tier);
-    if (at_once) BringHome(var.get(), AllocationWaitPolicy::kNone, &lock).IgnoreError();
-    if (is_home || at_once) {
+    if (at_once) EnsureOnDevice(var.get(), MemoryWait::kNone, &lock).IgnoreError();
+    if (on_device || at_once) {
       lock.unlock();
       var.reset();
     }
@@ -293,9 +299,8 @@ void StreamedVariables::Return(VarPtr var, std::function<void()> done) {
     const VarPtr held(raw);
     {
       std::unique_lock<std::mutex> lock(mu_);
-      // Who looks at it tries again, and says what is wrong.
-      if (entries_.count(raw) > 0)
-        BringHome(raw, AllocationWaitPolicy::kPlanned, &lock).IgnoreError();
+      // A later use tries again and reports the error.
+      if (entries_.count(raw) > 0) EnsureOnDevice(raw, MemoryWait::kPlanned, &lock).IgnoreError();
     }
     done();
   });
@@ -306,31 +311,31 @@ int64_t StreamedVariables::FreeBytes() const {
   return stats.budget_bytes - stats.bytes_in_use;
 }
 
-void StreamedVariables::FetchAheadOf(Var* var, bool at_once) {
+void StreamedVariables::PrefetchAfter(Var* var, bool at_once) {
   std::vector<VarPtr> seen;  // outlives the lock
   std::unique_lock<std::mutex> lock(mu_);
   Var* at = var;
-  for (int i = 0; i < kAhead && on(); ++i) {
+  for (int i = 0; i < kPrefetchCount && on(); ++i) {
     const auto known = entries_.find(at);
     if (known == entries_.end() || known->second.next == nullptr) return;
     at = known->second.next;
     Entry* entry = &entries_.at(at);
-    if (entry->state != State::kAway) continue;
+    if (entry->state != State::kInFarMemory) continue;
     VarPtr held = entry->var.GetNewRef();
     if (held == nullptr) return;
     seen.push_back(std::move(held));
     if (at_once && !engine_->MovesAtOnce(entry->far_copy.tier)) {
       lock.unlock();
-      return HaveFetchedAheadOf(tsl::core::GetNewRef(var));
+      return SchedulePrefetchAfter(tsl::core::GetNewRef(var));
     }
-    entry->state = State::kComing;
+    entry->state = State::kFetching;
     const int64_t bytes = entry->bytes, used = entry->last_use;
     lock.unlock();
     int64_t missing = bytes - FreeBytes();
     if (missing > 0) Evict(missing, used);
-    const bool fetched = bytes <= FreeBytes() && Fetch(at, entry, AllocationWaitPolicy::kNone).ok();
+    const bool fetched = bytes <= FreeBytes() && Fetch(at, entry, MemoryWait::kNone).ok();
     lock.lock();
-    entry->state = fetched ? State::kHome : State::kAway;
+    entry->state = fetched ? State::kOnDevice : State::kInFarMemory;
     moved_.notify_all();
     if (!fetched) return;
   }

@@ -19,96 +19,97 @@ namespace tfswap {
 
 class CopyEngine;
 
-// Variables whose values leave the device when memory runs out, and are back before a kernel looks
-// at them: a step's kernels, but also what reads a variable outside of any step.
+// Swaps the values of variables: evicts them when memory runs out, and restores them before a
+// kernel or a read outside of a step accesses them.
 //
-//          Reclaim()                    Before() a kernel, or ahead of it
-//   home ------------> leaving -> away --------------------------> coming -> home
+//             Reclaim()                                 Before() a kernel, or prefetched
+//  on device ------------> evicting -> in far memory ------------> fetching -> on device
 //
-// Steps use variables in the same order again and again. So the one that was used last is needed
-// last, and leaves first; and after each one the next ones in the order of the step before are
-// fetched ahead, while its kernel runs. A value that was not written to since it was fetched leaves
-// without a copy.
+// Steps use variables in a fixed cyclic order, so the most recently used one is needed last and is
+// evicted first, and the successors of a variable in the previous step are prefetched while its
+// kernel runs. A value that has not been written since its fetch is evicted without a copy.
 //
-// On a GPU, copies are commands that are given where they come up, in the order of the host: a
-// value has left when its copy out was given, and is home when its copy in was. What it touches the
-// GPU makes wait (core/gpu/hazard_tracker.h).
+// On a GPU, copies are commands that are enqueued in host order: a value counts as evicted or
+// fetched as soon as its copy is enqueued, and the GPU is given the dependencies
+// (core/gpu/hazard_tracker.h).
 class StreamedVariables : public KernelGuard {
  public:
   using VarPtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
-  // Smaller variables stay.
-  static constexpr int64_t kLeastBytes = 64 << 10;
+  // Smaller variables are not swapped.
+  static constexpr int64_t kMinBytes = 64 << 10;
 
-  // Moves values of the device that `allocator` serves, by the engine's ways.
+  // For the device of `allocator`; copies values with `engine`.
   StreamedVariables(DeviceAllocator* allocator, CopyEngine* engine);
 
-  // From now on, or no more: then all values come back. Answers "" or why some cannot.
+  // Enable or disable swapping; disabling restores all values. Return "" or why some cannot be
+  // restored.
   std::string SetOn(bool on);
   bool on() const { return on_.load(); }
-  // Has values leave until so many bytes are free, or there are none that may; answers how many.
+  // Evict values until `bytes` are free or none is evictable; return the freed bytes.
   int64_t Reclaim(int64_t bytes);
   using Done = std::function<void(const absl::Status&)>;
 
-  // A plan has no more use for the value in this step. `done` runs when it has left, or stays
-  // because somebody looks at it or far memory is full; at once if a thread is to copy it and
-  // nobody waits for that (`detached`).
-  void Leave(VarPtr var, const PlacementRequest& wish, bool detached, Done done);
-  // A plan wants it back; `done` runs when it is, or there was no memory for it.
-  void Return(VarPtr var, std::function<void()> done);
+  // Evict a value after its last use in a planned step. `done` runs when it is evicted, or stays
+  // because it is in use or far memory is full; immediately if a thread makes the copy and no op
+  // waits for it (`detached`).
+  void SwapOut(VarPtr var, const PlacementRequest& request, bool detached, Done done);
+  // Restore a value for a planned step; `done` runs when it is on the device or there was no memory
+  // for it.
+  void SwapIn(VarPtr var, std::function<void()> done);
 
   absl::Status Before(tensorflow::OpKernelContext* context, Held* held) override;
   void After(const Held& held) override;
 
  private:
-  enum class State { kHome, kLeaving, kAway, kComing };
-  // How a value that comes waits for memory: as a kernel that needs it now, as one that a plan
-  // wants back, or not at all.
-  enum class AllocationWaitPolicy { kNeeded, kPlanned, kNone };
+  enum class State { kOnDevice, kEvicting, kInFarMemory, kFetching };
+  // How a fetch waits for memory: like a kernel that needs the value now, like a planned swap-in,
+  // or not at all.
+  enum class MemoryWait { kNeeded, kPlanned, kNone };
 
   struct Entry {
-    State state = State::kHome;
+    State state = State::kOnDevice;
     tensorflow::core::WeakPtr<tensorflow::Var> var;
-    tensorflow::TensorShape shape;  // of what is away
+    tensorflow::TensorShape shape;  // of the evicted value
     int64_t bytes = 0;
-    FarCopy far_copy;              // of the value as it is, if it is held
-    PlacementRequest wish;         // by which that was made
-    const void* filled = nullptr;  // where it was copied to, until a kernel uses it
-    int readers = 0;               // kernels that look at it now
+    FarCopy far_copy;              // of the current value, if held
+    PlacementRequest request;      // of far_copy
+    const void* filled = nullptr;  // destination of the last fetch, until a kernel uses it
+    int readers = 0;               // kernels that use it now
     int64_t last_use = 0;
-    tensorflow::Var* next = nullptr;  // used after it, the last time
+    tensorflow::Var* next = nullptr;  // its successor in the last step
   };
 
-  Entry* KnowLocked(tensorflow::Var* var);
-  void Forget(tensorflow::Var* var);
-  // Waits until nobody moves it, and has it on the device.
-  absl::Status BringHome(tensorflow::Var* var, AllocationWaitPolicy patience,
-                         std::unique_lock<std::mutex>* lock);
-  // Fills the variable; it is kComing, and the lock is not held.
-  absl::Status Fetch(tensorflow::Var* var, Entry* entry, AllocationWaitPolicy patience);
-  // Copies the value out and gives it up, if nobody looks at it and it is worth it. Answers how
-  // many bytes are free then, -1 if far memory is full. The lock is not held meanwhile.
-  absl::StatusOr<int64_t> GiveUp(tensorflow::Var* var, const PlacementRequest& wish,
-                                 std::unique_lock<std::mutex>* lock);
-  // Has values leave that were used after `used_after`, those that were used last first.
+  Entry* EntryForLocked(tensorflow::Var* var);
+  void RemoveEntry(tensorflow::Var* var);
+  // Wait for a running copy, and fetch the value if it is in far memory.
+  absl::Status EnsureOnDevice(tensorflow::Var* var, MemoryWait wait,
+                              std::unique_lock<std::mutex>* lock);
+  // Fetch the value. The state must be kFetching and the lock not be held.
+  absl::Status Fetch(tensorflow::Var* var, Entry* entry, MemoryWait wait);
+  // Evict the value if it is unused and large enough. Return the freed bytes, or -1 if far memory
+  // is full. Releases the lock during the copy.
+  absl::StatusOr<int64_t> TryEvict(tensorflow::Var* var, const PlacementRequest& request,
+                                   std::unique_lock<std::mutex>* lock);
+  // Evict values that were used after `used_after`, most recently used first.
   int64_t Evict(int64_t bytes, int64_t used_after);
-  // Fetches what is used next. `at_once`: in the order of the host, so what a thread has to fetch
-  // is left to one.
-  void FetchAheadOf(tensorflow::Var* var, bool at_once);
-  void HaveFetchedAheadOf(VarPtr var);
-  // Whether its memory is the device's.
-  bool IsHere(const tensorflow::Tensor& value) const;
+  // Prefetch the successors of `var`. `at_once`: only enqueue commands; copies by threads are
+  // scheduled.
+  void PrefetchAfter(tensorflow::Var* var, bool at_once);
+  void SchedulePrefetchAfter(VarPtr var);
+  // Return whether its memory belongs to the device.
+  bool IsOnDevice(const tensorflow::Tensor& value) const;
   int64_t FreeBytes() const;
 
   DeviceAllocator* const allocator_;
   CopyEngine* const engine_;
-  Worker ahead_{"tfswap_weights"};
+  Worker prefetch_worker_{"tfswap_weights"};
   std::atomic<bool> on_{false};
-  std::atomic<bool> planned_{false};  // a plan says what comes back when: nothing is fetched ahead
-  std::atomic<bool> fetching_ahead_{false};
+  std::atomic<bool> planned_{false};  // a plan schedules the fetches, so nothing is prefetched
+  std::atomic<bool> prefetching_{false};
   std::mutex mu_;
   std::condition_variable moved_;
-  // References to entries stay as they are; one goes when its variable does.
+  // References to entries are stable; an entry is removed with its variable.
   std::unordered_map<tensorflow::Var*, Entry> entries_;
   int64_t uses_ = 0;
   tensorflow::Var* last_used_ = nullptr;

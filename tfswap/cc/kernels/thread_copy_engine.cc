@@ -21,22 +21,22 @@ namespace {
 constexpr char kInjected[] = "injected fault";
 constexpr char kNoHostMemory[] = "the host has no memory for it";
 
-// Of what must come back unchanged: of a lossy copy, that is what is kept.
+// Return the checksum of the data that must be restored exactly: the encoded data of a lossy copy.
 uint64_t KeptChecksum(const FarCopy& copy, const void* data) {
   return copy.lossy ? ChecksumOf(copy.encoded) : Checksum(data, copy.bytes);
 }
 
-void FailOnPurpose() {
+void InjectFault() {
   Faults::Delay(Fault::kSlowCopy);
   if (Faults::Strikes(Fault::kCopyThrows)) throw std::bad_alloc();
 }
 
-// Whether there was room for it, and for what has to be known of it.
-bool PutIn(FarMemory* far, const void* data, int64_t bytes, const PlacementRequest& wish,
+// Return whether there was far memory for the copy and its bookkeeping.
+bool PutIn(FarMemory* far, const void* data, int64_t bytes, const PlacementRequest& request,
            FarCopy* copy) {
   try {
-    FailOnPurpose();
-    return far->Put(data, bytes, wish, copy);
+    InjectFault();
+    return far->Put(data, bytes, request, copy);
   } catch (const std::bad_alloc&) {
     *copy = FarCopy();
     return false;
@@ -45,7 +45,7 @@ bool PutIn(FarMemory* far, const void* data, int64_t bytes, const PlacementReque
 
 FarProblem GetFrom(FarMemory* far, const FarCopy& copy, void* data) {
   try {
-    FailOnPurpose();
+    InjectFault();
     return far->Get(copy, data);
   } catch (const std::bad_alloc&) {
     return {kNoHostMemory};
@@ -71,16 +71,16 @@ LossMeter* ThreadCopyEngine::loss_meter() {
 
 void ThreadCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
   if (!sampler()->on()) return;
-  sampler()->Sample(buffer.label, data, buffer.bytes, buffer.wish.codec.element_bytes);
+  sampler()->Sample(buffer.label, data, buffer.bytes, buffer.request.codec.element_bytes);
 }
 
-void ThreadCopyEngine::Leave(const FarBufferPtr& buffer, Done done) {
+void ThreadCopyEngine::SwapOut(const FarBufferPtr& buffer, Done done) {
   std::lock_guard<std::mutex> lock(mu_);
   StartLeaving(buffer, std::move(done));
 }
 
 void ThreadCopyEngine::StartLeaving(const FarBufferPtr& buffer, Done done) {
-  StartLeavingLocked(buffer.get(), buffer->wish.tier == FarTier::kFile ? &file_out_ : &out_,
+  StartLeavingLocked(buffer.get(), buffer->request.tier == FarTier::kFile ? &file_out_ : &out_,
                      [this, buffer, done = std::move(done)] { CopyOut(buffer, done); });
 }
 
@@ -90,11 +90,11 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
   FarCopy far_copy;
   if (Faults::Strikes(Fault::kCopyOutFails)) {
     status = Failed("swapping out", *buffer, kInjected);
-  } else if (Sections(buffer->bytes).count() == 1) {
+  } else if (BufferChunks(buffer->bytes).count() == 1) {
     PutPiece(*buffer, buffer->tensor_.data(), buffer->bytes, &far_copy);
   } else {
-    // The op that waits for `done` has a reference too.
-    PutSections(buffer.get(), done ? 2 : 1, &far_copy);
+    // The op that waits for `done` has a reference as well.
+    PutChunks(buffer.get(), done ? 2 : 1, &far_copy);
   }
   EndLeaving(buffer.get(), std::move(far_copy), status, NowNs() - start_ns);
   if (done) done(status);
@@ -103,43 +103,43 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
 bool ThreadCopyEngine::PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes,
                                 FarCopy* copy) {
   const int64_t start_ns = NowNs();
-  if (!PutIn(far(), data, bytes, buffer.wish, copy)) return false;
+  if (!PutIn(far(), data, bytes, buffer.request, copy)) return false;
   if (verify_.load()) copy->checksum = KeptChecksum(*copy, data);
   if (copy->lossy) loss_meter()->Compare(buffer.label, data, copy->encoded);
-  HoldForLink(start_ns, *copy, kOut);
+  EmulateLinkDelay(start_ns, *copy, kOut);
   return true;
 }
 
-void ThreadCopyEngine::PutSections(FarBuffer* buffer, int references, FarCopy* copy) {
-  const Sections sections(buffer->bytes);
+void ThreadCopyEngine::PutChunks(FarBuffer* buffer, int references, FarCopy* copy) {
+  const BufferChunks chunks(buffer->bytes);
   const char* data = static_cast<const char*>(buffer->tensor_.data());
-  copy->sections.resize(sections.count());
-  // From the end: what stays is a block with the same beginning.
-  for (int i = sections.count() - 1; i >= 0; --i) {
-    const int64_t begin = sections.begin(i);
-    if (!PutPiece(*buffer, data + begin, sections.bytes(i), &copy->sections[i])) {
-      copy->kept_bytes = begin + sections.bytes(i);
+  copy->chunks.resize(chunks.count());
+  // From the end, so that the remaining block keeps its start.
+  for (int i = chunks.count() - 1; i >= 0; --i) {
+    const int64_t begin = chunks.begin(i);
+    if (!PutPiece(*buffer, data + begin, chunks.bytes(i), &copy->chunks[i])) {
+      copy->kept_bytes = begin + chunks.bytes(i);
       break;
     }
     copy->bytes = buffer->bytes;
-    copy->tier = copy->sections[i].tier;
+    copy->tier = copy->chunks[i].tier;
     if (begin > 0) ReleaseEnd(buffer, begin, references);
   }
   if (copy->kept_bytes > 0 && buffer->given_back_ == 0) {
-    // All that left is still there.
+    // No device memory was released: keep the whole buffer.
     far()->Drop(copy);
     *copy = FarCopy();
   }
 }
 
 absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t bytes,
-                                                       const PlacementRequest& wish,
+                                                       const PlacementRequest& request,
                                                        FarCopy* copy) {
   const int64_t start_ns = NowNs();
   if (Faults::Strikes(Fault::kCopyOutFails)) return VariableFailed("swapping out", kInjected);
-  if (!PutIn(far(), data, bytes, wish, copy)) return false;
+  if (!PutIn(far(), data, bytes, request, copy)) return false;
   if (verify_.load()) copy->checksum = Checksum(data, bytes);
-  HoldForLink(start_ns, *copy, kOut);
+  EmulateLinkDelay(start_ns, *copy, kOut);
   CountCopy(/*out=*/true, bytes, NowNs() - start_ns);
   return true;
 }
@@ -153,9 +153,9 @@ absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const Placeme
   if (problem.changed) return VariableChanged(copy.bytes, problem.why);
   if (!problem.why.empty()) return VariableFailed("swapping in", problem.why);
   if (copy.checksum != 0 && verify_.load() && Checksum(data, copy.bytes) != copy.checksum) {
-    return VariableChanged(copy.bytes, kOtherChecksum);
+    return VariableChanged(copy.bytes, kChecksumDiffers);
   }
-  HoldForLink(start_ns, copy, kIn);
+  EmulateLinkDelay(start_ns, copy, kIn);
   CountCopy(/*out=*/false, copy.bytes, NowNs() - start_ns);
   return absl::OkStatus();
 }
@@ -164,34 +164,34 @@ void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
   StartLeaving(buffer, nullptr);
 }
 
-int64_t ThreadCopyEngine::FirstSection(const FarBuffer& buffer) const {
-  const Sections sections(buffer.bytes);
-  return sections.count() > 1 && allocator_->OnHost() ? PaidFor(sections, 0) : 0;
+int64_t ThreadCopyEngine::FirstChunk(const FarBuffer& buffer) const {
+  const BufferChunks chunks(buffer.bytes);
+  return chunks.count() > 1 && allocator_->OnHost() ? BytesToCommit(chunks, 0) : 0;
 }
 
-int64_t ThreadCopyEngine::PaidFor(const Sections& sections, int number) {
-  // Its last page may be a huge one.
-  return sections.begin(number + 1) + Sections::kUnitBytes;
+int64_t ThreadCopyEngine::BytesToCommit(const BufferChunks& chunks, int number) {
+  // Its last page may be a huge page.
+  return chunks.begin(number + 1) + BufferChunks::kUnitBytes;
 }
 
 bool ThreadCopyEngine::Fill(Tensor* output, const FarBufferPtr& buffer, absl::Status* status) {
   const int64_t start_ns = NowNs();
   char* data = static_cast<char*>(output->data());
   const FarCopy& copy = buffer->far_copy_;
-  if (copy.sections.empty()) {
+  if (copy.chunks.empty()) {
     *status = GetPiece(*buffer, copy, data);
   } else {
-    const Sections sections(buffer->bytes);
+    const BufferChunks chunks(buffer->bytes);
     const bool in_part = KernelScope::current != nullptr && KernelScope::current->pays > 0;
-    for (int i = 0; status->ok() && i < sections.count(); ++i) {
-      if (in_part && !allocator_->Pay(data, PaidFor(sections, i))) return false;
-      const FarCopy& piece = copy.sections[i];
-      const int64_t begin = sections.begin(i);
+    for (int i = 0; status->ok() && i < chunks.count(); ++i) {
+      if (in_part && !allocator_->Pay(data, BytesToCommit(chunks, i))) return false;
+      const FarCopy& piece = copy.chunks[i];
+      const int64_t begin = chunks.begin(i);
       if (piece.held()) {
         *status = GetPiece(*buffer, piece, data + begin);
       } else {
         CopyPastCache(data + begin, static_cast<const char*>(buffer->tensor_.data()) + begin,
-                      sections.bytes(i));
+                      chunks.bytes(i));
       }
     }
   }
@@ -205,8 +205,8 @@ absl::Status ThreadCopyEngine::GetPiece(const FarBuffer& buffer, const FarCopy& 
   if (problem.changed) return Changed(buffer, problem.why);
   if (!problem.why.empty()) return Failed("swapping in", buffer, problem.why);
   if (verify_.load() && KeptChecksum(copy, data) != copy.checksum)
-    return Changed(buffer, kOtherChecksum);
-  HoldForLink(start_ns, copy, kIn);
+    return Changed(buffer, kChecksumDiffers);
+  EmulateLinkDelay(start_ns, copy, kIn);
   return absl::OkStatus();
 }
 
@@ -216,7 +216,8 @@ void ThreadCopyEngine::EmulateLink(double bytes_per_s, int64_t latency_ns) {
   for (std::atomic<int64_t>& each : link_free_ns_) each.store(0);
 }
 
-void ThreadCopyEngine::HoldForLink(int64_t start_ns, const FarCopy& copy, Direction direction) {
+void ThreadCopyEngine::EmulateLinkDelay(int64_t start_ns, const FarCopy& copy,
+                                        Direction direction) {
   const double ns_per_byte = link_ns_per_byte_.load();
   if (ns_per_byte <= 0 || copy.tier == FarTier::kFile) return;
   const int64_t takes_ns = link_latency_ns_.load() +

@@ -5,21 +5,21 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory/sections.h"
+#include "core/memory/buffer_chunks.h"
 #include "far/loss_meter.h"
 #include "kernels/copy_engine.h"
 #include "kernels/worker.h"
 
 namespace tfswap {
 
-// Copies on threads of its own: one a direction, and one more each for the file, whose copies only
-// wait. What a plan moves goes first come first served, and before lazy swap-ins, which go by the
-// place of their readers in the step.
+// Copies on threads: one per direction, and one more each for the file, whose copies mostly wait.
+// Planned copies run in FIFO order and before on-demand swap-ins, which are ordered by the position
+// of their readers in the step.
 class ThreadCopyEngine : public CopyEngine {
  public:
   explicit ThreadCopyEngine(DeviceAllocator* allocator) : CopyEngine(allocator) {}
 
-  void Leave(const FarBufferPtr& buffer, Done done) override;
+  void SwapOut(const FarBufferPtr& buffer, Done done) override;
   void EmulateLink(double bytes_per_s, int64_t latency_ns) override;
   std::string WhyBlocked(int64_t missing_bytes) const override {
     return far()->WhyBlocked(missing_bytes);
@@ -32,12 +32,12 @@ class ThreadCopyEngine : public CopyEngine {
   std::vector<CodecSample> CodecSamples() override { return sampler()->Samples(); }
 
   absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
-                                       const PlacementRequest& wish, FarCopy* copy) override;
-  absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& wish,
+                                       const PlacementRequest& request, FarCopy* copy) override;
+  absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& request,
                               void* data) override;
   void DropFarCopy(FarCopy* copy) override { far()->Drop(copy); }
 
-  // These are one for all CPUs.
+  // Shared by all CPUs.
   static FarMemory* far();
   static RatioSampler* sampler();
   static LossMeter* loss_meter();
@@ -45,27 +45,28 @@ class ThreadCopyEngine : public CopyEngine {
  private:
   Worker* Leaver(FarTier tier) override { return tier == FarTier::kFile ? &file_out_ : &out_; }
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
-  // With mu_ held.
+  // Call this with mu_ held.
   void StartLeaving(const FarBufferPtr& buffer, Done done);
   void CopyOut(const FarBufferPtr& buffer, const Done& done);
-  // Of a buffer; whether there was room.
+  // Copy a piece of a buffer; return whether there was space.
   bool PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes, FarCopy* copy);
-  // What has left is given back at once. Without room for all of it, it stays as it is, or what was
-  // not given back by then does.
-  void PutSections(FarBuffer* buffer, int references, FarCopy* copy);
+  // Copy in chunks and release the memory of each chunk. If far memory runs out, the buffer stays,
+  // or the part of it that was not released.
+  void PutChunks(FarBuffer* buffer, int references, FarCopy* copy);
   bool Fill(tensorflow::Tensor* output, const FarBufferPtr& buffer, absl::Status* status) override;
   absl::Status GetPiece(const FarBuffer& buffer, const FarCopy& copy, char* data);
-  int64_t FirstSection(const FarBuffer& buffer) const override;
-  // What has to be paid for before a section is filled.
-  static int64_t PaidFor(const Sections& sections, int number);
+  int64_t FirstChunk(const FarBuffer& buffer) const override;
+  // Return the bytes to commit before a chunk is filled.
+  static int64_t BytesToCommit(const BufferChunks& chunks, int number);
   enum Direction { kOut, kIn };
-  // Of what crosses the link, one after the other each way; the file has a link of its own.
-  void HoldForLink(int64_t start_ns, const FarCopy& copy, Direction direction);
+  // Delay a copy to the time that it takes on the emulated link, where copies in each direction run
+  // one after the other. The file has its own link.
+  void EmulateLinkDelay(int64_t start_ns, const FarCopy& copy, Direction direction);
 
   Worker out_{"tfswap_out"};
   std::atomic<double> link_ns_per_byte_{0};
   std::atomic<int64_t> link_latency_ns_{0};
-  std::atomic<int64_t> link_free_ns_[2] = {};  // when it is, each way
+  std::atomic<int64_t> link_free_ns_[2] = {};  // by direction
 };
 
 }  // namespace tfswap

@@ -1,8 +1,8 @@
-// _VariableToHost and _VariableFromHost: a variable's value leaves when a step has no more use for
-// it, and comes back for the next one.
+// _VariableToHost and _VariableFromHost: evict the value of a variable after its last use in a
+// step, and restore it for the next step.
 //
-// They only set times: what looks at a value that is away has it brought back
-// (streamed_variables.h), and a value that somebody looks at stays.
+// They are hints: a value in use stays, and any use of an evicted value restores it
+// (streamed_variables.h).
 
 #include "absl/strings/str_cat.h"
 #include "kernels/copy_engine.h"
@@ -32,9 +32,9 @@ REGISTER_OP("_VariableToHost")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Moves a variable's value to far memory. Inserted by tfswap.
+Swaps a variable's value out to far memory. Inserted by tfswap.
 
-detached: nobody waits for the copy.
+detached: no op waits for the copy.
 The others are those of _CopyToHost.
 )doc");
 
@@ -43,7 +43,7 @@ REGISTER_OP("_VariableFromHost")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Brings a variable's value back to the device. Inserted by tfswap.
+Swaps a variable's value in. Inserted by tfswap.
 )doc");
 
 class VariableOp : public AsyncOpKernel {
@@ -57,9 +57,9 @@ class VariableOp : public AsyncOpKernel {
         dynamic_cast<DeviceAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
     CopyEngine* engine = allocator == nullptr ? nullptr : CopyEngine::For(allocator);
     OP_REQUIRES_ASYNC(context, engine != nullptr,
-                      absl::FailedPreconditionError(absl::StrCat(
-                          "tfswap: device ", context->device()->name(),
-                          " does not move variables: make the plan again on this device")),
+                      absl::FailedPreconditionError(
+                          absl::StrCat("tfswap: device ", context->device()->name(),
+                                       " does not swap variables: create the plan on this device")),
                       done);
     tensorflow::core::RefCountPtr<Var> var;
     OP_REQUIRES_OK_ASYNC(context, LookupResource(context, HandleFromInput(context, 0), &var), done);
@@ -78,26 +78,27 @@ class VariableToHostOp : public VariableOp {
  public:
   explicit VariableToHostOp(OpKernelConstruction* construction) : VariableOp(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("detached", &detached_));
-    OP_REQUIRES_OK(construction, ReadPlacementRequest(construction, tensorflow::DT_UINT8, &wish_));
+    OP_REQUIRES_OK(construction,
+                   ReadPlacementRequest(construction, tensorflow::DT_UINT8, &request_));
   }
 
  protected:
   void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
             StreamedVariables::Done done) override {
-    variables->Leave(std::move(var), wish_, detached_, std::move(done));
+    variables->SwapOut(std::move(var), request_, detached_, std::move(done));
   }
 
   bool detached_;
-  PlacementRequest wish_;
+  PlacementRequest request_;
 };
 
-// As _CopyToHost there, of which copy_ops.cc says why.
+// Synchronous like _CopyToHost on GPUs; see copy_ops.cc.
 class VariableToHostGpuOp : public VariableToHostOp {
  public:
   using VariableToHostOp::VariableToHostOp;
 
   AsyncOpKernel* AsAsync() override {
-    return wish_.tier == FarTier::kFile && !detached_ ? this : nullptr;
+    return request_.tier == FarTier::kFile && !detached_ ? this : nullptr;
   }
 
   void Compute(OpKernelContext* context) override {
@@ -112,11 +113,11 @@ class VariableFromHostOp : public VariableOp {
  protected:
   void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
             StreamedVariables::Done done) override {
-    variables->Return(std::move(var), [done = std::move(done)] { done(absl::OkStatus()); });
+    variables->SwapIn(std::move(var), [done = std::move(done)] { done(absl::OkStatus()); });
   }
 };
 
-// Ends when the copy was given to the GPU, else at once: who looks at the value waits for it.
+// Ends when the copy is enqueued, or immediately: users of the value wait for it.
 class VariableFromHostGpuOp : public VariableFromHostOp {
  public:
   using VariableFromHostOp::VariableFromHostOp;

@@ -45,7 +45,7 @@ void Worker::ThreadEnds() {
   try {
     StartLocked();
   } catch (const std::system_error&) {
-    // The system has none just now: the next job tries again.
+    // No thread is available now: the next job tries again.
   }
 }
 

@@ -9,14 +9,14 @@
 
 namespace tfswap {
 
-// A thread and its queue: smaller places first, equal ones in the order of their coming. It lives
-// as long as the process; should its thread end, another one goes on with what is left.
+// A thread with a priority queue: smaller places first, FIFO among equal ones. Never destroyed; a
+// thread that ends is replaced by a new one, which continues with the queue.
 class Worker {
  public:
-  // `name` outlives it.
+  // `name` must outlive the worker.
   explicit Worker(const char* name);
   void Schedule(int64_t place, std::function<void()> job);
-  // Is there a job that goes before `place`?
+  // Return whether a job before `place` is queued.
   bool HasBefore(int64_t place);
 
  private:

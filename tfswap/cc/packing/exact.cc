@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// 128 bits, as two that are mixed apart.
+// A 128-bit key as two independently mixed halves.
 struct Key {
   uint64_t a = 0;
   uint64_t b = 0;
@@ -35,23 +35,23 @@ uint64_t Mix(uint64_t x) {  // splitmix64
 
 constexpr Offset kOpen = -1;
 constexpr Offset kNever = std::numeric_limits<Offset>::max() / 4;
-constexpr int64_t kEasyNodes = 1500;        // of the first tries, one for each order
-constexpr int64_t kFirstNodes = 200;        // of those after them
-constexpr double kGrowth = 1.1;             // of the tries, a round of orders
-constexpr double kNoise = 1.2;              // by what factor an order is shaken
-constexpr size_t kMostMemories = 20000000;  // hashes: half a GiB
-constexpr int64_t kNodesPerLookAtTheClock = 64;
+constexpr int64_t kEasyNodes = 1500;           // limit of the first tries, one per order
+constexpr int64_t kFirstNodes = 200;           // initial limit of later tries
+constexpr double kGrowth = 1.1;                // of the limit, per round of orders
+constexpr double kNoise = 1.2;                 // factor by which an order is perturbed
+constexpr size_t kMaxFailedStates = 20000000;  // half a GiB of hashes
+constexpr int64_t kNodesPerClockCheck = 64;
 
-// Bottom-up search. A state is: which buffers are placed, and for each other one
+// Bottom-up search. A state holds which buffers are placed, and for each other buffer
 //
-//   top   where it would rest now: on the highest placed buffer that it overlaps, or on the ground
-//   low   no solution that is still looked for has it lower; top <= low
+//  top   where it would rest now: on the highest placed buffer that it overlaps, or at offset 0
+//  low   a lower bound of its offset in all remaining solutions; top <= low
 //
-// A buffer with low == top is *open*: it can be placed, at top. Any solution can be pushed down
-// until each buffer rests on another or on the ground, and told as the sequence of its placements
-// by (offset, rank). The search goes through these sequences. When a buffer was tried as the next
-// one and failed, or is below the offset that the sequence has come to, it is not open any more:
-// it will rest on some neighbour that is not placed yet (the rule `support`).
+// A buffer with low == top is *open*: it can be placed at top. Any solution can be pushed down
+// until each buffer rests on another one or at offset 0, and is then the sequence of its placements
+// sorted by (offset, rank). The search enumerates these sequences. A buffer that was tried as the
+// next one and failed, or whose top is below the current offset of the sequence, is closed: it will
+// rest on a neighbour that is not placed yet (the rule `support`).
 class Search {
  public:
   Search(const Problem& problem, int64_t capacity, const ExactOptions& options)
@@ -69,9 +69,9 @@ class Search {
     offsets_.assign(count, 0);
     rank_.resize(count);
     support_.assign(count, kOpen);
-    FindMoments();
-    moment_marked_.assign(moments_.size(), 0);
-    moment_weight_.assign(moments_.size(), 1);
+    FindLiveSets();
+    live_set_marked_.assign(live_sets_.size(), 0);
+    live_set_weight_.assign(live_sets_.size(), 1);
   }
 
   ExactAnswer Run() {
@@ -82,7 +82,8 @@ class Search {
     std::sort(all.begin(), all.end(), [&](int32_t a, int32_t b) {
       return problem_.buffers[a].lower < problem_.buffers[b].lower;
     });
-    // Many short tries, each with another order among equals; what they learn stays.
+    // Many short tries with different tie-breaking orders; failed states are remembered across
+    // tries.
     double limit = kFirstNodes;
     for (int round = 0;; ++round) {
       Rank(round, &random);
@@ -90,7 +91,7 @@ class Search {
         answer.outcome = Outcome::kImpossible;
         break;
       }
-      // What is easy is found sooner without the rule that takes longest.
+      // Easy problems are solved sooner without the most expensive rule.
       const bool first = round < kOrders;
       thorough_ = rules_.not_first && !first;
       nodes_left_ = first ? kEasyNodes : static_cast<int64_t>(limit);
@@ -117,20 +118,20 @@ class Search {
   struct State {
     Offset top = 0;
     Offset low = 0;
-    Offset barred = -1;  // a top at which it was tried in vain
+    Offset rejected_top = -1;  // top at which it was tried without success
     bool placed = false;
   };
   struct Change {
     int32_t buffer;
     State before;
   };
-  // The largest sets of buffers that are live together.
-  using Moment = std::vector<int32_t>;
+  // A maximal set of buffers that are live at the same time.
+  using LiveSet = std::vector<int32_t>;
 
   static constexpr int kOrders = 4;
 
-  void FindMoments() {
-    // Just before something ends, if something began since the last end.
+  void FindLiveSets() {
+    // Just before the end of a buffer, if another one started since the previous end.
     std::vector<std::tuple<Time, bool, int32_t>> events;
     for (size_t b = 0; b < problem_.buffers.size(); ++b) {
       const Buffer& buffer = problem_.buffers[b];
@@ -148,8 +149,8 @@ class Search {
       piece(lower, buffer.upper);
     }
     std::sort(events.begin(), events.end());
-    moments_of_.resize(problem_.buffers.size());
-    Moment live;
+    live_sets_of_.resize(problem_.buffers.size());
+    LiveSet live;
     bool grown = false;
     for (const auto& [time, begins, b] : events) {
       if (begins) {
@@ -159,37 +160,37 @@ class Search {
       }
       if (grown) {
         for (const int32_t other : live) {
-          moments_of_[other].push_back(static_cast<int32_t>(moments_.size()));
+          live_sets_of_[other].push_back(static_cast<int32_t>(live_sets_.size()));
         }
-        moments_.push_back(live);
+        live_sets_.push_back(live);
         grown = false;
       }
       live.erase(std::find(live.begin(), live.end(), b));
     }
-    live_.assign(problem_.buffers.size(), 0);
-    for (const Moment& moment : moments_) {
+    max_live_.assign(problem_.buffers.size(), 0);
+    for (const LiveSet& live_set : live_sets_) {
       int64_t sum = 0;
-      for (const int32_t b : moment) sum += problem_.buffers[b].size;
-      for (const int32_t b : moment) live_[b] = std::max(live_[b], sum);
+      for (const int32_t b : live_set) sum += problem_.buffers[b].size;
+      for (const int32_t b : live_set) max_live_[b] = std::max(max_live_[b], sum);
     }
   }
 
-  // Who goes first among those that could rest at the same offset.
+  // Choose the tie-breaking order of buffers that could rest at the same offset.
   void Rank(int round, std::mt19937_64* random) {
     const auto width = [&](int32_t b) {
       return static_cast<double>(problem_.buffers[b].upper - problem_.buffers[b].lower);
     };
     const auto size = [&](int32_t b) { return static_cast<double>(problem_.buffers[b].size); };
-    const auto live = [&](int32_t b) { return static_cast<double>(live_[b]); };
+    const auto live = [&](int32_t b) { return static_cast<double>(max_live_[b]); };
     std::vector<double> weight(rank_.size(), 0);
-    for (size_t m = 0; m < moments_.size(); ++m) {
-      for (const int32_t b : moments_[m]) weight[b] += moment_weight_[m];
+    for (size_t m = 0; m < live_sets_.size(); ++m) {
+      for (const int32_t b : live_sets_[m]) weight[b] += live_set_weight_[m];
     }
     std::vector<std::tuple<double, double, double, int32_t>> keys;
     for (size_t i = 0; i < rank_.size(); ++i) {
       const auto b = static_cast<int32_t>(i);
       if (round >= kOrders) {
-        // Those that were live when tries failed first: more often, the more.
+        // Prefer buffers of the live sets in which tries failed.
         const double noise = std::uniform_real_distribution<double>(1 / kNoise, kNoise)(*random);
         keys.emplace_back(-weight[b] * (round % 2 == 0 ? 1.0 : size(b)) * noise, -live(b),
                           -width(b), b);
@@ -216,7 +217,7 @@ class Search {
     }
   }
 
-  // Nothing is placed. False if that alone fails.
+  // Reset to the state without placed buffers; return false if it is infeasible.
   bool Start(const std::vector<int32_t>& all) {
     trail_.clear();
     std::fill(state_.begin(), state_.end(), State());
@@ -225,12 +226,12 @@ class Search {
       if (buffer.fixed.has_value()) state_[b].low = *buffer.fixed;
       if (state_[b].low + buffer.size > capacity_) return false;
     }
-    left_.assign(moments_.size(), 0);
-    for (size_t m = 0; m < moments_.size(); ++m) {
-      for (const int32_t b : moments_[m]) left_[m] += size_[b];
+    left_.assign(live_sets_.size(), 0);
+    for (size_t m = 0; m < live_sets_.size(); ++m) {
+      for (const int32_t b : live_sets_[m]) left_[m] += size_[b];
     }
-    for (size_t m = 0; m < moments_.size(); ++m) {
-      if (!MomentFits(static_cast<int32_t>(m))) return false;
+    for (size_t m = 0; m < live_sets_.size(); ++m) {
+      if (!LiveSetFits(static_cast<int32_t>(m))) return false;
     }
     return true;
   }
@@ -240,19 +241,19 @@ class Search {
   bool IsOpen(int32_t b) const {
     const State& state = state_[b];
     if (IsFixed(b)) return true;
-    return state.low == state.top && state.barred != state.top;
+    return state.low == state.top && state.rejected_top != state.top;
   }
 
-  // Where it would be placed next.
-  Offset PlaceOf(int32_t b) const { return IsFixed(b) ? fixed_[b] : state_[b].top; }
+  // The offset at which it would be placed next.
+  Offset NextOffset(int32_t b) const { return IsFixed(b) ? fixed_[b] : state_[b].top; }
 
-  void Remember(int32_t b) { trail_.push_back({b, state_[b]}); }
+  void SaveState(int32_t b) { trail_.push_back({b, state_[b]}); }
 
   void Undo(size_t mark) {
     while (trail_.size() > mark) {
       const int32_t b = trail_.back().buffer;
       if (state_[b].placed && !trail_.back().before.placed) {
-        for (const int32_t m : moments_of_[b]) left_[m] += size_[b];
+        for (const int32_t m : live_sets_of_[b]) left_[m] += size_[b];
       }
       state_[b] = trail_.back().before;
       trail_.pop_back();
@@ -260,18 +261,18 @@ class Search {
   }
 
   bool OutOfTime() {
-    if (nodes_ % kNodesPerLookAtTheClock == 0) {
+    if (nodes_ % kNodesPerClockCheck == 0) {
       out_of_time_ |=
           Clock::now() > deadline_ || (options_.cancelled != nullptr && options_.cancelled->load());
     }
     return out_of_time_;
   }
 
-  // Solves what is left, in parts that share no moment. `floor`: the offset that the sequence has
-  // come to.
+  // Solve the remaining buffers in independent parts, which share no time. `floor` is the current
+  // offset of the sequence.
   bool SolveParts(const std::vector<int32_t>& left, Offset floor) {
     if (!rules_.decomposition) return left.empty() || Solve(left, floor);
-    // By their begins; a part ends where the next buffer begins after all before it have ended.
+    // Sorted by start; a part ends where the next buffer starts after all previous ones have ended.
     size_t begin = 0;
     std::vector<std::pair<size_t, size_t>> parts;
     Time upper = std::numeric_limits<Time>::min();
@@ -284,7 +285,7 @@ class Search {
       upper = i == begin ? buffer.upper : std::max(upper, buffer.upper);
     }
     if (begin < left.size()) parts.emplace_back(begin, left.size());
-    // Small ones first: they fail fast.
+    // Small parts first: they fail fast.
     std::sort(parts.begin(), parts.end(),
               [](const auto& a, const auto& b) { return a.second - a.first < b.second - b.first; });
     for (const auto& [from, to] : parts) {
@@ -314,21 +315,21 @@ class Search {
       if (failed_.count(key) != 0) return false;
     }
     const bool solved = Branch(left, floor);
-    if (!solved && !stopped_ && rules_.memory && failed_.size() < kMostMemories)
+    if (!solved && !stopped_ && rules_.memory && failed_.size() < kMaxFailedStates)
       failed_.insert(key);
     return solved;
   }
 
   bool Branch(const std::vector<int32_t>& left, Offset floor) {
     const size_t mark = trail_.size();
-    // Nothing that is left may begin above the lowest end: there would be room below it.
+    // No remaining buffer may start above the lowest end: there would be space below it.
     Offset lowest_end = kNever;
     for (const int32_t b : left) {
-      lowest_end = std::min(lowest_end, PlaceOf(b) + size_[b]);
+      lowest_end = std::min(lowest_end, NextOffset(b) + size_[b]);
     }
     std::vector<std::tuple<Offset, int32_t, int32_t>> candidates;
     for (const int32_t b : left) {
-      const Offset place = PlaceOf(b);
+      const Offset place = NextOffset(b);
       if (place < floor || !IsOpen(b) || state_[b].top > place) continue;
       if (rules_.dominance && place >= lowest_end && size_[b] > 0) continue;
       candidates.emplace_back(place, rank_[b], b);
@@ -337,24 +338,24 @@ class Search {
     std::vector<int32_t> rest(left.size() - 1);
     for (const auto& [place, rank, b] : candidates) {
       const size_t inner = trail_.size();
-      if (PlaceNext(b, place, left)) {
+      if (PlaceBuffer(b, place, left)) {
         std::copy_if(left.begin(), left.end(), rest.begin(), [b = b](int32_t o) { return o != b; });
         offsets_[b] = place;
         if (SolveParts(rest, place)) return true;
       }
       Undo(inner);
       if (stopped_) break;
-      if (!PassOver(b, place, left)) break;
+      if (!Skip(b, place, left)) break;
     }
     Undo(mark);
     return false;
   }
 
-  // Puts `b` at `place` and works out what follows for the others. False: nothing can follow.
-  bool PlaceNext(int32_t b, Offset place, const std::vector<int32_t>& left) {
-    Remember(b);
+  // Place `b` and propagate the bounds of the other buffers; return false if that is infeasible.
+  bool PlaceBuffer(int32_t b, Offset place, const std::vector<int32_t>& left) {
+    SaveState(b);
     state_[b].placed = true;
-    for (const int32_t m : moments_of_[b]) left_[m] -= size_[b];
+    for (const int32_t m : live_sets_of_[b]) left_[m] -= size_[b];
     state_[b].low = place;
     changed_.clear();
     changed_.push_back(b);
@@ -364,7 +365,7 @@ class Search {
       if (state.placed) continue;
       const Offset top = AlignUp(end, alignment_[other]);
       if (top <= state.top || size_[other] == 0) continue;
-      Remember(other);
+      SaveState(other);
       state.top = top;
       if (IsFixed(other)) {
         if (top > fixed_[other]) return false;
@@ -378,34 +379,34 @@ class Search {
     return Settle(left, place);
   }
 
-  // `b` is not the next one at that place.
-  bool PassOver(int32_t b, Offset place, const std::vector<int32_t>& left) {
-    if (IsFixed(b)) return true;  // what is placed above it from now on fails by itself
-    Remember(b);
-    state_[b].barred = place;
+  // Exclude `b` as the next buffer at that offset.
+  bool Skip(int32_t b, Offset place, const std::vector<int32_t>& left) {
+    if (IsFixed(b)) return true;  // later placements above it fail by themselves
+    SaveState(b);
+    state_[b].rejected_top = place;
     changed_.clear();
     changed_.push_back(b);
     return Settle(left, place);
   }
 
-  // Lowest offsets of those that will rest on what is not placed yet, and whether all still fits.
+  // Raise the bounds of closed buffers and check that all buffers still fit.
   bool Settle(const std::vector<int32_t>& left, Offset floor) {
     for (const int32_t b : left) {
       State& state = state_[b];
       if (state.placed || state.low >= floor) continue;
       if (IsFixed(b)) return false;
-      Remember(b);
+      SaveState(b);
       state.low = AlignUp(floor, alignment_[b]);
       changed_.push_back(b);
     }
     do {
-      if (!Support(left) || !MomentsFit()) return false;
+      if (!Support(left) || !LiveSetsFit()) return false;
     } while (!changed_.empty());
     return true;
   }
 
-  // What is not open comes to rest on a neighbour that is not placed yet, and that one, in the end,
-  // on an open one: shortest paths from those (Dijkstra).
+  // A closed buffer rests on an unplaced neighbour, and the chain ends at an open buffer: shortest
+  // paths from the open buffers (Dijkstra).
   bool Support(const std::vector<int32_t>& left) {
     if (!rules_.support) return true;
     closed_.clear();
@@ -423,7 +424,7 @@ class Search {
           support = std::min(support, state_[other].low + size_[other]);
         }
       }
-      if (support < kNever) Offer(b, support);
+      if (support < kNever) Relax(b, support);
     }
     size_t settled = 0;
     bool holds = true;
@@ -431,19 +432,19 @@ class Search {
       std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
       const auto [low, b] = heap_.back();
       heap_.pop_back();
-      if (low != support_[b]) continue;  // a better offer came later
+      if (low != support_[b]) continue;  // outdated heap entry
       ++settled;
       if (low + size_[b] > capacity_) {
         holds = false;
         break;
       }
       if (low > state_[b].low) {
-        Remember(b);
+        SaveState(b);
         state_[b].low = low;
         changed_.push_back(b);
       }
       for (const int32_t other : neighbours_[b]) {
-        if (support_[other] > low + size_[b]) Offer(other, low + size_[b]);
+        if (support_[other] > low + size_[b]) Relax(other, low + size_[b]);
       }
     }
     holds = holds && settled >= closed_.size();
@@ -451,7 +452,7 @@ class Search {
     return holds;
   }
 
-  void Offer(int32_t b, Offset support) {
+  void Relax(int32_t b, Offset support) {
     const Offset low = AlignUp(std::max(support, state_[b].low), alignment_[b]);
     if (low >= support_[b]) return;
     support_[b] = low;
@@ -459,8 +460,8 @@ class Search {
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
 
-  // Looks at the moments of all that has changed; what has to be looked at again is in the queue.
-  bool MomentsFit() {
+  // Check the live sets of all changed buffers; buffers whose bounds rise are queued again.
+  bool LiveSetsFit() {
     if (!rules_.moments) {
       for (const int32_t b : changed_) {
         if (state_[b].low + size_[b] > capacity_) return false;
@@ -468,18 +469,18 @@ class Search {
       changed_.clear();
       return true;
     }
-    ++moment_mark_;
+    ++live_set_mark_;
     marked_.clear();
     for (const int32_t b : changed_) {
-      for (const int32_t m : moments_of_[b]) {
-        if (moment_marked_[m] == moment_mark_) continue;
-        moment_marked_[m] = moment_mark_;
+      for (const int32_t m : live_sets_of_[b]) {
+        if (live_set_marked_[m] == live_set_mark_) continue;
+        live_set_marked_[m] = live_set_mark_;
         marked_.push_back(m);
       }
     }
     changed_.clear();
     bool fit = true;
-    for (const int32_t m : marked_) fit = fit && MomentFits(m);
+    for (const int32_t m : marked_) fit = fit && LiveSetFits(m);
     for (const int32_t m : marked_) {
       fit = fit && (!thorough_ || NotFirst(m));
       if (!fit) return false;
@@ -487,27 +488,27 @@ class Search {
     return true;
   }
 
-  // A buffer that, as the lowest of some that are live with it, would push them over the height, is
-  // above one of them at least.
+  // If a buffer as the lowest one of some of its live set would push them beyond the capacity, it
+  // must be above at least one of them.
   bool NotFirst(int32_t m) {
-    // Sorted by MomentFits().
-    const Moment& moment = moments_[m];
-    const int64_t highest = capacity_ - left_[m];  // of a first one
-    if (state_[moment.back()].low <= highest || state_[moment.back()].placed) return true;
+    // Sorted by LiveSetFits().
+    const LiveSet& live_set = live_sets_[m];
+    const int64_t highest = capacity_ - left_[m];  // highest offset of the lowest buffer
+    if (state_[live_set.back()].low <= highest || state_[live_set.back()].placed) return true;
     ends_.clear();
-    for (const int32_t b : moment) {
+    for (const int32_t b : live_set) {
       if (!state_[b].placed) ends_.emplace_back(state_[b].low + size_[b], b);
     }
     std::sort(ends_.begin(), ends_.end(), std::greater<>());
     sums_.clear();
     int64_t sum = 0;
     for (const auto& [end, b] : ends_) sums_.push_back(sum += size_[b]);
-    for (auto it = moment.rbegin(); it != moment.rend(); ++it) {
+    for (auto it = live_set.rbegin(); it != live_set.rend(); ++it) {
       const int32_t b = *it;
       State& state = state_[b];
       if (state.low <= highest) break;
       if (state.placed || IsFixed(b)) continue;
-      // The fewest of the highest ends that cannot all be above b; without b itself.
+      // The smallest set of highest ends, excluding b itself, that cannot all be above b.
       const int64_t room = capacity_ - state.low - size_[b];
       auto last = std::upper_bound(sums_.begin(), sums_.end(), room);
       if (last == sums_.end()) continue;
@@ -520,36 +521,36 @@ class Search {
       if (low <= state.low) continue;
       low = AlignUp(low, alignment_[b]);
       if (low + size_[b] > capacity_) {
-        moment_weight_[m] += 1;
+        live_set_weight_[m] += 1;
         return false;
       }
-      Remember(b);
+      SaveState(b);
       state.low = low;
       changed_.push_back(b);
     }
     return true;
   }
 
-  bool MomentFits(int32_t m) {
-    Moment& moment = moments_[m];
-    // Nearly sorted from the last time.
-    for (size_t i = 1; i < moment.size(); ++i) {
-      const int32_t b = moment[i];
+  bool LiveSetFits(int32_t m) {
+    LiveSet& live_set = live_sets_[m];
+    // Insertion sort: nearly sorted already.
+    for (size_t i = 1; i < live_set.size(); ++i) {
+      const int32_t b = live_set[i];
       const Offset low = state_[b].low;
       size_t j = i;
-      for (; j > 0 && state_[moment[j - 1]].low > low; --j) moment[j] = moment[j - 1];
-      moment[j] = b;
+      for (; j > 0 && state_[live_set[j - 1]].low > low; --j) live_set[j] = live_set[j - 1];
+      live_set[j] = b;
     }
-    // What is live from each lowest offset on, on top of it.
+    // Stack the unplaced buffers from each lower bound on.
     Offset end = 0;
     int64_t above = 0;
-    for (auto it = moment.rbegin(); above < left_[m]; ++it) {
+    for (auto it = live_set.rbegin(); above < left_[m]; ++it) {
       if (state_[*it].placed) continue;
       above += size_[*it];
       end = std::max(end, state_[*it].low + above);
     }
     if (end <= capacity_) return true;
-    moment_weight_[m] += 1;
+    live_set_weight_[m] += 1;
     return false;
   }
 
@@ -562,11 +563,11 @@ class Search {
   std::vector<std::vector<int32_t>> neighbours_;
   std::vector<int64_t> size_;
   std::vector<int64_t> alignment_;
-  std::vector<Offset> fixed_;  // -1: it is not
-  std::vector<int64_t> left_;  // of each moment: the bytes that are not placed yet
-  std::vector<Moment> moments_;
-  std::vector<std::vector<int32_t>> moments_of_;
-  std::vector<int64_t> live_;  // the fullest moment of each buffer
+  std::vector<Offset> fixed_;  // -1: not fixed
+  std::vector<int64_t> left_;  // by live set: bytes not placed yet
+  std::vector<LiveSet> live_sets_;
+  std::vector<std::vector<int32_t>> live_sets_of_;
+  std::vector<int64_t> max_live_;  // by buffer: bytes of its largest live set
   std::vector<int32_t> rank_;
 
   std::vector<State> state_;
@@ -574,21 +575,21 @@ class Search {
   std::vector<Change> trail_;
   std::vector<int32_t> changed_;
   std::vector<int32_t> closed_;
-  std::vector<Offset> support_;  // of what is not open; kOpen for others
+  std::vector<Offset> support_;  // of closed buffers; kOpen for others
   std::vector<std::pair<Offset, int32_t>> heap_;
   std::vector<int32_t> marked_;
   std::vector<std::pair<Offset, int32_t>> ends_;
   std::vector<int64_t> sums_;
-  std::vector<int64_t> moment_marked_;
-  std::vector<double> moment_weight_;
-  int64_t moment_mark_ = 0;
+  std::vector<int64_t> live_set_marked_;
+  std::vector<double> live_set_weight_;
+  int64_t live_set_mark_ = 0;
   std::unordered_set<Key, KeyHash> failed_;
 
   int64_t nodes_ = 0;
   int64_t nodes_left_ = 0;
   bool stopped_ = false;
   bool out_of_time_ = false;
-  bool thorough_ = false;  // whether this try goes by not_first
+  bool thorough_ = false;  // whether this try uses the rule not_first
 };
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Packs into a given height, or proves that it cannot be done.
+// Exact solver: packs into a given height, or proves that it is impossible.
 //
-// Ideas of MiniMalloc (Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-
-// Accelerated Machine Learning", ASPLOS 2023): buffers are placed from the bottom up, each as low
-// as it goes; moments of time say early that what is left cannot fit; parts of time that share no
-// buffer are solved apart. What is added here is said with each rule.
+// Based on MiniMalloc (Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
+// Hardware-Accelerated Machine Learning", ASPLOS 2023): buffers are placed bottom-up, each as low
+// as possible; sets of buffers that are live together detect infeasibility early; parts that share
+// no time are solved independently. Additions are marked at each rule.
 
 #ifndef TFSWAP_CC_PACKING_EXACT_H_
 #define TFSWAP_CC_PACKING_EXACT_H_
@@ -15,22 +15,23 @@
 
 namespace tfswap::packing {
 
-// Each rule may be switched off: the answer stays, the time does not.
+// Each rule may be disabled; that changes the time, not the answer.
 struct ExactRules {
-  // At each moment, what is live there is stacked in the order of its lowest offsets: if that
-  // passes the height, nothing fits. (MiniMalloc looks at the lowest of those offsets only.)
+  // For each maximal set of buffers that are live together: stack them in the order of their lower
+  // bounds; if that exceeds the height, the state is infeasible. (MiniMalloc uses the lowest bound
+  // of the set only.)
   bool moments = true;
-  // What would push the others over the height if it were the lowest of them is above one of them:
-  // "not first", as in scheduling of one machine. (Ours.)
+  // A buffer that as the lowest of a set would push the others beyond the height must be above one
+  // of them: "not first" of single-machine scheduling. (New.)
   bool not_first = true;
-  // If something fits below all that is left, nothing that is left has to be placed before it.
+  // If a buffer fits below all remaining ones, none of them is placed before it.
   bool dominance = true;
-  // What was passed over can only come to rest on a buffer that is not placed yet. (Ours.)
+  // A skipped buffer must rest on a buffer that is not placed yet. (New.)
   bool support = true;
-  // Parts of time that share no buffer any more are solved apart.
+  // Parts that share no time any more are solved independently.
   bool decomposition = true;
-  // A set of buffers and their lowest offsets that failed once is not tried again. (Ours; told by
-  // 128-bit hashes.)
+  // A set of buffers with lower bounds that failed is not tried again. (New; identified by 128-bit
+  // hashes.)
   bool memory = true;
 };
 

@@ -1,4 +1,4 @@
-// Packers that place one buffer after the other.
+// Greedy packers.
 
 #ifndef TFSWAP_CC_PACKING_FIT_H_
 #define TFSWAP_CC_PACKING_FIT_H_
@@ -14,13 +14,13 @@ enum class Fit {
   kBest,   // the smallest hole that is large enough
 };
 
-// Places the buffers in that order; those with fixed offsets are there from the first on. Above
-// all that are in the way, where no hole is large enough.
+// Place the buffers in the given order, above all conflicting ones if no hole is large enough.
+// Buffers with fixed offsets are in place from the start.
 Packing Place(const Problem& problem, const std::vector<std::vector<int32_t>>& neighbours,
               const std::vector<int32_t>& order, Fit fit);
 
-// The colouring of SmartPool (arXiv 1903.06631, section IV): large buffers first, of equal ones the
-// earlier first.
+// The weighted colouring of SmartPool (arXiv 1903.06631, section IV): larger buffers first, earlier
+// ones first among equals.
 Packing PlaceBySize(const Problem& problem, Fit fit);
 
 }  // namespace tfswap::packing

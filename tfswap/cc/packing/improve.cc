@@ -28,7 +28,7 @@ Order HeaviestFirst(const Problem& problem, Weight weight) {
   return order;
 }
 
-// Lower first: placed again in this order, with the first fit, none ends higher than it did.
+// By offset: first fit in this order places no buffer higher than before.
 Order ByOffset(const Packing& packing) {
   Order order(packing.offsets.size());
   std::iota(order.begin(), order.end(), 0);
@@ -37,11 +37,11 @@ Order ByOffset(const Packing& packing) {
   return order;
 }
 
-// How much ends above the height that is wanted: packings of one height differ in that.
-double Excess(const Problem& problem, const Packing& packing, int64_t wanted) {
+// The bytes above the target height, which distinguishes packings of equal height.
+double Excess(const Problem& problem, const Packing& packing, int64_t target) {
   double sum = 0;
   for (size_t b = 0; b < packing.offsets.size(); ++b) {
-    const int64_t over = packing.offsets[b] + problem.buffers[b].size - wanted;
+    const int64_t over = packing.offsets[b] + problem.buffers[b].size - target;
     if (over > 0) sum += static_cast<double>(over);
   }
   return sum;
@@ -75,26 +75,26 @@ Packing Improve(const Problem& problem, const Packing& start, const ImproveOptio
   const auto neighbours = Neighbours(problem);
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(options.seconds));
-  const int64_t wanted = std::max(options.enough, MaxLive(problem));
+  const int64_t target = std::max(options.enough, MaxLive(problem));
   std::mt19937_64 random(options.seed);
   Packing best = start;
   Packing current = start;
-  double excess = Excess(problem, current, wanted);
-  while (best.height > wanted && Clock::now() < deadline &&
+  double excess = Excess(problem, current, target);
+  while (best.height > target && Clock::now() < deadline &&
          (options.cancelled == nullptr || !options.cancelled->load())) {
     Order order = ByOffset(current);
     std::vector<size_t> place(order.size());
     for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
     std::vector<int32_t> high;
     for (size_t b = 0; b < current.offsets.size(); ++b) {
-      if (current.offsets[b] + problem.buffers[b].size > wanted &&
+      if (current.offsets[b] + problem.buffers[b].size > target &&
           !problem.buffers[b].fixed.has_value()) {
         high.push_back(static_cast<int32_t>(b));
       }
     }
-    if (high.empty()) break;  // what is too high is fixed
-    // One that ends too high goes before one that is in its way; a few times over, so that whole
-    // groups move.
+    if (high.empty()) break;  // only fixed buffers are too high
+    // Move a buffer that ends too high before a conflicting one; several moves, so that groups can
+    // move.
     const int moves = 1 + static_cast<int>(random() % 3);
     for (int i = 0; i < moves; ++i) {
       const int32_t b = high[random() % high.size()];
@@ -110,8 +110,8 @@ Packing Improve(const Problem& problem, const Packing& start, const ImproveOptio
       for (size_t j = to; j <= from; ++j) place[order[j]] = j;
     }
     Packing next = Place(problem, neighbours, order, Fit::kFirst);
-    const double next_excess = Excess(problem, next, wanted);
-    // A little worse is taken now and then: out of a dead end.
+    const double next_excess = Excess(problem, next, target);
+    // Accept a worse packing sometimes, to leave local minima.
     const bool taken = next_excess <= excess || random() % 200 == 0;
     if (next.height < best.height) best = next;
     if (taken) {

@@ -1,4 +1,4 @@
-// Lower packings by search: what to use where the exact solver does not come to an end.
+// Local search for lower packings, for problems that the exact solver does not finish.
 
 #ifndef TFSWAP_CC_PACKING_IMPROVE_H_
 #define TFSWAP_CC_PACKING_IMPROVE_H_
@@ -10,7 +10,7 @@
 
 namespace tfswap::packing {
 
-// The best of both fits over four orders: by size, by area, by life, by begin.
+// Return the best of both fits over four orders: by size, by area, by lifetime, by start.
 Packing PlaceInSeveralOrders(const Problem& problem);
 
 struct ImproveOptions {
@@ -20,8 +20,8 @@ struct ImproveOptions {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// Local search over the order in which buffers are placed: those that end too high go before some
-// that lie below them. Never worse than `start`.
+// Search over the order of placement: buffers that end too high are moved before some that lie
+// below them. Never worse than `start`.
 Packing Improve(const Problem& problem, const Packing& start, const ImproveOptions& options);
 
 }  // namespace tfswap::packing

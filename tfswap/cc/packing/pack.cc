@@ -11,11 +11,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Parts of the time: of the exact solver at the height that is wanted, of the local search.
+// Shares of the time for the exact solver at the target height and for the local search.
 constexpr double kExactPart = 0.7;
 constexpr double kSearchPart = 0.5;
-// Between heights that differ by less there is nothing to gain.
-constexpr int64_t kFinest = 10000;  // one part in
+// Stop at a gap of this fraction of the height.
+constexpr int64_t kMaxResolution = 10000;  // inverse of the fraction
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Packed Pack(const Problem& problem, const PackOptions& options) {
   best.max_live = best.lower_bound = MaxLive(problem);
   best.packing = PlaceInSeveralOrders(problem);
 
-  // Tries to fit into a height; answers whether it is settled.
+  // Run the exact solver for a height; return whether it gave an answer.
   const auto solve = [&](int64_t height, double seconds) {
     ExactOptions exact;
     exact.seconds = seconds;
@@ -48,14 +48,14 @@ Packed Pack(const Problem& problem, const PackOptions& options) {
     return best.packing.height <= std::max(height, best.lower_bound);
   };
 
-  std::vector<int64_t> wanted = options.capacities;
-  if (wanted.empty()) wanted.push_back(best.lower_bound);
-  for (const int64_t capacity : wanted) {
+  std::vector<int64_t> targets = options.capacities;
+  if (targets.empty()) targets.push_back(best.lower_bound);
+  for (const int64_t capacity : targets) {
     if (good(capacity) || left() <= 0 || cancelled()) break;
     if (capacity < best.lower_bound) continue;
     solve(capacity, left() * kExactPart);
   }
-  const int64_t least = std::max(wanted.front(), best.lower_bound);
+  const int64_t least = std::max(targets.front(), best.lower_bound);
   if (!good(least) && left() > 0 && !cancelled()) {
     ImproveOptions improve;
     improve.seconds = left() * kSearchPart;
@@ -64,11 +64,11 @@ Packed Pack(const Problem& problem, const PackOptions& options) {
     improve.cancelled = options.cancelled;
     best.packing = Improve(problem, best.packing, improve);
   }
-  // Halving what is open; the time with it.
+  // Bisect the remaining gap.
   int64_t open = least;
   while (!good(least) && left() > 0 && !cancelled()) {
     const int64_t low = std::max(open, best.lower_bound);
-    if (best.packing.height - low <= best.packing.height / kFinest) break;
+    if (best.packing.height - low <= best.packing.height / kMaxResolution) break;
     const int64_t height = low + (best.packing.height - low) / 2;
     if (!solve(height, left() / 3)) open = height;
   }

@@ -1,4 +1,4 @@
-// All packers together: a packing as low as they find it, and whether it is the lowest.
+// All packers combined: the lowest packing they find and a lower bound.
 
 #ifndef TFSWAP_CC_PACKING_PACK_H_
 #define TFSWAP_CC_PACKING_PACK_H_
@@ -14,8 +14,7 @@ namespace tfswap::packing {
 
 struct PackOptions {
   double seconds = 1.0;
-  // Heights that are good enough, ascending; empty: only the lowest is. The first is tried for
-  // longest.
+  // Sufficient heights, ascending; empty: only the lowest one. The first one gets most of the time.
   std::vector<int64_t> capacities;
   ExactRules rules;
   uint64_t seed = 1;
@@ -25,13 +24,13 @@ struct PackOptions {
 struct Packed {
   Packing packing;
   int64_t max_live = 0;
-  // No packing is lower than this: the largest load, or more where the exact solver proved it.
+  // Lower bound on the height: the peak load, or more if the exact solver proved it.
   int64_t lower_bound = 0;
   int64_t nodes = 0;
 };
 
-// Fits in several orders, then the exact solver, local search and the exact solver again at heights
-// between what is known to be possible and what may be.
+// Greedy fits in several orders, then the exact solver, local search, and the exact solver again at
+// heights between the lower bound and the best packing.
 Packed Pack(const Problem& problem, const PackOptions& options);
 
 }  // namespace tfswap::packing

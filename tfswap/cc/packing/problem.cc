@@ -9,7 +9,7 @@ namespace tfswap::packing {
 
 namespace {
 
-// Calls `piece(lower, upper)` for each stretch of time in which the buffer is live.
+// Call `piece(lower, upper)` for each interval in which the buffer is live.
 template <typename Piece>
 void ForEachPiece(const Buffer& buffer, Piece piece) {
   Time lower = buffer.lower;
@@ -22,7 +22,7 @@ void ForEachPiece(const Buffer& buffer, Piece piece) {
 
 struct Event {
   Time time;
-  bool begins;  // ends come first: what is over makes room at that very moment
+  bool begins;  // ends come first: the memory is free at that time
   int32_t buffer;
   bool operator<(const Event& other) const {
     return std::make_pair(time, begins) < std::make_pair(other.time, other.begins);
@@ -66,7 +66,7 @@ void Check(const Problem& problem) {
     for (const Gap& gap : buffer.gaps) {
       Require(gap.lower < gap.upper, b, "a gap ends before it begins");
       Require(gap.lower >= last && gap.upper <= buffer.upper, b,
-              "its gaps are not in order inside of its lifetime");
+              "its gaps must be in order and within its lifetime");
       Require(gap.lower > last || last == buffer.lower, b, "two gaps touch");
       last = gap.upper;
     }
@@ -80,7 +80,7 @@ void Check(const Problem& problem) {
       const bool share =
           *buffer.fixed < *other.fixed + other.size && *other.fixed < *buffer.fixed + buffer.size;
       Require(!share || !Overlap(buffer, other), b,
-              "it and buffer " + std::to_string(other_index) + " are fixed in each other's way");
+              "its fixed offset overlaps that of buffer " + std::to_string(other_index));
     }
     fixed.push_back(b);
   }

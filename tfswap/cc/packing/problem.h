@@ -1,14 +1,14 @@
-// Dynamic storage allocation: which addresses buffers get whose lifetimes are known.
+// Dynamic storage allocation: assign addresses to buffers with known lifetimes.
 //
-//   address
-//     ^
-//   6 |          +-----+
-//     |   +------+  c  |        a is live in [0, 5), b in [1, 3), c in [3, 6).
-//   4 |   |  b   |     |        a and b, and a and c, need room of their own; b and c may share.
-//   2 +---+------+--+--+        The load is 6 in [3, 5): no packing is lower than that.
-//     |      a      |
-//   0 +---+---+--+--+--+--> time
-//     0   1      3  5  6
+//  address
+//    ^
+//  6 |          +-----+
+//    |   +------+  c  |        a is live in [0, 5), b in [1, 3), c in [3, 6).
+//  4 |   |  b   |     |        a conflicts with b and c; b and c may share addresses.
+//  2 +---+------+--+--+        The load is 6 in [3, 5): no packing is lower than that.
+//    |      a      |
+//  0 +---+---+--+--+--+--> time
+//    0   1      3  5  6
 
 #ifndef TFSWAP_CC_PACKING_PROBLEM_H_
 #define TFSWAP_CC_PACKING_PROBLEM_H_
@@ -20,23 +20,23 @@
 
 namespace tfswap::packing {
 
-using Time = int64_t;    // any clock: an event's number will do
-using Offset = int64_t;  // a planned address, from the slab's begin
+using Time = int64_t;    // any ascending clock, such as event numbers
+using Offset = int64_t;  // a planned address, relative to the start of the slab
 
-// A stretch of a lifetime [lower, upper) in which the buffer's addresses are anybody's.
+// An interval of a lifetime in which other buffers may use the buffer's addresses.
 struct Gap {
   Time lower = 0;
   Time upper = 0;
   bool operator==(const Gap& other) const { return lower == other.lower && upper == other.upper; }
 };
 
-// Live in [lower, upper) but for its gaps, which are in order and do not touch.
+// Live in [lower, upper) except for its gaps, which are in order and do not touch.
 struct Buffer {
   int64_t size = 0;
   Time lower = 0;
   Time upper = 0;
-  int64_t alignment = 1;        // its offset is a multiple
-  std::optional<Offset> fixed;  // it must be there
+  int64_t alignment = 1;        // the offset is a multiple of it
+  std::optional<Offset> fixed;  // a required offset
   std::vector<Gap> gaps;
 };
 
@@ -45,23 +45,23 @@ struct Problem {
 };
 
 struct Packing {
-  std::vector<Offset> offsets;  // one a buffer
-  int64_t height = 0;           // the end of the highest
+  std::vector<Offset> offsets;  // by buffer
+  int64_t height = 0;           // end of the highest buffer
 };
 
-// Throws std::invalid_argument, naming the buffer, if a problem makes no sense.
+// Throw std::invalid_argument, naming the buffer, if the problem is invalid.
 void Check(const Problem& problem);
 
-// The largest sum of sizes that are live at once: no packing is lower.
+// Return the peak load, a lower bound on the height of any packing.
 int64_t MaxLive(const Problem& problem);
 
-// Whether two buffers are ever live together.
+// Return whether two buffers are ever live at the same time.
 bool Overlap(const Buffer& a, const Buffer& b);
 
-// For each buffer the others that it must not share addresses with, ascending.
+// Return, for each buffer, the buffers that are live at the same time, ascending.
 std::vector<std::vector<int32_t>> Neighbours(const Problem& problem);
 
-// The end of the highest buffer.
+// Return the end of the highest buffer.
 int64_t Height(const Problem& problem, const std::vector<Offset>& offsets);
 
 inline Offset AlignUp(Offset offset, int64_t alignment) {

@@ -12,7 +12,7 @@ bool IsLive(const Buffer& buffer, Time time) {
   return true;
 }
 
-// Two buffers that are live together are so at a moment at which one of them becomes live.
+// If two buffers are live together, they are so when one of them becomes live.
 bool LiveTogether(const Buffer& a, const Buffer& b) {
   for (const Buffer* buffer : {&a, &b}) {
     if (IsLive(a, buffer->lower) && IsLive(b, buffer->lower)) return true;

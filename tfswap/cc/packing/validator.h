@@ -1,4 +1,4 @@
-// Whether a packing is one: apart from the packers, simple, and quadratic on purpose.
+// Validates packings: independent of the packers, simple, and quadratic on purpose.
 
 #ifndef TFSWAP_CC_PACKING_VALIDATOR_H_
 #define TFSWAP_CC_PACKING_VALIDATOR_H_
@@ -9,8 +9,8 @@
 
 namespace tfswap::packing {
 
-// Empty if every buffer is where it may be, and no two that are live together share an address;
-// otherwise the first fault, in words.
+// Return "" if every buffer has a valid offset and no two that are live together share an address;
+// otherwise a description of the first error.
 std::string FindFault(const Problem& problem, const Packing& packing);
 
 }  // namespace tfswap::packing

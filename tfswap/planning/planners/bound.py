@@ -1,19 +1,21 @@
 """A lower bound on the time that any plan must wait.
 
-What exceeds the budget at a moment t must have left by then, and must come back after it. Copies
-are taken to be divisible and to start at once, the link to serve nothing else, so
+Bytes in excess of the budget at a time t must have been copied out by t, and must be copied in
+after t. The bound assumes that copies are divisible and start at once, and that the link serves
+nothing else:
 
-* the bytes above the budget at t, taken from the absences that hold t in the order in which they
-  are ready, are out at some moment f(t) at the earliest: the step waits f(t) - t or more before t;
-* read backwards from the step's end, the bytes above the budget at u, those that are needed last
-  first, must begin to come back at some moment g(u) at the latest: the step waits u - g(u) or more
-  after u.
+* take the bytes above the budget at t from the absences that contain t, in the order in which they
+  are ready. They are copied out at f(t) at the earliest, so the step waits at least f(t) - t
+  before t;
+* backwards from the step's end: the bytes above the budget at u, those needed last first, must
+  start to be copied in at g(u) at the latest, so the step waits at least u - g(u) after u.
 
-Both hold at any moment: of long steps, some hundred of the fullest are looked at.
+Both hold at any time. In long steps only some hundred of the fullest times are evaluated.
 
-The two waits are apart where t <= u, and add up: there, what crosses the step's end is taken to be
-free (it may have left long before, and come back long after). Each alone is a bound too, and then
-what crosses the end must have left since it was made, in the step before.
+The two waits do not overlap where t <= u, so they add up. In that sum, absences that cross the
+step's end count as free (they may be copied out long before and in long after). Each wait alone is
+a bound too; there, absences that cross the end must have been copied out since the buffer was made
+in the previous step.
 """
 
 from __future__ import annotations
@@ -29,19 +31,19 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-_MOST_MOMENTS = 400
+_MAX_MOMENTS = 400
 
 
 def least_wait_ns(timeline: Timeline, machine: Link, budget_bytes: int) -> int:
-    """No plan of swaps waits less than this; ns.
+    """Return a lower bound in ns on the wait of any plan of swaps.
 
     Args:
         timeline: one unswapped step.
         machine: speeds of the link.
-        budget_bytes: what the load may not exceed.
+        budget_bytes: upper limit of the load.
 
     Returns:
-        The bound; the step itself where no plan of swaps can meet the budget.
+        The bound; the duration of the step if no plan of swaps can meet the budget.
     """
     load = OpLoad.of(timeline)
     gaps = Gaps.of(timeline, load, 1)
@@ -53,7 +55,7 @@ def least_wait_ns(timeline: Timeline, machine: Link, budget_bytes: int) -> int:
     if crossing is None:
         return timeline.step_ns
     least = max(float(crossing[0].max()), float(crossing[1].max()))
-    # Waits before t and after u are apart within one step only.
+    # Waits before t and after u are disjoint within one step only.
     apart = _bounds(timeline, machine, budget_bytes, load, gaps, over, free=True)
     if apart is not None:
         before = np.maximum.accumulate(apart[0])
@@ -62,10 +64,10 @@ def least_wait_ns(timeline: Timeline, machine: Link, budget_bytes: int) -> int:
 
 
 def _fullest(load: OpLoad, over: Ints) -> Ints:
-    """The fullest part of each of some stretches."""
-    if len(over) <= _MOST_MOMENTS:
+    """Return the fullest part of each of up to ``_MAX_MOMENTS`` stretches."""
+    if len(over) <= _MAX_MOMENTS:
         return over
-    fullest = [part[np.argmax(load.bytes[part])] for part in np.array_split(over, _MOST_MOMENTS)]
+    fullest = [part[np.argmax(load.bytes[part])] for part in np.array_split(over, _MAX_MOMENTS)]
     return np.array(fullest, dtype=np.int64)
 
 
@@ -78,12 +80,15 @@ def _bounds(
     over: Ints,
     free: bool,
 ) -> tuple[Floats, Floats] | None:
-    """Waits before and after each part; what crosses the step's end is free, or takes its time."""
+    """Return waits before and after each part; None if a part cannot meet the budget.
+
+    With ``free``, absences that cross the step's end cost nothing.
+    """
     step_ns = float(timeline.step_ns)
     made_ns = gaps.made_ns.astype(np.float64)
-    made_ns[_maybe_far(timeline, gaps)] = -np.inf
+    made_ns[_has_earlier_far_copy(timeline, gaps)] = -np.inf
     need_ns = gaps.before_start_ns.astype(np.float64)
-    # In the step's tail it is needed a step later, in its head it was made a step before.
+    # In the step's tail it is needed one step later, in its head it was made one step before.
     made_before_ns = np.where(gaps.made_ns > 0, made_ns - step_ns, -np.inf)
     tail = (made_ns, np.where(gaps.crosses, np.inf if free else need_ns + step_ns, need_ns))
     head = (np.where(gaps.crosses, -np.inf if free else made_before_ns, made_ns), need_ns)
@@ -93,7 +98,7 @@ def _bounds(
     forwards = np.zeros(len(over))
     backwards = np.zeros(len(over))
     for i in range(len(over)):
-        # By time: within a part, a gap may have begun when the part is fullest.
+        # Compare times: within a part, a gap may begin before the part is fullest.
         begun, not_over = gaps.after_end_ns <= due_ns[i], gaps.before_start_ns >= due_ns[i]
         here = np.where(gaps.crosses, begun | not_over, begun & not_over)
         in_tail = begun[here]
@@ -102,13 +107,13 @@ def _bounds(
         need = np.where(in_tail, tail[1][here], head[1][here])
         if float(size.sum()) < missing[i]:
             return None
-        forwards[i] = _late_by(size, ready, float(missing[i]), float(due_ns[i]), out_ns)
-        backwards[i] = _late_by(size, -need, float(missing[i]), -float(due_ns[i]), in_ns)
+        forwards[i] = _lateness_ns(size, ready, float(missing[i]), float(due_ns[i]), out_ns)
+        backwards[i] = _lateness_ns(size, -need, float(missing[i]), -float(due_ns[i]), in_ns)
     return forwards, backwards
 
 
-def _maybe_far(timeline: Timeline, gaps: Gaps) -> NDArray[np.bool_]:
-    """Which buffers may have a far copy of the step before, so that they leave without a copy."""
+def _has_earlier_far_copy(timeline: Timeline, gaps: Gaps) -> NDArray[np.bool_]:
+    """Return which buffers may have a far copy from the previous step."""
     tensors = [(a.buffer, a.tensor) for a in (timeline.absences[i] for i in gaps.absence.tolist())]
     crossing = {tensor for tensor, crosses in zip(tensors, gaps.crosses, strict=True) if crosses}
     crosses_too = np.array([tensor in crossing for tensor in tensors], dtype=np.bool_)
@@ -116,18 +121,18 @@ def _maybe_far(timeline: Timeline, gaps: Gaps) -> NDArray[np.bool_]:
     return far
 
 
-def _late_by(
+def _lateness_ns(
     size: Floats, ready_ns: Floats, missing: float, due_ns: float, ns_per_byte: float
 ) -> float:
-    """By how much so many bytes miss the moment at which they are due, in order of readiness."""
+    """Return how late the missing bytes are copied, in order of readiness."""
     order = np.argsort(ready_ns, kind="stable")
     ready = ready_ns[order]
     gone = np.cumsum(size[order])
     last = int(np.searchsorted(gone, missing))
-    # What was ready long ago has taken its time on the link long ago.
+    # Buffers that were ready long ago do not need the link any more.
     copy_ns = np.where(np.isinf(ready), 0.0, size[order] * ns_per_byte)[: last + 1]
     copied = np.cumsum(copy_ns)
     end = copied[-1] + (ready[: last + 1] - (copied - copy_ns)).max()
-    # The last buffer need not go as a whole, but not before it is ready either.
+    # Only a part of the last buffer has to be copied, but not before the buffer is ready.
     spared = copy_ns[-1] * (gone[last] - missing) / size[order][last]
     return float(max(end - spared, ready[last], due_ns) - due_ns)

@@ -1,18 +1,18 @@
-"""The absences that can be used, and the step cut into segments at which gates and triggers act.
+"""The usable absences, and the step divided into segments at which gates and triggers act.
 
-The ends and starts of ops, in the order in which they happen, cut the step into segments::
+The starts and ends of ops, in chronological order, divide the step into segments::
 
     segment     0 |  1  |  2  |   3   |  4  |  5
                   A     A     B       B     C
                 start  end  start    end  start
 
-Memory of a swapped buffer is surely gone from the segment that its gate's start (or, if later,
-after_op's end) opens, and surely not back before the segment that its trigger's end opens, however
-slow the link is. So a plan whose load over these segments stays below the budget keeps below it in
-the simulator too; the link's speed only decides how long ops have to wait.
+At any link speed, the memory of a swapped buffer is free from the segment that its gate's start (or
+after_op's end, if later) opens, up to the segment that its trigger's end opens. So a plan whose
+load over these segments is below the budget also keeps it in the simulator; the speed of the link
+only decides how long ops wait.
 
-An absence that crosses the step's end is two windows: from its gate to the end, and from the start
-to its trigger.
+An absence that crosses the step's end consists of two windows: from its gate to the end, and from
+the start to its trigger.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Anchors:
     """The ops of one control-flow context that can be gates and triggers.
 
     Attributes:
-        gate_op: by start.
+        gate_op: sorted by start.
         gate_segment: the segment that each of them opens when it starts; ascending.
-        trigger_op: by end.
+        trigger_op: sorted by end.
         trigger_segment: the segment that each of them opens when it ends; ascending.
     """
 
@@ -50,20 +50,20 @@ class Anchors:
 class Candidates:
     """The usable absences of a timeline, and its segments.
 
-    Arrays with a ``segment_`` name have an entry per segment, all others one per candidate.
+    Arrays with a ``segment_`` name have one entry per segment, all others one per candidate.
 
     Attributes:
-        segment_ns: the time at which each segment begins.
-        segment_load: the largest unswapped load in it.
+        segment_ns: start time of each segment.
+        segment_load: maximal unswapped load in it.
         absence: index into the timeline's absences, ascending.
         bytes: size of the buffer.
-        out_ns, in_ns: how long its copies take.
+        out_ns, in_ns: duration of its copies.
         far_copy: candidates with the same value share a copy-out.
-        made_before: the far copy that a candidate can share with one that crosses the step's end,
-            made a step before; -1 for those that read what this step makes.
-        crosses: whether the absence goes on into the next step.
-        producer_end, after_end, before_start: segments that these moments of ops open.
-        latest_trigger_end: segment opened by the last possible trigger; 0: only the step's start.
+        made_before: the far copy from the previous step that a candidate can share with one that
+            crosses the step's end; -1 for candidates whose tensor is produced in this step.
+        crosses: whether the absence continues in the next step.
+        producer_end, after_end, before_start: segments that the starts and ends of these ops open.
+        latest_trigger_end: segment opened by the last possible trigger; 0: the start of the step.
         earliest_gate_start: segment opened by the best gate for the earliest release.
         context: control-flow context.
         anchors: gates and triggers by context.
@@ -91,23 +91,23 @@ class Candidates:
 
     @property
     def segment_weight_ns(self) -> Ints:
-        """Durations, at least 1 so that a moment counts too."""
+        """Durations, at least 1 so that segments without duration count too."""
         following = np.append(self.segment_ns[1:], self.segment_ns[-1])
         return np.maximum(following - self.segment_ns, 1)
 
     @property
     def earliest_release(self) -> Ints:
-        """The first segment in which the memory can surely be gone, with a copy-out of its own."""
+        """The first segment in which the memory can be free, with a copy-out of its own."""
         return np.maximum(self.earliest_gate_start, self.after_end)
 
 
 def find_candidates(timeline: Timeline, link: Tier, min_bytes: int) -> Candidates:
-    """Absences of at least ``min_bytes`` that have a gate and a trigger.
+    """Return the absences of at least ``min_bytes`` that have a gate and a trigger.
 
     Args:
         timeline: the unswapped step.
         link: speeds of the copies.
-        min_bytes: smaller buffers stay where they are.
+        min_bytes: smaller buffers are not swapped.
     """
     segments = _cut(timeline)
     anchors = _find_anchors(timeline, segments)
@@ -131,7 +131,7 @@ def find_candidates(timeline: Timeline, link: Tier, min_bytes: int) -> Candidate
     )
     usable = (size >= max(min_bytes, 1)) & (gate_start >= 0) & (crosses | (trigger_end > release))
     kept = np.flatnonzero(usable)
-    # What was made a step before and what is made in this one have far copies of their own.
+    # Values of the previous step and of this step have separate far copies.
     made_before = np.where((producer < 0) | crosses, far_copy, -1)
     own_copy = 2 * far_copy + np.where((producer < 0) & ~crosses, 0, 1)
     return Candidates(
@@ -154,8 +154,8 @@ def find_candidates(timeline: Timeline, link: Tier, min_bytes: int) -> Candidate
     )
 
 
-def stretched(candidates: Candidates, timeline: Timeline, result: SimResult) -> Candidates:
-    """The same candidates on a time axis that includes the stalls of ``result``."""
+def with_stalls(candidates: Candidates, timeline: Timeline, result: SimResult) -> Candidates:
+    """Return the candidates on a time axis that includes the stalls of ``result``."""
     op_start = _cut(timeline).op_start
     wait_ns = np.zeros(len(candidates.segment_ns), dtype=np.int64)
     for op, _, _, ns in result.stalls:
@@ -164,9 +164,9 @@ def stretched(candidates: Candidates, timeline: Timeline, result: SimResult) -> 
 
 
 def leaders(candidates: Candidates, selected: Mask) -> Mask:
-    """Those selected that make the far copy: the earliest of each far copy.
+    """Return which selected candidates copy out: the earliest one of each far copy.
 
-    What crosses the step's end makes it for those that read the same in the next step.
+    Candidates that cross the step's end copy out for those that read the value in the next step.
     """
     places = np.flatnonzero(selected)
     _, first = np.unique(candidates.far_copy[places], return_index=True)
@@ -180,7 +180,7 @@ def leaders(candidates: Candidates, selected: Mask) -> Mask:
 
 
 def load_under(candidates: Candidates, places: Ints, gone: Ints, back: Ints) -> Ints:
-    """The load of each segment when ``places`` are gone from ``gone`` up to, not with, ``back``."""
+    """Return the load of each segment while ``places`` are absent in [``gone``, ``back``)."""
     relief = np.zeros(len(candidates.segment_load) + 1, dtype=np.int64)
     crosses = candidates.crosses[places]
     useful = crosses | (back > gone)
@@ -235,10 +235,9 @@ def _latest_at_most(ascending: Ints, limit: Ints) -> Ints:
 
 
 def _earliest_gate(places: Anchors, producer_end: Ints, after_end: Ints) -> Ints:
-    """The latest gate that does not delay the release, else the first one possible; -1: none.
+    """Return the latest gate that does not delay the release, else the first one; -1: none.
 
-    Until after_op has ended the memory is not released anyway, so a gate before that is no better
-    than the last one before it.
+    The memory is not released before after_op has ended, so earlier gates have no advantage.
     """
     free_of_charge = _latest_at_most(places.gate_segment, after_end)
     place = np.searchsorted(places.gate_segment, producer_end, side="right")

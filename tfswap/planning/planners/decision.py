@@ -1,4 +1,4 @@
-"""What a planner returns, or raises."""
+"""The result of a planner, and its errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tfswap.planning.simulator import SimResult, Swap
 from tfswap.step.timeline import BEFORE_FIRST_OP, Timeline
 
 MIB = 1 << 20
-# Of what may leave: smaller buffers free next to nothing.
-LEAST_BYTES = 1 << 16
+# Smaller buffers are not swapped: they free almost no memory.
+MIN_SWAP_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Decision:
 
     Attributes:
         policy: name of the planner.
-        swaps: by absence; empty when the step fits as it is.
-        result: the step under these swaps, simulated without a budget: its peak is the plan's own.
-        notes: what the planner has to say about it.
-        timeline: the step in which some tensors are made again, whose absences are swapped; None:
-            the one that was planned.
+        swaps: by absence; empty if the step fits without swaps.
+        result: the step under these swaps, simulated without a budget; its peak is the plan's own.
+        notes: remarks of the planner for the user.
+        timeline: the step with clones of recomputed ops, which the swaps refer to; None: the
+            planned timeline, nothing is recomputed.
     """
 
     policy: str
@@ -41,11 +41,11 @@ class BudgetTooSmall(ValueError):
     """No plan of this planner fits the budget.
 
     Attributes:
-        budget_bytes: what was asked for.
-        floor_bytes: the least that works with this planner.
-        op_name: the op at which the floor is reached.
-        op_bytes: what must be in buffers while that op runs; resident bytes come on top.
-        suggestion_bytes: a budget that works, with a little to spare.
+        budget_bytes: the requested budget.
+        floor_bytes: the smallest budget that works with this planner.
+        op_name: the op that sets the floor.
+        op_bytes: bytes in buffers while that op runs, without the resident bytes.
+        suggestion_bytes: a budget that works, with a small reserve.
     """
 
     def __init__(
@@ -67,38 +67,38 @@ class BudgetTooSmall(ValueError):
 
 
 def cost(result: SimResult, machine: Link) -> tuple[int, int]:
-    """What plans within a budget are compared by, less is better: step time in ns, then traffic."""
+    """Return the sort key of plans within a budget: step time in ns, then traffic."""
     working_ns = copying_ns(machine, result.bytes_out, result.bytes_in)
     return (result.step_ns + working_ns, result.bytes_out + result.bytes_in)
 
 
 def copying_ns(machine: Link, bytes_out: int, bytes_in: int) -> int:
-    """How much longer a step takes where the machine's own cores copy: it has ``copy_ns`` then."""
+    """Return the time that copies take from ops where the CPU copies (``copy_ns``)."""
     copy_ns = getattr(machine, "copy_ns", None)
     return 0 if copy_ns is None else int(copy_ns(bytes_out, bytes_in))
 
 
-def nothing_fits(
+def no_plan_fits(
     timeline: Timeline, budget_bytes: int, floor_bytes: int, op_name: str, margin: float = 0.0
 ) -> BudgetTooSmall:
-    """The error when no plan of swaps at all fits.
+    """Return the error for a budget that no plan of swaps can meet.
 
     Args:
         timeline: the unswapped step.
-        budget_bytes: what was asked for.
-        floor_bytes: the least that works.
-        op_name: the op that needs it.
-        margin: part of the budget that plans leave free.
+        budget_bytes: the requested budget.
+        floor_bytes: the smallest budget that works.
+        op_name: the op that sets the floor.
+        margin: fraction of the budget that plans leave free.
     """
     op_bytes = floor_bytes - timeline.resident_bytes
     suggestion_bytes = -(-math.ceil(floor_bytes / (1 - margin)) // MIB) * MIB
     message = (
         f"A budget of {budget_bytes / MIB:.1f} MiB is too small: the least that works is "
         f"{floor_bytes / MIB:.1f} MiB. While op {op_name!r} runs, {op_bytes / MIB:.1f} MiB are in "
-        f"buffers that cannot be swapped out then (what it reads, writes and works in, and buffers "
-        f"that are too small or too soon needed again), beside "
-        f"{timeline.resident_bytes / MIB:.1f} MiB that stay through the whole step. Set the budget "
-        f"to {suggestion_bytes // MIB} MiB or more, or use a smaller batch."
+        f"buffers that cannot be swapped out then (its inputs, outputs and workspaces, and buffers "
+        f"that are too small or needed again too soon), in addition to "
+        f"{timeline.resident_bytes / MIB:.1f} MiB that are resident for the whole step. Set the "
+        f"budget to {suggestion_bytes // MIB} MiB or more, or use a smaller batch."
     )
     return BudgetTooSmall(
         message,
@@ -110,25 +110,25 @@ def nothing_fits(
     )
 
 
-def too_small(
-    timeline: Timeline, budget_bytes: int, least: NDArray[np.int64], who: str
+def budget_too_small(
+    timeline: Timeline, budget_bytes: int, least: NDArray[np.int64], planner_name: str
 ) -> BudgetTooSmall:
-    """The error of a planner that works on an `OpLoad`.
+    """Return the error of a planner that works on an `OpLoad`.
 
     Args:
         timeline: the unswapped step.
-        budget_bytes: what was asked for.
+        budget_bytes: the requested budget.
         least: the load of each part with all of the planner's absences used.
-        who: the planner, for the text.
+        planner_name: name of the planner, for the message.
     """
     part = int(np.argmax(least))
     op_name = timeline.op_names[part - 1] if part else BEFORE_FIRST_OP
     floor_bytes = int(least[part])
     suggestion_bytes = -(-floor_bytes // MIB) * MIB
     message = (
-        f"A budget of {budget_bytes / MIB:.1f} MiB is too small for {who}: the least that it "
-        f"reaches is {floor_bytes / MIB:.1f} MiB, while op {op_name!r} runs. Set the budget to "
-        f"{suggestion_bytes // MIB} MiB or more, or try policy='auto'."
+        f"A budget of {budget_bytes / MIB:.1f} MiB is too small for {planner_name}: the least "
+        f"that it reaches is {floor_bytes / MIB:.1f} MiB, while op {op_name!r} runs. Set the "
+        f"budget to {suggestion_bytes // MIB} MiB or more, or try policy='auto'."
     )
     return BudgetTooSmall(
         message,
@@ -140,21 +140,21 @@ def too_small(
     )
 
 
-def over_budget(
-    timeline: Timeline, budget_bytes: int, result: SimResult, who: str
+def plan_over_budget(
+    timeline: Timeline, budget_bytes: int, result: SimResult, planner_name: str
 ) -> BudgetTooSmall:
-    """The error of a policy whose one plan needs more than the budget.
+    """Return the error of a policy whose only plan needs more than the budget.
 
     Args:
         timeline: the unswapped step.
-        budget_bytes: what was asked for.
-        result: the plan, simulated.
-        who: the policy, for the text.
+        budget_bytes: the requested budget.
+        result: the simulated plan.
+        planner_name: name of the policy, for the message.
     """
     op_name = timeline.op_names[result.peak_op] if result.peak_op >= 0 else BEFORE_FIRST_OP
     suggestion_bytes = -(-result.peak_bytes // MIB) * MIB
     message = (
-        f"A budget of {budget_bytes / MIB:.1f} MiB is too small for {who}: its plan needs "
+        f"A budget of {budget_bytes / MIB:.1f} MiB is too small for {planner_name}: its plan needs "
         f"{result.peak_bytes / MIB:.1f} MiB, while op {op_name!r} runs. Set the budget to "
         f"{suggestion_bytes // MIB} MiB or more, or try policy='auto'."
     )

@@ -1,15 +1,16 @@
-"""SWDOA: swap the absences that take the most out of the load above the budget.
+"""SWDOA: swap the absences that remove the most load above the budget.
 
 AutoSwap (Zhang et al., arXiv 1903.06631, section IV) scores an absence by the area under the load
-curve that it spans, takes the best, subtracts it from the load and scores the rest anew. Here
+curve that it spans, takes the best one, subtracts it from the load and scores the rest again.
+Differences here:
 
-* the area is what the absence can remove of the load *above the budget*, and it is divided by the
+* the score is the area that the absence can remove from the load *above the budget*, divided by the
   time that its copies take on the link;
-* an absence begins when its copy-out can be over and ends when its copy-in has to begin, given the
-  copies chosen before;
-* a buffer may be absent several times; the second time it needs no copy-out;
-* selection goes on until gates and triggers can hold the load within the budget whatever the link
-  does, and several selections are compared in the simulator.
+* an absence begins when its copy-out can have ended and ends when its copy-in has to start, given
+  the copies chosen before;
+* a buffer may be absent several times; only the first absence needs a copy-out;
+* selection continues until gates and triggers keep the load within the budget at any link speed,
+  and the simulator compares several selections.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import numpy as np
 
 from tfswap import _core
 from tfswap.machine.link import Link
-from tfswap.planning.planners.candidates import Candidates, Ints, Mask, find_candidates, stretched
-from tfswap.planning.planners.decision import LEAST_BYTES, Decision, nothing_fits
+from tfswap.planning.planners.candidates import Candidates, Ints, Mask, find_candidates, with_stalls
+from tfswap.planning.planners.decision import MIN_SWAP_BYTES, Decision, no_plan_fits
 from tfswap.planning.planners.placement import Placement, place, swaps_of
 from tfswap.planning.planners.selection import select, select_enforceable
 from tfswap.planning.planners.tight_load import TightLoad, tight_load
@@ -31,22 +32,22 @@ from tfswap.step.timeline import Timeline, op_at, peak_load
 
 POLICY = "greedy"
 
-# How much slower than it is the link is taken to be while absences are selected. Slower: fewer
-# stalls, more traffic. 0: the link does not matter, only gates and triggers do.
+# Factors on the duration of copies during selection. Larger: fewer stalls, more traffic. 0: ignore
+# the link, only gates and triggers count.
 _LINK_FACTORS = (1.0, 2.0, 0.0)
 _MAX_STRETCHES = 2
 _MAX_REPAIRS = 36
 _MAX_ALTERNATIVES = 4
-# Stalls below this part of the step are worth neither a search nor more traffic.
+# Stalls below this fraction of the step justify neither a search nor more traffic.
 _NEGLIGIBLE = 0.0005
-# Parts of the swaps that are tried to be dropped at once, before single ones are.
+# Fractions of the swaps to drop at once, before single swaps are tried.
 _DROPPED_PARTS = (1.0, 0.5, 0.25, 0.125)
 _MAX_DROPS = 12
 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """A selection, its gates and triggers, and what they come to."""
+    """A selection with its gates and triggers, and its simulation."""
 
     selected: Mask
     early: Ints
@@ -65,7 +66,7 @@ class _Trial:
 
     @property
     def cost(self) -> tuple[bool, int, int, int]:
-        """Whether it fits, then stalls, traffic, and the number of swaps."""
+        """Sort key: over the limit, then stalls, traffic and number of swaps."""
         stall_ns = self.result.stall_ns if self.stalls_matter else 0
         moved_bytes = self.result.bytes_out + self.result.bytes_in
         return (not self.fits, stall_ns, moved_bytes, len(self.placement.places))
@@ -73,7 +74,7 @@ class _Trial:
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """What stays the same while plans are compared."""
+    """What stays fixed while plans are compared."""
 
     timeline: Timeline
     link: _core.Tier
@@ -87,24 +88,24 @@ def plan_swaps(
     machine: Link,
     budget_bytes: int,
     *,
-    min_bytes: int = LEAST_BYTES,
+    min_bytes: int = MIN_SWAP_BYTES,
     margin: float = 0.01,
 ) -> Decision:
-    """Choose swaps with which the step stays within the budget, with the least stalls found.
+    """Choose swaps that keep the step within the budget, with the fewest stalls found.
 
     Args:
         timeline: one unswapped step.
         machine: speeds of the link.
         budget_bytes: the load must never exceed it.
-        min_bytes: smaller buffers are not swapped. Default 64 KiB: a
-            timeline's absences are those of tensors that are worth a copy.
+        min_bytes: smaller buffers are not swapped. Default 64 KiB: a timeline lists absences only
+            of tensors that are worth a copy.
         margin: fraction of the budget that is left free where possible. Default 0.01.
 
     Returns:
         The decision. Its simulated peak is at most ``budget_bytes``; no swaps if the step fits.
 
     Raises:
-        BudgetTooSmall: if not even all usable absences together bring the load below the budget.
+        BudgetTooSmall: if all usable absences together do not bring the load below the budget.
         ValueError: if the timeline or the machine is malformed.
 
     Source: AutoSwap, arXiv 1903.06631, section IV (SWDOA).
@@ -117,14 +118,14 @@ def plan_swaps(
     floor_bytes = int(floor.max())
     if floor_bytes > budget_bytes:
         op_name = _op_in_segment(timeline, int(np.argmax(floor)))
-        raise nothing_fits(timeline, budget_bytes, floor_bytes, op_name, margin)
+        raise no_plan_fits(timeline, budget_bytes, floor_bytes, op_name, margin)
     with_margin = int(budget_bytes * (1 - margin))
     limit_bytes = with_margin if floor_bytes <= with_margin else budget_bytes
 
     search = _Search(timeline, link, candidates, limit_bytes)
     best = min(_selections(search), key=lambda trial: trial.cost)
     if not best.fits:
-        # A copy-out that went on in the next step was in the way there.
+        # Ungated copies-out that continue in the next step kept the plan from fitting.
         search = replace(search, gate_all=True)
         best = min(_selections(search), key=lambda trial: trial.cost)
     best = _drop_unneeded(search, best)
@@ -142,8 +143,8 @@ def _selections(search: _Search) -> list[_Trial]:
             trials.append(trial)
             if factor == 0 or not trial.stalls_matter:
                 break
-            # Copies have more time than the first axis showed: ops wait for them.
-            axis = stretched(search.candidates, search.timeline, trial.result)
+            # Stalls give copies more time than the first time axis showed.
+            axis = with_stalls(search.candidates, search.timeline, trial.result)
     return trials
 
 
@@ -159,18 +160,20 @@ def _try(search: _Search, selected: Mask, early: Ints | None = None) -> _Trial:
 
 
 def _floor_load(candidates: Candidates) -> Ints:
-    """The load of each segment with every usable absence used to the full."""
+    """Return the load of each segment with every usable absence at its longest."""
     return tight_load(candidates, np.ones(len(candidates), dtype=np.bool_))
 
 
 def _drop_unneeded(search: _Search, trial: _Trial) -> _Trial:
-    """Leave out swaps without which the plan is as good, those with the most traffic first."""
-    idle = _without_idle(search, trial)
-    if idle is not None:
-        trial = _thinner(search, trial, idle)
+    """Drop swaps that do not improve the plan, those with the most traffic first."""
+    selected = _without_idle(search, trial)
+    if selected is not None:
+        trial = _fewer_if_no_worse(search, trial, selected)
     for part in _DROPPED_PARTS:
         most = int(np.ceil(part * np.count_nonzero(trial.selected)))
-        trial = _thinner(search, trial, _without_replaceable(search, trial.selected, most))
+        trial = _fewer_if_no_worse(
+            search, trial, _without_replaceable(search, trial.selected, most)
+        )
     size = search.candidates.bytes
     places = np.flatnonzero(trial.selected)
     load = TightLoad(search.candidates, trial.selected)
@@ -178,27 +181,27 @@ def _drop_unneeded(search: _Search, trial: _Trial) -> _Trial:
     for candidate in places[np.argsort(-size[places], kind="stable")].tolist():
         if tries == _MAX_DROPS:
             break
-        load.leave_out(candidate)
+        load.remove(candidate)
         if load.max_bytes <= search.limit_bytes:
             selected = trial.selected.copy()
             selected[candidate] = False
-            trial = _thinner(search, trial, selected)
+            trial = _fewer_if_no_worse(search, trial, selected)
             tries += 1
         if trial.selected[candidate]:
-            load.put_back(candidate)
+            load.restore(candidate)
     return trial
 
 
-def _thinner(search: _Search, trial: _Trial, selected: Mask) -> _Trial:
-    """The trial with fewer swaps if that is as good, else as it is."""
+def _fewer_if_no_worse(search: _Search, trial: _Trial, selected: Mask) -> _Trial:
+    """Return the trial with fewer swaps if it is no worse, otherwise the given trial."""
     if np.array_equal(selected, trial.selected):
         return trial
-    thinner = _try(search, selected, trial.early)
-    return thinner if thinner.cost <= trial.cost else trial
+    fewer = _try(search, selected, trial.early)
+    return fewer if fewer.cost <= trial.cost else trial
 
 
 def _without_replaceable(search: _Search, selected: Mask, most: int) -> Mask:
-    """Without up to ``most`` swaps for which gates and triggers of the others can make up."""
+    """Drop up to ``most`` swaps that gates and triggers of the others can replace."""
     selected = selected.copy()
     size = search.candidates.bytes
     places = np.flatnonzero(selected)
@@ -206,17 +209,17 @@ def _without_replaceable(search: _Search, selected: Mask, most: int) -> Mask:
     for candidate in places[np.argsort(-size[places], kind="stable")].tolist():
         if most == 0:
             break
-        load.leave_out(candidate)
+        load.remove(candidate)
         if load.max_bytes <= search.limit_bytes:
             selected[candidate] = False
             most -= 1
         else:
-            load.put_back(candidate)
+            load.restore(candidate)
     return selected
 
 
 def _without_idle(search: _Search, trial: _Trial) -> Mask | None:
-    """Without the swaps that no segment needs, all other gates and triggers being as they are."""
+    """Drop swaps that no segment needs, keeping other gates and triggers; None: no such swap."""
     candidates, placement = search.candidates, trial.placement
     load = placement.load.copy()
     selected = trial.selected.copy()
@@ -245,7 +248,7 @@ def _without_idle(search: _Search, trial: _Trial) -> Mask | None:
 
 
 def _repair_stalls(search: _Search, trial: _Trial) -> _Trial:
-    """Change the selection around the longest stalls, as long as the simulator likes it."""
+    """Change the selection around the longest stalls while that lowers the cost."""
     tries = 0
     given_up: set[int] = set()
     while tries < _MAX_REPAIRS and trial.stalls_matter:
@@ -267,7 +270,7 @@ def _repair_stalls(search: _Search, trial: _Trial) -> _Trial:
 
 
 def _repairs(search: _Search, trial: _Trial, worst: int) -> Iterator[tuple[Mask, Ints]]:
-    """What may shorten the wait for one swap's copy, by promise: selections with earlinesses."""
+    """Yield (selection, earliness) pairs that may shorten one wait, most promising first."""
     candidates = search.candidates
     early = trial.early.copy()
     for _, cause, swap, ns in trial.result.stalls:
@@ -297,7 +300,7 @@ def _repairs(search: _Search, trial: _Trial, worst: int) -> Iterator[tuple[Mask,
 
 
 def _alternatives(candidates: Candidates, trial: _Trial, worst: int) -> list[int]:
-    """Others that can be gone where the worst one is first, or last, missed; large ones first."""
+    """Return unselected absences at the ends of the worst one, largest first."""
     place = int(np.searchsorted(trial.placement.places, worst))
     gone, back = int(trial.placement.gone[place]), int(trial.placement.back[place]) - 1
     found: list[int] = []
@@ -322,7 +325,7 @@ def _longest_wait(trial: _Trial, given_up: set[int]) -> int | None:
 
 
 def _op_in_segment(timeline: Timeline, segment: int) -> str:
-    """The op that runs in a segment: none starts or ends within one."""
+    """Return the op that runs in a segment; no op starts or ends within one."""
     if segment == 0:
         return op_at(timeline, -1)
     borders = np.sort(np.concatenate(timeline.core.op_positions()))

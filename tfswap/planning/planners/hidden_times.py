@@ -1,4 +1,4 @@
-"""What hides a swap's transfers, as CSWAP counts (Chen et al., CLUSTER 2021, section IV-B)."""
+"""The time that hides a swap's transfers, as in CSWAP (Chen et al., CLUSTER 2021, section IV-B)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from tfswap.step.timeline import Absence, Timeline
 
 
 def hidden_times(timeline: Timeline, absence: Absence) -> tuple[int, int]:
-    """Hidden_f and Hidden_b, in ns: of the way out, and of the way back.
+    """Return Hidden_f of the copy-out and Hidden_b of the copy-in, in ns.
 
-    They are those of vDNN's schedule, which the paper takes: the way out is hidden by what reads
-    the tensor in the forward part, the way back by one layer's backward part.
+    As in vDNN's schedule, which the paper uses: the tensor's readers in the forward pass hide the
+    copy-out, the backward pass of one layer hides the copy-in.
     """
     made_ns = timeline.op_end_ns[absence.producer_op] if absence.producer_op >= 0 else 0
     before = absence.before_op

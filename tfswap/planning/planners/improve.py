@@ -1,4 +1,4 @@
-"""Local search around a plan, by the core's `LocalSearch`."""
+"""Local search around a plan, by the native `LocalSearch`."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from numpy.typing import NDArray
 
 from tfswap import _core
 from tfswap.machine.link import Link
-from tfswap.planning.planners.decision import LEAST_BYTES, Decision, copying_ns, cost
+from tfswap.planning.planners.decision import MIN_SWAP_BYTES, Decision, copying_ns, cost
 from tfswap.planning.simulator import Swap, core_tiers, simulate, swap_rows
 from tfswap.step.timeline import Timeline
 
 _NO_LIMIT = 1 << 62
 _IMPROVED = ", improved"
-# Waits below this part of the step are not worth a search.
+# Waits below this fraction of the step do not justify a search.
 _NEGLIGIBLE = 0.0002
 _PROGRESS_EVERY_S = 1.0
 _SLOW = 16.0
-# Part of the budget that is left free where the first plan leaves it free.
+# Fraction of the budget that stays free if the first plan leaves it free.
 _MARGIN = 0.01
 
 
-def improved(
+def improve_plan(
     decision: Decision,
     timeline: Timeline,
     machine: Link,
     budget_bytes: int,
     deadline_s: float,
-    say: Callable[[str], None] | None = None,
-    min_bytes: int = LEAST_BYTES,
+    log: Callable[[str], None] | None = None,
+    min_bytes: int = MIN_SWAP_BYTES,
     tries: int = _NO_LIMIT,
     seed: int = 1,
     forms: NDArray[np.int64] | None = None,
 ) -> Decision:
-    """The decision, or a better one that was found in time.
+    """Return the decision, or a better one if the search finds one in time.
 
-    More time never makes it worse: the same plans are tried in the same order.
+    More time never gives a worse plan: the search tries the same plans in the same order.
 
     Args:
-        decision: where the search begins; within the budget.
+        decision: start of the search; within the budget.
         timeline: the unswapped step.
         machine: speeds of the link.
         budget_bytes: the load must never exceed it.
-        deadline_s: when to stop, by ``time.monotonic()``.
-        say: called with a line about every second.
-        min_bytes: smaller buffers stay.
-        tries: how many plans to try at most.
-        seed: of the choice of plans.
-        forms: by absence, what becomes of its buffer in far memory if a swap of it is taken up:
-            [absences, 3], `Swap`'s far_bytes, encode_ns and decode_ns. None: they stay as they are.
+        deadline_s: when to stop, in ``time.monotonic()``'s time.
+        log: called with a progress line about every second.
+        min_bytes: smaller buffers are not swapped.
+        tries: maximal number of plans to try.
+        seed: of the random choice of plans.
+        forms: int64[absences, 3]; `Swap`'s far_bytes, encode_ns and decode_ns for swaps that the
+            search adds. None: buffers are not encoded.
     """
     enough_ns = int(timeline.step_ns * _NEGLIGIBLE)
     begun_s = time.monotonic()
     if not decision.swaps or decision.result.stall_ns <= enough_ns or begun_s >= deadline_s:
         return decision
     limit_bytes = max(decision.result.peak_bytes, int(budget_bytes * (1 - _MARGIN)))
-    needs_gates = holds_on_a_slow_link(decision.swaps, timeline, machine, limit_bytes)
+    needs_gates = keeps_budget_on_slow_link(decision.swaps, timeline, machine, limit_bytes)
     search = _core.LocalSearch(
         timeline.core,
         swap_rows(decision.swaps),
@@ -78,8 +78,8 @@ def improved(
     while (left_s := deadline_s - time.monotonic()) > 0:
         if not search.run(min(left_s, _PROGRESS_EVERY_S), tries):
             break
-        if say is not None and (now_s := time.monotonic()) < deadline_s:
-            say(f"planning: waits of {search.stall_ns / 1e6:.1f} ms after {now_s - begun_s:.0f} s")
+        if log is not None and (now_s := time.monotonic()) < deadline_s:
+            log(f"planning: waits of {search.stall_ns / 1e6:.1f} ms after {now_s - begun_s:.0f} s")
     swaps = tuple(Swap(*row) for row in search.swaps())
     result = simulate(timeline, swaps, machine)
     if cost(result, machine) >= cost(decision.result, machine):
@@ -88,12 +88,12 @@ def improved(
     return replace(decision, policy=policy, swaps=swaps, result=result)
 
 
-def holds_on_a_slow_link(
+def keeps_budget_on_slow_link(
     swaps: Sequence[Swap], timeline: Timeline, machine: Link, budget_bytes: int
 ) -> bool:
-    """Whether gates and triggers keep the budget also when copies take much longer than foretold.
+    """Return whether gates and triggers keep the budget even if copies are much slower.
 
-    Across the step's end nothing can be gated in time, so such plans hold on their own link only.
+    Gates cannot act across the step's end, so plans with such swaps hold on their own link only.
     """
     result = _core.simulate(timeline.core, swap_rows(sorted(swaps)), [_slow_tier(machine)])
     return result.peak_bytes <= budget_bytes

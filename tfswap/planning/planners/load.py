@@ -1,4 +1,4 @@
-"""The load while each op is the one that started last: what limits are compared with."""
+"""The load while each op is the latest one to have started: planners compare it with the budget."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class OpLoad:
-    """A step cut where ops start. Part 0 is before the first op, part i + 1 belongs to op i.
+    """A step divided at op starts. Part 0 precedes the first op, part i + 1 is op i's.
 
     Attributes:
-        start_ns: int64[n + 1]; when each part begins.
-        bytes: int64[n + 1]; the largest load in it.
-        fullest_ns: int64[n + 1]; when it is first reached.
-        peak: the part of the peak load.
+        start_ns: int64[n + 1]; start of each part.
+        bytes: int64[n + 1]; maximal load in it.
+        fullest_ns: int64[n + 1]; time at which that load is first reached.
+        peak: the part with the peak load.
     """
 
     start_ns: Ints
@@ -31,7 +31,7 @@ class OpLoad:
     @staticmethod
     def of(timeline: Timeline) -> OpLoad:
         event_ns, event_load = timeline.core.events()
-        # Before the first event there is what stays.
+        # Before the first event only resident bytes are allocated.
         event_ns = np.concatenate([[0], event_ns])
         event_load = np.concatenate([[timeline.resident_bytes], event_load])
         starts, _ = timeline.core.op_positions()
@@ -48,20 +48,20 @@ class OpLoad:
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """Absences as stretches of parts of an `OpLoad`; arrays have an entry an absence.
+    """Absences as ranges of parts of an `OpLoad`; arrays have one entry per absence.
 
-    A gap within the step is the parts ``gone <= part < back``; one that crosses the step's end is
-    ``part >= gone`` and ``part < back``.
+    A gap within the step covers the parts ``gone <= part < back``; one that crosses the step's end
+    covers ``part >= gone`` and ``part < back``.
 
     Attributes:
         absence: index into the timeline's absences.
         bytes: of the buffer.
-        gone: the first part that begins when the buffer is not used any more.
+        gone: the first part that begins after the buffer's last use.
         back: the part of the op that needs it again.
-        crosses: whether it goes on into the next step.
-        made_ns: when the buffer is made; 0 if it was there when the step began.
-        after_end_ns, before_start_ns: when the ops around it end and start.
-        duration_ns: time between them, of two steps if it crosses.
+        crosses: whether it continues in the next step.
+        made_ns: when the buffer is produced; 0 if it exists when the step begins.
+        after_end_ns, before_start_ns: end and start of the ops around it.
+        duration_ns: time between them, across two steps if it crosses.
     """
 
     absence: Ints
@@ -110,12 +110,12 @@ class Gaps:
         )
 
     def cover(self, part: int) -> NDArray[np.bool_]:
-        """Which gaps hold a part."""
+        """Return which gaps cover a part."""
         begun, not_ended = self.gone <= part, self.back > part
         return np.where(self.crosses, begun | not_ended, begun & not_ended)
 
     def take(self, chosen: Ints) -> Gaps:
-        """Some of them, in the given order."""
+        """Return some of the gaps, in the given order."""
         return Gaps(
             self.absence[chosen],
             self.bytes[chosen],
@@ -131,7 +131,7 @@ class Gaps:
     def parts(
         self, i: int, load: Ints, gone: int | None = None, back: int | None = None
     ) -> list[Ints]:
-        """Views of ``load`` where gap i is: one, or two around the step's end."""
+        """Return views of ``load`` over gap i: one, or two around the step's end."""
         begin = int(self.gone[i]) if gone is None else gone
         end = int(self.back[i]) if back is None else back
         return [load[begin:], load[:end]] if self.crosses[i] else [load[begin:end]]
@@ -139,12 +139,12 @@ class Gaps:
     def subtract(
         self, i: int, load: Ints, gone: int | None = None, back: int | None = None
     ) -> None:
-        """Takes gap i's bytes out of ``load``, in place."""
+        """Subtract gap i's bytes from ``load``, in place."""
         for part in self.parts(i, load, gone, back):
             part -= self.bytes[i]
 
     def subtracted(self, load: Ints, gone: Ints) -> Ints:
-        """``load`` without the bytes of all gaps, that begin at ``gone``."""
+        """Return ``load`` without the bytes of all gaps, which begin at ``gone``."""
         change = np.zeros(len(load) + 1, dtype=np.int64)
         useful = self.crosses | (self.back > gone)
         np.add.at(change, gone[useful], -self.bytes[useful])
@@ -154,7 +154,7 @@ class Gaps:
         return without
 
     def areas(self, load: Ints | NDArray[np.bool_]) -> Ints:
-        """Sum of ``load`` over each gap, part by part as the papers do (not weighted by time)."""
+        """Sum ``load`` over each gap, by parts as in the papers (not weighted by time)."""
         up_to = np.concatenate([[0], np.cumsum(load)])
         around = np.where(self.crosses, up_to[-1], 0)
         areas: Ints = up_to[self.back] - up_to[self.gone] + around

@@ -1,9 +1,9 @@
-"""Which tensors a lossy codec may keep, and by which rate now.
+"""Choose which tensors a lossy codec may encode, and at which rate.
 
 CSWAP+ (Chen et al., TPDS 2022, section IV) encodes dense tensors lossily where that pays, at one
-rate for all, which falls from epoch to epoch (``lossy_rate.py``). Here only activations that the
-backward part alone reads again may be: so the forward part, and the loss that a step says for its
-weights, stay exact.
+rate for all of them that falls from epoch to epoch (``lossy_rate.py``). Here only activations that
+nothing but the backward pass reads again are eligible, so the forward pass and the reported loss of
+a step stay exact.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tfswap.planning.planners.lossy_rate import MOST_RATE, DenseSwap, rate_of_ep
 from tfswap.planning.simulator import Swap
 from tfswap.step.timeline import Absence, Timeline
 
-# In percent: 3 bits a value, its sign among them. Block floating point makes no fewer.
-_LEAST_RATE = 11
-# To order codecs by their speed.
+# In percent: 3 bits per value including the sign, the minimum of block floating point.
+_MIN_RATE = 11
+# To sort codecs by speed.
 _TYPICAL_BYTES, _TYPICAL_RATIO = 8 << 20, 0.5
 
 
 @dataclass(frozen=True)
 class LossyChoice:
-    """What may be kept lossily, and how far training has come.
+    """What may be encoded lossily, and the progress of training.
 
     Attributes:
-        absences: places of those in which a dense activation may be kept lossily.
+        absences: indices of absences in which a dense activation may be encoded lossily.
         epoch: counted from 0.
-        epochs: how many there are.
+        epochs: total number.
     """
 
     absences: frozenset[int]
@@ -42,36 +42,36 @@ class LossyChoice:
 
 @dataclass(frozen=True)
 class RateRange:
-    """The rates worth having, in percent, top > bottom."""
+    """The worthwhile rates, in percent, top > bottom."""
 
     top: int
     bottom: int
 
     def of_epoch(self, epoch: int, epochs: int) -> int:
-        """The rate of an epoch, in percent."""
+        """Return the rate of an epoch, in percent."""
         return rate_of_epoch(self.top, self.bottom, epoch, epochs)
 
 
 def worthwhile_rates(
     timeline: Timeline, swaps: Iterable[Swap], far: FarMemory, choice: LossyChoice
 ) -> RateRange | None:
-    """The rates worth having for what is swapped, by any lossy codec.
+    """Return the worthwhile rates for the swapped tensors, over all lossy codecs.
 
     Args:
         timeline: one unswapped step.
-        swaps: what a planner chose.
+        swaps: a planner's choice.
         far: the host's link, and codecs with their speeds.
-        choice: what may be kept lossily.
+        choice: what may be encoded lossily.
 
     Returns:
-        None where lossy encoding has nothing to give.
+        The range; None if lossy encoding does not pay.
     """
     dense = []
     for absence in _eligible(timeline, swaps, choice):
         size_bytes = int(timeline.buffer_bytes[absence.buffer])
         dense.append(DenseSwap(size_bytes, *hidden_times(timeline, absence)))
     ranges = [rate_range(dense, far.host, codec) for codec in _lossy(far)]
-    ranges = [(top, max(bottom, _LEAST_RATE)) for top, bottom in ranges]
+    ranges = [(top, max(bottom, _MIN_RATE)) for top, bottom in ranges]
     ranges = [(top, bottom) for top, bottom in ranges if top > bottom]
     if not ranges:
         return None
@@ -86,7 +86,7 @@ def with_lossy(
     choice: LossyChoice,
     rates: RateRange,
 ) -> Ratios:
-    """The ratios with those of lossy codecs at the epoch's rate, fast ones first."""
+    """Return the ratios with those of lossy codecs at the epoch's rate, fast codecs first."""
     ratio = rates.of_epoch(choice.epoch, choice.epochs) / MOST_RATE
     lossy = {codec.name: ratio for codec in _lossy(far)}
     tensors = [absence.tensor for absence in _eligible(timeline, swaps, choice)]
@@ -94,7 +94,7 @@ def with_lossy(
 
 
 def _eligible(timeline: Timeline, swaps: Iterable[Swap], choice: LossyChoice) -> list[Absence]:
-    """The first absences of tensors that are kept lossily in all of theirs, or in none."""
+    """Return the first absence of each tensor whose swapped absences may all be encoded lossily."""
     first: dict[str, Absence] = {}
     others: set[str] = set()
     for swap in sorted(swaps):

@@ -1,20 +1,22 @@
-"""The rates of lossy far copies: CSWAP+'s range, and how it slides down over the epochs.
+"""Rates of lossy far copies: the range of CSWAP+, and how the rate falls over the epochs.
 
-A fixed-rate codec (CSWAP+'s is ZFP) keeps P percent of a dense tensor, so smaller rates cross the
-link sooner and cost accuracy. CSWAP+ (Chen et al., TPDS 2022, algorithm 1) looks for the rates
-worth having::
+A fixed-rate codec (ZFP in CSWAP+) keeps P percent of a dense tensor. Smaller rates need less link
+time and cost accuracy. CSWAP+ (Chen et al., TPDS 2022, algorithm 1) finds the worthwhile rates::
 
     rate   100 ──────────── top ───────────────── bottom ──────────── 1
             encoding pays    │  each step down      │  every transfer
-            for no tensor    │  shortens some swap  │  is hidden already
+            for no tensor    │  shortens some swap  │  is already hidden
 
-and begins training at the top, where little is lost, to end at the bottom.
+Training begins at the top, where little accuracy is lost, and ends at the bottom.
 
-Three things are not as printed there. Where its bisection ends is taken for an answer although that
-rate may not hold: here a rate counts if it holds. Its bottom is the minimum over all tensors, so
-that one for which no rate pays (small, or hidden as it is) pulls it down, though it is never
-encoded: here it has no say. And it assumes that a codec takes longer the more it keeps, which a
-regression need not say: here one that is said to be faster is charged what it takes at rate 1.
+Departures from the printed algorithm:
+
+* The paper takes the end of its bisection as the result, although the condition may not hold there.
+  Here a rate counts only if it holds.
+* The paper's bottom is the minimum over all tensors, so tensors for which no rate pays (small or
+  already hidden) lower it although they are never encoded. Here they are ignored.
+* The paper assumes that a codec takes longer the more bytes it keeps, which a fitted regression
+  need not satisfy. Here a codec whose regression says otherwise is charged its time at rate 1.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ LEAST_RATE, MOST_RATE = 1, 100
 
 @dataclass(frozen=True)
 class DenseSwap:
-    """A tensor that leaves and returns once a step.
+    """A tensor that is swapped out and in once per step.
 
     Attributes:
         size_bytes: of the tensor.
         hidden_out_ns: how long its copy-out may take before an op waits (CSWAP's Hidden_f).
-        hidden_in_ns: the same of its copy-in (Hidden_b).
+        hidden_in_ns: the same for its copy-in (Hidden_b).
     """
 
     size_bytes: int
@@ -46,7 +48,7 @@ class DenseSwap:
     hidden_in_ns: int
 
     def exposed_ns(self, link: Link, rate: int) -> float:
-        """What of both transfers no op hides, with `rate` percent of the bytes kept."""
+        """Return the time of both transfers that no op hides, at `rate` percent of the bytes."""
         kept_bytes = self.size_bytes * rate / MOST_RATE
         out_ns = kept_bytes * 1e9 / link.out_bytes_per_s - self.hidden_out_ns
         in_ns = kept_bytes * 1e9 / link.in_bytes_per_s - self.hidden_in_ns
@@ -54,7 +56,7 @@ class DenseSwap:
 
 
 def pays(swap: DenseSwap, link: Link, codec: CodecSpeed, rate: int) -> bool:
-    """Whether the transfer gets shorter by no less than the codec takes, in full as in CSWAP."""
+    """Return whether encoding saves at least the codec's full time, counted as in CSWAP."""
     benefit_ns = swap.exposed_ns(link, MOST_RATE) - swap.exposed_ns(link, rate)
     return benefit_ns >= max(
         codec.encode.ns(swap.size_bytes, kept / MOST_RATE)
@@ -64,23 +66,24 @@ def pays(swap: DenseSwap, link: Link, codec: CodecSpeed, rate: int) -> bool:
 
 
 def hides(swap: DenseSwap, link: Link, rate: int) -> bool:
-    """Whether no op waits for the transfers."""
+    """Return whether no op waits for the transfers."""
     return swap.exposed_ns(link, rate) == 0
 
 
 def rate_range(swaps: Iterable[DenseSwap], link: Link, codec: CodecSpeed) -> tuple[int, int]:
-    """The rates between which lossy encoding is worth it.
+    """Return the rates between which lossy encoding pays.
 
     Args:
-        swaps: all that could be encoded.
-        link: speeds, of what the encoded bytes cross; its latencies stay whatever the rate.
+        swaps: all swaps that could be encoded.
+        link: speeds for the encoded bytes; latencies do not depend on the rate.
         codec: the time of a fixed-rate codec.
 
     Returns:
-        Top, the largest rate in percent that pays for any of the swaps, and bottom, at which all of
-        those that some rate pays for are hidden (1, if the least rate does not hide one). Where the
-        top is not above the bottom, lossy encoding has nothing to give; (1, 100) where no rate pays
-        for any.
+        Top: the largest rate in percent that pays for any swap. Bottom: the largest rate at which
+            every
+        swap that some rate pays for is hidden (1 if even the lowest rate does not hide one). Lossy
+        encoding does not pay where the top is not above the bottom; (1, 100) if no rate pays for
+        any swap.
     """
     top, bottom = LEAST_RATE, MOST_RATE
     for swap in swaps:
@@ -94,33 +97,33 @@ def rate_range(swaps: Iterable[DenseSwap], link: Link, codec: CodecSpeed) -> tup
 
 
 def rate_of_epoch(top: int, bottom: int, epoch: int, epochs: int) -> int:
-    """The rate of an epoch: from the top, by equal whole steps, to the bottom and not below.
+    """Return the rate of an epoch, which falls from top to bottom in equal whole steps.
 
-    CSWAP+'s step is rounded, so the bottom may be reached before the last epoch (from 100 to 20 in
-    90 epochs: by 1, there in the 81st), or not at all where the range is narrow.
+    CSWAP+ rounds the step, so the bottom may be reached before the last epoch (from 100 to 20 in 90
+    epochs: by 1, reached in the 81st), or never if the range is narrow.
 
     Args:
         top: rate of the first epoch, in percent.
-        bottom: least rate, in percent.
-        epoch: which, counted from 0.
-        epochs: how many there are.
+        bottom: lowest rate, in percent.
+        epoch: counted from 0.
+        epochs: total number.
 
     Raises:
-        ValueError: There is no such range or epoch.
+        ValueError: The range or the epoch is invalid.
     """
     if not LEAST_RATE <= bottom <= top <= MOST_RATE:
         raise ValueError(
-            f"rates must fall from the top, at most {MOST_RATE}, to the bottom, at least "
-            f"{LEAST_RATE}, not from {top} to {bottom}"
+            f"rates must satisfy {LEAST_RATE} <= bottom <= top <= {MOST_RATE}; got top {top} and "
+            f"bottom {bottom}"
         )
     if not 0 <= epoch < epochs:
-        raise ValueError(f"epoch is {epoch}; {epochs} epochs are numbered from 0 on")
+        raise ValueError(f"epoch must be at least 0 and less than {epochs}; got {epoch}")
     step = math.floor((top - bottom) / epochs + 0.5)
     return max(top - epoch * step, bottom)
 
 
 def _largest_rate(holds: Callable[[int], bool]) -> int | None:
-    """The largest rate of those that hold, found by halving: all below one that holds do too."""
+    """Return the largest rate that holds, by bisection: all rates below one that holds do too."""
     if not holds(LEAST_RATE):
         return None
     held, failed = LEAST_RATE, MOST_RATE + 1

@@ -1,10 +1,10 @@
-"""Gates and triggers for a set of absences: as lazy as the budget allows, never lazier.
+"""Choose gates and triggers for a set of absences, as late and as early as the budget allows.
 
-Each swap first gets the gate and the trigger that the link would like: a gate after the copy-out
-has surely ended, a trigger early enough for the copy-in to be there in time. Where the load then
-passes the limit, triggers move later (seen from the step's end, those needed last move first) and
-gates move earlier (seen from its start, those copied out first move first). In these orders the
-moved copies wait least.
+Each swap first gets the gate and the trigger that suit the link best: a gate after the copy-out has
+certainly ended, and a trigger early enough for the copy-in to complete in time. Where the load then
+exceeds the limit, triggers move later (from the step's end, those needed last first) and gates move
+earlier (from the step's start, those copied out first first). In this order the moved copies wait
+least.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tfswap.planning.simulator import Swap
 class Placement:
     """Gates and triggers.
 
-    Arrays have an entry per selected candidate.
+    Arrays have one entry per selected candidate.
 
     Attributes:
         places: the selected candidates, ascending.
-        gone: first segment without the buffer, for certain; across the step's end without a gate:
-            one past the last segment.
-        back: first segment that may have it again.
+        gone: first segment in which the buffer is certainly absent; for an absence across the
+            step's end without a gate, one past the last segment.
+        back: first segment that may contain it again.
         gate_start: segment opened by the gate's start; -1: no gate.
-        load: the most that each segment can hold.
+        load: maximal load of each segment.
         fits: whether the load is within the limit everywhere.
     """
 
@@ -43,7 +43,7 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """When copies would be over and would have to begin if no op ever waited; ns, per selected."""
+    """When copies end and have to start if no op ever waits; ns, per selected candidate."""
 
     out_end_ns: Ints
     in_start_ns: Ints
@@ -52,14 +52,14 @@ class Windows:
 def link_windows(
     candidates: Candidates, places: Ints, leads: Mask, spare: float = 0.0, early: Ints | None = None
 ) -> Windows:
-    """First come, first served on the way out; just in time on the way in.
+    """Schedule copies-out first come, first served, and copies-in just in time.
 
     Args:
         candidates: all candidates.
         places: the selected ones, ascending.
-        leads: which of ``places`` make a far copy; the others have no copy-out.
-        spare: additional fraction of its own copy's duration that each copy gets.
-        early: ns by which each copy-in of ``places`` is to begin still earlier.
+        leads: which of ``places`` copy out.
+        spare: additional time for each copy, as a fraction of its duration.
+        early: ns by which each copy-in of ``places`` starts still earlier.
     """
     ns = candidates.segment_ns
     ready = ns[candidates.producer_end[places]]
@@ -82,7 +82,7 @@ def link_windows(
 
 
 def tight_windows(candidates: Candidates, places: Ints, leads: Mask) -> tuple[Ints, Ints]:
-    """The longest absences that gates and triggers can enforce: (gone, back) segments."""
+    """Return the longest absences that gates and triggers can enforce, as (gone, back) segments."""
     gone = np.where(leads, candidates.earliest_release[places], candidates.after_end[places])
     return gone, candidates.latest_trigger_end[places]
 
@@ -100,10 +100,10 @@ def place(
     Args:
         candidates: all candidates.
         selected: which of them are swapped.
-        limit_bytes: what the load is to stay within.
+        limit_bytes: target of the load.
         spare: see ``link_windows``.
-        early: ns per candidate by which its copy-in is wanted earlier.
-        gate_all: whether all copies-out must end within the step, whatever that costs.
+        early: ns per candidate by which its copy-in should start earlier.
+        gate_all: whether all copies-out must end within the step, at any cost.
     """
     places = np.flatnonzero(selected)
     leads = leaders(candidates, selected)[places]
@@ -126,7 +126,7 @@ def place(
 
 
 def swaps_of(candidates: Candidates, placement: Placement) -> tuple[Swap, ...]:
-    """The placement in the timeline's own terms."""
+    """Return the placement as swaps."""
     places = placement.places
     gate = np.full(len(places), -1, dtype=np.int64)
     trigger = np.full(len(places), -1, dtype=np.int64)
@@ -157,7 +157,7 @@ def _by_context(candidates: Candidates, places: Ints) -> list[tuple[int, Ints]]:
 def _wanted_triggers(
     candidates: Candidates, places: Ints, windows: Windows, earliest: Ints
 ) -> Ints:
-    """The last trigger in time for its copy-in, else the first one after the release."""
+    """Return the last trigger in time for each copy-in, else the first one after the release."""
     wanted = np.searchsorted(candidates.segment_ns, windows.in_start_ns, side="right") - 1
     back = np.empty(len(places), dtype=np.int64)
     for number, own in _by_context(candidates, places):
@@ -165,7 +165,7 @@ def _wanted_triggers(
         crosses = candidates.crosses[places[own]]
         last_in_time = np.searchsorted(ends, wanted[own], side="right") - 1
         first_possible = np.searchsorted(ends, earliest[own], side="right")
-        # -1: from the step's start on.
+        # -1: the start of the step.
         first_possible = np.where(crosses, -1, first_possible)
         latest = candidates.latest_trigger_end[places[own]]
         last_possible = np.where(latest > 0, np.searchsorted(ends, latest), -1)
@@ -182,9 +182,9 @@ def _wanted_gates(
     back: Ints,
     gate_all: bool,
 ) -> Ints:
-    """The first gate after its copy-out has ended, else the last one before the trigger's end.
+    """Return the first gate after each copy-out, else the last one before the trigger's end.
 
-    Across the step's end there may be none.
+    Absences across the step's end may have none.
     """
     wanted = np.searchsorted(candidates.segment_ns, windows.out_end_ns, side="left")
     wanted = np.maximum(wanted, candidates.earliest_gate_start[places])
@@ -196,7 +196,7 @@ def _wanted_gates(
         crosses = candidates.crosses[places[own]]
         last_useful = np.where(crosses, len(starts) - 1, last_useful)
         chosen = starts[np.maximum(np.minimum(first_after, last_useful), 0)]
-        # A copy-out that goes on in the next step holds nobody up.
+        # A copy-out that continues in the next step delays no op.
         goes_on = crosses & (first_after == len(starts)) & (not gate_all)
         gate[own] = np.where(goes_on, -1, chosen)
     return np.where(leads, gate, -1)
@@ -210,7 +210,7 @@ def _trigger_later(
     back: Ints,
     limit_bytes: int,
 ) -> Ints:
-    """Move triggers behind the segments that are too full, from the step's end to its start."""
+    """Move triggers after segments that are too full, from the step's end to its start."""
     back = back.copy()
     load = load_under(candidates, places, earliest, back)
     size = candidates.bytes[places]
@@ -223,7 +223,7 @@ def _trigger_later(
             return back
         segment = int(full[-1])
         movable = np.flatnonzero((earliest <= segment) & (back <= segment) & (latest > segment))
-        # Those needed last first: they lose least.
+        # Those needed last first: they lose the least time.
         for i in movable[np.lexsort((-size[movable], -need[movable]))]:
             if load[segment] <= limit_bytes:
                 break
@@ -242,7 +242,7 @@ def _gate_earlier(
     back: Ints,
     limit_bytes: int,
 ) -> tuple[Ints, Ints, Ints]:
-    """Move gates before the segments that are too full, from the step's start to its end."""
+    """Move gates before segments that are too full, from the step's start to its end."""
     gate = gate.copy()
     after_end = candidates.after_end[places]
     gone = np.maximum(gate, after_end)
@@ -260,7 +260,7 @@ def _gate_earlier(
         segment += 1 + int(full[0])
         movable = np.flatnonzero(leads & (gone > segment) & (earliest <= segment))
         movable = movable[crosses[movable] | (back[movable] > segment)]
-        # Those copied out first first: they are over soonest.
+        # Those copied out first first: they end soonest.
         for i in movable[np.argsort(ready[movable], kind="stable")]:
             if load[segment] <= limit_bytes:
                 break

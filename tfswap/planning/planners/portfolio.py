@@ -1,4 +1,4 @@
-"""All planners, by name; ``auto`` is the best of them in the simulator, improved."""
+"""All planners by name; ``auto`` takes the best plan in the simulator and improves it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from tfswap.machine.link import Link
 from tfswap.planning.planners import greedy, joint, recompute
 from tfswap.planning.planners.decision import BudgetTooSmall, Decision, cost
-from tfswap.planning.planners.improve import holds_on_a_slow_link, improved
+from tfswap.planning.planners.improve import improve_plan, keeps_budget_on_slow_link
 from tfswap.planning.planners.papers import autoswap, capuchin, tensile, tvdnn, tvdnn_ilp, vdnn
 from tfswap.step.timeline import Timeline
 
@@ -40,22 +40,22 @@ POLICIES: dict[str, Planner] = {
     joint.POLICY: joint.plan_jointly,
 }
 
-# The simulator calls of the others are few; these search for seconds.
+# These search for seconds; the others call the simulator only a few times.
 _TOO_SLOW_FOR_AUTO = frozenset({f"{autoswap.POLICY}:bo", tvdnn_ilp.POLICY})
-# What the best of four is made of is compared anyway.
+# Its four parts are compared anyway.
 _COVERED = frozenset({f"{autoswap.POLICY}:best"})
 
 NEED_DATAFLOW = frozenset({recompute.POLICY, joint.POLICY})
-"""Those that plan only steps of which it is known what ops read."""
+"""Policies that need the timeline's dataflow."""
 
 _SMALLER_BUDGETS = (0.97, 0.94, 0.9, 0.85)
-# How much longer than for swaps it is searched for what had better be made again.
-_RELIEF = 2.0
-# Plans that the local search tries before.
+# Search time for recomputations, relative to that for swaps.
+_RECOMPUTE_TIME_FACTOR = 2.0
+# Number of plans that the first local search tries.
 _FIRST_TRIES = 4000
 
 AUTO = "auto"
-"""The name of the best of all."""
+"""The name of the best of all planners."""
 
 
 def plan(
@@ -65,7 +65,7 @@ def plan(
     budget_bytes: int,
     *,
     planning_time_s: float = PLANNING_TIME_S,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
     only_swaps: bool = False,
 ) -> Decision:
     """Plan one step with a named planner, or with the best one.
@@ -75,12 +75,12 @@ def plan(
         timeline: one unswapped step.
         machine: speeds of the link.
         budget_bytes: the load must never exceed it.
-        planning_time_s: how long ``"auto"`` may search; more is never worse. Defaults to 1 s.
-        say: called with a line of progress where planning takes over a second.
-        only_swaps: of ``"auto"``: nothing is made again.
+        planning_time_s: search time of ``"auto"``; more is never worse. Default 1 s.
+        log: called with progress lines if planning takes over a second.
+        only_swaps: ``"auto"`` recomputes nothing.
 
     Raises:
-        ValueError: if the policy is not known, or cannot plan this timeline.
+        ValueError: if the policy is unknown, or cannot plan this timeline.
         BudgetTooSmall: if the planner, for ``"auto"`` every planner, cannot meet the budget.
     """
     if policy != AUTO:
@@ -97,10 +97,10 @@ def plan(
     for name, planner in POLICIES.items():
         if name in _TOO_SLOW_FOR_AUTO | _COVERED | NEED_DATAFLOW:
             continue
-        # The first is ours, and the one that reaches the lowest budgets: it always runs.
+        # The first planner, greedy, reaches the lowest budgets: it always runs.
         if decisions and time.monotonic() > deadline_s:
             break
-        if name == capuchin.POLICY:  # takes what time there is
+        if name == capuchin.POLICY:  # needs a deadline
             planner = partial(capuchin.plan_swaps, deadline_s=deadline_s)
         begun_s = time.monotonic()
         try:
@@ -114,19 +114,21 @@ def plan(
         if name == greedy.POLICY:
             greedy_s = time.monotonic() - begun_s
         if decisions and not decisions[0].swaps:
-            break  # it fits as it is
+            break  # the step fits without swaps
     within = [d for d in decisions if d.result.peak_bytes <= budget_bytes]
-    # A plan whose gates hold is preferred: copies in real life take longer than foretold.
-    safe = [d for d in within if holds_on_a_slow_link(d.swaps, timeline, machine, budget_bytes)]
+    # Prefer plans that gates enforce: real copies take longer than predicted.
+    safe = [
+        d for d in within if keeps_budget_on_slow_link(d.swaps, timeline, machine, budget_bytes)
+    ]
     within = safe or within
     if not within:
-        raise failures[0]  # ours: it reaches the lowest budgets
+        raise failures[0]  # of greedy, which reaches the lowest budgets
     best = min(within, key=lambda decision: cost(decision.result, machine))
-    # The same steps in the same order, whenever time is over: more of it is never worse.
-    best = improved(
-        best, timeline, machine, budget_bytes, deadline_s, say, tries=_FIRST_TRIES, seed=1
+    # The order of the searches is fixed, so more time is never worse.
+    best = improve_plan(
+        best, timeline, machine, budget_bytes, deadline_s, log, tries=_FIRST_TRIES, seed=1
     )
-    # A plan for a smaller budget is one for this budget too, and sometimes waits less.
+    # A plan for a smaller budget also keeps this one, and sometimes waits less.
     for part in _SMALLER_BUDGETS:
         if best.result.stall_ns == 0 or time.monotonic() + greedy_s > deadline_s:
             break
@@ -134,34 +136,37 @@ def plan(
             other = greedy.plan_swaps(timeline, machine, int(budget_bytes * part))
         except BudgetTooSmall:
             break
-        holds = holds_on_a_slow_link(other.swaps, timeline, machine, budget_bytes) or not safe
+        holds = keeps_budget_on_slow_link(other.swaps, timeline, machine, budget_bytes) or not safe
         if holds and cost(other.result, machine) < cost(best.result, machine):
             best = other
-    best = improved(best, timeline, machine, budget_bytes, deadline_s, say, seed=2)
-    return best if only_swaps else relieved(best, step, machine, budget_bytes, planning_time_s)
+    best = improve_plan(best, timeline, machine, budget_bytes, deadline_s, log, seed=2)
+    return (
+        best if only_swaps else with_recomputes(best, step, machine, budget_bytes, planning_time_s)
+    )
 
 
-def relieved(
+def with_recomputes(
     decision: Decision,
     timeline: Timeline,
     machine: Link,
     budget_bytes: int,
     planning_time_s: float = PLANNING_TIME_S,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Decision:
-    """The decision, or one that makes some tensors again instead of waiting for them.
+    """Return the decision, or one that recomputes some tensors instead of waiting for their copies.
 
     Args:
         decision: of swaps; within the budget.
         timeline: one unswapped step.
         machine: speeds of the link.
         budget_bytes: the load must never exceed it.
-        planning_time_s: how long to search for other swaps then; twice that for what is made again.
-        say: called with a line of progress where planning takes over a second.
+        planning_time_s: search time for other swaps; the search for recomputations takes up to
+            twice as long.
+        log: called with progress lines if planning takes over a second.
     """
-    deadline_s = time.monotonic() + _RELIEF * planning_time_s
-    found = joint.relieved(decision, timeline, machine, budget_bytes, deadline_s)
+    deadline_s = time.monotonic() + _RECOMPUTE_TIME_FACTOR * planning_time_s
+    found = joint.with_recomputes(decision, timeline, machine, budget_bytes, deadline_s)
     if found.timeline is None:
         return decision
     deadline_s = time.monotonic() + planning_time_s
-    return improved(found, found.timeline, machine, budget_bytes, deadline_s, say, seed=3)
+    return improve_plan(found, found.timeline, machine, budget_bytes, deadline_s, log, seed=3)

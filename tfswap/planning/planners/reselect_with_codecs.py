@@ -1,14 +1,15 @@
-"""Swaps chosen again, now that it is known what codecs make of each tensor.
+"""Select swaps again with the known compression ratio of each tensor.
 
-Planners choose under one link, on which a tensor takes as long as it is large. Half of what ReLUs
-leave are zeros: it crosses the link in half the time, and what cannot be made smaller had better
-stay where that is another choice. So behind the assignment of places the local search goes on, with
-every swap as long as its tensor is *encoded*, and places are assigned anew to what it finds::
+Planners choose swaps for one link and assume that each tensor is copied with its full size. About
+half of the values after a ReLU are zero, so such tensors need half the link time, while tensors
+that do not compress should rather stay if there is an alternative. Therefore the local search
+continues after the assignment of places, with the *encoded* size of every tensor, and its swaps get
+new places::
 
     planner ─▶ swaps ─▶ assignment ─▶ local search ─▶ other swaps ─▶ assignment ─▶ the better one
-             (the link's bytes)      (bytes as encoded)
+             (full size)             (encoded size)
 
-None of the papers does: CSWAP decides about each of the tensors that vDNN chose.
+This is not part of a paper: CSWAP decides separately for each tensor that vDNN has chosen.
 """
 
 from __future__ import annotations
@@ -24,12 +25,10 @@ from tfswap.planning.planners.assignment import (
     FarMemory,
     FarMemoryTooSmall,
     Ratios,
-    assign,
-    forms,
-    without_places,
 )
 from tfswap.planning.planners.decision import Decision
-from tfswap.planning.planners.improve import improved
+from tfswap.planning.planners.improve import improve_plan
+from tfswap.planning.planners.place_search import assign, fastest_forms, strip_places
 from tfswap.step.timeline import Timeline
 
 
@@ -41,36 +40,36 @@ def reselect_with_codecs(
     ratios: Ratios,
     budget_bytes: int,
     planning_time_s: float,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> tuple[Decision, Assignment]:
-    """The decision and its assignment, or better ones.
+    """Return the decision and its assignment, or better ones.
 
     Args:
         timeline: one unswapped step.
-        decision: what a planner chose, under the host's link.
-        assignment: where that goes; where nothing is encoded, or the file is needed, it stays.
+        decision: a planner's choice for the host's link.
+        assignment: its places. Without encoded places, or with places in the file, it is returned.
         far: the tiers.
-        ratios: what codecs make of the tensors.
+        ratios: compression ratios of the tensors.
         budget_bytes: the load must never exceed it.
-        planning_time_s: how long to search for swaps, and for places, in seconds.
-        say: called with a line about every second.
+        planning_time_s: search time for swaps, and again for places, in seconds.
+        log: called with a progress line about every second.
     """
     tiers = {place.tier for place in assignment.places.values()}
     if COMPRESSED not in tiers or FILE in tiers:
         return decision, assignment
     encoded = replace(decision, swaps=assignment.swaps, result=assignment.result)
-    better = improved(
+    better = improve_plan(
         encoded,
         timeline,
         far.host,
         budget_bytes,
         time.monotonic() + planning_time_s,
-        say,
-        forms=forms(timeline, far, ratios),
+        log,
+        forms=fastest_forms(timeline, far, ratios),
     )
     if better is encoded:
         return decision, assignment
-    swaps = without_places(better.swaps)
+    swaps = strip_places(better.swaps)
     deadline_s = time.monotonic() + planning_time_s
     try:
         placed = assign(

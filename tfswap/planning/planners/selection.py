@@ -1,9 +1,10 @@
-"""Selection: which absences are taken, from the one that takes most out of the load on.
+"""Select absences greedily by the load that they remove.
 
-The greedy half of AutoSwap's SWDOA (Zhang et al., arXiv 1903.06631, section IV), as `greedy` says:
-the area above the limit that an absence can remove, over the time that its copies take; the best is
-taken, and the rest scored anew. First over the absences as the link leaves them, then over the
-longest that gates and triggers can enforce, until those hold the load within the limit.
+The greedy half of AutoSwap's SWDOA (Zhang et al., arXiv 1903.06631, section IV), as in `greedy`:
+the score is the area above the limit that an absence can remove, divided by the time of its copies;
+the best absence is taken, and the rest is scored again. The first pass scores absences as long as
+the link permits; the second pass scores the longest absences that gates and triggers can enforce,
+until these keep the load within the limit.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from tfswap.step.timeline import OUTLIVES_STEP_NS
 
 Floats = NDArray[np.float64]
 
-# Candidates are taken together if their scores are at least this part of the best one's, and their
-# bytes at most this part of what is too much.
+# Candidates are taken together if each score is at least this fraction of the best one, and their
+# total bytes are at most this fraction of the excess.
 _CLOSE_ENOUGH = 0.95
 _BATCH_PART = 1 / 16
 _LARGEST_BATCH = 16
-_LARGEST_BATCH_PART = 1 / 128  # of all candidates, where that is more
+_LARGEST_BATCH_PART = 1 / 128  # of all candidates, if that is more
 _SIZE_CLASSES = 24
 
 
 def select(candidates: Candidates, limit_bytes: int, link_factor: float) -> Mask:
-    """Take absences greedily until gates and triggers can hold the load within the limit.
+    """Take absences greedily until gates and triggers can keep the load within the limit.
 
     Args:
         candidates: all usable absences.
-        limit_bytes: what the load is to stay within; all candidates together must reach it.
-        link_factor: how much longer copies are taken to last than they do.
+        limit_bytes: target of the load; all candidates together must reach it.
+        link_factor: factor on the duration of copies.
     """
     if link_factor > 0:
         selected = _select_within_windows(candidates, limit_bytes, link_factor)
@@ -47,7 +48,7 @@ def select(candidates: Candidates, limit_bytes: int, link_factor: float) -> Mask
 class _Areas:
     """Areas above the limit that absences can remove, for all candidates at once.
 
-    Sizes are rounded to a few classes; the area of a class is scaled to the candidate's own size.
+    Sizes are rounded to a few classes; a class's area is scaled to the candidate's own size.
     """
 
     def __init__(self, candidates: Candidates, limit_bytes: int) -> None:
@@ -62,7 +63,7 @@ class _Areas:
         self._scale = candidates.bytes / np.maximum(self._class_bytes[self._class_of], 1.0)
 
     def removed(self, load: Ints, gone: Ints, back: Ints) -> Floats:
-        """Byte-nanoseconds per candidate when it is gone from ``gone`` up to ``back``."""
+        """Return byte-nanoseconds per candidate for an absence from ``gone`` to ``back``."""
         crowded = load > self._limit_bytes
         place_of = np.concatenate([[0], np.cumsum(crowded)])
         excess = (load[crowded] - self._limit_bytes).astype(np.float64)
@@ -80,7 +81,7 @@ class _Areas:
 
 
 def _best(candidates: Candidates, score: Floats, excess_bytes: int) -> Ints:
-    """The best candidate, and those nearly as good that together barely change the load."""
+    """Return the best candidate and equally good ones that barely change the load."""
     largest = max(_LARGEST_BATCH, int(_LARGEST_BATCH_PART * len(candidates)))
     order = np.argsort(-score, kind="stable")[:largest]
     if not len(order) or score[order[0]] <= 0:
@@ -93,7 +94,7 @@ def _best(candidates: Candidates, score: Floats, excess_bytes: int) -> Ints:
 
 
 def _select_within_windows(candidates: Candidates, limit_bytes: int, link_factor: float) -> Mask:
-    """Greedy SWDOA over the absences as the link leaves them; ends when none helps any more."""
+    """Run greedy SWDOA on absences as long as the link permits, until no further one helps."""
     selected = np.zeros(len(candidates), dtype=np.bool_)
     areas = _Areas(candidates, limit_bytes)
     queue = _LinkQueue(candidates, link_factor)
@@ -113,7 +114,7 @@ def _select_within_windows(candidates: Candidates, limit_bytes: int, link_factor
 
 
 class _LinkQueue:
-    """Where a further copy would find its place among those selected."""
+    """Where an additional copy would be queued among the selected ones."""
 
     def __init__(self, candidates: Candidates, link_factor: float) -> None:
         ns = candidates.segment_ns
@@ -131,7 +132,7 @@ class _LinkQueue:
         self._ins_start_ns = np.zeros(0, dtype=np.int64)
 
     def update(self, selected: Mask) -> tuple[Ints, Ints, Ints]:
-        """Queue the copies of those selected anew; returns (gone, back, places)."""
+        """Queue the copies of the selected candidates again; return (gone, back, places)."""
         candidates = self._candidates
         places = np.flatnonzero(selected)
         leads = leaders(candidates, selected)[places]
@@ -142,7 +143,7 @@ class _LinkQueue:
         self._outs_end_ns = out_end[order]
         self._out_end_of_far_copy = np.full(int(candidates.far_copy.max(initial=0)) + 2, -1)
         self._out_end_of_far_copy[candidates.far_copy[outs]] = out_end
-        # Made a step before.
+        # Copied out in the previous step.
         carried = candidates.made_before[places[candidates.crosses[places]]]
         self._out_end_of_far_copy[2 * carried] = 0
         order = np.argsort(self._need_ns[places], kind="stable")
@@ -152,7 +153,7 @@ class _LinkQueue:
         return gone, back, places
 
     def windows(self) -> tuple[Ints, Ints, Ints]:
-        """(gone, back, ns of link time) of each candidate, were it selected too."""
+        """Return (gone, back, ns of link time) of each candidate if it were selected too."""
         candidates = self._candidates
         ahead = np.searchsorted(self._outs_ready_ns, self._ready_ns, side="right")
         link_free = np.concatenate([[0], self._outs_end_ns])[ahead]
@@ -180,13 +181,13 @@ class _LinkQueue:
 def select_enforceable(
     candidates: Candidates, limit_bytes: int, selected: Mask, allowed: Mask | None = None
 ) -> Mask:
-    """Take more absences, the longest enforceable ones, until the load is within the limit.
+    """Take more absences, at their longest enforceable length, until the load is within the limit.
 
     Args:
         candidates: all usable absences.
-        limit_bytes: what the load is to stay within.
-        selected: those that are taken already.
-        allowed: those that may be; None: all.
+        limit_bytes: target of the load.
+        selected: absences that are already taken.
+        allowed: absences that may be taken; None: all.
     """
     selected = selected.copy()
     if allowed is None:
@@ -204,7 +205,7 @@ def select_enforceable(
         score[selected | ~allowed] = 0.0
         taken = _best(candidates, score, excess_bytes)
         if not len(taken):
-            # What is left can only be had from those that share far copies: with one made before,
-            # a buffer is gone as soon as it is out of use, and no gate is needed.
+            # The rest only works together with absences that share far copies: after an existing
+            # far copy, a buffer is free as soon as it is unused, without a gate.
             return selected | allowed
         selected[taken] = True

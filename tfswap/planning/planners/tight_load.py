@@ -1,4 +1,4 @@
-"""The load under a selection of absences, kept up to date while some are left out."""
+"""The load under a selection of absences, updated as absences are removed or added."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tfswap.planning.planners.placement import tight_windows
 
 
 def tight_load(candidates: Candidates, selected: Mask) -> Ints:
-    """The load of each segment with the selected absences as long as anchors can enforce."""
+    """Return each segment's load with selected absences at their enforceable length."""
     places = np.flatnonzero(selected)
     gone, back = tight_windows(candidates, places, leaders(candidates, selected)[places])
     return load_under(candidates, places, gone, back)
 
 
 class TightLoad:
-    """The largest of `tight_load`, in logarithmic time for a selection with one absence less.
+    """The maximum of `tight_load`, updated in logarithmic time when an absence is removed or added.
 
     Args:
         candidates: all candidates.
@@ -37,7 +37,7 @@ class TightLoad:
         self._earliest_release = candidates.earliest_release.tolist()
         self._after_end = candidates.after_end.tolist()
         self._latest_trigger_end = candidates.latest_trigger_end.tolist()
-        # Those of one tensor share far copies: whether one makes it depends on the others.
+        # Absences of one tensor share far copies: which one copies out depends on the others.
         self._of_tensor: dict[int, list[int]] = defaultdict(list)
         for place in np.flatnonzero(selected).tolist():
             self._of_tensor[self._far_copy[place] >> 1].append(place)
@@ -47,12 +47,12 @@ class TightLoad:
         """The largest load."""
         return int(self._tree.max())
 
-    def leave_out(self, candidate: int) -> None:
-        """The selection without one that is in it."""
+    def remove(self, candidate: int) -> None:
+        """Remove a selected candidate."""
         self._change(candidate, lambda places: places.remove(candidate))
 
-    def put_back(self, candidate: int) -> None:
-        """The selection with one that was left out."""
+    def restore(self, candidate: int) -> None:
+        """Add a removed candidate again."""
 
         def insert(places: list[int]) -> None:
             places.append(candidate)

@@ -1,6 +1,6 @@
 "use strict";
 
-// Draws a step (see step_page.py for the data) and lets people look around in it. Times are in
+// Draws the charts and the table of a step from the data that page.py embeds. Times are in
 // microseconds, sizes in bytes.
 
 const unpack = async (text) => {
@@ -23,7 +23,7 @@ const element = (tag, text, parent) => {
   if (parent) parent.append(made);
   return made;
 };
-// Place of the last number that is no larger; -1: all are.
+// Index of the last number that is not larger than value, or -1.
 const lastUpTo = (sorted, value) => {
   let low = 0;
   let high = sorted.length;
@@ -35,8 +35,8 @@ const lastUpTo = (sorted, value) => {
   return low - 1;
 };
 
-// A canvas over an interval of time. Dragging shows a part of it, as does the wheel with Ctrl or
-// Shift; a double click the whole again.
+// A canvas over a time interval. Dragging zooms in, Ctrl or Shift with the wheel zooms, a double
+// click shows the whole interval again.
 class View {
   constructor(canvas, end, draw, describe) {
     Object.assign(this, { canvas, end, draw, describe, from: 0, to: end, left: 64, right: 10 });
@@ -58,7 +58,7 @@ class View {
   }
 
   zoom(event) {
-    if (!event.ctrlKey && !event.shiftKey) return; // the page scrolls
+    if (!event.ctrlKey && !event.shiftKey) return; // let the page scroll
     event.preventDefault();
     const at = this.timeAt(event.offsetX);
     const factor = (event.deltaY || event.deltaX) > 0 ? 1.25 : 0.8;
@@ -126,7 +126,7 @@ class View {
   }
 }
 
-// Whether a moment is in a gap, which may go on into the next step.
+// Whether a time is in an interval, which may wrap around the end of the step.
 const within = ([from, to], at) => (from <= to ? from <= at && at < to : at >= from || at < to);
 
 const line = (label, value) => {
@@ -147,7 +147,8 @@ const axis = (view, context, height) => {
   }
 };
 
-const LOAD = 260; // heights of the chart's parts
+// Heights of the parts of the chart in pixels.
+const LOAD = 260;
 const ARCS = 120;
 const COPIES = 46;
 const OPS = 56;
@@ -157,10 +158,10 @@ const chart = (data) => {
   const end = Math.max(data.step_us, data.unswapped_step_us);
   const top = 1.06 * Math.max(data.budget_bytes, data.peak_bytes, data.unswapped_peak_bytes);
   const y = (load) => 8 + (1 - load / top) * (LOAD - 8);
-  const away = new Map();
+  const swappedOut = new Map();
   for (const trip of trips) {
-    if (!away.has(trip.buffer)) away.set(trip.buffer, []);
-    away.get(trip.buffer).push([trip.gone, trip.in_begin]);
+    if (!swappedOut.has(trip.buffer)) swappedOut.set(trip.buffer, []);
+    swappedOut.get(trip.buffer).push([trip.gone, trip.in_begin]);
   }
 
   const steps = (view, context, curve) => {
@@ -177,7 +178,7 @@ const chart = (data) => {
     context.lineTo(view.x(Math.min(curve.end, view.to)), last);
   };
 
-  const leaves = (trip) => (trip.out_begin < 0 ? trip.gone : trip.out_begin);
+  const beginOf = (trip) => (trip.out_begin < 0 ? trip.gone : trip.out_begin);
   const arc = (view, context, from, to) => {
     const [left, right] = [view.x(from), view.x(to)];
     if (right < view.left || left > view.left + view.width) return;
@@ -226,7 +227,7 @@ const chart = (data) => {
       context.strokeStyle = context.fillStyle = colour(trip.tier);
       context.globalAlpha = 0.55;
       context.lineWidth = Math.max(0.6, Math.min(4, (6 * trip.bytes) / data.largest_trip_bytes));
-      const [from, to] = [leaves(trip), trip.in_end];
+      const [from, to] = [beginOf(trip), trip.in_end];
       if (from <= to) arc(view, context, from, to);
       else {
         arc(view, context, from, to + data.step_us);
@@ -259,42 +260,42 @@ const chart = (data) => {
   const loadAt = (curve, at) => (at > curve.end ? 0 : curve.bytes[Math.max(lastUpTo(curve.us, at), 0)]);
 
   const describe = (at, height) => {
-    const said = [line("", time(at))];
+    const lines = [line("", time(at))];
     if (height > LOAD && height <= LOAD + ARCS + COPIES) {
-      const near = trips
-        .filter((trip) => within([leaves(trip), trip.in_end], at))
+      const largest = trips
+        .filter((trip) => within([beginOf(trip), trip.in_end], at))
         .sort((a, b) => b.bytes - a.bytes)
         .slice(0, 6);
-      for (const trip of near) {
+      for (const trip of largest) {
         const kept = trip.kept === trip.bytes ? "" : `, ${bytes(trip.kept)} by ${trip.codec}`;
-        said.push(line(`${trip.tensor} in ${trip.tier}${kept}, back at ${time(trip.in_end)}`, bytes(trip.bytes)));
+        lines.push(line(`${trip.tensor} in ${trip.tier}${kept}, back at ${time(trip.in_end)}`, bytes(trip.bytes)));
       }
     } else if (height <= LOAD) {
-      said.push(line("without swaps", bytes(loadAt(before, at))));
-      said.push(line(`with ${trips.length} swaps`, bytes(loadAt(after, at))));
-      const held = [];
+      lines.push(line("without swaps", bytes(loadAt(before, at))));
+      lines.push(line(`with ${trips.length} swaps`, bytes(loadAt(after, at))));
+      const onDevice = [];
       for (let i = 0; i < buffers.bytes.length; ++i) {
         if (buffers.begin[i] > at || buffers.end[i] <= at) continue;
-        if ((away.get(i) || []).some((gap) => within(gap, at))) continue;
-        held.push(i);
+        if ((swappedOut.get(i) || []).some((gap) => within(gap, at))) continue;
+        onDevice.push(i);
       }
-      held.sort((a, b) => buffers.bytes[b] - buffers.bytes[a]);
-      for (const i of held.slice(0, 5)) said.push(line(buffers.names[i], bytes(buffers.bytes[i])));
-      if (held.length > 5) said.push(line(`and ${held.length - 5} more`, ""));
-      if (data.resident_bytes) said.push(line("weights and what else stays", bytes(data.resident_bytes)));
+      onDevice.sort((a, b) => buffers.bytes[b] - buffers.bytes[a]);
+      for (const i of onDevice.slice(0, 5)) lines.push(line(buffers.names[i], bytes(buffers.bytes[i])));
+      if (onDevice.length > 5) lines.push(line(`and ${onDevice.length - 5} more`, ""));
+      if (data.resident_bytes) lines.push(line("weights and other resident memory", bytes(data.resident_bytes)));
     }
     const stall = stalls.find((each) => each.begin <= at && at <= each.begin + each.wait);
     if (stall) {
-      const whose = stall.tensor ? ` of ${stall.tensor}` : "";
-      said.push(line(`${ops.names[stall.op]} waits (${stall.why}${whose})`, time(stall.wait)));
+      const tensor = stall.tensor ? ` of ${stall.tensor}` : "";
+      lines.push(line(`${ops.names[stall.op]} waits (${stall.why}${tensor})`, time(stall.wait)));
     }
     const last = lastUpTo(ops.begin, at);
     for (let i = last, found = 0; i >= 0 && found < 3 && i > last - 200; --i) {
       if (ops.end[i] < at) continue;
       found += 1;
-      said.push(line("runs", ops.names[i]));
+      lines.push(line("runs", ops.names[i]));
     }
-    return said;
+    return lines;
   };
 
   const canvas = document.getElementById("chart");
@@ -324,16 +325,16 @@ const addresses = (canvas, map) => {
       context.fillRect(from, high, Math.max(to - from, 0.5), Math.max(low - high - 0.3, 0.5));
     }
   };
-  const describe = (at, height_at) => {
-    const address = (1 - (height_at - 8) / (height - 8)) * map.height_bytes;
-    const said = [line("", time(at))];
+  const describe = (at, pointed) => {
+    const address = (1 - (pointed - 8) / (height - 8)) * map.height_bytes;
+    const lines = [line("", time(at))];
     for (let i = 0; i < map.bytes.length; ++i) {
       const inside = map.begin[i] <= at && at <= map.end[i];
       if (inside && map.offset[i] <= address && address < map.offset[i] + map.bytes[i]) {
-        said.push(line(`${map.names[i]} (${kinds[map.kind[i]]}) at ${map.offset[i].toLocaleString("en")}`, bytes(map.bytes[i])));
+        lines.push(line(`${map.names[i]} (${kinds[map.kind[i]]}) at ${map.offset[i].toLocaleString("en")}`, bytes(map.bytes[i])));
       }
     }
-    return said;
+    return lines;
   };
   canvas.style.height = `${height + 20}px`;
   return new View(canvas, map.end_us, draw, describe);
@@ -342,26 +343,26 @@ const addresses = (canvas, map) => {
 const COLUMNS = [
   ["buffer", (b) => b.name, (text) => text],
   ["bytes", (b) => b.bytes, bytes],
-  ["from", (b) => b.begin, time],
-  ["to", (b) => b.end, time],
+  ["allocated", (b) => b.begin, time],
+  ["freed", (b) => b.end, time],
   ["longest absence", (b) => b.absence, (us) => (us ? time(us) : "")],
   ["far memory", (b) => b.tier, (text) => text],
-  ["kept there", (b) => b.kept, (n) => (n ? bytes(n) : "")],
-  ["away", (b) => b.away, (us) => (us ? time(us) : "")],
+  ["stored", (b) => b.kept, (n) => (n ? bytes(n) : "")],
+  ["swapped out", (b) => b.swappedOut, (us) => (us ? time(us) : "")],
 ];
-const MOST_ROWS = 500;
+const MAX_ROWS = 500;
 
 const table = (data) => {
   const { buffers } = data;
   const rows = buffers.bytes.map((size, i) => ({
     name: buffers.names[i], bytes: size, begin: buffers.begin[i], end: buffers.end[i],
-    absence: buffers.absence[i], tier: "", kept: 0, away: 0,
+    absence: buffers.absence[i], tier: "", kept: 0, swappedOut: 0,
   }));
   for (const trip of data.trips) {
     const row = rows[trip.buffer];
     row.tier = trip.codec ? `${trip.tier} (${trip.codec})` : trip.tier;
     row.kept = trip.kept;
-    row.away += trip.in_begin - trip.gone + (trip.in_begin < trip.gone ? data.step_us : 0);
+    row.swappedOut += trip.in_begin - trip.gone + (trip.in_begin < trip.gone ? data.step_us : 0);
   }
   const head = document.querySelector("#buffers thead tr");
   const body = document.querySelector("#buffers tbody");
@@ -370,8 +371,8 @@ const table = (data) => {
   let [sorted, ascending] = [1, false];
 
   const fill = () => {
-    const wanted = search.value.toLowerCase();
-    const found = rows.filter((row) => `${row.name} ${row.tier}`.toLowerCase().includes(wanted));
+    const query = search.value.toLowerCase();
+    const found = rows.filter((row) => `${row.name} ${row.tier}`.toLowerCase().includes(query));
     const value = COLUMNS[sorted][1];
     found.sort((a, b) => {
       const [left, right] = [value(a), value(b)];
@@ -379,14 +380,14 @@ const table = (data) => {
       return ascending ? order : -order;
     });
     body.replaceChildren(
-      ...found.slice(0, MOST_ROWS).map((row) => {
+      ...found.slice(0, MAX_ROWS).map((row) => {
         const made = element("tr");
         for (const [, get, show] of COLUMNS) element("td", show(get(row)), made);
         made.firstChild.title = row.name;
         return made;
       }),
     );
-    count.textContent = found.length > MOST_ROWS ? `${MOST_ROWS} of ${found.length}` : `${found.length}`;
+    count.textContent = found.length > MAX_ROWS ? `${MAX_ROWS} of ${found.length}` : `${found.length}`;
     [...head.children].forEach((cell, i) => {
       cell.setAttribute("aria-sort", i !== sorted ? "none" : ascending ? "ascending" : "descending");
     });

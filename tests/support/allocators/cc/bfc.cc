@@ -64,7 +64,7 @@ BfcMemory* ServeCpuFromBfc(int64_t bytes) {
     return std::make_unique<tensorflow::AllocatorWrapper>(next);
   });
   new ThreadCopyEngine(device);
-  NoteDevice(0, device);
+  RegisterDevice(0, device);
   return memory;
 }
 

@@ -40,9 +40,7 @@ using PlannedOutput = std::tuple<std::string, std::string, uint32_t>;
 uintptr_t Allocate(const Chain& chain, size_t size_bytes, size_t alignment,
                    const std::optional<PlannedOutput>& op, bool retry) {
   const auto& [graph, name, ordinal] = op.value_or(PlannedOutput());
-  const int job = Jobs::Current();
   KernelScope scope(KernelScope::Role::kKernel, nullptr);
-  scope.job = job;
   if (chain.slab() != nullptr) scope.planned = chain.slab()->FindByName(graph, name);
   scope.made[0] = ordinal;
   tsl::profiler::ScopedMemoryDebugAnnotation annotation(name.c_str(), 0, "output", 0,
@@ -51,21 +49,6 @@ uintptr_t Allocate(const Chain& chain, size_t size_bytes, size_t alignment,
   attributes.retry_on_failure = retry;
   return reinterpret_cast<uintptr_t>(
       chain.outermost()->AllocateRaw(alignment, size_bytes, attributes));
-}
-
-void BeginJob(const Chain& chain, int job, int64_t share_bytes) {
-  chain.budget()->BeginJob(job, share_bytes);
-  Jobs::Get()->Begin(job);
-}
-
-void EndJob(const Chain& chain, int job) {
-  Jobs::Get()->End(job);
-  chain.budget()->EndJob(job);
-}
-
-int64_t JobBytes(const Chain& chain, int job) {
-  const BudgetAllocator* budget = chain.budget();
-  return job == 0 ? budget->EverybodysBytes() : budget->Stats(job).bytes_in_use;
 }
 
 py::dict Stats(const Chain& chain) {
@@ -134,9 +117,6 @@ PYBIND11_MODULE(_allocators, module) {
       .def(
           "set_budget", [](const Chain& chain, int64_t bytes) { chain.budget()->SetBudget(bytes); },
           py::arg("budget_bytes"), WithoutGil())
-      .def("begin_job", &BeginJob, py::arg("job"), py::arg("share_bytes"), WithoutGil())
-      .def("end_job", &EndJob, py::arg("job"), WithoutGil())
-      .def("job_bytes", &JobBytes, py::arg("job"), WithoutGil())
       .def(
           "set_workspace_limit",
           [](const Chain& chain, std::optional<int64_t> bytes) {

@@ -7,12 +7,10 @@ namespace py = pybind11;
 namespace tfswap {
 namespace {
 
-void StartRecording(int device, int job, bool host_times) {
-  DeviceOf(device)->StartRecording(host_times, job);
-}
+void StartRecording(int device, bool host_times) { DeviceOf(device)->StartRecording(host_times); }
 
-Bytes StopRecording(int device, int job) {
-  return {DeviceOf(device)->recording()->StopRecording(job).Serialize()};
+Bytes StopRecording(int device) {
+  return {DeviceOf(device)->recording()->StopRecording().Serialize()};
 }
 
 void InstallLayout(int device, const std::string& fingerprint, const std::string& text) {
@@ -26,9 +24,9 @@ void BindAddresses(Methods* methods) {
   const auto device = py::arg("device");
   const auto fingerprint = py::arg("fingerprint");
   methods
-      ->Def("start_recording", &StartRecording, device, py::arg("job") = 0, py::kw_only(),
+      ->Def("start_recording", &StartRecording, device, py::kw_only(),
             py::arg("host_times") = false)
-      .Def("stop_recording", &StopRecording, device, py::arg("job") = 0)
+      .Def("stop_recording", &StopRecording, device)
       .Def("install_layout", &InstallLayout, device, fingerprint, py::arg("text"))
       .Def(
           "remove_layout",

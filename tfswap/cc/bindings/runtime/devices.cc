@@ -1,4 +1,4 @@
-// Devices, their budgets, the jobs that share them, and what they count.
+// Devices, their budgets, and what they count.
 
 #include <optional>
 
@@ -105,22 +105,21 @@ Counts MemoryStats(int device) {
   return found;
 }
 
-Counts StepCounts(int device, int job) {
+Counts StepCounts(int device) {
   DeviceAllocator* allocator = DeviceOf(device);
   CopyEngine* engine = EngineOf(device);
-  const BudgetStats budget = allocator->budget()->Stats(job);
+  const BudgetStats budget = allocator->budget()->Stats();
   const SlabAllocatorStats slab = allocator->slab()->Counts();
-  const auto [bytes_out, bytes_in] = engine->BytesCopied(job);
+  const CopyStats copies = engine->Stats();
   return {{{"budget_bytes", budget.budget_bytes},
            {"bytes_in_use", budget.bytes_in_use},
            {"window_peak_bytes", budget.window_peak_bytes},
-           {"load_bytes", allocator->Load(job)},
-           {"everybodys_load_bytes", allocator->EverybodysLoad()},
-           {"window_peak_load_bytes", allocator->WindowPeakLoad(job)},
+           {"load_bytes", allocator->GetStats()->bytes_in_use},
+           {"window_peak_load_bytes", allocator->window_peak_bytes()},
            {"window_lack_bytes", budget.window_lack_bytes},
            {"waits", budget.waits},
-           {"bytes_out", bytes_out},
-           {"bytes_in", bytes_in},
+           {"bytes_out", copies.bytes_out},
+           {"bytes_in", copies.bytes_in},
            {"host_peak_bytes", engine->host_memory()->Stats().peak_bytes_in_use},
            {"slab_limit_bytes", slab.slab.limit_bytes},
            {"slab_hit_bytes", slab.hit_bytes},
@@ -136,20 +135,6 @@ void ResetMemoryStats(int device) {
   EngineOf(device)->ResetFarUse();
 }
 
-void BeginJob(int device, int job, int64_t share_bytes) {
-  DeviceOf(device)->budget()->BeginJob(job, share_bytes);
-  Jobs::Get()->Begin(job);
-}
-
-void SetShare(int device, int job, int64_t share_bytes) {
-  DeviceOf(device)->budget()->SetShare(job, share_bytes);
-}
-
-void EndJob(int device, int job) {
-  Jobs::Get()->End(job);
-  DeviceOf(device)->budget()->EndJob(job);
-}
-
 void SetFaults(const std::string& text) {
   const std::string problem = Faults::Get()->Set(text);
   if (!problem.empty()) throw std::invalid_argument(problem);
@@ -159,7 +144,6 @@ void SetFaults(const std::string& text) {
 
 void BindDevices(Methods* methods) {
   const auto device = py::arg("device");
-  const auto job = py::arg("job");
   methods->Def("devices_made", &DevicesMade)
       .Def("device_count", &CpuCount)
       .Def("gpu_count", &GpuCount)
@@ -169,22 +153,10 @@ void BindDevices(Methods* methods) {
       .Def(
           "make_room", [](int device) { DeviceOf(device)->budget()->MakeRoom(); }, device)
       .Def("memory_stats", &MemoryStats, device)
-      .Def("step_counts", &StepCounts, device, py::arg("job") = 0)
+      .Def("step_counts", &StepCounts, device)
       .Def("reset_memory_stats", &ResetMemoryStats, device)
       .Def(
-          "restart_window", [](int device, int job) { DeviceOf(device)->RestartWindow(job); },
-          device, py::arg("job") = 0)
-      .Def("most_jobs", [] { return Jobs::kMost; })
-      .Def("begin_job", &BeginJob, device, job, py::arg("share_bytes"))
-      .Def("set_share", &SetShare, device, job, py::arg("share_bytes"))
-      .Def("end_job", &EndJob, device, job)
-      .Def(
-          "set_label", [](const std::string& label, int job) { Jobs::Get()->SetLabel(label, job); },
-          py::arg("label"), job)
-      .Def("set_threads_job", &Jobs::SetThreads, job)
-      .Def(
-          "everybodys_bytes",
-          [](int device) { return DeviceOf(device)->budget()->EverybodysBytes(); }, device)
+          "restart_window", [](int device) { DeviceOf(device)->RestartWindow(); }, device)
       .Def("set_faults", &SetFaults, py::arg("text"))
       .Def("fault_counts", [] { return Faults::Get()->Counts(); });
 }

@@ -7,22 +7,23 @@
 
 namespace tfswap {
 
-// What a GPU's clock said of a recording, in ns on the host's axis.
+// The times that a GPU's clock recorded, in ns on the host's time axis.
 struct GpuTimes {
-  std::vector<int64_t> marks_ns;                   // by mark, never falling
+  std::vector<int64_t> marks_ns;                   // by mark, ascending
   std::vector<std::pair<int64_t, int64_t>> waits;  // when compute waited for a copy, in order
 };
 
-// When a GPU does what the host gives it, while a step is recorded. Thread-safe.
+// Measures when the GPU runs commands while a step is recorded. Thread-safe.
 class GpuClock {
  public:
   virtual ~GpuClock() = default;
 
-  // Recording begins. The host waits until the GPU has nothing left to do.
+  // Start recording. Blocks until the GPU is idle.
   virtual void Start() = 0;
-  // A mark behind all that compute was given so far, counted from 0; -1 if there is none.
+  // Add a mark after all commands given to compute so far and return its number, counted from 0; -1
+  // on failure.
   virtual int32_t Mark() = 0;
-  // Recording ends. The host waits for the last mark.
+  // End recording. Blocks until the last mark is reached.
   virtual GpuTimes Stop() = 0;
 };
 

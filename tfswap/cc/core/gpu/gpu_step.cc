@@ -9,14 +9,14 @@ namespace tfswap {
 
 namespace {
 
-// A time of the host's, and the GPU's when it had got there.
+// A host time and the corresponding GPU time.
 struct Anchor {
   int64_t host_ns;
   int64_t gpu_ns;
-  bool op_follows;  // up to the next anchor, this thread is giving an op to the GPU
+  bool op_follows;  // up to the next anchor, this thread is issuing an op
 };
 
-// The GPU's time between two anchors around `ns`, by the host's progress between them.
+// Interpolate the GPU time of `ns` between two anchors.
 int64_t Between(const Anchor& a, const Anchor& b, int64_t ns) {
   if (b.host_ns <= a.host_ns) return b.gpu_ns;
   const double part =
@@ -24,8 +24,8 @@ int64_t Between(const Anchor& a, const Anchor& b, int64_t ns) {
   return a.gpu_ns + static_cast<int64_t>(part * static_cast<double>(b.gpu_ns - a.gpu_ns));
 }
 
-// What the GPU had got to at each time of the host's; of one thread, or of all.
-class Progress {
+// Maps host times to GPU times; for one thread, or for all.
+class ClockMap {
  public:
   void Add(const Anchor& anchor) { anchors_.push_back(anchor); }
   bool empty() const { return anchors_.empty(); }
@@ -45,8 +45,8 @@ class Progress {
     return Between(anchors_[after - 1], anchors_[after], ns);
   }
 
-  // As At(), but between two ops of this thread the others say when.
-  int64_t At(int64_t ns, const Progress& all) const {
+  // Like At(), but between two ops of this thread use the map of all threads.
+  int64_t At(int64_t ns, const ClockMap& all) const {
     const size_t after = After(ns);
     if (after > 0 && after < anchors_.size() && anchors_[after - 1].op_follows) {
       return Between(anchors_[after - 1], anchors_[after], ns);
@@ -58,7 +58,7 @@ class Progress {
   }
 
  private:
-  // The first anchor behind `ns`.
+  // The first anchor after `ns`.
   size_t After(int64_t ns) const {
     return std::upper_bound(
                anchors_.begin(), anchors_.end(), ns,
@@ -69,7 +69,7 @@ class Progress {
   std::vector<Anchor> anchors_;
 };
 
-// How much of [begin, end) compute waited. `waits` are in order.
+// Return how long compute waited within [begin, end). `waits` are in order.
 int64_t Waited(const std::vector<std::pair<int64_t, int64_t>>& waits, int64_t begin, int64_t end) {
   auto wait = std::partition_point(waits.begin(), waits.end(),
                                    [&](const auto& each) { return each.second <= begin; });
@@ -82,26 +82,26 @@ int64_t Waited(const std::vector<std::pair<int64_t, int64_t>>& waits, int64_t be
 
 }  // namespace
 
-void MoveToCard(const GpuTimes& gpu, const HostSide& host, StepTrace* trace) {
-  // Ops of several threads are given to the GPU at once, but it runs them one after the other.
+void ConvertToGpuTime(const GpuTimes& gpu, const HostRecording& host, StepTrace* trace) {
+  // Several threads issue ops concurrently, but the GPU runs them one after the other.
   std::vector<int32_t> marked;
   for (size_t op = 0; op < trace->ops.size(); ++op) {
     if (host.ops[op].end_mark >= 0) marked.push_back(static_cast<int32_t>(op));
   }
   std::sort(marked.begin(), marked.end(),
             [&](int32_t a, int32_t b) { return host.ops[a].end_mark < host.ops[b].end_mark; });
-  Progress all;
-  std::unordered_map<int32_t, Progress> threads;
+  ClockMap all;
+  std::unordered_map<int32_t, ClockMap> threads;
   int64_t busy_until = 0;
   std::vector<std::pair<int64_t, int64_t>> intervals(trace->ops.size());
   for (const int32_t op : marked) {
-    const HostSide::Op& marks = host.ops[op];
+    const HostRecording::Op& marks = host.ops[op];
     const int64_t end = gpu.marks_ns[marks.end_mark];
     const int64_t begin = std::min(end, std::max(gpu.marks_ns[marks.begin_mark], busy_until));
     busy_until = end;
     intervals[op] = {begin, end};
     const OpRecord& record = trace->ops[op];
-    for (Progress* progress : {&all, &threads[marks.thread]}) {
+    for (ClockMap* progress : {&all, &threads[marks.thread]}) {
       progress->Add({record.start_ns, begin, /*op_follows=*/true});
       progress->Add({record.end_ns, end, /*op_follows=*/false});
     }
@@ -117,7 +117,7 @@ void MoveToCard(const GpuTimes& gpu, const HostSide& host, StepTrace* trace) {
   for (size_t op = 0; op < trace->ops.size(); ++op) {
     OpRecord& record = trace->ops[op];
     if (host.ops[op].end_mark >= 0) {
-      // The GPU is idle until the host, which waited for memory, gives it the op's kernels.
+      // The GPU is idle while the host waits for memory before it issues the kernels of the op.
       const int64_t host_wait_ns = record.wait_ns;
       const int64_t given_ns = record.start_ns + host_wait_ns;
       std::tie(record.start_ns, record.end_ns) = intervals[op];
@@ -140,7 +140,7 @@ void MoveToCard(const GpuTimes& gpu, const HostSide& host, StepTrace* trace) {
   for (const AccessRecord& access : trace->accesses) {
     const OpRecord& op = trace->ops[access.op];
     BufferRecord& buffer = trace->buffers[access.buffer];
-    if (host.ops[access.op].end_mark < 0) continue;  // it may have waited for what it made
+    if (host.ops[access.op].end_mark < 0) continue;  // the op may have waited for its own output
     if (buffer.alloc_ns >= 0) buffer.alloc_ns = std::min(buffer.alloc_ns, op.start_ns);
     if (buffer.free_ns >= 0) buffer.free_ns = std::max(buffer.free_ns, op.end_ns);
   }

@@ -9,11 +9,11 @@
 
 namespace tfswap {
 
-// Who did what on the host in a recording, beside its StepTrace.
-struct HostSide {
+// The host threads and GPU marks of a recording, besides its StepTrace.
+struct HostRecording {
   struct Op {
     int32_t thread = -1;
-    int32_t begin_mark = -1;  // -1, and so is the end: it ended on another thread, or has no marks
+    int32_t begin_mark = -1;  // -1, like end_mark: ended on another thread, or no marks
     int32_t end_mark = -1;
   };
   struct Buffer {
@@ -24,19 +24,19 @@ struct HostSide {
   std::vector<Buffer> buffers;
 };
 
-// Moves a recording from the host's time to the GPU's.
+// Convert the times of a recording from the host's to the GPU's.
 //
 //   host     |op A| free X |op B: alloc Y|                       the host runs ahead
 //   GPU                  |------ op A ------| wait |---- op B ----|
 //   trace                 |------ op A ------X------Y--- op B ----|
 //
-// An op lasts from its first mark, or from the end of what compute ran before it, to its second
-// one; what compute waited meanwhile, for copies or for a host that waited for memory, is its
-// `wait_ns`. Memory follows the order of the host, which
-// is the order in which it is handed out: what happens on a thread while it gives an op to the GPU
-// happens in that op, and what happens between two of its ops happens between those, where the
-// other threads' ops say when. A buffer is there as long as an op that uses it runs.
-void MoveToCard(const GpuTimes& gpu, const HostSide& host, StepTrace* trace);
+// An op lasts from its first mark, or from the end of the previous op on compute, to its second
+// mark; the time in which compute waited, for copies or for a host that waited for memory, is its
+// `wait_ns`. Allocations and frees follow the order of the host, which manages the memory: those on
+// a thread while it issues an op fall into that op, those between two ops of the thread fall
+// between them, placed by the ops of other threads. A buffer lives at least as long as an op that
+// uses it.
+void ConvertToGpuTime(const GpuTimes& gpu, const HostRecording& host, StepTrace* trace);
 
 }  // namespace tfswap
 

@@ -12,26 +12,26 @@
 
 namespace tfswap {
 
-// Lets copies run beside compute, each waiting for nothing but what it must.
+// Orders copies and compute on a GPU so that each waits only for conflicting accesses.
 //
 //   host      alloc A  op(A)  copy out A  free A  alloc B (at A's addresses)  op(B)
 //   compute            op(A) ------------------------------------------ wait ~~~ op(B)
 //   out                      wait ~ copy A ==================================|
 //
-// Memory is handed out in the order of the host, which runs far ahead of the GPU: a block may be
-// freed, and its addresses be somebody else's, while a copy still reads them. So all that touches
-// addresses from another queue is written down until it has happened, and whoever gets them next
-// waits for it, on the GPU: a copy out for its producer and for whoever had its host memory, a
-// copy in for the last reader and writer of the addresses that it fills, compute for copies from
-// and to the addresses that it is given.
+// Memory is allocated in the order of the host, which runs far ahead of the GPU: a block may be
+// freed, and its addresses reused, while a copy still reads them. So every access to addresses from
+// another queue is recorded until it has completed, and the next user of the addresses waits for it
+// on the GPU: a copy-out for the producer and for the previous user of its host memory, a copy-in
+// for the last reader and writer of the addresses that it fills, and compute for copies from and to
+// the addresses that it is given.
 //
-// It relies on the host's contract with the GPU: a block is freed after the last command that uses
-// it was given. Thread-safe.
+// Assumes that a block is freed only after the last command that uses it was enqueued. Thread-safe.
 class HazardTracker {
  public:
-  // How the memory below behaves. kInOrder: addresses stay as they are when a block is freed.
-  // kStreamOrdered: memory comes and goes with compute's queue (cudaMallocAsync), so nobody else
-  // may touch it behind compute's free, nor before compute's allocation.
+  // The behaviour of the device memory. kInOrder: addresses stay mapped when a block is freed.
+  // kStreamOrdered: memory is allocated and freed in the order of compute's queue
+  // (cudaMallocAsync), so other queues must not access it after compute's free or before compute's
+  // allocation.
   enum class Memory { kInOrder, kStreamOrdered };
 
   HazardTracker(Gpu* gpu, Memory memory) : gpu_(gpu), memory_(memory) {}
@@ -39,25 +39,25 @@ class HazardTracker {
   HazardTracker& operator=(const HazardTracker&) = delete;
   ~HazardTracker();
 
-  // Until the first copy, nothing is tracked and nothing costs anything.
+  // Tracking starts with the first copy and costs nothing before.
   bool active() const { return active_.load(std::memory_order_relaxed); }
 
-  // An op of compute's is about to be given to the GPU. Few of the calls do anything: an event
-  // between ops is what copies into addresses freed before can wait for.
+  // Call this before an op is enqueued to compute. Rarely does anything: records an event between
+  // ops, for copies into addresses that were freed before.
   void OpBegins() {
     if (event_wanted_.load(std::memory_order_relaxed)) RecordBetweenOps();
   }
-  // Compute is about to read (or write) the block that begins there.
+  // Call this before compute accesses the block that starts there.
   void BeforeUse(const void* block) {
     if (filling_.load(std::memory_order_relaxed) > 0) WaitForFill(block);
   }
-  // The host has got the block, for compute.
+  // Call this after the block was allocated for compute.
   void Acquired(const void* block, int64_t bytes);
-  // The host gives the block back: compute has been given all that uses it.
+  // Call this before the block is freed: all commands that use it have been enqueued.
   void Released(const void* block, int64_t bytes);
 
-  // To host memory and back, as a copy or encoded: who has to wait for whom is the same. False if
-  // the GPU refused the command.
+  // Transfer to host memory and back, plain or encoded; the dependencies are the same. Return false
+  // if the GPU refused the command.
   bool MoveOut(const Transfer& transfer);
   bool MoveIn(const Transfer& transfer);
   bool CopyOut(void* host, const void* block, int64_t bytes) {
@@ -67,49 +67,50 @@ class HazardTracker {
     return MoveIn({block, bytes, const_cast<void*>(host), bytes});
   }
 
-  // A block that is moved piece by piece, while the host goes on: where it begins, and what compute
-  // had been given when that began. Its pieces wait for no more of compute than that.
-  struct Whole {
+  // A block that is moved in pieces while the host continues. Its pieces wait only for commands
+  // that compute had been given when the move began.
+  struct PiecewiseMove {
     const void* block;
     int64_t point;
   };
-  Whole BeginOut(const void* block);
-  Whole BeginIn(const void* block);
-  // Pieces of it, in order, on the queues of the file. The block is nobody else's before the last.
-  bool MovePieceOut(const Whole& whole, const Transfer& piece);
-  bool MovePieceIn(const Whole& whole, const Transfer& piece);
+  PiecewiseMove BeginOut(const void* block);
+  PiecewiseMove BeginIn(const void* block);
+  // Transfer the pieces in order on the queues of the file. The block must stay allocated until the
+  // last piece.
+  bool MovePieceOut(const PiecewiseMove& move, const Transfer& piece);
+  bool MovePieceIn(const PiecewiseMove& move, const Transfer& piece);
 
-  // No copy that was given touches the host memory any more: then it may be unmapped, or be the
-  // host's.
+  // Return whether no enqueued copy accesses the host memory any more, so that it may be unmapped
+  // or used by the host.
   bool IsIdle(const void* host, int64_t bytes);
 
-  // How often a queue was made to wait for another one: by waiter, then by who is waited for.
+  // The number of waits by waiting queue and by queue waited for.
   std::array<std::array<int64_t, kQueues>, kQueues> waits() const;
-  // What is remembered: freed blocks and copies that have not happened yet, as far as is known.
+  // The number of recorded accesses that are not known to have completed.
   int64_t remembered() const;
 
  private:
-  // What a queue had been given when: points of a queue count what was written down about it.
+  // A vector clock: for each queue, a point. The points of a queue count its recorded accesses.
   using Clock = std::array<int64_t, kQueues>;
 
-  struct Touch {
+  struct Access {
     uintptr_t begin;
     uintptr_t end;
     int64_t point;
     bool writes;
   };
-  struct Recorded {
+  struct RecordedEvent {
     int64_t point;
     Gpu::Event event;
-    Clock clock;  // what the queue itself waited for before it
+    Clock clock;  // what the queue had waited for before the event
   };
-  struct Line {
-    int64_t now = 0;        // the last point
-    int64_t happened = 0;   // all up to it are known to have ended
-    int64_t forgotten = 0;  // touches up to it are no longer written down one by one
-    std::deque<Recorded> events;
-    std::deque<Touch> touches;  // by point
-    Clock clock = {};           // for each other queue, the point behind which this one is
+  struct QueueState {
+    int64_t now = 0;       // the last point
+    int64_t happened = 0;  // all points up to it have completed
+    int64_t dropped = 0;   // accesses up to it are no longer recorded individually
+    std::deque<RecordedEvent> events;
+    std::deque<Access> accesses;  // by point
+    Clock clock = {};             // for each other queue, the point that this one waited for
     std::array<int64_t, kQueues> waits = {};
   };
 
@@ -119,23 +120,23 @@ class HazardTracker {
     int64_t point;
   };
 
-  Line& line(Queue queue) { return lines_[static_cast<int>(queue)]; }
+  QueueState& state(Queue queue) { return queues_[static_cast<int>(queue)]; }
   void RecordBetweenOps();
   void WaitForFill(const void* block);
   void Activate();
-  Whole BeginOutLocked(const void* block);
-  Whole BeginInLocked(const void* block);
-  bool Out(Queue queue, const Whole& whole, const Transfer& transfer);
-  bool In(Queue queue, const Whole& whole, const Transfer& transfer);
-  // All that compute has been given; with an event, so that nobody waits for more.
+  PiecewiseMove BeginOutLocked(const void* block);
+  PiecewiseMove BeginInLocked(const void* block);
+  bool Out(Queue queue, const PiecewiseMove& move, const Transfer& transfer);
+  bool In(Queue queue, const PiecewiseMove& move, const Transfer& transfer);
+  // Return the current point of compute, with an event, so that later commands are not waited for.
   int64_t MarkCompute();
-  // Makes `queue` wait for everything that touches the addresses in a way that excludes this.
+  // Make `queue` wait for all conflicting accesses of other queues to the addresses.
   void WaitForOthers(Queue queue, uintptr_t begin, uintptr_t end, bool writes);
   void WaitForPoint(Queue queue, Queue other, int64_t point);
-  const Recorded& EventBehind(Queue queue, int64_t point);
-  void Note(Queue queue, const void* begin, int64_t bytes, bool writes);
+  const RecordedEvent& EventAfter(Queue queue, int64_t point);
+  void AddAccess(Queue queue, const void* begin, int64_t bytes, bool writes);
   void Record(Queue queue);
-  // Finds out what has happened, and forgets it.
+  // Drop accesses that have completed.
   void Prune(Queue queue);
 
   Gpu* const gpu_;
@@ -145,8 +146,9 @@ class HazardTracker {
   std::atomic<int> filling_{0};
 
   mutable std::mutex mu_;
-  std::array<Line, kQueues> lines_;
-  // Blocks that copies fill, by first address: the last copy. Gone when compute waits for it.
+  std::array<QueueState, kQueues> queues_;
+  // The last copy that fills a block, by the block's first address; erased when compute waits for
+  // it.
   std::unordered_map<uintptr_t, Fill> fills_;
   int64_t acquired_ = 0;
 };

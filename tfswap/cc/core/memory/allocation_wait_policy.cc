@@ -13,45 +13,46 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-// How long nothing at all may happen: between two kernels an executor thread is busy without one,
+// Limit of the time without any activity. An executor thread is briefly busy between two kernels,
 // so "no kernel runs" alone is no proof.
-constexpr auto kLifeless = milliseconds(200);
-// The same while a thread would do something if it had a core, or is busy with other things; those
-// it is if threads have worked for so long.
-constexpr auto kLifelessOnCrowdedMachine = seconds(5);
-constexpr auto kWorkedElsewhere = seconds(1);
-constexpr auto kWithoutRelease = seconds(60);
-// Of the time between two looks, what may have gone by without the process being stopped.
-constexpr auto kLongestLook = seconds(1);
+constexpr auto kIdleLimit = milliseconds(200);
+// The same limit while a thread is runnable without a core, or is busy with other work; the latter
+// is assumed if threads used this much CPU time.
+constexpr auto kIdleLimitWhileRunnable = seconds(5);
+constexpr auto kMinCpuTimeElsewhere = seconds(1);
+constexpr auto kReleaseLimit = seconds(60);
+// The most of an interval that counts; the rest is time during which the process was stopped.
+constexpr auto kMaxCountedInterval = seconds(1);
 
 }  // namespace
 
-AllocationWaitPolicy::Moment AllocationWaitPolicy::Now() {
+AllocationWaitPolicy::Sample AllocationWaitPolicy::Now() {
   timespec worked{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &worked);
   return {NowNs(), worked.tv_sec * 1'000'000'000 + worked.tv_nsec};
 }
 
-bool AllocationWaitPolicy::EndsAt(Moment look, bool released, bool alive,
-                                  const std::function<bool()>& others_are_runnable) {
-  const nanoseconds since(look.now_ns - last_look_ns_);
-  last_look_ns_ = look.now_ns;
-  without_release_ += std::min<nanoseconds>(since, kLongestLook);
-  without_life_ += std::min<nanoseconds>(since, kLongestLook);
-  // On a crowded machine, a thread that could free some may not get a core for long, and neither
-  // does this one: what a nap took longer than it should have does not count.
-  lifeless_ += std::min<nanoseconds>(since, 2 * kNap);
+bool AllocationWaitPolicy::ShouldStop(Sample sample, bool released, bool alive,
+                                      const std::function<bool()>& others_are_runnable) {
+  const nanoseconds since(sample.now_ns - last_sample_ns_);
+  last_sample_ns_ = sample.now_ns;
+  without_release_ += std::min<nanoseconds>(since, kMaxCountedInterval);
+  without_activity_ += std::min<nanoseconds>(since, kMaxCountedInterval);
+  // On a loaded machine, neither a thread that could release memory nor this one may get a core for
+  // long: an interval beyond the poll interval does not count.
+  idle_ += std::min<nanoseconds>(since, 2 * kPollInterval);
   if (released) without_release_ = {};
   if (released || alive) {
-    without_life_ = lifeless_ = {};
-    worked_ns_ = look.worked_ns;
+    without_activity_ = idle_ = {};
+    worked_ns_ = sample.worked_ns;
   }
-  if (without_release_ > kWithoutRelease) return true;
-  if (lifeless_ <= kLifeless) return false;
-  const nanoseconds worked(look.worked_ns - worked_ns_);
-  const bool elsewhere = without_life_ > kLifelessOnCrowdedMachine && worked > kWorkedElsewhere;
+  if (without_release_ > kReleaseLimit) return true;
+  if (idle_ <= kIdleLimit) return false;
+  const nanoseconds worked(sample.worked_ns - worked_ns_);
+  const bool elsewhere =
+      without_activity_ > kIdleLimitWhileRunnable && worked > kMinCpuTimeElsewhere;
   if (elsewhere || !others_are_runnable()) return true;
-  lifeless_ = kLifeless / 2;
+  idle_ = kIdleLimit / 2;
   return false;
 }
 

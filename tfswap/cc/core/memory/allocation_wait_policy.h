@@ -7,36 +7,37 @@
 
 namespace tfswap {
 
-// How often a waiting allocation looks.
-constexpr auto kNap = std::chrono::milliseconds(2);
+// The interval at which a waiting allocation samples the process.
+constexpr auto kPollInterval = std::chrono::milliseconds(2);
 
-// How long an allocation that finds no room waits for others to free some: until nothing that could
-// has happened for a while. However long the process is stopped (Ctrl-Z, a container that is
-// paused), little of that counts; a thread that could free some and gets no core is waited for
-// longer than one that is busy with other things.
+// Decides how long an allocation waits for memory to be released: until nothing that could release
+// any has run for a while. Time during which the process is stopped (Ctrl-Z, a paused container)
+// hardly counts. The wait is longer for a thread that could release memory but gets no core than
+// for one that is busy with other work.
 class AllocationWaitPolicy {
  public:
-  struct Moment {
+  struct Sample {
     int64_t now_ns;
-    int64_t worked_ns;  // by all threads of this process so far, on cores
+    int64_t worked_ns;  // CPU time of all threads of this process
   };
-  static Moment Now();
+  static Sample Now();
 
-  explicit AllocationWaitPolicy(Moment begin)
-      : last_look_ns_(begin.now_ns), worked_ns_(begin.worked_ns) {}
+  explicit AllocationWaitPolicy(Sample begin)
+      : last_sample_ns_(begin.now_ns), worked_ns_(begin.worked_ns) {}
 
-  // At each look, some `kNap` after the one before: whether memory was freed since, and whether
-  // something runs, or ran, that may free some. Answers whether waiting is no use any more.
-  bool EndsAt(Moment look, bool released, bool alive,
-              const std::function<bool()>& others_are_runnable);
+  // Call this about every `kPollInterval`. `released`: memory was released since the last call;
+  // `alive`: something runs or ran that may release memory. Return whether further waiting is
+  // useless.
+  bool ShouldStop(Sample sample, bool released, bool alive,
+                  const std::function<bool()>& others_are_runnable);
   std::chrono::nanoseconds WithoutRelease() const { return without_release_; }
 
  private:
-  int64_t last_look_ns_;
-  int64_t worked_ns_;  // when there last was life
+  int64_t last_sample_ns_;
+  int64_t worked_ns_;  // at the last activity
   std::chrono::nanoseconds without_release_{0};
-  std::chrono::nanoseconds without_life_{0};
-  std::chrono::nanoseconds lifeless_{0};  // likewise, but that naps do not last
+  std::chrono::nanoseconds without_activity_{0};
+  std::chrono::nanoseconds idle_{0};  // the same, but long intervals count as short ones
 };
 
 }  // namespace tfswap

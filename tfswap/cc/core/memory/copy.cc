@@ -13,15 +13,15 @@ namespace tfswap {
 
 namespace {
 
-// 64 lanes of 32 bits, each of which takes in every 64th word: enough that neither the
-// multiplications' latency nor their number counts. No step of a lane loses anything, so no single
-// change gets lost.
+// 64 lanes of 32 bits, each of which absorbs every 64th word, so that the latency of
+// multiplications is hidden. Each step of a lane is a bijection, so a single changed word always
+// changes the result.
 constexpr size_t kLanes = 64;
 constexpr size_t kStripeBytes = kLanes * sizeof(uint32_t);
 constexpr uint32_t kLaneMultiplier = 0x9E3779B1u;
 constexpr int kLaneShift = 15;
 
-void TakeInPortably(const char* from, size_t stripes, uint32_t* lanes) {
+void UpdateLanesPortable(const char* from, size_t stripes, uint32_t* lanes) {
   for (; stripes > 0; --stripes, from += kStripeBytes) {
     uint32_t words[kLanes];
     std::memcpy(words, from, kStripeBytes);
@@ -33,8 +33,8 @@ void TakeInPortably(const char* from, size_t stripes, uint32_t* lanes) {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) void TakeInWithAvx2(const char* from, size_t stripes,
-                                                    uint32_t* lanes) {
+__attribute__((target("avx2"))) void UpdateLanesAvx2(const char* from, size_t stripes,
+                                                     uint32_t* lanes) {
   constexpr size_t kVectors = kStripeBytes / sizeof(__m256i);
   auto* kept = reinterpret_cast<__m256i*>(lanes);
   const __m256i multiplier = _mm256_set1_epi32(static_cast<int>(kLaneMultiplier));
@@ -52,12 +52,12 @@ __attribute__((target("avx2"))) void TakeInWithAvx2(const char* from, size_t str
 }
 #endif
 
-void TakeIn(const char* from, size_t stripes, bool portable, uint32_t* lanes) {
+void UpdateLanes(const char* from, size_t stripes, bool portable, uint32_t* lanes) {
 #if defined(__x86_64__)
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
-  if (has_avx2 && !portable) return TakeInWithAvx2(from, stripes, lanes);
+  if (has_avx2 && !portable) return UpdateLanesAvx2(from, stripes, lanes);
 #endif
-  TakeInPortably(from, stripes, lanes);
+  UpdateLanesPortable(from, stripes, lanes);
 }
 
 }  // namespace
@@ -120,11 +120,11 @@ uint64_t BufferChecksum(const void* data, size_t bytes, bool portable) {
   for (size_t i = 0; i < kLanes; ++i) lanes[i] = static_cast<uint32_t>(i + 1);
   const char* from = static_cast<const char*>(data);
   const size_t stripes = bytes / kStripeBytes;
-  TakeIn(from, stripes, portable, lanes);
+  UpdateLanes(from, stripes, portable, lanes);
   if (bytes % kStripeBytes != 0) {
     char rest[kStripeBytes] = {};
     std::memcpy(rest, from + stripes * kStripeBytes, bytes % kStripeBytes);
-    TakeIn(rest, 1, portable, lanes);
+    UpdateLanes(rest, 1, portable, lanes);
   }
   constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15ull;
   uint64_t sum = bytes;

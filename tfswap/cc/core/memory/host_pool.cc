@@ -32,14 +32,14 @@ void* HostPool::Allocate(int64_t bytes) {
   if (Faults::Strikes(Fault::kHostFull)) return nullptr;
   const int64_t rounded = RoundToPages(bytes);
   std::lock_guard<std::mutex> lock(mu_);
-  keeps_ = true;
+  caching_ = true;
   void* block = nullptr;
-  auto it = kept_.find(rounded);
-  if (it != kept_.end() && !it->second.empty()) {
+  auto it = cached_.find(rounded);
+  if (it != cached_.end() && !it->second.empty()) {
     block = it->second.front();
     it->second.pop_front();
   } else {
-    block = IsSmall(rounded) ? Carve(rounded) : Take(rounded);
+    block = IsSmall(rounded) ? Carve(rounded) : MapFromSystem(rounded);
     if (block == nullptr) return nullptr;
   }
   if (IsSmall(rounded)) ArenaOf(block)->used_bytes += rounded;
@@ -55,12 +55,12 @@ void HostPool::Free(void* block, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   stats_.bytes_in_use -= rounded;
   stats_.bytes_cached += rounded;
-  kept_[rounded].push_back(block);
+  cached_[rounded].push_back(block);
   if (IsSmall(rounded)) ArenaOf(block)->used_bytes -= rounded;
-  if (!keeps_) TrimLocked(stats_.bytes_cached);
+  if (!caching_) TrimLocked(stats_.bytes_cached);
 }
 
-void* HostPool::Take(int64_t bytes) {
+void* HostPool::MapFromSystem(int64_t bytes) {
   if (stats_.limit_bytes > 0) {
     const int64_t over = stats_.bytes_in_use + stats_.bytes_cached + bytes - stats_.limit_bytes;
     if (over > 0) TrimLocked(over);
@@ -68,7 +68,7 @@ void* HostPool::Take(int64_t bytes) {
   }
   void* begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (begin == MAP_FAILED) return nullptr;
-  // Fewer page faults the first time that it is written; advice only.
+  // Fewer page faults on the first write; advice only.
   madvise(begin, bytes, MADV_HUGEPAGE);
   if (hooks_.taken && !hooks_.taken(begin, bytes)) {
     munmap(begin, bytes);
@@ -89,9 +89,9 @@ void* HostPool::Carve(int64_t rounded) {
     return each.second.bytes - each.second.carved_bytes >= rounded;
   });
   if (arena == arenas_.end()) {
-    // Near the limit, one that is just large enough.
+    // Near the limit, use an arena that is just large enough.
     for (const int64_t bytes : {hooks_.arena_bytes, rounded}) {
-      void* begin = Take(bytes);
+      void* begin = MapFromSystem(bytes);
       if (begin == nullptr) continue;
       arena = arenas_.emplace(static_cast<char*>(begin), Arena{bytes}).first;
       break;
@@ -110,7 +110,7 @@ HostPool::Arena* HostPool::ArenaOf(const void* block) {
 void HostPool::DropIdleArena(const std::map<char*, Arena>::iterator& arena) {
   char* begin = arena->first;
   const int64_t bytes = arena->second.bytes;
-  for (auto& [size, blocks] : kept_) {
+  for (auto& [size, blocks] : cached_) {
     blocks.erase(
         std::remove_if(blocks.begin(), blocks.end(),
                        [&](void* block) { return block >= begin && block < begin + bytes; }),
@@ -128,13 +128,13 @@ void HostPool::SetLimit(int64_t limit_bytes) {
 
 void HostPool::Trim() {
   std::lock_guard<std::mutex> lock(mu_);
-  keeps_ = false;
+  caching_ = false;
   TrimLocked(stats_.bytes_cached);
 }
 
 void HostPool::TrimLocked(int64_t at_least_bytes) {
   const int64_t until = stats_.bytes_cached - at_least_bytes;
-  for (auto size = kept_.rbegin(); size != kept_.rend() && !IsSmall(size->first); ++size) {
+  for (auto size = cached_.rbegin(); size != cached_.rend() && !IsSmall(size->first); ++size) {
     while (stats_.bytes_cached > until && !size->second.empty()) {
       Release(size->second.back(), size->first);
       size->second.pop_back();

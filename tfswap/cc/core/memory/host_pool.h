@@ -15,27 +15,29 @@ namespace tfswap {
 struct HostPoolStats {
   int64_t bytes_in_use = 0;
   int64_t peak_bytes_in_use = 0;
-  int64_t bytes_cached = 0;  // kept for the next step, counted against the limit
+  int64_t bytes_cached = 0;  // for the next step; counts against the limit
   int64_t limit_bytes = 0;   // 0: none
 };
 
-// Why there is no room for so many bytes more, and what to do about it; a sentence without its full
+// Return why `missing_bytes` more do not fit and what to do about it: a sentence without its full
 // stop.
 std::string WhyFull(const HostPoolStats& stats, int64_t missing_bytes);
 
-// Far memory on the host: blocks of exact size (rounded up to whole pages, never to powers of two),
-// kept between steps because every step asks for the same sizes. In use plus kept never exceeds
-// the limit: kept blocks are given back to the system first, then Allocate() answers nullptr.
-// Small blocks may share *arenas*, which come from the system and go back to it as a whole.
-// Thread-safe.
+// A pool of host memory for far copies.
+//
+// Blocks have exact sizes (rounded up to whole pages, not to powers of two) and are cached between
+// steps, because every step requests the same sizes. Bytes in use plus cached never exceed the
+// limit: cached blocks are released to the system first, then Allocate() returns nullptr. Small
+// blocks may share *arenas*, which are mapped and unmapped as a whole. Thread-safe.
 class HostPool {
  public:
-  // What a device wants done with memory that it copies from and to.
+  // Callbacks of a device for memory that it copies from and to.
   struct Hooks {
-    // For what comes from the system (answers whether it may be used), and before it goes back.
+    // Called with memory from the system (returns whether it may be used), and before it is
+    // released to the system.
     std::function<bool(void* begin, int64_t bytes)> taken;
     std::function<void(void* begin, int64_t bytes)> released;
-    // Of arenas, where taking costs more than its bytes; 0: each block comes by itself.
+    // The size of arenas, if registering memory is expensive; 0: no arenas.
     int64_t arena_bytes = 0;
   };
 
@@ -49,7 +51,7 @@ class HostPool {
   void Free(void* block, int64_t bytes);
 
   void SetLimit(int64_t limit_bytes);
-  // Gives all kept blocks back to the system, and until the next Allocate() those that are freed.
+  // Release all cached blocks, and until the next Allocate() each block that is freed.
   void Trim();
   HostPoolStats Stats() const;
   void ResetPeak();
@@ -62,8 +64,8 @@ class HostPool {
   };
 
   bool IsSmall(int64_t rounded) const { return rounded <= hooks_.arena_bytes / 4; }
-  // From the system; null if the limit or the system has no more.
-  void* Take(int64_t bytes);
+  // Return memory from the system; null if the limit is reached or the system has no more.
+  void* MapFromSystem(int64_t bytes);
   void Release(void* begin, int64_t bytes);
   void* Carve(int64_t rounded);
   Arena* ArenaOf(const void* block);
@@ -72,11 +74,11 @@ class HostPool {
 
   const Hooks hooks_;
   mutable std::mutex mu_;
-  // By rounded size; what was given back first is used first, so that copies from it have ended.
-  std::map<int64_t, std::deque<void*>> kept_;
+  // By rounded size. FIFO reuse, so that copies from a block have most likely ended.
+  std::map<int64_t, std::deque<void*>> cached_;
   std::map<char*, Arena> arenas_;  // by beginning
   HostPoolStats stats_;
-  bool keeps_ = true;
+  bool caching_ = true;
 };
 
 }  // namespace tfswap

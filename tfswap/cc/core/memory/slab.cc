@@ -10,14 +10,14 @@ namespace tfswap {
 
 namespace {
 
-constexpr int64_t kWordGranules = 64;  // of taken_; words of words_ too
+constexpr int64_t kWordGranules = 64;  // granules per word of taken_, words per word of words_
 constexpr int64_t kGranulesAChunk = Slab::kChunkBytes / Slab::kGranuleBytes;
 constexpr uint64_t kPoison = 0xDBDBDBDBDBDBDBDB;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Addresses without memory, zero when first touched.
+// Reserve addresses without memory; they are zero when first touched.
 void* Reserve(int64_t bytes) {
   void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -29,7 +29,7 @@ void FillWithPoison(char* begin, int64_t bytes) {
   std::fill_n(reinterpret_cast<uint64_t*>(begin), bytes / 8, kPoison);
 }
 
-// The bits of a word that lie in granules [first, last).
+// Return the bits of a word that are in granules [first, last).
 uint64_t Mask(int64_t word, int64_t first, int64_t last) {
   const int64_t begin = std::max(first - word * kWordGranules, int64_t{0});
   const int64_t end = std::min(last - word * kWordGranules, kWordGranules);
@@ -37,7 +37,7 @@ uint64_t Mask(int64_t word, int64_t first, int64_t last) {
   return below_end & ~((uint64_t{1} << begin) - 1);
 }
 
-// A large claim looks at many words: two sums and no branches, so that loads overlap.
+// Large claims check many words: two accumulators without branches let the loads overlap.
 bool AreClear(const std::atomic<uint64_t>* word, const std::atomic<uint64_t>* end) {
   uint64_t even = 0, odd = 0;
   for (; end - word >= 4; word += 4) {
@@ -54,7 +54,7 @@ Slab::Slab(int64_t capacity_bytes, MemoryAccount* account)
     : Slab(RoundUp(capacity_bytes, int64_t{1} << 30), 2 * RoundUp(capacity_bytes, int64_t{1} << 30),
            account) {
   char* begin = static_cast<char*>(Reserve(whole_bytes_ + kHugePageBytes));
-  // Huge pages begin at their own multiples.
+  // Align to huge pages.
   char* aligned = reinterpret_cast<char*>(
       RoundUp(static_cast<int64_t>(reinterpret_cast<intptr_t>(begin)), kHugePageBytes));
   if (aligned > begin) munmap(begin, static_cast<size_t>(aligned - begin));
@@ -64,7 +64,7 @@ Slab::Slab(int64_t capacity_bytes, MemoryAccount* account)
   end_.store(whole_bytes_);
 }
 
-std::unique_ptr<Slab> Slab::OfBlocks(int64_t capacity_bytes) {
+std::unique_ptr<Slab> Slab::BlockBacked(int64_t capacity_bytes) {
   const int64_t capacity = RoundUp(capacity_bytes, int64_t{1} << 30);
   return std::unique_ptr<Slab>(new Slab(capacity, capacity, nullptr));
 }
@@ -86,7 +86,7 @@ Slab::~Slab() {
   const int64_t whole = whole_bytes_;
   const int64_t granules = whole / kGranuleBytes;
   if (account_ != nullptr) account_->Release(committed_.load());
-  if (!IsOfBlocks()) munmap(begin_.load(), static_cast<size_t>(whole));
+  if (!IsBlockBacked()) munmap(begin_.load(), static_cast<size_t>(whole));
   munmap(taken_, static_cast<size_t>(granules / 8));
   munmap(words_, static_cast<size_t>(granules / 8 / kWordGranules));
   munmap(claims_, static_cast<size_t>(granules) * sizeof(Entry));
@@ -109,7 +109,7 @@ char* Slab::Detach() {
   std::lock_guard<std::mutex> lock(commit_mu_);
   const int64_t chunks = backed_end_[0].load();
   if (chunks == 0 || !ClaimGranules(0, chunks * kGranulesAChunk)) return nullptr;
-  // Whoever claims a part of it from now on finds it taken, or not backed.
+  // A concurrent claim finds the chunk claimed, or not backed.
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     backed_[chunk / 64].fetch_and(~(uint64_t{1} << (chunk % 64)));
   }
@@ -123,8 +123,8 @@ char* Slab::Detach() {
 
 void Slab::SetLimit(int64_t bytes) {
   limit_.store(std::min(RoundUp(bytes, kChunkBytes), capacity_bytes_));
-  if (IsOfBlocks()) return;
-  // Advice only. None across the limit: nobody pays for what is above it.
+  if (IsBlockBacked()) return;
+  // Advice only. No huge page crosses the limit, because memory above it is not paid for.
   const int64_t huge = limit_.load() / kHugePageBytes * kHugePageBytes;
   madvise(At(0), static_cast<size_t>(huge), MADV_HUGEPAGE);
   madvise(At(huge), static_cast<size_t>(capacity_bytes_ - huge), MADV_NOHUGEPAGE);
@@ -144,7 +144,7 @@ Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t 
   if (offset < 0 || last * kGranuleBytes > end) return Claimed::kOutside;
   const int64_t decommits = decommits_.load();
   if (!ClaimGranules(first, last)) {
-    // Or did the search for idle chunks hold it for a moment?
+    // A search for idle chunks may hold the range temporarily: try again after it.
     if (decommits % 2 == 0 && decommits_.load() == decommits) return Claimed::kTaken;
     std::lock_guard<std::mutex> lock(commit_mu_);
     if (!ClaimGranules(first, last)) return Claimed::kTaken;
@@ -175,7 +175,7 @@ int64_t Slab::ClaimUnplanned(int64_t bytes, int64_t paid) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
   const int64_t end = whole_bytes_ / kGranuleBytes;
   int64_t run = 0;
-  // Upwards; `granule` is the begin of what has not been looked at.
+  // Search upwards; granules from `granule` on have not been checked.
   for (int64_t granule = capacity_bytes_ / kGranuleBytes; granule < end;) {
     const uint64_t word = Taken(granule / kWordGranules) >> (granule % kWordGranules);
     const int64_t left = kWordGranules - granule % kWordGranules;
@@ -187,7 +187,7 @@ int64_t Slab::ClaimUnplanned(int64_t bytes, int64_t paid) {
       const Claimed claimed = ClaimIn(whole_bytes_, offset, bytes, paid);
       if (claimed == Claimed::kYes) return offset;
       if (claimed != Claimed::kTaken) return -1;
-      run = 0;  // somebody was faster
+      run = 0;  // another thread was faster
       granule = offset / kGranuleBytes + 1;
       continue;
     }
@@ -208,7 +208,7 @@ int64_t Slab::ClaimPaid(int64_t bytes) {
 int64_t Slab::ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
   int64_t run = 0;
-  // Downwards; `granule` is the end of what has not been looked at.
+  // Search downwards; granules below `granule` have not been checked.
   for (int64_t granule = end / kGranuleBytes; granule > begin / kGranuleBytes;) {
     if (!IsBacked((granule - 1) / kGranulesAChunk)) {
       granule = (granule - 1) / kGranulesAChunk * kGranulesAChunk;
@@ -223,7 +223,7 @@ int64_t Slab::ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes) {
     if (run >= wanted) {
       const int64_t offset = (granule + run - wanted) * kGranuleBytes;
       if (ClaimIn(end, offset, bytes, 0) == Claimed::kYes) return offset;
-      run = 0;  // somebody was faster
+      run = 0;  // another thread was faster
       continue;
     }
     if (word == 0) continue;
@@ -244,7 +244,7 @@ void Slab::Release(int64_t offset) {
 }
 
 int64_t Slab::ReleaseEnd(int64_t offset, int64_t kept) {
-  // A word that was claimed as a whole has one bit, which goes as a whole.
+  // A word that was claimed as a whole can only be released as a whole.
   constexpr int64_t kWordBytes = kWordGranules * kGranuleBytes;
   Entry& claim = claims_[offset / kGranuleBytes];
   const int64_t end = RoundUp(offset + kept, kWordBytes);
@@ -262,7 +262,7 @@ bool Slab::ClaimGranules(int64_t first, int64_t last) {
   const int64_t first_word = (first + kWordGranules - 1) / kWordGranules;
   const int64_t last_word = last / kWordGranules;
   if (first_word > last_word) {
-    return ClaimBits(last_word, Mask(last_word, first, last));  // inside of one word
+    return ClaimBits(last_word, Mask(last_word, first, last));  // within one word
   }
   const uint64_t head = first % kWordGranules == 0 ? 0 : Mask(first_word - 1, first, last);
   const uint64_t tail = last % kWordGranules == 0 ? 0 : Mask(last_word, first, last);
@@ -302,7 +302,7 @@ bool Slab::ClaimWords(int64_t first, int64_t last) {
     const uint64_t mask = Mask(i, first, last);
     const uint64_t before = words_[i].fetch_or(mask);
     if ((before & mask) == 0) continue;
-    // Not ours: what was free in this one, and all before it, is given back.
+    // Conflict: undo this word and all previous ones.
     words_[i].fetch_and(~(mask & ~before));
     if (i * kWordGranules > first) ReleaseWords(first, i * kWordGranules);
     return false;
@@ -330,14 +330,14 @@ bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {
     const uint64_t mask = Mask(i, first_chunk, last_chunk);
     backed = (backed_[i].load(std::memory_order_acquire) & mask) == mask;
   }
-  if (backed || IsOfBlocks()) return backed;
+  if (backed || IsBlockBacked()) return backed;
   std::lock_guard<std::mutex> lock(commit_mu_);
   int64_t missing = 0;
   for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
     if (!IsBacked(chunk)) missing += kChunkBytes;
   }
   if (missing > 0 && account_ != nullptr && !account_->TryReserve(missing)) {
-    // What is behind nobody's buffer can be behind this one.
+    // Release idle chunks to reuse their memory.
     if (DecommitIdle(missing) == 0 || !account_->TryReserve(missing)) return false;
   }
   committed_.fetch_add(missing);
@@ -352,7 +352,7 @@ bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {
 }
 
 int64_t Slab::Decommit(int64_t bytes) {
-  if (IsOfBlocks()) return 0;
+  if (IsBlockBacked()) return 0;
   std::lock_guard<std::mutex> lock(commit_mu_);
   return DecommitIdle(bytes);
 }
@@ -361,7 +361,7 @@ int64_t Slab::DecommitIdle(int64_t bytes) {
   decommits_.fetch_add(1);
   int64_t given_back = 0;
   const int64_t begins[] = {0, capacity_bytes_ / kChunkBytes};
-  // From the top: what is there is needed least often.
+  // From the top, which is used least often.
   for (const int half : {1, 0}) {
     for (int64_t chunk = backed_end_[half].load(); chunk-- > begins[half] && given_back < bytes;) {
       if (IsBacked(chunk) && DecommitChunk(chunk)) given_back += kChunkBytes;
@@ -374,7 +374,7 @@ int64_t Slab::DecommitIdle(int64_t bytes) {
 bool Slab::DecommitChunk(int64_t chunk) {
   const int64_t first = chunk * kGranulesAChunk;
   if (!IsBacked(chunk) || !ClaimGranules(first, first + kGranulesAChunk)) return false;
-  // Whoever claims a part of it from now on finds it taken, or not backed.
+  // A concurrent claim finds the chunk claimed, or not backed.
   backed_[chunk / 64].fetch_and(~(uint64_t{1} << (chunk % 64)));
   madvise(At(chunk * kChunkBytes), kChunkBytes, MADV_DONTNEED);
   committed_.fetch_sub(kChunkBytes);
@@ -384,7 +384,7 @@ bool Slab::DecommitChunk(int64_t chunk) {
 }
 
 void Slab::SetCheck(bool check) {
-  if (IsOfBlocks()) return;
+  if (IsBlockBacked()) return;
   std::lock_guard<std::mutex> lock(commit_mu_);
   check_.store(check);
   if (!check) return;
@@ -427,7 +427,7 @@ std::string Slab::Picture(int64_t width) const {
 }
 
 std::string Slab::PictureOf(int64_t begin, int64_t end, int64_t width) const {
-  // In whole chunks, each of which is one word of granules.
+  // In whole chunks; each is one word of granules.
   static_assert(kGranulesAChunk == kWordGranules);
   const int64_t first = begin / kChunkBytes, count = end / kChunkBytes - first;
   std::string signs;

@@ -1,4 +1,4 @@
-// The device's load over a simulated step: what follows from a SimResult, for those who ask.
+// The device's memory load over a simulated step, derived from a SimResult.
 
 #ifndef TFSWAP_CC_CORE_SIMULATE_LOAD_CHANGES_H_
 #define TFSWAP_CC_CORE_SIMULATE_LOAD_CHANGES_H_
@@ -12,9 +12,9 @@
 
 namespace tfswap {
 
-// All changes of the load in order, from resident_bytes on.
+// Return all changes of the load in order, starting from resident_bytes.
 std::vector<LoadChange> LoadChanges(const Timeline& timeline, const SimResult& result);
-// The five largest buffers at the peak and their bytes; resident bytes are left out.
+// Return the five largest buffers at the peak with their bytes; resident bytes are left out.
 std::vector<std::pair<int32_t, Bytes>> PeakHolders(const Timeline& timeline,
                                                    const SimResult& result);
 

@@ -8,9 +8,8 @@ namespace tfswap {
 namespace {
 
 constexpr int32_t kNone = -1;
-constexpr double kWhereItHurts = 0.7;
-// Between two looks at the clock.
-constexpr int kTriesATime = 8;
+constexpr double kStalledSwapProbability = 0.7;
+constexpr int kTriesPerClockCheck = 8;
 
 }  // namespace
 
@@ -30,15 +29,15 @@ LocalSearch::LocalSearch(std::shared_ptr<const Timeline> timeline, SearchRules r
       swaps_(std::move(swaps)) {
   const auto num_ops = static_cast<size_t>(timeline_->num_ops());
   Require(rules_.usable.size() == num_ops && rules_.op_context.size() == num_ops,
-          "usable and op_context need an entry an op");
+          "usable and op_context need one entry per op");
   Require(rules_.absence_context.size() == timeline_->data().absences.size(),
-          "absence_context needs an entry an absence");
+          "absence_context needs one entry per absence");
   Require(rules_.forms.empty() || rules_.forms.size() == rules_.absence_context.size(),
-          "forms need an entry an absence");
+          "forms need one entry per absence");
   if (rules_.slow) slow_tiers_.push_back(*rules_.slow);
   std::sort(swaps_.begin(), swaps_.end(),
             [](const Swap& a, const Swap& b) { return a.absence < b.absence; });
-  Require(!swaps_.empty(), "there must be a plan to begin with");
+  Require(!swaps_.empty(), "the initial plan must not be empty");
   result_ = Simulate(*timeline_, swaps_, tiers_, std::nullopt);
   cost_ = CostOf(result_);
   ListAnchors();
@@ -56,7 +55,7 @@ bool LocalSearch::Run(double seconds, int64_t tries) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   const auto more = [&] { return result_.stall_ns > rules_.enough_ns && tried_ < tries; };
   while (more() && Clock::now() < end) {
-    for (int i = 0; i < kTriesATime && more(); ++i) Try();
+    for (int i = 0; i < kTriesPerClockCheck && more(); ++i) Try();
   }
   return more();
 }
@@ -131,7 +130,7 @@ LocalSearch::Cost LocalSearch::CostOf(const SimResult& result) const {
   return {static_cast<double>(result.step_ns) + copying_ns, moved};
 }
 
-bool LocalSearch::HoldsOnASlowLink(const std::vector<Swap>& swaps) const {
+bool LocalSearch::FitsOnSlowLink(const std::vector<Swap>& swaps) const {
   if (!rules_.slow) return true;
   return Simulate(*timeline_, swaps, slow_tiers_, std::nullopt).peak_bytes <= rules_.limit_bytes;
 }
@@ -142,7 +141,7 @@ void LocalSearch::Try() {
   if (!MakeNeighbour(&swaps)) return;
   SimResult result = Simulate(*timeline_, swaps, tiers_, std::nullopt);
   const Cost cost = CostOf(result);
-  if (result.peak_bytes > rules_.limit_bytes || cost > cost_ || !HoldsOnASlowLink(swaps)) return;
+  if (result.peak_bytes > rules_.limit_bytes || cost > cost_ || !FitsOnSlowLink(swaps)) return;
   for (const Swap& swap : swaps_) used_[swap.absence] = false;
   swaps_ = std::move(swaps);
   for (const Swap& swap : swaps_) used_[swap.absence] = true;
@@ -151,7 +150,7 @@ void LocalSearch::Try() {
 }
 
 size_t LocalSearch::PickSwap() {
-  if (random_.Chance(kWhereItHurts)) {
+  if (random_.Chance(kStalledSwapProbability)) {
     Nanoseconds total = 0;
     for (const Stall& stall : result_.stalls) total += stall.swap < 0 ? 0 : stall.ns;
     Nanoseconds pick = random_.Below(total);
@@ -173,13 +172,13 @@ bool LocalSearch::MakeNeighbour(std::vector<Swap>* swaps) {
     swaps->erase(swaps->begin() + static_cast<std::ptrdiff_t>(place));
   } else if (move < 0.8) {
     const Swap like = (*swaps)[place];
-    const Option* other = Beside(OptionOf(like.absence));
+    const Option* other = PickOverlapping(OptionOf(like.absence));
     if (other == nullptr) return false;
     if (random_.Chance(0.7)) swaps->erase(swaps->begin() + static_cast<std::ptrdiff_t>(place));
     const auto after =
         std::lower_bound(swaps->begin(), swaps->end(), other->absence,
                          [](const Swap& swap, int32_t absence) { return swap.absence < absence; });
-    swaps->insert(after, Like(like, *other));
+    swaps->insert(after, MoveTo(like, *other));
   } else {
     for (int i = 0; i < 3; ++i) {
       Shift(&(*swaps)[static_cast<size_t>(random_.Below(static_cast<int64_t>(swaps->size())))]);
@@ -194,7 +193,7 @@ void LocalSearch::Shift(Swap* swap) {
   const auto steps = 1 + static_cast<int32_t>(std::log1p(-random_.Unit()) / std::log(0.75));
   const int32_t distance = random_.Chance(0.5) ? steps : -steps;
   if (random_.Chance(0.5)) {
-    // The last one is none.
+    // The last position means no gate.
     int32_t place = option.num_gates;
     if (swap->gate_op != kNone) {
       const int32_t start = timeline_->start_position(swap->gate_op);
@@ -207,7 +206,7 @@ void LocalSearch::Shift(Swap* swap) {
     swap->gate_op =
         place == option.num_gates ? kNone : option.anchors->by_start[option.first_gate + place];
   } else {
-    // The first one is none.
+    // The first position means no trigger.
     int32_t place = 0;
     if (swap->trigger_op != kNone) {
       const int32_t end = timeline_->end_position(swap->trigger_op);
@@ -222,7 +221,7 @@ void LocalSearch::Shift(Swap* swap) {
   }
 }
 
-Swap LocalSearch::Like(const Swap& swap, const Option& other) const {
+Swap LocalSearch::MoveTo(const Swap& swap, const Option& other) const {
   Swap like;
   like.absence = other.absence;
   if (!rules_.forms.empty()) {
@@ -251,14 +250,14 @@ Swap LocalSearch::Like(const Swap& swap, const Option& other) const {
   return like;
 }
 
-const LocalSearch::Option* LocalSearch::Beside(const Option& option) {
+const LocalSearch::Option* LocalSearch::PickOverlapping(const Option& option) {
   const auto num_events = static_cast<int32_t>(timeline_->events().size());
   const int32_t end = option.ends + (option.crosses ? num_events : 0);
-  auto moment =
+  auto position =
       option.begins + static_cast<int32_t>(random_.Below(std::max(end - option.begins, 1)));
-  moment %= num_events;
+  position %= num_events;
   const auto spans = [&](const Option& other) {
-    const bool begun = other.begins <= moment, not_over = other.ends > moment;
+    const bool begun = other.begins <= position, not_over = other.ends > position;
     return !used_[other.absence] && (other.crosses ? begun || not_over : begun && not_over);
   };
   Bytes total = 0;

@@ -1,10 +1,10 @@
-// Local search: a plan made a little different again and again, kept where that is no worse.
+// Local search: change a plan slightly, again and again, and keep a change unless it is worse.
 //
-// Moves change one swap at a time where it hurts (an op waits for it) or at random: an absence
-// dropped, taken up, exchanged for another one that spans the same moment; a gate or a trigger put
-// some possible ops earlier or later. The same input tries the same plans in the same order.
+// A move changes one swap, chosen among those that an op waits for or at random: it drops an
+// absence, adds one, exchanges it for another one that overlaps it in time, or shifts a gate or a
+// trigger by some ops. Deterministic: equal inputs try the same plans in the same order.
 //
-// No TensorFlow here.
+// Independent of TensorFlow.
 
 #ifndef TFSWAP_CC_CORE_SIMULATE_LOCAL_SEARCH_H_
 #define TFSWAP_CC_CORE_SIMULATE_LOCAL_SEARCH_H_
@@ -20,25 +20,25 @@
 
 namespace tfswap {
 
-// What becomes of a buffer in far memory; see Swap.
+// The size and codec times of a buffer in far memory; see Swap.
 struct FarForm {
   Bytes far_bytes = -1;
   Nanoseconds encode_ns = 0;
   Nanoseconds decode_ns = 0;
 };
 
-// What a plan may be, and what it is to be good at.
+// The constraints and the objective of the search.
 struct SearchRules {
-  std::vector<bool> usable;              // by op: may gate or trigger
-  std::vector<int32_t> op_context;       // by op; gates and triggers are of the absence's context
+  std::vector<bool> usable;         // by op: may be a gate or a trigger
+  std::vector<int32_t> op_context;  // by op; gates and triggers must have the absence's context
   std::vector<int32_t> absence_context;  // by absence
-  std::vector<FarForm> forms;            // by absence, of swaps that are taken up; empty: as it is
-  Bytes min_bytes = 1;                   // smaller buffers stay
+  std::vector<FarForm> forms;  // by absence, for swaps that are added; empty: plain copies
+  Bytes min_bytes = 1;         // smaller buffers are not swapped
   Tier tier;
-  Bytes limit_bytes = 0;           // of the load
-  std::optional<Tier> slow;        // the limit must hold on this link too
-  double copying_ns_per_byte = 0;  // what the step takes longer for each byte moved
-  Nanoseconds enough_ns = 0;       // shorter waits need no search
+  Bytes limit_bytes = 0;           // on the load
+  std::optional<Tier> slow;        // the limit must hold with this slower link, too
+  double copying_ns_per_byte = 0;  // time that the step loses per copied byte
+  Nanoseconds enough_ns = 0;       // the search stops below this stall time
 };
 
 // SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
@@ -56,31 +56,32 @@ class Random {
 
 class LocalSearch {
  public:
-  // `swaps` is the plan to begin with, not empty. Throws std::invalid_argument as Simulate does,
-  // and if the rules do not fit the timeline.
+  // `swaps` is the initial plan and must not be empty. Throws std::invalid_argument like Simulate,
+  // or if the rules do not match the timeline.
   LocalSearch(std::shared_ptr<const Timeline> timeline, SearchRules rules, std::vector<Swap> swaps,
               uint64_t seed);
 
-  // Tries until so many plans were tried in all, or so long; says whether there is more to do.
+  // Search until `tries` plans have been tried in total or `seconds` have passed; return whether
+  // the search could continue.
   bool Run(double seconds, int64_t tries);
 
-  // The best plan so far, by absence, and what it waits.
+  // The best plan so far, sorted by absence, and its stall time.
   const std::vector<Swap>& swaps() const { return swaps_; }
   Nanoseconds stall_ns() const { return result_.stall_ns; }
   int64_t tried() const { return tried_; }
 
  private:
-  // Ops of one context that may be anchors, in two orders.
+  // Ops of one context that may be gates or triggers, in two orders.
   struct Anchors {
     int32_t context;
     std::vector<int32_t> by_start, starts;
     std::vector<int32_t> by_end, ends;
   };
-  // An absence that may be used; gates and triggers are stretches of its context's anchors.
+  // A candidate absence; its gates and triggers are ranges of its context's anchors.
   struct Option {
     int32_t absence;
     Bytes bytes;
-    int32_t begins, ends;  // places among the events
+    int32_t begins, ends;  // positions among the events
     bool crosses;
     const Anchors* anchors;
     int32_t first_gate, num_gates;
@@ -92,15 +93,16 @@ class LocalSearch {
   void ListOptions();
   const Anchors& AnchorsOf(int32_t context) const;
   Cost CostOf(const SimResult& result) const;
-  bool HoldsOnASlowLink(const std::vector<Swap>& swaps) const;
+  bool FitsOnSlowLink(const std::vector<Swap>& swaps) const;
   void Try();
 
   bool MakeNeighbour(std::vector<Swap>* swaps);
   size_t PickSwap();
   void Shift(Swap* swap);
-  Swap Like(const Swap& swap, const Option& other) const;
-  // An option that is not used and spans a moment of this one, large ones more often.
-  const Option* Beside(const Option& option);
+  Swap MoveTo(const Swap& swap, const Option& other) const;
+  // Pick an unused option that overlaps this one at some position; the probability is proportional
+  // to its size.
+  const Option* PickOverlapping(const Option& option);
   const Option& OptionOf(int32_t absence) const { return options_[option_of_[absence]]; }
 
   std::shared_ptr<const Timeline> timeline_;

@@ -1,4 +1,4 @@
-// The largest of values of which whole stretches go up and down.
+// A segment tree: the maximum of values to whose ranges amounts are added.
 
 #ifndef TFSWAP_CC_CORE_SIMULATE_MAX_TREE_H_
 #define TFSWAP_CC_CORE_SIMULATE_MAX_TREE_H_
@@ -9,14 +9,14 @@
 
 namespace tfswap {
 
-// Linear to build, logarithmic to change.
+// Linear to build, logarithmic to update.
 class MaxTree {
  public:
   explicit MaxTree(const std::vector<int64_t>& values);
 
-  // Adds to the values in [begin, end); places outside are ignored.
+  // Add `delta` to the values in [begin, end); indices outside are ignored.
   void Add(int64_t begin, int64_t end, int64_t delta);
-  // Of all values; 0 if there are none.
+  // Return the maximum of all values; 0 if there are none.
   int64_t Max() const { return leaves_ == 0 ? 0 : max_[1]; }
 
  private:
@@ -25,8 +25,8 @@ class MaxTree {
 
   int64_t leaves_ = 0;
   int64_t width_ = 1;  // of the tree: a power of two
-  // Of each node (the root is 1): the largest value below it, with all that was added to the node
-  // and below, but not to those above.
+  // For each node (the root is 1): the maximum of its values, without the amounts that were added
+  // to its ancestors.
   std::vector<int64_t> max_;
   std::vector<int64_t> added_;
 };

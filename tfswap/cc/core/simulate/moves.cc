@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/memory/sections.h"
+#include "core/memory/buffer_chunks.h"
 
 namespace tfswap {
 
@@ -18,7 +18,7 @@ Nanoseconds CopyDuration(Bytes bytes, double bytes_per_s, Nanoseconds latency_ns
          static_cast<Nanoseconds>(std::ceil(static_cast<double>(bytes) * 1e9 / bytes_per_s));
 }
 
-// The part of `total` that falls to piece `piece` of `pieces`.
+// Return the part of `total` that belongs to piece `piece` of `pieces`.
 int64_t Share(int64_t total, int32_t piece, int32_t pieces) {
   return total * (piece + 1) / pieces - total * piece / pieces;
 }
@@ -66,7 +66,7 @@ void AddMoves(const Timeline& timeline, const std::vector<Tier>& tiers, const Sw
   const Bytes bytes = timeline.data().buffer_bytes[absence.buffer];
   const Bytes far_bytes = swap.far_bytes < 0 ? bytes : swap.far_bytes;
   const int32_t sections = swap.sections > 0  ? swap.sections
-                           : tier.in_sections ? Sections(bytes).count()
+                           : tier.in_sections ? BufferChunks(bytes).count()
                                               : 1;
   for (int32_t section = 0; section < sections; ++section) {
     Move move;
@@ -84,11 +84,11 @@ void AddMoves(const Timeline& timeline, const std::vector<Tier>& tiers, const Sw
     move.fired = swap.trigger_op == kNone;
     if (role == Role::kArrives) {
       move.after_ended = true;
-      move.out_asked = move.out_done = true;
+      move.out_requested = move.out_done = true;
     } else if (role == Role::kDeparts) {
-      // What no op of the step writes is in far memory as it is.
+      // A buffer that no op of the step writes is in far memory already.
       move.copies_out = absence.producer_op != kNone;
-      move.out_asked = move.out_done = !move.copies_out;
+      move.out_requested = move.out_done = !move.copies_out;
       move.in_done = true;
     } else {
       move.copies_out = true;
@@ -99,7 +99,8 @@ void AddMoves(const Timeline& timeline, const std::vector<Tier>& tiers, const Sw
 
 void FindLeaders(const Timeline& timeline, std::vector<Move>* all) {
   std::vector<Move>& moves = *all;
-  // One tensor can have two far copies: of what the step before made, and of what this one makes.
+  // A tensor can have two far copies: of its value from the previous step, and of that from this
+  // step.
   std::vector<int32_t> leaders(2 * timeline.data().absences.size(), kNone);
   for (int32_t number = 0; number < static_cast<int32_t>(moves.size()); ++number) {
     Move& move = moves[number];
@@ -107,7 +108,7 @@ void FindLeaders(const Timeline& timeline, std::vector<Move>* all) {
     const bool made_before = move.role == Role::kArrives || move.absence.producer_op == kNone;
     int32_t& leader = leaders[2 * move.absence.far_copy + (made_before ? 0 : 1)];
     if (leader == kNone || moves[leader].place == move.place) {
-      leader = number;  // the last section is the last to end
+      leader = number;  // the last chunk ends last
       continue;
     }
     move.leader = leader;
@@ -156,7 +157,7 @@ std::vector<Move> MakeMoves(const Timeline& timeline, const std::vector<Swap>& s
 }
 
 std::vector<SwapTimes> TimesOfSwaps(const std::vector<Move>& moves, size_t num_swaps) {
-  // From the first section's start to the last one's end.
+  // From the start of the first chunk to the end of the last one.
   std::vector<SwapTimes> swap_times(num_swaps);
   for (const Move& move : moves) {
     SwapTimes& times = swap_times[move.place];
@@ -176,9 +177,9 @@ std::vector<SwapTimes> TimesOfSwaps(const std::vector<Move>& moves, size_t num_s
 }
 
 std::vector<Bytes> FarPeaks(const std::vector<Move>& moves, size_t num_tiers, Nanoseconds step_ns) {
-  // A far copy lives from the start of its copy-out to the end of its last copy-in; one that came
-  // from the step before is there at the start, one that stays for the next step at the end.
-  std::vector<Nanoseconds> back_ns(moves.size(), 0);  // by the leader's last section
+  // A far copy lives from the start of its copy-out to the end of its last copy-in. One from the
+  // previous step exists at the start, one for the next step at the end.
+  std::vector<Nanoseconds> back_ns(moves.size(), 0);  // by the leader's last chunk
   for (const Move& move : moves) {
     Nanoseconds& back = back_ns[LastSection(moves, move.leader)];
     back = std::max(back, move.role == Role::kDeparts ? kNever : move.times.in_end_ns);
@@ -199,7 +200,7 @@ std::vector<Bytes> FarPeaks(const std::vector<Move>& moves, size_t num_tiers, Na
       from = 0;
       if (unchanged) to = step_ns;
     } else if (move.role == Role::kDeparts && unchanged) {
-      continue;  // counted where it arrives
+      continue;  // counted when it arrives
     }
     changes.push_back({move.swap.tier, from, move.far_bytes});
     changes.push_back({move.swap.tier, to, -move.far_bytes});

@@ -21,7 +21,7 @@ RangeMax::RangeMax(std::vector<int64_t> values) : values_(std::move(values)) {
   }
 }
 
-int32_t RangeMax::Place(int32_t begin, int32_t end) const {
+int32_t RangeMax::ArgMax(int32_t begin, int32_t end) const {
   const int32_t first_block = (begin + kBlock - 1) / kBlock;
   const int32_t last_block = end / kBlock;
   if (first_block >= last_block) return Scan(begin, end);

@@ -1,4 +1,4 @@
-// The largest of any stretch of fixed values, and where it is first.
+// Range maximum queries on fixed values.
 
 #ifndef TFSWAP_CC_CORE_SIMULATE_RANGE_MAX_H_
 #define TFSWAP_CC_CORE_SIMULATE_RANGE_MAX_H_
@@ -8,15 +8,15 @@
 
 namespace tfswap {
 
-// Linear to build; a question costs two block scans and a look at a table over blocks.
+// A sparse table over blocks: linear to build; a query scans two blocks and looks up the table.
 class RangeMax {
  public:
   RangeMax() = default;
   explicit RangeMax(std::vector<int64_t> values);
 
   const std::vector<int64_t>& values() const { return values_; }
-  // The first place of the largest value in [begin, end), which is not empty.
-  int32_t Place(int32_t begin, int32_t end) const;
+  // Return the first index of the maximum in [begin, end), which must not be empty.
+  int32_t ArgMax(int32_t begin, int32_t end) const;
 
  private:
   static constexpr int32_t kBlock = 32;
@@ -27,7 +27,7 @@ class RangeMax {
   int32_t Scan(int32_t begin, int32_t end) const;
 
   std::vector<int64_t> values_;
-  // By power of two, the place of the largest value of as many blocks from each block on.
+  // By power of two, the index of the maximum of so many blocks from each block on.
   std::vector<std::vector<int32_t>> table_;
 };
 

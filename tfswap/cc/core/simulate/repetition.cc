@@ -7,7 +7,7 @@ namespace {
 
 using Symbols = std::vector<int64_t>;
 
-// z[i]: how many symbols from i on equal those from 0 on; z[0] is the whole length.
+// z[i]: the number of symbols from i on that equal those from 0 on; z[0] is the whole length.
 std::vector<int64_t> ZFunction(const Symbols& s) {
   const auto n = static_cast<int64_t>(s.size());
   std::vector<int64_t> z(s.size(), 0);
@@ -30,7 +30,7 @@ void Keep(Repetition found, Repetition* best) {
   }
 }
 
-// Squares that touch both halves of [from, to), whose second half begins at `middle`.
+// Find squares that overlap both halves of [from, to); the second half starts at `middle`.
 //
 //   u = s[from, middle)   v = s[middle, to)
 //   A square of half length l whose centre lies in u: the part of u before its last l symbols ends
@@ -54,11 +54,11 @@ void CrossingSquares(const Symbols& s, int64_t from, int64_t middle, int64_t to,
 
   // Centre in u: the square's halves meet `length` symbols before the middle.
   for (int64_t length = 1; length <= u_length; ++length) {
-    // Common to u's end and to what ends `length` before it; common to v and to u's last `length`.
+    // Common to the end of u and to what ends `length` before it; common to v and to the last
+    // `length` symbols of u.
     const int64_t back = length < u_length ? z_u[length] : 0;
     const int64_t ahead = std::min(z_vu[v_length + 1 + u_length - length], length);
     if (back + ahead < length) continue;
-    // The leftmost start.
     const int64_t start = middle - length - std::min(back, length);
     Keep({start, length}, best);
   }
@@ -72,7 +72,7 @@ void CrossingSquares(const Symbols& s, int64_t from, int64_t middle, int64_t to,
 }
 
 void Search(const Symbols& s, int64_t from, int64_t to, Repetition* best) {
-  // A part in which no longer square fits needs no look.
+  // Skip a part that is too short for a longer square.
   if (to - from < 2 || (to - from) / 2 <= best->length) return;
   const int64_t middle = from + (to - from) / 2;
   CrossingSquares(s, from, middle, to, best);
@@ -83,7 +83,7 @@ void Search(const Symbols& s, int64_t from, int64_t to, Repetition* best) {
 }  // namespace
 
 Repetition LongestRepetition(const Symbols& symbols, int64_t min_length) {
-  // Ranks instead of values: no symbol is negative.
+  // Use ranks instead of values, so that no symbol is negative.
   Symbols values = symbols;
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());

@@ -1,4 +1,4 @@
-// Where a sequence repeats itself: how a training step is found in a stream of events.
+// Find repetitions in a sequence: used to find a training step in a stream of events.
 
 #ifndef TFSWAP_CC_CORE_SIMULATE_REPETITION_H_
 #define TFSWAP_CC_CORE_SIMULATE_REPETITION_H_
@@ -8,15 +8,15 @@
 
 namespace tfswap {
 
-// `length` symbols from `start` on, followed by the same `length` symbols. Length 0: there is none.
+// `length` symbols from `start` on, followed by the same `length` symbols. Length 0: no repetition.
 struct Repetition {
   int64_t start = 0;
   int64_t length = 0;
 };
 
-// The longest square of `symbols` (Main and Lorentz, J. Algorithms 5, 1984), reduced to its period
-// if that is at least `min_length`: several steps are one square too, and the step is its period.
-// Of several of that length the leftmost. O(n log n).
+// Return the longest square of `symbols` (Main and Lorentz, J. Algorithms 5, 1984), reduced to its
+// period if that is at least `min_length`: several steps are one square as well, and the step is
+// its period. Returns the leftmost of several squares of that length. O(n log n).
 Repetition LongestRepetition(const std::vector<int64_t>& symbols, int64_t min_length);
 
 }  // namespace tfswap

@@ -1,5 +1,5 @@
-// The event loop, in one file so that its steps are inlined into one another: planners run it many
-// thousand times. What is done once a run is in moves.h.
+// The event loop of the simulator, in one file so that the compiler can inline it: planners run it
+// thousands of times. Work that is done once per run is in moves.h.
 
 #include "core/simulate/simulator.h"
 
@@ -15,11 +15,11 @@
 namespace tfswap {
 namespace {
 
-// A copy-out that the step before had not ended.
-struct Leftover {
+// A copy-out that was still running when the previous step ended.
+struct UnfinishedCopy {
   int32_t place;  // of its swap
   int32_t section;
-  Nanoseconds end_ns;  // from the step's start
+  Nanoseconds end_ns;  // from the start of this step
 };
 
 // One run of the simulator.
@@ -27,69 +27,70 @@ class Replay {
  public:
   Replay(const Timeline& timeline, const std::vector<Swap>& swaps, const std::vector<Tier>& tiers,
          std::optional<Bytes> budget_bytes, const std::vector<OrderEdge>& order,
-         const std::vector<Leftover>& leftovers);
+         const std::vector<UnfinishedCopy>& unfinished_copies);
 
   SimResult Run();
-  // To be asked after Run().
-  std::vector<Leftover> Leftovers() const;
+  // Call this after Run().
+  std::vector<UnfinishedCopy> UnfinishedCopies() const;
 
  private:
-  // What an event has to do with a move; in the order in which an event's are handled.
+  // The effect of an event on a move, in the order in which the effects of one event are handled.
   enum class Relation : uint8_t { kProduced, kAbsentAfter, kTriggered, kNeeded, kGated, kOrdered };
-  struct Happening {
+  struct MoveEvent {
     int32_t position;
     Relation relation;
     int32_t move;  // kOrdered: none
-    bool operator<(const Happening& other) const {
+    bool operator<(const MoveEvent& other) const {
       return std::tie(position, relation, move) <
              std::tie(other.position, other.relation, other.move);
     }
   };
-  using Happenings = std::vector<Happening>::const_iterator;
+  using MoveEvents = std::vector<MoveEvent>::const_iterator;
 
   struct Queues {
-    std::vector<int32_t> outs;  // all that were ever asked for; their ends ascend
+    std::vector<int32_t> outs;  // all requests so far, with ascending end times
     size_t outs_ended = 0;
     std::deque<int32_t> ins;
     int32_t in_active = kNone;
   };
 
-  // Ordered by time; at equal times copies-out end first, then copies-in, then new ones join the
+  // Ordered by time. At equal times copies-out end first, then copies-in, then new ones join the
   // queues by number.
   using Join = std::pair<Nanoseconds, int32_t>;
 
-  void ListHappenings();
-  void TakeOver(const std::vector<Leftover>& leftovers);
+  void ListMoveEvents();
+  void ResumeCopies(const std::vector<UnfinishedCopy>& unfinished_copies);
   void ReadOrder(const std::vector<OrderEdge>& order);
 
-  // Up to the event at `position`: copies that begin and end, events that nobody waits for.
+  // Advance to the event at `position`: copies start and end; no other event has an effect on
+  // moves.
   void SkipTo(int32_t position);
-  void Pass(int32_t position);
-  // The event at events_done_, and what it has to do with moves.
-  void Handle(Happenings begin, Happenings end);
+  void PassEvents(int32_t position);
+  // Handle the event at events_done_ and its effects on moves.
+  void Handle(MoveEvents begin, MoveEvents end);
   void OnAlloc(Bytes bytes);
-  void OnOpStart(int32_t op, Happenings begin, Happenings end);
-  void OnOpEnd(Happenings begin, Happenings end);
+  void OnOpStart(int32_t op, MoveEvents begin, MoveEvents end);
+  void OnOpEnd(MoveEvents begin, MoveEvents end);
 
-  void AskForCopyOut(int32_t number);
-  void AskForCopyIn(int32_t number);
+  void RequestCopyOut(int32_t number);
+  void RequestCopyIn(int32_t number);
   void StartCopyIn(Queues* queues);
   void ReleaseIfDone(Move* move);
 
-  // Handles the copies' next event if it is not after `until_ns`; says whether there was one.
+  // Handle the next event of a copy if it is not after `until_ns`; return whether there was one.
   bool NextCopyEvent(Nanoseconds until_ns);
   void Advance(Nanoseconds until_ns);
   void StartCopiesIn();
-  // The move whose copy-out ends next; kNone: there is none.
+  // The move whose copy-out ends next; kNone if there is none.
   int32_t NextOut() const;
-  // Likewise for copies-in.
+  // The move whose copy-in ends next; kNone if there is none.
   int32_t NextIn() const;
   Nanoseconds NextCopyEventAt() const;
 
   void ChangeLoad(int32_t buffer, Bytes delta);
-  void NotePeak(Bytes load, Nanoseconds time_ns, int32_t events);
+  void UpdatePeak(Bytes load, Nanoseconds time_ns, int32_t events);
   Bytes Load() const { return timeline_.LoadBefore(events_done_) + swapped_; }
-  void Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns);
+  void AddStall(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns);
   Queues& QueuesOf(const Move& move) { return queues_[move.swap.tier]; }
   bool WouldExceed(Bytes bytes) const { return budget_bytes_ && Load() + bytes > *budget_bytes_; }
 
@@ -100,19 +101,19 @@ class Replay {
   const size_t num_swaps_;
 
   std::vector<Move> moves_;
-  std::vector<Happening> happenings_;  // in the order of the replay
+  std::vector<MoveEvent> move_events_;  // in replay order
 
   std::vector<std::vector<int32_t>> ops_before_;  // by op; empty without order edges
-  std::vector<Nanoseconds> really_ends_ns_;       // of ops that others are ordered after
+  std::vector<Nanoseconds> actual_end_ns_;        // of ops that other ops are ordered after
 
   Nanoseconds now_ = 0;
   Nanoseconds shift_ = 0;
   int32_t events_done_ = 0;
-  Bytes swapped_ = 0;  // what swaps have added to the load so far, and taken from it
+  Bytes swapped_ = 0;  // net change of the load by swaps so far
 
   std::vector<Queues> queues_;
-  std::vector<int32_t> out_rank_;  // by move: how many copies-out were asked for before it
-  int32_t outs_asked_ = 0;
+  std::vector<int32_t> out_rank_;  // by move: number of copies-out requested before it
+  int32_t outs_requested_ = 0;
   std::priority_queue<Join, std::vector<Join>, std::greater<Join>> joins_;
   bool allocation_waits_ = false;
 
@@ -121,7 +122,8 @@ class Replay {
 
 Replay::Replay(const Timeline& timeline, const std::vector<Swap>& swaps,
                const std::vector<Tier>& tiers, std::optional<Bytes> budget_bytes,
-               const std::vector<OrderEdge>& order, const std::vector<Leftover>& leftovers)
+               const std::vector<OrderEdge>& order,
+               const std::vector<UnfinishedCopy>& unfinished_copies)
     : timeline_(timeline),
       data_(timeline.data()),
       tiers_(tiers),
@@ -131,21 +133,21 @@ Replay::Replay(const Timeline& timeline, const std::vector<Swap>& swaps,
       queues_(tiers.size()),
       out_rank_(moves_.size(), 0) {
   ReadOrder(order);
-  ListHappenings();
+  ListMoveEvents();
   result_.peak_bytes = data_.resident_bytes;
   result_.swap_changes.reserve(2 * moves_.size());
-  TakeOver(leftovers);
+  ResumeCopies(unfinished_copies);
 }
 
-void Replay::ListHappenings() {
-  happenings_.reserve(5 * moves_.size());
+void Replay::ListMoveEvents() {
+  move_events_.reserve(5 * moves_.size());
   for (auto number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
     const Move& move = moves_[number];
     const auto at_start = [&](int32_t op, Relation relation) {
-      if (op != kNone) happenings_.push_back({timeline_.start_position(op), relation, number});
+      if (op != kNone) move_events_.push_back({timeline_.start_position(op), relation, number});
     };
     const auto at_end = [&](int32_t op, Relation relation) {
-      if (op != kNone) happenings_.push_back({timeline_.end_position(op), relation, number});
+      if (op != kNone) move_events_.push_back({timeline_.end_position(op), relation, number});
     };
     if (move.copies_out) at_end(move.absence.producer_op, Relation::kProduced);
     if (move.role != Role::kArrives) {
@@ -158,40 +160,40 @@ void Replay::ListHappenings() {
     }
   }
   for (int32_t op = 0; op < static_cast<int32_t>(ops_before_.size()); ++op) {
-    if (ops_before_[op].empty() && really_ends_ns_[op] == kNever) continue;
-    happenings_.push_back({timeline_.start_position(op), Relation::kOrdered, kNone});
+    if (ops_before_[op].empty() && actual_end_ns_[op] == kNever) continue;
+    move_events_.push_back({timeline_.start_position(op), Relation::kOrdered, kNone});
   }
-  std::sort(happenings_.begin(), happenings_.end());
+  std::sort(move_events_.begin(), move_events_.end());
 }
 
 void Replay::ReadOrder(const std::vector<OrderEdge>& order) {
   if (order.empty()) return;
   ops_before_.resize(timeline_.num_ops());
-  really_ends_ns_.assign(timeline_.num_ops(), kNever);
+  actual_end_ns_.assign(timeline_.num_ops(), kNever);
   for (const OrderEdge& edge : order) {
     for (int32_t op : {edge.before, edge.after}) {
       Require(op >= 0 && op < timeline_.num_ops(),
               "an order edge names op " + Number(op) + " of " + Number(timeline_.num_ops()));
     }
     Require(timeline_.start_position(edge.before) < timeline_.start_position(edge.after),
-            "op " + Number(edge.after) + " is to wait for op " + Number(edge.before) +
+            "op " + Number(edge.after) + " cannot wait for op " + Number(edge.before) +
                 ", which starts later");
     ops_before_[edge.after].push_back(edge.before);
-    really_ends_ns_[edge.before] = 0;
+    actual_end_ns_[edge.before] = 0;
   }
 }
 
-void Replay::TakeOver(const std::vector<Leftover>& leftovers) {
-  for (const Leftover& leftover : leftovers) {
+void Replay::ResumeCopies(const std::vector<UnfinishedCopy>& unfinished_copies) {
+  for (const UnfinishedCopy& unfinished : unfinished_copies) {
     for (int32_t number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
       Move& move = moves_[number];
-      if (move.role != Role::kArrives || move.place != leftover.place ||
-          move.section != leftover.section) {
+      if (move.role != Role::kArrives || move.place != unfinished.place ||
+          move.section != unfinished.section) {
         continue;
       }
       move.out_done = false;
-      move.times.out_end_ns = leftover.end_ns;
-      out_rank_[number] = outs_asked_++;
+      move.times.out_end_ns = unfinished.end_ns;
+      out_rank_[number] = outs_requested_++;
       QueuesOf(move).outs.push_back(number);
     }
   }
@@ -201,22 +203,22 @@ void Replay::TakeOver(const std::vector<Leftover>& leftovers) {
   for (int32_t number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
     Move& move = moves_[number];
     if (move.role == Role::kArrives) {
-      if (move.fired) AskForCopyIn(number);
+      if (move.fired) RequestCopyIn(number);
       for (int32_t m = move.follower; m != kNone; m = moves_[m].next_follower) {
-        if (moves_[m].fired) AskForCopyIn(m);
+        if (moves_[m].fired) RequestCopyIn(m);
       }
     } else if (move.copies_out && move.absence.producer_op == kNone) {
-      AskForCopyOut(number);
+      RequestCopyOut(number);
     }
   }
 }
 
 SimResult Replay::Run() {
   const auto num_events = static_cast<int32_t>(timeline_.events().size());
-  Happenings begin = happenings_.begin();
-  while (begin != happenings_.end()) {
-    Happenings end = begin;
-    while (end != happenings_.end() && end->position == begin->position) ++end;
+  MoveEvents begin = move_events_.begin();
+  while (begin != move_events_.end()) {
+    MoveEvents end = begin;
+    while (end != move_events_.end() && end->position == begin->position) ++end;
     SkipTo(begin->position);
     Handle(begin, end);
     begin = end;
@@ -237,34 +239,33 @@ SimResult Replay::Run() {
 void Replay::SkipTo(int32_t position) {
   const std::vector<Timeline::Event>& events = timeline_.events();
   if (budget_bytes_) {
-    // Any allocation may have to wait.
-    while (events_done_ < position) Handle(happenings_.end(), happenings_.end());
+    while (events_done_ < position) Handle(move_events_.end(), move_events_.end());
     return;
   }
   while (events_done_ < position) {
     const Nanoseconds copy = NextCopyEventAt();
     if (copy > events[position - 1].time_ns + shift_) {
-      Pass(position);
+      PassEvents(position);
       return;
     }
-    // Events of the same time come after it.
+    // Events at the same time come after the copy.
     const auto next = std::partition_point(
         events.begin() + events_done_, events.begin() + position,
         [&](const Timeline::Event& event) { return event.time_ns + shift_ < copy; });
-    Pass(static_cast<int32_t>(next - events.begin()));
+    PassEvents(static_cast<int32_t>(next - events.begin()));
     Advance(copy);
   }
 }
 
-void Replay::Pass(int32_t position) {
+void Replay::PassEvents(int32_t position) {
   if (position == events_done_) return;
-  const int32_t fullest = timeline_.load().Place(events_done_, position);
-  NotePeak(timeline_.load().values()[fullest] + swapped_,
-           timeline_.events()[fullest].time_ns + shift_, fullest + 1);
+  const int32_t fullest = timeline_.load().ArgMax(events_done_, position);
+  UpdatePeak(timeline_.load().values()[fullest] + swapped_,
+             timeline_.events()[fullest].time_ns + shift_, fullest + 1);
   events_done_ = position;
 }
 
-void Replay::Handle(Happenings begin, Happenings end) {
+void Replay::Handle(MoveEvents begin, MoveEvents end) {
   const Timeline::Event& event = timeline_.events()[events_done_];
   Advance(event.time_ns + shift_);
   now_ = event.time_ns + shift_;
@@ -282,23 +283,23 @@ void Replay::Handle(Happenings begin, Happenings end) {
       break;
   }
   ++events_done_;
-  NotePeak(Load(), now_, events_done_);
+  UpdatePeak(Load(), now_, events_done_);
   Advance(now_);
 }
 
-std::vector<Leftover> Replay::Leftovers() const {
-  std::vector<std::pair<int32_t, Leftover>> found;  // with their ranks
+std::vector<UnfinishedCopy> Replay::UnfinishedCopies() const {
+  std::vector<std::pair<int32_t, UnfinishedCopy>> found;  // with their ranks
   for (int32_t number = 0; number < static_cast<int32_t>(moves_.size()); ++number) {
     const Move& move = moves_[number];
-    if (move.role != Role::kDeparts || !move.out_asked || move.out_done) continue;
+    if (move.role != Role::kDeparts || !move.out_requested || move.out_done) continue;
     found.push_back({out_rank_[number],
                      {move.place, move.section, move.times.out_end_ns - (data_.step_ns + shift_)}});
   }
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Leftover> leftovers;
-  for (const auto& [rank, leftover] : found) leftovers.push_back(leftover);
-  return leftovers;
+  std::vector<UnfinishedCopy> unfinished_copies;
+  for (const auto& [rank, unfinished] : found) unfinished_copies.push_back(unfinished);
+  return unfinished_copies;
 }
 
 void Replay::OnAlloc(Bytes bytes) {
@@ -307,85 +308,85 @@ void Replay::OnAlloc(Bytes bytes) {
   for (int32_t out = NextOut(); WouldExceed(bytes) && out != kNone; out = NextOut()) {
     const Nanoseconds since = now_;
     Advance(moves_[out].times.out_end_ns);
-    Stalled(timeline_.LastStarted(events_done_), StallCause::kBudget, moves_[out].place, since);
+    AddStall(timeline_.LastStarted(events_done_), StallCause::kBudget, moves_[out].place, since);
   }
   allocation_waits_ = false;
 }
 
-void Replay::OnOpStart(int32_t op, Happenings begin, Happenings end) {
-  for (Happenings it = begin; it != end && it->relation == Relation::kNeeded; ++it) {
+void Replay::OnOpStart(int32_t op, MoveEvents begin, MoveEvents end) {
+  for (MoveEvents it = begin; it != end && it->relation == Relation::kNeeded; ++it) {
     if (!moves_[it->move].fired) {
       moves_[it->move].fired = true;
-      AskForCopyIn(it->move);
+      RequestCopyIn(it->move);
     }
   }
   Advance(now_);
-  for (Happenings it = begin; it != end; ++it) {
+  for (MoveEvents it = begin; it != end; ++it) {
     if (it->relation != Relation::kGated) continue;
     const Nanoseconds since = now_;
     const Move& leader = moves_[moves_[it->move].leader];
     if (!leader.out_done) Advance(leader.times.out_end_ns);
-    Stalled(op, StallCause::kGate, moves_[it->move].place, since);
+    AddStall(op, StallCause::kGate, moves_[it->move].place, since);
   }
-  for (Happenings it = begin; it != end && it->relation == Relation::kNeeded; ++it) {
+  for (MoveEvents it = begin; it != end && it->relation == Relation::kNeeded; ++it) {
     const Nanoseconds since = now_;
     while (!moves_[it->move].in_done) {
       StartCopiesIn();
-      // With nothing left to happen, the budget alone holds the queue's head back.
+      // If no copy is left to wait for, only the budget holds back the head of the queue.
       if (!NextCopyEvent(kNever)) StartCopyIn(&QueuesOf(moves_[it->move]));
     }
     Advance(now_);
-    Stalled(op, StallCause::kSwapIn, moves_[it->move].place, since);
+    AddStall(op, StallCause::kSwapIn, moves_[it->move].place, since);
   }
   if (ops_before_.empty()) return;
   for (int32_t before : ops_before_[op]) {
     const Nanoseconds since = now_;
-    if (really_ends_ns_[before] > now_) Advance(really_ends_ns_[before]);
-    now_ = std::max(now_, really_ends_ns_[before]);
-    Stalled(op, StallCause::kOrder, kNone, since);
+    if (actual_end_ns_[before] > now_) Advance(actual_end_ns_[before]);
+    now_ = std::max(now_, actual_end_ns_[before]);
+    AddStall(op, StallCause::kOrder, kNone, since);
   }
-  if (really_ends_ns_[op] != kNever) {
-    really_ends_ns_[op] = now_ + data_.op_end_ns[op] - data_.op_start_ns[op];
+  if (actual_end_ns_[op] != kNever) {
+    actual_end_ns_[op] = now_ + data_.op_end_ns[op] - data_.op_start_ns[op];
   }
 }
 
-void Replay::OnOpEnd(Happenings begin, Happenings end) {
-  for (Happenings it = begin; it != end; ++it) {
+void Replay::OnOpEnd(MoveEvents begin, MoveEvents end) {
+  for (MoveEvents it = begin; it != end; ++it) {
     Move& move = moves_[it->move];
     if (it->relation == Relation::kProduced) {
-      AskForCopyOut(it->move);
+      RequestCopyOut(it->move);
     } else if (it->relation == Relation::kAbsentAfter) {
       move.after_ended = true;
       ReleaseIfDone(&move);
     } else if (it->relation == Relation::kTriggered && !move.fired) {
       move.fired = true;
-      AskForCopyIn(it->move);
+      RequestCopyIn(it->move);
     }
   }
 }
 
-void Replay::AskForCopyOut(int32_t number) {
+void Replay::RequestCopyOut(int32_t number) {
   Move& move = moves_[number];
   std::vector<int32_t>& outs = QueuesOf(move).outs;
   const Nanoseconds link_free = outs.empty() ? 0 : moves_[outs.back()].times.out_end_ns;
   move.times.out_start_ns = std::max(now_, link_free);
   move.times.out_end_ns = move.times.out_start_ns + move.out_ns;
-  move.out_asked = true;
-  out_rank_[number] = outs_asked_++;
+  move.out_requested = true;
+  out_rank_[number] = outs_requested_++;
   outs.push_back(number);
   result_.bytes_out += move.far_bytes;
   if (move.role == Role::kDeparts) return;
-  if (move.fired) AskForCopyIn(number);
+  if (move.fired) RequestCopyIn(number);
   for (int32_t m = move.follower; m != kNone; m = moves_[m].next_follower) {
-    if (moves_[m].fired) AskForCopyIn(m);
+    if (moves_[m].fired) RequestCopyIn(m);
   }
 }
 
-void Replay::AskForCopyIn(int32_t number) {
+void Replay::RequestCopyIn(int32_t number) {
   Move& move = moves_[number];
   const Move& leader = moves_[move.leader];
-  if (!leader.out_asked || move.in_asked || move.role == Role::kDeparts) return;
-  move.in_asked = true;
+  if (!leader.out_requested || move.in_requested || move.role == Role::kDeparts) return;
+  move.in_requested = true;
   joins_.emplace(std::max(now_, leader.times.out_end_ns), number);
 }
 
@@ -480,10 +481,10 @@ void Replay::Advance(Nanoseconds until_ns) {
 void Replay::ChangeLoad(int32_t buffer, Bytes delta) {
   swapped_ += delta;
   result_.swap_changes.push_back({events_done_, {now_, buffer, delta}});
-  NotePeak(Load(), now_, events_done_);
+  UpdatePeak(Load(), now_, events_done_);
 }
 
-void Replay::NotePeak(Bytes load, Nanoseconds time_ns, int32_t events) {
+void Replay::UpdatePeak(Bytes load, Nanoseconds time_ns, int32_t events) {
   if (load <= result_.peak_bytes) return;
   result_.peak_bytes = load;
   result_.peak_ns = time_ns;
@@ -491,7 +492,7 @@ void Replay::NotePeak(Bytes load, Nanoseconds time_ns, int32_t events) {
   result_.peak_changes = result_.swap_changes.size();
 }
 
-void Replay::Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns) {
+void Replay::AddStall(int32_t op, StallCause cause, int32_t place, Nanoseconds since_ns) {
   if (now_ == since_ns) return;
   shift_ += now_ - since_ns;
   result_.stalls.push_back({op, cause, place, now_ - since_ns});
@@ -503,7 +504,7 @@ void Replay::Stalled(int32_t op, StallCause cause, int32_t place, Nanoseconds si
 SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
                    const std::vector<Tier>& tiers, std::optional<Bytes> budget_bytes,
                    const std::vector<OrderEdge>& order) {
-  Require(!tiers.empty(), "there must be a tier");
+  Require(!tiers.empty(), "at least one tier is required");
   for (const Tier& tier : tiers) {
     Require(tier.out_bytes_per_s > 0 && tier.in_bytes_per_s > 0, "a link's speed must be positive");
     Require(tier.out_latency_ns >= 0 && tier.in_latency_ns >= 0,
@@ -511,9 +512,9 @@ SimResult Simulate(const Timeline& timeline, const std::vector<Swap>& swaps,
   }
   Replay replay(timeline, swaps, tiers, budget_bytes, order, {});
   SimResult result = replay.Run();
-  const std::vector<Leftover> leftovers = replay.Leftovers();
-  if (leftovers.empty()) return result;
-  return Replay(timeline, swaps, tiers, budget_bytes, order, leftovers).Run();
+  const std::vector<UnfinishedCopy> unfinished_copies = replay.UnfinishedCopies();
+  if (unfinished_copies.empty()) return result;
+  return Replay(timeline, swaps, tiers, budget_bytes, order, unfinished_copies).Run();
 }
 
 const char* StallCauseName(StallCause cause) {

@@ -45,7 +45,7 @@ Timeline::Timeline(TimelineData data) : data_(std::move(data)) {
 void Timeline::OrderEvents() {
   struct Entry {
     Nanoseconds time_ns;
-    int8_t turn;  // at equal times
+    int8_t rank;  // at equal times
     int32_t index;
     int8_t part;  // an op's start, then its end
     EventKind kind;
@@ -68,8 +68,8 @@ void Timeline::OrderEvents() {
         {free_ns, static_cast<int8_t>(free_ns > alloc_ns ? 0 : 4), i, 0, EventKind::kFree});
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.time_ns, a.turn, a.index, a.part) <
-           std::tie(b.time_ns, b.turn, b.index, b.part);
+    return std::tie(a.time_ns, a.rank, a.index, a.part) <
+           std::tie(b.time_ns, b.rank, b.index, b.part);
   });
 
   events_.reserve(entries.size());

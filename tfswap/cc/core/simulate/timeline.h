@@ -1,6 +1,6 @@
-// One unswapped training step: ops, buffers, and the gaps in which a buffer is not used.
+// One training step without swaps: ops, buffers, and the gaps in which a buffer is not used.
 //
-// No TensorFlow here, and no clock.
+// Independent of TensorFlow.
 
 #ifndef TFSWAP_CC_CORE_SIMULATE_TIMELINE_H_
 #define TFSWAP_CC_CORE_SIMULATE_TIMELINE_H_
@@ -17,24 +17,24 @@ namespace tfswap {
 using Nanoseconds = int64_t;
 using Bytes = int64_t;
 
-// A buffer that is still alive when the step ends.
+// The free time of a buffer that is still alive when the step ends.
 inline constexpr Nanoseconds kOutlivesStep = std::numeric_limits<int64_t>::max();
 
-// A gap in the use of one buffer. All ops are indices into the timeline.
+// A gap in the use of one buffer. Ops are indices into the timeline.
 //
-// If after_op does not end before before_op starts, the gap goes on across the end of the step:
-// from after_op to before_op of the next step. Then the buffer outlives the step.
+// If after_op does not end before before_op starts, the gap crosses the end of the step: it lasts
+// from after_op to before_op of the next step. The buffer then outlives the step.
 struct Absence {
   int32_t buffer = 0;
-  int32_t producer_op = -1;  // the copy-out may start when it ends; -1: from the step's start
+  int32_t producer_op = -1;  // the copy-out may start when it ends; -1: at the start of the step
   int32_t after_op = 0;      // the last op that touches the buffer before the gap
   int32_t before_op = 0;     // the first op that needs it again
-  // Absences with the same value read the same tensor: one far copy serves them all. Beside one
-  // across the step's end, those without a producer read what was made a step before.
+  // Absences with the same value read the same tensor and share one far copy. If one of them
+  // crosses the step's end, those without a producer read the value from the previous step.
   int32_t far_copy = 0;
 };
 
-// Times are nanoseconds from the step's start.
+// Times are in nanoseconds from the start of the step.
 struct TimelineData {
   std::vector<Nanoseconds> op_start_ns;  // ascending
   std::vector<Nanoseconds> op_end_ns;
@@ -46,10 +46,10 @@ struct TimelineData {
   Nanoseconds step_ns = 0;
 };
 
-// A step with its events in the order of the replay.
+// A step with its events in replay order.
 //
-// At equal times: frees, then ends of ops, then starts of ops by index (an op that takes no time
-// ends right after its own start), then allocations, then frees of buffers that lived for no time.
+// At equal times: frees, ends of ops, starts of ops by index (an op of zero duration ends right
+// after its own start), allocations, frees of buffers of zero lifetime.
 class Timeline {
  public:
   enum class EventKind : uint8_t { kFree, kOpEnd, kOpStart, kAlloc };
@@ -65,15 +65,15 @@ class Timeline {
   const TimelineData& data() const { return data_; }
   const std::vector<Event>& events() const { return events_; }
   int32_t num_ops() const { return static_cast<int32_t>(data_.op_start_ns.size()); }
-  // Places in events().
+  // Positions in events().
   int32_t start_position(int32_t op) const { return start_position_[op]; }
   int32_t end_position(int32_t op) const { return end_position_[op]; }
-  // The unswapped load after each event; before the first one it is resident_bytes.
+  // The load without swaps after each event; before the first one it is resident_bytes.
   const RangeMax& load() const { return load_; }
   Bytes LoadBefore(int32_t position) const {
     return position == 0 ? data_.resident_bytes : load_.values()[position - 1];
   }
-  // The op that started last among the first `events` events; -1: none has.
+  // The op that started last among the first `events` events; -1 if there is none.
   int32_t LastStarted(int32_t events) const;
   bool CrossesStepEnd(const Absence& absence) const {
     return end_position(absence.after_op) >= start_position(absence.before_op);

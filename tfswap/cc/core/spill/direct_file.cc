@@ -18,7 +18,7 @@ namespace tfswap {
 
 namespace {
 
-// struct statx, as far as it is needed; the C library's may be older than the kernel's.
+// The needed part of struct statx; the C library's headers may be older than the kernel.
 struct DirectIo {
   uint32_t mask;
   char between[148];
@@ -29,8 +29,8 @@ struct DirectIo {
 static_assert(sizeof(DirectIo) == 256);
 constexpr uint32_t kDirectIoAlignment = 0x2000;  // STATX_DIOALIGN
 
-// What the file system says about it; nothing where it says nothing.
-bool AskForAlignment(int file, DirectIo* direct_io) {
+// Query the alignment; return false if the file system does not report it.
+bool QueryAlignment(int file, DirectIo* direct_io) {
   *direct_io = {};
 #if defined(SYS_statx)
   return syscall(SYS_statx, file, "", AT_EMPTY_PATH, kDirectIoAlignment, direct_io) == 0 &&
@@ -40,15 +40,15 @@ bool AskForAlignment(int file, DirectIo* direct_io) {
 #endif
 }
 
-// Opens a file without a name. -errno where it cannot.
-int OpenNameless(const std::string& folder, int flags) {
+// Open an unnamed file; return -errno on failure.
+int OpenUnnamed(const std::string& folder, int flags) {
   flags |= O_RDWR | O_CLOEXEC;
 #if defined(O_TMPFILE)
   const int file = open(folder.c_str(), flags | O_TMPFILE | O_EXCL, 0600);
   if (file >= 0) return file;
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return -errno;
 #endif
-  // Not every file system has files that never had a name.
+  // Without O_TMPFILE, create a file and unlink it.
   std::random_device dice;
   for (int tries = 0;; ++tries) {
     const std::string path = folder + "/.tfswap-spill-" + std::to_string(getpid()) + "-" +
@@ -56,28 +56,28 @@ int OpenNameless(const std::string& folder, int flags) {
     const int named = open(path.c_str(), flags | O_CREAT | O_EXCL, 0600);
     const int error = errno;
     if (named < 0 && error == EEXIST && tries < 100) continue;
-    // Some make the file and then refuse to open it so.
+    // Some file systems create the file and then reject O_DIRECT.
     if (named >= 0 || error == EINVAL) unlink(path.c_str());
     return named >= 0 ? named : -error;
   }
 }
 
-std::string NoDirectIoIn(const std::string& folder, const std::string& why) {
+std::string NoDirectIoMessage(const std::string& folder, const std::string& why) {
   return "no spill file in " + folder + ": " + why +
-         ", so what is swapped out would stay in memory. Give another spill_dir, on a disk with a "
+         ", so swapped-out data would stay in memory. Give another spill_dir, on a disk with a "
          "file system that has O_DIRECT (ext4 and XFS do)";
 }
 
-std::string CannotOpen(const std::string& folder, int error) {
+std::string OpenErrorMessage(const std::string& folder, int error) {
   if (error == EINVAL) {
-    const int cached = OpenNameless(folder, 0);
+    const int cached = OpenUnnamed(folder, 0);
     if (cached >= 0) {
       close(cached);
-      return NoDirectIoIn(folder, "its file system refuses O_DIRECT");
+      return NoDirectIoMessage(folder, "its file system refuses O_DIRECT");
     }
   }
   return "no spill file in " + folder + ": " + ErrorText(error) +
-         ". Give a spill_dir that is there and may be written";
+         ". Give a spill_dir that exists and is writable";
 }
 
 }  // namespace
@@ -88,9 +88,9 @@ std::string ErrorText(int64_t error) {
 }
 
 std::unique_ptr<DirectFile> DirectFile::Open(const std::string& folder, std::string* problem) {
-  const int handle = OpenNameless(folder, O_DIRECT);
+  const int handle = OpenUnnamed(folder, O_DIRECT);
   if (handle < 0) {
-    *problem = CannotOpen(folder, -handle);
+    *problem = OpenErrorMessage(folder, -handle);
     return nullptr;
   }
   return std::unique_ptr<DirectFile>(new DirectFile(folder, handle));
@@ -103,7 +103,7 @@ DirectFile::~DirectFile() { close(handle_); }
 
 std::string DirectFile::Align(int64_t piece_bytes) {
   DirectIo direct_io;
-  if (AskForAlignment(handle_, &direct_io)) {
+  if (QueryAlignment(handle_, &direct_io)) {
     if (direct_io.offset_alignment == 0) {
       return NoDirectIo("its file system has no O_DIRECT for files of its kind");
     }
@@ -124,10 +124,10 @@ int DirectFile::Resize(int64_t before, int64_t bytes) {
     error = fallocate(handle_, 0, before, bytes - before) == 0 ? 0 : errno;
   } while (error == EINTR);
   if (error == EOPNOTSUPP || error == ENOSYS) {
-    // Nothing sets room aside; it is at least there now.
+    // The file system cannot preallocate; check at least the free space.
     error = FreeDiskBytes() < bytes - before ? ENOSPC : ftruncate(handle_, bytes) == 0 ? 0 : errno;
   }
-  // It may have got a part of it.
+  // A part may have been allocated.
   if (error != 0 && ftruncate(handle_, before) != 0) return errno;
   return error;
 }
@@ -139,7 +139,7 @@ int64_t DirectFile::FreeDiskBytes() const {
 }
 
 std::string DirectFile::NoDirectIo(const std::string& why) const {
-  return NoDirectIoIn(folder_, why);
+  return NoDirectIoMessage(folder_, why);
 }
 
 }  // namespace tfswap

@@ -10,30 +10,30 @@ namespace tfswap {
 // "No space left on device (errno 28)".
 std::string ErrorText(int64_t error);
 
-// A file without a name, whose reads and writes go past the page cache. What goes wrong with it is
-// said as people can act on it.
+// An unnamed file that is read and written with O_DIRECT, past the page cache. Error messages say
+// what the user can do.
 class DirectFile {
  public:
-  // Of mode 0600 in `folder`. Null where there can be none; `*problem` then says why.
+  // Create a file of mode 0600 in `folder`; on failure return null and set `*problem`.
   static std::unique_ptr<DirectFile> Open(const std::string& folder, std::string* problem);
   ~DirectFile();
   DirectFile(const DirectFile&) = delete;
   DirectFile& operator=(const DirectFile&) = delete;
 
-  // Asks the file system for its alignment, which has to go into `piece_bytes` evenly. The problem,
-  // or none.
+  // Query the alignment of the file system, of which `piece_bytes` must be a multiple. Return an
+  // error message or "".
   std::string Align(int64_t piece_bytes);
-  // From `before` bytes to `bytes`, with room on the disk. 0 or errno; then it is as long as it
-  // was.
+  // Grow from `before` to `bytes` bytes and allocate the disk space. Return 0 or errno; on failure
+  // the size is unchanged.
   int Resize(int64_t before, int64_t bytes);
   int64_t FreeDiskBytes() const;
-  // Why there is no spill file here, if it is for want of O_DIRECT.
+  // Return the error message for a file system without O_DIRECT.
   std::string NoDirectIo(const std::string& why) const;
 
   int handle() const { return handle_; }
   const std::string& folder() const { return folder_; }
   int64_t block_bytes() const { return block_bytes_; }
-  // Of memory that is read and written straight.
+  // The required alignment of memory.
   int64_t memory_alignment() const { return memory_alignment_; }
 
  private:

@@ -8,19 +8,18 @@
 
 namespace tfswap {
 
-// Which stretches of a file are free. Takes the smallest that is large enough (the lowest of
-// these), and joins what is given back with its neighbours, so that steps that ask for the same
-// sizes in the same order find the same places.
+// The free extents of a file. Best fit (the lowest of equal ones), with coalescing, so that steps
+// that request the same sizes in the same order get the same offsets.
 //
-//   |#####....######..###.........|
-//   0     free      free  free at the end: Grow() makes it longer
+//  |#####....######..###.........|
+//  0     free      free  free at the end: Grow() extends it
 class Extents {
  public:
-  // The beginning of a free stretch of `bytes` bytes; -1 if there is none.
+  // Allocate an extent and return its offset; -1 if no free extent is large enough.
   int64_t Take(int64_t bytes);
-  // No byte of it may be free.
+  // Free an extent, which must be allocated.
   void Release(int64_t offset, int64_t bytes);
-  // So many free bytes more at the end.
+  // Add free bytes at the end.
   void Grow(int64_t bytes);
 
   int64_t end() const { return end_; }

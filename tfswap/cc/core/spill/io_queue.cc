@@ -28,7 +28,7 @@ namespace tfswap {
 
 namespace {
 
-int64_t DoNow(int file, const IoRequest& request) {
+int64_t RunBlocking(int file, const IoRequest& request) {
   const auto begin = static_cast<off_t>(request.offset);
   const ssize_t bytes = request.write
                             ? pwritev(file, request.parts.data(), request.num_parts, begin)
@@ -38,7 +38,7 @@ int64_t DoNow(int file, const IoRequest& request) {
 
 #if TFSWAP_HAS_IO_URING
 
-// The kernel reads and writes the other end of these.
+// The kernel accesses the other end of the rings.
 template <typename T>
 T LoadAcquire(const T* place) {
   return __atomic_load_n(place, __ATOMIC_ACQUIRE);
@@ -84,15 +84,15 @@ class RingQueue : public IoQueue {
       submitted = Enter(1, 0, 0);
     } while (submitted < 0 && errno == EINTR);
     if (submitted == 1) return;
-    // The kernel is short of something: nothing is lost but time.
+    // The kernel is out of resources: run the request synchronously.
     StoreRelease(tail_, tail);
-    done_now_.push_back({slot, DoNow(file_, kept)});
+    completed_inline_.push_back({slot, RunBlocking(file_, kept)});
   }
 
   Done Wait() override {
-    if (!done_now_.empty()) {
-      const Done done = done_now_.front();
-      done_now_.pop_front();
+    if (!completed_inline_.empty()) {
+      const Done done = completed_inline_.front();
+      completed_inline_.pop_front();
       return done;
     }
     for (;;) {
@@ -103,7 +103,7 @@ class RingQueue : public IoQueue {
         StoreRelease(done_head_, head + 1);
         return done;
       }
-      // What is in flight comes back whatever this says, and nobody may go before it has.
+      // Requests in flight complete despite an error here, and must be waited for.
       if (Enter(0, 1, IORING_ENTER_GETEVENTS) < 0 && errno != EINTR) usleep(1000);
     }
   }
@@ -135,7 +135,7 @@ class RingQueue : public IoQueue {
     void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring_,
                         static_cast<off_t>(which));
     if (mapped == MAP_FAILED) return nullptr;
-    madvise(mapped, bytes, MADV_DONTFORK);  // a forked process would drive the same ring
+    madvise(mapped, bytes, MADV_DONTFORK);  // a forked process would share the ring
     return mapped;
   }
 
@@ -162,7 +162,7 @@ class RingQueue : public IoQueue {
   uint32_t done_mask_ = 0;
   io_uring_cqe* done_entries_ = nullptr;
   std::array<IoRequest, kSlots> requests_;
-  std::deque<Done> done_now_;
+  std::deque<Done> completed_inline_;
 };
 
 #endif  // TFSWAP_HAS_IO_URING
@@ -178,7 +178,7 @@ class ThreadQueue : public IoQueue {
         pthread_setname_np(threads_.back().native_handle(), "tfswap-file");
       }
     } catch (const std::system_error&) {
-      if (threads_.empty()) throw;  // a few will do
+      if (threads_.empty()) throw;  // fewer threads suffice
     }
   }
 
@@ -197,15 +197,16 @@ class ThreadQueue : public IoQueue {
     {
       std::lock_guard<std::mutex> lock(mu_);
       requests_[slot] = request;
-      asked_.push_back(slot);
+      pending_.push_back(slot);
     }
     wake_.notify_one();
   }
 
   Done Wait() override {
     std::unique_lock<std::mutex> lock(mu_);
-    is_done_.wait(lock, [this] { return !done_.empty() || (working_ == 0 && !asked_.empty()); });
-    if (done_.empty()) DoNextLocked(&lock);  // there is no thread left that would
+    completed_.wait(lock,
+                    [this] { return !done_.empty() || (working_ == 0 && !pending_.empty()); });
+    if (done_.empty()) RunNextLocked(&lock);  // no thread is left to run it
     const Done done = done_.front();
     done_.pop_front();
     return done;
@@ -215,35 +216,35 @@ class ThreadQueue : public IoQueue {
   void Work() {
     std::unique_lock<std::mutex> lock(mu_);
     for (;;) {
-      wake_.wait(lock, [this] { return closing_ || !asked_.empty(); });
-      if (asked_.empty()) return;
+      wake_.wait(lock, [this] { return closing_ || !pending_.empty(); });
+      if (pending_.empty()) return;
       if (Faults::Strikes(Fault::kThreadDies)) {
         --working_;
-        is_done_.notify_one();
+        completed_.notify_one();
         wake_.notify_one();
         return;
       }
-      DoNextLocked(&lock);
-      is_done_.notify_one();
+      RunNextLocked(&lock);
+      completed_.notify_one();
     }
   }
 
-  // The lock is not held meanwhile.
-  void DoNextLocked(std::unique_lock<std::mutex>* lock) {
-    const int slot = asked_.front();
-    asked_.pop_front();
+  // Releases the lock during the request.
+  void RunNextLocked(std::unique_lock<std::mutex>* lock) {
+    const int slot = pending_.front();
+    pending_.pop_front();
     const IoRequest request = requests_[slot];
     lock->unlock();
-    const int64_t result = DoNow(file_, request);
+    const int64_t result = RunBlocking(file_, request);
     lock->lock();
     done_.push_back({slot, result});
   }
 
   const int file_;
   std::mutex mu_;
-  std::condition_variable wake_, is_done_;
+  std::condition_variable wake_, completed_;
   std::array<IoRequest, kSlots> requests_;
-  std::deque<int> asked_;
+  std::deque<int> pending_;
   std::deque<Done> done_;
   bool closing_ = false;
   int working_ = 0;  // threads
@@ -252,7 +253,7 @@ class ThreadQueue : public IoQueue {
 
 }  // namespace
 
-std::unique_ptr<IoQueue> IoQueue::OfRing([[maybe_unused]] int file) {
+std::unique_ptr<IoQueue> IoQueue::CreateRing([[maybe_unused]] int file) {
 #if TFSWAP_HAS_IO_URING
   return RingQueue::Make(file);
 #else
@@ -260,7 +261,7 @@ std::unique_ptr<IoQueue> IoQueue::OfRing([[maybe_unused]] int file) {
 #endif
 }
 
-std::unique_ptr<IoQueue> IoQueue::OfThreads(int file) {
+std::unique_ptr<IoQueue> IoQueue::CreateThreads(int file) {
   try {
     return std::make_unique<ThreadQueue>(file);
   } catch (const std::system_error&) {

@@ -9,7 +9,7 @@
 
 namespace tfswap {
 
-// A read or a write of one stretch of a file, from or into one or two blocks of memory.
+// A read or write of one range of a file, from or into one or two blocks of memory.
 struct IoRequest {
   bool write = false;
   int64_t offset = 0;
@@ -17,13 +17,13 @@ struct IoRequest {
   int num_parts = 0;
 };
 
-// Several requests to one file in flight at once. A request is named by its slot, of which each has
-// one in flight at most. Waiting sleeps. For one thread at a time, not always the same; nothing may
-// be in flight when the queue goes. A forked process has neither the ring nor the threads: there it
-// may only be forgotten.
+// Several concurrent requests to one file. A request is identified by its slot; each slot has at
+// most one request in flight. Waiting blocks without spinning. One thread at a time may use the
+// queue, not always the same one; no request may be in flight when it is destroyed. A forked
+// process has neither the ring nor the threads: it must leak the queue.
 class IoQueue {
  public:
-  // Of 1 MiB each, 16 were no faster than 8 on the disk tried, and 2 were slower.
+  // With 1 MiB each, 16 were no faster than 8 on the tested disk, and 2 were slower.
   static constexpr int kSlots = 8;
 
   struct Done {
@@ -31,15 +31,15 @@ class IoQueue {
     int64_t result = 0;  // bytes, or -errno
   };
 
-  // Null where the kernel, or who watches over this process, allows no io_uring.
-  static std::unique_ptr<IoQueue> OfRing(int file);
-  // The same from a thread a slot. Null where no thread can be started.
-  static std::unique_ptr<IoQueue> OfThreads(int file);
+  // Return a queue on io_uring; null if the kernel or a sandbox does not allow it.
+  static std::unique_ptr<IoQueue> CreateRing(int file);
+  // Return a queue on one thread per slot; null if no thread can be started.
+  static std::unique_ptr<IoQueue> CreateThreads(int file);
 
   virtual ~IoQueue() = default;
   virtual const char* name() const = 0;
   virtual void Submit(int slot, const IoRequest& request) = 0;
-  // The next that is done. At least one must be in flight.
+  // Wait for the next completed request. At least one must be in flight.
   virtual Done Wait() = 0;
 };
 

@@ -18,10 +18,11 @@ namespace tfswap {
 
 namespace {
 
-// A full disk is noticed when an extent is asked for, and the disk is asked seldom.
+// The file grows in steps of this size, so that a full disk is noticed at allocation and the file
+// system is called rarely.
 constexpr int64_t kGrowthBytes = int64_t{64} << 20;
 
-// Whether the file's first block is in memory. -1: no telling.
+// Return whether the first block is in the page cache; -1 if unknown.
 int IsCached(const char* mapped) {
   unsigned char resident = 0;
   if (mincore(const_cast<char*>(mapped), 1, &resident) != 0) return -1;
@@ -35,7 +36,7 @@ std::unique_ptr<SpillFile> SpillFile::Create(const std::string& folder, int64_t 
   std::unique_ptr<DirectFile> file = DirectFile::Open(folder, problem);
   if (file == nullptr) return nullptr;
   std::unique_ptr<SpillFile> spill(new SpillFile(std::move(file), limit_bytes, options));
-  *problem = spill->TryOut();
+  *problem = spill->SelfTest();
   if (!problem->empty()) return nullptr;
   return spill;
 }
@@ -48,14 +49,14 @@ SpillFile::SpillFile(std::unique_ptr<DirectFile> file, int64_t limit_bytes,
 
 SpillFile::~SpillFile() {
   if (getpid() != process_) {
-    // Neither their threads nor their rings are here, nor who may be waiting for one.
+    // A forked process has neither their threads nor their rings.
     static_cast<void>(lanes_.release());
   }
 }
 
-// Whether blocks come and go as they should; settles the alignment and the engine. The problem, or
-// none.
-std::string SpillFile::TryOut() {
+// Write and read a block; determine the alignment and the I/O engine. Return an error message or
+// "".
+std::string SpillFile::SelfTest() {
   if (std::string problem = file_->Align(kPieceBytes); !problem.empty()) return problem;
   const int64_t block_bytes = file_->block_bytes();
   const auto block = static_cast<size_t>(block_bytes);
@@ -65,7 +66,7 @@ std::string SpillFile::TryOut() {
            ReadableBytes(file_->FreeDiskBytes()) +
            " free there. Free space, or give another spill_dir";
   }
-  // Some file systems take O_DIRECT and go through the page cache nevertheless.
+  // Some file systems accept O_DIRECT but use the page cache.
   void* mapped = mmap(nullptr, block, PROT_READ, MAP_SHARED, file_->handle(), 0);
   const bool can_tell = mapped != MAP_FAILED && IsCached(static_cast<char*>(mapped)) == 0;
 
@@ -78,7 +79,7 @@ std::string SpillFile::TryOut() {
     lane = SpillLane::Make(file_->handle(), io_uring);
     if (lane == nullptr) {
       error = "no spill file in " + folder() +
-              ": there is neither io_uring nor a thread to write it with. Raise the limit on "
+              ": neither io_uring nor a thread is available to write it. Raise the limit on "
               "processes (ulimit -u)";
       continue;
     }
@@ -119,7 +120,7 @@ int64_t SpillFile::Allocate(int64_t bytes) {
   if (offset < 0) {
     std::string problem = Grow(rounded - free_.free_bytes_at_end());
     if (!problem.empty()) {
-      problem_ = "no room for " + ReadableBytes(bytes) + " in the spill file in " + folder() +
+      problem_ = "no space for " + ReadableBytes(bytes) + " in the spill file in " + folder() +
                  ": " + problem;
       return -1;
     }
@@ -142,7 +143,7 @@ void SpillFile::Free(int64_t offset, int64_t bytes) {
   stats_.bytes_in_use -= rounded;
 }
 
-// Called with mu_ held. At least `bytes` bytes more; the problem, or none.
+// Grow by at least `bytes` bytes; return an error message or "". Call with mu_ held.
 std::string SpillFile::Grow(int64_t bytes) {
   const std::string held =
       ReadableBytes(stats_.bytes_in_use) + " of its " + ReadableBytes(free_.end()) + " are in use";
@@ -190,7 +191,7 @@ std::string SpillFile::Move(bool write, int64_t offset, char* data, int64_t byte
   std::vector<SpillPiece> pieces(RoundUp(bytes, kPieceBytes) / kPieceBytes);
   const auto kept = extent->pieces.begin() + static_cast<int64_t>(first_piece);
   if (write) {
-    // Until they are written.
+    // Invalid until they are written.
     std::fill_n(kept, pieces.size(), SpillPiece());
   } else {
     std::copy_n(kept, pieces.size(), pieces.begin());
@@ -198,7 +199,7 @@ std::string SpillFile::Move(bool write, int64_t offset, char* data, int64_t byte
       const int64_t wanted = std::min(kPieceBytes, bytes - static_cast<int64_t>(i) * kPieceBytes);
       if (pieces[i].bytes != wanted) {
         return "reading " + stretch + ": of piece " + std::to_string(first_piece + i) + " " +
-               std::to_string(wanted) + " bytes are asked for and " +
+               std::to_string(wanted) + " bytes were requested and " +
                std::to_string(pieces[i].bytes) + " were written";
       }
     }
@@ -246,7 +247,7 @@ std::string SpillFile::problem() const {
 std::string SpillFile::InForkedProcess() const {
   return "the spill file in " + folder() + " is of process " + std::to_string(process_) +
          ", and this is process " + std::to_string(getpid()) +
-         ", forked from it: it needs a spill file of its own";
+         ", forked from it: open another spill file there";
 }
 
 }  // namespace tfswap

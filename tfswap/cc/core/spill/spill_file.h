@@ -1,17 +1,16 @@
 // Far memory in a file.
 //
-//   caller's memory   |  piece 0  |  piece 1  |  piece 2  | rest |      1 MiB each
-//                         |           |           |          |
-//   in flight             v           v           v          v          several at once, no cache
-//   the file     ...|     extent, whole blocks                    |...
+//  caller's memory   |  piece 0  |  piece 1  |  piece 2  | rest |      1 MiB each
+//                        |           |           |          |
+//  in flight             v           v           v          v          several at once, O_DIRECT
+//  file        ...|     extent, whole blocks                    |...
 //
-// Reads and writes go past the page cache, straight from and into the caller's memory where the
-// file can take it; a rest that is not a whole block, and memory that begins anywhere, go through
-// blocks of our own. Each piece has a checksum in memory, worked out while it is being written and
-// looked at while later ones are being read, so that a disk that gives back something else is an
-// error, never a wrong tensor.
+// Reads and writes bypass the page cache and access the caller's memory directly where its
+// alignment allows; unaligned memory and a rest of less than a block go through bounce buffers.
+// Each piece has a checksum in memory, computed while the piece is written and verified while later
+// pieces are read, so a disk that returns different data causes an error, never a wrong tensor.
 //
-// The file has no name from its birth: however the process ends, nothing stays on the disk.
+// The file is unnamed from its creation: nothing stays on the disk, however the process ends.
 
 #ifndef TFSWAP_CC_CORE_SPILL_SPILL_FILE_H_
 #define TFSWAP_CC_CORE_SPILL_SPILL_FILE_H_
@@ -34,48 +33,48 @@ namespace tfswap {
 
 struct SpillOptions {
   bool checksums = true;
-  bool io_uring = true;  // where it is allowed; else, and where it is not, threads
+  bool io_uring = true;  // if available, else threads
 };
 
 struct SpillStats {
   int64_t bytes_in_use = 0;  // whole blocks
   int64_t peak_bytes_in_use = 0;
-  int64_t file_bytes = 0;   // what the disk gives; counted against the limit
+  int64_t file_bytes = 0;   // allocated on the disk; counts against the limit
   int64_t limit_bytes = 0;  // 0: none
   int64_t bytes_written = 0;
   int64_t bytes_read = 0;
-  int64_t write_ns = 0;  // spent in Write(), by all callers together
+  int64_t write_ns = 0;  // in Write(), summed over all callers
   int64_t read_ns = 0;
 };
 
-// Thread-safe; several may write and read at once, each its own extents. Not for forked processes:
-// there everything answers with an error, and the file stays the parent's.
+// Thread-safe; concurrent reads and writes must be of different extents. In a forked process every
+// call returns an error, and the file stays the parent's.
 class SpillFile {
  public:
   static constexpr int64_t kPieceBytes = kSpillPieceBytes;
 
-  // A file of mode 0600 in `folder`; 0 is no limit. Null where there can be none, or none past the
-  // page cache; `*problem` then says why and what to do.
+  // Create a file of mode 0600 in `folder`; a limit of 0 is none. On failure, or without O_DIRECT,
+  // return null and set `*problem` to what is wrong and what to do.
   static std::unique_ptr<SpillFile> Create(const std::string& folder, int64_t limit_bytes,
                                            std::string* problem, const SpillOptions& options = {});
   ~SpillFile();
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // The offset of an extent of `bytes` bytes, for which the disk has room from now on; -1 if the
-  // limit is reached or the disk is full, and problem() says so.
+  // Allocate an extent, including its disk space, and return its offset; -1 if the limit is reached
+  // or the disk is full, with the reason in problem().
   int64_t Allocate(int64_t bytes);
   void Free(int64_t offset, int64_t bytes);
 
-  // Return when all is done, and nothing is in flight whatever has gone wrong; the error's text, or
-  // none. `offset` is an extent's, or whole pieces into it; reads are of what was written there,
-  // whole pieces or up to its end.
+  // Block until the transfer has ended, successfully or not; return an error message or "".
+  // `offset` is that of an extent plus a multiple of the piece size; reads must be of written data,
+  // in whole pieces or up to its end.
   std::string Write(int64_t offset, const void* data, int64_t bytes);
   std::string Read(int64_t offset, void* data, int64_t bytes);
 
   SpillStats Stats() const;
   void ResetPeak();
-  std::string problem() const;  // of the last Allocate() that answered -1
+  std::string problem() const;  // of the last failed Allocate()
   const char* engine() const { return uses_io_uring_ ? "io_uring" : "threads"; }
   const std::string& folder() const { return file_->folder(); }
 
@@ -87,7 +86,7 @@ class SpillFile {
 
   SpillFile(std::unique_ptr<DirectFile> file, int64_t limit_bytes, const SpillOptions& options);
 
-  std::string TryOut();
+  std::string SelfTest();
   std::string Grow(int64_t bytes);
   std::string Move(bool write, int64_t offset, char* data, int64_t bytes);
   std::shared_ptr<Extent> Find(int64_t offset, int64_t bytes, size_t* first_piece) const;
@@ -104,7 +103,7 @@ class SpillFile {
   SpillStats stats_;
   std::string problem_;
 
-  std::unique_ptr<SpillLanes> lanes_;  // null until it is tried out
+  std::unique_ptr<SpillLanes> lanes_;  // null until SelfTest() has passed
 };
 
 }  // namespace tfswap

@@ -7,15 +7,15 @@ namespace tfswap {
 
 namespace {
 
-// Calls at once. More wait: the disk has enough to do.
+// Concurrent transfers. More of them wait, because the disk is saturated.
 constexpr int kMaxLanes = 4;
 
 }  // namespace
 
 std::unique_ptr<SpillLane> SpillLane::Make(int file, bool io_uring) {
   auto lane = std::make_unique<SpillLane>();
-  lane->queue = io_uring ? IoQueue::OfRing(file) : IoQueue::OfThreads(file);
-  // Memory only where it is touched.
+  lane->queue = io_uring ? IoQueue::CreateRing(file) : IoQueue::CreateThreads(file);
+  // Pages are allocated when first touched.
   lane->bounce =
       static_cast<char*>(std::aligned_alloc(kSpillPieceBytes, IoQueue::kSlots * kSpillPieceBytes));
   if (lane->queue == nullptr || lane->bounce == nullptr) return nullptr;
@@ -38,7 +38,7 @@ std::unique_ptr<SpillLane> SpillLanes::Take() {
     if (lane == nullptr && io_uring_) lane = SpillLane::Make(file_, false);
     if (lane != nullptr) return lane;
     lock.lock();
-    --count_;  // those that there are, then
+    --count_;  // wait for an existing one
   }
   one_is_idle_.wait(lock, [this] { return !idle_.empty(); });
   std::unique_ptr<SpillLane> lane = std::move(idle_.back());

@@ -11,27 +11,27 @@
 
 namespace tfswap {
 
-// A request for the disk at most; each has a checksum.
+// The maximum size of a disk request; each piece has a checksum.
 constexpr int64_t kSpillPieceBytes = int64_t{1} << 20;
 
-// What one call of a SpillFile's needs for itself, kept for the next one.
+// The I/O queue and bounce buffers of one transfer, reused by later ones.
 struct SpillLane {
-  // Null where there is neither a ring nor a thread, or no memory.
+  // Return null if neither io_uring, nor a thread, nor memory is available.
   static std::unique_ptr<SpillLane> Make(int file, bool io_uring);
   ~SpillLane();
 
   char* BounceOf(int slot) const { return bounce + slot * kSpillPieceBytes; }
 
   std::unique_ptr<IoQueue> queue;
-  char* bounce = nullptr;  // a piece for each slot; touched only where needed
+  char* bounce = nullptr;  // one piece per slot; touched only when needed
 };
 
-// The lanes of one file: as many as there are calls at once, up to a few. Thread-safe.
+// The lanes of one file: one per concurrent transfer, up to a limit. Thread-safe.
 class SpillLanes {
  public:
   SpillLanes(int file, bool io_uring, std::unique_ptr<SpillLane> first);
 
-  // Waits for an idle one if there are enough.
+  // Return an idle or new lane; block at the limit.
   std::unique_ptr<SpillLane> Take();
   void Release(std::unique_ptr<SpillLane> lane);
 

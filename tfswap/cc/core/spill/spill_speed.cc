@@ -13,13 +13,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As a large tensor's.
+// The size of a large tensor.
 constexpr int64_t kBlockBytes = int64_t{8} << 20;
 
-// One after the other through `extents`, from or into `data`, until the time is up or, for `once`,
-// each has had its turn. Answers how many.
-size_t GoThrough(SpillFile* file, const std::vector<int64_t>& extents, bool write, char* data,
-                 Clock::time_point until, bool once, std::string* problem) {
+// Transfer `extents` one after the other until `until`, or each once with `once`. Return the number
+// of transfers.
+size_t TransferExtents(SpillFile* file, const std::vector<int64_t>& extents, bool write, char* data,
+                       Clock::time_point until, bool once, std::string* problem) {
   size_t done = 0;
   do {
     const int64_t extent = extents[done % extents.size()];
@@ -34,7 +34,7 @@ size_t GoThrough(SpillFile* file, const std::vector<int64_t>& extents, bool writ
 double Measure(SpillFile* file, const std::vector<int64_t>& extents, bool write, char* data,
                Clock::duration time, std::string* problem) {
   const Clock::time_point start = Clock::now();
-  const size_t done = GoThrough(file, extents, write, data, start + time, false, problem);
+  const size_t done = TransferExtents(file, extents, write, data, start + time, false, problem);
   const std::chrono::duration<double> took = Clock::now() - start;
   return static_cast<double>(done) * static_cast<double>(kBlockBytes) / took.count();
 }
@@ -46,7 +46,7 @@ std::string MeasureSpill(const std::string& folder, int64_t bytes, double second
   std::string problem;
   const std::unique_ptr<SpillFile> file = SpillFile::Create(folder, 0, &problem, options);
   if (file == nullptr) return problem;
-  // Nothing that a disk or a file system can make smaller.
+  // Incompressible data.
   std::vector<char> memory(2 * kBlockBytes + 4096);
   char* data = memory.data() + (4096 - reinterpret_cast<uintptr_t>(memory.data()) % 4096) % 4096;
   uint64_t word = 0x9E3779B97F4A7C15ull;
@@ -65,9 +65,10 @@ std::string MeasureSpill(const std::string& folder, int64_t bytes, double second
     return std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double>(seconds * share));
   };
-  // Steps write where others have written before them: the first time is another thing.
+  // Write each extent once before measuring: a first write is slower than the rewrites of a
+  // training.
   size_t written =
-      GoThrough(file.get(), extents, true, data, Clock::now() + time(0.25), true, &problem);
+      TransferExtents(file.get(), extents, true, data, Clock::now() + time(0.25), true, &problem);
   for (; problem.empty() && written < 2; ++written) {
     problem = file->Write(extents[written], data, kBlockBytes);
   }

@@ -11,14 +11,13 @@ namespace tfswap {
 struct SpillSpeed {
   double write_bytes_per_s = 0;
   double read_bytes_per_s = 0;
-  // While the other direction is as busy as it can be.
+  // While the other direction is saturated.
   double both_write_bytes_per_s = 0;
   double both_read_bytes_per_s = 0;
 };
 
-// Of a spill file of at most `bytes` bytes in `folder`, which is gone afterwards. Takes about
-// `seconds`, longer where the disk is so slow that one write of 8 MiB takes as long. The problem,
-// or none.
+// Measure a temporary spill file of at most `bytes` bytes in `folder`. Takes about `seconds`, or
+// longer if a single write of 8 MiB does. Return an error message or "".
 std::string MeasureSpill(const std::string& folder, int64_t bytes, double seconds,
                          SpillSpeed* speed, const SpillOptions& options = {});
 

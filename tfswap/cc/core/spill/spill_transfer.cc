@@ -17,10 +17,10 @@ namespace tfswap {
 
 namespace {
 
-// Of one request that makes no progress, because the kernel asks for another try.
+// Retries of a request without progress (EINTR, EAGAIN).
 constexpr int kMaxTries = 100;
 
-// Which fault a call is to have; kCount: none.
+// Return the fault to inject into a call; kCount for none.
 Fault FaultOf(bool write) {
   constexpr Fault kOfWrites[] = {Fault::kWriteError, Fault::kWriteFull, Fault::kShortWrite};
   constexpr Fault kOfReads[] = {Fault::kReadError, Fault::kShortRead, Fault::kEndOfFile,
@@ -32,11 +32,11 @@ Fault FaultOf(bool write) {
   return Faults::Strikes(Fault::kSlowDisk) ? Fault::kSlowDisk : Fault::kCount;
 }
 
-// One transfer: its pieces through the lane's slots.
-class InPieces {
+// Runs one transfer, piece by piece, through the slots of a lane.
+class PiecewiseTransfer {
  public:
-  InPieces(const SpillTransfer& transfer, const DirectFile& file, SpillLane* lane,
-           std::vector<SpillPiece>* pieces)
+  PiecewiseTransfer(const SpillTransfer& transfer, const DirectFile& file, SpillLane* lane,
+                    std::vector<SpillPiece>* pieces)
       : file_(file),
         lane_(lane),
         write_(transfer.write),
@@ -56,18 +56,18 @@ class InPieces {
     for (;;) {
       if (error_.empty() && started_ < count && !idle_.empty()) {
         Start(started_++);
-      } else if (error_.empty() && write_ && summed_ < started_) {
-        // While it is being written.
-        pieces_[summed_].bytes = BytesOf(summed_);
-        if (checksums_) pieces_[summed_].checksum = SumOf(summed_);
-        ++summed_;
+      } else if (error_.empty() && write_ && checksummed_ < started_) {
+        // Overlaps with the writes.
+        pieces_[checksummed_].bytes = BytesOf(checksummed_);
+        if (checksums_) pieces_[checksummed_].checksum = ChecksumOf(checksummed_);
+        ++checksummed_;
       } else if (!unchecked_.empty()) {
-        // While later ones are being read.
+        // Overlaps with later reads.
         Check(unchecked_.back());
         unchecked_.pop_back();
       } else if (idle_.size() < IoQueue::kSlots) {
         const IoQueue::Done done = lane_->queue->Wait();
-        GoOn(done.slot, done.result);
+        OnCompletion(done.slot, done.result);
       } else {
         return error_;
       }
@@ -85,13 +85,15 @@ class InPieces {
     return std::min(kSpillPieceBytes, bytes_ - piece * kSpillPieceBytes);
   }
   char* DataOf(int64_t piece) const { return data_ + piece * kSpillPieceBytes; }
-  // What goes straight from or into the caller's memory.
+  // The bytes that are transferred without the bounce buffer.
   int64_t DirectBytesOf(int64_t piece) const {
     return is_aligned_ ? RoundDown(BytesOf(piece), block_bytes_) : 0;
   }
-  uint64_t SumOf(int64_t piece) const { return BufferChecksum(DataOf(piece), BytesOf(piece)); }
-  // Of faults that hit one piece a call: others are in flight before it and after it.
-  bool IsHit(int64_t piece) const { return piece == static_cast<int64_t>(pieces_.size()) / 2; }
+  uint64_t ChecksumOf(int64_t piece) const { return BufferChecksum(DataOf(piece), BytesOf(piece)); }
+  // Faults of one piece hit the middle one, with others in flight before and after it.
+  bool HasInjectedFault(int64_t piece) const {
+    return piece == static_cast<int64_t>(pieces_.size()) / 2;
+  }
 
   void Start(int64_t piece) {
     const int slot = idle_.back();
@@ -105,7 +107,7 @@ class InPieces {
     Submit(slot);
   }
 
-  // What is left of the slot's piece.
+  // Submit the rest of the slot's piece.
   void Submit(int slot) {
     const InFlight& now = in_flight_[slot];
     const int64_t direct = DirectBytesOf(now.piece);
@@ -130,9 +132,9 @@ class InPieces {
     lane_->queue->Submit(slot, request);
   }
 
-  void GoOn(int slot, int64_t result) {
+  void OnCompletion(int slot, int64_t result) {
     InFlight& now = in_flight_[slot];
-    if (IsHit(now.piece)) {
+    if (HasInjectedFault(now.piece)) {
       if (fault_ == Fault::kWriteError && write_) result = -EIO;
       if (fault_ == Fault::kWriteFull && write_) result = -ENOSPC;
       if (fault_ == Fault::kReadError && !write_) result = -EIO;
@@ -148,18 +150,18 @@ class InPieces {
       now.tries = 0;
       if (now.done_bytes < RoundUp(BytesOf(now.piece), block_bytes_)) return Submit(slot);
     } else if (result > 0) {
-      result = 0;  // less than a block is as good as nothing
+      result = 0;  // less than a block is no progress
     }
     const int64_t piece = now.piece;
     idle_.push_back(slot);
     if (now.done_bytes < RoundUp(BytesOf(piece), block_bytes_)) {
-      // The first that goes wrong; the others are waited for, and nothing more begins.
-      if (error_.empty()) error_ = Failed(piece, now.done_bytes, result);
+      // Keep the first error; wait for the other requests, and start no more.
+      if (error_.empty()) error_ = ErrorMessage(piece, now.done_bytes, result);
     } else if (!write_) {
       const int64_t direct = DirectBytesOf(piece), bytes = BytesOf(piece);
       if (direct < bytes)
         std::memcpy(DataOf(piece) + direct, lane_->BounceOf(slot), bytes - direct);
-      if (fault_ == Fault::kFileBitFlip && IsHit(piece)) {
+      if (fault_ == Fault::kFileBitFlip && HasInjectedFault(piece)) {
         const int64_t bit = Faults::Get()->bit(fault_);
         DataOf(piece)[bit / 8 % bytes] ^= static_cast<char>(1 << bit % 8);
       }
@@ -168,39 +170,39 @@ class InPieces {
   }
 
   void Check(int64_t piece) {
-    const uint64_t sum = SumOf(piece);
+    const uint64_t sum = ChecksumOf(piece);
     if (sum == pieces_[piece].checksum || !error_.empty()) return;
     char sums[64];
     std::snprintf(sums, sizeof(sums), "%016llx, not %016llx", static_cast<unsigned long long>(sum),
                   static_cast<unsigned long long>(pieces_[piece].checksum));
-    error_ = "the " + std::to_string(BytesOf(piece)) + " bytes" + PlaceOf(piece, 0) +
+    error_ = "the " + std::to_string(BytesOf(piece)) + " bytes" + Location(piece, 0) +
              " are not the ones that were written (checksum " + sums +
              "). Something between memory and the disk changes data: look at dmesg, and test the "
              "disk and the memory; do not use what was computed from this spill_dir";
   }
 
-  std::string PlaceOf(int64_t piece, int64_t done_bytes) const {
+  std::string Location(int64_t piece, int64_t done_bytes) const {
     return " at offset " + std::to_string(offset_ + piece * kSpillPieceBytes + done_bytes) +
            " of the spill file in " + file_.folder();
   }
 
-  std::string Failed(int64_t piece, int64_t done_bytes, int64_t result) const {
+  std::string ErrorMessage(int64_t piece, int64_t done_bytes, int64_t result) const {
     const std::string what = std::string(write_ ? "writing " : "reading ") +
                              std::to_string(BytesOf(piece) - done_bytes) + " bytes" +
-                             PlaceOf(piece, done_bytes);
+                             Location(piece, done_bytes);
     if (result == 0) {
-      return what + " ended before they were there: the file is shorter than it was made. " +
-             "Somebody has cut it, or its file system is damaged: look at dmesg, or give another "
+      return what + " reached the end of the file: it is shorter than when it was written. " +
+             "It was truncated, or its file system is damaged: look at dmesg, or give another "
              "spill_dir";
     }
     std::string advice =
-        "The disk or the way to it fails: look at dmesg, or give another spill_dir";
+        "The disk or the connection to it fails: look at dmesg, or give another spill_dir";
     if (result == -ENOSPC || result == -EDQUOT) {
       advice = "The disk has " + ReadableBytes(file_.FreeDiskBytes()) +
-               " free, although room was set aside for the file: free space there, or give "
+               " free, although space was allocated for the file: free space there, or give "
                "another spill_dir";
     } else if (result == -EINVAL) {
-      advice = "The file system takes no such request past the page cache: give another spill_dir";
+      advice = "The file system rejects the request with O_DIRECT: give another spill_dir";
     }
     return what + " failed: " + ErrorText(-result) + ". " + advice;
   }
@@ -220,7 +222,7 @@ class InPieces {
   std::vector<int> idle_;
   std::vector<int64_t> unchecked_;
   int64_t started_ = 0;
-  int64_t summed_ = 0;
+  int64_t checksummed_ = 0;
   std::string error_;
 };
 
@@ -228,7 +230,7 @@ class InPieces {
 
 std::string RunTransfer(const SpillTransfer& transfer, const DirectFile& file, SpillLane* lane,
                         std::vector<SpillPiece>* pieces) {
-  return InPieces(transfer, file, lane, pieces).Run();
+  return PiecewiseTransfer(transfer, file, lane, pieces).Run();
 }
 
 }  // namespace tfswap

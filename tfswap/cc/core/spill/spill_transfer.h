@@ -10,13 +10,13 @@
 
 namespace tfswap {
 
-// What is known of a piece in the file.
+// The state of a piece in the file.
 struct SpillPiece {
   int64_t bytes = 0;  // 0: not written
   uint64_t checksum = 0;
 };
 
-// Bytes on their way between memory and a file, piece by piece.
+// A transfer between memory and the file, piece by piece.
 struct SpillTransfer {
   bool write = false;
   bool checksums = true;
@@ -25,8 +25,8 @@ struct SpillTransfer {
   int64_t bytes = 0;
 };
 
-// Through the lane's slots, several pieces at once; nothing is in flight when it returns. Fills in
-// the pieces' checksums, or compares them. The error, or none.
+// Run the transfer with several pieces in flight; none is when it returns. Set the checksums of the
+// pieces, or verify them. Return an error message or "".
 std::string RunTransfer(const SpillTransfer& transfer, const DirectFile& file, SpillLane* lane,
                         std::vector<SpillPiece>* pieces);
 

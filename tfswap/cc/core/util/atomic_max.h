@@ -6,7 +6,7 @@
 
 namespace tfswap {
 
-// Raises a maximum that several threads keep.
+// Raise a maximum that several threads update.
 inline void RaiseTo(int64_t value, std::atomic<int64_t>* maximum) {
   int64_t known = maximum->load(std::memory_order_relaxed);
   while (value > known && !maximum->compare_exchange_weak(known, value)) {

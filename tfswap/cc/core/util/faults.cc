@@ -26,10 +26,10 @@ constexpr std::array<std::string_view, kFaults> kNames = {
 };
 constexpr int64_t kDefaultMs = 20;
 
-struct Wanted {
+struct FaultSpec {
   Fault fault;
   int64_t after = 0;
-  int64_t times = Faults::kMost;
+  int64_t times = Faults::kMaxValue;
   int64_t ms = kDefaultMs;
   int64_t bit = 0;
 };
@@ -45,19 +45,19 @@ std::optional<Fault> Parsed(std::string_view name) {
 }
 
 std::string Unknown(const std::string& name) {
-  std::string text = "there is no fault '" + name + "'; there are ";
+  std::string text = "unknown fault '" + name + "'; the faults are ";
   for (const std::string_view each : kNames) {
     text += (each == kNames.front() ? "" : ", ") + std::string(each);
   }
   return text;
 }
 
-// A setting, as "after=3". Answers "" or what is wrong.
-std::string SetOption(std::string_view setting, Wanted* wanted) {
+// Parse an option such as "after=3"; return an error message or "".
+std::string SetOption(std::string_view setting, FaultSpec* wanted) {
   const std::string name(kNames[static_cast<size_t>(wanted->fault)]);
   const size_t sign = setting.find('=');
   const std::string_view key = setting.substr(0, sign);
-  int64_t least = 0, most = Faults::kMost;
+  int64_t least = 0, most = Faults::kMaxValue;
   int64_t* value = nullptr;
   if (key == "after") {
     value = &wanted->after;
@@ -66,7 +66,7 @@ std::string SetOption(std::string_view setting, Wanted* wanted) {
     least = 1;
   } else if (key == "ms" && IsSlow(wanted->fault)) {
     value = &wanted->ms;
-    most = Faults::kMostMs;
+    most = Faults::kMaxMs;
   } else if (key == "bit" && IsFlip(wanted->fault)) {
     value = &wanted->bit;
   }
@@ -80,15 +80,15 @@ std::string SetOption(std::string_view setting, Wanted* wanted) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *value);
   const bool is_number = error == std::errc() && end == digits.data() + digits.size();
   if (is_number && *value >= least && *value <= most) return "";
-  return "fault '" + name + "': '" + std::string(key) + "' is a number from " +
-         std::to_string(least) + " to " + std::to_string(most) + ", not '" + std::string(digits) +
+  return "fault '" + name + "': '" + std::string(key) + "' must be a number from " +
+         std::to_string(least) + " to " + std::to_string(most) + "; got '" + std::string(digits) +
          "'";
 }
 
-std::string Parse(const std::string& text, std::vector<Wanted>* faults) {
-  if (text.size() > Faults::kMostCharacters) {
-    return "faults are told in " + std::to_string(Faults::kMostCharacters) +
-           " characters at most, not in " + std::to_string(text.size());
+std::string Parse(const std::string& text, std::vector<FaultSpec>* faults) {
+  if (text.size() > Faults::kMaxCharacters) {
+    return "the text of faults may have at most " + std::to_string(Faults::kMaxCharacters) +
+           " characters; it has " + std::to_string(text.size());
   }
   std::istringstream all(text);
   for (std::string one; std::getline(all, one, ';');) {
@@ -97,8 +97,8 @@ std::string Parse(const std::string& text, std::vector<Wanted>* faults) {
     if (!(words >> word)) continue;
     const std::optional<Fault> fault = Parsed(word);
     if (!fault) return Unknown(word);
-    for (const Wanted& each : *faults) {
-      if (each.fault == *fault) return "fault '" + word + "' is there twice";
+    for (const FaultSpec& each : *faults) {
+      if (each.fault == *fault) return "fault '" + word + "' is set twice";
     }
     faults->push_back({*fault});
     while (words >> word) {
@@ -119,21 +119,21 @@ Faults* Faults::Get() {
 }
 
 std::string Faults::Set(const std::string& text) {
-  std::vector<Wanted> wanted;
+  std::vector<FaultSpec> wanted;
   std::string problem = Parse(text, &wanted);
   if (!problem.empty()) return problem;
   std::lock_guard<std::mutex> lock(mu_);
   set_.store(0);
   uint32_t bits = 0;
-  for (const Wanted& each : wanted) {
+  for (const FaultSpec& each : wanted) {
     State& state = At(each.fault);
     state.after.store(each.after);
     state.times.store(each.times);
     state.ms.store(each.ms);
     state.bit.store(each.bit);
-    state.asked.store(0);
-    state.struck.store(0);
-    state.known.store(true);
+    state.checks.store(0);
+    state.injected.store(0);
+    state.was_set.store(true);
     bits |= BitOf(each.fault);
   }
   set_.store(bits);
@@ -142,9 +142,9 @@ std::string Faults::Set(const std::string& text) {
 
 bool Faults::Decide(Fault fault) {
   State& state = At(fault);
-  const int64_t number = state.asked.fetch_add(1) - state.after.load();
+  const int64_t number = state.checks.fetch_add(1) - state.after.load();
   if (number < 0 || number >= state.times.load()) return false;
-  state.struck.fetch_add(1);
+  state.injected.fetch_add(1);
   return true;
 }
 
@@ -156,8 +156,8 @@ std::map<std::string, std::pair<int64_t, int64_t>> Faults::Counts() const {
   std::map<std::string, std::pair<int64_t, int64_t>> counts;
   for (size_t i = 0; i < states_.size(); ++i) {
     const State& state = states_[i];
-    if (!state.known.load()) continue;
-    counts[std::string(kNames[i])] = {state.asked.load(), state.struck.load()};
+    if (!state.was_set.load()) continue;
+    counts[std::string(kNames[i])] = {state.checks.load(), state.injected.load()};
   }
   return counts;
 }

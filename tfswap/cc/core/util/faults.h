@@ -1,10 +1,9 @@
-// Faults on purpose, for tests: the one place where they are set, and where whoever could fail asks
-// whether to.
+// Fault injection for tests: the only place where faults are configured and queried.
 //
-//   Set("copy-in-fails after=3 times=1; slow-disk ms=5")
+//  Set("copy-in-fails after=3 times=1; slow-disk ms=5")
 //
-// The fault strikes from the fourth time on that it could, once; the other one always. While none
-// is set, asking costs one relaxed load.
+// The first fault is injected once, on the fourth call that could fail; the second one always.
+// While no fault is set, a query costs one relaxed load.
 
 #ifndef TFSWAP_CC_CORE_UTIL_FAULTS_H_
 #define TFSWAP_CC_CORE_UTIL_FAULTS_H_
@@ -20,64 +19,63 @@
 
 namespace tfswap {
 
-// Their names are in faults.cc; a copy is one of a buffer or of a variable, a call one of
-// SpillFile's.
+// Names are in faults.cc. A copy is one of a buffer or of a variable, a call is one of SpillFile.
 enum class Fault : int {
   kCopyOutFails,
   kCopyInFails,
-  kCopyThrows,       // either way, on the thread that makes it
-  kSlowCopy,         // either way; threads' only
-  kBitFlip,          // of what is in host memory, encoded or not, before it is copied back
+  kCopyThrows,       // in either direction, on the copying thread
+  kSlowCopy,         // in either direction; of copies by threads only
+  kBitFlip,          // in host memory, encoded or not, before the copy-in
   kAllocationFails,  // the system has no memory for the device
-  kHostFull,         // host memory takes no more
+  kHostFull,         // host memory is exhausted
   kDiskFull,         // the file cannot grow
   kWriteError,       // EIO, of one piece of a call
-  kWriteFull,        // ENOSPC, likewise
-  kShortWrite,       // half of what was asked for
+  kWriteFull,        // ENOSPC, of one piece of a call
+  kShortWrite,       // half of the requested bytes
   kReadError,        // EIO, of one piece of a call
-  kShortRead,        // half of what was asked for
-  kEndOfFile,        // a piece is not there
-  kFileBitFlip,      // one bit of a piece is read wrong
+  kShortRead,        // half of the requested bytes
+  kEndOfFile,        // a piece is missing
+  kFileBitFlip,      // one bit of a piece is flipped
   kSlowDisk,         // each request of a call
-  kThreadDies,       // one of ours, instead of taking up its next work
+  kThreadDies,       // one of tfswap's threads ends instead of starting its next task
   kCancel,           // a step is cancelled when a kernel is about to run
   kCount,
 };
 
-// Thread-safe. A process has one for each library that the core is linked into.
+// Thread-safe. A process has one instance per library that the core is linked into.
 class Faults {
  public:
-  static constexpr size_t kMostCharacters = 1000;
-  static constexpr int64_t kMost = 1'000'000'000;  // of any number
-  static constexpr int64_t kMostMs = 10'000;
+  static constexpr size_t kMaxCharacters = 1000;
+  static constexpr int64_t kMaxValue = 1'000'000'000;  // of any option
+  static constexpr int64_t kMaxMs = 10'000;
 
   static Faults* Get();
 
-  // Whether it strikes here and now.
+  // Return whether to inject the fault now.
   static bool Strikes(Fault fault) {
     return (set_.load(std::memory_order_relaxed) & BitOf(fault)) != 0 && Get()->Decide(fault);
   }
-  // Sleeps for as long as the fault says, if it strikes.
+  // Sleep for the duration of the fault if it is injected.
   static void Delay(Fault fault) {
     if (Strikes(fault)) Get()->Sleep(fault);
   }
 
-  // In the place of all that were set; "" is none. Answers "" or what is wrong with the text, and
-  // then all is as it was. After each name, of a fault's own: "after" (the times that it could have
-  // struck before it does; 0), "times" (how often it strikes; always), "ms" (of slow ones; 20) and
-  // "bit" (the place of flips, modulo what there is; 0).
+  // Replace all faults; "" removes them. Return an error message, and change nothing, if the text
+  // is invalid, else "". Options after a name: "after" (calls before the first injection; 0),
+  // "times" (number of injections; unlimited), "ms" (of slow faults; 20) and "bit" (position of bit
+  // flips, modulo the size; 0).
   std::string Set(const std::string& text);
   void Sleep(Fault fault) const;
   int64_t bit(Fault fault) const { return At(fault).bit.load(); }
-  // By name, of each fault that was ever set: how often it could have struck since it was set last,
-  // and how often it did.
+  // Return the number of queries and of injections since it was last set, by the name of each fault
+  // that was set since the process started.
   std::map<std::string, std::pair<int64_t, int64_t>> Counts() const;
 
  private:
   struct State {
     std::atomic<int64_t> after{0}, times{0}, ms{0}, bit{0};
-    std::atomic<int64_t> asked{0}, struck{0};
-    std::atomic<bool> known{false};  // has been set
+    std::atomic<int64_t> checks{0}, injected{0};
+    std::atomic<bool> was_set{false};
   };
 
   static constexpr uint32_t BitOf(Fault fault) { return uint32_t{1} << static_cast<int>(fault); }

@@ -5,8 +5,8 @@
 
 namespace tfswap {
 
-// Whether this process was forked off one that had loaded the library. Only the thread that forked
-// is here: what another one had locked stays locked, and what it was to do is not done.
+// Whether this process was forked from one that had loaded the library. Only the forking thread
+// exists here: locks held by other threads stay locked, and their work is never done.
 extern std::atomic<bool> is_forked;
 
 inline bool IsForked() { return is_forked.load(std::memory_order_relaxed); }

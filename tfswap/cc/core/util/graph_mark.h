@@ -3,12 +3,9 @@
 
 namespace tfswap {
 
-// The attribute by which the pass marks the nodes of the graphs that it has seen: the fingerprint.
-// The device's allocator finds the layout by it, and recordings tell graphs apart.
+// The attribute that holds a graph's fingerprint, set by the pass on all nodes. The device's
+// allocator finds the memory layout by it, and recordings distinguish graphs.
 inline constexpr char kGraphAttribute[] = "_tfswap_graph";
-
-// Likewise: the label of the plan under which a graph was optimised, which says whose it is.
-inline constexpr char kLabelAttribute[] = "_tfswap_label";
 
 }  // namespace tfswap
 

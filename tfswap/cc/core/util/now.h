@@ -6,7 +6,7 @@
 
 namespace tfswap {
 
-// On the clock of all traces and waits.
+// Return the time of the clock that all traces and waits use.
 inline int64_t NowNs() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }

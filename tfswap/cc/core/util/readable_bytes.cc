@@ -19,7 +19,7 @@ std::string ReadableBytes(int64_t bytes) {
 }
 
 std::string ReadableNeed(int64_t bytes) {
-  // Half of the last place that is printed.
+  // Half of the last printed digit.
   const int64_t half = bytes >= int64_t{1} << 30 ? (1 << 30) / 200
                        : bytes >= 1 << 20        ? (1 << 20) / 20
                        : bytes >= 1 << 10        ? (1 << 10) / 20

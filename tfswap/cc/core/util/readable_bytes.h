@@ -6,10 +6,10 @@
 
 namespace tfswap {
 
-// "1.50 GiB", "12.0 MiB", "7.5 KiB", "12 bytes": as people read them in texts.
+// Return bytes in readable form: "1.50 GiB", "12.0 MiB", "7.5 KiB", "12 bytes".
 std::string ReadableBytes(int64_t bytes);
 
-// Likewise of an amount that is needed: rounded up.
+// Return a required amount in readable form, rounded up.
 std::string ReadableNeed(int64_t bytes);
 
 }  // namespace tfswap

@@ -5,7 +5,7 @@
 
 namespace tfswap {
 
-// To a multiple of `unit`; of values that are not negative.
+// Round to a multiple of `unit`; values must not be negative.
 inline int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 inline int64_t RoundDown(int64_t value, int64_t unit) { return value / unit * unit; }
 

@@ -14,10 +14,10 @@ namespace tfswap {
 
 namespace {
 
-// Of "<number> (<name, which may hold anything>) <state> ...".
+// Parse the state from "<number> (<name, of any characters>) <state> ...".
 char StateOf(const std::string& thread) {
   const int file = open(("/proc/self/task/" + thread + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;  // it has ended meanwhile
+  if (file < 0) return 0;  // the thread has ended
   char text[128];
   const ssize_t size = read(file, text, sizeof(text) - 1);
   close(file);

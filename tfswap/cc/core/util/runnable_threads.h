@@ -3,8 +3,8 @@
 
 namespace tfswap {
 
-// Whether another thread of this process runs, would if it had a core, or waits for a disk. Takes
-// some microseconds a thread; where the system does not say, the answer is no.
+// Return whether another thread of this process runs, is runnable, or waits for a disk. Takes some
+// microseconds per thread; false if the system does not report thread states.
 bool OthersAreRunnable();
 
 }  // namespace tfswap

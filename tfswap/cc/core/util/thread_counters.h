@@ -11,8 +11,8 @@
 
 namespace tfswap {
 
-// N counters that many threads add to, and somebody reads now and then. Each thread has a row of
-// its own: adding takes no lock, no atomic read-modify-write, and no other thread's cache line.
+// N counters that many threads increment and few reads sum up. Each thread has its own row, so
+// adding takes no lock, no atomic read-modify-write, and no cache line of another thread.
 template <int N>
 class ThreadCounters {
  public:
@@ -20,7 +20,7 @@ class ThreadCounters {
   ThreadCounters(const ThreadCounters&) = delete;
   ThreadCounters& operator=(const ThreadCounters&) = delete;
 
-  // Of several counters, take the row once.
+  // The counters of one thread; look it up once to add to several.
   class Row {
    public:
     void Add(int counter, int64_t by) {
@@ -34,7 +34,7 @@ class ThreadCounters {
   };
 
   Row* ThisThreads() {
-    // Ids, not addresses: another one may be at the address of one that is gone.
+    // Compare ids, not addresses: an address may be reused.
     thread_local int64_t owner = 0;
     thread_local Row* row = nullptr;
     if (owner == id_) return row;
@@ -45,7 +45,7 @@ class ThreadCounters {
     return row = own.get();
   }
 
-  // Since Reset(). What others are adding meanwhile may be in it or not.
+  // Return the sums since Reset(). Concurrent additions may or may not be included.
   std::array<int64_t, N> Sums() const {
     std::lock_guard<std::mutex> lock(mu_);
     std::array<int64_t, N> sums = Totals();
@@ -74,7 +74,7 @@ class ThreadCounters {
 
   const int64_t id_;
   mutable std::mutex mu_;
-  // A thread that ends leaves its row to the next one of that id.
+  // A thread id may be reused; the new thread continues the row.
   std::unordered_map<std::thread::id, std::unique_ptr<Row>> rows_;
   std::array<int64_t, N> before_ = {};
 };

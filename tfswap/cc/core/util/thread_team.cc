@@ -13,7 +13,7 @@ ThreadTeam& ThreadTeam::Shared() {
   return *team;
 }
 
-void ThreadTeam::Together(int threads, const std::function<void()>& work) {
+void ThreadTeam::RunParallel(int threads, const std::function<void()>& work) {
   if (threads <= 1) {
     work();
     return;
@@ -25,9 +25,9 @@ void ThreadTeam::Together(int threads, const std::function<void()>& work) {
     jobs_.push_back(&job);
   }
   if (threads == 2) {
-    wanted_.notify_one();
+    work_available_.notify_one();
   } else {
-    wanted_.notify_all();
+    work_available_.notify_all();
   }
   work();
   std::unique_lock<std::mutex> lock(mu_);
@@ -39,21 +39,21 @@ void ThreadTeam::StartUpTo(int threads) {
   try {
     for (; threads_ < threads; ++threads_) std::thread([this] { Serve(); }).detach();
   } catch (const std::system_error&) {
-    // The system has no more: those there are do the work.
+    // No more threads are available; the existing ones do the work.
   }
 }
 
 void ThreadTeam::Serve() {
   std::unique_lock<std::mutex> lock(mu_);
   while (true) {
-    wanted_.wait(lock, [this] { return !jobs_.empty(); });
+    work_available_.wait(lock, [this] { return !jobs_.empty(); });
     if (Faults::Strikes(Fault::kThreadDies)) {
-      --threads_;  // the next job starts another one
+      --threads_;  // the next job starts a new thread
       return;
     }
     Job* const job = jobs_.front();
     ++job->working;
-    if (--job->wanted == 0) jobs_.pop_front();
+    if (--job->open_slots == 0) jobs_.pop_front();
     lock.unlock();
     (*job->work)();
     lock.lock();

@@ -8,21 +8,22 @@
 
 namespace tfswap {
 
-// Threads that stay, for work that comes in many small parts which whoever is free takes. Nobody
-// waits for a thread that is busy elsewhere: who asks works too, and all of it if need be.
+// A thread pool for work that consists of many small parts which idle threads pick up. The caller
+// works as well, so it never waits for a thread that is busy with another job.
 class ThreadTeam {
  public:
-  // The process's; its threads are started when they are first asked for, and end with it.
+  // The pool of the process. Its threads are started on first use and run until the process ends.
   static ThreadTeam& Shared();
 
-  // Calls `work` on this thread and on up to `threads` - 1 others at once; returns when all calls
-  // have. A call takes parts until none is left, so one alone does everything. Thread-safe.
-  void Together(int threads, const std::function<void()>& work);
+  // Call `work` on this thread and on up to `threads` - 1 others in parallel; return when all calls
+  // have. Each call must process parts until none is left, so that one call alone does everything.
+  // Thread-safe.
+  void RunParallel(int threads, const std::function<void()>& work);
 
  private:
   struct Job {
     const std::function<void()>* work;
-    int wanted;       // threads that may still join
+    int open_slots;   // threads that may still join
     int working = 0;  // threads that have joined and not finished
   };
 
@@ -30,9 +31,9 @@ class ThreadTeam {
   void Serve();
 
   std::mutex mu_;
-  std::condition_variable wanted_;
+  std::condition_variable work_available_;
   std::condition_variable finished_;
-  std::deque<Job*> jobs_;  // with threads wanted
+  std::deque<Job*> jobs_;  // with open slots
   int threads_ = 0;
 };
 

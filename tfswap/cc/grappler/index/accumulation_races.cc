@@ -9,10 +9,10 @@ namespace tfswap {
 
 namespace {
 
-// In any order, two addends make the same sum.
-constexpr size_t kLeastAddends = 3;
+// Two addends give the same sum in either order.
+constexpr size_t kMinAddends = 3;
 
-// By node, how many of the ops need it.
+// Return, by node, the number of `ops` that depend on it.
 std::vector<size_t> NeededBy(const GraphIndex& index, const std::vector<int>& ops) {
   std::vector<size_t> needed_by(index.size(), 0);
   for (int op : ops) {
@@ -37,7 +37,7 @@ std::vector<size_t> NeededBy(const GraphIndex& index, const std::vector<int>& op
 }  // namespace
 
 std::vector<bool> AccumulationRaces(const GraphIndex& index) {
-  std::map<int, std::vector<int>> sums;  // by what they are accumulated in
+  std::map<int, std::vector<int>> sums;  // by accumulator
   for (int n = 0; n < index.size(); ++n) {
     if (index.node(n).op() == "AssignAdd" && index.inputs(n).size() == 2) {
       sums[index.inputs(n)[0].node].push_back(n);
@@ -45,7 +45,7 @@ std::vector<bool> AccumulationRaces(const GraphIndex& index) {
   }
   std::vector<bool> racing(index.size(), false);
   for (const auto& [accumulator, additions] : sums) {
-    if (additions.size() < kLeastAddends) continue;
+    if (additions.size() < kMinAddends) continue;
     std::vector<int> addends;
     for (int n : additions) {
       racing[n] = true;

@@ -1,13 +1,14 @@
-// Sums whose rounding depends on which op is faster.
+// Find sums whose rounding depends on the order in which their addends become ready.
 //
-// Where memory is short, TensorFlow's memory optimizer makes an AddN out of an accumulator: each
-// addend is added when it is there. The order of three addends decides how their sum is rounded:
+// When memory is short, Grappler's memory optimizer rewrites an AddN into an accumulator to which
+// each addend is added as soon as it is ready. With three or more addends the order changes the
+// rounding:
 //
 //     common ─┬─▶ a ────────▶ += ┐
-//             ├─▶ b ─▶ c ───▶ += ├─▶ sum       a step repeats itself as long as a, c and e
+//             ├─▶ b ─▶ c ───▶ += ├─▶ sum       a step is reproducible as long as a, c and e
 //             └─▶ d ─▶ e ───▶ += ┘             arrive in the same order
 //
-// What is done to such a graph must not slow down one of the ways against the others.
+// A rewrite of such a graph must not slow down one path relative to the others.
 
 #ifndef TFSWAP_CC_GRAPPLER_INDEX_ACCUMULATION_RACES_H_
 #define TFSWAP_CC_GRAPPLER_INDEX_ACCUMULATION_RACES_H_
@@ -18,8 +19,8 @@ namespace tfswap {
 
 class GraphIndex;
 
-// By node: is it on such a way, behind the last op that all of the sum's addends need? Needs only
-// the index's inputs and positions.
+// Return, by node, whether it lies on such a path, after the last op that all addends of the sum
+// depend on. Uses only the inputs and positions of the index.
 std::vector<bool> AccumulationRaces(const GraphIndex& index);
 
 }  // namespace tfswap

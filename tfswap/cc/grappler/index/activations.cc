@@ -21,7 +21,7 @@ bool IsIterator(const std::string& op) {
   return IsOneOf(*ops, op);
 }
 
-// Where an iterator brings the batch, arguments are what a function has captured.
+// Arguments are captured values, not the batch, if the graph has an iterator.
 bool IsArgument(const GraphIndex& index, int n) {
   static const auto* ops = new OpNames{"_Arg", "_DeviceArg", "Placeholder"};
   return IsOneOf(*ops, index.node(n).op()) && index.OutputType({n, 0}) != tensorflow::DT_RESOURCE;
@@ -33,13 +33,13 @@ bool ReadsVariable(const std::string& op) {
   return IsOneOf(*ops, op);
 }
 
-// What they answer does not depend on the numbers in a tensor.
-bool LooksAtShape(const std::string& op) {
+// Ops whose result does not depend on the values of the tensor.
+bool ReadsOnlyShape(const std::string& op) {
   static const auto* ops = new OpNames{"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"};
   return IsOneOf(*ops, op);
 }
 
-// What is inside of a function nobody here knows.
+// The body of a called function is not inspected.
 bool CallsFunction(const std::string& op) {
   static const auto* ops = new OpNames{"PartitionedCall",
                                        "StatefulPartitionedCall",
@@ -54,21 +54,21 @@ bool CallsFunction(const std::string& op) {
   return IsOneOf(*ops, op);
 }
 
-// A cross entropy's second output is one. A transposed convolution's forward part is a
-// BackpropInput.
+// The second output of a cross entropy is a gradient. A BackpropInput is not listed: the forward
+// pass of a transposed convolution is one.
 bool IsGradientByType(absl::string_view op) {
   return absl::StrContains(op, "BackpropFilter") || absl::EndsWith(op, "CrossEntropyWithLogits") ||
          (absl::StrContains(op, "Grad") && !absl::EndsWith(op, "Gradient"));
 }
 
-// Constants and what is made of shapes may be shared with the forward part: TensorFlow makes one of
-// equal ones, by any of their names.
+// Constants and ops on shapes may be shared with the forward part: TensorFlow merges equal ones
+// under either name.
 bool IsGradientByScope(const GraphIndex& index, int n) {
   const std::string& name = index.node(n).name();
   const std::string& op = index.node(n).op();
   return (absl::StrContains(name, "gradient_tape") || absl::StartsWith(name, "gradients/") ||
           absl::StrContains(name, "/gradients/")) &&
-         op != "Const" && op != "HostConst" && !LooksAtShape(op) &&
+         op != "Const" && op != "HostConst" && !ReadsOnlyShape(op) &&
          tensorflow::DataTypeIsFloating(index.OutputType({n, 0}));
 }
 
@@ -80,14 +80,14 @@ bool ReadsFloat(const GraphIndex& index, int n) {
 
 }  // namespace
 
-Parts FindParts(const GraphIndex& index) {
+ForwardBackward FindForwardBackward(const GraphIndex& index) {
   const int count = index.size();
   std::vector<int> order(count);
   for (int n = 0; n < count; ++n) order[index.position(n)] = n;
   bool has_iterator = false;
   for (int n = 0; n < count; ++n) has_iterator |= IsIterator(index.node(n).op());
   std::vector<bool> of_batch(count, false), of_variables(count, false);
-  Parts parts{std::vector<bool>(count, false), std::vector<bool>(count, false)};
+  ForwardBackward parts{std::vector<bool>(count, false), std::vector<bool>(count, false)};
   bool has_gradients = false;
   int first_gradient = count;  // by position
   for (int n : order) {
@@ -95,7 +95,7 @@ Parts FindParts(const GraphIndex& index) {
     bool backward = IsGradientByScope(index, n);
     bool batch = has_iterator ? IsIterator(op) : IsArgument(index, n);
     bool variables = ReadsVariable(op);
-    if (!LooksAtShape(op)) {
+    if (!ReadsOnlyShape(op)) {
       backward |= CallsFunction(op);
       for (const TensorId& input : index.inputs(n)) {
         batch |= of_batch[input.node];
@@ -103,7 +103,7 @@ Parts FindParts(const GraphIndex& index) {
         backward |= parts.backward[input.node];
       }
     }
-    // Others of these types make shapes from shapes.
+    // Without a float input, these op types compute shapes from shapes.
     if (batch && IsGradientByType(op) && ReadsFloat(index, n)) {
       backward = true;
       first_gradient = std::min(first_gradient, index.position(n));

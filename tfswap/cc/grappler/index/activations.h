@@ -1,4 +1,4 @@
-// What is an activation of a model's forward part, and what belongs to its backward part.
+// Classify the ops of a training graph into forward and backward part.
 //
 // An activation is computed from the batch *and* from variables, before any gradient:
 //
@@ -7,8 +7,8 @@
 //     variable ─▶ transpose ─┘        └────────────────┘
 //              (weights)        (activations)       (backward)
 //
-// So weights and all that is made of them alone are none, nor are labels, inputs, and masks of
-// random numbers. What cannot be told is no activation.
+// Weights and values computed from weights alone are not activations; neither are labels, inputs
+// and random masks. An op that cannot be classified counts as no activation.
 
 #ifndef TFSWAP_CC_GRAPPLER_INDEX_ACTIVATIONS_H_
 #define TFSWAP_CC_GRAPPLER_INDEX_ACTIVATIONS_H_
@@ -19,15 +19,15 @@ namespace tfswap {
 
 class GraphIndex;
 
-// By node. Gradients are told by their type, by the scope that TensorFlow's tape gives them, and by
-// what they are computed from.
-struct Parts {
-  std::vector<bool> forward;   // float32 outputs of it are activations
-  std::vector<bool> backward;  // it is, or is computed from, a gradient
+// Both by node. A gradient is recognised by its op type, by the name scope of TensorFlow's gradient
+// tape, or by its inputs.
+struct ForwardBackward {
+  std::vector<bool> forward;   // its float32 outputs are activations
+  std::vector<bool> backward;  // a gradient, or computed from one
 };
 
-// Needs only the index's inputs, positions and types.
-Parts FindParts(const GraphIndex& index);
+// Uses only the inputs, positions and types of the index.
+ForwardBackward FindForwardBackward(const GraphIndex& index);
 
 }  // namespace tfswap
 

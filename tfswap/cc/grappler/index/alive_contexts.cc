@@ -13,7 +13,7 @@ namespace tfswap {
 
 AliveContexts::AliveContexts(const GraphIndex& index, const LoopFrames& loops,
                              const std::vector<int>& order) {
-  // A guard is (what the Switch asks, which way it went); those asked inside a loop end with it.
+  // A guard is (the predicate of the Switch, its output); guards inside of a loop end with it.
   std::map<std::tuple<int, int, int>, int> guard_ids;
   std::vector<int> guard_frame_depth;
   std::map<std::pair<int, std::vector<int>>, int> context_ids;
@@ -26,9 +26,9 @@ AliveContexts::AliveContexts(const GraphIndex& index, const LoopFrames& loops,
       std::vector<int> with = guards[input.node];
       const std::string& op = index.node(input.node).op();
       if (op == "Switch" || op == "RefSwitch" || op == "_SwitchN") {
-        const TensorId asked =
+        const TensorId predicate =
             index.inputs(input.node).size() > 1 ? index.inputs(input.node)[1] : TensorId{};
-        const auto key = std::make_tuple(asked.node, asked.port, input.port);
+        const auto key = std::make_tuple(predicate.node, predicate.port, input.port);
         auto [it, inserted] = guard_ids.try_emplace(key, guard_ids.size());
         if (inserted) guard_frame_depth.push_back(loops.depth(input.node));
         with.push_back(it->second);
@@ -72,7 +72,7 @@ AliveContexts::AliveContexts(const GraphIndex& index, const LoopFrames& loops,
   }
 }
 
-bool AliveContexts::GuardsAreAmong(int a, int b) const {
+bool AliveContexts::GuardsAreSubset(int a, int b) const {
   const std::vector<int>& of_a = guards_[context_[a]];
   const std::vector<int>& of_b = guards_[context_[b]];
   return std::includes(of_b.begin(), of_b.end(), of_a.begin(), of_a.end());

@@ -9,18 +9,18 @@ namespace tfswap {
 
 class GraphIndex;
 
-// When each node of a graph is alive: its while-loop frames, and its guards, which are the branches
-// that it hangs on.
+// The conditions under which each node runs: the while loops that contain it and its guards, the
+// branches of conditionals that it depends on.
 class AliveContexts {
  public:
   AliveContexts() = default;
-  // Needs only the index's nodes and inputs; `order` is topological.
+  // Uses only the nodes and inputs of the index; `order` is topological.
   AliveContexts(const GraphIndex& index, const LoopFrames& loops, const std::vector<int>& order);
 
-  // Nodes of the same frames and guards have the same.
+  // Nodes with the same frames and guards have the same context.
   int context(int n) const { return context_[n]; }
-  // Does `b` hang on all branches that `a` hangs on?
-  bool GuardsAreAmong(int a, int b) const;
+  // Return whether `b` depends on all branches that `a` depends on.
+  bool GuardsAreSubset(int a, int b) const;
 
  private:
   std::vector<int> context_;

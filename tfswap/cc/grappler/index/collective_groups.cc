@@ -14,13 +14,13 @@ namespace tfswap {
 
 namespace {
 
-constexpr int kGroupKey = 2;  // among the inputs of newer ops
+constexpr int kGroupKey = 2;  // input of newer ops
 
 bool IsCollective(const std::string& op) {
   return absl::StartsWith(op, "Collective") || absl::StartsWith(op, "NcclAllReduce");
 }
 
-// Those that meet are of the same kind, and of one group if it is known.
+// Ops of one group have the same kind, and the same group key if it is known.
 std::string GroupOf(const GraphIndex& index, int n) {
   absl::string_view kind = index.node(n).op();
   absl::ConsumeSuffix(&kind, "V3");
@@ -46,8 +46,8 @@ std::vector<int> CollectiveGroups(const GraphIndex& index) {
       groups[GroupOf(index, n)][index.node(n).device()].push_back(n);
     }
   }
-  std::vector<int> meetings(index.size());
-  std::iota(meetings.begin(), meetings.end(), 0);
+  std::vector<int> groups(index.size());
+  std::iota(groups.begin(), groups.end(), 0);
   for (auto& [group, devices] : groups) {
     std::vector<int> first;
     for (auto& [device, ops] : devices) {
@@ -55,11 +55,11 @@ std::vector<int> CollectiveGroups(const GraphIndex& index) {
                 [&](int a, int b) { return index.position(a) < index.position(b); });
       for (size_t i = 0; i < ops.size(); ++i) {
         if (i == first.size()) first.push_back(ops[i]);
-        meetings[ops[i]] = first[i];
+        groups[ops[i]] = first[i];
       }
     }
   }
-  return meetings;
+  return groups;
 }
 
 }  // namespace tfswap

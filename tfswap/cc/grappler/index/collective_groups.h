@@ -7,12 +7,16 @@
 
 namespace tfswap {
 
-// Collective ops wait for those of other devices, though no edge says so: where one of them is made
-// to wait for another one of the same meeting, none of them ends.
+// Return, by node, the first op of its collective group, or the node itself if it is not
+// collective.
 //
-//   CPU:0   ──▶ reduce ──▶ reduce_1 ──▶          by node: the first op of its meeting, itself if it
-//                 ┊           ┊                  meets nobody. On each device a group's ops are in
-//   CPU:1   ──▶ reduce_2 ──▶ reduce_3 ──▶        one order, and the first of all of them meet.
+// A collective op waits for its peers on other devices although no edge shows this. A new edge that
+// makes one op of a group wait for another one of the same group is a deadlock. The ops of a device
+// are in the same order on all devices, so the i-th op of each device belongs to the i-th group:
+//
+//  CPU:0   ──▶ reduce ──▶ reduce_1 ──▶
+//                ┊           ┊
+//  CPU:1   ──▶ reduce_2 ──▶ reduce_3 ──▶
 std::vector<int> CollectiveGroups(const GraphIndex& index);
 
 }  // namespace tfswap

@@ -20,32 +20,32 @@ using ::tensorflow::NodeDef;
 
 namespace {
 
-std::string Shown(const tensorflow::TensorShapeProto& shape) {
+std::string ToText(const tensorflow::TensorShapeProto& shape) {
   std::string text = shape.unknown_rank() ? "?" : "[";
   for (const auto& dim : shape.dim()) absl::StrAppend(&text, dim.size(), ",");
   return text;
 }
 
-// What an attribute says about types and shapes; "" if nothing.
-std::string Shown(const std::string& key, const tensorflow::AttrValue& value) {
-  constexpr int kMostIntegers = 16;
+// Return the types and shapes that an attribute holds; "" if there are none.
+std::string ToText(const std::string& key, const tensorflow::AttrValue& value) {
+  constexpr int kMaxIntegers = 16;
   switch (value.value_case()) {
     case tensorflow::AttrValue::kType:
       return absl::StrCat(value.type());
     case tensorflow::AttrValue::kShape:
-      return Shown(value.shape());
+      return ToText(value.shape());
     case tensorflow::AttrValue::kList: {
       std::string text;
-      for (const auto& shape : value.list().shape()) text += Shown(shape);
+      for (const auto& shape : value.list().shape()) text += ToText(shape);
       return text;
     }
     case tensorflow::AttrValue::kTensor: {
-      std::string text = Shown(value.tensor().tensor_shape());
+      std::string text = ToText(value.tensor().tensor_shape());
       tensorflow::Tensor tensor;
       const bool integers = value.tensor().dtype() == tensorflow::DT_INT32 ||
                             value.tensor().dtype() == tensorflow::DT_INT64;
-      if (integers && tensor.FromProto(value.tensor()) && tensor.NumElements() <= kMostIntegers) {
-        text += tensor.SummarizeValue(kMostIntegers);
+      if (integers && tensor.FromProto(value.tensor()) && tensor.NumElements() <= kMaxIntegers) {
+        text += tensor.SummarizeValue(kMaxIntegers);
       }
       return text;
     }
@@ -54,12 +54,12 @@ std::string Shown(const std::string& key, const tensorflow::AttrValue& value) {
   }
 }
 
-// Types, shapes and the small integers that shapes are made from tell graphs apart; other
-// attributes carry names that differ by process.
-std::map<std::string, std::string> Telling(const NodeDef& node) {
+// Types, shapes and the small integers from which shapes are computed identify a graph; other
+// attributes hold names that differ between processes.
+std::map<std::string, std::string> DistinguishingAttributes(const NodeDef& node) {
   std::map<std::string, std::string> attributes;
   for (const auto& [key, value] : node.attr()) {
-    std::string shown = Shown(key, value);
+    std::string shown = ToText(key, value);
     if (!shown.empty()) attributes.emplace(key, std::move(shown));
   }
   return attributes;
@@ -69,7 +69,7 @@ std::string Hexadecimal(const std::string& text) {
   return absl::StrCat(absl::Hex(Checksum(text.data(), text.size()), absl::kZeroPad16));
 }
 
-// A name without the parts "StatefulPartitionedCall_1/" that inlining has put before it.
+// Remove the prefixes "StatefulPartitionedCall_1/" that inlining has added to a name.
 std::string WithoutCalls(absl::string_view name) {
   std::vector<absl::string_view> kept;
   for (const absl::string_view part : absl::StrSplit(name, '/')) {
@@ -95,7 +95,7 @@ std::string Fingerprint(const GraphDef& graph) {
     mix(node->name());
     mix(node->op());
     for (const std::string& input : node->input()) mix(input);
-    for (const auto& [key, value] : Telling(*node)) {
+    for (const auto& [key, value] : DistinguishingAttributes(*node)) {
       mix(key);
       mix(value);
     }
@@ -120,7 +120,8 @@ std::string PortableFingerprint(const GraphDef& graph) {
       if (id.index() < 0) continue;
       absl::StrAppend(&line, "\t", portable[std::string(id.node())], ":", id.index());
     }
-    for (const auto& [key, value] : Telling(node)) absl::StrAppend(&line, "\t", key, "=", value);
+    for (const auto& [key, value] : DistinguishingAttributes(node))
+      absl::StrAppend(&line, "\t", key, "=", value);
     lines.push_back(std::move(line));
   }
   std::sort(lines.begin(), lines.end());

@@ -7,11 +7,11 @@
 
 namespace tfswap {
 
-// A stable name for a graph: equal graphs have equal fingerprints, in every process.
+// Return a hash of the graph that is the same in every process.
 std::string Fingerprint(const tensorflow::GraphDef& graph);
 
-// Likewise, and the same for a function as it was traced and as it comes back from a SavedModel:
-// without the names of calls that were inlined, of arguments, and control edges.
+// Return a hash that is the same for a function as it was traced and as a SavedModel restores it:
+// names of inlined calls and arguments, and control edges, are left out.
 std::string PortableFingerprint(const tensorflow::GraphDef& graph);
 
 }  // namespace tfswap

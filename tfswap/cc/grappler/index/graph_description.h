@@ -7,12 +7,12 @@
 
 namespace tfswap {
 
-// The graph as lines of tab-separated fields, for Python's planners:
-//   name  op  context  flags  plain  input...
-// flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update,
-// b backward, d repeatable. plain: a digit an output, 0 where the type is not plain bytes, 2 for an
-// activation. An input is "node:port" or "^node". A line "#twin  a  b" for each of two twins. The
-// pass adds the order edges that bootstrap.h makes as lines "#delay  before  after" and
+// Return the graph as lines of tab-separated fields for the Python planners:
+//  name  op  context  flags  plain  input...
+// flags: g gateable, a alias, p swappable producer, r rewirable, s racing, o orderable, u update, b
+// backward, d repeatable. plain: one digit per output; 0 if the type is not plain bytes, 2 for an
+// activation, else 1. An input is "node:port" or "^node". Each of two fused ops has a line "#twin
+// a  b". The pass adds the edges of order_edges.h as lines such as "#delay  before  after" and
 // "#keepup  before  after".
 std::string Describe(const GraphIndex& index);
 

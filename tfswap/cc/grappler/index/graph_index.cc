@@ -26,7 +26,7 @@ using ::tensorflow::NodeDef;
 
 namespace {
 
-// A loop is work, however many turns it takes.
+// The depth of a loop, whatever its number of iterations.
 constexpr int kLoopDepth = 4;  // milestones
 
 }  // namespace
@@ -48,7 +48,7 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   index.FindFusions();
   index.racing_ = AccumulationRaces(index);
   index.FindRepeatable(functions);
-  index.parts_ = FindParts(index);
+  index.parts_ = FindForwardBackward(index);
   return index;
 }
 
@@ -80,7 +80,7 @@ absl::Status GraphIndex::ReadNodes(const FunctionLibraryDefinition& functions) {
       }
     }
     const tensorflow::OpDef* op_def = nullptr;
-    // An op that nobody knows has no known outputs: nothing of it will be swapped.
+    // An unknown op has no known outputs, so nothing of it is swapped.
     if (functions.LookUpOpDef(node(n).op(), &op_def).ok()) {
       if (!tensorflow::OutputTypesForNode(node(n), *op_def, &types_[n]).ok()) types_[n].clear();
     }
@@ -102,25 +102,25 @@ absl::Status GraphIndex::CheckTwins() const {
   return TopologicalOrder(&merged, /*as_one=*/true).status();
 }
 
-absl::Status GraphIndex::CheckCollectiveGroups(const std::vector<int>& meetings) const {
-  const absl::Status status = TopologicalOrder(&meetings).status();
+absl::Status GraphIndex::CheckCollectiveGroups(const std::vector<int>& groups) const {
+  const absl::Status status = TopologicalOrder(&groups).status();
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "ops of several devices that wait for one another would never end: ", status.message()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("deadlock between collective ops of several devices: ", status.message()));
 }
 
 absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(const std::vector<int>* merged,
                                                               bool as_one) const {
   std::vector<int> pending(size(), 0);
   std::vector<std::vector<int>> successors(size());
-  // The first of several stands for all of them.
-  auto stand_in = [&](int n) {
+  auto representative = [&](int n) {
     return merged != nullptr && n < static_cast<int>(merged->size()) ? (*merged)[n] : n;
   };
   auto add = [&](int from, int to) {
-    if (IsBackEdge(node(from), node(to)) || (as_one && stand_in(from) == stand_in(to))) return;
-    successors[stand_in(from)].push_back(stand_in(to));
-    ++pending[stand_in(to)];
+    if (IsBackEdge(node(from), node(to)) || (as_one && representative(from) == representative(to)))
+      return;
+    successors[representative(from)].push_back(representative(to));
+    ++pending[representative(to)];
   };
   for (int n = 0; n < size(); ++n) {
     for (const TensorId& input : inputs_[n]) add(input.node, n);
@@ -146,7 +146,7 @@ absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(const std::vector<
 
 std::string GraphIndex::CycleIn(const std::vector<std::vector<int>>& successors,
                                 const std::vector<int>& pending) const {
-  // What is left lies on a cycle or behind one, so going back ends in one.
+  // The remaining nodes lie on a cycle or after one, so walking backwards ends in a cycle.
   std::vector<int> before(size(), -1);
   int at = -1;
   for (int n = 0; n < size(); ++n) {
@@ -159,11 +159,11 @@ std::string GraphIndex::CycleIn(const std::vector<std::vector<int>>& successors,
     seen[at] = true;
     at = before[at];
   }
-  constexpr int kMostNamed = 6;
+  constexpr int kMaxNamed = 6;
   std::vector<std::string> names;
   int length = 0;
   for (int n = before[at];; n = before[n]) {
-    if (++length <= kMostNamed) names.push_back(absl::StrCat("'", node(n).name(), "'"));
+    if (++length <= kMaxNamed) names.push_back(absl::StrCat("'", node(n).name(), "'"));
     if (n == at) break;
   }
   std::reverse(names.begin(), names.end());
@@ -277,7 +277,7 @@ void GraphIndex::FindOfVariables(const std::vector<int>& order) {
 }
 
 void GraphIndex::FindFusions() {
-  constexpr int kOutBackprop = 2;  // of a convolution's gradient of the weights
+  constexpr int kOutBackprop = 2;  // of a convolution's weight gradient
   twin_.assign(size(), -1);
   for (int n = 0; n < size(); ++n) {
     if (node(n).op() != "BiasAddGrad" || inputs_[n].empty()) continue;
@@ -298,7 +298,7 @@ void GraphIndex::FindFusions() {
   for (int n = 0; n < size(); ++n) {
     may_fuse_[n] = twin_[n] >= 0 || MayBeFused().count(node(n).op()) > 0;
     if (may_fuse_[n] || !IsMilestone(n) || !absl::StrContains(node(n).op(), "onv")) continue;
-    // A convolution takes padding and transposes in.
+    // A convolution is fused with paddings and transposes.
     for (const TensorId& input : inputs_[n]) {
       const std::string& op = node(input.node).op();
       if (op == "Pad" || op == "PadV2" || op == "Transpose") may_fuse_[n] = true;
@@ -314,14 +314,14 @@ void GraphIndex::FindRepeatable(const FunctionLibraryDefinition& functions) {
   for (int n = 0; n < size(); ++n) {
     const tensorflow::OpDef* op_def = nullptr;
     repeatable_[n] = IsManaged(n) && !IsRacing(n) && !MayFuse(n) && !HasWorkspace(n) &&
-                     HeldElsewhere().count(node(n).op()) == 0 && IsRewirable(n) &&
+                     ExternallyOwned().count(node(n).op()) == 0 && IsRewirable(n) &&
                      functions.LookUpOpDef(node(n).op(), &op_def).ok() && !op_def->is_stateful() &&
                      !functions.Contains(node(n).op()) && !inputs_[n].empty();
-    // One that oneDNN takes in would have to be read by nobody else.
+    // oneDNN fuses the input only if it has no other reader.
     for (const TensorId& input : inputs_[n]) {
       const bool is_only_reader = consumers_[input.node].size() == 1;
       if (is_only_reader && !IsAlias(input.node) && MayFuse(input.node) &&
-          HeldElsewhere().count(node(input.node).op()) == 0) {
+          ExternallyOwned().count(node(input.node).op()) == 0) {
         repeatable_[n] = false;
       }
     }
@@ -349,7 +349,7 @@ bool GraphIndex::IsUpdate(int n) const {
 
 bool GraphIndex::IsActivation(TensorId tensor) const {
   if (OutputType(tensor) != tensorflow::DT_FLOAT || !parts_.forward[tensor.node]) return false;
-  // What batch norm says beside are statistics, which variables get.
+  // The other outputs of batch norm are statistics that are assigned to variables.
   if (tensor.port > 0 && absl::StrContains(node(tensor.node).op(), "BatchNorm")) return false;
   std::vector<TensorId> reached = {tensor};
   for (size_t i = 0; i < reached.size(); ++i) {
@@ -375,18 +375,18 @@ std::string InputName(const std::string& node, int port) {
 bool GraphIndex::IsAlias(int n) const { return Aliases().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsSwappableProducer(int n) const {
-  return IsManaged(n) && HeldElsewhere().count(node(n).op()) == 0 && !IsRacing(n) &&
+  return IsManaged(n) && ExternallyOwned().count(node(n).op()) == 0 && !IsRacing(n) &&
          !HasWorkspace(n);
 }
 
 bool GraphIndex::HasWorkspace(int n) const {
-  // By op: its gradient, and that one's input that is the op's output.
+  // By op: its gradient, and the input of the gradient that is the op's output.
   static const auto* gradients =
       new std::map<std::string, std::pair<std::string, int>>{{"LRN", {"LRNGrad", 2}},
                                                              {"MaxPool", {"MaxPoolGrad", 1}},
                                                              {"MaxPool3D", {"MaxPool3DGrad", 1}}};
   const auto gradient = gradients->find(node(n).op());
-  if (gradient == gradients->end() || ManagesCard() || !tensorflow::IsMKLEnabled()) return false;
+  if (gradient == gradients->end() || ManagesGpu() || !tensorflow::IsMKLEnabled()) return false;
   return std::any_of(consumers_[n].begin(), consumers_[n].end(), [&](const Consumer& consumer) {
     return node(consumer.node).op() == gradient->second.first &&
            consumer.input == gradient->second.second;

@@ -22,18 +22,18 @@ struct TensorId {
   bool operator==(const TensorId& other) const { return node == other.node && port == other.port; }
 };
 
-// As a node's input names it.
+// Return the name of this output in the input list of a node.
 std::string InputName(const std::string& node, int port);
 
-// Everything that the pass asks of a graph, found once.
+// A read-only index of a graph: everything that the pass asks about it, computed once.
 //
-// Depth counts *milestones* (convolutions, matrix products, several for a loop) on the longest way
-// to a node: it is a clock that needs neither sizes nor times. An edge from a smaller depth to a
-// greater one can close no cycle.
+// Depth counts *milestones* (convolutions and matrix products; a loop counts as several) on the
+// longest path to a node. It serves as a clock that needs neither sizes nor times. An edge from a
+// smaller to a greater depth closes no cycle.
 //
-// Context says when a node is alive: its while-loop frames and the branches that it hangs on.
-// A control edge from a dead node kills its target, so an edge may only join a node whose
-// guards are among the target's.
+// Context is the condition under which a node runs: its while loops and branches. A control edge
+// from a dead node kills its target, so an edge may only be added to a node whose guards include
+// those of the source.
 class GraphIndex {
  public:
   static absl::StatusOr<GraphIndex> Build(const tensorflow::GraphDef& graph,
@@ -55,82 +55,82 @@ class GraphIndex {
   const std::vector<Consumer>& consumers(int n) const { return consumers_[n]; }
 
   int depth(int n) const { return depth_[n]; }
-  // Place in an order that the executor could have taken: by depth, then topologically.
+  // Position in one possible execution order: by depth, then topological.
   int position(int n) const { return position_[n]; }
-  // The `count`-th milestone before `n` on its longest way; -1 if there are fewer.
+  // The `count`-th milestone before `n` on its longest path; -1 if there are fewer.
   int MilestoneBefore(int n, int count) const;
-  // An op on that way, deeper than `above_depth` and alive with `n`, to start a swap-in for it: the
-  // `count`-th milestone before `n`, or as near to it as there is one (what is inside of a loop can
-  // start nothing outside); nearer to `n`, an op that needs all room for itself. -1 if there is
-  // none.
+  // Return an op on the longest path to `n` that can start a swap-in for `n`: deeper than
+  // `above_depth`, alive whenever `n` is, and the `count`-th milestone before `n` or the closest op
+  // to that (an op inside a loop cannot start anything outside). An op that needs much memory
+  // itself (see Unfolding) is not crossed. -1 if there is none.
   int TriggerBefore(int n, int count, int above_depth) const;
-  // The gateable op nearest before `n` on its longest way, if there is another one between it and
-  // position `above`; -1 otherwise.
+  // Return the last gateable op before `n` on its longest path if another gateable op lies between
+  // it and position `above`; -1 otherwise.
   int NearTriggerBefore(int n, int above) const;
 
   int context(int n) const { return contexts_.context(n); }
   bool SameFrame(int a, int b) const { return loops_.frame(a) == loops_.frame(b); }
-  // Is `a` alive whenever `b` is?
-  bool AliveWith(int a, int b) const { return SameFrame(a, b) && contexts_.GuardsAreAmong(a, b); }
+  // Return whether `a` runs whenever `b` does.
+  bool AliveWith(int a, int b) const { return SameFrame(a, b) && contexts_.GuardsAreSubset(a, b); }
 
   tensorflow::DataType OutputType(TensorId tensor) const;
   int outputs(int n) const { return static_cast<int>(types_[n].size()); }
 
-  // Is it on the device that is managed: a GPU if any op is on one, else the CPU?
+  // Return whether the op is on the managed device: the GPU if any op is placed on one, else the
+  // CPU.
   bool IsManaged(int n) const { return managed_[n]; }
-  // Is that a GPU?
-  bool ManagesCard() const { return manages_gpu_; }
-  // Is this output in that device's memory? (On a GPU, shapes and the like are in the host's.)
+  bool ManagesGpu() const { return manages_gpu_; }
+  // Return whether this output is in the memory of the managed device. (Shapes and the like of GPU
+  // ops are in host memory.)
   bool InDeviceMemory(TensorId tensor) const;
   bool IsMilestone(int n) const;
-  // May this op be made to wait for a swap-out, or start a swap-in? Later passes fuse some ops with
-  // their neighbours, and would not with a control edge there: those must stay as they are.
+  // Return whether a control edge may make this op wait for a swap-out or start a swap-in. Later
+  // passes fuse some ops with their neighbours, which a control edge would prevent; those must stay
+  // unchanged.
   bool IsGateable(int n) const;
-  // May this op be made to start behind any other one? More may than are gateable: nothing but time
-  // is asked of it.
+  // Return whether this op may be made to start after another one. More ops qualify than for
+  // IsGateable, because only their start time matters.
   bool IsOrderable(int n) const;
-  // May a plan, which may come from anywhere, have this op wait? Not where a sum would be rounded
-  // otherwise: if it races, or oneDNN would no longer fuse it. What is computed from variables
-  // alone the pass itself has wait.
+  // Return whether an edge of a plan (untrusted input) may make this op wait: not if that would
+  // change the rounding of a sum, that is if the op races or oneDNN would no longer fuse it. The
+  // exception are ops computed from variables alone, which the pass itself delays.
   bool MayWait(int n) const;
-  // Does output 0 share the buffer of input 0, always?
+  // Return whether output 0 always shares the buffer of input 0.
   bool IsAlias(int n) const;
-  // Is it on a way that must stay as fast as others (accumulation_races.h)?
+  // Return whether the op is on a racing path (accumulation_races.h).
   bool IsRacing(int n) const { return racing_[n]; }
-  // The op that oneDNN's layout pass makes one of with this one, as long as both read the same
-  // tensor: a convolution's gradient of the weights with that of the bias. -1 if there is none. Two
-  // ops instead of one round otherwise, so no swap may come between the two.
+  // The op that oneDNN's layout pass fuses with this one as long as both read the same tensor: the
+  // gradients of a convolution's weights and bias. -1 if there is none. The fused op rounds
+  // differently, so no swap may come between the two.
   int Twin(int n) const { return twin_[n]; }
-  // Whether there is still no cycle once that is done: nothing may lie between the two.
+  // Return an error if fusing the twins would close a cycle.
   absl::Status CheckTwins() const;
-  // Whether none of the ops that meet (meetings.h) waits for another one: each meeting is as one
-  // node. What is behind the list's end meets nobody.
-  absl::Status CheckCollectiveGroups(const std::vector<int>& meetings) const;
-  // May oneDNN's layout pass make one op of this one and a neighbour? With a control edge into it,
-  // it would not.
+  // Return an error if an op of a collective group waits for another one of the same group.
+  // `groups` is that of collective_groups.h; nodes after its end are in no group.
+  absl::Status CheckCollectiveGroups(const std::vector<int>& groups) const;
+  // Return whether oneDNN's layout pass may fuse this op with a neighbour. A control edge into it
+  // would prevent that.
   bool MayFuse(int n) const { return may_fuse_[n]; }
-  // Is it a gradient, or computed from one?
   bool IsBackward(int n) const { return parts_.backward[n]; }
-  // Is this a float32 activation that no variable gets? Of those, a lossy codec may keep what only
-  // the backward part reads again.
+  // Return whether this is a float32 activation that is not assigned to a variable. A lossy codec
+  // may encode such a tensor for its readers in the backward part.
   bool IsActivation(TensorId tensor) const;
-  // Whether it gives a variable a new value.
+  // Return whether the op assigns a variable.
   bool IsUpdate(int n) const;
-  // Does oneDNN's layout pass give this op a workspace that its gradient reads? Only while the
-  // gradient reads its output, too; without one, a pooling's gradient may choose another one of
-  // several equal largest values, and rounds otherwise.
+  // Return whether oneDNN's layout pass adds a workspace output that the gradient of this op reads.
+  // It does so only if the gradient also reads the op's output. Without the workspace a pooling
+  // gradient may select a different one of several equal maxima, which changes the rounding.
   bool HasWorkspace(int n) const;
-  // Can the outputs of this op be swapped at all? Not if somebody outside of the step holds them,
-  // if it races, or has a workspace.
+  // Return whether the outputs of this op can be swapped: not if they are owned outside of the
+  // step, if the op races, or if it has a workspace.
   bool IsSwappableProducer(int n) const;
-  // Would it make the same again from the same inputs, and do nothing else?
+  // Return whether running the op again gives the same result and has no side effect.
   bool IsRepeatable(int n) const { return repeatable_[n]; }
-  // May an input of this op be replaced by a swapped-in tensor?
+  // Return whether a swapped-in tensor may replace an input of this op.
   bool IsRewirable(int n) const;
 
-  // Does an input of `n` have that root?
   bool Reads(int n, TensorId root) const;
-  // The tensor that `tensor` is an alias of, itself if it is none.
+  // Return the tensor that `tensor` is an alias of, or `tensor` itself.
   TensorId Root(TensorId tensor) const;
 
  private:
@@ -141,27 +141,27 @@ class GraphIndex {
   std::vector<std::vector<Consumer>> consumers_;
   std::vector<tensorflow::DataTypeVector> types_;
   std::vector<int> depth_;
-  std::vector<int> level_;     // ops on the longest way: among equal depths, the longer way counts
-  std::vector<int> critical_;  // the input on the longest way, -1 at its start
+  std::vector<int> level_;     // ops on the longest path; breaks ties between equal depths
+  std::vector<int> critical_;  // the input on the longest path; -1 at its start
   bool manages_gpu_ = false;
   std::vector<int> position_;
   std::vector<bool> racing_;
   std::vector<bool> repeatable_;
-  Parts parts_;
+  ForwardBackward parts_;
   std::vector<bool> managed_;
-  std::vector<std::vector<bool>> in_host_memory_;  // by node and output; empty: none is
+  std::vector<std::vector<bool>> in_host_memory_;  // by node and output; empty: no output is
   std::vector<int> twin_;
   std::vector<bool> may_fuse_;
-  std::vector<bool> of_variables_;  // computed from them alone, before the first milestone
+  std::vector<bool> of_variables_;  // computed from variables alone, before the first milestone
   LoopFrames loops_;
   AliveContexts contexts_;
 
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
-  // With `merged`, by node the one that stands for it; `as_one`: edges between nodes for which the
-  // same one stands are none.
+  // `merged` maps each node to its representative. With `as_one`, edges between nodes of the same
+  // representative are ignored.
   absl::StatusOr<std::vector<int>> TopologicalOrder(const std::vector<int>* merged = nullptr,
                                                     bool as_one = false) const;
-  // Says which: `pending` is not 0 for what is on a cycle, or behind one.
+  // Return the names on a cycle; `pending` is positive for nodes on a cycle or after one.
   std::string CycleIn(const std::vector<std::vector<int>>& successors,
                       const std::vector<int>& pending) const;
   void MeasureDepth(const std::vector<int>& order);
@@ -171,8 +171,8 @@ class GraphIndex {
   void FindRepeatable(const tensorflow::FunctionLibraryDefinition& functions);
 };
 
-// How many nodes may become of a graph under a plan, which may come from anywhere.
-inline size_t MostNodes(int given) { return 16 * static_cast<size_t>(given) + 1024; }
+// Limit on the nodes of a rewritten graph, because plans are untrusted input.
+inline size_t MaxNodes(int given) { return 16 * static_cast<size_t>(given) + 1024; }
 
 }  // namespace tfswap
 

@@ -21,7 +21,7 @@ constexpr int kImageRank = 4;
 
 bool IsIterator(const NodeDef& node) { return node.op() == "IteratorGetNext"; }
 
-bool BringsData(const NodeDef& node) {
+bool IsDataSource(const NodeDef& node) {
   return IsIterator(node) || node.op() == "_Arg" || node.op() == "Placeholder";
 }
 
@@ -78,17 +78,17 @@ int64_t InferredGraph::BytesOf(TensorId tensor) const {
 }
 
 void InferredGraph::FindBatch() {
-  brings_batch_.assign(index_.size(), false);
+  is_batch_source_.assign(index_.size(), false);
   const auto brings = [&](int n, bool iterator) {
     const NodeDef& node = index_.node(n);
-    return index_.context(n) == 0 && (iterator ? IsIterator(node) : BringsData(node));
+    return index_.context(n) == 0 && (iterator ? IsIterator(node) : IsDataSource(node));
   };
   bool iterator = false;
   for (int n = 0; n < index_.size(); ++n) iterator = iterator || brings(n, true);
   int64_t most = 0;
   for (int n = 0; n < index_.size(); ++n) {
     if (!brings(n, iterator)) continue;
-    brings_batch_[n] = true;
+    is_batch_source_[n] = true;
     for (const Dims& dims : shapes_[n]) {
       if (!dims || dims->empty() || Elements(dims) <= most) continue;
       most = Elements(dims);

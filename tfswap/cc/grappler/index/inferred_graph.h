@@ -12,14 +12,14 @@
 
 namespace tfswap {
 
-// The largest tensor that is brought into a graph: a batch of examples, in rows if it is images.
+// The shape of the input batch: the largest tensor that enters the graph.
 struct BatchShape {
-  int64_t examples = 0;  // 0: not known
-  int64_t rows = 0;      // 0: no images
+  int64_t examples = 0;  // 0: unknown
+  int64_t rows = 0;      // 0: not images
   int64_t columns = 0;
 };
 
-// A graph with all shapes that can be known before it runs. The item must live as long.
+// A graph with its statically inferred shapes. The item must outlive it.
 class InferredGraph {
  public:
   static absl::StatusOr<std::unique_ptr<InferredGraph>> Of(
@@ -29,12 +29,12 @@ class InferredGraph {
   const GraphIndex& index() const { return index_; }
   const std::vector<std::vector<Dims>>& shapes() const { return shapes_; }
   const Dims& DimsOf(TensorId tensor) const;
-  // In the managed device's memory; 0 where that is not known, or elsewhere.
+  // Bytes in the memory of the managed device; 0 if unknown or elsewhere.
   int64_t BytesOf(TensorId tensor) const;
 
   const BatchShape& batch() const { return batch_; }
-  // Does the op bring a part of the batch into the graph?
-  bool BringsBatch(int n) const { return brings_batch_[n]; }
+  // Return whether the op is a source of the input batch.
+  bool IsBatchSource(int n) const { return is_batch_source_[n]; }
 
  private:
   explicit InferredGraph(const tensorflow::GraphDef& graph) : graph_(graph) {}
@@ -45,10 +45,10 @@ class InferredGraph {
   std::vector<std::vector<Dims>> shapes_;
   std::vector<std::vector<int64_t>> bytes_;
   BatchShape batch_;
-  std::vector<bool> brings_batch_;
+  std::vector<bool> is_batch_source_;
 };
 
-// How many elements; -1 if that is not known.
+// Return the number of elements; -1 if it is unknown.
 int64_t Elements(const Dims& dims);
 
 }  // namespace tfswap

@@ -30,7 +30,7 @@ absl::StatusOr<LoopFrames> LoopFrames::Find(const GraphIndex& index) {
     frames.depth_[n] = around.size();
     frames.is_exit_[n] = IsExit(index.node(n));
   }
-  // An Enter stands outside of its loop, its readers inside.
+  // An Enter is outside of its loop, its readers are inside.
   frames.entries_.resize(ids.size());
   for (int n = 0; n < index.size(); ++n) {
     if (index.node(n).op() != "Enter" && index.node(n).op() != "RefEnter") continue;

@@ -10,22 +10,22 @@ namespace tfswap {
 
 class GraphIndex;
 
-// The edge from a loop's end to its beginning.
+// Return whether this is the edge from the end of a loop's body to its start.
 bool IsBackEdge(const tensorflow::NodeDef& from, const tensorflow::NodeDef& to);
 bool IsExit(const tensorflow::NodeDef& node);
 
-// Which while-loops are around each node of a graph.
+// The while loops that contain each node of a graph.
 class LoopFrames {
  public:
-  // Needs only the index's nodes and consumers.
+  // Uses only the nodes and consumers of the index.
   static absl::StatusOr<LoopFrames> Find(const GraphIndex& index);
 
-  // Nodes inside of the same loops have the same.
+  // Nodes inside of the same loops have the same frame.
   int frame(int n) const { return frame_[n]; }
-  // How many loops are around it.
+  // The number of loops that contain the node.
   int depth(int n) const { return depth_[n]; }
-  // What enters the loop that `n` is an exit of: a loop ends after all that it needs, though no
-  // edge says so once its back edges are left out. Empty for other nodes.
+  // The Enter nodes of the loop that `n` is an exit of; empty for other nodes. A loop ends after
+  // all that it needs, but no path shows this once its back edges are left out.
   const std::vector<int>& EntriesOf(int n) const {
     return is_exit_[n] ? entries_[frame_[n]] : none_;
   }

@@ -10,12 +10,12 @@
 
 namespace tfswap {
 
-// An op's attributes; what is not there is false, 0 or empty.
+// Return an attribute of the op; false, 0 or empty if it is missing.
 bool Flag(const OpView& op, const char* name);
 int64_t Integer(const OpView& op, const char* name);
 std::vector<int64_t> Integers(const OpView& op, const char* name);
 const std::string& Text(const OpView& op, const char* name);
-// An input that is a constant axis of what has those dimensions, from the first one on.
+// Return a constant axis input for a tensor of dimensions `of`, as a non-negative number.
 std::optional<int64_t> ConstantAxis(const OpView& op, int input, const Dims& of);
 
 }  // namespace tfswap

@@ -33,8 +33,8 @@ namespace {
 
 constexpr char kDevice[] = "/job:localhost/replica:0/task:0/device:CPU:0";
 
-// Ops that the estimator knows by another name, and costs the same.
-const std::string& KnownAs(const std::string& op) {
+// Map ops to an equivalent that the estimator knows.
+const std::string& EstimatorName(const std::string& op) {
   static const auto* names = new std::unordered_map<std::string, std::string>{
       {"BatchMatMulV3", "BatchMatMulV2"},
       {"FusedBatchNormGradV2", "FusedBatchNormGrad"},
@@ -57,8 +57,8 @@ class Estimator : public tensorflow::grappler::OpLevelCostEstimator {
   DeviceInfo info_;
 };
 
-// Without layouts and fusions, which depend on the device that is not there.
-tensorflow::ConfigProto PassesOfTheStep() {
+// Layouts and fusions depend on the device, which is not present here.
+tensorflow::ConfigProto StepPasses() {
   tensorflow::ConfigProto config;
   RewriterConfig* rewrites = config.mutable_graph_options()->mutable_rewrite_options();
   rewrites->set_layout_optimizer(RewriterConfig::OFF);
@@ -76,17 +76,17 @@ absl::StatusOr<GraphDef> Optimized(GraphDef graph, const std::vector<std::string
   item.optimization_options().allow_pruning_stateful_and_dataset_ops = false;
   DeviceProperties cpu;
   cpu.set_type("CPU");
-  cpu.set_num_cores(1);  // the passes want some speed; nothing of it is asked
+  cpu.set_num_cores(1);  // the passes need some device; its speed is not used
   cpu.set_frequency(1000);
   tensorflow::grappler::VirtualCluster cluster({{kDevice, cpu}});
   GraphDef optimized;
   absl::Status status = tensorflow::grappler::RunMetaOptimizer(
-      std::move(item), PassesOfTheStep(), /*cpu_device=*/nullptr, &cluster, &optimized);
+      std::move(item), StepPasses(), /*cpu_device=*/nullptr, &cluster, &optimized);
   if (!status.ok()) return status;
   return optimized;
 }
 
-// Has iterators say how many examples their batches have, where they leave it open.
+// Set the batch size of iterators whose output shape leaves it open.
 void SetExamples(int64_t examples, GraphDef* graph) {
   for (NodeDef& node : *graph->mutable_node()) {
     if (node.op() != "IteratorGetNext" || node.attr().count("output_shapes") == 0) continue;
@@ -117,12 +117,12 @@ absl::StatusOr<std::string> OpCosts(const GraphDef& graph, const GraphIndex& ind
     const NodeDef& node = index.node(n);
     const auto& inputs = properties.GetInputProperties(node.name());
     const auto& outputs = properties.GetOutputProperties(node.name());
-    // The estimator takes for granted that there is something of each input.
+    // The estimator assumes that all inputs have properties.
     const bool known = inputs.size() == index.inputs(n).size();
     tensorflow::grappler::OpContext op;
     op.name = node.name();
     op.op_info = tensorflow::grappler::BuildOpInfoWithoutDevice(node, nodes, inputs);
-    op.op_info.set_op(KnownAs(node.op()));
+    op.op_info.set_op(EstimatorName(node.op()));
     for (const auto& output : outputs) *op.op_info.add_outputs() = output;
     op.op_info.mutable_device()->set_type("GPU");
     const Estimator& estimator = index.IsMilestone(n) ? products : others;
@@ -151,7 +151,7 @@ absl::StatusOr<std::string> EstimateStep(GraphDef graph, const std::vector<std::
   for (const auto& [before, after] : Delays(*index)) {
     absl::StrAppend(&*text, "#delay\t", before, "\t", after, "\n");
   }
-  for (const auto& [before, after] : KeepUps(*index)) {
+  for (const auto& [before, after] : PromptUpdates(*index)) {
     absl::StrAppend(&*text, "#keepup\t", before, "\t", after, "\n");
   }
   return text;

@@ -10,32 +10,31 @@
 
 namespace tfswap {
 
-// What a device reaches. Grappler's own table of processors knows none that is newer than Volta and
-// takes one number for all of a GPU's units, so these come from outside
-// (tfswap/machine/presets.json).
+// Peak speeds of a device. Grappler's own table stops at Volta and has one number for all units of
+// a GPU, so the caller provides them (tfswap/machine/presets.json).
 struct DeviceSpeed {
   double ops_per_s = 0;          // elementwise work and reductions
-  double product_ops_per_s = 0;  // convolutions and matrix products; a multiply-add is two
+  double product_ops_per_s = 0;  // convolutions and matrix products; a multiply-add counts as two
   double bytes_per_s = 0;        // the device's own memory
 };
 
-// The graph of a training step as it would run, with what each op costs: nothing is run.
+// Estimate the cost of each op of a training step without running it.
 //
-// The graph goes through the passes of Grappler that TensorFlow gives every function but two: one
-// changes layouts, the other fuses ops of one device; neither changes which activations are kept.
-// Shapes are inferred, times come from Grappler's OpLevelCostEstimator (computing and moving
-// memory overlap, as they do on a GPU). Convolutions' workspace is not known.
+// Runs the Grappler passes that TensorFlow applies to every function, except for the layout pass
+// and the fusion of ops per device; neither changes which activations are kept. Infers the shapes
+// and estimates times with Grappler's OpLevelCostEstimator (compute and memory traffic overlap, as
+// on a GPU). The workspaces of convolutions are unknown.
 //
-// `kept` names the ops that must stay: outputs, and those that only act.
+// `kept` names the ops that must stay: outputs and ops with side effects.
 //
-// Answers lines "name  ns  bytes..." (the sizes of the outputs, -1 where a shape is not known), an
-// empty line, then `Describe` of the graph with the order edges of the pass.
+// Returns lines "name  ns  bytes..." (the sizes of the outputs, -1 for an unknown shape), an empty
+// line, then `Describe` of the graph with the order edges of the pass.
 absl::StatusOr<std::string> EstimateStep(tensorflow::GraphDef graph,
                                          const std::vector<std::string>& kept,
                                          const DeviceSpeed& speed);
 
-// Likewise of a graph that Grappler's passes are done with; without its description. Where a batch
-// of unknown size comes from an iterator, it is taken for one of so many examples (0: it is not).
+// Return the same lines for a graph that Grappler has optimized already, without its description.
+// If a batch from an iterator has an unknown size, `examples` is assumed (0: nothing is).
 absl::StatusOr<std::string> OpCosts(const tensorflow::GraphDef& graph, const GraphIndex& index,
                                     const DeviceSpeed& speed, int64_t examples = 0);
 

@@ -71,7 +71,7 @@ const OpNames& Aliases() {
   return *ops;
 }
 
-const OpNames& HeldElsewhere() {
+const OpNames& ExternallyOwned() {
   static const auto* ops = new OpNames{"_Arg",
                                        "_DeviceArg",
                                        "Placeholder",

@@ -1,5 +1,5 @@
-// What the pass knows of ops by their types alone. What may take a control edge, and whose outputs
-// may be swapped, hangs on these lists: a change of them may change last digits.
+// Lists of op types. They decide which ops may get a control edge and whose outputs may be swapped;
+// changing a list may change the last digits of results.
 
 #ifndef TFSWAP_CC_GRAPPLER_INDEX_OP_KINDS_H_
 #define TFSWAP_CC_GRAPPLER_INDEX_OP_KINDS_H_
@@ -11,20 +11,20 @@ namespace tfswap {
 
 using OpNames = std::unordered_set<std::string>;
 
-// Convolutions, matrix products and whole recurrent layers: by them depth is counted.
+// Convolutions, matrix products and recurrent layers: the ops that depth counts.
 const OpNames& Milestones();
-// Besides the milestones: large ops that no later pass fuses.
+// Large ops besides the milestones that no later pass fuses.
 const OpNames& OtherGateable();
-// Ops that make far more than they read, beside what they read: no room for anything else then.
+// Ops whose output is much larger than their inputs, so nothing else should be swapped in before
+// they run.
 const OpNames& Unfolding();
-// Ops that a later pass may fuse with a neighbour (oneDNN's layout pass), or that do nothing at a
-// time of their own.
+// Ops that a later pass (oneDNN's layout pass) may fuse with a neighbour, or that take no time.
 const OpNames& MayBeFused();
-// Output 0 has the buffer of input 0, always.
+// Ops whose output 0 always shares the buffer of input 0.
 const OpNames& Aliases();
-// Their outputs are, or may be, somebody else's buffers, or live on beyond the step.
-const OpNames& HeldElsewhere();
-// Their inputs stay what they are: those of loops, branches, transfers and results.
+// Ops whose outputs are or may be buffers owned outside of the step, or outlive the step.
+const OpNames& ExternallyOwned();
+// Ops whose inputs must not be replaced: those of loops, branches, transfers and results.
 const OpNames& NotRewirable();
 
 }  // namespace tfswap

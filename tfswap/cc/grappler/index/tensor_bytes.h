@@ -7,8 +7,8 @@
 
 namespace tfswap {
 
-// What a tensor takes by its inferred shape: -1 where that is not known, 0 for resources and the
-// like, which are held elsewhere.
+// Return the bytes of a tensor of this inferred shape: -1 if the shape is unknown, 0 for resources
+// and the like, whose memory is owned elsewhere.
 int64_t TensorBytes(const tensorflow::OpInfo::TensorProperties& tensor);
 
 }  // namespace tfswap

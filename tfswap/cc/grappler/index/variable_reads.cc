@@ -18,7 +18,7 @@ bool IsRead(const GraphIndex& index, int n) { return index.node(n).op() == "Read
 
 bool IsConstant(const GraphIndex& index, int n) { return index.node(n).op() == "Const"; }
 
-// Has a node wait for the one of that name.
+// Make `node` wait for the node of that name.
 void WaitFor(const std::string& name, NodeDef* node) {
   const std::string input = absl::StrCat("^", name);
   if (std::find(node->input().begin(), node->input().end(), input) == node->input().end()) {
@@ -44,7 +44,7 @@ GraphDef WithBackwardReads(const GraphIndex& index, const GraphDef& graph) {
     for (const GraphIndex::Consumer& consumer : backward) {
       split.mutable_node(consumer.node)->set_input(consumer.input, again.name());
     }
-    // It reads what the first one does.
+    // The new read must see the same value: it runs before later updates.
     const TensorId variable = index.Root(index.inputs(n)[0]);
     for (int update = 0; update < index.size(); ++update) {
       if (index.IsUpdate(update) && index.position(update) > index.position(n) &&
@@ -59,12 +59,12 @@ GraphDef WithBackwardReads(const GraphIndex& index, const GraphDef& graph) {
 
 namespace {
 
-// The shallowest op that reads what `n` makes and does not hang on variables alone; -1 if none
-// does.
+// Return the shallowest reader of `n`, directly or through ops that depend on variables alone; -1
+// if there is none.
 int FirstDeepReader(const GraphIndex& index, int n) {
   int first = -1;
   std::vector<int> open = {n};
-  std::unordered_set<int> seen;  // a loop's ops come back to themselves
+  std::unordered_set<int> seen;  // loops contain cycles
   while (!open.empty()) {
     const int at = open.back();
     open.pop_back();
@@ -95,7 +95,7 @@ Edges LateReads(const GraphIndex& index) {
   return edges;
 }
 
-Edges UpdatesInTurn(const GraphIndex& index) {
+Edges SequentialUpdates(const GraphIndex& index) {
   std::vector<int> updates, by_position(index.size());
   std::vector<std::vector<int>> successors(index.size());
   for (int n = 0; n < index.size(); ++n) {
@@ -106,8 +106,9 @@ Edges UpdatesInTurn(const GraphIndex& index) {
   }
   const auto earlier = [&](int a, int b) { return index.position(a) < index.position(b); };
   std::sort(updates.begin(), updates.end(), earlier);
-  // The update that all updates behind a node wait for, itself if it is one; kNone where there is
-  // none behind it, kSeveral where there is no such one. So no earlier update waits for the node.
+  // The only update that depends on the node, directly (itself if the node is an update): kNone if
+  // no update does, kSeveral if several independent ones do. So no earlier update waits for the
+  // node.
   constexpr int kNone = -1, kSeveral = -2;
   std::vector<int> first(index.size(), kNone);
   for (int place = index.size() - 1; place >= 0; --place) {
@@ -121,7 +122,7 @@ Edges UpdatesInTurn(const GraphIndex& index) {
       if (behind != kNone) first[n] = first[n] == kNone || first[n] == behind ? behind : kSeveral;
     }
   }
-  // Where the work for an update begins: it reads a variable, or squares a gradient.
+  // The first ops of the work for an update: reads of variables, or ops on the gradient.
   std::vector<std::vector<int>> begins(index.size());
   for (int n = 0; n < index.size(); ++n) {
     if (first[n] < 0 || first[n] == n || index.IsMilestone(n)) continue;

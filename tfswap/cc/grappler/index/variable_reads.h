@@ -1,7 +1,8 @@
-// When variables are read whose values give their memory up (kernels/streamed_variables.h).
+// Scheduling of variable reads for variables whose values are swapped
+// (kernels/streamed_variables.h).
 //
-// What a ReadVariableOp gives shares the value's memory, and keeps it on the device until the last
-// of its readers has run. Left alone, the executor reads all variables when the step begins.
+// The output of a ReadVariableOp shares the memory of the value and keeps it on the device until
+// its last reader has run. By default the executor reads all variables at the start of the step.
 
 #ifndef TFSWAP_CC_GRAPPLER_INDEX_VARIABLE_READS_H_
 #define TFSWAP_CC_GRAPPLER_INDEX_VARIABLE_READS_H_
@@ -12,17 +13,17 @@
 
 namespace tfswap {
 
-// The graph in which the backward part reads variables by itself, so that they may be away in
-// between.
+// Return the graph with separate variable reads for the backward part, so that the values may be
+// swapped out in between.
 tensorflow::GraphDef WithBackwardReads(const GraphIndex& index, const tensorflow::GraphDef& graph);
 
-// Order edges that have variables read when they are needed.
+// Return order edges that delay variable reads until they are needed.
 Edges LateReads(const GraphIndex& index);
 
-// Order edges that have variables updated one after the other, as their gradients come: work that
-// is for one update alone begins when the one before is done. What it reads (an optimizer's state)
-// and makes (a gradient's squares) is then there for one variable at a time.
-Edges UpdatesInTurn(const GraphIndex& index);
+// Return order edges that make variable updates run one after the other, in the order of their
+// gradients. Work that serves a single update starts when the previous update has ended, so its
+// inputs (optimizer state) and temporaries (a squared gradient) exist for one variable at a time.
+Edges SequentialUpdates(const GraphIndex& index);
 
 }  // namespace tfswap
 

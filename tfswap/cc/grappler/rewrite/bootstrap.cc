@@ -8,17 +8,17 @@ namespace tfswap {
 
 namespace {
 
-constexpr int kLeastAbsence = 3;  // milestones
-constexpr int kLookAhead = 1;     // milestones: more would hold memory that the next op needs
+constexpr int kMinAbsence = 3;  // milestones
+constexpr int kLookAhead = 1;   // milestones; more would take memory from the next op
 
 struct Access {
   int node;
   int depth;
   int position;
-  bool own;  // whether these are its own, or its twin's
+  bool own;  // whether depth and position are its own, not those of its twin
 };
 
-// All readers of a tensor and of its aliases, in order; empty if one of them must keep it.
+// Return all readers of a tensor and of its aliases, in order; empty if one of them must keep it.
 std::vector<Access> Readers(const GraphIndex& index, TensorId root) {
   std::vector<Access> readers;
   std::vector<TensorId> reached = {root};
@@ -31,7 +31,7 @@ std::vector<Access> Readers(const GraphIndex& index, TensorId root) {
       if (consumer.input == 0 && index.IsAlias(consumer.node)) {
         reached.push_back({consumer.node, 0});
       } else {
-        // Twins read at one time: when the later one can.
+        // Fused ops read at the same time: when the later one can.
         int last = consumer.node;
         const int twin = index.Twin(last);
         if (twin >= 0 && index.position(twin) > index.position(last)) last = twin;
@@ -60,8 +60,8 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
     const int absence = reader.depth - last_depth;
     int trigger = -1;
     if (i > 0 && index.Twin(reader.node) == readers[i - 1].node) {
-      // Reads what the one before reads.
-    } else if (absence >= kLeastAbsence) {
+      // Fused with the reader before: uses its swap-in.
+    } else if (absence >= kMinAbsence) {
       trigger = index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence);
     } else if (!index.IsRacing(reader.node)) {
       trigger = index.NearTriggerBefore(reader.node, last_position);

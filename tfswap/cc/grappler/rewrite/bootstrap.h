@@ -8,20 +8,23 @@
 
 namespace tfswap {
 
-// Swaps made from the graph alone, for steps of which there is no trace yet. Sizes are unknown
-// (the batch often is), so every swap is lazy: a tensor that is not read for `kLeastAbsence`
-// milestones is parked, leaves only when an allocation needs its room, and of the parked ones
-// those that are needed last leave first (Belady's rule; the graph knows the order). It is called
-// back `kLookAhead` milestones before its next reader: in time to overlap with one of them, and no
-// sooner, for what is back takes room; so it is not before a pooling's gradient, which makes many
-// times what it reads.
+// Return on-demand swaps derived from the graph alone, for steps that have no trace yet.
 //
-//   depth    1     2     3     4     5     6     7
-//   tensor   [made, read]                 | [read by the backward part]
-//                  park -------- trigger -+
+// Sizes are unknown (often the batch size is), so every swap is on demand (demand paging): a tensor
+// that is not read for `kMinAbsence` milestones becomes evictable, and is copied out only if an
+// allocation needs its memory. Among the evictable tensors, the one with the latest next use is
+// evicted first (Belady's rule; the graph gives the order). It is prefetched `kLookAhead`
+// milestones before its next reader: early enough to overlap with one milestone, and no earlier
+// because it occupies memory again. For the same reason it is not prefetched before a pooling
+// gradient, whose output is much larger than its inputs.
 //
-// Between neighbouring milestones a tensor is parked too if two gateable ops run on the way to its
-// reader; the nearer one calls it back. Batch norm's gradient has such tensors.
+//  depth    1     2     3     4     5     6     7
+//  tensor   [made, read]                 | [read by the backward part]
+//               evictable ----- trigger -+
+//
+// Between neighbouring milestones a tensor becomes evictable as well if two gateable ops run on the
+// path to its reader; the later one triggers the prefetch. The gradient of batch norm has such
+// tensors.
 std::vector<SwapSpec> Bootstrap(const GraphIndex& index);
 
 }  // namespace tfswap

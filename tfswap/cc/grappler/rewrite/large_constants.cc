@@ -24,22 +24,22 @@ using ::tensorflow::TensorShape;
 
 namespace {
 
-constexpr int64_t kLeastBytes = 1 << 16;
+constexpr int64_t kMinBytes = 1 << 16;
 
-// Whether they stand for one number; no values stand for zeros.
+// Return whether the values represent one number; an empty list represents zeros.
 template <typename Values>
 bool IsOne(Values* values) {
   if (values->empty()) values->Add(0);
   return values->size() == 1;
 }
 
-// The one number that the constant consists of, if it is large and a text says so: that is how
-// Grappler writes what it has folded.
+// Return whether the constant is large and stored as one repeated number, as Grappler writes folded
+// constants.
 bool IsRepeated(const TensorProto& proto, TensorProto* number) {
   const DataType type = proto.dtype();
   if (!TensorShape::IsValid(proto.tensor_shape()) || !proto.tensor_content().empty()) return false;
   const TensorShape shape(proto.tensor_shape());
-  if (shape.num_elements() * DataTypeSize(type) < kLeastBytes) return false;
+  if (shape.num_elements() * DataTypeSize(type) < kMinBytes) return false;
   for (const auto& dimension : shape) {
     if (dimension.size > std::numeric_limits<int32_t>::max()) return false;
   }
@@ -58,7 +58,7 @@ bool IsRepeated(const TensorProto& proto, TensorProto* number) {
   }
 }
 
-// A node beside a constant, in the same branch or loop.
+// Return a new node with the device and control inputs of the constant.
 NodeDef Beside(const NodeDef& constant, const std::string& name, const std::string& op) {
   NodeDef node;
   node.set_name(name);
@@ -68,30 +68,29 @@ NodeDef Beside(const NodeDef& constant, const std::string& name, const std::stri
   return node;
 }
 
-// A shape as TensorFlow takes it for no constant.
+// Return a node for a shape that constant folding does not see.
 NodeDef Dimensions(const NodeDef& constant, const std::string& name, const TensorShape& shape) {
   NodeDef node = Beside(constant, name, "_Dimensions");
   shape.AsProto((*node.mutable_attr())["shape"].mutable_shape());
   return node;
 }
 
-// Without large constants, and without ops that TensorFlow makes one of when it instantiates the
-// function.
-class Lean {
+// Replaces large constants by Fills and prevents the folding of large expansions.
+class ConstantUnfolder {
  public:
-  explicit Lean(const GraphDef& graph) : graph_(graph) {
+  explicit ConstantUnfolder(const GraphDef& graph) : graph_(graph) {
     for (const NodeDef& node : graph.node()) {
       if (node.op() == "Const") constants_[node.name()] = &node;
     }
   }
 
   GraphDef Graph() {
-    *lean_.mutable_library() = graph_.library();
-    *lean_.mutable_versions() = graph_.versions();
+    *result_.mutable_library() = graph_.library();
+    *result_.mutable_versions() = graph_.versions();
     for (const NodeDef& node : graph_.node()) {
-      if (!FillInstead(node) && !Unfolded(node)) *lean_.add_node() = node;
+      if (!FillInstead(node) && !Unfolded(node)) *result_.add_node() = node;
     }
-    return std::move(lean_);
+    return std::move(result_);
   }
 
  private:
@@ -108,7 +107,7 @@ class Lean {
     NodeDef filling = Beside(node, absl::StrCat(prefix, "/value"), "Const");
     (*filling.mutable_attr())["dtype"].set_type(number.dtype());
     *(*filling.mutable_attr())["value"].mutable_tensor() = number;
-    NodeDef* fill = lean_.add_node();
+    NodeDef* fill = result_.add_node();
     *fill = node;
     fill->set_op("Fill");
     fill->clear_input();
@@ -118,12 +117,12 @@ class Lean {
     fill->mutable_attr()->erase("dtype");
     (*fill->mutable_attr())["T"].set_type(number.dtype());
     (*fill->mutable_attr())["index_type"].set_type(tensorflow::DT_INT32);
-    *lean_.add_node() = std::move(dimensions);
-    *lean_.add_node() = std::move(filling);
+    *result_.add_node() = std::move(dimensions);
+    *result_.add_node() = std::move(filling);
     return true;
   }
 
-  // Fill(dims, value), BroadcastTo(input, shape) and Tile(input, multiples) make much of little.
+  // Fill(dims, value), BroadcastTo(input, shape) and Tile(input, multiples) expand a small input.
   bool Unfolded(const NodeDef& node) {
     const bool fills = node.op() == "Fill";
     if (!fills && node.op() != "BroadcastTo" && node.op() != "Tile") return false;
@@ -136,17 +135,17 @@ class Lean {
       if (!shape.AddDimWithStatus(sizes.vec<int32_t>()(i)).ok()) return false;
     }
     const int64_t times = node.op() == "Tile" ? value.NumElements() : 1;
-    if (shape.num_elements() * times * DataTypeSize(value.dtype()) < kLeastBytes) return false;
+    if (shape.num_elements() * times * DataTypeSize(value.dtype()) < kMinBytes) return false;
     NodeDef dimensions = Dimensions(*constants_.at(node.input(sizes_at)),
                                     absl::StrCat("tfswap/fill/", node.name()), shape);
-    NodeDef* expanded = lean_.add_node();
+    NodeDef* expanded = result_.add_node();
     *expanded = node;
     expanded->set_input(sizes_at, dimensions.name());
-    *lean_.add_node() = std::move(dimensions);
+    *result_.add_node() = std::move(dimensions);
     return true;
   }
 
-  // What a node reads there, if that is a constant.
+  // Read the input of a node if it is a constant.
   bool Value(const NodeDef& node, int input, Tensor* value) const {
     if (input >= node.input_size()) return false;
     const auto constant = constants_.find(node.input(input));
@@ -157,11 +156,11 @@ class Lean {
 
   const GraphDef& graph_;
   std::unordered_map<std::string, const NodeDef*> constants_;
-  GraphDef lean_;
+  GraphDef result_;
 };
 
 }  // namespace
 
-GraphDef WithoutLargeConstants(const GraphDef& graph) { return Lean(graph).Graph(); }
+GraphDef WithoutLargeConstants(const GraphDef& graph) { return ConstantUnfolder(graph).Graph(); }
 
 }  // namespace tfswap

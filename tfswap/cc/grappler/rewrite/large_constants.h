@@ -5,11 +5,11 @@
 
 namespace tfswap {
 
-// The graph with a Fill for each large constant that is one number many times, such as the zeros
-// that Grappler's memory optimizer has sums begin with, and with fills, tiles and broadcasts that
-// TensorFlow does not make constants of when it instantiates the function. A constant holds its
-// memory for as long as its function is kept, once for each time that the function was optimised;
-// what a Fill makes is there while somebody reads it.
+// Return the graph with a Fill for each large constant that repeats one number (such as the zeros
+// with which Grappler's memory optimizer starts sums), and with shapes hidden from constant folding
+// so that TensorFlow does not fold large fills, tiles and broadcasts when it instantiates the
+// function. A constant holds its memory as long as its function exists, once per optimized copy;
+// the output of a Fill is freed after its last reader.
 tensorflow::GraphDef WithoutLargeConstants(const tensorflow::GraphDef& graph);
 
 }  // namespace tfswap

@@ -10,8 +10,8 @@ namespace tfswap {
 
 namespace {
 
-constexpr int kLeastDelay = 3;  // milestones
-constexpr int kSlack = 3;       // milestones
+constexpr int kMinDelay = 3;  // milestones
+constexpr int kSlack = 3;     // milestones
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Edges Delays(const GraphIndex& index) {
     for (const GraphIndex::Consumer& consumer : index.consumers(n)) {
       if (first < 0 || index.depth(consumer.node) < index.depth(first)) first = consumer.node;
     }
-    if (index.depth(first) < kLeastDelay) continue;
+    if (index.depth(first) < kMinDelay) continue;
     const int trigger = index.TriggerBefore(first, 1, 0);
     if (trigger >= 0 && index.AliveWith(trigger, n)) {
       edges.emplace_back(index.node(trigger).name(), index.node(n).name());
@@ -39,9 +39,9 @@ Edges Delays(const GraphIndex& index) {
   return edges;
 }
 
-Edges KeepUps(const GraphIndex& index) {
+Edges PromptUpdates(const GraphIndex& index) {
   Edges edges;
-  // The milestones on the longest way through the graph, by depth.
+  // The milestones on the longest path through the graph, by depth.
   int last = 0;
   for (int n = 0; n < index.size(); ++n) {
     if (index.depth(n) > index.depth(last)) last = n;
@@ -64,7 +64,7 @@ Edges KeepUps(const GraphIndex& index) {
 
 namespace {
 
-// Which nodes have a control edge to another one.
+// Return which nodes have a control edge to another node.
 std::vector<bool> WithControlSuccessors(const GraphIndex& index) {
   std::vector<bool> found(index.size(), false);
   for (int n = 0; n < index.size(); ++n) {
@@ -73,7 +73,7 @@ std::vector<bool> WithControlSuccessors(const GraphIndex& index) {
   return found;
 }
 
-// The input other than `n` of its reader that comes last, -1 if they all are constants.
+// Return the last input of `reader` other than `n`; -1 if all others are constants.
 int LastBeside(const GraphIndex& index, int n, int reader) {
   int last = -1;
   for (const TensorId& other : index.inputs(reader)) {
@@ -91,8 +91,8 @@ Edges LateBroadcasts(const GraphIndex& index) {
   for (int n = 0; n < index.size(); ++n) {
     const std::string& op = index.node(n).op();
     if (op != "Tile" && op != "BroadcastTo") continue;
-    // Through scaling by constants to a reader that needs something else too. With one successor
-    // each, nothing that this reader waits for can wait for the broadcast: no edge closes a cycle.
+    // Follow scalings by constants to a reader with another input. With one successor each, nothing
+    // that this reader waits for can wait for the broadcast: no edge closes a cycle.
     int last = -1;
     for (int at = n; last < 0 && !awaited[at] && index.consumers(at).size() == 1;) {
       const int reader = index.consumers(at)[0].node;
@@ -109,7 +109,7 @@ Edges LateBroadcasts(const GraphIndex& index) {
 
 Edges Chain(const GraphIndex& index, const Edges& delays) {
   Edges edges;
-  if (!index.ManagesCard()) return edges;
+  if (!index.ManagesGpu()) return edges;
   std::unordered_set<std::string> delayed;
   for (const auto& [before, after] : delays) delayed.insert(after);
   std::vector<int> order;
@@ -118,7 +118,7 @@ Edges Chain(const GraphIndex& index, const Edges& delays) {
   }
   std::sort(order.begin(), order.end(),
             [&](int a, int b) { return index.position(a) < index.position(b); });
-  std::map<std::pair<std::string, int>, int> last;  // by device, and where it is alive
+  std::map<std::pair<std::string, int>, int> last;  // by device and context
   for (const int n : order) {
     const auto [before, first] =
         last.emplace(std::make_pair(index.node(n).device(), index.context(n)), n);

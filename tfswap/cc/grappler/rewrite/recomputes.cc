@@ -16,7 +16,7 @@ using ::tensorflow::NodeDef;
 
 namespace {
 
-// plan.py and recompute.py name clones in the same way.
+// The planners in tfswap/planning use the same names.
 std::string CloneName(const std::string& name, int ordinal) {
   return absl::StrCat(name, "/again/", ordinal);
 }
@@ -31,7 +31,7 @@ class Recomputer {
   GraphDef Take() { return std::move(result_); }
 
  private:
-  // A node of the result, and the one of the given graph that it is, or is a clone of.
+  // A node of the result, and the original node that it is or is a clone of.
   struct Place {
     int node;
     int original;
@@ -40,10 +40,10 @@ class Recomputer {
   absl::Status CheckClones(const RecomputeSpec& spec) const;
   absl::Status Clone(const std::string& name, const std::string& trigger, int ordinal);
   absl::Status Rewire(const RecomputeSpec& spec, const std::string& consumer, int ordinal);
-  // The node whose output shares its memory with `input`, and that output's name as an input.
+  // Return the input whose buffer `input` shares.
   std::string Root(const std::string& input) const;
-  // What stands for `input`, the tensor that was made again or an alias of it.
-  std::string Again(const std::string& input, const std::string& root, int ordinal);
+  // Return the replacement for `input`, which is the recomputed tensor or an alias of it.
+  std::string RecomputedInput(const std::string& input, const std::string& root, int ordinal);
 
   const GraphIndex& index_;
   GraphDef result_;
@@ -60,8 +60,8 @@ absl::StatusOr<Recomputer::Place> Recomputer::Known(const std::string& name,
                                                     const RecomputeSpec& spec) const {
   const auto found = nodes_.find(name);
   if (found != nodes_.end()) return found->second;
-  return absl::NotFoundError(absl::StrCat("to make '", spec.tensor, "' again, the plan names '",
-                                          name, "', which is not in the graph"));
+  return absl::NotFoundError(absl::StrCat("the recomputation of '", spec.tensor, "' names '", name,
+                                          "', which is not in the graph"));
 }
 
 absl::Status Recomputer::CheckClones(const RecomputeSpec& spec) const {
@@ -72,37 +72,37 @@ absl::Status Recomputer::CheckClones(const RecomputeSpec& spec) const {
   const std::string root = Root(spec.tensor);
   if (root != spec.tensor && root + ":0" != spec.tensor) {
     return absl::InvalidArgumentError(absl::StrCat("'", spec.tensor, "' shares its memory with '",
-                                                   root, "': that is made again"));
+                                                   root, "', which can be recomputed instead"));
   }
   if (spec.nodes.empty() || spec.nodes.back() != NodeOf(spec.tensor)) {
-    return absl::InvalidArgumentError(absl::StrCat("the last op that makes '", spec.tensor,
-                                                   "' again is to be the one that made it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the last op that recomputes '", spec.tensor, "' must be its producer"));
   }
   for (const std::string& name : spec.nodes) {
     const absl::StatusOr<Place> node = Known(name, spec);
     if (!node.ok()) return node.status();
     if (!index_.IsRepeatable(node->original)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", name, "' (", index_.node(node->original).op(),
-                       ") may not make the same again: '", spec.tensor, "' has to be kept"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", name, "' (", index_.node(node->original).op(),
+          ") may not give the same result again: '", spec.tensor, "' cannot be recomputed"));
     }
     if (!index_.AliveWith(node->original, maker->original) ||
         !index_.AliveWith(trigger->original, maker->original)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", name, "' may not run when '", spec.tensor, "' is to be made again"));
+          absl::StrCat("'", name, "' may not run when '", spec.tensor, "' is recomputed"));
     }
   }
   const std::unordered_set<std::string> consumers(spec.consumers.begin(), spec.consumers.end());
   if (consumers.size() != spec.consumers.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("to make '", spec.tensor, "' again, the plan names a consumer twice"));
+        absl::StrCat("the recomputation of '", spec.tensor, "' names a consumer twice"));
   }
   for (const std::string& consumer : spec.consumers) {
     const absl::StatusOr<Place> node = Known(consumer, spec);
     if (!node.ok()) return node.status();
     if (!index_.IsRewirable(node->original) || !index_.AliveWith(maker->original, node->original)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", consumer, "' may run when '", spec.tensor, "' is not made again"));
+          absl::StrCat("'", consumer, "' may run when '", spec.tensor, "' is not recomputed"));
     }
     const int twin = index_.Twin(node->original);
     if (twin < 0 || node->node != node->original) continue;
@@ -113,8 +113,8 @@ absl::Status Recomputer::CheckClones(const RecomputeSpec& spec) const {
     });
     if (reads && consumers.count(other) == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", spec.tensor, "' would be made again for '", consumer, "' and not for '",
-                       other, "', which oneDNN may run as one op"));
+          absl::StrCat("'", spec.tensor, "' would be recomputed for '", consumer, "' but not for '",
+                       other, "', with which oneDNN may fuse it"));
     }
   }
   return absl::OkStatus();
@@ -135,10 +135,10 @@ absl::Status Recomputer::Clone(const std::string& name, const std::string& trigg
     behind_a_clone |= is_cloned;
     clone.add_input(is_cloned ? InputName(again, id.index()) : input);
   }
-  // Without it, TensorFlow would make one op of the two that are alike.
+  // Otherwise TensorFlow would merge the clone with the original.
   if (!behind_a_clone) clone.add_input(absl::StrCat("^", trigger));
   if (!nodes_.emplace(clone.name(), Place{result_.node_size(), place.original}).second) {
-    return absl::InvalidArgumentError(absl::StrCat("there are two '", clone.name(), "'"));
+    return absl::InvalidArgumentError(absl::StrCat("two nodes are named '", clone.name(), "'"));
   }
   *result_.add_node() = std::move(clone);
   return absl::OkStatus();
@@ -157,7 +157,8 @@ std::string Recomputer::Root(const std::string& input) const {
   }
 }
 
-std::string Recomputer::Again(const std::string& input, const std::string& root, int ordinal) {
+std::string Recomputer::RecomputedInput(const std::string& input, const std::string& root,
+                                        int ordinal) {
   const tensorflow::TensorId id = tensorflow::ParseTensorName(input);
   const std::string name(id.node());
   const std::string again = CloneName(name, ordinal);
@@ -166,7 +167,7 @@ std::string Recomputer::Again(const std::string& input, const std::string& root,
     NodeDef alias = result_.node(place.node);
     alias.set_name(again);
     alias.mutable_attr()->erase("_class");
-    alias.set_input(0, Again(alias.input(0), root, ordinal));
+    alias.set_input(0, RecomputedInput(alias.input(0), root, ordinal));
     nodes_.emplace(again, Place{result_.node_size(), place.original});
     *result_.add_node() = std::move(alias);
   }
@@ -181,7 +182,7 @@ absl::Status Recomputer::Rewire(const RecomputeSpec& spec, const std::string& co
   for (int i = 0; i < result_.node(node).input_size(); ++i) {
     const std::string input = result_.node(node).input(i);
     if (IsControl(input) || Root(input) != root) continue;
-    const std::string again = Again(input, root, ordinal);
+    const std::string again = RecomputedInput(input, root, ordinal);
     result_.mutable_node(node)->set_input(i, again);
     found = true;
   }
@@ -191,10 +192,10 @@ absl::Status Recomputer::Rewire(const RecomputeSpec& spec, const std::string& co
 }
 
 absl::Status Recomputer::Apply(const RecomputeSpec& spec, int ordinal) {
-  if (result_.node_size() + spec.nodes.size() > MostNodes(index_.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan makes so much again that a graph of ",
-                                                   index_.size(), " nodes gets more than ",
-                                                   MostNodes(index_.size())));
+  if (result_.node_size() + spec.nodes.size() > MaxNodes(index_.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the recomputations of the plan grow a graph of ", index_.size(),
+                     " nodes beyond the limit of ", MaxNodes(index_.size())));
   }
   if (absl::Status status = CheckClones(spec); !status.ok()) return status;
   for (const std::string& name : spec.nodes) {

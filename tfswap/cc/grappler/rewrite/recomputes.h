@@ -9,14 +9,14 @@
 
 namespace tfswap {
 
-// The graph in which tensors are made again instead of kept:
+// Return the graph in which tensors are recomputed instead of kept (rematerialization):
 //
 //   X ──▶ A ──▶ T ──▶ early reader          X ──▶ A ──▶ T ──▶ early reader
 //               └───▶ late reader     ──▶   └───▶ A/again/0 ──▶ T/again/0 ──▶ late reader
 //                                       trigger ──^
 //
-// Nodes are cloned in the order of the specs; a spec may name clones of those before it. It is
-// refused if an op might not do the same again, or if something does not run when it has to.
+// Nodes are cloned in the order of the specs; a spec may name clones of earlier specs. Returns an
+// error if an op may not give the same result again, or if an op would not run when it has to.
 absl::StatusOr<tensorflow::GraphDef> WithRecomputes(
     const tensorflow::GraphDef& graph, const tensorflow::FunctionLibraryDefinition& functions,
     const std::vector<RecomputeSpec>& specs);

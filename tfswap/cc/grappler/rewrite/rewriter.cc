@@ -27,10 +27,10 @@ class Rewriter {
       : index_(index), min_bytes_(min_bytes), result_(graph) {}
 
   absl::Status Apply(const SwapSpec& swap) {
-    if (result_.node_size() + swap.returns.size() > MostNodes(index_.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("the plan's swaps make a graph of ",
-                                                     index_.size(), " nodes one of more than ",
-                                                     MostNodes(index_.size())));
+    if (result_.node_size() + swap.returns.size() > MaxNodes(index_.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("the swaps of the plan grow a graph of ",
+                                                     index_.size(), " nodes beyond the limit of ",
+                                                     MaxNodes(index_.size())));
     }
     return swap.after.empty() ? ApplyToTensor(swap) : ApplyToVariable(swap);
   }
@@ -41,7 +41,7 @@ class Rewriter {
   absl::Status ApplyToTensor(const SwapSpec& swap);
   absl::Status ApplyToVariable(const SwapSpec& swap);
   absl::StatusOr<int> Known(const std::string& name, const SwapSpec& swap) const;
-  // Who runs whenever `node` does.
+  // Find a node that runs whenever `node` does, and the reverse.
   absl::StatusOr<int> Beside(int node, const std::string& name, const SwapSpec& swap) const;
   absl::Status CheckMayWait(int node) const;
   absl::Status CheckUsable(const SwapSpec& swap, int element_bytes) const;
@@ -51,13 +51,14 @@ class Rewriter {
   std::string Clone(TensorId alias, TensorId root, const std::string& returned, int ordinal);
   void AddControlInput(int to, const std::string& from);
 
-  // A node of the result, and one of the given graph that is alive when it is; -1 if there is none.
+  // A node of the result, and a node of the given graph that runs under the same condition; -1 if
+  // there is none.
   struct Place {
     int node = -1;
     int alive_as = -1;
   };
   Place Find(const std::string& name) const;
-  // Before the node is added.
+  // Call this before the node is added.
   void Remember(const std::string& name, int alive_as) {
     copies_[name] = {result_.node_size(), alive_as};
   }
@@ -66,9 +67,9 @@ class Rewriter {
   const int64_t min_bytes_;
   GraphDef result_;
   std::map<std::string, std::string> clones_;  // by name
-  std::map<std::string, int> variable_swaps_;  // how many there are of each
+  std::map<std::string, int> variable_swaps_;  // number of swaps by variable
   std::unordered_map<std::string, Place> copies_;
-  std::unordered_map<int, std::unordered_set<std::string>> control_inputs_;  // of who got some
+  std::unordered_map<int, std::unordered_set<std::string>> control_inputs_;
 };
 
 absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swap) const {
@@ -78,8 +79,8 @@ absl::StatusOr<int> Rewriter::Known(const std::string& name, const SwapSpec& swa
                                           "', which is not in the graph"));
 }
 
-// Plans may come from anywhere: a lossy codec may change an activation that the backward part reads
-// again, and nothing else.
+// Plans are untrusted input: a lossy codec may change an activation that only the backward part
+// reads again, and nothing else.
 absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
   const std::optional<Codec> codec = ParseCodec(swap.codec);
   if (!codec || !IsLossy(*codec)) {
@@ -87,7 +88,7 @@ absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
   }
   if (!index_.IsActivation(root)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", swap.tensor, "' is no float32 activation of the forward part: '",
+        absl::StrCat("'", swap.tensor, "' is not a float32 activation of the forward part: '",
                      swap.codec, "' is lossy and may not encode it"));
   }
   for (const ReturnSpec& back : swap.returns) {
@@ -96,17 +97,18 @@ absl::Status Rewriter::CheckCodec(const SwapSpec& swap, TensorId root) const {
       if (node < 0 || index_.IsBackward(node)) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("'", consumer, "' of the forward part would read '", swap.tensor,
-                       "' as the lossy codec '", swap.codec, "' left it"));
+                       "' as decoded by the lossy codec '", swap.codec, "'"));
     }
   }
   return CheckUsable(swap, tensorflow::DataTypeSize(index_.OutputType(root)));
 }
 
-// A codec that is missing here would end the step. A GPU copies what it cannot encode.
+// A codec that is missing here would fail the step. A GPU copies what it cannot encode.
 absl::Status Rewriter::CheckUsable(const SwapSpec& swap, int element_bytes) const {
   const std::optional<Codec> codec = ParseCodec(swap.codec);
-  if (!codec || index_.ManagesCard()) return absl::OkStatus();
-  const std::string why_not = WhyNot({*codec, element_bytes, static_cast<int>(swap.rate_percent)});
+  if (!codec || index_.ManagesGpu()) return absl::OkStatus();
+  const std::string why_not =
+      WhyUnusable({*codec, element_bytes, static_cast<int>(swap.rate_percent)});
   if (why_not.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "': ", why_not));
 }
@@ -125,10 +127,10 @@ absl::Status Rewriter::CheckMayWait(int node) const {
   if (index_.MayWait(node)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "'", index_.node(node).name(), "' (", index_.node(node).op(),
-      ") may not be made to wait: sums would be rounded otherwise, or it has no time of its own"));
+      ") must not wait: that could change the rounding of a sum, or the op takes no time"));
 }
 
-// Each once: of plans from anywhere, lists may be of any length.
+// No consumer twice: plans are untrusted input, and lists may be of any length.
 absl::Status CheckConsumers(const SwapSpec& swap, const std::vector<std::string>& consumers,
                             const std::unordered_set<std::string>& each) {
   if (each.size() == consumers.size()) return absl::OkStatus();
@@ -144,15 +146,15 @@ void SetPlacementRequest(const SwapSpec& swap, NodeDef* out) {
   attributes["threads"].set_i(swap.threads);
 }
 
-// Its value leaves when all that need it in this step have ended. Whoever looks at it in the next
-// one has the device bring it back, if it is not there by then.
+// Swap out the value after all its users in this step. If it is still out when the next step reads
+// the variable, the device restores it.
 absl::Status Rewriter::ApplyToVariable(const SwapSpec& swap) {
   const tensorflow::TensorId id = tensorflow::ParseTensorName(swap.tensor);
   absl::StatusOr<int> handle = Known(std::string(id.node()), swap);
   if (!handle.ok()) return handle.status();
   const NodeDef& variable = index_.node(*handle);
   if (index_.OutputType({*handle, id.index()}) != tensorflow::DT_RESOURCE) {
-    return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "' is no variable"));
+    return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "' is not a variable"));
   }
   if (const std::optional<Codec> codec = ParseCodec(swap.codec); codec && IsLossy(*codec)) {
     return absl::InvalidArgumentError(absl::StrCat("'", swap.tensor, "' is a variable: '",
@@ -217,11 +219,11 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
   const tensorflow::DataType type = index_.OutputType(root);
   if (type == tensorflow::DT_INVALID || !tensorflow::DataTypeCanUseMemcpy(type)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", swap.tensor, "' is no output of plain bytes: it cannot be swapped"));
+        absl::StrCat("'", swap.tensor, "' is not an output of plain bytes and cannot be swapped"));
   }
   if (!index_.IsSwappableProducer(root.node) || !index_.InDeviceMemory(root)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", swap.tensor, "' belongs to somebody outside of the step (",
+        absl::StrCat("'", swap.tensor, "' is owned outside of the step (",
                      index_.node(root.node).op(), "): swapping it would free nothing"));
   }
   if (absl::Status status = CheckCodec(swap, root); !status.ok()) return status;
@@ -276,12 +278,12 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
       if (twin >= 0 && index_.Reads(twin, root) && consumers.count(index_.node(twin).name()) == 0) {
         return absl::InvalidArgumentError(
             absl::StrCat("the swap of '", swap.tensor, "' comes between '", consumer, "' and '",
-                         index_.node(twin).name(), "', which oneDNN may run as one op"));
+                         index_.node(twin).name(), "', which oneDNN may fuse"));
       }
       status = Rewire(swap, root, consumer, in.name(), ordinal);
       if (!status.ok()) return status;
     }
-    // Where it is alive if its trigger and its tensor are.
+    // The node runs whenever its tensor is produced if the trigger does.
     if (trigger < 0 || index_.AliveWith(trigger, root.node)) Remember(in.name(), root.node);
     *result_.add_node() = std::move(in);
     ++ordinal;
@@ -317,7 +319,8 @@ absl::Status Rewriter::Rewire(const SwapSpec& swap, TensorId root, const std::st
       absl::StrCat("'", consumer, "' does not read '", swap.tensor, "'"));
 }
 
-// What stands for `alias`, a tensor that shares `root`'s buffer, once that is `returned`.
+// Return the replacement for `alias`, a tensor that shares the buffer of `root`, after the swap-in
+// `returned`.
 std::string Rewriter::Clone(TensorId alias, TensorId root, const std::string& returned,
                             int ordinal) {
   if (alias == root) return returned;
@@ -391,16 +394,16 @@ absl::StatusOr<GraphDef> Rewrite(const GraphDef& graph, const GraphIndex& index,
     if (absl::Status status = rewriter.AddOrder(before, after); !status.ok()) return status;
   }
   GraphDef result = rewriter.Take();
-  // Validates: every input exists, names are unique, and no edge closed a cycle.
+  // Check that every input exists, names are unique, and no edge closed a cycle.
   const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                         graph.library());
   absl::StatusOr<GraphIndex> check = GraphIndex::Build(result, functions);
   if (!check.ok()) return check.status();
   if (absl::Status status = check->CheckTwins(); !status.ok()) return status;
-  // Where they already meet in another order than it seems, nothing is known of them.
-  const std::vector<int> meetings = CollectiveGroups(index);
-  if (index.CheckCollectiveGroups(meetings).ok()) {
-    if (absl::Status status = check->CheckCollectiveGroups(meetings); !status.ok()) return status;
+  // If the given graph seems to deadlock already, its groups are not those assumed here.
+  const std::vector<int> groups = CollectiveGroups(index);
+  if (index.CheckCollectiveGroups(groups).ok()) {
+    if (absl::Status status = check->CheckCollectiveGroups(groups); !status.ok()) return status;
   }
   return result;
 }

@@ -8,19 +8,19 @@
 
 namespace tfswap {
 
-// Prefix of every node that the pass makes.
+// Prefix of the names of all nodes that the pass adds.
 inline constexpr char kNodePrefix[] = "tfswap/";
 
 bool IsRewritten(const tensorflow::GraphDef& graph);
 
-// Executes swaps on a copy of the graph that `index` describes:
+// Apply swaps and order edges to a copy of the graph that `index` describes:
 //
 //   tensor ──▶ _CopyToHost ──handle──▶ _CopyFromHost ──▶ consumers
 //                   ┊                        ▲
 //                   └┄┄▶ gate      trigger ┄┄┘            (┄ control edges)
 //
-// A consumer that reads the tensor through aliases (reshapes and the like) gets clones of those
-// behind the swap-in. Answers the new graph, or why it may not be; decides nothing itself.
+// If a consumer reads the tensor through aliases (reshapes and the like), the aliases are cloned
+// after the swap-in. Returns an error if the plan is invalid; makes no decision of its own.
 absl::StatusOr<tensorflow::GraphDef> Rewrite(
     const tensorflow::GraphDef& graph, const GraphIndex& index, const std::vector<SwapSpec>& swaps,
     const std::vector<std::pair<std::string, std::string>>& order, int64_t min_bytes);

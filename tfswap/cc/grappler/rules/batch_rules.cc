@@ -16,15 +16,16 @@ namespace tfswap {
 
 namespace {
 
-using Found = std::optional<SplitRule>;
-using Rule = std::function<Found(const OpView&)>;
+using OptionalRule = std::optional<SplitRule>;
+using Rule = std::function<OptionalRule(const OpView&)>;
 
 bool Divisible(const Dims& dims, int64_t count) {
   return dims && !dims->empty() && dims->front() > 0 && dims->front() % count == 0;
 }
 
-// All outputs are parts, of the inputs those at `parts`; those at `shapes` are constant shapes.
-Found Parts(const OpView& op, const std::vector<int>& parts, const std::vector<int>& shapes = {}) {
+// All outputs and the inputs at `parts` are split; the inputs at `shapes` are constant shapes.
+OptionalRule Parts(const OpView& op, const std::vector<int>& parts,
+                   const std::vector<int>& shapes = {}) {
   SplitRule found;
   found.inputs.resize(op.inputs.size());
   found.outputs.resize(op.outputs.size());
@@ -32,7 +33,7 @@ Found Parts(const OpView& op, const std::vector<int>& parts, const std::vector<i
     if (input >= static_cast<int>(op.inputs.size())) return std::nullopt;
     if (!Divisible(op.inputs[input], op.count)) return std::nullopt;
     const Cut cut = EvenCut(0, op.inputs[input]->front(), op.count);
-    found.inputs[input].share = Share::kPart;
+    found.inputs[input].kind = InputKind::kPart;
     for (int64_t s = 0; s < op.count; ++s) found.inputs[input].pieces.push_back(cut.part(s));
   }
   for (int input : shapes) {
@@ -42,7 +43,7 @@ Found Parts(const OpView& op, const std::vector<int>& parts, const std::vector<i
       if (shape->front() % op.count != 0) return std::nullopt;
       shape->front() /= op.count;
     }
-    found.inputs[input].share = Share::kInts;
+    found.inputs[input].kind = InputKind::kInts;
     found.inputs[input].ints.assign(op.count, *shape);
   }
   for (size_t output = 0; output < op.outputs.size(); ++output) {
@@ -52,9 +53,9 @@ Found Parts(const OpView& op, const std::vector<int>& parts, const std::vector<i
   return found;
 }
 
-// The same, where the only output is a sum over axis 0, or a mean.
-Found Reduced(const OpView& op, const std::vector<int>& parts, Yield yield) {
-  Found found = Parts(op, parts);
+// The same, but the only output is a sum or mean over axis 0.
+OptionalRule PartsReduced(const OpView& op, const std::vector<int>& parts, OutputKind kind) {
+  OptionalRule found = Parts(op, parts);
   if (!found) return std::nullopt;
   const Cut even = EvenCut(0, op.count, op.count);
   found->outputs.assign(op.outputs.size(), OutputPart{yield, even});
@@ -67,8 +68,8 @@ std::vector<int> UpTo(size_t count) {
   return all;
 }
 
-// Parts are those inputs that have the output's axis 0; others are broadcast along it.
-Found Elementwise(const OpView& op) {
+// Inputs with the axis 0 of the output are split; the others are broadcast along it.
+OptionalRule Elementwise(const OpView& op) {
   if (op.outputs.empty() || !Divisible(op.outputs[0], op.count)) return std::nullopt;
   const std::vector<int64_t>& out = *op.outputs[0];
   std::vector<int> parts;
@@ -85,24 +86,24 @@ Found Elementwise(const OpView& op) {
   return Parts(op, parts);
 }
 
-Found Bitcast(const OpView& op) {
+OptionalRule Bitcast(const OpView& op) {
   const bool alike = !op.outputs.empty() && op.outputs[0] && op.inputs[0] == op.outputs[0];
   return alike ? Elementwise(op) : std::nullopt;
 }
 
-// Of rows by a vector, or of elements.
-Found Select(const OpView& op) {
+// Selects rows by a vector, or elements.
+OptionalRule Select(const OpView& op) {
   return op.inputs.size() == 3 && op.inputs[0] && !op.inputs[0]->empty() ? Parts(op, {0, 1, 2})
                                                                          : std::nullopt;
 }
 
-// The first input is cut, whatever the others are.
-Found First(const OpView& op) { return Parts(op, {0}); }
-Found FirstTwo(const OpView& op) { return Parts(op, {0, 1}); }
-Found FirstThree(const OpView& op) { return Parts(op, {0, 1, 2}); }
+// Only the first input is split.
+OptionalRule First(const OpView& op) { return Parts(op, {0}); }
+OptionalRule FirstTwo(const OpView& op) { return Parts(op, {0, 1}); }
+OptionalRule FirstThree(const OpView& op) { return Parts(op, {0, 1, 2}); }
 
-// What is fused behind it may add a tensor of the output's shape.
-Found Fused(const OpView& op) {
+// A fused op may add a tensor of the output's shape.
+OptionalRule Fused(const OpView& op) {
   if (op.inputs.empty() || op.outputs.empty() || !Divisible(op.outputs[0], op.count)) {
     return std::nullopt;
   }
@@ -119,11 +120,11 @@ Found Fused(const OpView& op) {
   return Parts(op, parts);
 }
 
-Found InputGradient(const OpView& op) { return Parts(op, {2}, {0}); }
-Found FilterGradient(const OpView& op) { return Reduced(op, {0, 2}, Yield::kSum); }
-Found SumOverBatch(const OpView& op) { return Reduced(op, {0}, Yield::kSum); }
+OptionalRule InputGradient(const OpView& op) { return Parts(op, {2}, {0}); }
+OptionalRule FilterGradient(const OpView& op) { return PartsReduced(op, {0, 2}, OutputKind::kSum); }
+OptionalRule SumOverBatch(const OpView& op) { return PartsReduced(op, {0}, OutputKind::kSum); }
 
-Found Pooling(const OpView& op) {
+OptionalRule Pooling(const OpView& op) {
   const auto it = op.node->attr().find("ksize");
   const bool apart =
       it != op.node->attr().end() && it->second.list().i_size() > 0 && it->second.list().i(0) == 1;
@@ -132,23 +133,24 @@ Found Pooling(const OpView& op) {
   return op.node->op() == "MaxPoolGrad" ? FirstThree(op) : First(op);
 }
 
-Found Product(const OpView& op) {
+OptionalRule Product(const OpView& op) {
   if (op.inputs.size() < 2) return std::nullopt;
   const bool a_across = Flag(op, "transpose_a"), b_across = Flag(op, "transpose_b");
   if (op.IsBatched(0) && !a_across && !op.IsBatched(1)) return Fused(op);
   if (op.node->op() == "MatMul" && op.IsBatched(0) && op.IsBatched(1) && a_across && !b_across) {
-    return Reduced(op, {0, 1}, Yield::kSum);
+    return PartsReduced(op, {0, 1}, OutputKind::kSum);
   }
   return std::nullopt;
 }
 
-Found BatchProduct(const OpView& op) {
+OptionalRule BatchProduct(const OpView& op) {
   if (op.outputs.empty() || !op.outputs[0] || op.outputs[0]->size() < 3) return std::nullopt;
   return Elementwise(op);
 }
 
-// One letter a dimension. The batched inputs' first letter is cut wherever it is.
-Found Einsum(const OpView& op) {
+// One letter per dimension. The first letter of the inputs that depend on the batch is split
+// everywhere.
+OptionalRule Einsum(const OpView& op) {
   const std::string& equation = Text(op, "equation");
   const std::vector<std::string> sides = absl::StrSplit(equation, "->");
   if (sides.size() != 2 || absl::StrContains(equation, "...")) return std::nullopt;
@@ -170,13 +172,13 @@ Found Einsum(const OpView& op) {
   }
   const size_t at = sides[1].find(batch);
   if (at == 0) return Parts(op, parts);
-  return at == std::string::npos ? Reduced(op, parts, Yield::kSum) : std::nullopt;
+  return at == std::string::npos ? PartsReduced(op, parts, OutputKind::kSum) : std::nullopt;
 }
 
-Found Reshape(const OpView& op) { return Parts(op, {0}, {1}); }
+OptionalRule Reshape(const OpView& op) { return Parts(op, {0}, {1}); }
 
-// Whether axis 0 stays what it is: an axis is inserted or taken away behind it.
-Found ExpandDims(const OpView& op) {
+// Axis 0 stays axis 0 if the axis is inserted or removed after it.
+OptionalRule ExpandDims(const OpView& op) {
   const auto axis = op.constant(1);
   if (!axis || axis->size() != 1 || !op.inputs[0]) return std::nullopt;
   const int64_t rank = op.inputs[0]->size();
@@ -184,7 +186,7 @@ Found ExpandDims(const OpView& op) {
   return at > 0 ? First(op) : std::nullopt;
 }
 
-Found Squeeze(const OpView& op) {
+OptionalRule Squeeze(const OpView& op) {
   if (op.outputs.empty() || !op.outputs[0] || !op.inputs[0]) return std::nullopt;
   const bool kept = !op.outputs[0]->empty() && !op.inputs[0]->empty() &&
                     op.outputs[0]->front() == op.inputs[0]->front();
@@ -193,38 +195,38 @@ Found Squeeze(const OpView& op) {
   return kept && (by_name || op.inputs[0]->front() > op.count) ? First(op) : std::nullopt;
 }
 
-Found Transpose(const OpView& op) {
+OptionalRule Transpose(const OpView& op) {
   const auto order = op.constant(1);
   return order && !order->empty() && order->front() == 0 ? First(op) : std::nullopt;
 }
 
-Found Concat(const OpView& op) {
+OptionalRule Concat(const OpView& op) {
   const auto last = static_cast<int>(op.inputs.size()) - 1;
   const auto axis = ConstantAxis(op, last, op.inputs[0]);
   return axis && *axis > 0 ? Parts(op, UpTo(last)) : std::nullopt;
 }
 
-Found Split(const OpView& op) {
+OptionalRule Split(const OpView& op) {
   const int value = op.node->op() == "Split" ? 1 : 0;
   const int where = op.node->op() == "Split" ? 0 : 2;
   const auto axis = ConstantAxis(op, where, op.inputs[value]);
   return axis && *axis > 0 ? Parts(op, {value}) : std::nullopt;
 }
 
-Found Pack(const OpView& op) {
+OptionalRule Pack(const OpView& op) {
   return Integer(op, "axis") > 0 ? Parts(op, UpTo(op.inputs.size())) : std::nullopt;
 }
 
-Found Unpack(const OpView& op) { return Integer(op, "axis") > 0 ? First(op) : std::nullopt; }
+OptionalRule Unpack(const OpView& op) { return Integer(op, "axis") > 0 ? First(op) : std::nullopt; }
 
-Found Pad(const OpView& op) {
+OptionalRule Pad(const OpView& op) {
   const auto paddings = op.constant(1);
   const bool apart =
       paddings && paddings->size() >= 2 && (*paddings)[0] == 0 && (*paddings)[1] == 0;
   return apart ? First(op) : std::nullopt;
 }
 
-Found Tile(const OpView& op) {
+OptionalRule Tile(const OpView& op) {
   const auto multiples = op.constant(1);
   if (op.inputs[0] && !op.inputs[0]->empty() && op.inputs[0]->front() == 1) {
     return Parts(op, {}, {1});
@@ -232,8 +234,8 @@ Found Tile(const OpView& op) {
   return multiples && !multiples->empty() && multiples->front() == 1 ? First(op) : std::nullopt;
 }
 
-// All of axis 0 is taken.
-Found StridedSlice(const OpView& op) {
+// The slice must contain all of axis 0.
+OptionalRule StridedSlice(const OpView& op) {
   constexpr int64_t kAxis0 = 1;
   const bool all = (Integer(op, "begin_mask") & kAxis0) != 0 &&
                    (Integer(op, "end_mask") & kAxis0) != 0 &&
@@ -246,7 +248,7 @@ Found StridedSlice(const OpView& op) {
   return of_gradient ? Parts(op, {4}, {0}) : First(op);
 }
 
-Found Slice(const OpView& op) {
+OptionalRule Slice(const OpView& op) {
   const auto begin = op.constant(1), size = op.constant(2);
   if (!begin || !size || begin->empty() || size->empty() || begin->front() != 0) {
     return std::nullopt;
@@ -256,7 +258,7 @@ Found Slice(const OpView& op) {
   return all ? Parts(op, {0}, {2}) : std::nullopt;
 }
 
-Found BroadcastTo(const OpView& op) {
+OptionalRule BroadcastTo(const OpView& op) {
   if (op.outputs.empty() || !Divisible(op.outputs[0], op.count) || !op.inputs[0]) {
     return std::nullopt;
   }
@@ -265,51 +267,54 @@ Found BroadcastTo(const OpView& op) {
   return Parts(op, {0}, {1});
 }
 
-Found Fill(const OpView& op) { return Parts(op, {}, {0}); }
+OptionalRule Fill(const OpView& op) { return Parts(op, {}, {0}); }
 
-// The last axis is what it works on.
-Found LastAxis(const OpView& op) {
+// The op works along the last axis.
+OptionalRule LastAxis(const OpView& op) {
   return op.inputs[0] && op.inputs[0]->size() > 1 ? First(op) : std::nullopt;
 }
 
-Found CrossEntropy(const OpView& op) {
+OptionalRule CrossEntropy(const OpView& op) {
   const bool alike = op.inputs.size() == 2 && op.inputs[0] && op.inputs[1] &&
                      !op.inputs[0]->empty() && !op.inputs[1]->empty() &&
                      op.inputs[0]->front() == op.inputs[1]->front();
   return alike ? FirstTwo(op) : std::nullopt;
 }
 
-// Over constant axes. Behind axis 0 each section is reduced by itself.
-Found Reduction(const OpView& op) {
+// Over constant axes. Unless axis 0 is one, each section is reduced independently.
+OptionalRule Reduction(const OpView& op) {
   const auto axes = op.constant(1);
   if (!axes || !op.inputs[0]) return std::nullopt;
   const int64_t rank = op.inputs[0]->size();
   const bool over_batch = std::any_of(axes->begin(), axes->end(),
                                       [&](int64_t axis) { return axis == 0 || axis == -rank; });
   if (!over_batch) return axes->empty() ? std::nullopt : First(op);
-  if (op.node->op() == "Sum") return Reduced(op, {0}, Yield::kSum);
+  if (op.node->op() == "Sum") return PartsReduced(op, {0}, OutputKind::kSum);
   const bool is_float =
       op.node->attr().count("T") > 0 && op.node->attr().at("T").type() == tensorflow::DT_FLOAT;
-  return op.node->op() == "Mean" && is_float ? Reduced(op, {0}, Yield::kMean) : std::nullopt;
+  return op.node->op() == "Mean" && is_float ? PartsReduced(op, {0}, OutputKind::kMean)
+                                             : std::nullopt;
 }
 
-Found ArgReduction(const OpView& op) {
+OptionalRule ArgReduction(const OpView& op) {
   const auto axis = ConstantAxis(op, 1, op.inputs[0]);
   return axis && *axis > 0 ? First(op) : std::nullopt;
 }
 
-Found OneHot(const OpView& op) { return Integer(op, "axis") != 0 ? First(op) : std::nullopt; }
+OptionalRule OneHot(const OpView& op) {
+  return Integer(op, "axis") != 0 ? First(op) : std::nullopt;
+}
 
-Found Gather(const OpView& op) {
+OptionalRule Gather(const OpView& op) {
   const auto axis = op.constant(2);
   if (!axis || axis->size() != 1) return std::nullopt;
   if (Integer(op, "batch_dims") > 0) return axis->front() > 0 ? FirstTwo(op) : std::nullopt;
   return axis->front() == 0 && !op.IsBatched(0) ? Parts(op, {1}) : std::nullopt;
 }
 
-Found SegmentSum(const OpView& op) { return Reduced(op, {0, 1}, Yield::kSum); }
+OptionalRule SegmentSum(const OpView& op) { return PartsReduced(op, {0, 1}, OutputKind::kSum); }
 
-Found ResizeGradient(const OpView& op) {
+OptionalRule ResizeGradient(const OpView& op) {
   return op.node->op() == "ResizeBilinearGrad" ? FirstTwo(op) : First(op);
 }
 
@@ -362,13 +367,13 @@ const RuleTable<Rule>& Rules() {
 
 }  // namespace
 
-std::optional<SplitRule> SeparateByBatch(const OpView& op) {
+std::optional<SplitRule> SplitByBatch(const OpView& op) {
   const Rule* rule = Rules().Find(op.node->op());
   if (rule == nullptr) return std::nullopt;
-  Found found = (*rule)(op);
+  OptionalRule found = (*rule)(op);
   if (!found) return std::nullopt;
   for (size_t i = 0; i < op.outputs.size(); ++i) {
-    if (found->outputs[i].yield == Yield::kPart && !Divisible(op.outputs[i], op.count)) {
+    if (found->outputs[i].kind == OutputKind::kPart && !Divisible(op.outputs[i], op.count)) {
       return std::nullopt;
     }
   }

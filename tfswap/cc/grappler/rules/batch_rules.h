@@ -7,11 +7,10 @@
 
 namespace tfswap {
 
-// How an op can be computed on equal sections, one behind the other, of its inputs that are made
-// from the batch; no value if it cannot, or if it is not known to be. A part is one of `count`
-// equal contiguous pieces along axis 0: whether that axis is the batch does not matter to whether
-// this is right, only to whether it is of use.
-std::optional<SplitRule> SeparateByBatch(const OpView& op);
+// Return how to compute an op on equal sections of its inputs that depend on the batch; no value if
+// that is impossible or unknown. A part is one of `count` equal contiguous pieces along axis 0. The
+// result is correct whether or not that axis is the batch.
+std::optional<SplitRule> SplitByBatch(const OpView& op);
 
 }  // namespace tfswap
 

@@ -6,8 +6,8 @@
 
 namespace tfswap {
 
-// Ops that compute each element of their outputs from the elements of their inputs at its place,
-// inputs being broadcast.
+// Ops that compute each output element from the input elements at the same place, with
+// broadcasting.
 const std::vector<std::string>& ElementwiseOps();
 
 }  // namespace tfswap

@@ -18,28 +18,28 @@ namespace tfswap {
 
 namespace {
 
-using Found = std::optional<SplitRule>;
-// What a rule begins with: how its input or, without one, its output is to be cut.
-using Rule = std::function<Found(const OpView&, const std::optional<Cut>& wanted)>;
+using OptionalRule = std::optional<SplitRule>;
+// A rule gets the cuts of the op's inputs and, if there are none, the cut of its output.
+using Rule = std::function<OptionalRule(const OpView&, const std::optional<Cut>& output_cut)>;
 
-// The cut of the first input that has one.
-std::optional<int> FirstBatched(const OpView& op) {
+// Return the first input that is split.
+std::optional<int> FirstCutInput(const OpView& op) {
   for (size_t i = 0; i < op.cuts.size(); ++i) {
     if (op.cuts[i]) return static_cast<int>(i);
   }
   return std::nullopt;
 }
 
-// The first input by its parts; all outputs by the same.
-Found Alike(const OpView& op, const Cut& cut) {
-  SplitRule found = Begun(op, cut);
+// The first input and all outputs have the same parts.
+OptionalRule SameParts(const OpView& op, const Cut& cut) {
+  SplitRule found = MakeRule(op, cut);
   found.inputs[0] = PartsOf(cut);
   return found;
 }
 
-// Constants of each section: an input's own, but for one number.
-InputPart IntsWith(const std::vector<int64_t>& ints, size_t at, const Cut& cut) {
-  InputPart input{Share::kInts, 0, {}, {}, {}};
+// The constant `ints` per section, with the extent of the part in place of `ints[at]`.
+InputPart IntsPerSection(const std::vector<int64_t>& ints, size_t at, const Cut& cut) {
+  InputPart input{InputKind::kInts, 0, {}, {}, {}};
   for (int64_t s = 0; s < cut.count(); ++s) {
     input.ints.push_back(ints);
     const Piece part = cut.part(s);
@@ -48,19 +48,19 @@ InputPart IntsWith(const std::vector<int64_t>& ints, size_t at, const Cut& cut) 
   return input;
 }
 
-// Inputs are broadcast to the output; those that have the cut axis, give parts of it.
-Found Elementwise(const OpView& op, const std::optional<Cut>& wanted) {
+// Inputs are broadcast to the output; inputs with the split axis are split.
+OptionalRule Elementwise(const OpView& op, const std::optional<Cut>& output_cut) {
   if (op.outputs.empty() || !IsKnown(op.outputs[0])) return std::nullopt;
   const std::vector<int64_t>& out = *op.outputs[0];
-  std::optional<Cut> cut = wanted;
-  if (const auto first = FirstBatched(op)) {
+  std::optional<Cut> cut = output_cut;
+  if (const auto first = FirstCutInput(op)) {
     cut = op.cuts[*first];
     if (!IsKnown(op.inputs[*first])) return std::nullopt;
     cut->axis += static_cast<int>(out.size() - op.inputs[*first]->size());
   }
   if (!cut || cut->axis < 0 || cut->axis >= static_cast<int>(out.size())) return std::nullopt;
   if (cut->bounds.back() != out[cut->axis]) return std::nullopt;
-  SplitRule found = Begun(op, *cut);
+  SplitRule found = MakeRule(op, *cut);
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (!IsKnown(op.inputs[i])) return std::nullopt;
     const std::vector<int64_t>& in = *op.inputs[i];
@@ -72,41 +72,41 @@ Found Elementwise(const OpView& op, const std::optional<Cut>& wanted) {
   return found;
 }
 
-// What is alike in shape only.
-Found Select(const OpView& op, const std::optional<Cut>& wanted) {
+// Supported only if the shapes are equal.
+OptionalRule Select(const OpView& op, const std::optional<Cut>& output_cut) {
   const bool alike = op.inputs.size() == 3 && op.inputs[0] == op.inputs[1];
-  return alike ? Elementwise(op, wanted) : std::nullopt;
+  return alike ? Elementwise(op, output_cut) : std::nullopt;
 }
 
-Found Bitcast(const OpView& op, const std::optional<Cut>& wanted) {
+OptionalRule Bitcast(const OpView& op, const std::optional<Cut>& output_cut) {
   const bool alike = !op.outputs.empty() && op.inputs[0] == op.outputs[0];
-  return alike ? Elementwise(op, wanted) : std::nullopt;
+  return alike ? Elementwise(op, output_cut) : std::nullopt;
 }
 
-// The last axis is what it works on, or along.
-Found LastAxis(const OpView& op, const std::optional<Cut>&) {
+// The op works along the last axis.
+OptionalRule LastAxis(const OpView& op, const std::optional<Cut>&) {
   const auto& cut = op.cuts[0];
   if (!cut || !IsChannelsLast(op) || cut->axis + 1 >= static_cast<int>(op.inputs[0]->size())) {
     return std::nullopt;
   }
-  return Alike(op, *cut);
+  return SameParts(op, *cut);
 }
 
-Found BiasGradient(const OpView& op, const std::optional<Cut>& wanted) {
-  Found found = LastAxis(op, wanted);
-  if (found) found->outputs[0].yield = Yield::kSum;
+OptionalRule BiasGradient(const OpView& op, const std::optional<Cut>& output_cut) {
+  OptionalRule found = LastAxis(op, output_cut);
+  if (found) found->outputs[0].kind = OutputKind::kSum;
   return found;
 }
 
-// Padded at its ends are the first and the last part.
-Found Pad(const OpView& op, const std::optional<Cut>&) {
+// The first and the last part get the padding.
+OptionalRule Pad(const OpView& op, const std::optional<Cut>&) {
   const auto paddings = op.constant(1);
   if (!op.cuts[0] || !paddings || !IsKnown(op.outputs[0])) return std::nullopt;
   const int axis = op.cuts[0]->axis;
   const int64_t before = paddings->at(2 * axis), extent = (*op.inputs[0])[axis];
-  SplitRule found = Begun(op, EvenCut(axis, (*op.outputs[0])[axis], op.count));
-  found.inputs[0] = {Share::kPart, axis, {}, {}, {}};
-  found.inputs[1].share = Share::kInts;
+  SplitRule found = MakeRule(op, EvenCut(axis, (*op.outputs[0])[axis], op.count));
+  found.inputs[0] = {InputKind::kPart, axis, {}, {}, {}};
+  found.inputs[1].kind = InputKind::kInts;
   for (int64_t s = 0; s < op.count; ++s) {
     const Piece part = found.outputs[0].cut.part(s);
     const Piece inside = {std::max<int64_t>(part.begin - before, 0),
@@ -121,7 +121,7 @@ Found Pad(const OpView& op, const std::optional<Cut>&) {
   return found;
 }
 
-Found Slice(const OpView& op, const std::optional<Cut>&) {
+OptionalRule Slice(const OpView& op, const std::optional<Cut>&) {
   const auto begin = op.constant(1), size = op.constant(2);
   if (!op.cuts[0] || !begin || !size || !IsKnown(op.outputs[0])) return std::nullopt;
   Cut cut = *op.cuts[0];
@@ -131,7 +131,7 @@ Found Slice(const OpView& op, const std::optional<Cut>&) {
     if (extent < op.count) return std::nullopt;
     cut = EvenCut(cut.axis, extent, op.count);
   }
-  SplitRule found = Begun(op, cut);
+  SplitRule found = MakeRule(op, cut);
   found.inputs[0] = PartsOf(cut);
   for (Piece& piece : found.inputs[0].pieces) {
     piece.begin += skipped;
@@ -139,15 +139,16 @@ Found Slice(const OpView& op, const std::optional<Cut>&) {
   }
   std::vector<int64_t> from_start = *begin;
   from_start[cut.axis] = 0;
-  found.inputs[1] = {Share::kInts, 0, {}, {}, {}};
+  found.inputs[1] = {InputKind::kInts, 0, {}, {}, {}};
   found.inputs[1].ints.assign(op.count, from_start);
   std::vector<int64_t> all = *size;
   all[cut.axis] = extent;
-  found.inputs[2] = IntsWith(all, cut.axis, cut);
+  found.inputs[2] = IntsPerSection(all, cut.axis, cut);
   return found;
 }
 
-// Whether a slice takes all of an axis of what has so many, and axes before it stay.
+// Return whether a slice of a tensor of rank `rank` contains all of `axis` and keeps the axes
+// before it.
 bool TakesAll(const OpView& op, int axis, int rank) {
   const auto strides = op.constant(3);
   const int64_t ellipsis = Integer(op, "ellipsis_mask");
@@ -168,31 +169,31 @@ bool TakesAll(const OpView& op, int axis, int rank) {
   return all && (shrunk & bits_before(axis + 1)) == 0;
 }
 
-Found StridedSlice(const OpView& op, const std::optional<Cut>&) {
+OptionalRule StridedSlice(const OpView& op, const std::optional<Cut>&) {
   if (!op.cuts[0] || !op.inputs[0]) return std::nullopt;
   const int rank = static_cast<int>(op.inputs[0]->size());
-  return TakesAll(op, op.cuts[0]->axis, rank) ? Alike(op, *op.cuts[0]) : std::nullopt;
+  return TakesAll(op, op.cuts[0]->axis, rank) ? SameParts(op, *op.cuts[0]) : std::nullopt;
 }
 
-Found StridedSliceGradient(const OpView& op, const std::optional<Cut>&) {
+OptionalRule StridedSliceGradient(const OpView& op, const std::optional<Cut>&) {
   const auto shape = op.constant(0);
   if (!shape || op.inputs.size() != 5 || !op.cuts[4]) return std::nullopt;
   const Cut& cut = *op.cuts[4];
   if (!TakesAll(op, cut.axis, static_cast<int>(shape->size()))) return std::nullopt;
-  SplitRule found = Begun(op, cut);
-  found.inputs[0] = IntsWith(*shape, cut.axis, cut);
+  SplitRule found = MakeRule(op, cut);
+  found.inputs[0] = IntsPerSection(*shape, cut.axis, cut);
   found.inputs[4] = PartsOf(cut);
   return found;
 }
 
-Found Concat(const OpView& op, const std::optional<Cut>&) {
-  const auto first = FirstBatched(op);
+OptionalRule Concat(const OpView& op, const std::optional<Cut>&) {
+  const auto first = FirstCutInput(op);
   const auto last = op.inputs.size() - 1;
   if (!first) return std::nullopt;
   const auto axis = ConstantAxis(op, static_cast<int>(last), op.inputs[0]);
   const Cut& cut = *op.cuts[*first];
   if (!axis || *axis == cut.axis) return std::nullopt;
-  SplitRule found = Begun(op, cut);
+  SplitRule found = MakeRule(op, cut);
   for (size_t i = 0; i < last; ++i) {
     if (!IsKnown(op.inputs[i]) || (*op.inputs[i])[cut.axis] != cut.bounds.back()) {
       return std::nullopt;
@@ -202,18 +203,18 @@ Found Concat(const OpView& op, const std::optional<Cut>&) {
   return found;
 }
 
-Found Split(const OpView& op, const std::optional<Cut>&) {
+OptionalRule Split(const OpView& op, const std::optional<Cut>&) {
   const bool even = op.node->op() == "Split";
   const int value = even ? 1 : 0;
   const auto axis = ConstantAxis(op, even ? 0 : 2, op.inputs[value]);
   if (!op.cuts[value] || !axis || *axis == op.cuts[value]->axis) return std::nullopt;
-  SplitRule found = Begun(op, *op.cuts[value]);
+  SplitRule found = MakeRule(op, *op.cuts[value]);
   found.inputs[value] = PartsOf(*op.cuts[value]);
   return found;
 }
 
 // Over constant axes.
-Found Reduction(const OpView& op, const std::optional<Cut>&) {
+OptionalRule Reduction(const OpView& op, const std::optional<Cut>&) {
   const auto axes = op.constant(1);
   if (!op.cuts[0] || !axes || !op.inputs[0]) return std::nullopt;
   const int64_t rank = op.inputs[0]->size();
@@ -225,7 +226,7 @@ Found Reduction(const OpView& op, const std::optional<Cut>&) {
     over = over || axis == cut.axis;
     before += axis < cut.axis ? 1 : 0;
   }
-  Found found = Alike(op, cut);
+  OptionalRule found = SameParts(op, cut);
   if (!over) {
     if (!Flag(op, "keep_dims")) found->outputs[0].cut.axis -= before;
     return found;
@@ -233,57 +234,58 @@ Found Reduction(const OpView& op, const std::optional<Cut>&) {
   const bool is_float =
       op.node->attr().count("T") > 0 && op.node->attr().at("T").type() == tensorflow::DT_FLOAT;
   if (op.node->op() == "Sum") {
-    found->outputs[0].yield = Yield::kSum;
+    found->outputs[0].kind = OutputKind::kSum;
   } else if (op.node->op() == "Mean" && is_float) {
-    found->outputs[0].yield = Yield::kMean;
+    found->outputs[0].kind = OutputKind::kMean;
   } else {
     return std::nullopt;
   }
   return found;
 }
 
-Found ArgReduction(const OpView& op, const std::optional<Cut>&) {
+OptionalRule ArgReduction(const OpView& op, const std::optional<Cut>&) {
   const auto axis = ConstantAxis(op, 1, op.inputs[0]);
   if (!op.cuts[0] || !axis || *axis == op.cuts[0]->axis) return std::nullopt;
-  Found found = Alike(op, *op.cuts[0]);
+  OptionalRule found = SameParts(op, *op.cuts[0]);
   if (*axis < op.cuts[0]->axis) --found->outputs[0].cut.axis;
   return found;
 }
 
-// What is repeated along other axes, or along the cut one from a single row.
-Found Tile(const OpView& op, const std::optional<Cut>& wanted) {
+// Repeats along other axes, or along the split axis from a single row.
+OptionalRule Tile(const OpView& op, const std::optional<Cut>& output_cut) {
   const auto multiples = op.constant(1);
   if (!multiples) return std::nullopt;
   if (op.cuts[0]) {
     const bool apart = multiples->at(op.cuts[0]->axis) == 1;
-    return apart ? Alike(op, *op.cuts[0]) : std::nullopt;
+    return apart ? SameParts(op, *op.cuts[0]) : std::nullopt;
   }
-  if (!wanted || !IsKnown(op.inputs[0]) || (*op.inputs[0])[wanted->axis] != 1) return std::nullopt;
-  SplitRule found = Begun(op, *wanted);
-  found.inputs[1] = IntsWith(*multiples, wanted->axis, *wanted);
+  if (!output_cut || !IsKnown(op.inputs[0]) || (*op.inputs[0])[output_cut->axis] != 1)
+    return std::nullopt;
+  SplitRule found = MakeRule(op, *output_cut);
+  found.inputs[1] = IntsPerSection(*multiples, output_cut->axis, *output_cut);
   return found;
 }
 
-Found BroadcastTo(const OpView& op, const std::optional<Cut>& wanted) {
+OptionalRule BroadcastTo(const OpView& op, const std::optional<Cut>& output_cut) {
   const auto shape = op.constant(1);
-  if (!shape || op.cuts[0] || !wanted || !IsKnown(op.inputs[0])) return std::nullopt;
+  if (!shape || op.cuts[0] || !output_cut || !IsKnown(op.inputs[0])) return std::nullopt;
   const auto in = op.inputs[0]->size(), out = shape->size();
-  const int axis = wanted->axis - static_cast<int>(out - in);
+  const int axis = output_cut->axis - static_cast<int>(out - in);
   if (axis >= 0 && (*op.inputs[0])[axis] != 1) return std::nullopt;
-  SplitRule found = Begun(op, *wanted);
-  found.inputs[1] = IntsWith(*shape, wanted->axis, *wanted);
+  SplitRule found = MakeRule(op, *output_cut);
+  found.inputs[1] = IntsPerSection(*shape, output_cut->axis, *output_cut);
   return found;
 }
 
-Found Fill(const OpView& op, const std::optional<Cut>& wanted) {
+OptionalRule Fill(const OpView& op, const std::optional<Cut>& output_cut) {
   const auto shape = op.constant(0);
-  if (!shape || !wanted) return std::nullopt;
-  SplitRule found = Begun(op, *wanted);
-  found.inputs[0] = IntsWith(*shape, wanted->axis, *wanted);
+  if (!shape || !output_cut) return std::nullopt;
+  SplitRule found = MakeRule(op, *output_cut);
+  found.inputs[0] = IntsPerSection(*shape, output_cut->axis, *output_cut);
   return found;
 }
 
-// The same elements under another shape: the cut's places among them stay.
+// The same elements in another shape: the bounds stay at the same elements.
 std::optional<Cut> Reshaped(const Cut& cut, const Dims& in, const Dims& out) {
   if (!IsKnown(in) || !IsKnown(out) || Product(*in, 0, cut.axis) != 1) return std::nullopt;
   const int64_t inner = Product(*in, cut.axis + 1, in->size());
@@ -302,38 +304,38 @@ std::optional<Cut> Reshaped(const Cut& cut, const Dims& in, const Dims& out) {
   return found;
 }
 
-Found Reshape(const OpView& op, const std::optional<Cut>&) {
+OptionalRule Reshape(const OpView& op, const std::optional<Cut>&) {
   if (!op.cuts[0]) return std::nullopt;
   const auto cut = Reshaped(*op.cuts[0], op.inputs[0], op.outputs[0]);
   if (!cut) return std::nullopt;
-  Found found = Alike(op, *op.cuts[0]);
+  OptionalRule found = SameParts(op, *op.cuts[0]);
   found->outputs[0].cut = *cut;
   if (op.node->op() != "Reshape") return found;
   const auto shape = op.constant(1);
   if (!shape || shape->size() != op.outputs[0]->size()) return std::nullopt;
-  found->inputs[1] = IntsWith(*shape, cut->axis, *cut);
+  found->inputs[1] = IntsPerSection(*shape, cut->axis, *cut);
   return found;
 }
 
-Found Squeeze(const OpView& op, const std::optional<Cut>& wanted) {
-  return Integers(op, "squeeze_dims").empty() ? std::nullopt : Reshape(op, wanted);
+OptionalRule Squeeze(const OpView& op, const std::optional<Cut>& output_cut) {
+  return Integers(op, "squeeze_dims").empty() ? std::nullopt : Reshape(op, output_cut);
 }
 
-Found Transpose(const OpView& op, const std::optional<Cut>&) {
+OptionalRule Transpose(const OpView& op, const std::optional<Cut>&) {
   const auto order = op.constant(1);
   if (!op.cuts[0] || !order) return std::nullopt;
-  Found found = Alike(op, *op.cuts[0]);
+  OptionalRule found = SameParts(op, *op.cuts[0]);
   const auto at = std::find(order->begin(), order->end(), op.cuts[0]->axis);
   if (at == order->end()) return std::nullopt;
   found->outputs[0].cut.axis = static_cast<int>(at - order->begin());
   return found;
 }
 
-// Each row of a matrix by itself; labels are a vector, or a matrix too.
-Found CrossEntropy(const OpView& op, const std::optional<Cut>&) {
-  const auto first = FirstBatched(op);
+// Rows of a matrix are independent; labels are a vector or a matrix.
+OptionalRule CrossEntropy(const OpView& op, const std::optional<Cut>&) {
+  const auto first = FirstCutInput(op);
   if (!first || op.cuts[*first]->axis != 0 || op.inputs.size() != 2) return std::nullopt;
-  SplitRule found = Begun(op, *op.cuts[*first]);
+  SplitRule found = MakeRule(op, *op.cuts[*first]);
   for (int i = 0; i < 2; ++i) {
     if (!IsKnown(op.inputs[i]) || op.inputs[i]->front() != op.cuts[*first]->bounds.back()) {
       return std::nullopt;
@@ -343,20 +345,20 @@ Found CrossEntropy(const OpView& op, const std::optional<Cut>&) {
   return found;
 }
 
-// A matrix's rows by another one, or its gradient.
-Found MatrixProduct(const OpView& op, const std::optional<Cut>&) {
+// A product of the rows of a matrix with another one, or its gradient.
+OptionalRule MatrixProduct(const OpView& op, const std::optional<Cut>&) {
   if (op.inputs.size() != 2 || !op.cuts[0] || op.cuts[0]->axis != 0) return std::nullopt;
   if (Flag(op, "transpose_b") && op.IsBatched(1)) return std::nullopt;
-  Found found = Alike(op, *op.cuts[0]);
+  OptionalRule found = SameParts(op, *op.cuts[0]);
   if (!Flag(op, "transpose_a")) return op.IsBatched(1) ? std::nullopt : found;
   if (!op.IsBatched(1) || op.cuts[1]->axis != 0) return std::nullopt;
   found->inputs[1] = PartsOf(*op.cuts[0]);
-  found->outputs[0].yield = Yield::kSum;
+  found->outputs[0].kind = OutputKind::kSum;
   return found;
 }
 
-Found OneHot(const OpView& op, const std::optional<Cut>&) {
-  return op.cuts[0] && Integer(op, "axis") == -1 ? Alike(op, *op.cuts[0]) : std::nullopt;
+OptionalRule OneHot(const OpView& op, const std::optional<Cut>&) {
+  return op.cuts[0] && Integer(op, "axis") == -1 ? SameParts(op, *op.cuts[0]) : std::nullopt;
 }
 
 const RuleTable<Rule>& Rules() {
@@ -390,8 +392,8 @@ const RuleTable<Rule>& Rules() {
   return *rules;
 }
 
-// There may be fewer rows than sections.
-bool EachHasAPart(const SplitRule& how) {
+// False if there are fewer rows than sections.
+bool AllPartsNonEmpty(const SplitRule& how) {
   for (const InputPart& input : how.inputs) {
     for (const Piece& piece : input.pieces) {
       if (piece.begin >= piece.end) return false;
@@ -407,14 +409,14 @@ bool EachHasAPart(const SplitRule& how) {
 
 }  // namespace
 
-std::optional<SplitRule> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted) {
-  Found found;
+std::optional<SplitRule> SplitByRows(const OpView& op, const std::optional<Cut>& output_cut) {
+  OptionalRule found;
   if (HasWindow(op)) {
-    found = SeparateWindow(op);
+    found = SplitWindow(op);
   } else if (const Rule* rule = Rules().Find(op.node->op())) {
-    found = (*rule)(op, wanted);
+    found = (*rule)(op, output_cut);
   }
-  return found && EachHasAPart(*found) ? found : std::nullopt;
+  return found && AllPartsNonEmpty(*found) ? found : std::nullopt;
 }
 
 }  // namespace tfswap

@@ -7,22 +7,21 @@
 
 namespace tfswap {
 
-// How an op can be computed on parts of images: of `[batch, rows, columns, channels]` along the
-// rows, and of what such a tensor is reshaped to along what became of them. No value if it cannot,
-// or if it is not known to be.
+// Return how to compute an op on parts of images: `[batch, rows, columns, channels]` is split along
+// the rows, and a reshaped image along the axis that holds them. No value if that is impossible or
+// unknown.
 //
-// A window (a convolution's, a pool's) that reaches beyond its part reads rows of the next parts:
+// A window (of a convolution or a pooling) that extends beyond its part reads rows of the next
+// parts:
 //
 //   input    |-- part 0 --|-- part 1 --|-- part 2 --|
 //   read by           |----- 1 ------|                 rows that parts share are read twice
 //   output   |-- part 0 --|-- part 1 --|-- part 2 --|
 //
-// Parts need not be equal: an odd number of rows is cut too.
+// Parts need not be equal, so an odd number of rows can be split.
 //
-// Args:
-//   op: as it is seen.
-//   wanted: where its output is cut by all that read it, if no input of it is cut.
-std::optional<SplitRule> SeparateByRows(const OpView& op, const std::optional<Cut>& wanted);
+// `output_cut` is the cut that all readers of the output use, if no input of the op is split.
+std::optional<SplitRule> SplitByRows(const OpView& op, const std::optional<Cut>& output_cut);
 
 }  // namespace tfswap
 

@@ -7,14 +7,14 @@
 
 namespace tfswap {
 
-// Which rule says how an op works on sections, by the op's type.
+// Rules for running ops on sections, by op type.
 template <typename Rule>
 class RuleTable {
  public:
   void Set(const Rule& rule, const std::vector<std::string>& ops) {
     for (const std::string& op : ops) rules_[op] = rule;
   }
-  // Null if nothing is known of it.
+  // Null if there is no rule for the op.
   const Rule* Find(const std::string& op) const {
     const auto found = rules_.find(op);
     return found == rules_.end() ? nullptr : &found->second;

@@ -13,19 +13,19 @@ namespace tfswap {
 
 namespace {
 
-using Found = std::optional<SplitRule>;
+using OptionalRule = std::optional<SplitRule>;
 
 constexpr int kRows = 1, kColumns = 2;
 constexpr int kImageRank = 4;
 
-// How rows of an input and of an output belong together.
+// Relates rows of an output to the rows of the input that its windows cover.
 struct Window {
   int64_t stride = 1;
   int64_t extent = 1;  // rows that it covers
   int64_t top = 0, left = 0, right = 0;
   int64_t in_rows = 0, out_rows = 0;
 
-  // Rows of the input, maybe beyond it, that rows of the output are made from.
+  // Rows of the input, including padding, that the rows `out` are computed from.
   Piece Covered(Piece out) const {
     return {out.begin * stride - top, (out.end - 1) * stride - top + extent};
   }
@@ -39,7 +39,7 @@ struct Window {
   }
 };
 
-// `extents` are rows and columns of a window, `in` and `out` the shapes.
+// `extents` are the rows and columns of a window, `in` and `out` the shapes.
 std::optional<Window> WindowOf(const OpView& op, const Dims& in, const Dims& out,
                                std::vector<int64_t> extents) {
   const std::vector<int64_t> strides = Integers(op, "strides");
@@ -73,16 +73,16 @@ std::optional<Window> WindowOf(const OpView& op, const Dims& in, const Dims& out
   return window;
 }
 
-// The output is cut, and its windows' rows of the inputs at `images` are read.
-Found Forward(const OpView& op, const Window& window, const std::vector<int>& images) {
-  SplitRule found = Begun(op, EvenCut(kRows, window.out_rows, op.count));
+// Split the output; the copies read the rows of the inputs `images` that its windows cover.
+OptionalRule Forward(const OpView& op, const Window& window, const std::vector<int>& images) {
+  SplitRule found = MakeRule(op, EvenCut(kRows, window.out_rows, op.count));
   for (int64_t s = 0; s < op.count; ++s) {
     const Piece covered = window.Covered(found.outputs[0].cut.part(s));
     const Piece inside = window.Inside(covered);
     if (inside.begin >= inside.end) return std::nullopt;
     found.paddings.push_back(window.Paddings(covered));
     for (int image : images) {
-      found.inputs[image].share = Share::kPart;
+      found.inputs[image].kind = InputKind::kPart;
       found.inputs[image].axis = kRows;
       found.inputs[image].pieces.push_back(inside);
     }
@@ -90,32 +90,32 @@ Found Forward(const OpView& op, const Window& window, const std::vector<int>& im
   return found;
 }
 
-// A gradient of the input: rows of it are cut, and computed are all of the windows that touch them.
+// An input gradient: its rows are split, and each copy computes all windows that touch its rows.
 struct Backward {
-  std::vector<Piece> out;   // rows of the gradient that is given
-  std::vector<Piece> made;  // rows that the op makes of them, maybe beyond the input
+  std::vector<Piece> out;   // rows of the output gradient to read
+  std::vector<Piece> made;  // rows computed from them, including padding
   SplitRule found;
 };
 
 std::optional<Backward> BackwardBy(const OpView& op, const Window& window) {
   const Cut cut = EvenCut(kRows, window.in_rows, op.count);
-  Backward backward{{}, {}, Begun(op, cut)};
+  Backward backward{{}, {}, MakeRule(op, cut)};
   for (int64_t s = 0; s < op.count; ++s) {
     const Piece part = cut.part(s);
-    // The first window that reaches the part, or the last that begins before it.
+    // The first window that reaches the part, or the last one that starts before it.
     const int64_t reaching = (part.begin + window.top - window.extent) / window.stride + 1;
     const int64_t begun = (part.begin + window.top) / window.stride;
     const int64_t begin = part.begin + window.top < window.extent ? 0 : std::min(reaching, begun);
     const int64_t end = std::min((part.end - 1 + window.top) / window.stride + 1, window.out_rows);
     if (begin >= end) return std::nullopt;
     Piece made = window.Covered({begin, end});
-    const int64_t untouched = part.end - made.end;  // rows between windows, or behind the last
+    const int64_t untouched = part.end - made.end;  // rows between windows, or after the last
     if (made.begin > part.begin || untouched >= window.stride) return std::nullopt;
     made.end = std::max(made.end, part.end);
     backward.out.push_back({begin, end});
     backward.made.push_back(made);
     std::vector<int64_t> shape = *op.outputs[0];
-    Kept kept;
+    KeptRegion kept;
     kept.begin = {0, part.begin - made.begin, window.left, 0};
     shape[kRows] = part.end - part.begin;
     kept.size = shape;
@@ -124,26 +124,28 @@ std::optional<Backward> BackwardBy(const OpView& op, const Window& window) {
     kept.made = std::move(shape);
     backward.found.kept.push_back(std::move(kept));
   }
-  // What is beyond the input is made too, and not kept: oneDNN has no gradients of explicit
+  // Rows of the padding are computed as well and dropped: oneDNN has no gradients of explicit
   // padding.
   backward.found.paddings.assign(op.count, std::vector<int64_t>(2 * kImageRank, 0));
   return backward;
 }
 
-// The sizes of what each section's gradient makes.
+// The output sizes of each section's gradient.
 InputPart MadeSizes(const Backward& backward) {
   InputPart input;
-  input.share = Share::kInts;
-  for (const Kept& kept : backward.found.kept) input.ints.push_back(kept.made);
+  input.kind = InputKind::kInts;
+  for (const KeptRegion& kept : backward.found.kept) input.ints.push_back(kept.made);
   return input;
 }
 
-InputPart Rows(const std::vector<Piece>& pieces) { return {Share::kPart, kRows, pieces, {}, {}}; }
+InputPart Rows(const std::vector<Piece>& pieces) {
+  return {InputKind::kPart, kRows, pieces, {}, {}};
+}
 
 std::vector<int64_t> ExtentsOf(const Dims& filter) { return {(*filter)[0], (*filter)[1]}; }
 
-// What is fused behind it has an element a channel.
-Found Convolution(const OpView& op) {
+// A fused op must have one element per channel.
+OptionalRule Convolution(const OpView& op) {
   if (op.inputs.size() < 2 || !op.cuts[0] || !IsKnown(op.inputs[1])) return std::nullopt;
   for (size_t i = 2; i < op.inputs.size(); ++i) {
     const Dims& fused = op.inputs[i];
@@ -154,21 +156,21 @@ Found Convolution(const OpView& op) {
   return window ? Forward(op, *window, {0}) : std::nullopt;
 }
 
-Found FilterGradient(const OpView& op) {
+OptionalRule FilterGradient(const OpView& op) {
   if (op.inputs.size() != 3 || !IsKnown(op.outputs[0])) return std::nullopt;
   const auto window = WindowOf(op, op.inputs[0], op.inputs[2], ExtentsOf(op.outputs[0]));
   if (!window) return std::nullopt;
-  Found found = Forward(op, *window, {0});
+  OptionalRule found = Forward(op, *window, {0});
   if (!found) return std::nullopt;
   found->inputs[2] = PartsOf(found->outputs[0].cut);
-  found->outputs[0].yield = Yield::kSum;
+  found->outputs[0].kind = OutputKind::kSum;
   // oneDNN has no gradients of explicit padding.
   std::swap(found->inputs[0].zeros, found->paddings);
   found->paddings.assign(op.count, std::vector<int64_t>(2 * kImageRank, 0));
   return found;
 }
 
-Found InputGradient(const OpView& op) {
+OptionalRule InputGradient(const OpView& op) {
   if (op.inputs.size() != 3 || !IsKnown(op.inputs[1])) return std::nullopt;
   const auto sizes = op.constant(0);
   const auto window = WindowOf(op, op.outputs[0], op.inputs[2], ExtentsOf(op.inputs[1]));
@@ -180,7 +182,7 @@ Found InputGradient(const OpView& op) {
   return std::move(backward->found);
 }
 
-// Pools that pad nothing.
+// Poolings without padding.
 std::optional<Window> PoolOf(const OpView& op, const Dims& in, const Dims& out) {
   const std::vector<int64_t> extents = Integers(op, "ksize");
   if (extents.size() != kImageRank || extents[0] != 1 || extents[3] != 1) return std::nullopt;
@@ -190,13 +192,13 @@ std::optional<Window> PoolOf(const OpView& op, const Dims& in, const Dims& out) 
   return covered.end <= window->in_rows ? window : std::nullopt;
 }
 
-Found Pool(const OpView& op) {
+OptionalRule Pool(const OpView& op) {
   if (!op.cuts[0]) return std::nullopt;
   const auto window = PoolOf(op, op.inputs[0], op.outputs[0]);
   return window ? Forward(op, *window, {0}) : std::nullopt;
 }
 
-Found PoolGradient(const OpView& op) {
+OptionalRule PoolGradient(const OpView& op) {
   const bool of_mean = op.node->op() == "AvgPoolGrad";
   const size_t given = of_mean ? 1 : 2;
   if (op.inputs.size() != given + 1) return std::nullopt;
@@ -217,7 +219,7 @@ Found PoolGradient(const OpView& op) {
   return std::move(found);
 }
 
-using Rule = Found (*)(const OpView&);
+using Rule = OptionalRule (*)(const OpView&);
 
 const std::unordered_map<std::string, Rule>& Rules() {
   static const auto* rules = new std::unordered_map<std::string, Rule>({
@@ -240,6 +242,6 @@ const std::unordered_map<std::string, Rule>& Rules() {
 
 bool HasWindow(const OpView& op) { return Rules().count(op.node->op()) > 0; }
 
-std::optional<SplitRule> SeparateWindow(const OpView& op) { return Rules().at(op.node->op())(op); }
+std::optional<SplitRule> SplitWindow(const OpView& op) { return Rules().at(op.node->op())(op); }
 
 }  // namespace tfswap

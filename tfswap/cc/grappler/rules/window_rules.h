@@ -7,13 +7,13 @@
 
 namespace tfswap {
 
-// Rules for rows (row_rules.h) of what slides a window over images: convolutions, pools, and their
-// gradients.
+// Rules for rows (row_rules.h) of the ops that slide a window over images: convolutions, poolings,
+// and their gradients.
 
-// Whether it is such an op.
+// Return whether the op has a window.
 bool HasWindow(const OpView& op);
-// How it can be computed on parts of images; no value if it cannot.
-std::optional<SplitRule> SeparateWindow(const OpView& op);
+// Return how to compute the op on parts of images; no value if that is impossible.
+std::optional<SplitRule> SplitWindow(const OpView& op);
 
 }  // namespace tfswap
 

@@ -13,15 +13,15 @@ namespace {
 
 using OpNames = std::unordered_set<std::string>;
 
-// In use before the step.
-const OpNames& ThereAnyway() {
+// Their outputs are in memory before the step.
+const OpNames& PersistentOps() {
   static const auto* ops =
       new OpNames{"_Arg",        "_DeviceArg",     "Const",      "HostConst", "Placeholder",
                   "VarHandleOp", "ReadVariableOp", "VariableV2", "Variable"};
   return *ops;
 }
 
-// Kernels that write over an input which nobody else reads.
+// Kernels that may overwrite an input that has no other reader.
 const OpNames& InPlace() {
   static const auto* ops = new OpNames{"Add",
                                        "AddN",
@@ -60,7 +60,7 @@ const OpNames& InPlace() {
 
 using Port = std::pair<int, int>;  // node and output
 
-// By buffer: one that reads it, or -1 if several do.
+// By buffer: its only reader, or -1 if several ops read it.
 std::map<Port, int> OnlyReaders(const GraphIndex& index) {
   std::map<Port, int> readers;
   for (int n = 0; n < index.size(); ++n) {
@@ -86,43 +86,43 @@ class Floor {
     for (int n = 0; n < index_.size(); ++n) {
       if (!index_.IsManaged(n)) continue;
       if (plan_.IsCut(n)) {
-        for (int64_t s = 0; s < plan_.count; ++s) LookAtCopy(n, s);
+        for (int64_t s = 0; s < plan_.count; ++s) ConsiderCopy(n, s);
       } else if (!index_.IsAlias(n)) {
-        LookAtWhole(n);
+        ConsiderWhole(n);
       }
     }
     return std::move(floor_);
   }
 
  private:
-  // 0 where it is not known, in other memory, or there anyway.
+  // 0 if unknown, in other memory, or persistent.
   int64_t BytesOf(TensorId tensor) const {
-    return ThereAnyway().count(index_.node(tensor.node).op()) > 0 ? 0 : graph_.BytesOf(tensor);
+    return PersistentOps().count(index_.node(tensor.node).op()) > 0 ? 0 : graph_.BytesOf(tensor);
   }
-  // Of a piece along an axis.
+  // Bytes of a piece along an axis.
   int64_t BytesOf(TensorId tensor, int axis, int64_t extent) const {
     const Dims& dims = graph_.DimsOf(tensor);
     const bool known = dims && axis < static_cast<int>(dims->size()) && (*dims)[axis] > 0;
     return known ? BytesOf(tensor) / (*dims)[axis] * extent : 0;
   }
   const OutputPart* PartOf(TensorId tensor) const {
-    return plan_.IsCut(tensor.node) ? &plan_.separations[tensor.node]->outputs[tensor.port]
+    return plan_.IsCut(tensor.node) ? &plan_.split_rules[tensor.node]->outputs[tensor.port]
                                     : nullptr;
   }
-  void Look(int n, int64_t bytes) {
+  void Consider(int n, int64_t bytes) {
     if (bytes > floor_.bytes) floor_ = {bytes, index_.node(n).name()};
   }
 
-  // Parts of it are put together, or the summands of a sum are added up: both are there then.
-  void LookAtJoint(TensorId tensor) {
-    if (PartOf(tensor) != nullptr) Look(tensor.node, 2 * BytesOf(tensor));
+  // While parts are concatenated or summed, both inputs and output exist.
+  void ConsiderJoin(TensorId tensor) {
+    if (PartOf(tensor) != nullptr) Consider(tensor.node, 2 * BytesOf(tensor));
   }
 
-  void LookAtWhole(int n) {
+  void ConsiderWhole(int n) {
     std::set<Port> read;
     int64_t bytes = 0, over = 0;
     for (const TensorId& input : index_.inputs(n)) {
-      LookAtJoint(input);
+      ConsiderJoin(input);
       const TensorId root = plan_.IsCut(input.node) ? input : index_.Root(input);
       if (!read.insert({root.node, root.port}).second) continue;
       const int64_t size = BytesOf(root);
@@ -131,51 +131,52 @@ class Floor {
     }
     for (int port = 0; port < index_.outputs(n); ++port) bytes += BytesOf({n, port});
     if (InPlace().count(index_.node(n).op()) > 0) bytes -= over;
-    Look(n, bytes);
+    Consider(n, bytes);
   }
 
-  void LookAtCopy(int n, int64_t section) {
-    const SplitRule& how = *plan_.separations[n];
+  void ConsiderCopy(int n, int64_t section) {
+    const SplitRule& how = *plan_.split_rules[n];
     std::set<Port> read;
     int64_t bytes = 0, over = 0, made = 0;
     for (int port = 0; port < index_.outputs(n); ++port) {
       const OutputPart& part = how.outputs[port];
-      const Piece own = part.yield == Yield::kPart ? part.cut.part(section) : Piece{};
-      made += part.yield == Yield::kPart ? BytesOf({n, port}, part.cut.axis, own.end - own.begin)
-                                         : BytesOf({n, port});
+      const Piece own = part.kind == OutputKind::kPart ? part.cut.part(section) : Piece{};
+      made += part.kind == OutputKind::kPart
+                  ? BytesOf({n, port}, part.cut.axis, own.end - own.begin)
+                  : BytesOf({n, port});
     }
     for (size_t i = 0; i < how.inputs.size(); ++i) {
       const TensorId input = index_.inputs(n)[i];
       const InputPart& part = how.inputs[i];
-      if (part.share == Share::kInts || !read.insert({input.node, input.port}).second) continue;
-      if (part.share == Share::kWhole) {
-        LookAtJoint(input);
+      if (part.kind == InputKind::kInts || !read.insert({input.node, input.port}).second) continue;
+      if (part.kind == InputKind::kWhole) {
+        ConsiderJoin(input);
         bytes += BytesOf(input);
         continue;
       }
-      const int64_t piece = LookAtPiece(n, input, part, section);
+      const int64_t piece = ConsiderPiece(n, input, part, section);
       bytes += piece;
       if (ReadOnlyBy(n, index_.Root(input)) && piece == made) over = piece;
     }
     if (index_.IsAlias(n)) return;
     if (InPlace().count(index_.node(n).op()) > 0) bytes -= over;
     if (!how.kept.empty() && !how.kept[section].IsAll()) {
-      const Kept& kept = how.kept[section];
+      const KeptRegion& kept = how.kept[section];
       const int64_t all = made / std::max<int64_t>(Elements(kept.size), 1) * Elements(kept.made);
-      Look(n, all + made);
+      Consider(n, all + made);
       made = all;
     }
-    Look(n, bytes + made);
+    Consider(n, bytes + made);
   }
 
-  // What is cut out of a whole, or put together of parts, is there beside what it is made of.
-  int64_t LookAtPiece(int n, TensorId input, const InputPart& part, int64_t section) {
+  // A slice or concatenation exists beside its inputs.
+  int64_t ConsiderPiece(int n, TensorId input, const InputPart& part, int64_t section) {
     const Piece piece = part.pieces[section];
     const int64_t bytes = BytesOf(input, part.axis, piece.end - piece.begin);
     const OutputPart* given = PartOf(input);
-    if (given == nullptr || given->yield != Yield::kPart || given->cut.axis != part.axis) {
-      LookAtJoint(input);
-      Look(n, BytesOf(index_.Root(input)) + (part.axis == 0 ? 0 : bytes));
+    if (given == nullptr || given->kind != OutputKind::kPart || given->cut.axis != part.axis) {
+      ConsiderJoin(input);
+      Consider(n, BytesOf(index_.Root(input)) + (part.axis == 0 ? 0 : bytes));
       return bytes;
     }
     if (given->cut.part(section) == piece) return bytes;
@@ -186,7 +187,7 @@ class Floor {
         sources += BytesOf(input, part.axis, own.end - own.begin);
       }
     }
-    Look(n, sources + bytes);
+    Consider(n, sources + bytes);
     return bytes;
   }
 

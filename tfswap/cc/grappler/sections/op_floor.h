@@ -9,17 +9,17 @@
 
 namespace tfswap {
 
-// The op that has most memory to itself.
+// The op with the largest working set.
 struct OpFloor {
   int64_t bytes = 0;
   std::string op;
 };
 
-// What no swap gets below: the most that one op reads and makes at once, in the managed device's
-// memory. A buffer counts once, whatever aliases of it there are; what an op makes in the place of
-// what it alone reads counts once too. Of an op that works on sections, one section's copy counts.
-// Left out is what is there anyway (variables, the function's arguments, constants), workspaces,
-// and tensors of unknown shape.
+// Return a lower bound on the peak that no swap can beat: the most bytes that one op reads and
+// writes at once, in the memory of the managed device. A buffer counts once, whatever its aliases;
+// so does an output that overwrites an input in place. Of an op that runs on sections, one
+// section's copy counts. Not counted: variables, arguments and constants, workspaces, and tensors
+// of unknown shape.
 OpFloor FloorOf(const InferredGraph& graph, const SectionPlan& plan);
 
 }  // namespace tfswap

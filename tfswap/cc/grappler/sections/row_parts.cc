@@ -18,15 +18,15 @@ int64_t Product(const std::vector<int64_t>& dims, size_t begin, size_t end) {
 }
 
 InputPart PartsOf(const Cut& cut) {
-  InputPart input{Share::kPart, cut.axis, {}, {}, {}};
+  InputPart input{InputKind::kPart, cut.axis, {}, {}, {}};
   for (int64_t s = 0; s < cut.count(); ++s) input.pieces.push_back(cut.part(s));
   return input;
 }
 
-SplitRule Begun(const OpView& op, const Cut& cut) {
+SplitRule MakeRule(const OpView& op, const Cut& cut) {
   SplitRule found;
   found.inputs.resize(op.inputs.size());
-  found.outputs.assign(op.outputs.size(), OutputPart{Yield::kPart, cut});
+  found.outputs.assign(op.outputs.size(), OutputPart{OutputKind::kPart, cut});
   return found;
 }
 

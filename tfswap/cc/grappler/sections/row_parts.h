@@ -9,17 +9,17 @@
 
 namespace tfswap {
 
-// What rules for rows are made of.
+// Building blocks of the rules for rows.
 
-// Whether all extents are known, and there is something.
+// Return whether all dimensions are known and positive.
 bool IsKnown(const Dims& dims);
-// Of the extents [begin, end).
+// The product of the dimensions [begin, end).
 int64_t Product(const std::vector<int64_t>& dims, size_t begin, size_t end);
-// The parts of what is cut, one a section.
+// An input of which each section reads its part.
 InputPart PartsOf(const Cut& cut);
-// Nothing of the inputs; all outputs are parts.
-SplitRule Begun(const OpView& op, const Cut& cut);
-// Whether images are [batch, rows, columns, channels], as far as the op cares.
+// A rule by which the op reads all of its inputs and all outputs are parts.
+SplitRule MakeRule(const OpView& op, const Cut& cut);
+// Return whether images are [batch, rows, columns, channels].
 bool IsChannelsLast(const OpView& op);
 
 }  // namespace tfswap

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grappler/index/inferred_graph.h"
-#include "grappler/sections/plain_sums.h"
+#include "grappler/sections/restore_addn.h"
 #include "grappler/sections/section_emitter.h"
 #include "grappler/sections/section_plan.h"
 
@@ -15,57 +15,59 @@ using ::tensorflow::grappler::GrapplerItem;
 
 namespace {
 
-// Of the room. The largest op is not alone: the gradients of its weights and of its input are
-// computed at once, kernels have workspaces, tensors are on their way. Nets of convolutions ran out
-// of memory where it took more than some 0.46. Too few sections end a training, too many only
-// round otherwise.
-constexpr double kWholeShare = 0.4;
-// Where it is cut all the same, fewer copies shall be left to make.
-constexpr double kCutShare = 0.35;
-// A floor that falls by less has come to what is never cut.
-constexpr double kFalls = 0.98;
-constexpr int64_t kMostSections = 256;
-// Of a graph that was cut. A plan may ask for any number of sections.
-constexpr int64_t kMostCopies = int64_t{1} << 22;
+// The share of the available bytes that the largest op may need. Other tensors exist beside it:
+// weight and input gradients are computed at once, kernels have workspaces, copies are in flight.
+// Convolutional networks ran out of memory above a share of about 0.46. Too few sections fail a
+// training, too many only change the rounding.
+constexpr double kMaxShareUnsplit = 0.4;
+// A batch that is split anyway gets a margin, to save swaps.
+constexpr double kMaxShareSplit = 0.35;
+// A smaller decrease means that the largest op cannot be split further.
+constexpr double kMaxRatio = 0.98;
+constexpr int64_t kMaxSections = 256;
+// Limit on the nodes of a split graph: plans are untrusted input.
+constexpr int64_t kMaxCopies = int64_t{1} << 22;
 
-// The wanted number, or the next one that divides the batch, if it is less than twice as many.
-int64_t Dividing(int64_t examples, int64_t wanted) {
-  for (int64_t count = wanted; count < 2 * wanted; ++count) {
+// Return the smallest divisor of the batch in [requested, 2 * requested), or `requested` if there
+// is none.
+int64_t NextDivisor(int64_t examples, int64_t requested) {
+  for (int64_t count = requested; count < 2 * requested; ++count) {
     if (examples % count == 0) return count;
   }
-  return wanted;
+  return requested;
 }
 
-// The smallest divisor of `examples` that makes sections of at most `batch / wanted`.
-int64_t CountFor(int64_t examples, int64_t wanted, int64_t batch) {
-  if (batch <= 0 || examples <= 0 || examples == batch) return wanted;
+// Return the smallest divisor of `examples` whose sections have at most `batch / requested`
+// examples.
+int64_t SectionsFor(int64_t examples, int64_t requested, int64_t batch) {
+  if (batch <= 0 || examples <= 0 || examples == batch) return requested;
   for (int64_t count = 1; count <= examples; ++count) {
-    if (examples % count == 0 && examples * wanted <= count * batch) return count;
+    if (examples % count == 0 && examples * requested <= count * batch) return count;
   }
-  return wanted;
+  return requested;
 }
 
-// Numbers of sections that are looked at, from the smallest on, until the largest op needs no less.
-class Numbers {
+// Enumerates increasing numbers of sections until the floor no longer falls.
+class SectionCandidates {
  public:
-  explicit Numbers(const InferredGraph& graph) : graph_(graph) {}
+  explicit SectionCandidates(const InferredGraph& graph) : graph_(graph) {}
 
-  // Plans the next number; whether there is one. The first is one section.
+  // Plan the next number of sections; returns false if there is none. The first number is 1.
   bool Next() {
     if (ended_) return false;
     if (floors_.empty()) {
       floors_.push_back({1, FloorOf(graph_, plan_)});
       return true;
     }
-    for (wanted_ *= 2; wanted_ <= kMostSections; wanted_ *= 2) {
-      // Whole examples if there is a number for them, else rows of images.
-      for (const int64_t count : {Dividing(graph_.batch().examples, wanted_), wanted_}) {
+    for (requested_ *= 2; requested_ <= kMaxSections; requested_ *= 2) {
+      // Prefer a number that splits into whole examples over one that splits images into rows.
+      for (const int64_t count : {NextDivisor(graph_.batch().examples, requested_), requested_}) {
         if (count == floors_.back().sections) continue;
         SectionPlan plan = PlanSections(graph_, count);
         if (plan.ops == 0) continue;
         const OpFloor floor = FloorOf(graph_, plan);
         const auto before = static_cast<double>(floors_.back().floor.bytes);
-        ended_ = static_cast<double>(floor.bytes) > kFalls * before;
+        ended_ = static_cast<double>(floor.bytes) > kMaxRatio * before;
         if (ended_) return false;
         floors_.push_back({count, floor});
         plan_ = std::move(plan);
@@ -83,11 +85,11 @@ class Numbers {
   const InferredGraph& graph_;
   SectionPlan plan_;
   std::vector<SectionFloor> floors_;
-  int64_t wanted_ = 1;
+  int64_t requested_ = 1;
   bool ended_ = false;
 };
 
-SectionChoice Chosen(const InferredGraph& graph, const SectionPlan& plan) {
+SectionChoice MakeChoice(const InferredGraph& graph, const SectionPlan& plan) {
   SectionChoice choice;
   choice.sections = plan.count;
   choice.examples = graph.batch().examples;
@@ -98,46 +100,47 @@ SectionChoice Chosen(const InferredGraph& graph, const SectionPlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<SectionChoice> ChooseSections(const GrapplerItem& given, int64_t room_bytes) {
-  const GrapplerItem item = given.WithGraph(WithPlainSums(given.graph));
+absl::StatusOr<SectionChoice> ChooseSections(const GrapplerItem& given, int64_t available_bytes) {
+  const GrapplerItem item = given.WithGraph(RestoreAddN(given.graph));
   const auto graph = InferredGraph::Of(item);
   if (!graph.ok()) return graph.status();
   const auto fits = [&](int64_t bytes, double share) {
-    return static_cast<double>(bytes) <= share * static_cast<double>(room_bytes);
+    return static_cast<double>(bytes) <= share * static_cast<double>(available_bytes);
   };
-  Numbers numbers(**graph);
-  while (numbers.Next()) {
-    if (fits(numbers.bytes(), numbers.plan().ops == 0 ? kWholeShare : kCutShare)) break;
+  SectionCandidates candidates(**graph);
+  while (candidates.Next()) {
+    if (fits(candidates.bytes(), candidates.plan().ops == 0 ? kMaxShareUnsplit : kMaxShareSplit))
+      break;
   }
-  SectionChoice choice = Chosen(**graph, numbers.plan());
-  choice.floors = numbers.floors();
+  SectionChoice choice = MakeChoice(**graph, candidates.plan());
+  choice.floors = candidates.floors();
   return choice;
 }
 
-absl::StatusOr<SectionChoice> InWantedSections(const GrapplerItem& given, int64_t wanted,
-                                               int64_t batch) {
-  const GrapplerItem item = given.WithGraph(WithPlainSums(given.graph));
+absl::StatusOr<SectionChoice> ApplySections(const GrapplerItem& given, int64_t requested,
+                                            int64_t batch) {
+  const GrapplerItem item = given.WithGraph(RestoreAddN(given.graph));
   const auto graph = InferredGraph::Of(item);
   if (!graph.ok()) return graph.status();
-  const int64_t count = CountFor((*graph)->batch().examples, wanted, batch);
-  if (count > kMostCopies / std::max((*graph)->index().size(), 1)) {
+  const int64_t count = SectionsFor((*graph)->batch().examples, requested, batch);
+  if (count > kMaxCopies / std::max((*graph)->index().size(), 1)) {
     return absl::InvalidArgumentError(absl::StrCat("in ", count, " sections, its ",
                                                    (*graph)->index().size(),
-                                                   " ops would become more than ", kMostCopies));
+                                                   " ops would become more than ", kMaxCopies));
   }
   SectionPlan plan;
   if (count > 1) plan = PlanSections(**graph, count);
   if (plan.ops == 0) plan.count = 1;
-  return Chosen(**graph, plan);
+  return MakeChoice(**graph, plan);
 }
 
 absl::StatusOr<std::vector<SectionFloor>> FloorsOf(const GrapplerItem& given) {
-  const GrapplerItem item = given.WithGraph(WithPlainSums(given.graph));
+  const GrapplerItem item = given.WithGraph(RestoreAddN(given.graph));
   const auto graph = InferredGraph::Of(item);
   if (!graph.ok()) return graph.status();
-  Numbers numbers(**graph);
-  while (numbers.Next()) continue;
-  return numbers.floors();
+  SectionCandidates candidates(**graph);
+  while (candidates.Next()) continue;
+  return candidates.floors();
 }
 
 }  // namespace tfswap

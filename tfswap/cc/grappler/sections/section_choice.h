@@ -11,33 +11,34 @@
 
 namespace tfswap {
 
-// What the largest op needs where the batch is cut into so many sections.
+// The bytes that the largest op needs if the batch is split into so many sections.
 struct SectionFloor {
   int64_t sections = 1;
   OpFloor floor;
 };
 
-// A graph in sections of the batch, and why in so many.
+// A graph that runs on sections of the batch, and the data behind the choice.
 struct SectionChoice {
   int64_t sections = 1;
-  int64_t examples = 0;              // of its batch; 0: nobody knows
-  int ops = 0;                       // that work on sections
-  tensorflow::GraphDef graph;        // empty if no op does
-  std::vector<SectionFloor> floors;  // of the numbers that were looked at
+  int64_t examples = 0;              // of its batch; 0: unknown
+  int ops = 0;                       // ops that run on sections
+  tensorflow::GraphDef graph;        // empty if `ops` is 0
+  std::vector<SectionFloor> floors;  // of the numbers that were considered
 };
 
-// The number by which the largest op fits into `room_bytes`: one section if it does with some room
-// for what is beside it, else the smallest of about 2, 4, 8, ... (the divisor of the batch behind
-// one, if there is one) with which it leaves as much again, else the one that needs least.
+// Choose the number of sections with which the largest op fits into `available_bytes`: one section
+// if the op leaves enough memory for others, else the smallest of about 2, 4, 8, ... (the next
+// divisor of the batch if there is one) with which it leaves somewhat more, else the number with
+// the smallest floor.
 absl::StatusOr<SectionChoice> ChooseSections(const tensorflow::grappler::GrapplerItem& item,
-                                             int64_t room_bytes);
+                                             int64_t available_bytes);
 
-// The wanted number for a batch of `batch` examples (0: of any size). A batch of another size, the
-// last one say, is cut into as few sections as have no more examples than those.
-absl::StatusOr<SectionChoice> InWantedSections(const tensorflow::grappler::GrapplerItem& item,
-                                               int64_t wanted, int64_t batch);
+// Use the requested number for a batch of `batch` examples (0: any size). A batch of a different
+// size, such as the last one, is split into as few sections as possible that are no larger.
+absl::StatusOr<SectionChoice> ApplySections(const tensorflow::grappler::GrapplerItem& item,
+                                            int64_t requested, int64_t batch);
 
-// The floors of all numbers that are worth a look: until the largest op needs no less.
+// Return the floors of increasing numbers of sections, until the floor no longer falls.
 absl::StatusOr<std::vector<SectionFloor>> FloorsOf(const tensorflow::grappler::GrapplerItem& item);
 
 }  // namespace tfswap

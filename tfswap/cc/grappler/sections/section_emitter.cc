@@ -14,7 +14,7 @@ using ::tensorflow::Tensor;
 
 namespace {
 
-constexpr char kTurnAttribute[] = "_tfswap_turn";
+constexpr char kTimeSlotAttribute[] = "_tfswap_turn";
 
 std::string NodeNameOf(const std::string& input) {
   const size_t skipped = input[0] == '^' ? 1 : 0;
@@ -55,13 +55,12 @@ NodeDef* SectionEmitter::Add(const std::string& name, const std::string& op, int
   return node;
 }
 
-NodeDef* SectionEmitter::AddAt(Turn turn, const std::string& name, const std::string& op,
+NodeDef* SectionEmitter::AddAt(TimeSlot turn, const std::string& name, const std::string& op,
                                int like) {
   NodeDef* node = Add(name, op, like);
-  members_[turn].push_back(result_.node_size() - 1);
-  // Otherwise TensorFlow makes one op of two that cut the same piece, and keeps it from the first
-  // turn to the last.
-  (*node->mutable_attr())[kTurnAttribute].set_s(absl::StrCat(turn.stage, "/", turn.slot));
+  slot_nodes_[turn].push_back(result_.node_size() - 1);
+  // Otherwise TensorFlow merges equal slices and keeps the result from the first slot to the last.
+  (*node->mutable_attr())[kTimeSlotAttribute].set_s(absl::StrCat(turn.stage, "/", turn.slot));
   return node;
 }
 
@@ -91,19 +90,19 @@ std::string SectionEmitter::AddFactor(const std::string& name, float factor, int
   return name;
 }
 
-std::string SectionEmitter::Sliced(const std::string& of, TensorId like, int axis, Piece piece,
-                                   const std::string& name, Turn turn) {
+std::string SectionEmitter::AddSlice(const std::string& of, TensorId like, int axis, Piece piece,
+                                     const std::string& name, TimeSlot turn) {
   const size_t rank = DimsOf(like).size();
   std::vector<int64_t> begin(rank, 0), size(rank, -1);
   begin[axis] = piece.begin;
   size[axis] = piece.end - piece.begin;
-  return Boxed(of, like, begin, size, name, turn);
+  return AddBoxSlice(of, like, begin, size, name, turn);
 }
 
-std::string SectionEmitter::Boxed(const std::string& of, TensorId like,
-                                  const std::vector<int64_t>& begin,
-                                  const std::vector<int64_t>& size, const std::string& name,
-                                  Turn turn) {
+std::string SectionEmitter::AddBoxSlice(const std::string& of, TensorId like,
+                                        const std::vector<int64_t>& begin,
+                                        const std::vector<int64_t>& size, const std::string& name,
+                                        TimeSlot turn) {
   const auto rank = static_cast<int64_t>(begin.size());
   const std::string from =
       AddInts(absl::StrCat(name, "/begin"), begin, tensorflow::DT_INT32, {rank}, like.node);
@@ -116,9 +115,9 @@ std::string SectionEmitter::Boxed(const std::string& of, TensorId like,
   return name;
 }
 
-std::string SectionEmitter::Padded(const std::string& of, TensorId like,
+std::string SectionEmitter::AddPad(const std::string& of, TensorId like,
                                    const std::vector<int64_t>& zeros, const std::string& name,
-                                   Turn turn) {
+                                   TimeSlot turn) {
   const auto rank = static_cast<int64_t>(zeros.size()) / 2;
   const std::string by =
       AddInts(absl::StrCat(name, "/zeros"), zeros, tensorflow::DT_INT32, {rank, 2}, like.node);
@@ -130,9 +129,9 @@ std::string SectionEmitter::Padded(const std::string& of, TensorId like,
   return name;
 }
 
-std::string SectionEmitter::Concatenated(const std::vector<std::string>& parts, TensorId like,
-                                         int axis, const std::string& name,
-                                         std::optional<Turn> turn) {
+std::string SectionEmitter::AddConcat(const std::vector<std::string>& parts, TensorId like,
+                                      int axis, const std::string& name,
+                                      std::optional<TimeSlot> turn) {
   const std::string along =
       AddInts(absl::StrCat(name, "/axis"), {axis}, tensorflow::DT_INT32, {}, like.node);
   NodeDef* node =
@@ -145,16 +144,16 @@ std::string SectionEmitter::Concatenated(const std::vector<std::string>& parts, 
   return name;
 }
 
-std::string SectionEmitter::PieceOf(TensorId tensor, int axis, Piece piece, Turn turn) {
+std::string SectionEmitter::PieceOf(TensorId tensor, int axis, Piece piece, TimeSlot turn) {
   const std::string name = absl::StrCat(BaseName(tensor), "axis_", axis, "/", piece.begin, "_",
                                         piece.end, "/at_", turn.stage, "_", turn.slot);
   if (added_.count(name) > 0) return name;
   const OutputPart* given =
-      plan_.IsCut(tensor.node) ? &plan_.separations[tensor.node]->outputs[tensor.port] : nullptr;
-  if (given == nullptr || given->yield != Yield::kPart || given->cut.axis != axis) {
+      plan_.IsCut(tensor.node) ? &plan_.split_rules[tensor.node]->outputs[tensor.port] : nullptr;
+  if (given == nullptr || given->kind != OutputKind::kPart || given->cut.axis != axis) {
     const std::string whole = Whole(tensor);
     if (piece == Piece{0, DimsOf(tensor)[axis]}) return whole;
-    return Sliced(whole, tensor, axis, piece, name, turn);
+    return AddSlice(whole, tensor, axis, piece, name, turn);
   }
   std::vector<std::string> found;
   for (int64_t s = 0; s < plan_.count; ++s) {
@@ -168,21 +167,20 @@ std::string SectionEmitter::PieceOf(TensorId tensor, int axis, Piece piece, Turn
     }
     const std::string own = shared == piece ? name : absl::StrCat(name, "/of_", s);
     const Piece within = {shared.begin - part.begin, shared.end - part.begin};
-    found.push_back(Sliced(copy, tensor, axis, within, own, turn));
+    found.push_back(AddSlice(copy, tensor, axis, within, own, turn));
   }
-  return found.size() == 1 ? found.front() : Concatenated(found, tensor, axis, name, turn);
+  return found.size() == 1 ? found.front() : AddConcat(found, tensor, axis, name, turn);
 }
 
-std::string SectionEmitter::Joined(TensorId tensor, const Cut& cut) {
+std::string SectionEmitter::JoinParts(TensorId tensor, const Cut& cut) {
   std::vector<std::string> parts;
   for (int64_t s = 0; s < plan_.count; ++s) {
     parts.push_back(InputName(CopyName(tensor.node, s), tensor.port));
   }
-  return Concatenated(parts, tensor, cut.axis, absl::StrCat(BaseName(tensor), "whole"),
-                      std::nullopt);
+  return AddConcat(parts, tensor, cut.axis, absl::StrCat(BaseName(tensor), "whole"), std::nullopt);
 }
 
-std::string SectionEmitter::Summed(TensorId tensor, const OutputPart& part) {
+std::string SectionEmitter::SumParts(TensorId tensor, const OutputPart& part) {
   const std::string base = BaseName(tensor);
   const DataType type = index_.OutputType(tensor);
   const auto total = static_cast<float>(part.cut.bounds.back() - part.cut.bounds.front());
@@ -192,7 +190,7 @@ std::string SectionEmitter::Summed(TensorId tensor, const OutputPart& part) {
   const auto scaled = [&](const std::string& of, int64_t s, const std::string& name, bool at) {
     const std::string by = AddFactor(absl::StrCat(base, "factor_", s),
                                      static_cast<float>(extent(s)) / total, tensor.node);
-    NodeDef* node = at ? AddAt(TurnOf(tensor.node, s), name, "Mul", tensor.node)
+    NodeDef* node = at ? AddAt(TimeSlotOf(tensor.node, s), name, "Mul", tensor.node)
                        : Add(name, "Mul", tensor.node);
     node->add_input(of);
     node->add_input(by);
@@ -201,20 +199,20 @@ std::string SectionEmitter::Summed(TensorId tensor, const OutputPart& part) {
   };
   const auto summand = [&](int64_t s) {
     const std::string copy = InputName(CopyName(tensor.node, s), tensor.port);
-    if (part.yield != Yield::kMean || alike) return copy;
+    if (part.kind != OutputKind::kMean || alike) return copy;
     return scaled(copy, s, absl::StrCat(base, "share_", s), true);
   };
   std::string sum = summand(0);
   for (int64_t s = 1; s < plan_.count; ++s) {
     const std::string next = summand(s);
     NodeDef* node =
-        AddAt(TurnOf(tensor.node, s), absl::StrCat(base, "sum_", s), "AddV2", tensor.node);
+        AddAt(TimeSlotOf(tensor.node, s), absl::StrCat(base, "sum_", s), "AddV2", tensor.node);
     node->add_input(sum);
     node->add_input(next);
     (*node->mutable_attr())["T"].set_type(type);
     sum = node->name();
   }
-  if (part.yield == Yield::kMean && alike) {
+  if (part.kind == OutputKind::kMean && alike) {
     return scaled(sum, 0, absl::StrCat(base, "mean"), false);
   }
   return sum;
@@ -224,25 +222,25 @@ std::string SectionEmitter::Whole(TensorId tensor) {
   if (!plan_.IsCut(tensor.node)) return InputName(index_.node(tensor.node).name(), tensor.port);
   const auto known = wholes_.find({tensor.node, tensor.port});
   if (known != wholes_.end()) return known->second;
-  const OutputPart& part = plan_.separations[tensor.node]->outputs[tensor.port];
+  const OutputPart& part = plan_.split_rules[tensor.node]->outputs[tensor.port];
   const std::string name =
-      part.yield == Yield::kPart ? Joined(tensor, part.cut) : Summed(tensor, part);
+      part.kind == OutputKind::kPart ? JoinParts(tensor, part.cut) : SumParts(tensor, part);
   wholes_[{tensor.node, tensor.port}] = name;
   return name;
 }
 
 std::string SectionEmitter::Input(int n, size_t i, int64_t section) {
-  const InputPart& part = plan_.separations[n]->inputs[i];
+  const InputPart& part = plan_.split_rules[n]->inputs[i];
   const TensorId tensor = index_.inputs(n)[i];
-  switch (part.share) {
-    case Share::kPart: {
-      const Turn turn = TurnOf(n, section);
+  switch (part.kind) {
+    case InputKind::kPart: {
+      const TimeSlot turn = TimeSlotOf(n, section);
       const std::string piece = PieceOf(tensor, part.axis, part.pieces[section], turn);
       if (part.zeros.empty() || IsZero(part.zeros[section])) return piece;
-      return Padded(piece, tensor, part.zeros[section],
+      return AddPad(piece, tensor, part.zeros[section],
                     absl::StrCat(CopyName(n, section), "/padded_", i), turn);
     }
-    case Share::kInts: {
+    case InputKind::kInts: {
       const auto same = std::find(part.ints.begin(), part.ints.end(), part.ints[section]);
       return AddInts(absl::StrCat(CopyName(n, same - part.ints.begin()), "/input_", i), *same,
                      index_.OutputType(tensor), DimsOf(tensor), n);
@@ -253,15 +251,15 @@ std::string SectionEmitter::Input(int n, size_t i, int64_t section) {
 }
 
 void SectionEmitter::EmitCopies(int n) {
-  const SplitRule& how = *plan_.separations[n];
+  const SplitRule& how = *plan_.split_rules[n];
   for (int64_t section = 0; section < plan_.count; ++section) {
     std::vector<std::string> names;
     for (size_t i = 0; i < index_.inputs(n).size(); ++i) names.push_back(Input(n, i, section));
-    const Kept* kept = how.kept.empty() ? nullptr : &how.kept[section];
+    const KeptRegion* kept = how.kept.empty() ? nullptr : &how.kept[section];
     const bool makes_more = kept != nullptr && !kept->IsAll();
     const std::string name =
         makes_more ? absl::StrCat(CopyName(n, section), "/more") : CopyName(n, section);
-    NodeDef* node = AddAt(TurnOf(n, section), name, index_.node(n).op(), n);
+    NodeDef* node = AddAt(TimeSlotOf(n, section), name, index_.node(n).op(), n);
     for (const auto& [key, value] : index_.node(n).attr()) (*node->mutable_attr())[key] = value;
     node->mutable_attr()->erase("_class");
     node->mutable_attr()->erase("_output_shapes");
@@ -272,7 +270,8 @@ void SectionEmitter::EmitCopies(int n) {
           "^", plan_.IsCut(from) ? CopyName(from, section) : index_.node(from).name()));
     }
     if (makes_more) {
-      Boxed(name, {n, 0}, kept->begin, kept->size, CopyName(n, section), TurnOf(n, section));
+      AddBoxSlice(name, {n, 0}, kept->begin, kept->size, CopyName(n, section),
+                  TimeSlotOf(n, section));
     }
   }
 }
@@ -285,7 +284,7 @@ void SectionEmitter::EmitReader(int n) {
       names.push_back(absl::StrCat("^", index_.node(from).name()));
       continue;
     }
-    // Folded ones come behind what they were folded from, and need not.
+    // A folded constant need not wait for the ops it was folded from.
     if (index_.node(n).op() == "Const") continue;
     for (int64_t section = 0; section < plan_.count; ++section) {
       names.push_back(absl::StrCat("^", CopyName(from, section)));
@@ -297,14 +296,15 @@ void SectionEmitter::EmitReader(int n) {
   for (const std::string& name : names) node->add_input(name);
 }
 
-// What begins a turn comes behind what ended the one before, also where the stage changes: a piece
-// for a gradient could be cut when its tensor is made, long before.
+// The first nodes of a slot wait for the last nodes of the previous slot, also across stages:
+// otherwise a slice for a gradient could run as soon as its tensor exists, long before the
+// gradient.
 void SectionEmitter::AddBarriers() {
   const std::vector<int>* before = nullptr;
-  Turn turn_before{};
-  for (const auto& [turn, members] : members_) {
+  TimeSlot turn_before{};
+  for (const auto& [turn, members] : slot_nodes_) {
     const std::vector<int>* ended = std::exchange(before, &members);
-    const Turn behind = std::exchange(turn_before, turn);
+    const TimeSlot behind = std::exchange(turn_before, turn);
     if (ended == nullptr) continue;
     std::set<std::string> read;
     for (int member : *ended) {

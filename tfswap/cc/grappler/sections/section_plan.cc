@@ -18,8 +18,8 @@ using ::tensorflow::Tensor;
 
 namespace {
 
-// Of a section of an image: fewer are mostly rows that two sections read.
-constexpr int64_t kLeastRows = 4;
+// Fewer rows per section would mostly be rows that two sections read.
+constexpr int64_t kMinRows = 4;
 
 class SectionPlanner {
  public:
@@ -32,48 +32,48 @@ class SectionPlanner {
  private:
   void Choose();
   void FindStages();
-  void PutOff(int n);
+  void Postpone(int n);
 
-  bool IsCut(int n) const { return plan_.separations[n].has_value(); }
-  // Folded ones come behind what they were folded from, and need not.
+  bool IsCut(int n) const { return plan_.split_rules[n].has_value(); }
+  // A folded constant need not wait for the ops it was folded from.
   bool IsConstant(int n) const { return index_.node(n).op() == "Const"; }
   const Dims& DimsOf(TensorId tensor) const { return graph_.DimsOf(tensor); }
-  // Where a tensor is cut, or would be, if it is made from the batch.
+  // Return the cut of a tensor: the actual one, or the one to use if it depends on the batch.
   std::optional<tfswap::Cut> CutOf(TensorId tensor) const;
   std::optional<tfswap::Cut> CutOfWhole(TensorId tensor) const;
   std::optional<std::vector<int64_t>> Constant(TensorId tensor) const;
   OpView View(int n) const;
-  std::optional<SplitRule> Separate(int n, const std::optional<tfswap::Cut>& wanted) const;
-  // How all that read the op's output cut it; no value if somebody reads it as a whole.
-  std::optional<tfswap::Cut> Wanted(int n) const;
-  // Whether it makes more than it reads, if that is all there: then nothing is gained.
-  bool MakesMore(int n, const SplitRule& how) const;
-  // By how many sections an op must come behind one whose parts it reads.
+  std::optional<SplitRule> FindRule(int n, const std::optional<tfswap::Cut>& requested) const;
+  // Return the cut that all readers of the op's output use; none if one reads it as a whole.
+  std::optional<tfswap::Cut> ReadersCut(int n) const;
+  // Return whether a reduced output is larger than the inputs, so that splitting gains nothing.
+  bool OutputExceedsInput(int n, const SplitRule& how) const;
+  // Return by how many sections an op must run after the producer of the parts that it reads.
   int64_t Reach(const InputPart& part, const tfswap::Cut& cut) const;
 
   const InferredGraph& graph_;
   const GraphIndex& index_;
   SectionPlan plan_;
   bool by_rows_ = false;
-  std::vector<bool> batch_ops_;               // what they make is made from the batch
-  std::vector<bool> for_parts_;               // cut only because all that read it are
-  std::vector<std::vector<int>> awaited_by_;  // who has a control edge from it
+  std::vector<bool> batch_ops_;                       // ops that depend on the batch
+  std::vector<bool> cut_for_readers_;                 // split only because all readers are
+  std::vector<std::vector<int>> control_successors_;  // nodes with a control edge from it
 };
 
 std::optional<tfswap::Cut> SectionPlanner::CutOfWhole(TensorId tensor) const {
   const Dims& dims = DimsOf(tensor);
   if (!dims || dims->empty()) return std::nullopt;
   if (!by_rows_) {
-    const bool of_batch = graph_.BringsBatch(tensor.node)
+    const bool of_batch = graph_.IsBatchSource(tensor.node)
                               ? dims->front() == graph_.batch().examples
                               : dims->front() > 1 && dims->front() % plan_.count == 0;
     if (!of_batch) return std::nullopt;
     return EvenCut(0, dims->front(), plan_.count);
   }
-  if (dims->size() >= 3 && (*dims)[1] >= kLeastRows * plan_.count) {
+  if (dims->size() >= 3 && (*dims)[1] >= kMinRows * plan_.count) {
     return EvenCut(1, (*dims)[1], plan_.count);
   }
-  // What images become where each pixel has an output of its own.
+  // Flattened images of which each pixel has an output.
   const BatchShape& batch = graph_.batch();
   if (dims->size() <= 2 && batch.examples == 1 && dims->front() == batch.rows * batch.columns) {
     auto cut = EvenCut(0, batch.rows, plan_.count);
@@ -85,9 +85,8 @@ std::optional<tfswap::Cut> SectionPlanner::CutOfWhole(TensorId tensor) const {
 
 std::optional<tfswap::Cut> SectionPlanner::CutOf(TensorId tensor) const {
   if (IsCut(tensor.node)) {
-    const OutputPart& part = plan_.separations[tensor.node]->outputs[tensor.port];
-    // A sum over the batch is the same for all examples.
-    if (part.yield != Yield::kPart) return std::nullopt;
+    const OutputPart& part = plan_.split_rules[tensor.node]->outputs[tensor.port];
+    if (part.kind != OutputKind::kPart) return std::nullopt;
     return part.cut;
   }
   return batch_ops_[tensor.node] ? CutOfWhole(tensor) : std::nullopt;
@@ -127,38 +126,38 @@ OpView SectionPlanner::View(int n) const {
   return view;
 }
 
-std::optional<SplitRule> SectionPlanner::Separate(int n,
-                                                  const std::optional<tfswap::Cut>& wanted) const {
+std::optional<SplitRule> SectionPlanner::FindRule(
+    int n, const std::optional<tfswap::Cut>& requested) const {
   const OpView view = View(n);
-  std::optional<SplitRule> found = by_rows_ ? SeparateByRows(view, wanted) : SeparateByBatch(view);
+  std::optional<SplitRule> found = by_rows_ ? SplitByRows(view, requested) : SplitByBatch(view);
   if (!found) return std::nullopt;
-  // Whatever is made from the batch must be cut: all of it is never there.
+  // An input that depends on the batch must be split: it never exists as a whole.
   for (size_t i = 0; i < view.inputs.size(); ++i) {
-    if (view.IsBatched(static_cast<int>(i)) && found->inputs[i].share == Share::kWhole) {
+    if (view.IsBatched(static_cast<int>(i)) && found->inputs[i].kind == InputKind::kWhole) {
       return std::nullopt;
     }
   }
   return found;
 }
 
-bool SectionPlanner::MakesMore(int n, const SplitRule& how) const {
+bool SectionPlanner::OutputExceedsInput(int n, const SplitRule& how) const {
   int64_t made = 0, read = 0;
   for (size_t port = 0; port < how.outputs.size(); ++port) {
-    if (how.outputs[port].yield == Yield::kPart) return false;
+    if (how.outputs[port].kind == OutputKind::kPart) return false;
     made += Elements(DimsOf({n, static_cast<int>(port)}));
   }
   const auto& inputs = index_.inputs(n);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (how.inputs[i].share == Share::kPart) read += Elements(DimsOf(inputs[i]));
+    if (how.inputs[i].kind == InputKind::kPart) read += Elements(DimsOf(inputs[i]));
   }
   return made > read;
 }
 
 void SectionPlanner::Choose() {
-  for (int n = 0; n < index_.size(); ++n) batch_ops_.push_back(graph_.BringsBatch(n));
-  for_parts_.assign(index_.size(), false);
+  for (int n = 0; n < index_.size(); ++n) batch_ops_.push_back(graph_.IsBatchSource(n));
+  cut_for_readers_.assign(index_.size(), false);
   for (int n : plan_.order) {
-    if (graph_.BringsBatch(n)) continue;
+    if (graph_.IsBatchSource(n)) continue;
     const auto& inputs = index_.inputs(n);
     if (std::none_of(inputs.begin(), inputs.end(),
                      [&](TensorId input) { return CutOf(input).has_value(); })) {
@@ -166,55 +165,55 @@ void SectionPlanner::Choose() {
     }
     batch_ops_[n] = true;
     if (index_.context(n) != 0 || !index_.IsManaged(n)) continue;
-    std::optional<SplitRule> how = Separate(n, std::nullopt);
-    if (how && MakesMore(n, *how)) {
-      // A large sum over the batch, made at once: what is done with it is the weights' affair.
+    std::optional<SplitRule> how = FindRule(n, std::nullopt);
+    if (how && OutputExceedsInput(n, *how)) {
+      // A large sum over the batch stays whole; its readers work on weights.
       batch_ops_[n] = false;
     } else if (how) {
-      plan_.separations[n] = std::move(how);
+      plan_.split_rules[n] = std::move(how);
     }
   }
-  // What is as large as the batch and made from less (a broadcast of statistics, say) is made part
-  // by part too if nobody reads all of it.
-  awaited_by_.resize(index_.size());
+  // An output as large as the batch that is computed from less (a broadcast of statistics) is split
+  // as well if no op reads all of it.
+  control_successors_.resize(index_.size());
   for (int n : plan_.order) {
     if (IsConstant(n)) continue;
-    for (int from : index_.control_inputs(n)) awaited_by_[from].push_back(n);
+    for (int from : index_.control_inputs(n)) control_successors_[from].push_back(n);
   }
   for (auto n = plan_.order.rbegin(); n != plan_.order.rend(); ++n) {
     if (IsCut(*n) || batch_ops_[*n] || index_.context(*n) != 0 || !index_.IsManaged(*n)) continue;
-    const std::optional<tfswap::Cut> wanted = Wanted(*n);
-    if (!wanted) continue;
-    std::optional<SplitRule> how = Separate(*n, wanted);
+    const std::optional<tfswap::Cut> requested = ReadersCut(*n);
+    if (!requested) continue;
+    std::optional<SplitRule> how = FindRule(*n, requested);
     const bool in_parts =
         how && std::all_of(how->outputs.begin(), how->outputs.end(),
-                           [](const OutputPart& part) { return part.yield == Yield::kPart; });
+                           [](const OutputPart& part) { return part.kind == OutputKind::kPart; });
     if (!in_parts) continue;
-    plan_.separations[*n] = std::move(how);
-    for_parts_[*n] = true;
+    plan_.split_rules[*n] = std::move(how);
+    cut_for_readers_[*n] = true;
   }
 }
 
-std::optional<tfswap::Cut> SectionPlanner::Wanted(int n) const {
+std::optional<tfswap::Cut> SectionPlanner::ReadersCut(int n) const {
   const auto& consumers = index_.consumers(n);
   if (consumers.empty()) return std::nullopt;
-  for (int reader : awaited_by_[n]) {
+  for (int reader : control_successors_[n]) {
     if (!IsCut(reader)) return std::nullopt;
   }
-  std::optional<tfswap::Cut> wanted;
+  std::optional<tfswap::Cut> requested;
   for (const GraphIndex::Consumer& consumer : consumers) {
     if (!IsCut(consumer.node)) return std::nullopt;
-    const InputPart& part = plan_.separations[consumer.node]->inputs[consumer.input];
-    if (part.share != Share::kPart) return std::nullopt;
+    const InputPart& part = plan_.split_rules[consumer.node]->inputs[consumer.input];
+    if (part.kind != InputKind::kPart) return std::nullopt;
     tfswap::Cut own{part.axis, {part.pieces.front().begin}};
     for (const Piece& piece : part.pieces) {
       if (piece.begin != own.bounds.back()) return std::nullopt;
       own.bounds.push_back(piece.end);
     }
-    if (wanted && !(*wanted == own)) return std::nullopt;
-    wanted = std::move(own);
+    if (requested && !(*requested == own)) return std::nullopt;
+    requested = std::move(own);
   }
-  return wanted;
+  return requested;
 }
 
 int64_t SectionPlanner::Reach(const InputPart& part, const tfswap::Cut& cut) const {
@@ -233,7 +232,7 @@ void SectionPlanner::FindStages() {
   stage.assign(index_.size(), 0);
   delay.assign(index_.size(), 0);
   for (int n : plan_.order) {
-    // Behind what it reads: in a later stage or, by parts, some sections later.
+    // After its inputs: in a later stage or, by parts, some sections later.
     const auto come_behind = [&](int from, bool by_parts, int64_t reach) {
       const int earliest = stage[from] + (IsCut(from) && !by_parts ? 1 : 0);
       if (earliest > stage[n]) {
@@ -246,32 +245,32 @@ void SectionPlanner::FindStages() {
     };
     const auto& inputs = index_.inputs(n);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      const InputPart* part = IsCut(n) ? &plan_.separations[n]->inputs[i] : nullptr;
-      if (part != nullptr && part->share == Share::kInts) continue;
+      const InputPart* part = IsCut(n) ? &plan_.split_rules[n]->inputs[i] : nullptr;
+      if (part != nullptr && part->kind == InputKind::kInts) continue;
       const int from = inputs[i].node;
       const OutputPart* made =
-          IsCut(from) ? &plan_.separations[from]->outputs[inputs[i].port] : nullptr;
-      const bool by_parts = part != nullptr && part->share == Share::kPart && made != nullptr &&
-                            made->yield == Yield::kPart && made->cut.axis == part->axis;
+          IsCut(from) ? &plan_.split_rules[from]->outputs[inputs[i].port] : nullptr;
+      const bool by_parts = part != nullptr && part->kind == InputKind::kPart && made != nullptr &&
+                            made->kind == OutputKind::kPart && made->cut.axis == part->axis;
       come_behind(from, by_parts, by_parts ? Reach(*part, made->cut) : 0);
     }
     if (IsConstant(n)) continue;
     for (int from : index_.control_inputs(n)) come_behind(from, IsCut(n) && IsCut(from), 0);
   }
   for (auto n = plan_.order.rbegin(); n != plan_.order.rend(); ++n) {
-    if (for_parts_[*n]) PutOff(*n);
+    if (cut_for_readers_[*n]) Postpone(*n);
   }
 }
 
-// No sooner than where it is read.
-void SectionPlanner::PutOff(int n) {
+// Move the op to the time slot of its first reader.
+void SectionPlanner::Postpone(int n) {
   std::optional<std::pair<int, int64_t>> first;
   const auto read_by = [&](int reader) {
     const std::pair<int, int64_t> turn = {plan_.stage[reader], plan_.delay[reader]};
     if (!first || turn < *first) first = turn;
   };
   for (const GraphIndex::Consumer& consumer : index_.consumers(n)) read_by(consumer.node);
-  for (int reader : awaited_by_[n]) read_by(reader);
+  for (int reader : control_successors_[n]) read_by(reader);
   if (*first > std::make_pair(plan_.stage[n], plan_.delay[n])) {
     std::tie(plan_.stage[n], plan_.delay[n]) = *first;
   }
@@ -282,10 +281,10 @@ SectionPlan SectionPlanner::Plan() {
   for (int n = 0; n < index_.size(); ++n) plan_.order[n] = n;
   std::sort(plan_.order.begin(), plan_.order.end(),
             [&](int a, int b) { return index_.position(a) < index_.position(b); });
-  plan_.separations.resize(index_.size());
+  plan_.split_rules.resize(index_.size());
   const BatchShape& batch = graph_.batch();
   by_rows_ = batch.examples % plan_.count != 0;
-  if (by_rows_ ? batch.rows >= kLeastRows * plan_.count : batch.examples > 1) Choose();
+  if (by_rows_ ? batch.rows >= kMinRows * plan_.count : batch.examples > 1) Choose();
   for (int n = 0; n < index_.size(); ++n) plan_.ops += IsCut(n);
   if (plan_.ops > 0) FindStages();
   return std::move(plan_);

@@ -10,33 +10,34 @@
 
 namespace tfswap {
 
-// Which ops work on sections, how, and when.
+// Which ops run on sections, how, and in which order.
 struct SectionPlan {
   int64_t count = 1;
-  int ops = 0;                                        // that work on sections
-  std::vector<std::optional<SplitRule>> separations;  // by node; no value: as a whole
+  int ops = 0;                                        // ops that run on sections
+  std::vector<std::optional<SplitRule>> split_rules;  // by node; no value: as a whole
   std::vector<int> stage;                             // by node
   std::vector<int64_t> delay;                         // by node, in sections
   std::vector<int> order;                             // nodes, inputs first
 
-  bool IsCut(int n) const { return ops > 0 && separations[n].has_value(); }
+  bool IsCut(int n) const { return ops > 0 && split_rules[n].has_value(); }
 };
 
-// Has ops that compute each example by itself (batch_rules.h) run on `count` equal sections of the
-// batch, one after the other (tvDNN: Park et al., PPoPP 2018). What they make is
-// never there as a whole, unless an op that mixes examples reads it:
+// Plan to run ops that treat examples independently (batch_rules.h) on `count` equal sections of
+// the batch, one after the other (tvDNN: Park et al., PPoPP 2018). Their outputs never exist as a
+// whole unless an op that mixes examples reads them:
 //
 //   x ─▶ conv ─▶ relu ─▶ ...            x ─┬─ part 0 ─▶ conv/section_0 ─▶ relu/section_0 ─▶ ...
 //                                          │                                          └▶ NoOp
 //                                          └─ part 1 ◀┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┘
 //                                               └─▶ conv/section_1 ─▶ ...
 //
-// Ops are in stages: one more behind each op that reads what all sections of another one make. In a
-// stage a section begins when the one before has ended: a net whose examples do not meet before the
-// update runs forward and backward section by section. What is summed over the batch is summed in
-// the sections' order, so it is rounded otherwise than without sections; all else is the same sums.
+// Ops are in stages: an op that reads the outputs of all sections of another op is one stage later.
+// Within a stage a section starts when the previous one has ended, so a network whose examples are
+// independent until the update runs forward and backward section by section. Sums over the batch
+// are computed in the order of the sections, so their rounding differs from that without sections;
+// all other results are the same bits.
 //
-// No op does where shapes do not say that `count` divides the batch.
+// No op is split if the shapes do not show that `count` divides the batch.
 SectionPlan PlanSections(const InferredGraph& graph, int64_t count);
 
 }  // namespace tfswap

@@ -10,7 +10,7 @@
 
 namespace tfswap {
 
-// Dimensions, -1 for one that is not known; no value: not even how many there are.
+// The dimensions of a tensor, -1 for an unknown one; no value: unknown rank.
 using Dims = std::optional<std::vector<int64_t>>;
 
 // A part of a tensor along an axis: [begin, end).
@@ -20,7 +20,8 @@ struct Piece {
   bool operator==(const Piece& other) const { return begin == other.begin && end == other.end; }
 };
 
-// Where a tensor is cut into one part a section: part s is [bounds[s], bounds[s + 1]) of the axis.
+// How a tensor is split into one part per section: part s is [bounds[s], bounds[s + 1]) of the
+// axis.
 struct Cut {
   int axis = 0;
   std::vector<int64_t> bounds;
@@ -30,43 +31,43 @@ struct Cut {
   bool operator==(const Cut& other) const { return axis == other.axis && bounds == other.bounds; }
 };
 
-// So many parts of an extent, as equal as whole numbers allow.
+// Return a cut into `count` parts that are as equal as integers allow.
 inline Cut EvenCut(int axis, int64_t extent, int64_t count) {
   Cut cut{axis, {}};
   for (int64_t s = 0; s <= count; ++s) cut.bounds.push_back(extent * s / count);
   return cut;
 }
 
-// What an op's copy for one section gets for an input.
-enum class Share {
-  kWhole,  // all of it
+// What the copy of an op for one section reads of an input.
+enum class InputKind {
+  kWhole,  // the whole tensor
   kPart,   // a piece of it
-  kInts,   // a constant of its own: a shape, say, of a part
+  kInts,   // a constant per section, such as the shape of a part
 };
 
-// An input of an op that works on sections.
+// An input of an op that runs on sections.
 struct InputPart {
-  Share share = Share::kWhole;
+  InputKind kind = InputKind::kWhole;
   int axis = 0;                             // of kPart
   std::vector<Piece> pieces;                // of kPart, by section; they may overlap
-  std::vector<std::vector<int64_t>> zeros;  // around a piece, as Pad has them; empty: none
+  std::vector<std::vector<int64_t>> zeros;  // padding of a piece, as for Pad; empty: none
   std::vector<std::vector<int64_t>> ints;   // of kInts, by section
 };
 
-// What the copies' outputs are of the output of the op itself.
-enum class Yield {
-  kPart,  // its parts
-  kSum,   // summands of it
-  kMean,  // what it is the mean of, each by the size of its section
+// How the output of the op is computed from the outputs of its copies.
+enum class OutputKind {
+  kPart,  // by concatenation
+  kSum,   // as their sum
+  kMean,  // as their mean, weighted by the size of the section
 };
 
 struct OutputPart {
-  Yield yield = Yield::kPart;
-  Cut cut;  // of kPart; of kMean, what its weights go by
+  OutputKind kind = OutputKind::kPart;
+  Cut cut;  // of kPart; of kMean, the weights
 };
 
-// Of what a section's copy makes, the part that counts.
-struct Kept {
+// The region that is kept of the output of a section's copy.
+struct KeptRegion {
   std::vector<int64_t> begin;
   std::vector<int64_t> size;
   std::vector<int64_t> made;
@@ -74,26 +75,23 @@ struct Kept {
   bool IsAll() const { return size == made; }
 };
 
-// How an op can be computed section by section.
 struct SplitRule {
   std::vector<InputPart> inputs;
   std::vector<OutputPart> outputs;
-  // Of an op with a window: its explicit_paddings, by section; empty: padded as before.
+  // The explicit_paddings of an op with a window, by section; empty: those of the op.
   std::vector<std::vector<int64_t>> paddings;
-  // Of an op that makes more than its part: what of it that is, by section.
-  std::vector<Kept> kept;
+  // For an op whose copies compute more than their part: the region to keep, by section.
+  std::vector<KeptRegion> kept;
 };
 
-// An op as the rules see it.
 struct OpView {
   const tensorflow::NodeDef* node;
   std::vector<Dims> inputs;
   std::vector<Dims> outputs;
-  // Where an input is cut, or is to be cut, if it is made from the batch.
+  // The cut of each input that depends on the batch.
   std::vector<std::optional<Cut>> cuts;
-  // The integers of an input that is a constant.
   std::function<std::optional<std::vector<int64_t>>(int input)> constant;
-  // How many sections.
+  // The number of sections.
   int64_t count;
 
   bool IsBatched(int input) const { return cuts[input].has_value(); }

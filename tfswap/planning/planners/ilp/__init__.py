@@ -1,1 +1,1 @@
-"""The parts of `tvdnn_ilp`."""
+"""The mixed-integer program of `tvdnn_ilp`."""

@@ -1,25 +1,26 @@
-"""A solution of the MILP as gates and triggers.
+"""Convert a solution of the MILP to gates and triggers.
 
-Gates are where copies-out end. Copies-in go in the order of their deadlines, as late as they can.
+Gates are placed where copies-out end. Copies-in run in the order of their deadlines, as late as
+possible.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tfswap.planning.planners.anchors import Wish
+from tfswap.planning.planners.anchors import PlacementRequest
 from tfswap.planning.planners.ilp.program import SLACK, Floats
 from tfswap.planning.planners.ilp.schedule import Choice, Schedule
 from tfswap.planning.planners.ilp.step import STEP, Gap, Ints, Step
 
 
-def wishes(step: Step, schedule: Schedule, solution: Floats) -> list[Wish]:
-    """What the solution wants of each gap that it uses."""
+def placement_requests(step: Step, schedule: Schedule, solution: Floats) -> list[PlacementRequest]:
+    """Return the requested gate and trigger of each gap that the solution uses."""
     solved = _Solved(step, schedule, solution)
     out_end = solved.copies_out()
     triggers = solved.triggers(solved.order_in())
     return [
-        Wish(
+        PlacementRequest(
             choice.gap.absence,
             solved.gate(choice.gap, out_end),
             solved.trigger(choice.gap, triggers),
@@ -29,7 +30,7 @@ def wishes(step: Step, schedule: Schedule, solution: Floats) -> list[Wish]:
 
 
 class _Solved:
-    """A solution's real times: those of the recorded step, and the stalls before them."""
+    """A solution with its real times: those of the recorded step plus the stalls before them."""
 
     def __init__(self, step: Step, schedule: Schedule, solution: Floats) -> None:
         self._step = step
@@ -43,7 +44,7 @@ class _Solved:
             if solution[choice.used] > 0.5 and absent[choice.gap.absence] != (None, None)
         ]
         self._left = {gap: left for gap, (left, _) in absent.items()}
-        # Index into the ends of the first after which a gap may come back.
+        # Index into the ends: the first end after which a gap may come back.
         self._may_begin = {
             gap: 0 if over is None else int(np.searchsorted(step.ends, over))
             for gap, (_, over) in absent.items()
@@ -58,7 +59,7 @@ class _Solved:
         return at + float(self._stall_at(np.array([place]))[0])
 
     def copies_out(self) -> dict[tuple[int, str, bool], float]:
-        """When each far copy is complete."""
+        """Return when each copy-out has ended."""
         far = {choice.gap.far_copy[:2] for choice in self.used if choice.gap.crosses}
         first: dict[tuple[int, str, bool], Gap] = {}
         for choice in self.used:
@@ -68,7 +69,7 @@ class _Solved:
         end = 0.0
         out_end: dict[tuple[int, str, bool], float] = {}
         for _ in range(2):
-            # Again with what the step before leaves behind.
+            # Again with the copies that the previous step leaves in the queue.
             end = max(0.0, end - STEP - float(self._stalls[-1]))
             for gap in queue:
                 end = max(end, self._real(gap.made, gap.made_at)) + gap.out_time
@@ -76,7 +77,7 @@ class _Solved:
         return out_end
 
     def order_in(self) -> list[Gap]:
-        """Copies-in in the order of deadlines, among those that may begin."""
+        """Return copies-in in the order of their deadlines, among those that may start."""
         begin_at = {
             gap: 0.0 if place == 0 else float(self._end_at[min(place, len(self._end_at) - 1)])
             for gap, place in self._may_begin.items()
@@ -93,13 +94,13 @@ class _Solved:
         return order
 
     def triggers(self, order: list[Gap]) -> dict[int, int]:
-        """By absence, the index into the ends of the one at which its copy-in begins."""
+        """Return by absence the index into the ends of the trigger of its copy-in."""
         triggers: dict[int, int] = {}
         next_at, next_end, next_absence = np.inf, len(self._end_at), -1
         for gap in reversed(order):
             next_at = min(next_at, self._real(gap.ends, gap.due)) - gap.in_time
             trigger = int(np.searchsorted(self._end_at, next_at + SLACK, side="right")) - 1
-            # One trigger asks for several in the order of absences.
+            # One trigger starts several copies in the order of absences.
             trigger = min(trigger, next_end - (gap.absence > next_absence >= 0))
             trigger = max(trigger, self._may_begin[gap.absence])
             triggers[gap.absence] = next_end = trigger
@@ -107,7 +108,7 @@ class _Solved:
         return triggers
 
     def gate(self, gap: Gap, out_end: dict[tuple[int, str, bool], float]) -> int | None:
-        """The first op after the copy-out; None: it leaves without one."""
+        """Return the first op after the copy-out; None if there is no copy-out or no such op."""
         if gap.far_copy not in out_end:
             return None
         step = self._step
@@ -121,7 +122,7 @@ class _Solved:
         return None
 
     def trigger(self, gap: Gap, triggers: dict[int, int]) -> int | None:
-        """The first op after the end at which the copy-in begins."""
+        """Return the first op after the end at which the copy-in starts; None if there is none."""
         step = self._step
         if triggers[gap.absence] == len(step.ends):
             return None

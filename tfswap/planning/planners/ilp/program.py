@@ -1,4 +1,4 @@
-"""A MILP under construction."""
+"""A mixed-integer linear program (MILP) under construction."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Terms = Iterable[tuple[int, float]]
 
-# The solver's own tolerance is 1e-6.
+# The solver's tolerance is 1e-6.
 SLACK = 2e-6
 
 
 class Program:
-    """A MILP under construction. Rows are a little wider than asked for: a bound must be safe."""
+    """A MILP under construction. Rows are slightly relaxed, because bounds must be safe."""
 
     def __init__(self) -> None:
         self._integer: list[int] = []
@@ -24,23 +24,24 @@ class Program:
         self._rows: list[tuple[float, float]] = []
 
     def variable(self, high: float = 1.0, integer: bool = False) -> int:
-        """A variable from 0 on."""
+        """Add a variable with lower bound 0 and return its index."""
         self._integer.append(integer)
         self._high.append(high)
         return len(self._high) - 1
 
     def row(self, terms: Terms, low: float = -np.inf, high: float = np.inf) -> None:
-        """``low <= sum of coefficient * variable <= high``."""
+        """Add the constraint ``low <= sum of coefficient * variable <= high``."""
         self._entries += [(len(self._rows), variable, factor) for variable, factor in terms]
         self._rows.append((low - SLACK, high + SLACK))
 
     def ascending(self, variables: list[int]) -> None:
+        """Constrain each variable to be at most its successor."""
         for before, after in zip(variables, variables[1:], strict=False):
             if before != after:
                 self.row([(before, 1.0), (after, -1.0)], high=0.0)
 
     def solve(self, time_limit_s: float) -> tuple[bool, Floats | None]:
-        """Whether it is proven that there is no solution; and a solution."""
+        """Return whether the program is proven infeasible, and a solution if one was found."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_matrix
 
@@ -62,7 +63,7 @@ class Program:
 
 
 def summed(terms: Terms) -> list[tuple[int, float]]:
-    """Each variable once."""
+    """Return the terms with each variable once."""
     total: dict[int, float] = {}
     for variable, factor in terms:
         total[variable] = total.get(variable, 0.0) + factor

@@ -1,4 +1,4 @@
-"""The MILP of schedules that wait no longer than given; `tvdnn_ilp` has its text."""
+"""The MILP of schedules that wait no longer than a given time, as described in `tvdnn_ilp`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfswap.planning.planners.ilp.step import STEP, Gap, Ints, Step
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A gap's variables: used, and by rank of moment x in its tail and y in its head."""
+    """A gap's variables: used, and by rank of the moment x in its tail and y in its head."""
 
     gap: Gap
     used: int
@@ -22,7 +22,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class CopyOut:
-    """A copy-out that gaps of one far copy share: made, and by rank of moment over."""
+    """A copy-out that gaps of one far copy share: made, and by rank of the moment ended."""
 
     first: Gap
     made: int
@@ -30,7 +30,7 @@ class CopyOut:
 
 
 class Schedule:
-    """The MILP of schedules that wait ``wait`` at most."""
+    """The MILP of schedules that wait at most ``wait``."""
 
     def __init__(self, step: Step, moments: set[int], wait: float) -> None:
         self._step, self._wait = step, wait + SLACK
@@ -38,11 +38,11 @@ class Schedule:
         self._program = Program()
         places = np.array(self._moments, dtype=np.int64)
         self._at = step.at[places]
-        # Where each moment is over.
+        # Where each moment ends.
         self._over = step.changes[np.searchsorted(step.changes, places, side="right")]
         self._over_at = np.append(step.at, STEP)[self._over]
         used_far = {g.far_copy[:2] for g in step.gaps if g.crosses}
-        # What came back from the step before, and leaves again without a copy.
+        # Copied in for this step, and absent again without a copy-out.
         self._read_again = {g.far_copy[:2] for g in step.gaps if g.far_copy[2] and not g.crosses}
         choices = [self._choose(gap, gap.far_copy[:2] in used_far) for gap in step.gaps]
         self.choices = [choice for choice in choices if choice is not None]
@@ -54,16 +54,16 @@ class Schedule:
         self._limit_link_in()
 
     def solve(self, time_limit_s: float) -> tuple[bool, Floats | None]:
-        """Whether there is none; and one."""
+        """Return whether there is provably no schedule, and a solution if one was found."""
         return self._program.solve(time_limit_s)
 
     def stalls(self, solution: Floats) -> tuple[Ints, Floats]:
-        """(number of ops that have started, stall up to then) where the latter may change."""
+        """Return (number of started ops, stall up to then) wherever the stall may change."""
         counts = np.array(list(self._stall), dtype=np.int64)
         return counts, np.maximum.accumulate(solution[list(self._stall.values())])
 
     def absent(self, choice: Choice, solution: Floats) -> tuple[int | None, int | None]:
-        """The first moment at which a used gap has left; the place from which it may come back."""
+        """Return the first moment of a used gap's absence, and the place where it may end."""
         gap = choice.gap
         out = [r for r, x in choice.out.items() if solution[x] > 0.5]
         back = [r for r, y in choice.back.items() if solution[y] > 0.5]
@@ -73,7 +73,7 @@ class Schedule:
         return first, int(self._over[back[-1]]) if back else None
 
     def _choose(self, gap: Gap, may_be_far: bool) -> Choice | None:
-        """Its variables where they are not known to be 0; None: it cannot be used."""
+        """Add the variables of a gap that are not known to be 0; None: the gap cannot be used."""
         program, late = self._program, self._wait
         free = gap.far_copy[2] and may_be_far
         tail = [r for r, place in enumerate(self._moments) if gap.in_tail(place)]
@@ -128,7 +128,7 @@ class Schedule:
             if len(choices) == 1 and not far:
                 made, over = choices[0].used, choices[0].out
             else:
-                # What is far since the step before needs no copy.
+                # Buffers with a far copy from the previous step need no copy-out.
                 spared = [(choice.used, -1.0) for choice in far]
                 over = {r: program.variable() for r in ranks}
                 made = program.variable()
@@ -168,7 +168,7 @@ class Schedule:
             self._program.row(summed(terms), low=float(self._step.load[place]))
 
     def _queue_out(self) -> None:
-        """First come, first served; what is made at one moment may go in any order."""
+        """First come, first served; copies that are ready at the same time may run in any order."""
         program = self._program
         ended: list[int] = []
         group: list[tuple[int, float]] = []
@@ -198,7 +198,7 @@ class Schedule:
         ended: list[int],
         most: float,
     ) -> int:
-        """When copies have ended that begin when they are made, and those before have ended."""
+        """Return the variable for the end of copies after their producer and earlier copies."""
         end = self._program.variable(most)
         self._program.row(summed([(end, 1.0), *copies, made]), low=made_at)
         for before in ended:

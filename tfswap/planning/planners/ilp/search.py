@@ -1,4 +1,4 @@
-"""Larger and larger waits, until no plan is missing between the bound and the best found."""
+"""Search over the allowed wait, until the bound meets the best plan."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfswap.planning.planners.anchors import Wish, swaps_for
+from tfswap.planning.planners.anchors import PlacementRequest, swaps_for
 from tfswap.planning.planners.bound import least_wait_ns
 from tfswap.planning.planners.decision import Decision, cost
-from tfswap.planning.planners.ilp.placement_requests import wishes
+from tfswap.planning.planners.ilp.placement_requests import placement_requests
 from tfswap.planning.planners.ilp.schedule import Schedule
 from tfswap.planning.planners.ilp.step import POLICY, Step
-from tfswap.planning.planners.improve import improved
+from tfswap.planning.planners.improve import improve_plan
 from tfswap.planning.simulator import simulate
 
-# The search ends when so little is left to try, in parts of the wait and of the step.
+# The search ends when the remaining gap is this fraction of the wait, or of the step.
 _GAP = 0.02
 _GAP_OF_STEP = 1e-4
-# From the bound to the least wait found, for the next W: small ones are solved soon.
+# Step from the bound towards the least wait found, for the next W: small W are solved fast.
 _ADVANCE = 0.25
-# Of the time left, for one MILP; and less time is not worth one.
+# Fraction of the remaining time for one MILP, and the minimal time of one in seconds.
 _SHARE = 0.6
 _LEAST_S = 0.05
-# Of all time, for the local search around a solution.
+# Fraction of the total time for the local search around a solution.
 _REPAIR_SHARE = 0.1
 
 
 class Search:
-    """Larger and larger waits, and moments added as plans turn out to need them."""
+    """Increasing waits, with moments added as plans violate the budget there."""
 
     def __init__(self, step: Step, found: list[Decision], time_limit_s: float) -> None:
         self._step = step
@@ -48,26 +48,26 @@ class Search:
         return self._deadline_s - time.monotonic()
 
     def run(self) -> None:
-        """Until the gap is small, or the time over."""
+        """Search until the gap is small or the time is over."""
         wait_ns = untried_ns = self.least_ns
         while self._left_s() > _LEAST_S and self.least_ns < self._wait_ns:
             untried_ns = self.least_ns if self._solve(wait_ns) else wait_ns
-            near_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns, 1)
-            if self._wait_ns - untried_ns <= near_ns:
+            tolerance_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns, 1)
+            if self._wait_ns - untried_ns <= tolerance_ns:
                 break
             wait_ns = untried_ns + max(int((self._wait_ns - untried_ns) * _ADVANCE), 1)
 
     def _solve(self, wait_ns: int) -> bool:
-        """Whether a plan was found that waits no longer; what is impossible raises the bound."""
+        """Return whether a plan waits at most ``wait_ns``; infeasibility raises the bound."""
         while self._left_s() > _LEAST_S:
             schedule = Schedule(self._step, self._moments, wait_ns / self._step.unit_ns)
             impossible, solution = schedule.solve(max(_SHARE * self._left_s(), _LEAST_S))
             if impossible:
-                # Waits are whole.
+                # Waits are whole ns.
                 self.least_ns = wait_ns + 1
             if solution is None:
                 return False
-            plan = self._step.plan(wishes(self._step, schedule, solution))
+            plan = self._step.plan(placement_requests(self._step, schedule, solution))
             violated = self._step.violated(plan.result, self._moments)
             if self._repaired(plan) <= wait_ns:
                 return True
@@ -77,19 +77,19 @@ class Search:
         return False
 
     def _repaired(self, plan: Decision) -> int:
-        """What the plan waits when it has been made to fit; ns."""
+        """Make the plan fit, add it to the found ones, and return the least wait found in ns."""
         step = self._step
         plan = self._pruned(self._filled(plan))
         if plan.result.peak_bytes <= step.budget_bytes:
             until_s = min(self._deadline_s, time.monotonic() + self._repair_s)
-            plan = improved(
+            plan = improve_plan(
                 plan, step.timeline, step.machine, step.budget_bytes, until_s, None, step.min_bytes
             )
         self.found.append(replace(plan, policy=POLICY))
         return self._wait_ns
 
     def _filled(self, plan: Decision) -> Decision:
-        """With more absences where the budget is broken, those with most time to spare first."""
+        """Add absences where the plan exceeds the budget, those with the most slack first."""
         step = self._step
         while plan.result.peak_bytes > step.budget_bytes:
             violated = step.violated(plan.result, set())
@@ -107,18 +107,18 @@ class Search:
             gap = max(here, key=step.time_to_spare)
             over = int(step.changes[np.searchsorted(step.changes, place, side="right")])
             gate, back = step.starts_up_to(place) - 1, step.starts_up_to(over)
-            wish = Wish(
+            request = PlacementRequest(
                 gap.absence,
                 int(step.start_op[gate]) if gap.in_tail(place) and gate >= 0 else None,
                 int(step.start_op[back]) if back < len(step.starts) else None,
             )
-            added = swaps_for(step.timeline, [wish])
+            added = swaps_for(step.timeline, [request])
             swaps = tuple(sorted((*plan.swaps, *added)))
             plan = Decision(POLICY, swaps, simulate(step.timeline, swaps, step.machine))
         return plan
 
     def _pruned(self, plan: Decision) -> Decision:
-        """Without the swaps that the budget does not need."""
+        """Drop swaps that the budget does not need."""
         step = self._step
         if plan.result.peak_bytes > step.budget_bytes:
             return plan

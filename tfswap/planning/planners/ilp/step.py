@@ -1,4 +1,4 @@
-"""The step and its absences as the solver sees them, and a plan's faults."""
+"""The step and its absences in the solver's units, and the faults of a plan."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfswap.machine.link import Link
-from tfswap.planning.planners.anchors import Wish, swaps_for
-from tfswap.planning.planners.decision import Decision, too_small
+from tfswap.planning.planners.anchors import PlacementRequest, swaps_for
+from tfswap.planning.planners.decision import Decision, budget_too_small
 from tfswap.planning.planners.ilp.program import SLACK, Floats
 from tfswap.planning.planners.load import Gaps, OpLoad
 from tfswap.planning.simulator import SimResult, core_tiers, simulate
@@ -19,7 +19,7 @@ POLICY = "tvdnn_ilp"
 
 Ints = NDArray[np.int64]
 
-# The step is 1000 long and the largest buffer 1 to the solver.
+# In the solver's units the step takes 1000 and the largest buffer has size 1.
 STEP = 1000.0
 _FIRST_MOMENTS = 30
 _MOMENTS_A_ROUND = 4
@@ -27,16 +27,16 @@ _MOMENTS_A_ROUND = 4
 
 @dataclass(frozen=True)
 class Gap:
-    """An absence; places are those of events in the replay, times in units of the solver.
+    """An absence. Places are positions of events in the replay, times are in the solver's units.
 
     Attributes:
         absence: index into the timeline's absences.
         size: of the buffer.
-        crosses: whether it goes on into the next step.
-        far_copy: buffer, tensor, and whether it was there before the step.
-        begins, ends: places of the end of the op before it and the start of the op after it.
-        made: place of the end of what makes it; -1: before the step.
-        made_at, due: when that ends, and the op after it starts.
+        crosses: whether it continues in the next step.
+        far_copy: buffer, tensor, and whether the buffer existed before the step.
+        begins, ends: places of the end of the op before it and of the start of the op after it.
+        made: place of the end of its producer; -1: before the step.
+        made_at, due: end of the producer, and start of the op after the gap.
         out_time, in_time: of its copies.
     """
 
@@ -54,7 +54,7 @@ class Gap:
 
     @property
     def stays_far(self) -> bool:
-        """It leaves without a copy: what came back for this step has not changed."""
+        """Whether its far copy of the previous step is still valid, so it needs no copy-out."""
         return self.crosses and self.far_copy[2]
 
     def in_tail(self, place: int) -> bool:
@@ -66,16 +66,16 @@ class Gap:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The step as the solver sees it.
+    """The step in the solver's units.
 
     Attributes:
-        unit_ns, unit_bytes: of all times, and of sizes and loads.
-        at, load: time of each event of the replay, and the load after it above the budget.
-        moments: places of the events that begin a moment: the load is over the budget, and changed,
-            or a gap ended.
+        unit_ns, unit_bytes: units of all times, and of sizes and loads.
+        at, load: time of each event of the replay, and the load above the budget after it.
+        moments: places of the events that begin a moment: the load is over the budget, and it has
+            changed or a gap has ended.
         changes: places of all events that change the load or end a gap, and of the step's end.
-        starts, start_op, start_at: places of starts of ops, ascending; whose; and their times.
-        ends, end_op, end_at: the same of ends.
+        starts, start_op, start_at: ascending places of op starts, their ops, and their times.
+        ends, end_op, end_at: the same for op ends.
     """
 
     timeline: Timeline
@@ -148,8 +148,8 @@ class Step:
             end_at=timeline.op_end_ns[end_op] / unit_ns,
         )
 
-    def least(self) -> Ints:
-        """The load of each part with everything absent that can be."""
+    def least_loads(self) -> Ints:
+        """Return the load of each part with every possible absence."""
         load = OpLoad.of(self.timeline)
         gaps = Gaps.of(self.timeline, load, self.min_bytes)
         least = load.bytes.copy()
@@ -158,44 +158,48 @@ class Step:
         return least
 
     def check(self) -> None:
-        """Whether the budget can be met at all, at any speed of the link."""
+        """Check that the budget can be met at some speed of the link.
+
+        Raises:
+            BudgetTooSmall: if it cannot.
+        """
         least = None
         for place in self.moments.tolist():
             gone = sum(g.size for g in self.gaps if g.in_tail(place) or g.in_head(place))
             missing = self.load[place] - gone
             if missing > SLACK:
-                least = self.least() if least is None else least
+                least = self.least_loads() if least is None else least
                 part = self.starts_up_to(place)
                 at_least = self.budget_bytes + round(missing * self.unit_bytes)
                 least[part] = max(int(least[part]), at_least)
         if least is not None:
-            raise too_small(self.timeline, self.budget_bytes, least, POLICY)
+            raise budget_too_small(self.timeline, self.budget_bytes, least, POLICY)
 
-    def everything(self) -> list[Wish]:
-        """All that is absent at a moment leaves at once and comes back when it is needed."""
-        wishes = []
+    def all_requests(self) -> list[PlacementRequest]:
+        """Request every gap at a moment: out at once, in when it is needed."""
+        requests = []
         for gap in self.gaps:
             if any(gap.in_tail(p) or gap.in_head(p) for p in self.moments.tolist()):
                 place = self.starts_up_to(gap.begins)
                 gate = int(self.start_op[place]) if place < len(self.starts) else None
-                wishes.append(Wish(gap.absence, gate, None))
-        return wishes
+                requests.append(PlacementRequest(gap.absence, gate, None))
+        return requests
 
-    def plan(self, wishes: list[Wish]) -> Decision:
-        swaps = swaps_for(self.timeline, wishes)
+    def plan(self, requests: list[PlacementRequest]) -> Decision:
+        swaps = swaps_for(self.timeline, requests)
         return Decision(POLICY, swaps, simulate(self.timeline, swaps, self.machine))
 
     def time_to_spare(self, gap: Gap) -> float:
-        """Of a gap, when it has been copied both ways."""
+        """Return the slack of a gap after its copies in both directions."""
         due = gap.due + (STEP if gap.crosses else 0.0)
         return due - float(self.at[gap.begins]) - gap.out_time - gap.in_time
 
     def starts_up_to(self, place: int) -> int:
-        """How many ops have started; stalls after as many are the same."""
+        """Return how many ops have started; the stall depends on this number only."""
         return int(np.searchsorted(self.starts, place, side="right"))
 
     def first_moments(self) -> set[int]:
-        """The fullest of each of some stretches of time."""
+        """Return the fullest moment of each of some intervals of the step."""
         stretch = (self.at[self.moments] * (_FIRST_MOMENTS / (STEP + 1))).astype(np.int64)
         return {
             int(max(self.moments[stretch == s], key=lambda place: self.load[place]))
@@ -203,7 +207,7 @@ class Step:
         }
 
     def violated(self, result: SimResult, known: set[int]) -> list[int]:
-        """Moments at which a simulated plan is over the budget, the fullest first, apart."""
+        """Return moments where a plan exceeds the budget, fullest first, not adjacent."""
         shift = np.zeros(len(self.starts) + 1)
         place_of = {int(op): place for place, op in enumerate(self.start_op)}
         for op, _, _, ns in result.stalls:

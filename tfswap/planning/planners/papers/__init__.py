@@ -1,1 +1,1 @@
-"""The policies of published papers, one file a paper."""
+"""The policies of published papers, one file per paper."""

@@ -1,4 +1,4 @@
-"""AutoSwap: absences across the peak, taken by score until the load is within the limit.
+"""AutoSwap: take absences across the peak by score until the load is within the limit.
 
 Source: Zhang, Yeung, Shu, He, Wang, "Efficient Memory Management for GPU-based Deep Learning
 Systems", arXiv 1903.06631, section IV, and the authors' code. For an absence of s bytes between
@@ -7,19 +7,19 @@ the times t_i and t_{i+1}, whose copies take dt_out and dt_in (all in ns):
 * DOA, duration of absence: t_{i+1} - t_i - dt_out - dt_in
 * AOA, area of absence: s * DOA, or DOA / s where DOA is negative
 * WDOA, weighted DOA: the load summed over the ops between t_i and t_{i+1}
-* SWDOA, submodular WDOA: WDOA of the load that is left when the better ones are gone
-* ``best``: whichever of the four waits least in the simulator
-* ``bo``: a weighted sum of the four, each standardised, the weights found by Bayesian
+* SWDOA, submodular WDOA: WDOA of the load that remains after subtracting the better ones
+* ``best``: the one of the four with the least wait in the simulator
+* ``bo``: a weighted sum of the four standardised scores, with weights found by Bayesian
   optimisation of the simulated wait (the authors' package and settings: the four pure scores
   first, then 20 points by upper confidence bound with kappa 5)
 
-One absence a buffer, only across the peak of the unswapped load. Copies leave in the order of
-readiness and come back as late as the link allows, latest need first.
+Each buffer has at most one absence, which spans the peak of the unswapped load. Buffers are copied
+out in the order of readiness and copied in as late as the link allows, latest need first.
 
-Departures from the paper: where it stops an op in a table of its own, ours is a gate, and a
-prefetch is a trigger; waits are the simulator's (they shift everything after them, the paper adds
-them up); what comes back occupies memory from the start of its copy (the authors' script forgot
-it).
+Departures from the paper: a gate replaces the paper's table of stopped ops, and a trigger starts a
+prefetch; the simulator computes waits (they delay everything after them, the paper adds them up);
+a buffer that is copied in occupies memory from the start of its copy (the authors' script omits
+this).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from tfswap._core import Tier
 from tfswap.machine.link import Link
-from tfswap.planning.planners.anchors import Wish, swaps_for
-from tfswap.planning.planners.decision import MIB, Decision, too_small
+from tfswap.planning.planners.anchors import PlacementRequest, swaps_for
+from tfswap.planning.planners.decision import MIB, Decision, budget_too_small
 from tfswap.planning.planners.load import Gaps, OpLoad
 from tfswap.planning.simulator import SimResult, Swap, core_tiers, simulate
 from tfswap.step.timeline import Timeline, peak_load
@@ -59,14 +59,14 @@ def plan_swaps(
     Args:
         timeline: one unswapped step.
         machine: speeds of the link.
-        budget_bytes: what the load should not exceed.
-        score: "doa", "aoa", "wdoa", "swdoa", "best" or "bo". Defaults to "swdoa".
+        budget_bytes: target of the load.
+        score: "doa", "aoa", "wdoa", "swdoa", "best" or "bo". Default "swdoa".
         min_bytes: smaller buffers are not swapped. Default 1 MiB, as in the paper.
 
     Raises:
         BudgetTooSmall: if all absences across the peak do not bring the load below the budget
             (the paper's ``load_min``).
-        ValueError: if there is no such score.
+        ValueError: if the score is unknown.
     """
     if score not in SCORES:
         allowed = ", ".join(map(repr, SCORES))
@@ -79,7 +79,7 @@ def plan_swaps(
 
 
 def pure_score(name: str, gaps: Gaps, load: OpLoad, link: Tier) -> Floats:
-    """DOA, AOA, WDOA or SWDOA of each gap; the larger, the sooner it is taken."""
+    """Return DOA, AOA, WDOA or SWDOA of each gap; larger scores are taken first."""
     return _PURE[name](gaps, load, link)
 
 
@@ -120,7 +120,7 @@ _PURE: dict[str, Callable[[Gaps, OpLoad, Tier], Floats]] = {
 
 
 class _Search:
-    """What stays the same while scores are compared."""
+    """What stays fixed while scores are compared."""
 
     def __init__(
         self, timeline: Timeline, machine: Link, budget_bytes: int, min_bytes: int
@@ -137,13 +137,15 @@ class _Search:
         for i in range(len(self.gaps)):
             self.gaps.subtract(i, least)
         if int(least.max()) > budget_bytes:
-            raise too_small(timeline, budget_bytes, least, "AutoSwap, one absence a buffer")
+            raise budget_too_small(
+                timeline, budget_bytes, least, "AutoSwap with one absence per buffer"
+            )
 
     def score(self, name: str) -> Floats:
         return pure_score(name, self.gaps, self.load, self.link)
 
     def run(self, score: Floats) -> tuple[tuple[Swap, ...], SimResult]:
-        """Selection, schedule and simulation under one score."""
+        """Select, schedule and simulate under one score."""
         current = self.load.bytes.copy()
         chosen: list[int] = []
         for i in np.argsort(-score, kind="stable").tolist():
@@ -155,7 +157,7 @@ class _Search:
         return swaps, simulate(self.timeline, swaps, self.machine)
 
     def _schedule(self, gaps: Gaps) -> tuple[Swap, ...]:
-        """Gates and triggers: copies-out forwards in time, then copies-in backwards."""
+        """Choose gates and triggers: copies-out forwards in time, then copies-in backwards."""
         start_ns = self.load.start_ns
         parts = len(start_ns)
         current = self.load.bytes.copy()
@@ -172,7 +174,8 @@ class _Search:
             stop = int(gaps.gone[i]) + int(over[0]) if len(over) else end
             gone[i] = stop
             gaps.subtract(i, current, gone=stop)
-            # A stopped op starts when the copy has ended: on the step's own axis, at its start.
+            # A stopped op starts when the copy has ended; on the step's own time axis, at its
+            # recorded start.
             link_free_ns = min(end_ns, int(start_ns[stop])) if stop < parts else end_ns
 
         back = gaps.back.copy()
@@ -180,7 +183,7 @@ class _Search:
         for i in np.argsort(-gaps.before_start_ns, kind="stable").tolist():
             needed_ns = min(int(gaps.before_start_ns[i]), needed_ns)
             needed_ns -= self.link.in_duration_ns(int(gaps.bytes[i]))
-            # The last part that begins early enough, but not before the buffer is gone.
+            # The last part that starts early enough, but not before the buffer is absent.
             first = 0 if gaps.crosses[i] else int(gone[i])
             begin = int(np.searchsorted(start_ns, needed_ns, side="right")) - 1
             begin = min(max(begin, first), int(gaps.back[i]) - 1)
@@ -192,7 +195,7 @@ class _Search:
         return swaps_for(
             self.timeline,
             (
-                Wish(
+                PlacementRequest(
                     int(gaps.absence[i]),
                     int(gone[i]) - 1 if gone[i] >= 1 else None,
                     int(back[i]) if back[i] < gaps.back[i] else None,

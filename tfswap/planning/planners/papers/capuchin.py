@@ -1,4 +1,4 @@
-"""Capuchin: what is idle longest leaves first, what is cheap is made again; prefetches learn.
+"""Capuchin: swap what is idle longest, recompute what is cheap, adjust prefetches by feedback.
 
 Source: Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep Learning", ASPLOS 2020,
 section 4. For a tensor of s bytes evicted after one access and needed by the next:
@@ -9,14 +9,13 @@ section 4. For a tensor of s bytes evicted after one access and needed by the ne
   the largest FT first: hidden swaps while there are any, then the least overhead (-FT)
 * in-trigger: the access at needed - swap time, but not inside the peak period; if the access still
   waits, the trigger moves earlier by 5 % of the swap time, from iteration to iteration
+* without hidden swaps left: the swap with the least wait or the recomputation with the least time,
+  whichever costs less per byte (MSPS, memory saving per second); recomputations start from the
+  nearest live sources, and candidates are evaluated again, since these sources must be kept
 
-* when no hidden swap is left: the swap that waits least, or what is made again in the least time,
-  whichever costs less for each byte (MSPS, memory saving per second); from its nearest sources that
-  are there, and the candidates are looked at anew, since those have to stay for it
-
-Departures: the feedback runs in the simulator, up to 40 iterations; a swap-out ends before the op
-at which the load would exceed the budget (theirs stops an allocation); costs are compared by the
-byte (theirs by the tensor); where the timeline has no dataflow, nothing is made again.
+Departures: the feedback runs in the simulator, up to 40 iterations; a copy-out ends before the op
+at which the load would exceed the budget (the paper stops an allocation); costs are compared per
+byte (the paper: per tensor); without a dataflow in the timeline, nothing is recomputed.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from dataclasses import replace
 import numpy as np
 
 from tfswap.machine.link import Link
-from tfswap.planning.planners.anchors import Wish, swaps_for
-from tfswap.planning.planners.decision import MIB, Decision, over_budget, too_small
+from tfswap.planning.planners.anchors import PlacementRequest, swaps_for
+from tfswap.planning.planners.decision import MIB, Decision, budget_too_small, plan_over_budget
 from tfswap.planning.planners.load import Gaps, Ints, OpLoad
-from tfswap.planning.recompute import Remaker, Remaking
+from tfswap.planning.recomputation import Recomputation
+from tfswap.planning.recomputer import Recomputer
 from tfswap.planning.simulator import core_tiers, simulate
 from tfswap.step.timeline import Timeline, peak_load
 
@@ -49,15 +49,15 @@ def plan_swaps(
     min_bytes: int = MIB,
     deadline_s: float = math.inf,
 ) -> Decision:
-    """Choose swaps, and what is made again, as Capuchin does.
+    """Choose swaps and recomputations as Capuchin does.
 
     Args:
         timeline: one unswapped step.
         machine: speeds of the link.
-        budget_bytes: what the load may reach.
-        min_bytes: smaller buffers stay. Default 1 MiB.
-        deadline_s: of the monotonic clock; nothing more is made again then, and the feedback ends.
-            Default: never.
+        budget_bytes: upper limit of the load.
+        min_bytes: smaller buffers are not swapped. Default 1 MiB.
+        deadline_s: when to stop adding recomputations and feedback rounds, in
+            ``time.monotonic()``'s time. Default: never.
 
     Raises:
         BudgetTooSmall: if all candidates together do not bring the load below the budget.
@@ -67,19 +67,19 @@ def plan_swaps(
     step = timeline
     while True:
         choice = _Choice(step, machine, budget_bytes, min_bytes)
-        again = choice.made_again() if time.monotonic() < deadline_s else None
-        if again is None:
+        recomputation = choice.next_recomputation() if time.monotonic() < deadline_s else None
+        if recomputation is None:
             break
-        remaker = Remaker(step)
-        remaker.apply(again)
-        step = remaker.timeline()
+        recomputer = Recomputer(step)
+        recomputer.apply(recomputation)
+        step = recomputer.timeline()
     load, gaps, in_ns = choice.swaps()
     decision = _with_feedback(step, machine, budget_bytes, load, gaps, in_ns, deadline_s)
     return decision if step is timeline else replace(decision, timeline=step)
 
 
 class _Choice:
-    """What leaves, in the order in which it is chosen, and what had better be made again."""
+    """Swaps in the order in which they are chosen, and the next recomputation."""
 
     def __init__(
         self, timeline: Timeline, machine: Link, budget_bytes: int, min_bytes: int
@@ -95,59 +95,59 @@ class _Choice:
         self._in_ns = np.array(in_ns, dtype=np.int64)
         self._free_ns = self._gaps.duration_ns - np.array(out_ns, dtype=np.int64) - self._in_ns
         self._current = load.bytes.copy()
-        self._crowded = int(np.count_nonzero(self._current > budget_bytes))
+        self._over_budget_parts = int(np.count_nonzero(self._current > budget_bytes))
         self._chosen: list[int] = []
         self._order = np.argsort(-self._free_ns, kind="stable").tolist()
 
-    def made_again(self) -> Remaking | None:
-        """Takes hidden swaps; then what is made again if that costs less than the next swap."""
+    def next_recomputation(self) -> Recomputation | None:
+        """Take hidden swaps; then return a recomputation if it costs less than the next swap."""
         self._take(hidden=True)
-        if not self._crowded or self._timeline.dataflow is None:
+        if not self._over_budget_parts or self._timeline.dataflow is None:
             return None
         best, best_ns = None, math.inf
-        remaker = Remaker(self._timeline)
+        recomputer = Recomputer(self._timeline)
         chosen = set(self._chosen)
         for i in self._order:
-            if i in chosen or not self._crowded_in(i):
+            if i in chosen or not self._parts_over_budget(i):
                 continue
-            remaking = remaker.find(int(self._gaps.absence[i]))
-            if remaking is None or remaking.freed_bytes <= 0:
+            found = recomputer.find(int(self._gaps.absence[i]))
+            if found is None or found.freed_bytes <= 0:
                 continue
-            ns_per_byte = remaking.cost_ns / remaking.freed_bytes
+            ns_per_byte = found.cost_ns / found.freed_bytes
             if ns_per_byte < best_ns:
-                best, best_ns = remaking, ns_per_byte
-        waits = [i for i in self._order if i not in chosen and self._crowded_in(i)]
+                best, best_ns = found, ns_per_byte
+        waits = [i for i in self._order if i not in chosen and self._parts_over_budget(i)]
         if not waits:
             return best
         return best if best_ns < -self._free_ns[waits[0]] / self._gaps.bytes[waits[0]] else None
 
     def swaps(self) -> tuple[OpLoad, Gaps, Ints]:
-        """The load, the gaps of all that leaves, and how long each copy-in takes.
+        """Return the load, the gaps of all swaps, and the duration of each copy-in.
 
         Raises:
             BudgetTooSmall: if all candidates together are not enough.
         """
         self._take(hidden=False)
-        if self._crowded:
-            raise too_small(self._timeline, self._budget_bytes, self._current, POLICY)
+        if self._over_budget_parts:
+            raise budget_too_small(self._timeline, self._budget_bytes, self._current, POLICY)
         chosen = np.array(sorted(self._chosen), dtype=np.int64)
         return self._load, self._gaps.take(chosen), self._in_ns[chosen]
 
-    def _crowded_in(self, i: int) -> int:
+    def _parts_over_budget(self, i: int) -> int:
         parts = self._gaps.parts(i, self._current)
         return sum(int(np.count_nonzero(part > self._budget_bytes)) for part in parts)
 
     def _take(self, hidden: bool) -> None:
-        while self._order and self._crowded:
+        while self._order and self._over_budget_parts:
             i = self._order[0]
             if hidden and self._free_ns[i] < 0:
                 return
             self._order.pop(0)
-            inside = self._crowded_in(i)
-            if not inside:
-                continue  # the peak period is over where it is absent
+            covered = self._parts_over_budget(i)
+            if not covered:
+                continue  # not absent in the remaining peak period
             self._gaps.subtract(i, self._current)
-            self._crowded += self._crowded_in(i) - inside
+            self._over_budget_parts += self._parts_over_budget(i) - covered
             self._chosen.append(i)
 
 
@@ -168,16 +168,16 @@ def _with_feedback(
     for _ in range(_FEEDBACK_ROUNDS):
         begin_ns = gaps.before_start_ns - lead_ns
         begin = np.searchsorted(start_ns, begin_ns, side="right") - 1
-        begin = _outside_the_peak(load, gaps, begin, gone_by, budget_bytes)
-        wishes = [
-            Wish(
+        begin = _outside_peak(load, gaps, begin, gone_by, budget_bytes)
+        requests = [
+            PlacementRequest(
                 int(gaps.absence[i]),
                 int(gone_by[i]) - 1,
                 int(begin[i]) if begin[i] < gaps.back[i] else None,
             )
             for i in range(len(gaps))
         ]
-        swaps = swaps_for(timeline, wishes)
+        swaps = swaps_for(timeline, requests)
         result = simulate(timeline, swaps, machine)
         within = result.peak_bytes <= budget_bytes
         if best is None or (within, -result.stall_ns) > (
@@ -193,12 +193,12 @@ def _with_feedback(
             lead_ns[i] += _EARLIER * float(in_ns[i])
     assert best is not None
     if best.result.peak_bytes > budget_bytes:
-        raise over_budget(timeline, budget_bytes, best.result, POLICY)
+        raise plan_over_budget(timeline, budget_bytes, best.result, POLICY)
     return best
 
 
 def _gates(load: OpLoad, gaps: Gaps, budget_bytes: int) -> Ints:
-    """The part before which each buffer must have left: where the load would pass the budget."""
+    """Return the part where the load would exceed the budget unless a buffer is absent."""
     current = load.bytes.copy()
     gone_by = np.minimum(gaps.gone, len(load.bytes) - 1)
     for i in np.argsort(gaps.gone, kind="stable").tolist():
@@ -211,14 +211,14 @@ def _gates(load: OpLoad, gaps: Gaps, budget_bytes: int) -> Ints:
     return gone_by
 
 
-def _outside_the_peak(
+def _outside_peak(
     load: OpLoad,
     gaps: Gaps,
     begin: Ints,
     gone_by: Ints,
     budget_bytes: int,
 ) -> Ints:
-    """Copies-in begin where there is room from then on; those needed first choose first."""
+    """Move copies-in to where there is room from then on; those needed first choose first."""
     current = gaps.subtracted(load.bytes, gone_by)
     begin = begin.copy()
     for i in np.argsort(gaps.before_start_ns, kind="stable").tolist():

@@ -1,4 +1,4 @@
-"""TENSILE for one job: the largest tensors at the peak leave early and come back late.
+"""TENSILE for one job: the largest tensors at the peak are copied out early and in late.
 
 Source: Zhang, Wang et al., "TENSILE: A Tensor granularity dynamic GPU memory scheduling method
 towards multiple dynamic workloads system", arXiv 2105.13336, and the first author's released code.
@@ -6,20 +6,21 @@ towards multiple dynamic workloads system", arXiv 2105.13336, and the first auth
 ::
 
     repeat
-        find the peak and what is in memory there
-        for each tensor there, largest first:
-            the copy-out takes the earliest free gap of the link between the tensor's making and
+        find the peak and the tensors that are in memory there
+        for each of these tensors, largest first:
+            the copy-out takes the earliest free gap of the link between the tensor's production and
             the peak; the copy-in the latest free gap before the next use; if one does not fit, the
             next absence is tried
-    until nothing moves any more
-    while that is not enough: of the tensors at the peak that do not move, the one that is largest
-        for the time of its making is made again; then all of the above again
+    until no tensor can be swapped any more
+    while that is not enough: recompute the unswapped tensor at the peak that is largest relative to
+        its recompute time; then repeat all of the above
 
-The link is one for both directions, as in their plan. Departures: it stops when the peak is within
-the budget (they always minimise it, and have none); a copy-out does not hold the next op up (theirs
-waits); weights and optimiser state across iterations only where the timeline has such absences;
-after something is made again, swaps are chosen anew (theirs stay); what is made again may take
-several ops (theirs: the one that made it), and nothing is where the timeline has no dataflow.
+One link serves both directions, as in the paper. Departures: it stops when the peak is within the
+budget (the paper has no budget and always minimises the peak); a copy-out does not block the next
+op (in the paper it does); weights and optimizer state across iterations only where the timeline has
+such absences; after a recomputation, swaps are chosen again (the paper keeps them); a recomputation
+may take several ops (the paper: only the producer); without a dataflow in the timeline, nothing is
+recomputed.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ import bisect
 import numpy as np
 
 from tfswap.machine.link import Link
-from tfswap.planning.planners.anchors import Wish, swaps_for
-from tfswap.planning.planners.decision import MIB, Decision, over_budget
+from tfswap.planning.planners.anchors import PlacementRequest, swaps_for
+from tfswap.planning.planners.decision import MIB, Decision, plan_over_budget
 from tfswap.planning.planners.load import Gaps, Ints, OpLoad
-from tfswap.planning.recompute import Remaker
+from tfswap.planning.recomputer import Recomputer
 from tfswap.planning.simulator import core_tiers, simulate
 from tfswap.step.timeline import Timeline, peak_load
 
@@ -42,16 +43,16 @@ POLICY = "tensile"
 def plan_swaps(
     timeline: Timeline, machine: Link, budget_bytes: int, *, min_bytes: int = MIB
 ) -> Decision:
-    """Choose swaps, and what is made again, as TENSILE does for one job.
+    """Choose swaps and recomputations as TENSILE does for one job.
 
     Args:
         timeline: one unswapped step.
         machine: speeds of the link.
         budget_bytes: the search ends when the load is within it.
-        min_bytes: smaller buffers stay. Default 1 MiB (theirs has no such limit).
+        min_bytes: smaller buffers are not swapped. Default 1 MiB (the paper has no such limit).
 
     Raises:
-        BudgetTooSmall: if nothing more can move and the load is still above the budget.
+        BudgetTooSmall: if nothing more can be swapped and the load is still above the budget.
     """
     if peak_load(timeline) <= budget_bytes:
         return Decision(POLICY, (), simulate(timeline, (), machine))
@@ -60,44 +61,44 @@ def plan_swaps(
         used, gaps, current = _swapped(step, machine, budget_bytes, min_bytes)
         if current.max() <= budget_bytes:
             break
-        further = _made_again(step, gaps, set(used), current, budget_bytes)
-        if further is step:
+        extended = _recompute_one(step, gaps, set(used), current, budget_bytes)
+        if extended is step:
             break
-        step = further
+        step = extended
     swaps = swaps_for(step, used.values())
     result = simulate(step, swaps, machine)
     if result.peak_bytes > budget_bytes:
-        raise over_budget(step, budget_bytes, result, POLICY)
+        raise plan_over_budget(step, budget_bytes, result, POLICY)
     return Decision(POLICY, swaps, result, timeline=None if step is timeline else step)
 
 
-def _made_again(
+def _recompute_one(
     timeline: Timeline, gaps: Gaps, moving: set[int], current: Ints, budget_bytes: int
 ) -> Timeline:
-    """The step with as much made again as is too much at the peak; itself if nothing can be."""
+    """Return the step with one more recomputation at the peak; the same step if there is none."""
     if timeline.dataflow is None:
         return timeline
-    remaker = Remaker(timeline)
+    recomputer = Recomputer(timeline)
     at_peak = np.flatnonzero(gaps.cover(int(np.argmax(current)))).tolist()
-    found = [remaker.find(int(gaps.absence[i])) for i in at_peak if i not in moving]
-    offers = [r for r in found if r is not None and r.freed_bytes > 0]
-    if not offers:
+    found = [recomputer.find(int(gaps.absence[i])) for i in at_peak if i not in moving]
+    options = [r for r in found if r is not None and r.freed_bytes > 0]
+    if not options:
         return timeline
-    remaker.apply(max(offers, key=lambda r: r.freed_bytes / max(r.cost_ns, 1)))
-    return remaker.timeline()
+    recomputer.apply(max(options, key=lambda r: r.freed_bytes / max(r.cost_ns, 1)))
+    return recomputer.timeline()
 
 
 def _swapped(
     timeline: Timeline, machine: Link, budget_bytes: int, min_bytes: int
-) -> tuple[dict[int, Wish], Gaps, Ints]:
-    """What moves, by the place of its gap; the gaps, and the load with that."""
+) -> tuple[dict[int, PlacementRequest], Gaps, Ints]:
+    """Return the swaps by index of their gap, the gaps, and the load under the swaps."""
     link = core_tiers(machine)[0]
     load = OpLoad.of(timeline)
     gaps = Gaps.of(timeline, load, min_bytes)
     ready = gaps.made_ns
     current = load.bytes.copy()
     busy = _Link()
-    used: dict[int, Wish] = {}
+    used: dict[int, PlacementRequest] = {}
     tried: set[int] = set()
     while current.max() > budget_bytes:
         peak = int(np.argmax(current))
@@ -120,7 +121,7 @@ def _swapped(
         busy.take(out_start, out_ns)
         in_start = busy.latest(gone_ns, need_ns, in_ns)
         if in_start is None:
-            busy.give_back(out_start)
+            busy.release(out_start)
             continue
         busy.take(in_start, in_ns)
         gone = int(np.searchsorted(load.start_ns, gone_ns, side="left"))
@@ -129,7 +130,7 @@ def _swapped(
         if gaps.crosses[i] and in_start < timeline.step_ns:
             back = 0
         gaps.subtract(i, current, gone=gone, back=back)
-        used[i] = Wish(
+        used[i] = PlacementRequest(
             int(gaps.absence[i]),
             gone - 1 if 1 <= gone < len(load.start_ns) else None,
             back if back < gaps.back[i] else None,
@@ -138,7 +139,7 @@ def _swapped(
 
 
 class _Link:
-    """When the one link is taken: stretches that do not overlap, by start."""
+    """Busy intervals of the one link: disjoint, sorted by start."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[int, int]] = []
@@ -146,11 +147,11 @@ class _Link:
     def take(self, start_ns: int, duration_ns: int) -> None:
         bisect.insort(self._taken, (start_ns, start_ns + duration_ns))
 
-    def give_back(self, start_ns: int) -> None:
+    def release(self, start_ns: int) -> None:
         self._taken = [stretch for stretch in self._taken if stretch[0] != start_ns]
 
     def earliest(self, from_ns: int, to_ns: int, duration_ns: int) -> int | None:
-        """Start of the earliest free stretch of this length inside [from, to]."""
+        """Return the start of the earliest free interval of this length inside [from, to]."""
         at = from_ns
         for start, end in self._taken:
             if end <= at:
@@ -161,7 +162,7 @@ class _Link:
         return at if at + duration_ns <= to_ns else None
 
     def latest(self, from_ns: int, to_ns: int, duration_ns: int) -> int | None:
-        """Start of the latest free stretch of this length inside [from, to]."""
+        """Return the start of the latest free interval of this length inside [from, to]."""
         end_at = to_ns
         for start, end in reversed(self._taken):
             if start >= end_at:

@@ -1,9 +1,9 @@
-"""tvDNN's heuristic schedule: what is needed last leaves first, and comes back as early as it can.
+"""tvDNN's heuristic schedule: swap out what is needed last, copy in as early as possible.
 
 Source: Park, Cho, Jung, Lee, "tvDNN: GPU memory virtualization for deep learning with memory object
-sectioning", PPoPP 2018, a poster: its text says that there is a heuristic, not which. This is a
-reconstruction by Belady's rule: where the load passes the budget, the buffer leaves that is needed
-last; it comes back as early as memory permits, those needed first before others.
+sectioning", PPoPP 2018, a poster that mentions a heuristic without describing it. This is a
+reconstruction by Belady's rule: where the load exceeds the budget, the buffer that is needed last
+is swapped out; it is copied in as early as memory permits, those needed first before others.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from tfswap.machine.link import Link
-from tfswap.planning.planners.anchors import Wish, swaps_for
-from tfswap.planning.planners.decision import MIB, Decision, over_budget, too_small
+from tfswap.planning.planners.anchors import PlacementRequest, swaps_for
+from tfswap.planning.planners.decision import MIB, Decision, budget_too_small, plan_over_budget
 from tfswap.planning.planners.load import Gaps, OpLoad
 from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline, peak_load
@@ -21,16 +21,16 @@ from tfswap.step.timeline import Timeline, peak_load
 def plan_heuristic(
     timeline: Timeline, machine: Link, budget_bytes: int, *, min_bytes: int = MIB
 ) -> Decision:
-    """``tvdnn_heuristic``.
+    """Plan with ``tvdnn_heuristic``.
 
     Args:
         timeline: one unswapped step.
         machine: speeds of the link.
-        budget_bytes: what the load may reach.
-        min_bytes: smaller buffers stay. Default 1 MiB.
+        budget_bytes: upper limit of the load.
+        min_bytes: smaller buffers are not swapped. Default 1 MiB.
 
     Raises:
-        BudgetTooSmall: if the load is above the budget where nothing more can leave.
+        BudgetTooSmall: if the load is above the budget where nothing more can be swapped out.
     """
     policy = "tvdnn_heuristic"
     if peak_load(timeline) <= budget_bytes:
@@ -44,14 +44,14 @@ def plan_heuristic(
         part = int(over[0])
         here = [i for i in np.flatnonzero(gaps.cover(part)).tolist() if i not in gone_by]
         if not here:
-            raise too_small(timeline, budget_bytes, current, policy)
+            raise budget_too_small(timeline, budget_bytes, current, policy)
         i = max(here, key=lambda i: (int(needed_ns[i]), int(gaps.bytes[i])))
         begins_here = not gaps.crosses[i] or gaps.gone[i] <= part
         gone_by[i] = max(part if begins_here else int(gaps.gone[i]), 1)
-        # A gap across the step's end that is needed at its other end leaves as soon as it can.
+        # A gap across the step's end that covers this part at its other end is copied out at once.
         gaps.subtract(i, current, gone=gone_by[i])
 
-    wishes = []
+    requests = []
     for i in sorted(gone_by, key=lambda i: int(gaps.before_start_ns[i])):
         first = 0 if gaps.crosses[i] else gone_by[i]
         back = int(gaps.back[i])
@@ -59,9 +59,11 @@ def plan_heuristic(
         begin = first + (int(over[-1]) + 1 if len(over) else 0)
         current[begin:back] += gaps.bytes[i]
         gate = gone_by[i] - 1 if gone_by[i] < len(current) else None
-        wishes.append(Wish(int(gaps.absence[i]), gate, begin if begin < back else None))
-    swaps = swaps_for(timeline, wishes)
+        requests.append(
+            PlacementRequest(int(gaps.absence[i]), gate, begin if begin < back else None)
+        )
+    swaps = swaps_for(timeline, requests)
     result = simulate(timeline, swaps, machine)
     if result.peak_bytes > budget_bytes:
-        raise over_budget(timeline, budget_bytes, result, policy)
+        raise plan_over_budget(timeline, budget_bytes, result, policy)
     return Decision(policy, swaps, result)

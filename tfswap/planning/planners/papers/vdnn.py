@@ -1,28 +1,29 @@
-"""vDNN: feature maps leave during their layer's forward part, and come back one layer ahead.
+"""vDNN: feature maps are copied out in their layer's forward pass and prefetched one layer ahead.
 
 Source: Rhu, Gimelshein, Clemons, Zulfiqar, Keckler, "vDNN: Virtualized Deep Neural Networks for
 Scalable, Memory-Efficient Neural Network Design", MICRO 2016, sections III.B and III.C. X is a
 layer's input feature map.
 
-* ``vdnn_all``: X of every convolution and pooling layer leaves; ``vdnn_conv``: of convolutions.
-* ``vdnn_dyn``: none, then conv, then all: the first that fits. (The paper tries its algorithms of
-  convolution as well. On a GPU those are chosen for the whole training, since they round otherwise:
-  ``AutoSwap(workspace_limit=0)`` is its (m), no limit its (p). A CPU has no choice.)
-* Forward: the next op waits until the copy-out is over (both streams synchronise).
+* ``vdnn_all``: X of every convolution and pooling layer is offloaded; ``vdnn_conv``: of
+  convolutions.
+* ``vdnn_dyn``: none, then conv, then all: the first that fits. (The paper also chooses convolution
+  algorithms. On a GPU they are fixed for the whole training, because other algorithms round
+  differently: ``AutoSwap(workspace_limit=0)`` is its (m), no limit its (p). A CPU has no choice.)
+* Forward: the next op waits until the copy-out has ended (both streams synchronise).
 * Backward, before layer m: the next layer down that was offloaded and is not prefetched yet is
   prefetched; the search ends at the next convolution. The layer below waits for it.
 
-A layer's X is known by who reads it in the backward part: the gradient of a convolution's filter,
-or of a pooling. It leaves after its last reader in the forward part. Departures: a copy-out begins
-when its tensor is made, not when its last forward reader starts; classifier layers (matrix
-products) are left alone, as in the paper.
+A layer's X is identified by its readers in the backward pass: the gradient of a convolution's
+filter, or of a pooling. It is released after its last reader in the forward pass. Departures: a
+copy-out starts when its tensor is produced, not when its last forward reader starts. Classifier
+layers (matrix products) are not offloaded, as in the paper.
 """
 
 from __future__ import annotations
 
 from tfswap.machine.link import Link
-from tfswap.planning.planners.anchors import Wish, swaps_for
-from tfswap.planning.planners.decision import MIB, Decision, over_budget
+from tfswap.planning.planners.anchors import PlacementRequest, swaps_for
+from tfswap.planning.planners.decision import MIB, Decision, plan_over_budget
 from tfswap.planning.simulator import simulate
 from tfswap.step.timeline import Timeline, crosses_step_end
 
@@ -51,31 +52,31 @@ _POOLING_GRADIENTS = frozenset(
 def plan_all(
     timeline: Timeline, machine: Link, budget_bytes: int, *, min_bytes: int = MIB
 ) -> Decision:
-    """``vdnn_all``. Arguments and errors as for `plan_dyn`."""
+    """Plan with ``vdnn_all``. Arguments and errors as for `plan_dyn`."""
     return _within("vdnn_all", timeline, machine, budget_bytes, min_bytes)
 
 
 def plan_conv(
     timeline: Timeline, machine: Link, budget_bytes: int, *, min_bytes: int = MIB
 ) -> Decision:
-    """``vdnn_conv``. Arguments and errors as for `plan_dyn`."""
+    """Plan with ``vdnn_conv``. Arguments and errors as for `plan_dyn`."""
     return _within("vdnn_conv", timeline, machine, budget_bytes, min_bytes)
 
 
 def plan_dyn(
     timeline: Timeline, machine: Link, budget_bytes: int, *, min_bytes: int = MIB
 ) -> Decision:
-    """``vdnn_dyn``: the first of none, conv and all that fits.
+    """Plan with ``vdnn_dyn``: the first of none, conv and all that fits.
 
     Args:
         timeline: one unswapped step, with the types of its ops.
         machine: speeds of the link.
-        budget_bytes: what the load may reach.
-        min_bytes: smaller buffers stay. Default 1 MiB (the paper has no such limit).
+        budget_bytes: upper limit of the load.
+        min_bytes: smaller buffers are not swapped. Default 1 MiB (the paper has no such limit).
 
     Raises:
         BudgetTooSmall: if even ``vdnn_all`` needs more.
-        ValueError: if the timeline has no types of ops.
+        ValueError: if the timeline has no op types.
     """
     unswapped = Decision("vdnn_dyn", (), simulate(timeline, (), machine))
     if unswapped.result.peak_bytes <= budget_bytes:
@@ -84,7 +85,7 @@ def plan_dyn(
         decision = _offload(policy, timeline, machine, min_bytes)
         if decision.result.peak_bytes <= budget_bytes:
             return Decision("vdnn_dyn", decision.swaps, decision.result)
-    raise over_budget(timeline, budget_bytes, decision.result, "vdnn_dyn")
+    raise plan_over_budget(timeline, budget_bytes, decision.result, "vdnn_dyn")
 
 
 def _within(
@@ -92,20 +93,20 @@ def _within(
 ) -> Decision:
     decision = _offload(policy, timeline, machine, min_bytes)
     if decision.result.peak_bytes > budget_bytes:
-        raise over_budget(timeline, budget_bytes, decision.result, policy)
+        raise plan_over_budget(timeline, budget_bytes, decision.result, policy)
     return decision
 
 
 def _offload(policy: str, timeline: Timeline, machine: Link, min_bytes: int) -> Decision:
     if not timeline.op_types:
         raise ValueError(
-            f"{policy} tells layers by the types of their ops, and this trace has none: use "
-            "another policy, or a trace taken by tfswap"
+            f"{policy} identifies layers by their op types, and this trace has none: use another "
+            "policy, or a trace recorded by tfswap"
         )
     layers_with = _CONVOLUTION_GRADIENTS
     if policy == "vdnn_all":
         layers_with = layers_with | _POOLING_GRADIENTS
-    # Layers in the order of the backward part.
+    # Layers in the order of the backward pass.
     layers = [
         op
         for op, kind in enumerate(timeline.op_types)
@@ -117,24 +118,24 @@ def _offload(policy: str, timeline: Timeline, machine: Link, min_bytes: int) -> 
         readers = [layer_of[name] for name in absence.consumers if name in layer_of]
         if not readers or timeline.buffer_bytes[absence.buffer] < min_bytes:
             continue
-        # Once, after its last reader in the forward part: later gaps are between gradients.
+        # Once, after its last reader in the forward pass: later gaps are between gradients.
         if absence.after_op < layers[0] and not crosses_step_end(timeline, absence):
             left[absence.buffer, absence.tensor] = min(readers), index
     offloaded: dict[int, list[int]] = {}
     for layer, index in left.values():
         offloaded.setdefault(layer, []).append(index)
     prefetched_at = _prefetches(timeline, layers, set(offloaded))
-    wishes = [
-        Wish(index, timeline.absences[index].after_op + 1, prefetched_at.get(layer))
+    requests = [
+        PlacementRequest(index, timeline.absences[index].after_op + 1, prefetched_at.get(layer))
         for layer, indices in offloaded.items()
         for index in indices
     ]
-    swaps = swaps_for(timeline, wishes)
+    swaps = swaps_for(timeline, requests)
     return Decision(policy, swaps, simulate(timeline, swaps, machine))
 
 
 def _prefetches(timeline: Timeline, layers: list[int], offloaded: set[int]) -> dict[int, int]:
-    """For each offloaded layer, the layer before whose backward part its X is asked for."""
+    """Return for each offloaded layer the layer before whose backward pass its X is prefetched."""
     prefetched_at: dict[int, int] = {}
     for place, layer in enumerate(layers):
         for below in layers[place + 1 :]:

@@ -1,4 +1,4 @@
-#include "grappler/sections/plain_sums.h"
+#include "grappler/sections/restore_addn.h"
 
 #include <string>
 #include <unordered_map>
@@ -15,7 +15,7 @@ using ::tensorflow::NodeDef;
 
 namespace {
 
-// The node that an input names.
+// Return the name of the node of an input.
 std::string NodeOf(const std::string& input) {
   const size_t begin = !input.empty() && input[0] == '^' ? 1 : 0;
   return input.substr(begin, input.find(':') - begin);
@@ -23,16 +23,16 @@ std::string NodeOf(const std::string& input) {
 
 bool IsControl(const std::string& input) { return !input.empty() && input[0] == '^'; }
 
-class Sums {
+class AddNRestorer {
  public:
-  explicit Sums(const GraphDef& graph) : graph_(graph) {
+  explicit AddNRestorer(const GraphDef& graph) : graph_(graph) {
     for (const NodeDef& node : graph.node()) {
       nodes_[node.name()] = &node;
       for (const std::string& input : node.input()) ++readers_[NodeOf(input)];
     }
   }
 
-  GraphDef Plain() {
+  GraphDef Restore() {
     std::unordered_map<std::string, NodeDef> sums;
     for (const NodeDef& node : graph_.node()) {
       NodeDef sum;
@@ -80,7 +80,7 @@ class Sums {
       addends.push_back(addition->input(1));
       gone.push_back(addition->name());
     }
-    // Nobody else may look at the variable.
+    // The variable must have no other reader.
     const auto readers = static_cast<int>(addends.size()) + 1;
     if (addends.empty() || readers_[begin->name()] != readers || readers_[variable->name()] != 1) {
       return false;
@@ -105,6 +105,6 @@ class Sums {
 
 }  // namespace
 
-GraphDef WithPlainSums(const GraphDef& graph) { return Sums(graph).Plain(); }
+GraphDef RestoreAddN(const GraphDef& graph) { return AddNRestorer(graph).Restore(); }
 
 }  // namespace tfswap

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from timelines import MIB, FakeMachine, make_timeline, training_step
 
 from tfswap.machine.far_tier import COMPRESSED, FILE, HOST, CodecSpeed, CodecTime, FarTier
-from tfswap.planning.planners import assignment, plan
+from tfswap.planning.planners import place_search, plan
 from tfswap.planning.planners.assignment import (
     Assignment,
     FarMemory,
     FarMemoryTooSmall,
     Place,
     Ratios,
-    assign,
 )
-from tfswap.planning.planners.improve import improved
+from tfswap.planning.planners.improve import improve_plan
+from tfswap.planning.planners.place_search import assign
 from tfswap.planning.simulator import Swap
 from tfswap.step.timeline import Absence, Timeline, peak_load
 
@@ -43,14 +43,14 @@ def of_one(far: FarMemory, codec: str | None = "auto", ratios: Ratios = HALF) ->
     return assign(ONE, [SWAP], far, ratios, codec=codec)
 
 
-def test_what_the_link_hides_is_left_as_it_is() -> None:
+def test_hidden_copies_are_not_encoded() -> None:
     found = of_one(FarMemory(tier(HOST, 10), codecs=(FAST_CODEC,)))
     assert found.places == {"x:0": Place(HOST)}
     assert found.result.stall_ns == 0
 
 
-def test_a_codec_that_shortens_the_step_is_taken() -> None:
-    # 1,000 ns each way, with 600 ns to hide them in: encoded, nothing waits.
+def test_codec_that_shortens_the_step_is_used() -> None:
+    # 1,000 ns each way, 600 ns of them hidden; encoded, nothing waits.
     far = FarMemory(tier(HOST, 1), codecs=(FAST_CODEC,))
     assert of_one(far, codec=None).result.stall_ns == 800
     found = of_one(far)
@@ -59,7 +59,7 @@ def test_a_codec_that_shortens_the_step_is_taken() -> None:
     assert found.swaps[0].far_bytes == 500
 
 
-def test_a_codec_that_is_slower_than_the_link_is_not_taken() -> None:
+def test_codec_slower_than_the_link_is_not_used() -> None:
     far = FarMemory(tier(HOST, 1), codecs=(SLOW_CODEC,))
     assert of_one(far).places == {"x:0": Place(HOST)}
     forced = of_one(far, codec="zstd")
@@ -67,7 +67,7 @@ def test_a_codec_that_is_slower_than_the_link_is_not_taken() -> None:
     assert forced.result.step_ns > of_one(far).result.step_ns
 
 
-def test_what_cannot_be_made_smaller_is_not_encoded() -> None:
+def test_incompressible_tensors_are_not_encoded() -> None:
     far = FarMemory(tier(HOST, 1), codecs=(FAST_CODEC,))
     for codec in ("auto", "cswap", "zvc"):
         assert of_one(far, codec, {"x:0": {"zvc": 1.0}}).places == {"x:0": Place(HOST)}
@@ -75,40 +75,40 @@ def test_what_cannot_be_made_smaller_is_not_encoded() -> None:
 
 
 def test_cswap_charges_the_codec_in_full() -> None:
-    """Out, nothing is hidden: T' = 1,000 and T = 500 + 75; in, 600 ns are: T' = 400, T = 75."""
+    """Out, nothing is hidden: T' = 1,000, T = 500 + 75; in, 600 ns are: T' = 400, T = 75."""
     far = FarMemory(tier(HOST, 1), codecs=(FAST_CODEC, SLOW_CODEC))
     assert of_one(far, "cswap").places == {"x:0": Place(COMPRESSED, "zvc", 0.5)}
-    # It saves 900 ns, and takes as much.
+    # It saves 900 ns and costs as much.
     late = CodecSpeed("zvc", 1, CodecTime(450, 0, 0), CodecTime(450, 0, 0))
     assert of_one(FarMemory(tier(HOST, 1), codecs=(late,)), "cswap").places["x:0"].tier == HOST
-    # In the simulator it is in the transfer's shadow.
+    # In the simulator the transfer hides it.
     assert of_one(FarMemory(tier(HOST, 1), codecs=(late,))).places["x:0"].tier == COMPRESSED
 
 
-def test_the_file_takes_what_host_memory_has_no_room_for() -> None:
+def test_file_takes_what_does_not_fit_in_host_memory() -> None:
     far = FarMemory(tier(HOST, 10, 999), file=tier(FILE, 1))
     assert of_one(far).places == {"x:0": Place(FILE)}
     assert of_one(FarMemory(tier(HOST, 10, 1000), file=tier(FILE, 1))).places["x:0"].tier == HOST
 
 
-def test_without_a_file_it_is_encoded_to_fit() -> None:
+def test_without_a_file_tensors_are_encoded_to_fit() -> None:
     far = FarMemory(tier(HOST, 10, 600), codecs=(FAST_CODEC,))
     assert of_one(far).places == {"x:0": Place(COMPRESSED, "zvc", 0.5)}
 
 
-def test_where_blocks_stay_whole_encoding_makes_no_room() -> None:
-    """As on a GPU, which says too late how long a buffer becomes."""
+def test_whole_blocks_need_their_full_size() -> None:
+    """As on a GPU, which reports the encoded size too late."""
     with pytest.raises(FarMemoryTooSmall) as error:
         of_one(FarMemory(tier(HOST, 1, 600), codecs=(FAST_CODEC,), whole_blocks=True))
     assert error.value.needed_bytes == 1000
     far = FarMemory(tier(HOST, 1, 1000), codecs=(FAST_CODEC,), whole_blocks=True)
     found = of_one(far)
     assert found.places == {"x:0": Place(COMPRESSED, "zvc", 0.5)}
-    assert found.swaps[0].far_bytes == 500  # that cross the link
+    assert found.swaps[0].far_bytes == 500  # bytes on the link
 
 
-def test_a_codec_that_takes_the_device_from_its_ops_is_charged_for_it() -> None:
-    """It saves 800 ns of waiting, by 200 ns of work."""
+def test_codec_is_charged_for_device_time() -> None:
+    """It saves 800 ns of waiting for 200 ns of work."""
     times = CodecTime(0, 0.05, 0.05), CodecTime(0, 0.05, 0.05)
     for part, expected in ((0.0, COMPRESSED), (0.5, COMPRESSED), (6.0, HOST)):
         far = FarMemory(tier(HOST, 1), codecs=(CodecSpeed("zvc", 0, *times, part),))
@@ -118,16 +118,16 @@ def test_a_codec_that_takes_the_device_from_its_ops_is_charged_for_it() -> None:
             assert found.cost_ns == found.result.step_ns + round(150 * part)
 
 
-# Alone a thread needs 900 ns each way, three together 300 each, and so no less of the cores.
+# One thread needs 900 ns each way, three threads 300 ns each, the same core time.
 ALONE = CodecSpeed("zvc", 1, CodecTime(900, 0, 0), CodecTime(900, 0, 0))
 TOGETHER = CodecSpeed("zvc", 3, CodecTime(300, 0, 0), CodecTime(300, 0, 0))
 
 
 @pytest.mark.parametrize("codec", ["auto", "zvc", "cswap"])
-def test_as_many_threads_encode_as_shorten_the_step(
+def test_number_of_threads_that_shortens_the_step(
     monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
-    monkeypatch.setattr(assignment, "cores", lambda: 16)
+    monkeypatch.setattr(place_search, "cores", lambda: 16)
     far = FarMemory(tier(HOST, 1), codecs=(ALONE, TOGETHER))
     found = of_one(far, codec)
     assert found.places == {"x:0": Place(COMPRESSED, "zvc", 0.5, threads=3)}
@@ -136,8 +136,8 @@ def test_as_many_threads_encode_as_shorten_the_step(
     assert of_one(only, codec="zvc").result.stall_ns == 600
 
 
-def test_threads_that_save_no_time_are_left_to_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assignment, "cores", lambda: 16)
+def test_threads_without_benefit_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place_search, "cores", lambda: 16)
     hidden = CodecSpeed("zvc", 1, CodecTime(500, 0, 0), CodecTime(500, 0, 0))
     more = CodecSpeed("zvc", 3, CodecTime(400, 0, 0), CodecTime(400, 0, 0))
     for codecs in ((hidden, more), (more, hidden)):
@@ -145,8 +145,8 @@ def test_threads_that_save_no_time_are_left_to_the_ops(monkeypatch: pytest.Monke
         assert found.places == {"x:0": Place(COMPRESSED, "zvc", 0.5, threads=1)}
 
 
-def test_auto_keeps_what_another_search_found() -> None:
-    """Found by the property below: from the best of others' beginnings it came to a worse end."""
+def test_auto_is_not_worse_than_another_search() -> None:
+    """A case found by the property test below, where the best start led to a worse result."""
     ratios = {"b0:0": 1.0, "b13:0": 1.0, "b39:0": 0.5, "b40:0": 0.5}
     of_zvc = {tensor: {"zvc": ratio} for tensor, ratio in ratios.items()}
     far = FarMemory(tier(HOST, 2, 36 * MIB), tier(FILE, 1), (FAST_CODEC,))
@@ -154,12 +154,12 @@ def test_auto_keeps_what_another_search_found() -> None:
     assert auto.cost_ns <= other.cost_ns
 
 
-def test_no_room_anywhere_is_an_error_that_says_what_to_do() -> None:
+def test_error_if_far_memory_is_too_small() -> None:
     with pytest.raises(FarMemoryTooSmall) as error:
         of_one(FarMemory(tier(HOST, 10, 600)))
     assert str(error.value) == (
-        "far memory is too small: 1 MiB must be away from the device at once, and host_limit is 0 "
-        "MiB. Raise host_limit to 1 MiB, or give a spill_dir on a disk for the rest."
+        "far memory is too small: 1 MiB must be swapped out at once, and host_limit is 0 MiB. "
+        "Raise host_limit to 1 MiB, or set spill_dir to a folder on a disk."
     )
     assert (error.value.needed_bytes, error.value.capacity_bytes) == (1000, 600)
 
@@ -194,7 +194,7 @@ TENSORS = sorted({STEP.absences[swap.absence].tensor for swap in SWAPS})
     st.integers(0, 600),
     st.booleans(),
 )
-def test_auto_is_never_slower_than_the_others(
+def test_auto_is_not_slower_than_other_rules(
     ratios: dict[str, dict[str, float]], gb_s: float, capacity_mib: int, with_file: bool
 ) -> None:
     file = tier(FILE, 1) if with_file else None
@@ -216,11 +216,11 @@ def test_auto_is_never_slower_than_the_others(
 def test_auto_keeps_the_budget() -> None:
     timeline = training_step(blocks=8)
     budget_bytes = peak_load(timeline) // 2
-    begun = plan("greedy", timeline, FakeMachine(0.5e9, 0.5e9), budget_bytes)
-    # The local search likes early triggers.
+    first = plan("greedy", timeline, FakeMachine(0.5e9, 0.5e9), budget_bytes)
+    # The local search prefers early triggers.
     machine = FakeMachine(0.5e9, 0.5e9)
     deadline_s = time.monotonic() + 60
-    swaps = improved(begun, timeline, machine, budget_bytes, deadline_s, tries=4000).swaps
+    swaps = improve_plan(first, timeline, machine, budget_bytes, deadline_s, tries=4000).swaps
     far = FarMemory(tier(HOST, 0.5), codecs=(FAST_CODEC,))
     ratios = {absence.tensor: {"zvc": 0.25} for absence in timeline.absences}
     assert assign(timeline, swaps, far, ratios).result.peak_bytes > budget_bytes

@@ -1,4 +1,4 @@
-"""Tensors that are made again: chains, buffers, absences and graphs, against plain liveness."""
+"""Recomputation: lineages, buffers, absences and graphs, checked against plain liveness."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import MIB, FakeMachine
 
-from tfswap.plan.schema import FunctionPlan, SwapPlan, again_name
+from tfswap.plan.node_names import again_name
+from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.planners import joint, portfolio, recompute
 from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.planning.planners.papers import capuchin, tensile
-from tfswap.planning.recompute import Remaker, Remaking
+from tfswap.planning.recomputation import Recomputation
+from tfswap.planning.recomputer import Recomputer
 from tfswap.planning.simulator import simulate
 from tfswap.step.dataflow import Dataflow, with_clones
 from tfswap.step.graph import StepGraph
@@ -28,9 +30,9 @@ T = TypeVar("T")
 
 
 def step_of(graph: StepGraph, sizes: dict[str, int], duration_ns: dict[str, int]) -> Timeline:
-    """A step whose nodes run one after the other, each with one output of its own.
+    """Return a step whose nodes run one after the other, each with one output.
 
-    Buffers are freed behind their last reader; each gap between uses is an absence.
+    Buffers are freed after their last reader; each gap between uses is an absence.
     """
     names = tuple(graph.nodes)
     end_ns = np.cumsum([duration_ns[name] for name in names]).astype(np.int64)
@@ -62,7 +64,7 @@ def step_of(graph: StepGraph, sizes: dict[str, int], duration_ns: dict[str, int]
 
 
 def graph_of(lines: dict[str, str], random: frozenset[str] = frozenset()) -> StepGraph:
-    """A graph: names, with what each reads; x and those that are random cannot be repeated."""
+    """Return a graph from the inputs of each node; x and random nodes are not repeatable."""
     return StepGraph.parse(
         "\n".join(
             "\t".join(
@@ -75,7 +77,7 @@ def graph_of(lines: dict[str, str], random: frozenset[str] = frozenset()) -> Ste
 
 
 def chain(last: str = "f b", **more: Any) -> Timeline:
-    """The batch x makes a, a makes b, b makes c; b and c are read again behind the peak."""
+    """Return a step where x makes a, a makes b, b makes c; b, c are read after the peak too."""
     graph = graph_of(
         {"x": "", "a": "x", "b": "a", "c": "b", "d": "c", "e": "d", "f": "e c", "g": last}, **more
     )
@@ -83,10 +85,10 @@ def chain(last: str = "f b", **more: Any) -> Timeline:
     return step_of(graph, sizes, dict.fromkeys(graph.nodes, 1000))
 
 
-def applied(timeline: Timeline, remaking: Remaking) -> Timeline:
-    remaker = Remaker(timeline)
-    remaker.apply(remaking)
-    return remaker.timeline()
+def applied(timeline: Timeline, recomputation: Recomputation) -> Timeline:
+    recomputer = Recomputer(timeline)
+    recomputer.apply(recomputation)
+    return recomputer.timeline()
 
 
 def absence_of(timeline: Timeline, tensor: str, before: str) -> int:
@@ -97,52 +99,56 @@ def absence_of(timeline: Timeline, tensor: str, before: str) -> int:
     )
 
 
-def test_one_op_from_a_source_that_is_there() -> None:
+def test_recompute_one_op_from_a_live_source() -> None:
     timeline = chain()
-    remaker = Remaker(timeline)
-    remaking = remaker.find(absence_of(timeline, "c:0", "f"))
-    assert remaking is not None
-    assert (remaking.nodes, remaking.cost_ns, remaking.kept) == (("c",), 1000, ())  # b is there
-    assert remaking.trigger == "e"
-    after = applied(timeline, remaking)
+    recomputer = Recomputer(timeline)
+    recomputation = recomputer.find(absence_of(timeline, "c:0", "f"))
+    assert recomputation is not None
+    assert (recomputation.nodes, recomputation.cost_ns, recomputation.kept) == (
+        ("c",),
+        1000,
+        (),
+    )  # b is live
+    assert recomputation.trigger == "e"
+    after = applied(timeline, recomputation)
     after.validate()
     assert after.op_names == ("x", "a", "b", "c", "d", "e", "c/again/0", "f", "g")
     assert after.step_ns == timeline.step_ns + 1000
-    assert after.buffer_free_ns[3] == 5000  # c, behind d
+    assert after.buffer_free_ns[3] == 5000  # c, after d
     (recompute_,) = after.recomputes
     assert (recompute_.tensor, recompute_.trigger, recompute_.consumers) == ("c:0", "e", ("f",))
     assert after.dataflow is not None
     assert after.dataflow.graph.nodes["f"].inputs == (("e", 0), ("c/again/0", 0))
     assert after.dataflow.graph.nodes["c/again/0"].controls == ("e",)
-    # b's gap is cut where the clone reads it.
+    # The clone's read splits b's absence.
     gaps = [(after.op_names[a.after_op], after.op_names[a.before_op]) for a in after.absences]
     assert ("c", "c/again/0") in gaps and ("c/again/0", "g") in gaps
 
 
-def test_a_chain_goes_back_to_what_is_there_or_keeps_what_cannot_be_made_again() -> None:
+def test_lineage_ends_at_live_or_kept_tensors() -> None:
     timeline = chain()
-    remaking = Remaker(timeline).find(absence_of(timeline, "b:0", "g"))
-    # What makes the batch is not run again: it is kept.
-    assert remaking is not None and remaking.nodes == ("a", "b")
-    assert remaking.kept == ((("x", 0), 8 * MIB),)
+    recomputation = Recomputer(timeline).find(absence_of(timeline, "b:0", "g"))
+    # The op that provides the batch does not run again: its output is kept.
+    assert recomputation is not None and recomputation.nodes == ("a", "b")
+    assert recomputation.kept == ((("x", 0), 8 * MIB),)
 
     timeline = chain(random=frozenset({"a"}))
-    remaking = Remaker(timeline).find(absence_of(timeline, "b:0", "g"))
-    assert remaking is not None and remaking.nodes == ("b",)
-    assert remaking.kept == ((("a", 0), 8 * MIB),)
-    assert remaking.kept_bytes == 8 * MIB
-    after = applied(timeline, remaking)
+    recomputation = Recomputer(timeline).find(absence_of(timeline, "b:0", "g"))
+    assert recomputation is not None and recomputation.nodes == ("b",)
+    assert recomputation.kept == ((("a", 0), 8 * MIB),)
+    assert recomputation.kept_bytes == 8 * MIB
+    after = applied(timeline, recomputation)
     after.validate()
     assert after.buffer_free_ns[1] == 8000  # until the clone has read it
     kept = next(a for a in after.absences if a.tensor == "a:0")
     assert (after.op_names[kept.after_op], kept.consumers) == ("b", ("b/again/0",))
 
     timeline = chain(random=frozenset({"b"}))
-    assert Remaker(timeline).find(absence_of(timeline, "b:0", "g")) is None
+    assert Recomputer(timeline).find(absence_of(timeline, "b:0", "g")) is None
 
 
-def test_what_was_written_over_is_made_again_too() -> None:
-    # m is written over by r, in place: r's making needs m's.
+def test_overwritten_source_is_recomputed_too() -> None:
+    # r overwrites m in place: recomputing r needs m.
     graph = graph_of({"x": "", "m": "x", "r": "m", "d": "r", "e": "d", "f": "e r x"})
     timeline = step_of(graph, dict.fromkeys(graph.nodes, 8 * MIB), dict.fromkeys(graph.nodes, 1000))
     assert timeline.dataflow is not None
@@ -158,9 +164,9 @@ def test_what_was_written_over_is_made_again_too() -> None:
         absences=tuple(replace(a, buffer=1) if a.buffer == 2 else a for a in timeline.absences),
         dataflow=replace(timeline.dataflow, buffer_of=in_place),
     )
-    remaking = Remaker(timeline).find(absence_of(timeline, "r:0", "f"))
-    assert remaking is not None and remaking.nodes == ("m", "r")
-    after = applied(timeline, remaking)
+    recomputation = Recomputer(timeline).find(absence_of(timeline, "r:0", "f"))
+    assert recomputation is not None and recomputation.nodes == ("m", "r")
+    after = applied(timeline, recomputation)
     assert after.dataflow is not None
     buffers = {after.dataflow.buffer_of[again_name(name, 0), 0] for name in ("m", "r")}
     assert len(buffers) == 1  # in place again
@@ -183,25 +189,25 @@ def random_steps(draw: Callable[[st.SearchStrategy[T]], T]) -> Timeline:
 
 @settings(max_examples=300, deadline=None)
 @given(random_steps(), st.data())
-def test_buffers_live_as_the_graph_with_clones_says(
+def test_buffer_lifetimes_match_the_graph_with_clones(
     timeline: Timeline, data: st.DataObject
 ) -> None:
-    remaker, cost_ns = Remaker(timeline), timeline.step_ns
+    recomputer, cost_ns = Recomputer(timeline), timeline.step_ns
     for _ in range(data.draw(st.integers(1, 6))):
-        found = [r for r in map(remaker.find, range(40)) if r is not None]
+        found = [r for r in map(recomputer.find, range(40)) if r is not None]
         if not found:
             break
-        remaking = data.draw(st.sampled_from(found))
-        remaker.apply(remaking)
-        cost_ns += remaking.cost_ns
-        if data.draw(st.booleans()):  # numbers begin anew
-            remaker = Remaker(remaker.timeline())
-    timeline = remaker.timeline()
+        recomputation = data.draw(st.sampled_from(found))
+        recomputer.apply(recomputation)
+        cost_ns += recomputation.cost_ns
+        if data.draw(st.booleans()):  # numbers start again
+            recomputer = Recomputer(recomputer.timeline())
+    timeline = recomputer.timeline()
     timeline.validate()
     assert timeline.step_ns == cost_ns
     assert timeline.dataflow is not None
     graph = timeline.dataflow.graph
-    # Every tensor lives from its op's start to its last reader's end, and no longer.
+    # Every tensor lives exactly from its op's start to its last reader's end.
     op_of = {name: op for op, name in enumerate(timeline.op_names)}
     for name, op in op_of.items():
         buffer = timeline.dataflow.buffer_of[name, 0]
@@ -212,7 +218,7 @@ def test_buffers_live_as_the_graph_with_clones_says(
             assert timeline.op_end_ns[op_of[source]] <= timeline.op_start_ns[op]
         for control in graph.nodes[name].controls:
             assert timeline.op_end_ns[op_of[control]] <= timeline.op_start_ns[op]
-    # Every absence is one between two uses, and its consumers are those that come later.
+    # Every absence lies between two uses, and its consumers are the later ones.
     for absence in timeline.absences:
         name = absence.tensor.rpartition(":")[0]
         uses = sorted([op_of[name], *(op_of[r] for r in graph.readers.get((name, 0), ()))])
@@ -225,7 +231,7 @@ def test_buffers_live_as_the_graph_with_clones_says(
 
 @settings(max_examples=100, deadline=None)
 @given(random_steps(), st.floats(0.3, 1.0))
-def test_policies_keep_the_budget_or_say_what_they_reach(timeline: Timeline, part: float) -> None:
+def test_policies_keep_the_budget_or_report_their_floor(timeline: Timeline, part: float) -> None:
     budget_bytes = int(peak_load(timeline) * part)
     machine = FakeMachine(1e9, 1e9)
     for plan in (
@@ -255,12 +261,12 @@ def test_joint_plans_are_never_worse_than_swaps(
         swaps = portfolio.plan("auto", timeline, machine, budget_bytes, only_swaps=True)
     except BudgetTooSmall:
         return
-    both = portfolio.relieved(swaps, timeline, machine, budget_bytes)
+    both = portfolio.with_recomputes(swaps, timeline, machine, budget_bytes)
     assert both.result.step_ns <= swaps.result.step_ns
     assert both.result.peak_bytes <= budget_bytes
 
 
-def test_on_a_slow_link_it_is_made_again_on_a_fast_one_it_moves() -> None:
+def test_slow_link_recomputes_and_fast_link_swaps() -> None:
     timeline = chain("f b x")
     budget_bytes = peak_load(timeline) - 8 * MIB
     slow = portfolio.plan("auto", timeline, FakeMachine(1e9, 1e9), budget_bytes)
@@ -270,7 +276,7 @@ def test_on_a_slow_link_it_is_made_again_on_a_fast_one_it_moves() -> None:
     assert fast.timeline is None and fast.swaps and fast.result.stall_ns == 0
 
 
-def test_without_a_dataflow_it_says_what_to_do() -> None:
+def test_error_without_dataflow() -> None:
     timeline = chain().only_swaps()
     with pytest.raises(ValueError, match="policy='auto'"):
         recompute.plan_recomputes(timeline, FakeMachine(), peak_load(timeline) - 1)
@@ -314,7 +320,7 @@ def test_timelines_with_dataflow_in_files(tmp_path: Any) -> None:
         ("a\tOp\t0\tgprod", "a\tOp\t0\tgproda\t1\ta:0\nA\tOp\t0\tgprod"),  # its own alias
     ],
 )
-def test_what_a_file_says_of_a_dataflow_is_checked(tmp_path: Any, old: str, new: str) -> None:
+def test_malformed_dataflow_in_file_is_refused(tmp_path: Any, old: str, new: str) -> None:
     save_timeline(chain(), tmp_path / "step")
     with np.load(tmp_path / "step") as archive:
         arrays = dict(archive)
@@ -323,5 +329,5 @@ def test_what_a_file_says_of_a_dataflow_is_checked(tmp_path: Any, old: str, new:
     arrays["dataflow"] = np.frombuffer(text.replace(old, new).encode(), dtype=np.uint8)
     with (tmp_path / "step").open("wb") as file:
         np.savez_compressed(file, **arrays)
-    with pytest.raises(ValueError, match="dataflow cannot be"):
+    with pytest.raises(ValueError, match="dataflow is invalid"):
         load_timeline(tmp_path / "step")

@@ -1,4 +1,4 @@
-"""Copies-in that come no earlier than there is room for them."""
+"""Prefetches are delayed until there is room for them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from timelines import FakeMachine, machines, make_timeline, swaps_for, timelines, training_step
 
 from tfswap.planning.planners import greedy
-from tfswap.planning.planners.early_returns import delay_prefetches
-from tfswap.planning.planners.improve import improved
+from tfswap.planning.planners.delay_prefetches import delay_prefetches
+from tfswap.planning.planners.improve import improve_plan
 from tfswap.planning.simulator import Swap, simulate
 from tfswap.step.timeline import Absence, Timeline, peak_load
 
@@ -26,16 +26,16 @@ def late(
 
 
 def ahead(machine: FakeMachine, times: float) -> FakeMachine:
-    """The same link while ops are that much slower."""
+    """Return the link relative to ops that are slower by that factor."""
     return FakeMachine(machine.out_bytes_per_s * times, machine.in_bytes_per_s * times)
 
 
-def test_a_link_that_is_ahead_keeps_the_budget() -> None:
+def test_fast_link_keeps_budget() -> None:
     timeline = training_step(blocks=8)
     budget = peak_load(timeline) // 2
-    begun = greedy.plan_swaps(timeline, SLOW, budget)
-    # The local search likes early triggers.
-    swaps = improved(begun, timeline, SLOW, budget, time.monotonic() + 60, tries=4000).swaps
+    first = greedy.plan_swaps(timeline, SLOW, budget)
+    # The local search prefers early triggers.
+    swaps = improve_plan(first, timeline, SLOW, budget, time.monotonic() + 60, tries=4000).swaps
     before = simulate(timeline, swaps, SLOW)
     chosen = late(timeline, swaps, SLOW, budget)
     after = simulate(timeline, chosen, SLOW)
@@ -50,8 +50,8 @@ def test_a_link_that_is_ahead_keeps_the_budget() -> None:
     assert worst_bytes(chosen) <= budget
 
 
-# W is what op4 works in. The link brings C back at once, then A, then B; with ops twice as slow,
-# A and B would be there while op4 works.
+# W is op4's workspace. The link copies C in at once, then A, then B. If ops are twice as slow,
+# A and B return while op4 runs.
 #
 #     ops     0   1   2   3   4   5   6   7
 #     C       #                   #
@@ -75,32 +75,33 @@ def three_swaps(**changes: object) -> tuple[Timeline, tuple[Swap, ...]]:
 ONE_WAY = FakeMachine(float("inf"), 10e9)
 
 
-def test_triggers_are_postponed_to_where_there_is_room() -> None:
+def test_triggers_are_delayed_until_there_is_room() -> None:
     timeline, swaps = three_swaps()
     assert simulate(timeline, swaps, ONE_WAY).peak_bytes == 500
     assert simulate(timeline, swaps, ahead(ONE_WAY, 2)).peak_bytes == 600
     chosen = late(timeline, swaps, ONE_WAY, 400)
-    # A begins where op4 ends, at 49; B at 59, where op5 does.
+    # A starts at 49, where op4 ends; B at 59, where op5 ends.
     assert [swap.trigger_op for swap in chosen] == [1, 4, 5]
     assert simulate(timeline, chosen, ahead(ONE_WAY, 2)).peak_bytes == 500
 
 
-def test_what_has_room_stays_early() -> None:
+def test_early_triggers_stay_where_there_is_room() -> None:
     timeline, swaps = three_swaps()
     assert late(timeline, swaps, ONE_WAY, 600) == swaps
-    # It is enough that B, which is needed last, comes later.
+    # It is enough to delay B, which is needed last.
     assert [swap.trigger_op for swap in late(timeline, swaps, ONE_WAY, 500)] == [1, 1, 4]
 
 
-def test_only_ops_that_may_trigger_are_taken() -> None:
+def test_only_gateable_ops_become_triggers() -> None:
     usable = np.array([i != 4 for i in range(8)])
     timeline, swaps = three_swaps(op_gateable=usable)
-    # A would begin later than in the simulation; B need not.
+    # A would start later than in the simulation; B does not.
     assert [swap.trigger_op for swap in late(timeline, swaps, ONE_WAY, 400)] == [1, 1, 5]
 
 
-# W is freed within op4, and only ends of ops can trigger: C waits for that of op4, and op5 for C.
-def test_room_within_an_op_is_waited_for() -> None:
+# W is freed within op4, and only ends of ops can be triggers: C waits for the end of op4, and op5
+# for C.
+def test_copy_in_waits_for_room_within_an_op() -> None:
     timeline = make_timeline(
         ops=[(1000 * i, 1000 * i + 900) for i in range(8)],
         buffers=[(300, 0, 6000), (100, 1000, 8000), (200, 4000, 4100)],
@@ -119,7 +120,7 @@ def test_room_within_an_op_is_waited_for() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_in_the_simulation_little_gets_worse(data: st.DataObject) -> None:
+def test_delays_cost_little_in_the_simulation(data: st.DataObject) -> None:
     timeline = data.draw(timelines())
     swaps = tuple(sorted(data.draw(swaps_for(timeline))))
     machine = data.draw(machines)

@@ -1,0 +1,88 @@
+"""DeviceHolder: one session at a time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tfswap.training.device_holder import DeviceBusy, DeviceHolder
+
+
+class Session:
+    """Gives the devices back when it is told to.
+
+    Attributes:
+        ended: How often it was told.
+    """
+
+    def __init__(self, holder: DeviceHolder, is_idle: bool = False, is_over: bool = False) -> None:
+        self.is_idle = is_idle
+        self.thread = threading.current_thread()
+        self.ended = 0
+        self._holder = holder
+        self._is_over = is_over
+
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def end(self) -> None:
+        self.ended += 1
+        self._holder.release(self)
+
+
+def test_one_that_trains_keeps_the_devices() -> None:
+    holder = DeviceHolder()
+    first, second = Session(holder), Session(holder)
+    holder.acquire(first)
+    with pytest.raises(DeviceBusy, match=r"in this thread.*one tfswap\.Session.*tfswap broker"):
+        holder.acquire(second)
+    assert holder.has(first) and not holder.has(second) and first.ended == 0
+    holder.release(second)
+    assert holder.has(first)
+    holder.release(first)
+    holder.acquire(second)
+    assert holder.has(second)
+
+
+def test_the_message_names_the_other_thread() -> None:
+    holder = DeviceHolder()
+    first = Session(holder)
+    first.thread = threading.Thread(name="trainer")
+    holder.acquire(first)
+    with pytest.raises(DeviceBusy, match="in thread 'trainer'"):
+        holder.acquire(Session(holder))
+
+
+@pytest.mark.parametrize("state", ["is_idle", "is_over"])
+def test_one_that_is_idle_or_over_is_ended(state: str) -> None:
+    holder = DeviceHolder()
+    first, second = Session(holder, **{state: True}), Session(holder)
+    holder.acquire(first)
+    holder.acquire(second)
+    assert first.ended == 1 and holder.has(second)
+    holder.end_unless_busy()
+    assert second.ended == 0
+
+
+def test_of_many_threads_one_gets_the_devices() -> None:
+    holder = DeviceHolder()
+    barrier = threading.Barrier(8)
+    got: list[Session] = []
+    refused: list[DeviceBusy] = []
+
+    def begin() -> None:
+        session = Session(holder)
+        barrier.wait()
+        try:
+            holder.acquire(session)
+            got.append(session)
+        except DeviceBusy as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1 and len(refused) == 7 and holder.has(got[0])

@@ -1,0 +1,45 @@
+"""What TensorFlow's eager runtime does not offer in its public interface."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+
+def touch_variables() -> None:
+    """Run an op on every variable that exists, so that the library gets to know them."""
+    import tensorflow as tf
+
+    eager = tf.__internal__.EagerTensor
+    for known in gc.get_objects():
+        handle = getattr(known, "_handle", None) if isinstance(known, tf.Variable) else None
+        if isinstance(handle, eager):
+            tf.raw_ops.VarIsInitializedOp(resource=handle)
+
+
+def wait_for(devices: Iterable[str]) -> None:
+    """Wait until everything that was started on these devices has run."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    for device in devices:
+        with tf.device(device):  # a worker sees other workers' devices too
+            tf.raw_ops.SyncDevice()
+    context.async_wait()
+
+
+def tape_is_recording() -> bool:
+    """Return whether a ``tf.GradientTape`` records what this thread runs eagerly."""
+    from tensorflow.python.eager import record
+
+    return bool(record.could_possibly_record())
+
+
+def without_xla(function: Any) -> Any:
+    """Return a `tf.function`, or, if XLA compiles it, one like it that runs op by op."""
+    if not getattr(function, "_jit_compile", None):
+        return function
+    clone = function._clone(None)
+    clone._jit_compile = False
+    return clone
