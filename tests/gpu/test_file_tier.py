@@ -158,7 +158,7 @@ def test_what_is_wanted_back_while_it_leaves_is_handed_over(lib: Library, disk: 
 
 def test_there_is_no_way_to_the_file_without_pinned_memory(lib: Library, disk: Path) -> None:
     with pytest.raises(
-        LibraryError, match=r"needs 4\.0 MiB of pinned host memory.*Raise host_limit"
+        LibraryError, match=r"need 4\.0 MiB of pinned host memory.*Raise host_limit"
     ):
         with_host_memory(lib, disk, LEAST - 1)
     stats = settled()

@@ -23,7 +23,7 @@ tf.config.experimental.enable_tensor_float_32_execution(False)  # which would ro
 options = json.loads(sys.argv[1])
 fault = options.pop("fault", "")  # of the fake nvCOMP, once there is a plan
 if options.pop("with_blosc", False):
-    from tfswap import codecs
+    from tfswap.machine import codecs
     codecs.why_not = lambda *codec: ""
 
 class Bytes(keras.Model):

@@ -181,7 +181,7 @@ import contextlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
 import tfswap, tensorflow as tf
 from tfswap.ops import library
-from tfswap.plan import SwapPlan
+from tfswap.plan.schema import SwapPlan
 from planned_functions import fingerprint, plan_of, run
 
 cpu = tf.config.list_physical_devices("CPU")[0]
