@@ -27,10 +27,11 @@ LEVELS = {
     "planning": 3,
     "jobs": 4,
     "report": 4,
-    "training": 5,
-    "public": 6,  # the modules directly in tfswap/
-    "commands": 7,
-    "entry": 8,  # __main__.py
+    "devices": 5,
+    "training": 6,
+    "public": 7,  # the modules directly in tfswap/
+    "commands": 8,
+    "entry": 9,  # __main__.py
 }
 
 MOST_LINES = 400

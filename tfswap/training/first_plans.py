@@ -18,6 +18,8 @@ from typing import Any
 
 from tfswap.cost_model.model_timeline import met_profile
 from tfswap.cost_model.op_costs import step_costs
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import AUTO_SECTIONS, SwapOptions
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.machine.machine import Device, cores, host_device, processor
 from tfswap.machine.presets import load_machines
@@ -27,15 +29,13 @@ from tfswap.plan.cache import PlanMemory, context_of, parse_folder
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.report.training_log import TrainingLog
 from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile, kept_activations
 from tfswap.training import plan_desk
-from tfswap.training.log import TrainingLog
-from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
 from tfswap.training.plan_desk import Question
 from tfswap.training.step_planner import StepPlanner
-from tfswap.training.swap_options import AUTO_SECTIONS, SwapOptions
 
 # Of the ops of a step that is to be foretold, so many may make something of unknown size.
 _MOST_UNKNOWN = 0.05
