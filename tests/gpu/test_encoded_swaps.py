@@ -20,7 +20,7 @@ from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.ops import library
 from tfswap.ops.gpu_codecs import NAMES
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.training.sampling import parse_samples
+from tfswap.devices.sampling import parse_samples
 
 MIB = 1 << 20
 

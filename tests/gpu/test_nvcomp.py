@@ -16,7 +16,7 @@ import tfswap
 from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.nvcomp import NAMES
 from tfswap.ops import library
-from tfswap.training.sampling import parse_samples
+from tfswap.devices.sampling import parse_samples
 
 KIB, MIB = 1 << 10, 1 << 20
 WORKSPACE_BYTES = 400 * KIB  # two sections at once

@@ -21,7 +21,7 @@ from tfswap.devices import managed_devices
 from tfswap.machine import codecs
 from tfswap.machine.far_tier import FILE, FarTier
 from tfswap.training import swap_run
-from tfswap.training.sampling import RatioSamples
+from tfswap.devices.sampling import RatioSamples
 
 
 @pytest.fixture(autouse=True)

@@ -223,7 +223,7 @@ class Library:
         self._dll.tfswap_sample_codecs(",".join(codecs).encode())
 
     def codec_samples(self) -> str:
-        """What was found since: see `tfswap.training.sampling`."""
+        """What was found since: see `tfswap.devices.sampling`."""
         return self._text(self._dll.tfswap_codec_samples())
 
     def set_lossy_rate(self, percent: int | None) -> None:

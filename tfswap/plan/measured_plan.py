@@ -1,7 +1,8 @@
-"""What the steps of a training took, and how a plan did."""
+"""MeasuredStep, MeasuredPlan: what steps took, and how a plan did."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,25 +10,29 @@ from dataclasses import dataclass
 from tfswap.plan.schema import FunctionPlan
 
 TOLERANCE = 0.03
-"""A predicted peak further off than this part of it is corrected."""
+"""A predicted peak that is further off than this fraction of it is corrected."""
 
-_CLEARLY_SLOWER = 1.5
-
-# A model that needs no more than this share of the budget is left alone. Others have a plan, be it
-# for the order alone: stock TensorFlow's varies, and in one order VGG16 needs 1.18 of another's.
 CLEARLY_FITS = 0.8
+"""A model that needs at most this fraction of the budget is left unchanged.
+
+Others get a plan, even if only for the order of ops: TensorFlow's order varies, and in one order
+VGG16 needs 1.18 times the memory of another.
+"""
+
+# A plan is dropped if each of its steps takes this many times as long as on-demand swaps.
+_CLEARLY_SLOWER = 1.5
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One measured call of the training function.
+    """One call of the training function.
 
     Attributes:
-        seconds: Its time.
-        peak_bytes: Of the load.
-        needed_bytes: The budget in which no lazy swap would have been needed; 0 if none was.
-        bytes_out, bytes_in: What was moved.
-        waits: Of allocations.
+        seconds: Time per step.
+        peak_bytes: Highest sum of allocated bytes.
+        needed_bytes: The budget in which no on-demand swap would have been needed; 0 if none was.
+        bytes_out, bytes_in: Bytes swapped out and in, per step.
+        waits: Number of allocations that waited for memory.
     """
 
     seconds: float
@@ -41,7 +46,14 @@ class MeasuredStep:
     def between(
         before: dict[str, int], after: dict[str, int], seconds: float, steps: int
     ) -> MeasuredStep:
-        """From the library's counts around a call of so many steps."""
+        """Return the step between two readings of the library's counts.
+
+        Args:
+            before: The first reading.
+            after: The second reading.
+            seconds: Time between them.
+            steps: Number of steps in the call.
+        """
         lack_bytes = after["window_lack_bytes"]
         return MeasuredStep(
             seconds / steps,
@@ -54,13 +66,13 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A plan and how it did.
+class MeasuredPlan:
+    """A plan and its measured steps.
 
     Attributes:
         function: The plan.
-        step_s, fastest_s: The median of its measured steps, and the fastest one.
-        peak_bytes, needed_bytes, bytes_out, bytes_in: As of `MeasuredStep`, the most.
+        step_s, fastest_s: Median and fastest step time.
+        peak_bytes, needed_bytes, bytes_out, bytes_in: The maxima of the steps.
     """
 
     function: FunctionPlan
@@ -72,9 +84,10 @@ class Attempt:
     bytes_in: int
 
     @staticmethod
-    def of(function: FunctionPlan, steps: Sequence[MeasuredStep]) -> Attempt:
-        return Attempt(
-            function,
+    def of(function: FunctionPlan, steps: Sequence[MeasuredStep]) -> MeasuredPlan:
+        """Summarize the steps of a plan, whose addresses do not count."""
+        return MeasuredPlan(
+            dataclasses.replace(function, layouts=()),
             statistics.median(step.seconds for step in steps),
             min(step.seconds for step in steps),
             max(step.peak_bytes for step in steps),
@@ -85,31 +98,30 @@ class Attempt:
 
     @property
     def demand_bytes(self) -> int:
-        """The peak that there would be, had nothing been moved beyond the plan.
+        """The peak that there would be without on-demand swaps.
 
-        Lazy swaps move whole tensors, so it is less than what they moved on top of the peak.
+        On-demand swaps move whole tensors, so it is less than the peak plus all that they moved.
         """
         return min(max(self.peak_bytes, self.needed_bytes), self._most_bytes)
 
     @property
     def _most_bytes(self) -> int:
-        """It is no more, even if all that was moved beyond the plan was needed at the peak."""
+        """The peak if all bytes that were moved beyond the plan were needed at the peak."""
         return self.peak_bytes + max(self.bytes_out - self.function.bytes_per_step, 0)
 
     @property
-    def is_as_foretold(self) -> bool:
-        """Whether the plan is right: where it moves nothing, nothing was moved."""
-        changes = bool(self.function.swaps or self.function.recomputes)
-        if not changes and self.bytes_out == 0:
+    def is_as_predicted(self) -> bool:
+        """Whether the peak was as predicted; without swaps, whether nothing was swapped."""
+        if not self.function.moves and self.bytes_out == 0:
             return True
         predicted_bytes = max(self.function.predicted_peak_bytes, 1)
         return abs(self._most_bytes / predicted_bytes - 1) <= TOLERANCE
 
     def is_slower_than(self, seconds: Sequence[float]) -> bool:
-        """Whether none of its steps was near any of those that took so long without the plan."""
+        """Return whether each step was clearly slower than steps that took so long."""
         return bool(seconds) and self.fastest_s > _CLEARLY_SLOWER * max(seconds)
 
 
-def best(attempts: Sequence[Attempt]) -> Attempt:
-    """Of those whose peak was as foretold (if there are any), the fastest."""
-    return min(attempts, key=lambda a: (not a.is_as_foretold, a.step_s))
+def best(plans: Sequence[MeasuredPlan]) -> MeasuredPlan:
+    """Return the fastest of the plans whose peak was as predicted, or else of all."""
+    return min(plans, key=lambda plan: (not plan.is_as_predicted, plan.step_s))

@@ -151,6 +151,11 @@ class FunctionPlan:
     recomputes: tuple[Recompute, ...] = ()
 
     @property
+    def moves(self) -> bool:
+        """Whether the plan swaps or recomputes any tensor."""
+        return bool(self.swaps or self.recomputes)
+
+    @property
     def bytes_per_step(self) -> int:
         """Bytes that leave the device in each step, without swaps of other devices."""
         return sum(swap.size_bytes for swap in self.swaps if not swap.device)

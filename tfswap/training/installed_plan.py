@@ -1,156 +1,229 @@
-"""InstalledPlan: the plan of one training, in its session and with its addresses on the device."""
+"""InstalledPlan: the plan of one training, in the session's config and with its addresses."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tfswap.devices.managed_devices import ManagedDevices
-from tfswap.devices.swap_options import SwapOptions
+from tfswap.hooks.plan_session import PlanSession, forget_optimised
 from tfswap.ops import library
-from tfswap.ops.loaded_library import Library
 from tfswap.plan.renaming import renamed
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.plan.slots import slots_to_text
-from tfswap.report.training_log import TrainingLog
 from tfswap.step.graph import StepGraph
-from tfswap.training.lossy import LossyRun
-from tfswap.training.pass_session import PassSession
+from tfswap.training.context import TrainingContext
+
+# The texts of different models differ, so that records of one are not taken for another's.
+_labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_label_count = itertools.count()
+# Hashes of the texts that were pushed since TensorFlow last forgot what it had optimised under
+# them, each with the serial of the pass's last record before; and the functions that it optimised.
+_texts: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+_functions: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+# Number of texts whose optimised graphs may be used again: by a later training of the same model,
+# and by this one.
+_MAX_TEXTS, _MAX_TEXTS_MEANWHILE = 4, 8
 
 
 class InstalledPlan:
-    """What the pass, the codecs and the allocator go by.
+    """The plan that the pass, the codecs and the allocator execute.
+
+    TensorFlow keeps what it has optimised: under a text that it knows, from an earlier training of
+    the same model, the pass does not run again and its earlier records are valid. Under many texts
+    that is many graphs, which TensorFlow is then told to forget.
 
     Args:
-        lib: The library.
-        options: Of the training.
-        devices: Of the training.
-        session: Carries the plan to the pass.
-        lossy: Is told of lossy codecs.
-        voice: Warns.
+        context: The training.
+        key: The model or function that is trained; only referenced weakly.
 
     Attributes:
-        plan: The plan; one that was only noted is in force from the next `push` on.
+        plan: The plan. Fields that were only noted are active from the next `push` on.
+        remembered: Paths of plan files, by the fingerprint of the graph that the pass executes them
+            for if the pushed plan has no entry for it; read by the next push.
     """
 
-    def __init__(
-        self,
-        lib: Library,
-        options: SwapOptions,
-        devices: ManagedDevices,
-        session: PassSession,
-        lossy: LossyRun,
-        voice: TrainingLog,
-    ) -> None:
-        self._library = lib
-        self._options = options
-        self._devices = devices
-        self._session = session
-        self._lossy = lossy
-        self._voice = voice
+    def __init__(self, context: TrainingContext, key: Any) -> None:
+        self._context = context
+        self._key = weakref.ref(key)
+        self._label = _labels.setdefault(key, f"model {next(_label_count)}")
+        self._serial = self._begun_serial = self._last_serial()  # later records are valid
+        self._session = PlanSession()
         self.plan = SwapPlan()
+        self.remembered: dict[str, str] = {}
+
+    # The plan
 
     def begin(self, given: SwapPlan, sections: int, chooses: bool) -> None:
-        """Puts a plan that was given in force, or lazy swaps.
+        """Install a given plan, or on-demand swaps.
 
         Args:
-            given: Without functions: none was.
-            sections: Of the batch, where none was.
-            chooses: Whether the pass chooses their number for graphs without an entry.
+            given: The given plan; without functions, none was given.
+            sections: Number of sections of the batch, if no plan was given.
+            chooses: Whether the pass chooses it for graphs without an entry.
         """
         plan = SwapPlan(
             functions=given.functions,
-            budget_bytes=self._devices.budget_bytes,
-            policy=self._options.policy,
+            budget_bytes=self._context.devices.budget_bytes,
+            policy=self._context.options.policy,
             unmatched="bootstrap",
             tensorflow=library.tensorflow_version() or "",
             batch=given.batch,
             chooses=chooses,
-            stream_weights=self._devices.weights_may_leave,
+            stream_weights=self._context.devices.weights_may_leave,
         )
         self.push(plan.in_sections(given.sections if given.functions else sections))
+        self.install_layouts()
+
+    def note(self, **changes: Any) -> None:
+        """Change fields of the plan; graphs are not optimised again for that."""
+        self.plan = dataclasses.replace(self.plan, **changes)
+
+    def push(self, plan: SwapPlan) -> None:
+        """Install a plan."""
+        self.plan = plan
+        self._context.lossy.adopt(plan)
+        self._forget_unless(_MAX_TEXTS_MEANWHILE)
+        text = self._session.push(
+            plan, describe=True, label=self._label, remembered=self.remembered
+        )
+        key = hashlib.sha256(text.encode()).hexdigest()
+        trained = self._key()
+        pushed = {} if trained is None else _texts.setdefault(trained, {})
+        self._serial = min(self._serial, pushed.setdefault(key, self._last_serial()))
+
+    def push_function(self, function: FunctionPlan) -> None:
+        """Install the plan of one graph."""
+        self.push(self.plan.with_function(function))
+
+    def push_anew(self) -> None:
+        """Install the plan under a new text, so that the pass sees its graphs again."""
+        self._label = f"model {next(_label_count)}"
+        key = self._key()
+        if key is not None:
+            _labels[key] = self._label
+        self.push(self.plan)
+
+    def split(self, sections: int, examples: int) -> None:
+        """Install on-demand swaps on another number of sections of the batch."""
+        plan = dataclasses.replace(self.plan, functions=(), chooses=False, batch=examples)
+        self.push(plan.in_sections(sections))
 
     def rename(self, records: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether the plan is for one of these graphs, under other names; then it is pushed.
+        """Install the plan for a graph that has other node names, if there is one.
 
-        So it is for a function that comes back from a SavedModel.
+        A function has other names when it is loaded from a SavedModel.
+
+        Args:
+            records: The pass's records of the graphs.
         """
         for record in records:
             for function in self.plan.functions:
                 if not function.portable or function.portable != record["portable"]:
                     continue
-                graph = StepGraph.parse(self._library.describe(record["fingerprint"]))
+                graph = StepGraph.parse(self._context.library.describe(record["fingerprint"]))
                 found = renamed(function, record["fingerprint"], graph.nodes)
-                if found is None:
-                    continue
-                self.push_function(found)
-                self.install_layouts()
-                return True
+                if found is not None:
+                    self.push_function(found)
+                    self.install_layouts()
+                    return True
         return False
 
-    def note(self, **changes: Any) -> None:
-        """Changes fields of the plan, without having graphs optimised again."""
-        self.plan = dataclasses.replace(self.plan, **changes)
-
-    def push(self, plan: SwapPlan) -> None:
-        """Puts a plan in force."""
-        self.plan = plan
-        self._lossy.adopt(plan)
-        self._session.push(plan)
-
-    def push_function(self, function: FunctionPlan) -> None:
-        """Puts it in force with this graph's plan."""
-        self.push(self.plan.with_function(function))
-
-    @property
-    def label(self) -> str:
-        """By which the pass tells the training's graphs from those of others."""
-        return self._session.label
-
     def function(self, fingerprint: str) -> FunctionPlan | None:
-        """The plan of a graph, if there is one."""
+        """Return the plan of a graph, if there is one."""
         return self.plan.function(fingerprint)
 
+    def save(self) -> None:
+        """Write the plan to the file that the options name."""
+        if self._context.options.save_plan is not None:
+            self.plan.save(self._context.options.save_plan)
+
+    # Addresses
+
     def has_layout(self, fingerprint: str) -> bool:
-        """Whether addresses of a graph are planned."""
+        """Return whether addresses of a graph are planned."""
         function = self.plan.function(fingerprint)
         return function is not None and bool(function.layouts)
 
     def install_layouts(self) -> None:
-        """Has the device's allocator go by the planned addresses."""
+        """Make the device's allocator use the planned addresses."""
         for function in self.plan.functions:
-            if not any(function.layouts) or not self._options.slab:
+            if not any(function.layouts) or not self._context.options.slab:
                 continue
             try:
-                self._library.install_layout(
-                    self._devices.device, function.fingerprint, slots_to_text(function.layouts)
+                self._context.library.install_layout(
+                    self._context.devices.device,
+                    function.fingerprint,
+                    slots_to_text(function.layouts),
                 )
             except ValueError as error:
-                self._voice.warn(f"addresses are not planned: {error}")
+                self._context.log.warn(f"addresses are not planned: {error}")
 
-    def forget_layouts(self) -> None:
-        """Takes planned addresses back; the plan is not pushed for that."""
+    def forget_layouts(self, fingerprint: str = "") -> None:
+        """Remove planned addresses without a push.
+
+        Args:
+            fingerprint: Of one graph; "" removes those of all.
+        """
+        functions = []
         for function in self.plan.functions:
-            if function.layouts:
-                self._library.remove_layout(self._devices.device, function.fingerprint)
-        bare = (dataclasses.replace(function, layouts=()) for function in self.plan.functions)
-        self.note(functions=tuple(bare))
+            if function.layouts and fingerprint in ("", function.fingerprint):
+                device = self._context.devices.device
+                self._context.library.remove_layout(device, function.fingerprint)
+                function = dataclasses.replace(function, layouts=())
+            functions.append(function)
+        self.note(functions=tuple(functions))
 
-    def forget_layout(self, fingerprint: str) -> None:
-        """Likewise, of one graph."""
-        function = self.plan.function(fingerprint)
-        if function is None or not function.layouts:
+    # The session
+
+    @property
+    def label(self) -> str:
+        """The label under which the pass records the training's graphs."""
+        return self._label
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the pass's records of this training's graphs, oldest first."""
+        records = self._context.library.pass_records()
+        return [r for r in records if r["serial"] > self._serial and r["label"] == self._label]
+
+    def is_new(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a record was made in this training, not in an earlier one."""
+        return bool(record["serial"] > self._begun_serial)
+
+    def enter(self) -> bool:
+        """Install the plan if it is not installed; return whether the user's options changed."""
+        return self._session.enter()
+
+    def leave(self) -> None:
+        """Take the plan out of the session until `enter` or `push`."""
+        self._session.leave()
+
+    def is_installed(self) -> bool:
+        """Return whether the session still holds the plan."""
+        return self._session.in_force()
+
+    def withdraw(self) -> None:
+        """Take the plan out of the session."""
+        self._session.withdraw()
+        self._forget_unless(_MAX_TEXTS)
+
+    def _forget_unless(self, max_texts: int) -> None:
+        """Make TensorFlow forget its optimised graphs if there were more texts than these."""
+        key = self._key()
+        if key is None:
             return
-        self._library.remove_layout(self._devices.device, fingerprint)
-        self.note(
-            functions=tuple(
-                dataclasses.replace(each, layouts=()) if each is function else each
-                for each in self.plan.functions
-            )
-        )
+        functions = _functions.setdefault(key, set())
+        functions |= {record["function"] for record in self.records()}
+        if len(_texts.get(key, ())) <= max_texts:
+            return
+        for function in functions:
+            forget_optimised(function)
+        functions.clear()
+        del _texts[key]
 
-    def save(self) -> None:
-        """Writes the plan where the options say so."""
-        if self._options.save_plan is not None:
-            self.plan.save(self._options.save_plan)
+    def _last_serial(self) -> int:
+        records = self._context.library.pass_records()
+        return max((record["serial"] for record in records), default=0)

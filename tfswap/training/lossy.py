@@ -12,7 +12,7 @@ from tfswap.planning.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.planning.planners.lossy_rate import MOST_RATE
 from tfswap.report.summary import LossyUse, TensorLoss
 from tfswap.step.profile import Profile
-from tfswap.training.sampling import RatioSamples
+from tfswap.devices.sampling import RatioSamples
 
 
 def lossy_swaps(plan: SwapPlan) -> list[TensorSwap]:

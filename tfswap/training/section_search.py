@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from tfswap.io.amounts import readable_seconds
+from tfswap.plan.schema import FunctionPlan
 
-Kept = TypeVar("Kept")
-
-_MOST_TRIALS = 3  # in addition to the number that the pass chose
-_MOST_SECTIONS = 256
-# Part of a step: where a plan waits longer for copies, smaller sections may be faster.
+_MAX_TRIALS = 3  # in addition to the number that the pass chose
+_MAX_SECTIONS = 256
+# Where a plan waits for copies during more than this fraction of a step, try smaller sections.
 _LONG_WAITS = 0.1
 
 
 @dataclass(frozen=True)
-class Trial(Generic[Kept]):
+class SectionTrial:
     """A number of sections, with the predicted step.
 
     Attributes:
         sections: The number.
-        kept: What is needed to return to it.
-        problem: Why there is no plan; "" if there is one.
+        fingerprint: The graph in that many sections.
+        function: The plan; None if there is none, or if the step fits without one.
+        problem: Why there is no plan; "" if there is one or none is needed.
         step_ns: Predicted time of a step.
         wait_ns: The part of it that waits for copies.
     """
 
     sections: int
-    kept: Kept
+    fingerprint: str = ""
+    function: FunctionPlan | None = None
     problem: str = ""
     step_ns: int = 0
     wait_ns: int = 0
@@ -38,42 +39,37 @@ class Trial(Generic[Kept]):
         return self.wait_ns > _LONG_WAITS * self.step_ns
 
 
-class SectionSearch(Generic[Kept]):
-    """Try larger numbers while they do better.
-
-    Args:
-        searches: Whether to try more than the first number.
+@dataclass(frozen=True)
+class SectionSearch:
+    """Try larger numbers of sections while they do better.
 
     Attributes:
+        searches: Whether to try more than the first number.
         examples: Size of the batch; 0 if unknown.
+        trials: The numbers that were tried, in order.
     """
 
-    def __init__(self, searches: bool) -> None:
-        self._searches = searches
-        self._trials: list[Trial[Kept]] = []
-        self.examples = 0
+    searches: bool = False
+    examples: int = 0
+    trials: tuple[SectionTrial, ...] = ()
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a number has been tried, to which the search can return."""
-        return bool(self._trials)
-
-    def add(self, trial: Trial[Kept]) -> None:
-        """Take the result for a number."""
-        self._trials.append(trial)
+    def add(self, trial: SectionTrial) -> SectionSearch:
+        """Add the result for a number."""
+        return dataclasses.replace(self, trials=(*self.trials, trial))
 
     def next(self) -> int | None:
         """Return the number to try next; None when the search has ended with `best`."""
-        if not self._searches or not self._trials or len(self._trials) > _MOST_TRIALS:
+        if not self.searches or not self.trials or len(self.trials) > _MAX_TRIALS:
             return None
-        last = self._trials[-1]
+        last = self.trials[-1]
         if last is not self.best or not (last.problem or last.waits_long):
             return None
-        return self._behind(last.sections)
+        return self._after(last.sections)
 
+    @property
     def reason(self) -> str:
-        """Return why another number is tried."""
-        last = self._trials[-1]
+        """Why another number is tried."""
+        last = self.trials[-1]
         if last.problem:
             return f"with {sections_of(last.sections)} there is no plan for the budget"
         return (
@@ -81,19 +77,15 @@ class SectionSearch(Generic[Kept]):
             f"{readable_seconds(last.wait_ns / 1e9)} of {readable_seconds(last.step_ns / 1e9)}"
         )
 
-    def stop(self) -> None:
-        """End the search: larger numbers cut nothing."""
-        self._searches = False
-
     @property
-    def best(self) -> Trial[Kept]:
+    def best(self) -> SectionTrial:
         """The fastest number that has a plan; without any, the last one, which needs least."""
-        planned = [trial for trial in self._trials if not trial.problem]
-        return min(planned, key=lambda trial: trial.step_ns, default=self._trials[-1])
+        planned = [trial for trial in self.trials if not trial.problem]
+        return min(planned, key=lambda trial: trial.step_ns, default=self.trials[-1])
 
-    def _behind(self, sections: int) -> int | None:
+    def _after(self, sections: int) -> int | None:
         """Return the next number from the double on that divides the batch, else the double."""
-        numbers = range(2 * sections, min(4 * sections, _MOST_SECTIONS + 1))
+        numbers = range(2 * sections, min(4 * sections, _MAX_SECTIONS + 1))
         dividing = (n for n in numbers if self.examples % n == 0)
         return next(dividing, numbers[0] if numbers else None)
 

@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
-from tfswap.devices.managed_devices import ManagedDevices
-from tfswap.devices.swap_options import SwapOptions
-from tfswap.ops.loaded_library import Library
-from tfswap.report.summary import Report
-from tfswap.report.training_log import TrainingLog
 from tfswap.training.address_run import AddressRun
+from tfswap.training.context import TrainingContext
 from tfswap.training.installed_plan import InstalledPlan
+
+# Kinds of calls.
+TRAIN, TEST = "train", "test"
 
 
 class StepAddresses:
     """Record steps, plan their addresses and install them.
 
     Args:
-        lib: The library.
-        options: Of the training.
-        devices: Of the training.
+        context: The training.
         plan: The installed plan, which gets the addresses.
-        voice: The log of the training.
-        report: The report, which gets the address maps.
-        kind: Kind of calls that train.
     """
 
-    def __init__(
-        self,
-        lib: Library,
-        options: SwapOptions,
-        devices: ManagedDevices,
-        plan: InstalledPlan,
-        voice: TrainingLog,
-        report: Report,
-        kind: str,
-    ) -> None:
-        self._library = lib
-        self._options = options
-        self._devices = devices
+    def __init__(self, context: TrainingContext, plan: InstalledPlan) -> None:
+        self._context = context
         self._plan = plan
-        self._voice = voice
-        self._report = report
-        self._kind = kind
         self._run: AddressRun | None = None
         self._fingerprint = ""
 
     def begin(self, fingerprint: str) -> bool:
         """Start to record calls; return whether addresses of the graph have to be planned."""
         self._fingerprint = fingerprint
-        if not self._options.slab:
+        if not self._context.options.slab:
             return False
-        limit_bytes = None if self._devices.on_cpu else self._devices.budget_bytes
-        self._run = AddressRun(self._library, self._devices.device, limit_bytes, self._plan.label)
+        devices = self._context.devices
+        limit_bytes = None if devices.on_cpu else devices.budget_bytes
+        self._run = AddressRun(
+            self._context.library, devices.device, limit_bytes, self._plan.label
+        )
         return not self._plan.has_layout(fingerprint)
 
     def wants(self, kind: str) -> bool:
@@ -62,50 +45,46 @@ class StepAddresses:
         """The fingerprint of the graph that the last call ran, if it was recorded."""
         return None if self._run is None else self._run.recorded
 
-    def expect(self, kind: str) -> None:
-        """Record calls of this kind: one of their graphs has lost its addresses."""
+    def expect(self) -> None:
+        """Record training calls: one of their graphs has lost its addresses."""
         if self._run is not None:
-            self._run.expect(kind)
+            self._run.expect(TRAIN)
 
     def call_begins(self, kind: str) -> None:
         """Note that a training or validation call begins."""
         if self._run is not None:
             self._run.call_begins(kind)
 
-    def call_ended(self, kind: str, steps: int) -> bool:
+    def call_ended(self, kind: str, steps: int) -> None:
         """Plan addresses of a graph that has run often enough without any.
 
         Args:
             kind: Kind of the call.
             steps: Number of steps in the call.
-
-        Returns:
-            Whether new addresses were installed.
         """
         if self._run is None:
-            return False
+            return
         plan = self._run.call_ended(kind, self._plan.plan, steps)
         if plan is None:
-            return False
+            return
         if self._run.said:
-            self._voice.note(self._run.said)
-        self._report.plan = plan
-        self._report.addresses = tuple(self._run.maps)
+            self._context.log.note(self._run.said)
+        self._context.report.report.plan = plan
+        self._context.report.report.addresses = tuple(self._run.maps)
         self._plan.push(plan)
         self._plan.install_layouts()
         self._plan.save()
-        return True
 
     def are_settled(self) -> bool:
         """Return whether the graph has its addresses, or will have none."""
         if self._run is None:
             return False
-        if self._run.is_trying(self._kind):
+        if self._run.is_trying(TRAIN):
             return False
-        if self._plan.has_layout(self._fingerprint) or self._run.is_quiet(self._kind):
+        if self._plan.has_layout(self._fingerprint) or self._run.is_quiet(TRAIN):
             return True
         if self._run.problem:
-            self._voice.note(self._run.problem)
+            self._context.log.note(self._run.problem)
             return True
         return False
 

@@ -1,4 +1,4 @@
-"""StepRecordings: the steps that one is planned from."""
+"""StepRecordings: the recorded steps that a plan is made of."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from tfswap.devices.managed_devices import ManagedDevices
 from tfswap.ops.loaded_library import Library
 from tfswap.step.trace import StepTrace
 
-# The fastest of them is planned with: what disturbs a step only ever makes it slower.
-PROFILED_STEPS = 2
-# Steps that allocate less than this share of what another one does are for a smaller batch.
+# Steps that allocate less than this fraction of what another one does have a smaller batch.
 _FULL = 0.95
 
 
@@ -18,28 +16,28 @@ class StepRecordings:
     """Recordings of whole steps, by device.
 
     Args:
-        lib: The library.
-        devices: Of the training.
+        library: The library.
+        devices: The devices of the training.
 
     Attributes:
-        seconds: What each step took.
+        seconds: The time of each kept step.
     """
 
-    def __init__(self, lib: Library, devices: ManagedDevices) -> None:
-        self._library = lib
+    def __init__(self, library: Library, devices: ManagedDevices) -> None:
+        self._library = library
         self._devices = devices
         self._is_recording = False
         self._steps: list[dict[int, StepTrace]] = []
         self.seconds: list[float] = []
 
     def start(self) -> None:
-        """A step begins."""
+        """Start to record a step."""
         self._is_recording = True
         for device in self._devices.numbers:
             self._library.start_recording(device)
 
     def stop(self) -> dict[int, StepTrace]:
-        """It ended, or failed; harmless when called again."""
+        """End the recording and return it; empty if there is none."""
         if not self._is_recording:
             return {}
         self._is_recording = False
@@ -48,24 +46,28 @@ class StepRecordings:
             for device in self._devices.numbers
         }
 
-    def add(self, seconds: float, traces: dict[int, StepTrace]) -> bool:
-        """Takes a step; says whether there are enough."""
+    def add(self, seconds: float, traces: dict[int, StepTrace]) -> None:
+        """Keep a recorded step."""
         self.seconds.append(seconds)
         self._steps.append(traces)
-        return len(self._steps) >= PROFILED_STEPS
+
+    def clear(self) -> None:
+        """Drop all kept steps."""
+        self.seconds.clear()
+        self._steps.clear()
 
     @property
     def vary(self) -> bool:
-        """Whether they are for tensors of several shapes, or of several graphs."""
-        made = self._made_bytes()
-        return min(made) < _FULL * max(made)
-
-    def _made_bytes(self) -> list[int]:
-        return [int(each[self._devices.device].buffers["bytes"].sum()) for each in self._steps]
+        """Whether the steps have tensors of several shapes, or are of several graphs."""
+        allocated = self._allocated_bytes()
+        return min(allocated) < _FULL * max(allocated)
 
     def fastest(self) -> dict[int, StepTrace]:
-        """Of those that were not for a smaller batch."""
-        made = self._made_bytes()
-        steps = zip(self.seconds, self._steps, made, strict=True)
-        full = [(s, traces) for s, traces, size in steps if size >= _FULL * max(made)]
+        """Return the fastest of those with a full batch: disturbances only make steps slower."""
+        allocated = self._allocated_bytes()
+        steps = zip(self.seconds, self._steps, allocated, strict=True)
+        full = [(s, traces) for s, traces, size in steps if size >= _FULL * max(allocated)]
         return min(full, key=operator.itemgetter(0))[1]
+
+    def _allocated_bytes(self) -> list[int]:
+        return [int(each[self._devices.device].buffers["bytes"].sum()) for each in self._steps]

@@ -15,7 +15,7 @@ from tfswap.planning.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Absence
 from tfswap.training.lossy import LossyRun, check_plan, parse_losses
-from tfswap.training.sampling import RatioSamples
+from tfswap.devices.sampling import RatioSamples
 
 LOSSY = codecs.LOSSY[0]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from tfswap.ops.loaded_library import Library
-from tfswap.training.sampling import RatioSamples, parse_different_words, parse_samples
+from tfswap.devices.sampling import RatioSamples, parse_different_words, parse_samples
 
 
 class FakeLibrary:

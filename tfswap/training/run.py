@@ -1,0 +1,388 @@
+"""TrainingRun: one training, from its first step to its last."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from contextlib import ExitStack
+from typing import Any
+
+from tfswap.devices.swap_options import AUTO_SECTIONS
+from tfswap.devices.swap_session import SwapSession
+from tfswap.plan.measured_plan import MeasuredStep
+from tfswap.plan.schema import SwapPlan
+from tfswap.planning.planners.assignment import AUTO, CSWAP
+from tfswap.report.run_report import RunReport
+from tfswap.report.summary import Report
+from tfswap.report.tensorboard import TensorBoardLog
+from tfswap.report.training_log import TrainingLog
+from tfswap.step.trace import StepTrace
+from tfswap.training.context import TrainingContext
+from tfswap.training.events import (
+    AddressesSettled,
+    BatchStaysWhole,
+    BudgetChanged,
+    EpochBegan,
+    Event,
+    Remember,
+    Retraced,
+    StepEnded,
+)
+from tfswap.training.executor import Executor
+from tfswap.training.first_step import FirstStep
+from tfswap.training.installed_plan import InstalledPlan
+from tfswap.training.lossy import LossyRun, check_plan
+from tfswap.training.remembered_plans import RememberedPlans
+from tfswap.devices.sampling import RatioSamples
+from tfswap.training.states import GraphState, Phase, TrainingState
+from tfswap.training.step_addresses import TEST, TRAIN, StepAddresses
+from tfswap.training.step_recordings import StepRecordings
+from tfswap.training.transitions import counts, next_state
+
+# The trainings that are under way in this process.
+_runs: list[TrainingRun] = []
+
+
+def training_states() -> list[dict[str, Any]]:
+    """Return the state of each training, for `tfswap.status()`."""
+    return [run.state() for run in _runs]
+
+
+class TrainingRun:
+    """Measure each step of a training, report it to `next_state` and execute what follows.
+
+    Args:
+        session: Has the devices.
+        key: The model or function that is trained; only referenced weakly.
+        log: Prints and keeps messages.
+        report: Filled in.
+        plan: A plan to use instead of profiling; None for none.
+        steps_a_call: Number of steps in one call of the training function.
+        epochs: The `epochs` of `fit`; None if unknown.
+        certain: Whether the function trains, even if its graph has no gradients.
+        splits: Whether the batch can be split into sections, if the options ask for it.
+
+    Attributes:
+        report: The report.
+
+    Raises:
+        ValueError: The given plan is lossy and the options do not allow that.
+    """
+
+    def __init__(
+        self,
+        session: SwapSession,
+        key: Any,
+        log: TrainingLog,
+        report: Report,
+        *,
+        plan: SwapPlan | None = None,
+        steps_a_call: int = 1,
+        epochs: int | None = None,
+        certain: bool = True,
+        splits: bool = True,
+    ) -> None:
+        options, devices, library = session.options, session.devices, session.library
+        check_plan(plan or SwapPlan(), options.lossy)
+        ratios = RatioSamples(library, devices.codecs.sampled)
+        self.report = report
+        self._session = session
+        self._steps_a_call = steps_a_call
+        self._given = plan
+        self._context = TrainingContext(
+            library,
+            options,
+            devices,
+            ratios,
+            LossyRun(library, ratios, epochs),
+            log,
+            RunReport(report),
+        )
+        self._plan = InstalledPlan(self._context, key)
+        self._remembered = RememberedPlans(self._context, self._plan)
+        self._addresses = StepAddresses(self._context, self._plan)
+        self._recordings = StepRecordings(library, devices)
+        self._sections = (options.sections or 1) if splits else 1
+        chooses = self._sections == AUTO_SECTIONS
+        first_step = FirstStep(
+            self._context, self._plan, self._remembered, plan is not None, certain
+        )
+        self._executor = Executor(
+            self._context,
+            self._plan,
+            self._remembered,
+            first_step,
+            self._addresses,
+            self._recordings,
+            chooses,
+        )
+        is_given = plan is not None and bool(plan.functions)
+        first = GraphState()
+        sections = dataclasses.replace(first.sections, searches=chooses and not is_given)
+        plan_sections = 1 if plan is None else plan.sections
+        self._state = TrainingState(
+            plans_addresses=options.slab,
+            plans_further=(
+                self._sections == plan_sections == 1
+                and not options.lossy
+                and not options.stream_weights
+                and devices.shared is None
+            ),
+            reassigns=options.codec in (AUTO, CSWAP) or options.spill_dir is not None,
+            searches=chooses,
+            graphs=(dataclasses.replace(first, sections=sections),),
+        )
+        self._is_on = False  # between `begin` and `end`
+        self._taken = ExitStack()  # what has to be restored
+        self._changed = ""  # why there has to be a new plan; "" if there need not be
+        self._stock_peak_bytes = 0  # measured while the graph was as TensorFlow made it
+        self._step_start_s = 0.0
+        self._before: dict[str, int] = {}
+
+    # The beginning and the end
+
+    def begin(self) -> None:
+        """Install on-demand swaps, or the given plan, for the first steps."""
+        _runs.append(self)
+        self._taken.callback(_runs.remove, self)
+        context = self._context
+        self.report.budget_bytes = context.devices.budget_bytes
+        self._taken.callback(self._plan.withdraw)
+        self._taken.callback(context.lossy.end)
+        self._taken.callback(self._addresses.end)
+        self._remembered.begin()
+        chooses = self._sections == AUTO_SECTIONS
+        sections = 1 if isinstance(self._sections, str) else self._sections
+        self._plan.begin(self._given or SwapPlan(), sections, chooses)
+        if context.options.log_dir is not None:
+            log = TensorBoardLog(context.options.log_dir, context.log.name)
+            self._taken.callback(log.close)
+            context.report.log = log
+        if context.devices.shared is not None:
+            context.devices.shared.watch(self)
+        self._is_on = True
+
+    def expect_batch(self, examples: int) -> None:
+        """Note before the first step how many examples a whole batch has."""
+        plan = self._plan.plan
+        if self._phase is Phase.BOOTSTRAP and plan.sections > 1 and not plan.batch:
+            self._plan.push(dataclasses.replace(plan, batch=examples))
+
+    def leave_whole(self) -> None:
+        """Note before the first step that batches cannot be split."""
+        self._executor.leave_whole()
+        self._handle(BatchStaysWhole())
+
+    def replan(self, reason: str) -> None:
+        """Plan again before the next step, for the devices' budget and link as they are now.
+
+        The new plan is made of the profile, installed, measured and checked like the first one, and
+        its addresses are planned again. If no plan fits, on-demand swaps keep the budget. Before
+        the first plan nothing needs to be done. Thread-safe.
+
+        Args:
+            reason: What has changed, for the log.
+        """
+        self._changed = reason
+
+    def step_failed(self, error: BaseException) -> None:
+        """Keep what an error says about memory."""
+        self._context.report.failed(error)
+
+    def finish(self) -> None:
+        """End a training that has not failed."""
+        if not self._is_on or not self._session.is_here:
+            return
+        context, state = self._context, self._state
+        is_settled = state.phase.is_settled or state.turn > 0
+        if self.trains and not is_settled and self.report.outcome != "fits":
+            context.log.note("training ended before the plan was settled")
+        self._executor.update_report(state.graphs[0].steps)
+        for index, graph in enumerate(state.graphs):
+            if is_settled and graph.is_proven:
+                self._executor.execute(Remember(index))
+        context.devices.codecs.check(wait=True)
+        problem = context.devices.file_problem()
+        if problem:
+            context.log.warn(
+                f"the file tier failed, so more than planned stayed in memory: {problem}"
+            )
+        self.end()
+
+    def end(self) -> None:
+        """Restore everything; harmless when called again, and in a process forked meanwhile."""
+        if not self._session.is_here:
+            return
+        if self._is_on:
+            self._recordings.stop()
+            self._context.ratios.stop()
+        self._is_on = False
+        self._taken.close()
+
+    @property
+    def _phase(self) -> Phase:
+        return self._state.phase if self._is_on else Phase.IDLE
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains, as far as is known."""
+        return self._state.phase is not Phase.IDLE
+
+    @property
+    def settled_plan(self) -> SwapPlan | None:
+        """The plan, if it will stay."""
+        is_settled = self._is_on and (self._phase.is_settled or self._state.turn > 0)
+        return self._plan.plan if is_settled else None
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether a step has to be timed until the device has finished it."""
+        return self._phase not in (Phase.IDLE, Phase.BOOTSTRAP)
+
+    def refresh(self) -> None:
+        """Bring the report up to date."""
+        if self._phase is not Phase.IDLE and self._state.turn == 0:
+            self._executor.update_report(self._state.graph.steps)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state, for `tfswap.status()`."""
+        return {
+            "phase": self._phase.value,
+            "outcome": self.report.outcome,
+            "in_force": self._plan.is_installed(),
+            "budget_bytes": self._context.devices.budget_bytes,
+            **self._session.state(),
+        }
+
+    # Events
+
+    def _handle(self, event: Event) -> None:
+        """Execute all actions that follow from an event."""
+        events = deque([event])
+        while events:
+            self._state, actions = next_state(self._state, events.popleft())
+            for action in actions:
+                answer = self._executor.execute(action)
+                if answer is not None:
+                    events.append(answer)
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Set the rate of lossy codecs; codecs' ratios and disks' speeds may have changed."""
+        if not self._is_on:
+            return
+        has_new_rate = self._context.lossy.epoch_begins(epoch)
+        self.report.lossy = self._context.lossy.use()
+        self._handle(EpochBegan(has_new_rate))
+
+    def traced_again(self) -> None:
+        """Note that the function has a new graph, which may train."""
+        self._handle(Retraced())
+
+    # Steps
+
+    def step_begins(self) -> None:
+        """Prepare the next call of the training function."""
+        if not self._is_on:
+            return
+        self._session.step_begins()
+        if self._plan.enter():
+            self._context.log.note(
+                "the session's options had changed meanwhile; the plan is installed again"
+            )
+        if self._phase is Phase.IDLE:
+            return
+        if self._changed:
+            reason, self._changed = self._changed, ""
+            self._stock_peak_bytes = 0
+            self._handle(BudgetChanged(reason))
+        state, devices = self._state, self._context.devices
+        if state.samples:
+            self._context.ratios.start()
+        observes = state.observes and not self._addresses.wants(TRAIN)
+        if state.records or observes:
+            self._recordings.start()
+        else:
+            self._addresses.call_begins(TRAIN)
+        if state.phase is Phase.BOOTSTRAP:
+            devices.first_step_begins()
+        devices.restart_window()
+        self._before = devices.step_counts()
+        self._step_start_s = time.perf_counter()
+
+    def step_ended(self) -> None:
+        """Measure the call that has ended, and decide what follows."""
+        try:
+            if self._phase is not Phase.IDLE and self._before:
+                self._step_ended(time.perf_counter() - self._step_start_s)
+        finally:
+            self._session.step_ended()
+
+    def _step_ended(self, seconds: float) -> None:
+        context, devices = self._context, self._context.devices
+        devices.codecs.check()
+        context.ratios.stop()
+        traces = self._recordings.stop()
+        if self._phase is Phase.BOOTSTRAP:
+            self._use_busiest_device()
+        after = devices.step_counts()
+        step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
+        context.report.step(step, after)
+        self._addresses.call_ended(TRAIN, self._steps_a_call)
+        event = self._event(step, traces.get(devices.device))
+        if self._phase is Phase.PROFILE and counts(self._state, event):
+            self._recordings.add(step.seconds, traces)
+        elif self._phase is Phase.WARM:
+            self._recordings.clear()
+        self._handle(event)
+        state = self._state
+        if self._phase is Phase.STEADY and state.graph.fits and not after["slab_limit_bytes"]:
+            # What the profile predicted can be measured.
+            self._stock_peak_bytes = max(self._stock_peak_bytes, step.peak_bytes)
+            self.report.unswapped_peak_bytes = self._stock_peak_bytes
+        if self._phase is Phase.ADDRESSES and self._addresses.are_settled():
+            self._handle(AddressesSettled())
+
+    def _event(self, step: MeasuredStep, trace: StepTrace | None) -> StepEnded:
+        if trace is None:
+            return StepEnded(step, self._addresses.recorded)
+        fingerprint = trace.main_graph()
+        index = self._state.index(fingerprint)
+        if index is None:
+            return StepEnded(step, fingerprint)
+        planner = self._executor.planner(index)
+        is_like_profiled, is_larger = planner.is_like_profiled(trace), planner.is_larger(trace)
+        return StepEnded(step, fingerprint, is_like_profiled, is_larger)
+
+    def _use_busiest_device(self) -> None:
+        """Plan for the GPU that needed most memory in the first step."""
+        before = self._context.devices.find_busiest()
+        if before is None:
+            return
+        self._before = before
+        self._plan.install_layouts()
+        self._executor.note_budget(0)
+
+    def step_abandoned(self) -> None:
+        """Drop a call that failed: the next one is what it should have been."""
+        self._recordings.stop()
+        self._context.ratios.stop()
+        self._addresses.stop()
+        self._session.step_ended()
+
+    def between_steps(self) -> None:
+        """Run other calls without the plan until `step_begins`."""
+        self._plan.leave()
+        self._session.step_ended()
+
+    def test_begins(self) -> None:
+        """Prepare a validation call."""
+        if self._is_on:
+            self._session.step_begins()
+            self._addresses.call_begins(TEST)
+
+    def test_ended(self) -> None:
+        """Plan addresses of a validation graph that has run often enough."""
+        if self._is_on:
+            self._addresses.call_ended(TEST, self._steps_a_call)
+            self._session.step_ended()
