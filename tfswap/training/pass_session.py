@@ -10,16 +10,10 @@ from typing import Any
 from tfswap.hooks.plan_session import PlanSession, forget_optimised
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import SwapPlan
-from tfswap.training.plan_desk import Answer, PlanDesk
 
 # Texts of different models differ, so that what the pass said of one is not taken for another's.
 _labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _label_count = itertools.count()
-# Under the same text a graph that has asked for a plan does not ask again: what it was answered
-# holds as long as the text has the same number.
-_ask_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-_answered: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-_ask_count = itertools.count(1)
 # What was pushed since TensorFlow was last told to forget what it had made under it, with the
 # pass's last record when that was first; and of which functions it has made something.
 _texts: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
@@ -42,6 +36,8 @@ class PassSession:
 
     Attributes:
         min_bytes: Smaller tensors are not swapped.
+        remembered: Paths of plan files, by the fingerprint of the graph that the pass executes them
+            for if the pushed plan has no entry for it; read by the next push.
     """
 
     def __init__(self, lib: Library, key: Any) -> None:
@@ -50,17 +46,16 @@ class PassSession:
         self._label = _labels.setdefault(key, f"model {next(_label_count)}")
         self._serial = self._begun_serial = self._last_serial()  # records behind it hold
         self._session = PlanSession()
-        self._desk: PlanDesk | None = None
-        self._answer: Answer | None = None
-        self._speed = (0.0, 0.0, 0.0)
-        self._examples = 0
         self.min_bytes = SwapPlan().min_bytes
+        self.remembered: dict[str, str] = {}
 
     def push(self, plan: SwapPlan) -> None:
         """Puts the plan in force."""
         self.min_bytes = plan.min_bytes
         self._forget_unless(_MOST_TEXTS_MEANWHILE)
-        text = self._session.push(plan, describe=True, label=self._label, asks=self._asks())
+        text = self._session.push(
+            plan, describe=True, label=self._label, remembered=self.remembered
+        )
         key = hashlib.sha256(text.encode()).hexdigest()
         trained = self._key()
         pushed = {} if trained is None else _texts.setdefault(trained, {})
@@ -68,65 +63,11 @@ class PassSession:
 
     def push_anew(self, plan: SwapPlan) -> None:
         """Likewise, under a text that nobody knows: the pass sees its graphs again."""
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            desk.close(self._label)
         self._label = f"model {next(_label_count)}"
-        if desk is not None:
-            self._desk = desk
-            self._open_desk()
         key = self._key()
         if key is not None:
             _labels[key] = self._label
         self.push(plan)
-
-    def ask(
-        self,
-        desk: PlanDesk,
-        answer: Answer,
-        speed: tuple[float, float, float],
-    ) -> None:
-        """Has its graphs ask for plans, from the next `push` on, where that has none for them.
-
-        Args:
-            desk: Takes the questions.
-            answer: Answers them.
-            speed: As of `Library.open_desk`.
-        """
-        self._desk, self._answer, self._speed = desk, answer, speed
-        self._open_desk()
-
-    def ask_again(self) -> None:
-        """Graphs would be answered otherwise now: they ask again after the next `push`."""
-        key = self._key()
-        if key is not None:
-            _ask_numbers[key] = next(_ask_count)
-
-    @property
-    def answered(self) -> dict[Any, Any]:
-        """Kept as long as what is trained: what its graphs were answered, as the answerer likes."""
-        key = self._key()
-        return {} if key is None else _answered.setdefault(key, {})
-
-    def _asks(self) -> str:
-        key = self._key()
-        return "" if self._desk is None or key is None else str(_ask_numbers.get(key, 0) + 1)
-
-    def expect_batch(self, examples: int) -> None:
-        """Says how many examples batches have, where graphs leave it open."""
-        self._examples = examples
-        if self._desk is not None:
-            self._open_desk()
-
-    def ask_no_more(self) -> None:
-        """Graphs without a plan go by lazy swaps; harmless when called again."""
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            desk.close(self._label)
-
-    def _open_desk(self) -> None:
-        assert self._desk is not None and self._answer is not None
-        self._desk.open(self._label, self._answer, self._speed, self._examples)
 
     @property
     def label(self) -> str:
@@ -156,7 +97,6 @@ class PassSession:
 
     def withdraw(self) -> None:
         """Takes the plan out of the session."""
-        self.ask_no_more()
         self._session.withdraw()
         self._forget_unless(_MOST_TEXTS)
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tfswap.ops.loaded_library import Library
+from tfswap.plan.cache import RememberedPlan
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.plan_function import Planned
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
-from tfswap.report.summary import FORETOLD, REMEMBERED, summary_lines
+from tfswap.report.summary import REMEMBERED, summary_lines
+from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile
 from tfswap.step.trace import StepTrace
 from tfswap.training.attempt import CLEARLY_FITS, Attempt, MeasuredStep
 from tfswap.training.attempts import Attempts
 from tfswap.training.batch_sections import BatchSections
-from tfswap.training.first_plans import FirstPlans
 from tfswap.training.installed_plan import InstalledPlan
 from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import LossyRun
@@ -24,6 +26,7 @@ from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.met_graphs import OptimizedGraphs
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
+from tfswap.training.remembered_plans import RememberedPlans
 from tfswap.training.run_report import RunReport
 from tfswap.training.sampling import RatioSamples
 from tfswap.training.section_search import Trial
@@ -43,6 +46,7 @@ class PlanChoice:
         devices: Of the training.
         session: Knows what the pass said.
         plan: Gets what is chosen.
+        remembered: The plans of earlier trainings.
         ratios: What codecs make of the training's tensors.
         lossy: What may be kept lossily.
         voice: Says things.
@@ -65,6 +69,7 @@ class PlanChoice:
         devices: ManagedDevices,
         session: PassSession,
         plan: InstalledPlan,
+        remembered: RememberedPlans,
         ratios: RatioSamples,
         lossy: LossyRun,
         voice: TrainingLog,
@@ -79,6 +84,7 @@ class PlanChoice:
         self._devices = devices
         self._session = session
         self._plan = plan
+        self._remembered = remembered
         self._ratios = ratios
         self._lossy = lossy
         self._voice = voice
@@ -92,15 +98,14 @@ class PlanChoice:
         )
         self._met = OptimizedGraphs(lib, session, voice)
         self.planner = self._new_planner()
-        self._first = FirstPlans(lib, options, devices, session, self._new_planner, voice)
         self._attempts = Attempts()
         self._was_measured = False  # the plan, in an earlier training
         self.is_stock = False
         self.planned_bytes = 0
 
     def begin(self) -> None:
-        """Puts lazy swaps, or the given plan, in force; graphs may ask for others."""
-        self._first.begin()
+        """Install on-demand swaps, or the given plan, and offer remembered plans to the pass."""
+        self._remembered.begin()
         self._sections.begin(self._given or SwapPlan())
         self._plan.install_layouts()
 
@@ -130,31 +135,19 @@ class PlanChoice:
 
     def expect_batch(self, examples: int) -> None:
         """Says before the first step how many examples a whole batch has."""
-        self.foretell_batch(examples)
         plan = self._plan.plan
         if plan.sections > 1 and not plan.batch:
             self._plan.push(dataclasses.replace(plan, batch=examples))
-
-    def foretell_batch(self, examples: int) -> None:
-        """Says before the first step how many examples batches seem to have."""
-        self._first.expect_batch(examples)
 
     def leave_whole(self) -> None:
         """Says before the first step that batches cannot be cut."""
         self._sections.leave_whole()
 
-    def devices_changed(self) -> bool:
-        """Another device is planned for, or it has another budget or link.
-
-        Returns:
-            Whether graphs without a plan go by other first plans from now on.
-        """
+    def devices_changed(self) -> None:
+        """Another device is planned for, or it has another budget or link."""
         self._note_budget()
         self.planner.machine = self._devices.link.machine()
-        if not self._first.look_at_budget():
-            return False
-        self._plan.push(self._plan.plan)
-        return True
+        self._remembered.budget_changed()
 
     def _note_budget(self) -> None:
         self._filled.budget_changed(self._devices.budget_bytes)
@@ -184,9 +177,10 @@ class PlanChoice:
             return Phase.MEASURE
         if self._given is not None and self._plan.rename(records):
             return Phase.FIRST
-        for record in planned:
-            if self._take_up(record["fingerprint"]):
-                return Phase.MEASURE
+        for record in records:
+            phase = self._go_on_from_remembered(record)
+            if phase is not None:
+                return phase
         known = any(self._plan.function(r["fingerprint"]) is not None for r in records)
         if self._given is not None and not known:
             self._voice.warn(
@@ -195,33 +189,77 @@ class PlanChoice:
             )
         return Phase.WARM
 
-    def _take_up(self, fingerprint: str) -> bool:
-        """Goes on with the plan that a graph got before it ran, if it is a remembered one."""
-        known = self._first.known(fingerprint)
-        if known is None or known.profile is None:
-            self._report.first_plan = FORETOLD
-            return False
-        function, profile = known.function, known.profile
-        self.planner = self._new_planner()
-        self.planner.take_up(profile, known.graph, function)
-        self._was_measured = known.was_measured
+    def _go_on_from_remembered(self, record: Mapping[str, Any]) -> Phase | None:
+        """Use what is remembered of a graph, if it is valid.
+
+        Args:
+            record: What the pass did to the graph.
+
+        Returns:
+            The next phase; None if nothing is remembered, or it cannot be used.
+        """
+        fingerprint, outcome = record["fingerprint"], record["outcome"]
+        plan = self._remembered.plan(fingerprint)
+        if plan is not None and outcome != "planned":  # the pass could not apply it
+            self._remembered.forget(fingerprint)
+            return None
+        try:
+            phase = self._remembered_phase(fingerprint, plan)
+        except (ValueError, KeyError, IndexError, OverflowError):  # the files are of another step
+            self._remembered.forget(fingerprint)
+            phase = None
+        if phase is not None:
+            self._report.first_plan = REMEMBERED
+        elif outcome == "planned":
+            self._remembered.decline(fingerprint)
+            self._plan.push(self._plan.plan)
+        return phase
+
+    def _remembered_phase(self, fingerprint: str, plan: RememberedPlan | None) -> Phase | None:
+        """Go on with the plan that the first step ran under, or with one of the old profile.
+
+        Raises:
+            KeyError, IndexError, OverflowError, ValueError: The files are of another step.
+        """
+        graph = StepGraph.parse(self._library.describe(fingerprint))
+        profile = self._remembered.profile(fingerprint, graph)
+        if profile is None:
+            return None
+        if plan is not None and not self._devices.suffice_for(plan.budget_bytes):
+            self._remembered.decline(fingerprint)
+            plan = None
+        planner = self._new_planner()
+        planner.remember(profile, graph, None if plan is None else plan.function)
+        planned: Planned | None = None
+        if plan is None:
+            try:
+                planned = planner.plan()
+            except (BudgetTooSmall, FarMemoryTooSmall):
+                return None
+            if not (planned.function.swaps or planned.function.recomputes):
+                return None  # it fits; the profiled steps will confirm that
+        self.planner = planner
         self._sections.take(fingerprint)
-        self.planner.save_profile()
-        self._filled.profiled(profile, self.planner.least_budgets())
+        planner.save_profile()
+        self._filled.profiled(profile, planner.least_budgets())
         self.planned_bytes = self._devices.budget_bytes
+        self._voice.say("this step was profiled before: training begins under its plan")
+        if planned is not None:
+            return self._adopt_planned(planned)
+        assert plan is not None
+        function = plan.function
+        self._was_measured = True
         self._plan.note(functions=self._plan.plan.with_function(function).functions)
         self._plan.install_layouts()
-        self._filled.adopted(self._plan.plan, function, self.planner.story(function))
-        self._report.first_plan = REMEMBERED
-        self._voice.say("this step was profiled before: training begins under its plan")
-        return True
+        self._filled.adopted(self._plan.plan, function, planner.story(function))
+        return Phase.MEASURE
 
     def _profile_after_all(self) -> Phase:
         """The remembered plan is not as foretold: the step is another one by now."""
         self._was_measured = False
         fingerprint = self.planner.fingerprint
         self._voice.note("the remembered plan needs another peak than foretold: it is made anew")
-        self._first.forget(fingerprint)
+        self._remembered.forget(fingerprint)
         self._plan.forget_layouts()
         self._plan.push(self._plan.plan.without_function(fingerprint))
         self.planner = self._new_planner()
@@ -236,7 +274,7 @@ class PlanChoice:
         if function is None or profile is None or not self._attempts:
             return
         if self._attempts.best.is_as_foretold and self._report.outcome == "swapped":
-            self._first.keep(profile, function, self.planned_bytes)
+            self._remembered.keep(profile, function, self.planned_bytes)
 
     # From the profile to a plan.
 
@@ -248,8 +286,8 @@ class PlanChoice:
             lazy_s: What steps took under lazy swaps.
         """
         fingerprint = traces[self._devices.device].main_graph()
-        # Under a foretold plan, nobody knows what steps take without any.
-        is_lazy = fingerprint is None or self._first.known(fingerprint) is None
+        # Steps under a remembered plan do not tell what steps take without one.
+        is_lazy = fingerprint is None or self._remembered.plan(fingerprint) is None
         self._attempts.lazy_s = list(lazy_s) if is_lazy else []
         if not self._sections.take(fingerprint):
             return self._go_on_with(self._sections.search.best)
@@ -346,12 +384,12 @@ class PlanChoice:
 
     def _stay_with_bootstrap(self, why: str) -> Phase:
         self._report.outcome = "bootstrap"
-        foretold = self._first.known(self.planner.fingerprint) is not None
+        remembered = self._remembered.plan(self.planner.fingerprint) is not None
         if self._attempts:
             self._adopt(self._attempts.best.function)
             return Phase.STEADY
-        if self._plan.function(self.planner.fingerprint) is not None or foretold:
-            self._first.decline(self.planner.fingerprint)
+        if self._plan.function(self.planner.fingerprint) is not None or remembered:
+            self._remembered.decline(self.planner.fingerprint)
             self._plan.push(self._plan.plan.without_function(self.planner.fingerprint))
             self._filled.withdrawn()
         self._voice.warn(
@@ -472,7 +510,7 @@ class PlanChoice:
             f"the plan was given up: with it, a step took {attempt.step_s:.3g} s, under lazy "
             f"swaps {lazy_s:.3g} s. Training goes on under those."
         )
-        self._first.decline(self.planner.fingerprint)
+        self._remembered.decline(self.planner.fingerprint)
         plan = self._plan.plan.without_function(self.planner.fingerprint)
         self._plan.push(dataclasses.replace(plan, chooses=False))
         self.update_measured((), attempt)

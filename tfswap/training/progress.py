@@ -99,11 +99,6 @@ class Progress:
             phase = Phase.STEADY
         self.phase = phase
 
-    def profile_anew_if(self, other_graph: bool) -> None:
-        """Steps that were recorded before the first plan are none of the graph as it is now."""
-        if other_graph and self.phase in (Phase.WARM, Phase.PROFILE):
-            self._look_anew(Phase.WARM)
-
     def profiled(self, seconds: float, traces: dict[int, StepTrace]) -> None:
         """Takes a recorded step; makes a plan once there are enough of them."""
         recordings = self.recordings

@@ -42,8 +42,6 @@ from tfswap.training.swap_options import AUTO_SECTIONS, SwapOptions
 # Until addresses are planned, memory is given out in chunks that are not always filled: plans leave
 # this part of the budget to that, where there is a plan that can.
 _SPARE = 0.025
-# Of a step that has not run, nobody knows what its ops work in, nor their order.
-_FORETOLD_SPARE, _FORETOLD_TO_FIT, _FORETOLD_POLICY = 0.1, 0.7, "greedy"
 # How much shorter a plan must make a step to be worth having the graph optimised again.
 _WORTH_A_PUSH = 0.98
 # Of a budget that is too small, so much through the whole step is worth a word.
@@ -144,58 +142,28 @@ class StepPlanner:
             self._devices.shared.profiled(self, self.profile.timeline, self._least_bytes())
         return self.profile
 
-    def take_up(
-        self, profile: Profile, graph: StepGraph, function: FunctionPlan | None
-    ) -> FunctionPlan:
-        """Takes a step that was recorded in an earlier training.
+    def remember(
+        self, profile: Profile, graph: StepGraph, function: FunctionPlan | None = None
+    ) -> None:
+        """Load the profile of a step that was recorded in an earlier training.
 
         Args:
-            profile: Its profile.
-            graph: Its graph, as it is now.
-            function: A plan that was made of it; None: one is made.
-
-        Returns:
-            The plan.
+            profile: The profile.
+            graph: The step's graph, as it is now.
+            function: The plan that was made of it and is installed, if there is one.
 
         Raises:
-            BudgetTooSmall, FarMemoryTooSmall: As `plan`.
             ValueError: The plan is of another step.
         """
         self._graph, self.fingerprint, self.profile = graph, profile.fingerprint, profile
         self._least = least_budgets(profile.timeline, self.machine, profile.section_floors)
         self.op_times = OpTimes(planned_durations(profile.timeline))
-        if function is None:
-            return self.plan().function
-        if not function.recomputes:  # with clones, the pass sees whether they can be made
+        if function is not None and not function.recomputes:
+            # With recomputes, only the pass can tell whether they can be applied.
             far, budget_bytes = self._devices.far_memory(self.machine), self._devices.budget_bytes
             policy = self._options.policy
             planned = planned_before(profile, function, policy, self.machine, budget_bytes, far)
             self._plannings.append(planned)
-        return function
-
-    def foretell(self, profile: Profile, graph: StepGraph) -> FunctionPlan | None:
-        """Plans a step that nobody has run, until there is a recording of it.
-
-        Args:
-            profile: As the op cost model has it.
-            graph: Its graph.
-
-        Returns:
-            The plan; None: it seems to fit. Where the budget seems too small for any, that for the
-            least one: with it, lazy swaps have less to do than without.
-
-        Raises:
-            FarMemoryTooSmall: As `plan`.
-        """
-        self._graph, self.fingerprint = graph, profile.fingerprint
-        budget_bytes = self._devices.budget_bytes
-        if profile.unswapped_peak_bytes <= _FORETOLD_TO_FIT * budget_bytes:
-            return None
-        budget_bytes = int((1 - _FORETOLD_SPARE) * budget_bytes)
-        try:
-            return self._planned(budget_bytes, _FORETOLD_POLICY, profile).function
-        except BudgetTooSmall as short:
-            return self._planned(short.suggestion_bytes, _FORETOLD_POLICY, profile).function
 
     def _least_bytes(self) -> int:
         """What the step can run in, with sections if their number is not given."""

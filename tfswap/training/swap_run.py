@@ -31,6 +31,7 @@ from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
 from tfswap.training.progress import Progress
+from tfswap.training.remembered_plans import RememberedPlans
 from tfswap.training.run_report import RunReport
 from tfswap.training.sampling import RatioSamples
 from tfswap.training.step_addresses import StepAddresses
@@ -66,6 +67,7 @@ class SwapRun:
     _ratios: RatioSamples
     _lossy: LossyRun
     _plan: InstalledPlan
+    _remembered: RememberedPlans
     _first_choice: PlanChoice
     _addresses: StepAddresses
     _progress: Progress
@@ -120,12 +122,14 @@ class SwapRun:
         self._plan = InstalledPlan(
             self._library, self._options, self._devices, self._session, self._lossy, self._voice
         )
+        self._remembered = RememberedPlans(self._options, self._devices, self._session, self._voice)
         self._first_choice = PlanChoice(
             self._library,
             self._options,
             self._devices,
             self._session,
             self._plan,
+            self._remembered,
             self._ratios,
             self._lossy,
             self._voice,
@@ -175,6 +179,7 @@ class SwapRun:
             self._devices,
             self._session,
             self._plan,
+            self._remembered,
             self._ratios,
             self._lossy,
             self._voice,
@@ -187,10 +192,6 @@ class SwapRun:
         """Says before the first step how many examples a whole batch has."""
         if self._phase is Phase.FIRST:
             self._choice.expect_batch(examples)
-
-    def foretell_batch(self, examples: int) -> None:
-        """Says before the first step how many examples batches seem to have."""
-        self._choice.foretell_batch(examples)
 
     def leave_whole(self) -> None:
         """Says before the first step that batches cannot be cut."""
@@ -418,7 +419,7 @@ class SwapRun:
         why, self._why_anew = self._why_anew, ""
         self._progress.leave_further()
         if not self._phase.has_planned:
-            self._progress.profile_anew_if(self._choice.devices_changed())
+            self._choice.devices_changed()
             return
         self._progress.turn.only = ""
         self._voice.note(f"{why}: a new plan is made")
