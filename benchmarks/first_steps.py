@@ -1,4 +1,4 @@
-r"""The first steps of a training: by lazy swaps, by a foretold plan, by a remembered one.
+r"""The first steps of a training: with on-demand swaps, and under a remembered plan.
 
     python -m benchmarks.first_steps [--models ResNet50,VGG16] [--batch 16] [--image 128] \
         [--budget 0.6] [--links 1GB/s,6GB/s] [--steps 16]
@@ -6,9 +6,8 @@ r"""The first steps of a training: by lazy swaps, by a foretold plan, by a remem
 Each training in a process of its own, all from the same weights:
 
     unswapped     without a budget
-    lazy          nothing is known before the step is profiled: what AutoSwap does without the rest
-    foretold      the first steps go by a plan made by an op cost model (TENSILE's cold start)
-    remembered    by the plan that the training before has left on disk
+    lazy          with on-demand swaps until the step is profiled; the plan cache is empty
+    remembered    under the plan that the training before has left in the cache
 
 One JSON line a training: model, link_bandwidth, mode, budget_bytes, first_plan, steps_s (of each
 step), first_steps_s (of the four after the first one, which is traced), until_steady
@@ -16,10 +15,8 @@ step), first_steps_s (of the four after the first one, which is traced), until_s
 losses_equal (to the unswapped ones; of an unswapped training, to those of another
 one, and null in all others where those differ).
 
-The exit status is 1 if one failed that does not go by lazy swaps alone. Those have no order for
-ops that are ready at once, so that they need more memory than a plan does.
-
-Source: cold start: Zhang, Wang et al., TENSILE, arXiv 2105.13336.
+The exit status is 1 if a training with a remembered plan, or an unswapped one, fails. On-demand
+swaps have no order for ops that are ready at once, so that they need more memory than a plan does.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from benchmarks.one_case import SERVE, answer, in_process
 from benchmarks.watched_steps import WatchedStep, watching
 
 MODULE = "benchmarks.first_steps"
-UNSWAPPED, LAZY, FORETOLD, REMEMBERED = "unswapped", "lazy", "foretold", "remembered"
+UNSWAPPED, LAZY, REMEMBERED = "unswapped", "lazy", "remembered"
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
@@ -45,17 +42,14 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
     import tfswap
     from benchmarks.models import workload
-    from tfswap.training.first_plans import FirstPlans
 
     tf.config.experimental.enable_op_determinism()
-    if options.mode == LAZY:
-        FirstPlans._foretold = lambda self, question: None  # type: ignore[method-assign]
     swap = None
     if options.mode != UNSWAPPED:
         swap = tfswap.AutoSwap(
             budget=options.budget_bytes,
             link_bandwidth=options.link,
-            plan_cache=options.folder if options.mode != LAZY else None,
+            plan_cache=options.folder,
             verbose=0,
         )
     training = workload(options.model, options.batch, options.image)
@@ -93,7 +87,7 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         budget_bytes = int(options.budget * unswapped["measured_peak_bytes"])
         for link in options.links:
             with tempfile.TemporaryDirectory() as folder:
-                for mode in (LAZY, FORETOLD, REMEMBERED):
+                for mode in (LAZY, REMEMBERED):
                     given = {"budget_bytes": budget_bytes, "link": link, "folder": folder}
                     found = in_process(MODULE, {"model": model, "mode": mode, **given, **common})
                     line = {"model": model, "link_bandwidth": link, "mode": mode}

@@ -258,9 +258,9 @@ RULERS: tuple[Ruler, ...] = (
     Ruler(
         "first_steps",
         "First steps",
-        "The second to fifth step by lazy swaps alone (the rival), by a foretold plan, and by a "
-        "remembered one, of 16 steps in all. Unswapped: whether the losses of two trainings agree; "
-        "where they do not, there is nothing to compare.",
+        "The second to fifth of 16 steps, with on-demand swaps until the step is profiled (`lazy`, "
+        "the baseline) and under a remembered plan. Unswapped: whether the losses of two trainings "
+        "agree; where they do not, there is nothing to compare.",
         full=("--models ResNet50,VGG16",),
         quick=("--models U-Net --batch 8 --image 64 --links 1GB/s --steps 10",),
         tables=(

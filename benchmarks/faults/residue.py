@@ -19,9 +19,8 @@ import tfswap
 _MOST_LEFT_BYTES = 2 << 20
 _PATIENCE_S = 3.0
 # Made when they are first needed, and kept: a thread for the swap-ins of each job that there may be
-# at once, the one that answers the pass, and the memory that crashing kernels get where there is
-# none.
-_MOST_KEPT = {"tfswap_in": 17, "tfswap_desk": 1, "/memfd:tfswap_stand_in (deleted)": 1}
+# at once, and the memory that crashing kernels get where there is none.
+_MOST_KEPT = {"tfswap_in": 17, "/memfd:tfswap_stand_in (deleted)": 1}
 # Pools that TensorFlow and Python fill up when they are first needed, and keep.
 _POOLS = ("tf_", "Thread-", "ThreadPool", "python", "asyncio", "Eigen")
 

@@ -16,6 +16,9 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 GRAPH = CORPUS / "graph.pb"
 PLANS = CORPUS / "pass"
 
+FINGERPRINT = "0123456789abcdef"
+REMEMBERED = "remembered"
+"""Prefix of the inputs that are files of remembered plans."""
 LAYOUT = "layouta\t0\t0\t0\t4096\na\t0\t1\t-2\t64\n#\na\t0\t0\t1024\t2048\nb\t2\t3\t0\t9\n"
 
 v1 = tf.compat.v1
@@ -52,7 +55,7 @@ def swap(tensor: str, consumers: list[str], trigger: str, **more: object) -> dic
 
 def plan(function: dict[str, object], **more: object) -> str:
     """With one entry."""
-    entry = {"fingerprint": "0123456789abcdef", "reserve": False, **function}
+    entry = {"fingerprint": FINGERPRINT, "reserve": False, **function}
     return json.dumps({"version": 1, "functions": [entry], "unmatched": "bootstrap", **more})
 
 
@@ -80,6 +83,11 @@ def main() -> None:
         "sections": plan({}, sections=4, batch=8, chooses=True, min_bytes=0, stream_weights=True),
         "nothing": '{"version": 1, "functions": []}',
         "layout": LAYOUT,
+        "paths": json.dumps(
+            {"version": 1, "functions": [], "remembered": {FINGERPRINT: "/nowhere/a.plan"}}
+        ),
+        "remembered": REMEMBERED
+        + json.dumps({"plan": json.loads(plan({"swaps": [swap("flat:0", ["late"], "c")]}))}),
     }
     for name, text in seeds.items():
         (PLANS / name).write_text(text)

@@ -97,7 +97,6 @@ def main() -> None:
         "format": FORMAT,
         "out_bytes_per_s": 2e9,
         "in_bytes_per_s": 3e9,
-        "plan": json.loads(SwapPlan((FunctionPlan(GRAPH),)).to_json()),
     }
     asset = {"format": saved_model.FORMAT, "options": {"budget": "1GiB", "slab": True}}
     record = LeaseRecord("job", "ab" * 32, 1 << 30, 2.0, 1 << 20, 1 << 31)
@@ -134,7 +133,10 @@ def main() -> None:
         "asset": [json.dumps({**asset, "plan": json.loads(text)}).encode()],
         "machines": [json.dumps({**machines, "machines": few}).encode()],
         "codec_times": [json.dumps(speed).encode()],
-        "remembered_plan": [json.dumps(remembered).encode()],
+        "remembered_plan": [
+            json.dumps({**remembered, "plan": json.loads(each.to_json())}).encode()
+            for each in (SwapPlan((FunctionPlan(GRAPH),)), plan())
+        ],
         "environment": [b"BUDGET=1.5GiB\nSECTIONS=auto\nSHARE=weight=2,minimum=1GiB", b"SLAB=off"],
     }
     for name, inputs in seeds.items():

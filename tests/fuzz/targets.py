@@ -68,9 +68,9 @@ def remembered_plan(data: bytes) -> None:
     link = job_trace.Machine("link", 2e9, 3e9)
     if not folder.exists():
         memory.keep(_good_profile(), FunctionPlan(GRAPH), 1 << 20, link)
-    (folder / f"{GRAPH}-context-{1 << 20}.plan").write_bytes(data)
-    found = memory.find(GRAPH, 1 << 20, link)
-    assert found is not None
+    (folder / f"{GRAPH}-context-{1 << 20}-{GRAPH}.plan").write_bytes(data)
+    assert set(memory.plans(1 << 20, link)) <= {GRAPH}
+    assert memory.profile(GRAPH) is not None
 
 
 def _good_profile():  # type: ignore[no-untyped-def]

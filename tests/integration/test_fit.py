@@ -20,7 +20,6 @@ from models import MIB, Losses, budget_of, compiled, convolutions, deterministic
 import tfswap
 from tfswap.plan.measured_plan import Attempt
 from tfswap.planning.planners.decision import no_plan_fits
-from tfswap.training.first_plans import FirstPlans
 from tfswap.training.step_planner import StepPlanner
 
 
@@ -261,8 +260,6 @@ def test_leaves_other_threads_alone(unswapped):
 @pytest.mark.slow
 def test_a_plan_that_is_slower_than_lazy_swaps_is_given_up(unswapped, monkeypatch):
     monkeypatch.setattr(Attempt, "is_slower_than", lambda attempt, seconds: bool(seconds))
-    # Under a foretold plan nobody would know what steps take without any.
-    monkeypatch.setattr(FirstPlans, "_foretold", lambda first, question: None)
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget=budget)
     found = trained(lambda: compiled(convolutions()), [swap], epochs=5)

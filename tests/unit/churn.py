@@ -80,10 +80,6 @@ def live(socket: Path, table: Table, slot: int, capacity: int, trace: JobTrace, 
     traced = chance.random() < 0.5
     while time.monotonic() < end_s:
         job.step_begins()
-        if traced and chance.random() < 0.5:  # a predicted first step
-            job.profiled(trace)
-            job.wait_for(capacity // 2, chance.uniform(0, 0.2))
-            traced = False
         time.sleep(chance.uniform(0, 0.03))
         job.step_ended()
         if traced:

@@ -15,7 +15,6 @@
 #include "far/far_file.h"
 #include "grappler/index/op_costs.h"
 #include "grappler/pass_log.h"
-#include "grappler/plan_desk.h"
 #include "kernels/thread_copy_engine.h"
 
 namespace {
@@ -366,29 +365,6 @@ char* tfswap_describe_under_plan(const char* fingerprint, const char* label) {
 }
 
 void tfswap_clear_pass_records() { tfswap::ClearPassRecords(); }
-
-// Has a training's graphs ask for plans (grappler/plan_desk.h). Speeds of 0: without costs.
-void tfswap_open_desk(const char* label, double ops_per_s, double product_ops_per_s,
-                      double bytes_per_s, int64_t examples, double patience_s) {
-  tfswap::OpenDesk(label, {{ops_per_s, product_ops_per_s, bytes_per_s}, examples, patience_s});
-}
-
-void tfswap_close_desk(const char* label) { tfswap::CloseDesk(label); }
-
-// Waits for a question, and answers its text: number, label, fingerprint, portable fingerprint and
-// examples, a line each; an empty line, the costs, an empty line, the description.
-char* tfswap_next_question() {
-  tfswap::PlanQuestion question;
-  const int64_t number = tfswap::NextQuestion(&question);
-  return Copied(absl::StrCat(number, "\n", question.label, "\n", question.fingerprint, "\n",
-                             question.portable, "\n", question.examples, "\n\n", question.costs,
-                             "\n", question.description));
-}
-
-// An empty plan: there is none.
-void tfswap_answer_question(int64_t number, const char* plan) {
-  tfswap::AnswerQuestion(number, plan);
-}
 
 // Costs of a training step's graph (grappler/index/op_costs.h), or a line that begins with
 // "#error". `kept`: names of ops, one a line.

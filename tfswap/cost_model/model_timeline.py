@@ -16,7 +16,6 @@ from tfswap.cost_model.op_costs import StepCosts, estimate_step
 from tfswap.cost_model.schedule import single_stream_order
 from tfswap.cost_model.traced_step import TracedStep
 from tfswap.machine.machine import Device
-from tfswap.step.profile import Profile, kept_activations
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 
 # Ops without a kernel, or without one on the device.
@@ -81,35 +80,6 @@ def model_step(step: TracedStep, batch: int, device: Device, min_bytes: int = 1 
         raise ValueError(f"batch must be at least 1; got {batch}")
     costs = estimate_step(step, batch, device)
     return _Layout(costs, step, device).step(batch, min_bytes)
-
-
-def met_profile(
-    costs: StepCosts, fingerprint: str, resident_bytes: int, device: Device, min_bytes: int
-) -> Profile:
-    """Return a predicted profile of a step that TensorFlow is about to run for the first time.
-
-    Args:
-        costs: Of the graph that runs.
-        fingerprint: The graph's.
-        resident_bytes: Resident on the device: variables, and the batch if it is an argument.
-        device: The device that it runs on.
-        min_bytes: Smaller tensors are not swapped.
-    """
-    nodes = costs.graph.nodes
-    kept = [name for n in nodes.values() if n.op == "_Retval" for name, _ in n.inputs]
-    step = TracedStep(None, (), tuple(kept), {}, resident_bytes)
-    layout = _Layout(costs, step, device)
-    made = layout.step(0, min_bytes)
-    peak_bytes = made.unswapped_peak_bytes
-    return Profile(
-        made.timeline,
-        fingerprint,
-        costs.graph.order,
-        peak_bytes,
-        peak_bytes,
-        layout.users_of(min_bytes),
-        kept_activations(made.timeline.absences, costs.graph),
-    )
 
 
 class _Layout:
@@ -203,11 +173,6 @@ class _Layout:
             ):
                 return buffer
         return None
-
-    def users_of(self, min_bytes: int) -> tuple[int, ...]:
-        """Return the positions of the ops that use buffers of at least so many bytes."""
-        large = (b for b, size_bytes in enumerate(self.bytes) if size_bytes >= min_bytes)
-        return tuple(sorted({op for buffer in large for op in self.users[buffer]}))
 
     def step(self, batch: int, min_bytes: int) -> ModelStep:
         nodes = self.graph.nodes

@@ -57,14 +57,12 @@ def estimate_step(step: TracedStep, batch: int, device: Device) -> StepCosts:
     return step_costs(lines, description)
 
 
-def step_costs(lines: str, description: str, most_unknown: float = 0.0) -> StepCosts:
+def step_costs(lines: str, description: str) -> StepCosts:
     """Parse the library's description of a graph and its costs.
 
     Args:
         lines: One line per node: name, nanoseconds and bytes of each output, separated by tabs.
         description: The graph.
-        most_unknown: Maximal fraction of ops with an output of unknown size; such an output counts
-            as 0 bytes.
 
     Raises:
         ValueError: The step has a loop, or a tensor whose size depends on values.
@@ -74,19 +72,13 @@ def step_costs(lines: str, description: str, most_unknown: float = 0.0) -> StepC
     for line in lines.splitlines():
         name, duration_ns, *output_bytes = line.split("\t")
         costs[name] = OpCost(int(duration_ns), tuple(map(int, output_bytes)))
-    unknown = 0
     for name, node in graph.nodes.items():
         if node.op in _LOOPS:
             raise ValueError(
                 f"the step has a loop ({name}) whose number of iterations is only known at run "
                 "time: record a step instead"
             )
-        cost = costs[name]
-        if min(cost.output_bytes, default=0) < 0:
-            unknown += 1
-            known_bytes = tuple(max(size_bytes, 0) for size_bytes in cost.output_bytes)
-            costs[name] = OpCost(cost.duration_ns, known_bytes)
-        if unknown > most_unknown * len(costs):
+        if min(costs[name].output_bytes, default=0) < 0:
             raise ValueError(
                 f"the output size of {name} ({node.op}) depends on values that are only known at "
                 "run time: record a step instead"

@@ -14,8 +14,7 @@ from tfswap.io.amounts import readable_bytes
 from tfswap.jobs.granted_share import GrantedShare
 from tfswap.jobs.job import Job
 from tfswap.jobs.job_trace import job_trace
-from tfswap.jobs.share import STEP_WAIT_S, Share
-from tfswap.jobs.slowdown import least_budget
+from tfswap.jobs.share import Share
 from tfswap.jobs.socket_path import parse_path
 from tfswap.machine import budget as budgets
 from tfswap.plan.measured_plan import CLEARLY_FITS
@@ -139,24 +138,6 @@ class DeviceShare:
         self._steps[planner] = (timeline, least_bytes)
         largest = max((step for step, _ in self._steps.values()), key=peak_load)
         self._job.profiled(job_trace(largest, self._devices.link.whole()))
-
-    def expect(self, timeline: Timeline) -> None:
-        """Tells the broker of a step that is foretold, and runs already; waits for its least share.
-
-        Of another thread than the one that trains, which waits for this one.
-        """
-        link = self._devices.link.whole()
-        self._job.profiled(job_trace(timeline, link))
-        least_bytes = least_budget(timeline, link)
-        if least_bytes <= self._devices.budget_bytes:
-            return
-        if not self._job.wait_for(least_bytes, STEP_WAIT_S):
-            self._note(
-                f"the first step is foretold to need {readable_bytes(least_bytes)}, and the broker "
-                f"gives {readable_bytes(self._devices.budget_bytes)}: it is tried with that. For "
-                "more, let other jobs end, or have this one wait until there is so much: "
-                f"share=tfswap.Share(minimum={least_bytes})"
-            )
 
     def use(self) -> ShareUse | None:
         """What there is now, for reports."""

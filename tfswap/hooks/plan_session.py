@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from tfswap.hooks.defer_sigint import defer_sigint
@@ -37,9 +38,15 @@ class PlanSession:
         self._plan: SwapPlan | None = None
         self._describe = False
         self._label = ""
-        self._asks = ""
+        self._remembered: Mapping[str, str] = {}
 
-    def push(self, plan: SwapPlan, describe: bool = False, label: str = "", asks: str = "") -> str:
+    def push(
+        self,
+        plan: SwapPlan,
+        describe: bool = False,
+        label: str = "",
+        remembered: Mapping[str, str] | None = None,
+    ) -> str:
         """Has every function that this thread calls from now on optimised under `plan`.
 
         A function that was optimised under the same text before runs as it was then.
@@ -48,8 +55,8 @@ class PlanSession:
             plan: The plan.
             describe: Whether the pass keeps descriptions of the graphs that it sees.
             label: Told apart by TensorFlow, of no meaning to the pass.
-            asks: Has the pass ask for plans of graphs without one, of which other ones are known
-                where this is another text.
+            remembered: Paths of plan files by graph, which the pass executes for graphs without an
+                entry in the plan.
 
         Returns:
             The text that the pass is given.
@@ -57,14 +64,14 @@ class PlanSession:
         self._plan = plan
         self._describe = describe
         self._label = label
-        self._asks = asks
+        self._remembered = dict(remembered or {})
         context = self._context_module.context()
         if not self.in_force():
             self._under = context.function_call_options
         options = context.config
         if context.soft_device_placement is not False:
             options.allow_soft_placement = True
-        text = with_plan(options, plan, describe, label, asks)
+        text = with_plan(options, plan, describe, label, self._remembered)
         self._pushed = self._context_module.FunctionCallOptions(config_proto=options)
         context.function_call_options = self._pushed
         return text
@@ -75,7 +82,7 @@ class PlanSession:
         if self._plan is None or self.in_force():
             return False
         if context.function_call_options is not self._under:
-            self.push(self._plan, self._describe, self._label, self._asks)
+            self.push(self._plan, self._describe, self._label, self._remembered)
             return True
         context.function_call_options = self._pushed
         return False
@@ -123,7 +130,11 @@ def forget_optimised(function: str) -> None:
 
 
 def with_plan(
-    config: Any, plan: SwapPlan, describe: bool = False, label: str = "", asks: str = ""
+    config: Any,
+    plan: SwapPlan,
+    describe: bool = False,
+    label: str = "",
+    remembered: Mapping[str, str] | None = None,
 ) -> str:
     """Puts a plan into a ``ConfigProto``, instead of one that is in it.
 
@@ -132,7 +143,7 @@ def with_plan(
         plan: The plan.
         describe: Whether the pass keeps descriptions of the graphs that it sees.
         label: Told apart by TensorFlow, of no meaning to the pass.
-        asks: As of `PlanSession.push`.
+        remembered: As of `PlanSession.push`.
 
     Returns:
         The text that the pass is given.
@@ -147,8 +158,8 @@ def with_plan(
     functions = tuple(dataclasses.replace(f, layouts=()) for f in plan.functions)
     data = json.loads(dataclasses.replace(plan, functions=functions).to_json())
     data |= {"describe": describe, "label": label}
-    if asks:
-        data["asks"] = asks
+    if remembered:
+        data["remembered"] = dict(sorted(remembered.items()))
     text = json.dumps(data)
     optimizer.parameter_map["plan"].s = text.encode()
     return text

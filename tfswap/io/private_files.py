@@ -36,12 +36,20 @@ def is_private_folder(folder: Path) -> bool:
 
 
 def is_own_file(path: Path) -> bool:
-    """Return whether this is a regular file of this user's, and not a link."""
+    """Return whether this is a regular file that only this user can write to, and not a link."""
     try:
         found = os.lstat(path)
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+    return _is_own(found)
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return (
+        stat.S_ISREG(found.st_mode)
+        and found.st_uid == os.getuid()
+        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
 
 
 def make_private_folder(folder: Path) -> bool:
@@ -75,13 +83,13 @@ def read_own_bytes(path: Path, max_bytes: int) -> bytes:
     """Read a file that tfswap wrote into one of its own folders.
 
     Raises:
-        ValueError: The file is larger than `max_bytes`, or not a regular file of this user's.
+        ValueError: The file is larger than `max_bytes`, or not a regular file that only this user
+            can write to.
         OSError: The file cannot be read, or is a link.
     """
     with open(path, "rb", opener=_open_own) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-            raise ValueError(f"{path} is not a regular file of this user's")
+        if not _is_own(os.fstat(file.fileno())):
+            raise ValueError(f"{path} is not a regular file that only this user can write to")
         return _read_at_most(file, path, max_bytes)
 
 

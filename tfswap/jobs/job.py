@@ -97,7 +97,6 @@ class Job:
         self._pending: _Offer | None = None
         self._in_step = False
         self._is_applying = False
-        self._waits_in_step = False  # for a larger share
         self._leaving = False
         self._problem = ""
         self._waiting_reason = ""
@@ -198,34 +197,9 @@ class Job:
         self._install_pending()
 
     def profiled(self, trace: JobTrace) -> None:
-        """Send a profiled or predicted step to the broker."""
+        """Send a profiled step to the broker."""
         self._trace = trace
         self._send(trace.to_bytes())
-
-    def wait_for(self, budget_bytes: int, timeout_s: float) -> bool:
-        """Wait within a step for a share of at least `budget_bytes`.
-
-        Args:
-            budget_bytes: The budget that the step needs.
-            timeout_s: Maximum wait in seconds.
-
-        Returns:
-            Whether the share is large enough.
-        """
-
-        def is_enough() -> bool:
-            return self._granted is not None and self._granted.budget_bytes >= budget_bytes
-
-        with self._changed:
-            self._waits_in_step = True
-        try:
-            self._install_pending()
-            with self._changed:
-                self._changed.wait_for(lambda: is_enough() or self._is_over(), timeout_s)
-                return is_enough()
-        finally:
-            with self._changed:
-                self._waits_in_step = False
 
     def _install_pending(self) -> None:
         """Install the last share that arrived, unless a step runs."""
@@ -235,7 +209,7 @@ class Job:
                     return
                 if self._pending is None or self._holdings is None:
                     return
-                if self._in_step and not self._may_change_in_step(self._pending.share):
+                if self._in_step:
                     return
                 offer, self._pending = self._pending, None
                 holdings = self._holdings
@@ -255,15 +229,6 @@ class Job:
                 if least_bytes is None
                 else encode("decline", serial=offer.serial, least_bytes=least_bytes)
             )
-
-    def _may_change_in_step(self, share: GrantedShare) -> bool:
-        """Return whether the step waits for more memory, and the share does not shrink."""
-        granted = self._granted
-        return (
-            self._waits_in_step
-            and granted is not None
-            and share.budget_bytes >= granted.budget_bytes
-        )
 
     def _send(self, data: bytes) -> None:
         with self._changed:

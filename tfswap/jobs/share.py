@@ -11,9 +11,6 @@ from tfswap.machine.budget import Budget, parse_bytes
 WAIT_S = 600.0
 """Default time that a job waits for its first share."""
 
-STEP_WAIT_S = 60.0
-"""How long the first step waits for a share of its predicted size."""
-
 MAX_WEIGHT = 1000.0
 """Maximum weight, so that no job can starve all others."""
 

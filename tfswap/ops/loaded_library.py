@@ -390,36 +390,6 @@ class Library:
     def clear_pass_records(self) -> None:
         self._dll.tfswap_clear_pass_records()
 
-    def open_desk(
-        self,
-        label: str,
-        speed: tuple[float, float, float],
-        examples: int,
-        patience_s: float,
-    ) -> None:
-        """Has graphs that the pass has no plan for ask for one (``grappler/plan_desk.h``).
-
-        Args:
-            label: Of the training whose graphs do.
-            speed: Elementwise operations, those of products, and bytes, each per second, to
-                estimate their ops with; 0 for no estimates.
-            examples: Of a batch whose size its graph leaves open; 0: not known.
-            patience_s: How long a graph waits for its plan.
-        """
-        self._dll.tfswap_open_desk(label.encode(), *speed, examples, patience_s)
-
-    def close_desk(self, label: str) -> None:
-        """Has them ask no more; harmless where they do not."""
-        self._dll.tfswap_close_desk(label.encode())
-
-    def next_question(self) -> str:
-        """Waits for a question of any training (see `tfswap.training.plan_desk`)."""
-        return self._text(self._dll.tfswap_next_question())
-
-    def answer_question(self, number: int, plan: str) -> None:
-        """Answers a question with a plan's JSON; "" for none."""
-        self._dll.tfswap_answer_question(number, plan.encode())
-
     def estimate_step(
         self,
         graph: bytes,

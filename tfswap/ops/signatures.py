@@ -120,20 +120,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfswap_describe": (ctypes.c_void_p, [ctypes.c_char_p]),
     "tfswap_describe_under_plan": (ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]),
     "tfswap_clear_pass_records": (None, []),
-    "tfswap_open_desk": (
-        None,
-        [
-            ctypes.c_char_p,
-            ctypes.c_double,
-            ctypes.c_double,
-            ctypes.c_double,
-            ctypes.c_int64,
-            ctypes.c_double,
-        ],
-    ),
-    "tfswap_close_desk": (None, [ctypes.c_char_p]),
-    "tfswap_next_question": (ctypes.c_void_p, []),
-    "tfswap_answer_question": (None, [ctypes.c_int64, ctypes.c_char_p]),
     "tfswap_estimate_step": (
         ctypes.c_void_p,
         [

@@ -2,13 +2,16 @@
 
 A folder of this user's alone, two kinds of files::
 
-    GRAPH-CONTEXT.profile         the profiled step (`tfswap.traces.timeline_file`)
-    GRAPH-CONTEXT-BUDGET.plan     a plan that was measured to be as foretold, for that many bytes
+    GRAPH-CONTEXT.profile              the profiled step (`tfswap.traces.timeline_file`)
+    GRAPH-CONTEXT-BUDGET-TEXT.plan     a plan for that many bytes whose measured peak was as
+                                       predicted
 
-GRAPH is the graph's fingerprint, which covers the shapes of its tensors; CONTEXT a hash of what
-else a plan hangs on: the machine, the releases of TensorFlow and tfswap, options. Files that are
-used stay; where all of them take more than the limit, those that were not used longest go. Nothing
-in them is trusted: what cannot be read as what it should be is as if it were not there, and goes.
+GRAPH is the graph's fingerprint, which covers the shapes of its tensors. CONTEXT is a hash of what
+else a plan depends on: the machine, the releases of TensorFlow and tfswap, options. TEXT is a hash
+of the file's content, so that another plan has another path: TensorFlow keeps what it has optimised
+as long as the paths in the pushed text stay the same. When all files take more than the limit, the
+least recently used ones are deleted. File contents are untrusted input: a file that is not valid is
+ignored and deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,30 +40,46 @@ FOLDER = "TFSWAP_PLAN_CACHE"
 
 LIMIT_BYTES = 256 << 20
 
-# A plan for a little less does as well; and for a link that is a little faster or slower.
+MOST_PLANS = 64
+"""As many plans are offered to a training."""
+
+# A plan for a slightly smaller budget, or for a slightly faster or slower link, is good enough.
 _LEAST_BUDGET, _OTHER_LINK = 0.97, 0.3
 
 _NOWHERE = ("", "none")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-# As a number in a file's name, and as a speed in it.
-_MOST_DIGITS, _MOST_BYTES_PER_S = 19, 1e18
+_PLAN_NAME = re.compile(
+    r"(?P<graph>[0-9a-f]{16})-[0-9a-z]+-(?P<budget>[0-9]{1,19})-[0-9a-f]{16}\.plan"
+)
+_MOST_BYTES_PER_S = 1e18
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """What is known of a graph from an earlier training.
+class RememberedPlan:
+    """A plan of a graph in a file.
 
     Attributes:
-        profile: Its step.
-        function: The plan for the budget in question; None: there is none.
+        path: The file.
+        function: The graph's plan.
+        budget_bytes: The budget that it was made for.
     """
 
-    profile: Profile
-    function: FunctionPlan | None = None
+    path: Path
+    function: FunctionPlan
+    budget_bytes: int
+
+
+@dataclass(frozen=True)
+class _PlanFile:
+    """What a file's name tells of its plan."""
+
+    path: Path
+    fingerprint: str
+    budget_bytes: int
 
 
 def default_folder() -> Path | None:
-    """Where plans are remembered unless somebody says otherwise; None: nowhere."""
+    """Return the folder that plans are remembered in by default; None: they are not remembered."""
     named = os.environ.get(FOLDER)
     if named is None:
         return user_cache() / "plans"
@@ -68,16 +87,16 @@ def default_folder() -> Path | None:
 
 
 def context_of(parts: Mapping[str, object]) -> str:
-    """A hash of what plans hang on beside their graph."""
+    """Return a hash of what plans depend on beside their graph."""
     return hashlib.sha256(json.dumps(dict(sorted(parts.items()))).encode()).hexdigest()[:16]
 
 
 class PlanMemory:
-    """One folder, for plans of one context.
+    """The plans of one context in a folder.
 
     Args:
-        folder: Made when something is kept.
-        context: Of `context_of`.
+        folder: Created when the first plan is kept.
+        context: From `context_of`.
         limit_bytes: Of all files in the folder together.
     """
 
@@ -86,42 +105,46 @@ class PlanMemory:
         self._context = context
         self._limit_bytes = limit_bytes
 
-    def find(self, fingerprint: str, budget_bytes: int, link: Link) -> Remembered | None:
-        """What is known of a graph.
+    def plans(self, budget_bytes: int, link: Link) -> dict[str, RememberedPlan]:
+        """Return the plans that fit a budget and a link, by their graph's fingerprint.
 
-        Args:
-            fingerprint: The graph's.
-            budget_bytes: What its step may have.
-            link: That it will have.
+        Of plans for the same graph, the one for the largest budget is returned. At most
+        `MOST_PLANS` are, those of the most recently used files.
         """
+        if not self._may_be_used():
+            return {}
+        found: dict[str, RememberedPlan] = {}
+        for named in _latest(_fitting(self._named("*"), budget_bytes)):
+            known = found.get(named.fingerprint)
+            if known is None or known.budget_bytes < named.budget_bytes:
+                function = self._read(named.path, named.fingerprint, link)
+                if function is not None:
+                    plan = RememberedPlan(named.path, function, named.budget_bytes)
+                    found[named.fingerprint] = plan
+        return found
+
+    def profile(self, fingerprint: str) -> Profile | None:
+        """Return the remembered profile of a graph's step, and mark its file as used."""
         if not self._may_be_used() or not _FINGERPRINT.fullmatch(fingerprint):
             return None
         path = self._profile_path(fingerprint)
         try:
             profile = load_profile(path)
-            if not private_files.is_own_file(path):
-                raise ValueError("it is a link, or somebody else's")
+            if not private_files.is_own_file(path) or profile.fingerprint != fingerprint:
+                raise ValueError("it is a link, of another user or of another graph")
             os.utime(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
             path.unlink(missing_ok=True)
             return None
-        if profile.fingerprint != fingerprint:
-            path.unlink(missing_ok=True)
-            return None
-        for at_bytes, path in self._plans(fingerprint):
-            if _LEAST_BUDGET * budget_bytes <= at_bytes <= budget_bytes:
-                function = self._read(path, fingerprint, link)
-                if function is not None:
-                    return Remembered(profile, function)
-        return Remembered(profile)
+        return profile
 
     def keep(self, profile: Profile, function: FunctionPlan, budget_bytes: int, link: Link) -> None:
-        """Remembers a plan of a profiled step, instead of what there was for that budget.
+        """Write a plan and its profile, and delete the graph's earlier plans for that budget.
 
         Raises:
-            OSError: It cannot be written, or the folder is not this user's alone.
+            OSError: They cannot be written, or the folder is not private.
         """
         if not private_files.make_private_folder(self._folder):
             raise PermissionError(
@@ -137,21 +160,21 @@ class PlanMemory:
                 "plan": json.loads(plan.to_json()),
             }
         )
-        for at_bytes, path in self._plans(function.fingerprint):
-            if _LEAST_BUDGET * budget_bytes <= at_bytes <= budget_bytes:
-                path.unlink(missing_ok=True)
+        for named in _fitting(self._named(function.fingerprint), budget_bytes):
+            named.path.unlink(missing_ok=True)
         private_files.remove_unfinished(self._folder)
         save_profile(profile, self._profile_path(function.fingerprint), private_files.PRIVATE)
-        path = self._path(function.fingerprint, f"-{budget_bytes}.plan")
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        path = self._path(function.fingerprint, f"-{budget_bytes}-{digest}.plan")
         private_files.write_bytes(path, text.encode(), private_files.PRIVATE)
         self._trim()
 
     def forget(self, fingerprint: str) -> None:
-        """A graph's step is not as it was remembered."""
+        """Delete the files of a graph."""
         if self._may_be_used():
             self._profile_path(fingerprint).unlink(missing_ok=True)
-            for _, path in self._plans(fingerprint):
-                path.unlink(missing_ok=True)
+            for named in self._named(fingerprint):
+                named.path.unlink(missing_ok=True)
 
     def _profile_path(self, fingerprint: str) -> Path:
         return self._path(fingerprint, ".profile")
@@ -159,16 +182,12 @@ class PlanMemory:
     def _path(self, fingerprint: str, end: str) -> Path:
         return self._folder / f"{fingerprint}-{self._context}{end}"
 
-    def _plans(self, fingerprint: str) -> list[tuple[int, Path]]:
-        """By budget, the largest first."""
-        paths = self._folder.glob(f"{fingerprint}-{self._context}-*.plan")
-        named = ((path.stem.rpartition("-")[2], path) for path in paths)
-        numbered = (
-            (int(number), path)
-            for number, path in named
-            if number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
-        )
-        return sorted(numbered, reverse=True)
+    def _named(self, fingerprint: str) -> Iterator[_PlanFile]:
+        """Yield the plans' files whose names are valid; "*": of all graphs."""
+        for path in self._folder.glob(f"{fingerprint}-{self._context}-*.plan"):
+            name = _PLAN_NAME.fullmatch(path.name)
+            if name is not None:
+                yield _PlanFile(path, name["graph"], int(name["budget"]))
 
     def _read(self, path: Path, fingerprint: str, link: Link) -> FunctionPlan | None:
         try:
@@ -181,7 +200,8 @@ class PlanMemory:
             ]
             function = SwapPlan.from_data(fields.any("plan")).function(fingerprint)
             fields.end()
-            os.utime(path)
+            if function is None or not (function.swaps or function.recomputes):
+                raise ValueError("no plan of this graph")
         except (OSError, ValueError):
             path.unlink(missing_ok=True)
             return None
@@ -190,11 +210,11 @@ class PlanMemory:
         return function if same else None
 
     def _may_be_used(self) -> bool:
-        """Whether the folder is there, and nobody else could have put anything into it."""
+        """Return whether the folder exists and only this user can write to it."""
         return private_files.is_private_folder(self._folder)
 
     def _trim(self) -> None:
-        """Has the files that were not used longest go, down to the limit."""
+        """Delete the least recently used files, down to the limit."""
         files = []
         for path in self._folder.iterdir():
             try:
@@ -211,8 +231,28 @@ class PlanMemory:
             total_bytes -= size_bytes
 
 
+def _fitting(files: Iterable[_PlanFile], budget_bytes: int) -> list[_PlanFile]:
+    """Return the files of plans that are good enough for a budget."""
+    return [
+        each for each in files if _LEAST_BUDGET * budget_bytes <= each.budget_bytes <= budget_bytes
+    ]
+
+
+def _latest(files: Iterable[_PlanFile]) -> list[_PlanFile]:
+    """Return the most recently used files, in an order that depends on their names only."""
+
+    def used_ns(file: _PlanFile) -> int:
+        try:
+            return file.path.lstat().st_mtime_ns
+        except FileNotFoundError:
+            return 0  # another process has deleted it
+
+    latest = sorted(files, key=used_ns, reverse=True)[:MOST_PLANS]
+    return sorted(latest, key=lambda file: file.path.name)
+
+
 def parse_folder(folder: object) -> Path | None:
-    """What the option says: a folder, None for none, "auto" for `default_folder`.
+    """Return the folder that the option names: None for none, "auto" for `default_folder`.
 
     Raises:
         ValueError: None of these.

@@ -117,8 +117,8 @@ class ShareUse:
     in_touch: bool
 
 
-LAZY, FORETOLD, REMEMBERED = "lazy", "foretold", "remembered"
-"""How first steps swap: on demand, by a plan predicted from the graph, or by a cached plan."""
+REMEMBERED = "remembered"
+"""The value of `Report.first_plan` if the training began with a remembered plan or profile."""
 
 
 @dataclass(eq=False)
@@ -142,7 +142,7 @@ class Report(Mapping[str, Any]):
     recomputed_buffers: int = 0
     recompute_s: float | None = None
     sections: int = 1
-    first_plan: str = LAZY
+    first_plan: str = ""
     host_peak_bytes: int | None = None
     tiers: tuple[TierUse, ...] = ()
     lossy: LossyUse | None = None

@@ -15,7 +15,6 @@ from tfswap.hooks.keras_frames import FitCall, find_fit
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
 from tfswap.report.summary import Report
 from tfswap.report.training_log import TrainingLog
-from tfswap.training.batch_hint import examples_of_fit
 from tfswap.training.swap_run import SwapRun
 
 
@@ -165,10 +164,6 @@ class KerasFit:
         self._model.train_function = train_function
         self._guard_validation()
         self._fit = find_fit(self._model, self.end)
-        if self._fit is not None and self.run is not None:
-            examples = examples_of_fit(self._fit.epoch_iterator)
-            if examples:
-                self.run.foretell_batch(examples)
 
     def _is_over(self) -> bool:
         """Return whether `fit` has ended without calling `end`; False where that is unknown."""

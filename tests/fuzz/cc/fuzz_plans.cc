@@ -2,10 +2,11 @@
 //
 //   fuzz_plans GRAPH CORPUS FOUND SECONDS SEED
 //
-// GRAPH is a GraphDef. Inputs are the files in the folder CORPUS: plans, and layouts, which begin
-// with "layout". With 0 seconds each is tried once; else they are changed and tried for so long,
-// and those that reach new code are written to the folder FOUND. The input that is being tried is
-// there as "current": it is what ended the process, if something did.
+// GRAPH is a GraphDef. Inputs are the files in the folder CORPUS: plans, layouts, which begin with
+// "layout", and files of remembered plans, which begin with "remembered". With 0 seconds each is
+// tried once; else they are changed and tried for so long, and those that reach new code are
+// written to the folder FOUND. The input that is being tried is there as "current": it is what
+// ended the process, if something did.
 
 #include <dirent.h>
 #include <unistd.h>
@@ -40,7 +41,8 @@ using ::tensorflow::GraphDef;
 
 // Longer than any input takes; the signal then ends the process.
 constexpr unsigned kHangSeconds = 20;
-constexpr char kLayout[] = "layout";
+constexpr char kLayout[] = "layout", kRemembered[] = "remembered";
+constexpr char kFingerprint[] = "0123456789abcdef";  // of the graph in the corpus's plans
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -80,6 +82,11 @@ class Target {
   // Whether the input is taken for something good.
   bool Try(const std::string& input) {
     if (input.rfind(kLayout, 0) == 0) return TryLayout(input.substr(sizeof(kLayout) - 1));
+    if (input.rfind(kRemembered, 0) == 0) {
+      const absl::StatusOr<FunctionSpec> function =
+          ParseRemembered(input.substr(sizeof(kRemembered) - 1), kFingerprint);
+      return function.ok() && TryFunction(*function);
+    }
     const absl::StatusOr<PlanSpec> plan = ParsePlan(input);
     if (!plan.ok()) {
       Check(!plan.status().message().empty(), "a plan was refused without a word");

@@ -158,3 +158,8 @@ def test_only_regular_files_are_read_from_tfswap_s_folders(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="not a regular file"):
         private_files.read_own_bytes(pipe, 5)
     assert private_files.is_own_file(path) and not private_files.is_own_file(link)
+    for others_may_write in (0o620, 0o602):
+        path.chmod(others_may_write)
+        assert not private_files.is_own_file(path)
+        with pytest.raises(ValueError, match="only this user can write to"):
+            private_files.read_own_bytes(path, 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 
 import pytest
 from broker_clients import BUDGET, MIB, Memory, RawClient, until
@@ -76,29 +75,6 @@ def test_known_steps_change_the_shares(broker, join):
     b.profiled(job_trace(training_step(), Machine("slow", 2e8, 2e8)))  # swapping slows it down most
     until(lambda: b.granted.budget_bytes > 0.6 * BUDGET, 20)
     assert a.granted.budget_bytes + b.granted.budget_bytes <= BUDGET
-
-
-def test_a_first_step_waits_for_a_share_of_its_predicted_size(broker, join):
-    a, b = join("a"), join("b")
-    until(lambda: a.granted.budget_bytes == pytest.approx(BUDGET / 2, rel=0.02))
-    b.profiled(job_trace(training_step(blocks=2, layers=1), Machine("fast", 4e9, 4e9)))
-    a.step_begins()
-    a.profiled(job_trace(training_step(), Machine("slow", 2e8, 2e8)))
-    assert a.wait_for(int(0.6 * BUDGET), 120)
-    assert a.granted.budget_bytes + b.granted.budget_bytes <= BUDGET
-    assert not a.wait_for(BUDGET, 0.2)
-    a.step_ended()
-
-
-def test_the_share_of_a_waiting_step_does_not_shrink(broker, join):
-    a = join("a")
-    a.step_begins()
-    joins = threading.Thread(target=join, args=("b",))
-    joins.start()
-    assert not a.wait_for(2 * BUDGET, 0.5) and a.granted.budget_bytes == BUDGET
-    a.step_ended()
-    joins.join()
-    until(lambda: a.granted.budget_bytes == pytest.approx(BUDGET / 2, rel=0.02))
 
 
 def test_a_missing_broker_is_an_error(path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from timelines import FakeMachine, assert_same, training_step
 
+from tfswap.plan import cache
 from tfswap.plan.cache import FOLDER, PlanMemory, context_of, default_folder, parse_folder
 from tfswap.plan.schema import FunctionPlan, Return, TensorSwap
 from tfswap.step.profile import Profile
@@ -42,10 +43,13 @@ def memory(folder: Path) -> PlanMemory:
 def test_what_is_kept_is_found(memory: PlanMemory, folder: Path) -> None:
     profile = profile_of()
     memory.keep(profile, plan_of(), 100 * MIB, LINK)
-    found = memory.find(GRAPH, 101 * MIB, LINK)
-    assert found is not None and found.function == plan_of()
-    assert_same(found.profile.timeline, profile.timeline)
-    assert replace(found.profile, timeline=profile.timeline) == profile
+    plan = memory.plans(101 * MIB, LINK)[GRAPH]
+    assert plan.function == plan_of() and plan.budget_bytes == 100 * MIB
+    assert plan.path.parent == folder and plan.path.stat().st_mode & 0o777 == 0o600
+    found = memory.profile(GRAPH)
+    assert found is not None
+    assert_same(found.timeline, profile.timeline)
+    assert replace(found, timeline=profile.timeline) == profile
     assert os.stat(folder).st_mode & 0o777 == 0o700
 
 
@@ -54,40 +58,84 @@ def test_a_plan_for_another_budget_is_none_but_its_step_is_known(
     memory: PlanMemory, budget_bytes: int
 ) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
-    found = memory.find(GRAPH, budget_bytes, LINK)
-    assert found is not None and found.function is None
+    assert memory.plans(budget_bytes, LINK) == {}
+    assert memory.profile(GRAPH) is not None
 
 
 def test_each_budget_has_its_plan(memory: PlanMemory) -> None:
     memory.keep(profile_of(), plan_of(tensor="x:0"), 100 * MIB, LINK)
     memory.keep(profile_of(), plan_of(tensor="y:0"), 200 * MIB, LINK)
     for budget_bytes, tensor in ((100 * MIB, "x:0"), (200 * MIB, "y:0")):
-        found = memory.find(GRAPH, budget_bytes, LINK)
-        assert found is not None and found.function is not None
-        assert found.function.swaps[0].tensor == tensor
+        assert memory.plans(budget_bytes, LINK)[GRAPH].function.swaps[0].tensor == tensor
+
+
+def test_another_plan_for_the_budget_has_another_path(memory: PlanMemory, folder: Path) -> None:
+    paths = set()
+    for tensor in ("x:0", "y:0", "y:0"):
+        memory.keep(profile_of(), plan_of(tensor=tensor), 100 * MIB, LINK)
+        paths.add(memory.plans(100 * MIB, LINK)[GRAPH].path)
+        assert len(list(folder.glob("*.plan"))) == 1
+    assert len(paths) == 2
+
+
+def test_the_plans_of_all_graphs_are_listed(
+    memory: PlanMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.keep(profile_of(), plan_of(), 98 * MIB, LINK)  # for less than the next one
+    for graph in (GRAPH, OTHER):
+        memory.keep(profile_of(graph), plan_of(graph), 100 * MIB + 1, LINK)
+    plans = memory.plans(101 * MIB, LINK)
+    budgets_bytes = {graph: plan.budget_bytes for graph, plan in plans.items()}
+    assert budgets_bytes == {GRAPH: 100 * MIB + 1, OTHER: 100 * MIB + 1}
+    os.utime(plans[GRAPH].path, (1, 1))
+    monkeypatch.setattr(cache, "MOST_PLANS", 1)
+    assert set(memory.plans(101 * MIB, LINK)) == {OTHER}
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "writable by others", "too large", "empty plan"])
+def test_files_that_are_not_the_users_plans_are_not_listed(
+    memory: PlanMemory, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
+    path = memory.plans(100 * MIB, LINK)[GRAPH].path
+    if kind == "link":
+        path.rename(folder / "elsewhere")
+        path.symlink_to(folder / "elsewhere")
+    elif kind == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif kind == "writable by others":
+        path.chmod(0o622)
+    elif kind == "too large":
+        monkeypatch.setattr(cache, "MOST_BYTES", 100)
+    else:
+        data = json.loads(path.read_text())
+        data["plan"]["functions"][0]["swaps"] = []
+        path.write_text(json.dumps(data))
+    assert memory.plans(100 * MIB, LINK) == {}
+    assert not path.is_symlink() and not path.exists()
 
 
 def test_a_plan_for_another_link_is_none(memory: PlanMemory) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     for link, is_the_same in ((FakeMachine(2.4e9, 2.6e9), True), (FakeMachine(3e9, 3e9), False)):
-        found = memory.find(GRAPH, 100 * MIB, link)
-        assert found is not None and (found.function is not None) == is_the_same
+        assert (GRAPH in memory.plans(100 * MIB, link)) == is_the_same
 
 
 def test_other_graphs_and_contexts_know_nothing_of_it(memory: PlanMemory, folder: Path) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     elsewhere = PlanMemory(folder, context_of({"machine": "another one"}))
-    assert elsewhere.find(GRAPH, 100 * MIB, LINK) is None
-    assert memory.find(OTHER, 100 * MIB, LINK) is None
-    assert memory.find("../" + GRAPH[3:], 100 * MIB, LINK) is None
+    assert elsewhere.plans(100 * MIB, LINK) == {} and elsewhere.profile(GRAPH) is None
+    assert memory.profile(OTHER) is None
+    assert memory.profile("../" + GRAPH[3:]) is None
 
 
 def test_what_is_forgotten_is_gone(memory: PlanMemory, folder: Path) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     memory.keep(profile_of(OTHER), plan_of(OTHER), 100 * MIB, LINK)
     memory.forget(GRAPH)
-    assert memory.find(GRAPH, 100 * MIB, LINK) is None
-    assert memory.find(OTHER, 100 * MIB, LINK) is not None
+    assert set(memory.plans(100 * MIB, LINK)) == {OTHER}
+    assert memory.profile(GRAPH) is None and memory.profile(OTHER) is not None
     assert all(path.name.startswith(OTHER) for path in folder.iterdir())
 
 
@@ -101,8 +149,8 @@ def test_what_is_not_as_it_should_be_is_not_there(
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     (path,) = (each for each in folder.iterdir() if each.suffix == suffix)
     path.write_bytes(content)
-    found = memory.find(GRAPH, 100 * MIB, LINK)
-    assert found is None if suffix == ".profile" else found and found.function is None
+    assert (GRAPH in memory.plans(100 * MIB, LINK)) == (suffix == ".profile")
+    assert (memory.profile(GRAPH) is None) == (suffix == ".profile")
     assert not path.exists()
 
 
@@ -110,7 +158,8 @@ def test_files_under_another_graphs_name_are_not_believed(memory: PlanMemory, fo
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     for path in list(folder.iterdir()):
         os.replace(path, folder / path.name.replace(GRAPH, OTHER))
-    assert memory.find(OTHER, 100 * MIB, LINK) is None
+    assert memory.plans(100 * MIB, LINK) == {}
+    assert memory.profile(OTHER) is None
 
 
 def test_a_plan_of_another_graph_in_a_file_is_none(memory: PlanMemory, folder: Path) -> None:
@@ -119,8 +168,7 @@ def test_a_plan_of_another_graph_in_a_file_is_none(memory: PlanMemory, folder: P
     data = json.loads(path.read_text())
     data["plan"]["functions"][0]["fingerprint"] = OTHER
     path.write_text(json.dumps(data))
-    found = memory.find(GRAPH, 100 * MIB, LINK)
-    assert found is not None and found.function is None
+    assert memory.plans(100 * MIB, LINK) == {}
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
@@ -129,7 +177,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(
 ) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     folder.chmod(mode)
-    assert memory.find(GRAPH, 100 * MIB, LINK) is None
+    assert memory.plans(100 * MIB, LINK) == {} and memory.profile(GRAPH) is None
     with pytest.raises(PermissionError, match="others may write to it.*chmod 700"):
         memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
 
@@ -141,11 +189,12 @@ def test_what_was_not_used_longest_goes(folder: Path) -> None:
         whole.keep(profile_of(graph), plan_of(graph), 100 * MIB, LINK)
         for path in folder.glob(f"{graph}*"):
             os.utime(path, (place, place))
-    assert whole.find(graphs[0], 100 * MIB, LINK) is not None  # is used again
+    os.utime(next(folder.glob(f"{graphs[0]}*.plan")))  # is used again
+    assert whole.profile(graphs[0]) is not None
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     small = PlanMemory(folder, CONTEXT, limit_bytes=size_bytes * 4 // 5)
     small.keep(profile_of(OTHER), plan_of(OTHER), 100 * MIB, LINK)
-    known = [whole.find(graph, 100 * MIB, LINK) is not None for graph in (*graphs, OTHER)]
+    known = [whole.profile(graph) is not None for graph in (*graphs, OTHER)]
     assert known == [True, False, False, True, True]
     assert sum(path.stat().st_size for path in folder.iterdir()) <= size_bytes * 4 // 5
 

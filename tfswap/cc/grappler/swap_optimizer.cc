@@ -13,10 +13,9 @@
 #include "grappler/index/fingerprint.h"
 #include "grappler/index/graph_description.h"
 #include "grappler/index/graph_index.h"
-#include "grappler/index/op_costs.h"
 #include "grappler/index/variable_reads.h"
 #include "grappler/pass_log.h"
-#include "grappler/plan_desk.h"
+#include "grappler/remembered_plan.h"
 #include "grappler/rewrite/bootstrap.h"
 #include "grappler/rewrite/large_constants.h"
 #include "grappler/rewrite/order_edges.h"
@@ -270,49 +269,27 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return description;
   }
 
-  // A plan from outside of a graph that has none; without functions if there is none.
-  PlanSpec Asked(const GraphDef& graph, const PassRecord& record) const {
-    DeskTerms terms;
-    if (!plan_.asks || !DeskIsOpen(plan_.label, &terms)) return {};
-    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
-                                                          graph.library());
-    const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
-    if (!index.ok() || !HasGradients(*index)) return {};
-    const absl::StatusOr<std::unique_ptr<Ordering>> made = Ordered(graph, *index, functions);
-    if (!made.ok()) return {};
-    const Ordering* ordering = made->get();
-    PlanQuestion question;
-    question.label = plan_.label;
-    question.fingerprint = record.fingerprint;
-    question.portable = record.portable;
-    question.description = Described(*ordering);
-    question.examples = terms.examples;
-    if (terms.speed.bytes_per_s > 0) {
-      absl::StatusOr<std::string> costs =
-          OpCosts(ordering->graph, ordering->index, terms.speed, terms.examples);
-      if (costs.ok()) question.costs = *std::move(costs);
-    }
-    const std::string answer = AskDesk(std::move(question), terms.patience_s);
-    absl::StatusOr<PlanSpec> plan = ParsePlan(answer);
-    if (answer.empty() || !plan.ok() || plan->functions.size() != 1) return {};
-    if (plan->functions.front().fingerprint != record.fingerprint) return {};
-    return *std::move(plan);
+  absl::StatusOr<GraphDef> AsRemembered(const std::string& path, const GraphDef& given,
+                                        PassRecord* record) const {
+    const absl::StatusOr<FunctionSpec> entry = ReadRemembered(path, record->fingerprint);
+    if (!entry.ok()) return entry.status();
+    return AsPlanned(*entry, given, record);
   }
 
   absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) const {
     if (!unread_.ok()) return unread_;
     const FunctionSpec* entry = Entry(record->fingerprint);
     if (entry != nullptr) return AsPlanned(*entry, given, record);
-    const PlanSpec asked = Asked(given, *record);
-    if (!asked.functions.empty()) {
+    const auto remembered = plan_.remembered.find(record->fingerprint);
+    if (remembered != plan_.remembered.end()) {
       PassRecord with_plan = *record;
-      absl::StatusOr<GraphDef> result = AsPlanned(asked.functions.front(), given, &with_plan);
+      absl::StatusOr<GraphDef> result = AsRemembered(remembered->second, given, &with_plan);
       if (result.ok()) {
         *record = std::move(with_plan);
         return result;
       }
-      LOG(WARNING) << "tfswap: " << record->function << " goes by lazy swaps, since the plan made "
-                   << "before its first step cannot be applied: " << result.status().message();
+      LOG(WARNING) << "tfswap: " << record->function << " runs with on-demand swaps, since its "
+                   << "remembered plan cannot be applied: " << result.status().message();
     }
     return Execute(nullptr, given, record, &record->description);
   }

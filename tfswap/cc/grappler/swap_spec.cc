@@ -19,7 +19,6 @@ using ::google::protobuf::Value;
 constexpr int64_t kVersion = 1;
 
 // Limits beyond any real plan (tfswap/plan has the same).
-constexpr size_t kMaxBytes = size_t{64} << 20;
 constexpr int64_t kMaxValues = int64_t{1} << 21;
 constexpr int64_t kMaxSections = 4096;
 constexpr int64_t kMaxThreads = 1024;
@@ -103,7 +102,14 @@ class Fields {
     return pairs;
   }
 
-  bool Has(const char* key) const { return object_.fields().contains(key); }
+  // An object whose values are all texts.
+  std::map<std::string, std::string> TextsByName(const char* key) const {
+    std::map<std::string, std::string> texts;
+    for (const auto& [name, value] : Object(key).fields()) {
+      if (Is(value, Value::kStringValue, key)) texts.emplace(name, value.string_value());
+    }
+    return texts;
+  }
 
   void Note(const std::string& problem) const {
     if (status_->ok()) *status_ = absl::InvalidArgumentError(absl::StrCat("the plan: ", problem));
@@ -119,6 +125,11 @@ class Fields {
   const ListValue& List(const char* key) const {
     const Value* value = Get(key, Value::kListValue);
     return value == nullptr ? ListValue::default_instance() : value->list_value();
+  }
+
+  const Struct& Object(const char* key) const {
+    const Value* value = Get(key, Value::kStructValue);
+    return value == nullptr ? Struct::default_instance() : value->struct_value();
   }
 
   bool Is(const Value& value, Value::KindCase kind, const char* key) const {
@@ -174,9 +185,9 @@ FunctionSpec ReadFunction(const Fields& from) {
 
 // Limit the memory of the parser: each value except the first follows one of these characters.
 absl::Status CheckAmount(absl::string_view json) {
-  if (json.size() > kMaxBytes) {
+  if (json.size() > static_cast<size_t>(kMaxPlanBytes)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a plan of ", json.size(), " bytes is larger than ", kMaxBytes));
+        absl::StrCat("a plan of ", json.size(), " bytes is larger than ", kMaxPlanBytes));
   }
   const auto values = std::count_if(json.begin(), json.end(),
                                     [](char c) { return c == ',' || c == '[' || c == '{'; });
@@ -185,17 +196,18 @@ absl::Status CheckAmount(absl::string_view json) {
       absl::StrCat("a plan of ", values, " values has more than ", kMaxValues));
 }
 
-}  // namespace
-
-absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label) {
+absl::StatusOr<Struct> ParseObject(absl::string_view json) {
   absl::Status status = CheckAmount(json);
   if (!status.ok()) return status;
   Struct object;
-  const absl::Status parsed = google::protobuf::util::JsonStringToMessage(json, &object);
-  if (!parsed.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the plan is not the JSON that tfswap writes: ", parsed.message()));
-  }
+  status = google::protobuf::util::JsonStringToMessage(json, &object);
+  if (status.ok()) return object;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the plan is not the JSON that tfswap writes: ", status.message()));
+}
+
+absl::StatusOr<PlanSpec> ReadPlan(const Struct& object, std::string* label) {
+  absl::Status status;
   const Fields from(object, &status);
   PlanSpec plan;
   plan.label = from.Text("label");
@@ -209,15 +221,40 @@ absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label) {
       from.Text("unmatched") == "bootstrap" ? Unmatched::kBootstrap : Unmatched::kLeave;
   plan.min_bytes = from.Integer("min_bytes", plan.min_bytes, 0, kMaxInteger);
   plan.describe = from.Truth("describe");
-  plan.asks = from.Has("asks");
   plan.sections = from.Integer("sections", plan.sections, 1, kMaxSections);
   plan.batch = from.Integer("batch", plan.batch, 0, kMaxInteger);
   plan.chooses = from.Truth("chooses");
   plan.stream_weights = from.Truth("stream_weights");
+  plan.remembered = from.TextsByName("remembered");
   from.Objects("functions",
                [&](const Fields& function) { plan.functions.push_back(ReadFunction(function)); });
   if (!status.ok()) return status;
   return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label) {
+  const absl::StatusOr<Struct> object = ParseObject(json);
+  if (!object.ok()) return object.status();
+  return ReadPlan(*object, label);
+}
+
+absl::StatusOr<FunctionSpec> ParseRemembered(absl::string_view json,
+                                             const std::string& fingerprint) {
+  const absl::StatusOr<Struct> object = ParseObject(json);
+  if (!object.ok()) return object.status();
+  const auto found = object->fields().find("plan");
+  if (found == object->fields().end() || !found->second.has_struct_value()) {
+    return absl::InvalidArgumentError("the file has no object 'plan'");
+  }
+  absl::StatusOr<PlanSpec> plan = ReadPlan(found->second.struct_value(), nullptr);
+  if (!plan.ok()) return plan.status();
+  for (FunctionSpec& function : plan->functions) {
+    if (function.fingerprint == fingerprint) return std::move(function);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the plan in the file has no entry for the graph ", fingerprint));
 }
 
 }  // namespace tfswap

@@ -2,6 +2,7 @@
 #define TFSWAP_CC_GRAPPLER_SWAP_SPEC_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,7 +62,6 @@ struct PlanSpec {
   Unmatched unmatched = Unmatched::kLeave;  // what happens to graphs without an entry
   int64_t min_bytes = 1 << 20;              // smaller tensors stay on the device
   bool describe = false;                    // keep descriptions of the graphs seen
-  bool asks = false;                        // for plans of graphs that train and have no entry
   std::string label;                        // of the training
   int64_t sections = 1;                     // into which the batch is split
   // Examples of the batch that `sections` was planned for; 0: any number.
@@ -70,10 +70,20 @@ struct PlanSpec {
   bool chooses = false;
   // Whether values of variables are swapped, so that reads of variables must be delayed.
   bool stream_weights = false;
+  // Graphs without an entry that have one in a file: fingerprint -> path (remembered_plan.h).
+  std::map<std::string, std::string> remembered;
 };
+
+// The largest text of a plan that is parsed.
+constexpr int64_t kMaxPlanBytes = int64_t{64} << 20;
 
 // Parse a plan, which is untrusted input. `label` is set even if the rest of the plan is invalid.
 absl::StatusOr<PlanSpec> ParsePlan(absl::string_view json, std::string* label = nullptr);
+
+// Parse the text of a remembered plan's file, {"format": ..., "plan": {...}, ...}, and return the
+// plan's entry for the graph with this fingerprint.
+absl::StatusOr<FunctionSpec> ParseRemembered(absl::string_view json,
+                                             const std::string& fingerprint);
 
 }  // namespace tfswap
 

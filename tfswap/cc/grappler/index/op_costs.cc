@@ -86,23 +86,11 @@ absl::StatusOr<GraphDef> Optimized(GraphDef graph, const std::vector<std::string
   return optimized;
 }
 
-// Set the batch size of iterators whose output shape leaves it open.
-void SetExamples(int64_t examples, GraphDef* graph) {
-  for (NodeDef& node : *graph->mutable_node()) {
-    if (node.op() != "IteratorGetNext" || node.attr().count("output_shapes") == 0) continue;
-    for (auto& shape : *(*node.mutable_attr())["output_shapes"].mutable_list()->mutable_shape()) {
-      if (shape.dim_size() > 0 && shape.dim(0).size() < 0) shape.mutable_dim(0)->set_size(examples);
-    }
-  }
-}
-
-}  // namespace
-
+// Return the lines of `EstimateStep` for a graph that Grappler has optimized already.
 absl::StatusOr<std::string> OpCosts(const GraphDef& graph, const GraphIndex& index,
-                                    const DeviceSpeed& speed, int64_t examples) {
+                                    const DeviceSpeed& speed) {
   GrapplerItem item;
   item.graph = graph;
-  if (examples > 0) SetExamples(examples, &item.graph);
   GraphProperties properties(item);
   absl::Status status = properties.InferStatically(/*assume_valid_feeds=*/true,
                                                    /*aggressive_shape_inference=*/true,
@@ -133,6 +121,8 @@ absl::StatusOr<std::string> OpCosts(const GraphDef& graph, const GraphIndex& ind
   }
   return text;
 }
+
+}  // namespace
 
 absl::StatusOr<std::string> EstimateStep(GraphDef graph, const std::vector<std::string>& kept,
                                          const DeviceSpeed& speed) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "grappler/index/graph_index.h"
 #include "tensorflow/core/framework/graph.pb.h"
 
 namespace tfswap {
@@ -32,11 +31,6 @@ struct DeviceSpeed {
 absl::StatusOr<std::string> EstimateStep(tensorflow::GraphDef graph,
                                          const std::vector<std::string>& kept,
                                          const DeviceSpeed& speed);
-
-// Return the same lines for a graph that Grappler has optimized already, without its description.
-// If a batch from an iterator has an unknown size, `examples` is assumed (0: nothing is).
-absl::StatusOr<std::string> OpCosts(const tensorflow::GraphDef& graph, const GraphIndex& index,
-                                    const DeviceSpeed& speed, int64_t examples = 0);
 
 }  // namespace tfswap
 

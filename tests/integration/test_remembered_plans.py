@@ -1,29 +1,23 @@
-"""Plans before the first step: foretold from the graph alone, or remembered from an earlier run."""
+"""Trainings that begin with a plan or a profile that an earlier training left on disk."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
-import tensorflow as tf
 from models import Losses, budget_of, compiled, convolutions, deterministic, images, trained
 
 import tfswap
+from tfswap.machine.link import Link
 from tfswap.ops import library
-from tfswap.ops.loaded_library import Library
-from tfswap.plan.schema import SwapPlan
-from tfswap.training import plan_desk
-from tfswap.training.batch_hint import examples_of_fit
-from tfswap.training.first_plans import FirstPlans, gpu_like
+from tfswap.plan.cache import PlanMemory, RememberedPlan
 
 EPOCHS = 3
 
@@ -40,7 +34,7 @@ def unswapped() -> Losses:
 
 
 class Phases(keras.callbacks.Callback):
-    """What each step was for, and what the pass had done to its graph when the first one ended.
+    """Record the phase of each step, and the outcomes of the pass when the first step ends.
 
     Attributes:
         seen: The phase before each step.
@@ -71,48 +65,25 @@ def trained_under(
     return losses, swap, phases
 
 
-def test_the_first_step_goes_by_a_plan_of_the_graph_alone(unswapped: Losses) -> None:
-    budget_bytes = budget_of(unswapped, 0.7)
-    losses, swap, phases = trained_under(budget_bytes, None)
-    assert swap.report.first_plan == "foretold"
-    assert phases.outcomes == ["planned"]
-    # It is profiled all the same: nobody has measured anything.
-    assert phases.seen[:4] == ["first", "warm", "profile", "profile"]
-    assert losses.losses == unswapped.losses
-    assert max(losses.peaks) <= budget_bytes
-    assert swap.report.outcome == "swapped"
+@pytest.fixture(scope="module")
+def kept(unswapped: Losses, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the plan for 0.7 of the peak."""
+    deterministic()
+    folder = tmp_path_factory.mktemp("plans")
+    for _ in range(3):  # only a plan whose peak was as predicted is kept
+        trained_under(budget_of(unswapped, 0.7), folder, policy="greedy")
+        if list(folder.glob("*.plan")):
+            break
+    return folder
 
 
-def test_batches_of_unknown_size_are_told_by_keras(unswapped: Losses) -> None:
-    budget_bytes = budget_of(unswapped, 0.7)
-    x, y = images(256 + 8)  # the last batch is smaller
-    build = lambda: compiled(convolutions())  # noqa: E731
-    reference = trained(build, data=(x, y))
-    swap = tfswap.AutoSwap(budget=budget_bytes, verbose=0)
-    losses = trained(build, [swap], data=(x, y))
-    assert swap.report.first_plan == "foretold"
-    assert losses.losses == reference.losses
-    assert max(losses.peaks) <= budget_bytes
-
-
-def test_a_step_whose_sizes_nobody_knows_goes_by_lazy_swaps(unswapped: Losses) -> None:
-    budget_bytes = budget_of(unswapped, 0.7)
-    x, y = images(256 + 8)
-    signature = (tf.TensorSpec([None, *x.shape[1:]]), tf.TensorSpec([None], tf.int64))
-
-    def batches() -> Any:
-        for begin in range(0, len(x), 32):
-            yield x[begin : begin + 32], y[begin : begin + 32]
-
-    swap = tfswap.AutoSwap(budget=budget_bytes, verbose=0)
-    model = compiled(convolutions())
-    model.fit(
-        tf.data.Dataset.from_generator(batches, output_signature=signature),
-        verbose=0,
-        callbacks=[swap],
-    )
-    assert swap.report.first_plan == "lazy"
-    assert swap.report.outcome == "swapped"
+@pytest.fixture
+def remembered(kept: Path, tmp_path: Path) -> Path:
+    """Return a copy of that folder."""
+    folder = tmp_path / "plans"
+    shutil.copytree(kept, folder)
+    folder.chmod(0o700)
+    return folder
 
 
 def test_a_later_training_begins_with_the_plan(unswapped: Losses, tmp_path: Path) -> None:
@@ -140,7 +111,7 @@ def test_so_does_a_second_fit_of_the_same_model(unswapped: Losses, tmp_path: Pat
         model.fit(x, y, epochs=2, verbose=0, callbacks=[swap, phases])
         reports.append((swap.report.first_plan, "profile" in phases.seen))
         records.append(library.load().pass_records()[-1]["serial"])
-    assert reports == [("foretold", True), *[("remembered", False)] * 3]
+    assert reports == [("", True), *[("remembered", False)] * 3]
     # In the end TensorFlow has the graph as it is to be, and does not optimise it again.
     assert records[-1] == records[-2]
 
@@ -164,7 +135,7 @@ def test_so_does_one_in_another_process(unswapped: Losses, tmp_path: Path) -> No
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert ended.returncode == 0, ended.stderr[-2000:]
         found.append(json.loads(ended.stdout.splitlines()[-1]))
-    assert [first_plan for first_plan, _ in found] == ["foretold", "remembered"]
+    assert [first_plan for first_plan, _ in found] == ["", "remembered"]
     assert found[0][1] == found[1][1] == unswapped.losses
 
 
@@ -172,7 +143,7 @@ def test_so_does_one_in_another_process(unswapped: Losses, tmp_path: Path) -> No
 def test_for_another_budget_it_is_planned_from_the_remembered_step(
     unswapped: Losses, tmp_path: Path
 ) -> None:
-    for _ in range(3):  # only a plan whose steps were as foretold is kept
+    for _ in range(3):  # only a plan whose peak was as predicted is kept
         trained_under(budget_of(unswapped, 0.75), tmp_path)
         if list(tmp_path.glob("*.plan")):
             break
@@ -184,7 +155,7 @@ def test_for_another_budget_it_is_planned_from_the_remembered_step(
     assert max(losses.peaks) <= budget_bytes
 
 
-def test_a_remembered_plan_that_is_not_as_foretold_is_made_anew(
+def test_a_remembered_plan_with_another_peak_than_predicted_is_made_again(
     unswapped: Losses, tmp_path: Path
 ) -> None:
     budget_bytes = budget_of(unswapped, 0.7)
@@ -202,7 +173,7 @@ def test_a_remembered_plan_that_is_not_as_foretold_is_made_anew(
 
 
 @pytest.mark.slow
-def test_swaps_of_tensors_that_are_not_there_are_not_believed(
+def test_swaps_of_missing_tensors_are_not_applied(
     unswapped: Losses, tmp_path: Path
 ) -> None:
     budget_bytes = budget_of(unswapped, 0.7)
@@ -210,98 +181,107 @@ def test_swaps_of_tensors_that_are_not_there_are_not_believed(
     for path in tmp_path.glob("*.plan"):
         data = json.loads(path.read_text())
         for swap in data["plan"]["functions"][0]["swaps"]:
-            swap["tensor"] = "nobody:0"
+            swap["tensor"] = "missing:0"
             break
         path.write_text(json.dumps(data))
     losses, later, phases = trained_under(first.report.plan.budget_bytes, tmp_path, policy="greedy")
     assert "profile" in phases.seen
-    assert later.report.first_plan == "foretold"
+    assert later.report.first_plan == ""
     assert losses.losses == unswapped.losses
     assert later.report.outcome == "swapped"
+
+
+def spoil(path: Path, kind: str) -> None:
+    """Replace a plan's file after a training has listed it, before the pass reads it."""
+    text = path.read_text()
+    data = json.loads(text)
+    (function,) = data["plan"]["functions"]
+    if kind == "link":
+        path.rename(path.with_name("elsewhere"))
+        path.symlink_to("elsewhere")
+    elif kind == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif kind == "gone":
+        path.unlink()
+    elif kind == "writable by others":
+        path.chmod(0o666)
+    elif kind == "too large":
+        with path.open("ab") as file:
+            file.truncate((64 << 20) + 1)
+    elif kind == "not JSON":
+        path.write_bytes(b"\x00\xff" + text.encode())
+    elif kind == "deep":
+        path.write_text("[" * 100_000)
+    elif kind == "of another graph":
+        function["fingerprint"] = "0" * 16
+    elif kind == "of another step":
+        function["swaps"][0]["tensor"] = "nothing:0"
+    elif kind == "of ops that are not there":
+        function["order"] = [["nothing", "nowhere"]]
+    else:
+        data["plan"] = [data["plan"]]
+    if kind.startswith("of") or kind == "no plan":
+        path.write_text(json.dumps(data))
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("raises", marks=pytest.mark.slow),
-        pytest.param("is of another graph", marks=pytest.mark.slow),
-        "cannot be applied",
+        "link",
+        pytest.param("pipe", marks=pytest.mark.slow),
+        pytest.param("gone", marks=pytest.mark.slow),
+        pytest.param("writable by others", marks=pytest.mark.slow),
+        pytest.param("too large", marks=pytest.mark.slow),
+        pytest.param("not JSON", marks=pytest.mark.slow),
+        pytest.param("deep", marks=pytest.mark.slow),
+        pytest.param("no plan", marks=pytest.mark.slow),
+        pytest.param("of another graph", marks=pytest.mark.slow),
+        "of another step",
+        pytest.param("of ops that are not there", marks=pytest.mark.slow),
     ],
 )
-def test_an_answer_that_is_no_good_leaves_lazy_swaps(
-    unswapped: Losses, monkeypatch: pytest.MonkeyPatch, kind: str
+def test_a_file_that_the_pass_cannot_use_leaves_on_demand_swaps(
+    unswapped: Losses, remembered: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    def foretold(self: FirstPlans, question: plan_desk.Question) -> Any:
-        if kind == "raises":
-            raise RuntimeError("no idea")
-        known = found(self, question)
-        assert known is not None
-        if kind == "is of another graph":
-            changes: dict[str, Any] = {"fingerprint": "0" * 16}
-        else:
-            changes = {"order": (("nobody", "nothing"),)}
-        return replace(known, function=replace(known.function, **changes))
+    """Python lists valid files only, so replace them after it has listed them."""
+    listed = PlanMemory.plans
 
-    found: Callable[..., Any] = FirstPlans._foretold
-    monkeypatch.setattr(FirstPlans, "_foretold", foretold)
+    def plans(memory: PlanMemory, budget_bytes: int, link: Link) -> dict[str, RememberedPlan]:
+        found = listed(memory, budget_bytes, link)
+        assert len(found) == 1
+        for plan in found.values():
+            spoil(plan.path, kind)
+        return found
+
+    monkeypatch.setattr(PlanMemory, "plans", plans)
     budget_bytes = budget_of(unswapped, 0.7)
-    losses, swap, phases = trained_under(budget_bytes, None)
+    losses, swap, phases = trained_under(budget_bytes, remembered, policy="greedy")
     assert phases.outcomes == ["bootstrapped"]
+    assert phases.seen[:3] == ["first", "warm", "profile"]
+    assert swap.report.first_plan == ""
     assert losses.losses == unswapped.losses
     assert max(losses.peaks) <= budget_bytes
     assert swap.report.outcome == "swapped"
-    said = [note for note in swap.report.notes if "no plan for the first step" in note]
-    assert bool(said) == (kind == "raises")
 
 
-def test_nobody_waits_for_an_answer_for_ever(
-    unswapped: Losses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = threading.Event()
-
-    def foretold(self: FirstPlans, question: plan_desk.Question) -> None:
-        answers.wait(60)
-
-    monkeypatch.setattr(FirstPlans, "_foretold", foretold)
-    monkeypatch.setattr(plan_desk, "_PATIENCE_S", 0.3)
-    try:
-        losses, _, phases = trained_under(budget_of(unswapped, 0.7), None)
-    finally:
-        answers.set()
+@pytest.mark.slow
+def test_a_lossy_remembered_plan_is_not_used(unswapped: Losses, remembered: Path) -> None:
+    for path in remembered.glob("*.plan"):
+        data = json.loads(path.read_text())
+        for swap in data["plan"]["functions"][0]["swaps"]:
+            swap |= {"tier": "compressed", "codec": "bfp", "rate_percent": 25}
+        path.write_text(json.dumps(data))
+    losses, _, phases = trained_under(budget_of(unswapped, 0.7), remembered, policy="greedy")
     assert phases.outcomes == ["bootstrapped"]
     assert losses.losses == unswapped.losses
 
 
-def test_a_training_that_ended_is_not_asked(lib: Library) -> None:
-    desk = plan_desk.of_process(lib)
-    desk.open("nobody", lambda question: SwapPlan(), (0.0, 0.0, 0.0), 0)
-    desk.close("nobody")
-    desk.close("nobody")
-    assert "nobody" not in desk._answers
-
-
-def test_gpus_are_known_by_name_or_generation() -> None:
-    h100 = gpu_like("NVIDIA H100 80GB HBM3", (9, 0))
-    assert h100 is not None and h100.product_ops_per_s > 4e14
-    assert gpu_like("Tesla V100-SXM2-16GB", (7, 0)) is not None
-    assert gpu_like("A GPU of 2040", (9, 0)) == h100
-    assert gpu_like("A GPU of 2040", None) is None
-
-
-def test_how_large_batches_are() -> None:
-    class Iterator:
-        def __init__(self, adapter: Any) -> None:
-            self.data_adapter = adapter
-
-    class Adapter:
-        batch_size = None
-
-        def __init__(self, dataset: Any) -> None:
-            self._dataset = dataset
-
-    numbers = tf.data.Dataset.from_tensor_slices(np.zeros((100, 3)))
-    batches = numbers.shuffle(10, seed=1).batch(16).prefetch(2)
-    assert examples_of_fit(Iterator(Adapter(batches))) == 16
-    assert examples_of_fit(Iterator(Adapter(numbers))) == 0
-    assert examples_of_fit(Iterator(None)) == 0
-    assert examples_of_fit(None) == 0
+@pytest.mark.slow
+def test_a_profile_of_another_step_is_forgotten(unswapped: Losses, remembered: Path) -> None:
+    (path,) = remembered.glob("*.profile")
+    path.write_bytes(b"no profile")
+    losses, swap, phases = trained_under(budget_of(unswapped, 0.7), remembered, policy="greedy")
+    assert phases.outcomes == ["planned"] and phases.seen[1] == "warm"
+    assert swap.report.first_plan == ""
+    assert losses.losses == unswapped.losses
