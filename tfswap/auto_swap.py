@@ -16,7 +16,7 @@ from tfswap.plan.schema import SwapPlan
 from tfswap.planning.planners.portfolio import PLANNING_TIME_S
 from tfswap.report.summary import Report
 from tfswap.training.keras_fit import KerasFit
-from tfswap.training.swap_run import SwapRun
+from tfswap.training.run import TrainingRun
 
 
 class AutoSwap(keras.callbacks.Callback):
@@ -244,5 +244,5 @@ class AutoSwap(keras.callbacks.Callback):
             self._fit.finish()
 
     @property
-    def _run(self) -> SwapRun | None:
+    def _run(self) -> TrainingRun | None:
         return None if self._fit is None else self._fit.run

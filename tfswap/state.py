@@ -8,7 +8,7 @@ from tfswap.machine import budget as budgets
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.ops import library
 from tfswap.ops.loaded_library import Library, LibraryError
-from tfswap.training import active_runs
+from tfswap.training.run import training_states
 
 
 def status() -> dict[str, Any]:
@@ -31,7 +31,7 @@ def status() -> dict[str, Any]:
         loaded: Library | None = library.load()
     except LibraryError:
         loaded = None
-    trainings = active_runs.states()
+    trainings = training_states()
     return {
         "loaded": loaded is not None,
         "problem": library.problem(),

@@ -16,11 +16,11 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import ran, trained
 
 import tfswap
+from tfswap.devices.sampling import parse_samples
 from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.ops import library
 from tfswap.ops.gpu_codecs import NAMES
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.devices.sampling import parse_samples
 
 MIB = 1 << 20
 

@@ -13,10 +13,10 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import TRAINING, ran, trained, unswapped
 
 import tfswap
+from tfswap.devices.sampling import parse_samples
 from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.nvcomp import NAMES
 from tfswap.ops import library
-from tfswap.devices.sampling import parse_samples
 
 KIB, MIB = 1 << 10, 1 << 20
 WORKSPACE_BYTES = 400 * KIB  # two sections at once

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfswap.ops import library
-from tfswap.plan.measured_plan import Attempt
+from tfswap.plan.measured_plan import MeasuredPlan
 
 MIB = 1 << 20
 
@@ -44,7 +44,7 @@ def plans_stay_however_long_steps_take(monkeypatch):
     Its steps take milliseconds, and a plan that seems to be slower than lazy swaps is given up:
     test_attempt has the rule, test_fit what follows from it.
     """
-    monkeypatch.setattr(Attempt, "is_slower_than", lambda attempt, seconds: False)
+    monkeypatch.setattr(MeasuredPlan, "is_slower_than", lambda attempt, seconds: False)
 
 
 @pytest.fixture

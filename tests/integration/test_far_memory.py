@@ -18,10 +18,10 @@ from models import MIB, Losses, budget_of, compiled, convolutions, deterministic
 import tfswap
 from tfswap import _core
 from tfswap.devices import managed_devices
+from tfswap.devices.sampling import RatioSamples
 from tfswap.machine import codecs
 from tfswap.machine.far_tier import FILE, FarTier
-from tfswap.training import swap_run
-from tfswap.devices.sampling import RatioSamples
+from tfswap.training import transitions
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_codecs_are_chosen_again_when_ratios_drift(unswapped, monkeypatch):
                 ratio["zvc"] = 0.2
 
     monkeypatch.setattr(RatioSamples, "of", lambda self, tensor: dict(ratio))
-    monkeypatch.setattr(swap_run, "_STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(transitions, "_STEPS_BETWEEN", 1)
     budget = budget_of(unswapped, 0.6)
     options = {"policy": "greedy", "link_bandwidth": "0.2GB/s", "verbose": 0}
     swap = tfswap.AutoSwap(budget=budget, **options)
@@ -262,7 +262,7 @@ def test_places_are_planned_again_when_the_disk_slows_down(lib, unswapped, disk,
     fast = FarTier(FILE, 20e9, 20e9, 0, 0, 1 << 40)
     monkeypatch.setattr(managed_devices, "measured_file", lambda folder, limit_bytes: fast)
     monkeypatch.setattr(RatioSamples, "of", lambda self, tensor: {"zvc": 0.9})
-    monkeypatch.setattr(swap_run, "_STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(transitions, "_STEPS_BETWEEN", 1)
     swap = tfswap.AutoSwap(
         budget=budget_of(unswapped, 0.6), host_limit=16 * MIB, spill_dir=disk, verbose=0
     )

@@ -18,7 +18,7 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, images, trained
 
 import tfswap
-from tfswap.plan.measured_plan import Attempt
+from tfswap.plan.measured_plan import MeasuredPlan
 from tfswap.planning.planners.decision import no_plan_fits
 from tfswap.training.step_planner import StepPlanner
 
@@ -259,7 +259,7 @@ def test_leaves_other_threads_alone(unswapped):
 
 @pytest.mark.slow
 def test_a_plan_that_is_slower_than_lazy_swaps_is_given_up(unswapped, monkeypatch):
-    monkeypatch.setattr(Attempt, "is_slower_than", lambda attempt, seconds: bool(seconds))
+    monkeypatch.setattr(MeasuredPlan, "is_slower_than", lambda attempt, seconds: bool(seconds))
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget=budget)
     found = trained(lambda: compiled(convolutions()), [swap], epochs=5)

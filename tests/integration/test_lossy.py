@@ -17,7 +17,7 @@ from tests.copy_ops import copy_from_host, copy_to_host
 from tfswap.devices import managed_devices
 from tfswap.machine import codecs
 from tfswap.machine.far_tier import CodecSpeed, CodecTime
-from tfswap.plan.measured_plan import Attempt
+from tfswap.plan.measured_plan import MeasuredPlan
 from tfswap.plan.schema import Return, SwapPlan, TensorSwap
 from tfswap.step.graph import StepGraph
 
@@ -249,7 +249,7 @@ def fast_codecs(monkeypatch):
     """So that they pay over the emulated link, whatever this machine makes of them."""
     codecs_that_take(monkeypatch, 0.3)
     # They are slower than they are said to be: a plan that counts on them may lose.
-    monkeypatch.setattr(Attempt, "is_slower_than", lambda attempt, seconds: False)
+    monkeypatch.setattr(MeasuredPlan, "is_slower_than", lambda attempt, seconds: False)
 
 
 class Rates(keras.callbacks.Callback):

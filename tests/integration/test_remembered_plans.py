@@ -173,9 +173,7 @@ def test_a_remembered_plan_with_another_peak_than_predicted_is_made_again(
 
 
 @pytest.mark.slow
-def test_swaps_of_missing_tensors_are_not_applied(
-    unswapped: Losses, tmp_path: Path
-) -> None:
+def test_swaps_of_missing_tensors_are_not_applied(unswapped: Losses, tmp_path: Path) -> None:
     budget_bytes = budget_of(unswapped, 0.7)
     _, first, _ = trained_under(budget_bytes, tmp_path, policy="greedy")
     for path in tmp_path.glob("*.plan"):

@@ -11,7 +11,7 @@ from models import MIB, Losses, budget_of, compiled, convolutions, deterministic
 
 import tfswap
 from tfswap.devices.managed_devices import ManagedDevices
-from tfswap.training.swap_run import SwapRun
+from tfswap.training.run import TrainingRun
 
 EPOCHS = 5
 
@@ -35,7 +35,7 @@ class Between(keras.callbacks.Callback):
         peaks: Of each step, beside the budget in it.
     """
 
-    def __init__(self, swap: tfswap.AutoSwap, act: Callable[[SwapRun, ManagedDevices], None]):
+    def __init__(self, swap: tfswap.AutoSwap, act: Callable[[TrainingRun, ManagedDevices], None]):
         super().__init__()
         self._swap = swap
         self._act = act
@@ -51,7 +51,7 @@ class Between(keras.callbacks.Callback):
         if training["phase"] == "steady" and not self._acted:
             self._acted = True
             run = self._swap._fit.run
-            self._act(run, run._devices)
+            self._act(run, run._context.devices)
             tfswap.reset_memory_stats()
 
 
@@ -74,7 +74,7 @@ def test_a_plan_is_made_for_another_budget(unswapped, slab, before, after):
     budget = budget_of(unswapped, before)
     other = budget_of(unswapped, after)
 
-    def change(run: SwapRun, devices: ManagedDevices) -> None:
+    def change(run: TrainingRun, devices: ManagedDevices) -> None:
         assert devices.change_budget(other)
         run.replan("the budget is another one")
 
@@ -105,7 +105,7 @@ def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypa
         least = planner.least_budgets().swapped
         raise no_plan_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
 
-    def change(run: SwapRun, devices: ManagedDevices) -> None:
+    def change(run: TrainingRun, devices: ManagedDevices) -> None:
         assert devices.change_budget(other)
         run.replan("less is left")
 
@@ -121,7 +121,7 @@ def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypa
 
 
 def test_a_budget_in_which_all_has_room_ends_the_swaps(unswapped):
-    def change(run: SwapRun, devices: ManagedDevices) -> None:
+    def change(run: TrainingRun, devices: ManagedDevices) -> None:
         assert devices.change_budget(1 << 32)
         run.replan("more is left")
 
@@ -139,7 +139,7 @@ def test_before_the_first_plan_a_smaller_budget_is_planned_for(unswapped):
             if batch == 0 and self.params["epochs"] and not self.done:
                 self.done = True
                 run = swap._fit.run
-                assert run._devices.change_budget(other)
+                assert run._context.devices.change_budget(other)
                 run.replan("less is left")
 
         done = False

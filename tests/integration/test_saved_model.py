@@ -103,7 +103,7 @@ def test_training_resumes_with_its_plan_at_once(saved):
     tfswap.reset_memory_stats()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            tfswap.training.plan_choice.PlanChoice, "plan_from", lambda *_: pytest.fail("!")
+            tfswap.training.executor.Executor, "_plan_recorded", lambda *_: pytest.fail("!")
         )
         assert steps(loaded.train_step) == losses
     assert tfswap.memory_stats()["peak_bytes"] <= budget

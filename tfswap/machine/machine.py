@@ -151,17 +151,6 @@ class Machine:
             in_bytes_per_s=self.in_bytes_per_s * share,
         )
 
-    def times(self, out: float, back: float) -> Machine:
-        """Return the link with its speeds multiplied by observed factors."""
-        if (out, back) == (1.0, 1.0):
-            return self
-        return dataclasses.replace(
-            self,
-            name=f"{self.name}, as seen in steps",
-            out_bytes_per_s=self.out_bytes_per_s * out,
-            in_bytes_per_s=self.in_bytes_per_s * back,
-        )
-
     def copy_ns(self, bytes_out: int, bytes_in: int) -> int:
         """Return the time that copying on the step's own cores adds to a step.
 

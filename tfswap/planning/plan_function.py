@@ -261,15 +261,6 @@ def placed_anew(
     )
 
 
-def placed_as_planned(
-    planned: Planned, far: FarMemory, ratios: Ratios, *, lossy: LossyChoice | None = None
-) -> Assignment:
-    """Simulate a plan with its planned places under another profile or other compression ratios."""
-    swaps, timeline = planned.decision.swaps, planned.profile.timeline
-    ratios = _with_lossy(ratios, timeline, swaps, far, lossy, planned.rates)
-    return evaluate_places(timeline, swaps, far, ratios, planned.assignment.places)
-
-
 def _with_clones(profile: Profile, timeline: Timeline | None) -> Profile:
     """Return the profile of a step with clones; the same profile if there are none."""
     if timeline is None or timeline.dataflow is None:

@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from tfswap.plan.measured_plan import Attempt, MeasuredStep
+from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.least_budget import LeastBudgets
 from tfswap.planning.plan_function import Planned
@@ -123,7 +123,7 @@ class RunReport:
         if isinstance(error, tf.errors.ResourceExhaustedError):
             self.report.out_of_memory = _own_words(str(error))
 
-    def measured(self, steps: Sequence[MeasuredStep], attempt: Attempt | None) -> None:
+    def measured(self, steps: Sequence[MeasuredStep], attempt: MeasuredPlan | None) -> None:
         """Note steps under the plan; of a measured plan, its own figures."""
         if attempt is not None:
             self.report.step_s = attempt.step_s

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.sampling import RatioSamples
 from tfswap.devices.swap_options import SwapOptions
 from tfswap.ops.loaded_library import Library
 from tfswap.report.run_report import RunReport
 from tfswap.report.training_log import TrainingLog
 from tfswap.training.lossy import LossyRun
-from tfswap.devices.sampling import RatioSamples
 
 
 @dataclass(frozen=True)

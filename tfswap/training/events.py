@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tfswap.plan.schema import FunctionPlan
 from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep
+from tfswap.plan.schema import FunctionPlan
 
 # Events
 

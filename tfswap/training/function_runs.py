@@ -15,7 +15,7 @@ from tfswap.hooks.function_calls import traces_of
 from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
 from tfswap.report.training_log import TrainingLog
-from tfswap.training.swap_run import SwapRun
+from tfswap.training.run import TrainingRun
 
 NO_GRAPH = (
     "there is no graph to insert swaps into, so nothing is swapped; the budget is kept all the "
@@ -36,7 +36,7 @@ class _Trained:
     def __init__(self, name: str, says: bool) -> None:
         self.report = Report()
         self.voice = TrainingLog(self.report.notes, says, name)
-        self.run: SwapRun | None = None
+        self.run: TrainingRun | None = None
         self.plan: SwapPlan | None = None
         self.traces = 0
         self._trained = False
@@ -131,7 +131,7 @@ class FunctionRuns:
             self._session.is_idle = True
             self._in_call.release()
 
-    def _step(self, function: Any, run: SwapRun, call: Callable[[], Any]) -> Any:
+    def _step(self, function: Any, run: TrainingRun, call: Callable[[], Any]) -> Any:
         try:
             run.step_begins()
             try:
@@ -148,7 +148,7 @@ class FunctionRuns:
             run.between_steps()
         return result
 
-    def _ready(self, function: Any, name: str) -> SwapRun | None:
+    def _ready(self, function: Any, name: str) -> TrainingRun | None:
         """Return the function's training, in a session that has the devices; None if impossible."""
         if eager.tape_is_recording():
             self.say_once(
@@ -166,13 +166,13 @@ class FunctionRuns:
         if not self._session.hold():
             return None  # the other training's budget applies
         if trained.run is None:
-            trained.run = SwapRun(
+            trained.run = TrainingRun(
                 self._session,
                 function,
                 trained.voice,
                 trained.report,
                 plan=trained.plan or self._options.plan,
-                surely_trains=self._certain,
+                certain=self._certain,
             )
             trained.run.begin()
         return trained.run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from tfswap.plan.measured_plan import MeasuredPlan
 from tfswap.training.events import Action, CountGraphs, DropAddresses, Log, StepEnded, Withdraw
 from tfswap.training.graph_watch import MAX_GRAPHS
-from tfswap.plan.measured_plan import MeasuredPlan
 from tfswap.training.section_search import SectionSearch
 from tfswap.training.states import Counted, GraphState, Phase, TrainingState
 

@@ -30,8 +30,8 @@ class GraphWatch:
 
     has_unplanned: bool = False
     beyond: int = 0
-    _pause: int = FIRST_PAUSE
-    _left: int = FIRST_PAUSE
+    _pause: int = field(default_factory=lambda: FIRST_PAUSE)
+    _left: int = field(default_factory=lambda: FIRST_PAUSE)
     _looks: int = 0
     _seen: int = 0
     _ran: Mapping[str, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from tfswap.hooks.keras_frames import FitCall, find_fit
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
 from tfswap.report.summary import Report
 from tfswap.report.training_log import TrainingLog
-from tfswap.training.swap_run import SwapRun
+from tfswap.training.run import TrainingRun
 
 
 def _count_layers(model: Any) -> int:
@@ -55,9 +55,9 @@ class KerasFit:
         self._cuts = options.wants_sections
         self._static_step: StaticStep | None = None
         self._fit: FitCall | None = None
-        self.run: SwapRun | None = None
+        self.run: TrainingRun | None = None
         self.report = Report()
-        self._voice = TrainingLog(self.report.notes, options.says)
+        self._log = TrainingLog(self.report.notes, options.says)
 
     def begin(self) -> None:
         """Takes hold of devices and model; the first steps run under lazy swaps.
@@ -73,7 +73,7 @@ class KerasFit:
                 f"{keras.backend.backend()!r}: set KERAS_BACKEND=tensorflow"
             )
         if self._model.run_eagerly:
-            self._voice.warn(
+            self._log.warn(
                 "the model runs eagerly (run_eagerly=True), so there is no graph to insert swaps "
                 "into: AutoSwap has no effect and the budget is not enforced. Compile without "
                 "run_eagerly."
@@ -88,22 +88,22 @@ class KerasFit:
     def _begin(self) -> None:
         if self._cuts and self._model.steps_per_execution > 1:
             self._warn_of_whole_batches("loops (steps_per_execution of more than 1) are not cut")
-        session = SwapSession(self._options, self._voice, let_go=self.end, is_over=self._is_over)
+        session = SwapSession(self._options, self._log, let_go=self.end, is_over=self._is_over)
         self._taken.callback(self._restore)
         self._turn_xla_off()
         self._taken.callback(session.end)
         if self._options.broker is not None:
             self._build_optimizer()
         session.begin(_count_layers(self._model))
-        run = SwapRun(
+        run = TrainingRun(
             session,
             self._model,
-            self._voice,
+            self._log,
             self.report,
             plan=self._options.plan,
             steps_a_call=max(int(self._model.steps_per_execution), 1),
             epochs=self._epochs,
-            cuts=self._cuts,
+            splits=self._cuts,
         )
         self._taken.callback(run.end)
         run.begin()
@@ -134,7 +134,7 @@ class KerasFit:
         self._xla_was_on = True
         self._model.jit_compile = False
         self._model.make_train_function(force=True)
-        self._voice.note(
+        self._log.note(
             "XLA is off for this training: a step compiled by XLA is one opaque op, and "
             "nothing can be moved inside it"
         )
@@ -185,7 +185,7 @@ class KerasFit:
             self.run.leave_whole()
             return self._inner(iterator)
         model = self._model
-        step = StaticStep.of(model, model.train_step, self._inner, self._voice.warn)
+        step = StaticStep.of(model, model.train_step, self._inner, self._log.warn)
         self._static_step = step
         data = step.batch_of(iterator)
         self.run.expect_batch(examples_of(data))
@@ -203,7 +203,7 @@ class KerasFit:
         before = model.test_function
         model.make_test_function()
         inner = model.test_function
-        step = StaticStep.of(model, model.test_step, inner, self._voice.warn)
+        step = StaticStep.of(model, model.test_step, inner, self._log.warn)
 
         def test_function(iterator: Any) -> Any:
             if not self._cuts or not self._sizes_are_unknown(iterator):
@@ -219,7 +219,7 @@ class KerasFit:
 
     def _warn_of_whole_batches(self, why: str) -> None:
         self._cuts = False
-        self._voice.warn(f"sections={self._options.sections!r} has no effect: {why}.")
+        self._log.warn(f"sections={self._options.sections!r} has no effect: {why}.")
 
     def _step_failed(self, error: BaseException) -> None:
         assert self.run is not None

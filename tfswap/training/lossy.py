@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tfswap.devices.sampling import RatioSamples
 from tfswap.machine import codecs
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.node_names import swap_out_name
@@ -12,7 +13,6 @@ from tfswap.planning.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.planning.planners.lossy_rate import MOST_RATE
 from tfswap.report.summary import LossyUse, TensorLoss
 from tfswap.step.profile import Profile
-from tfswap.devices.sampling import RatioSamples
 
 
 def lossy_swaps(plan: SwapPlan) -> list[TensorSwap]:

@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import ExitStack
 from typing import Any
 
+from tfswap.devices.sampling import RatioSamples
 from tfswap.devices.swap_options import AUTO_SECTIONS
 from tfswap.devices.swap_session import SwapSession
 from tfswap.plan.measured_plan import MeasuredStep
@@ -34,7 +35,6 @@ from tfswap.training.first_step import FirstStep
 from tfswap.training.installed_plan import InstalledPlan
 from tfswap.training.lossy import LossyRun, check_plan
 from tfswap.training.remembered_plans import RememberedPlans
-from tfswap.devices.sampling import RatioSamples
 from tfswap.training.states import GraphState, Phase, TrainingState
 from tfswap.training.step_addresses import TEST, TRAIN, StepAddresses
 from tfswap.training.step_recordings import StepRecordings

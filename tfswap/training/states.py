@@ -21,9 +21,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep, best
 from tfswap.plan.schema import FunctionPlan
 from tfswap.training.graph_watch import GraphWatch
-from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep, best
 from tfswap.training.section_search import SectionSearch
 
 

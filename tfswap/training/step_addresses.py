@@ -31,9 +31,7 @@ class StepAddresses:
             return False
         devices = self._context.devices
         limit_bytes = None if devices.on_cpu else devices.budget_bytes
-        self._run = AddressRun(
-            self._context.library, devices.device, limit_bytes, self._plan.label
-        )
+        self._run = AddressRun(self._context.library, devices.device, limit_bytes, self._plan.label)
         return not self._plan.has_layout(fingerprint)
 
     def wants(self, kind: str) -> bool:

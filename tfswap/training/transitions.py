@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
+from tfswap.plan.measured_plan import MeasuredPlan, best
 from tfswap.plan.schema import FunctionPlan
 from tfswap.training.events import (
     Action,
@@ -41,7 +42,6 @@ from tfswap.training.events import (
     Withdraw,
 )
 from tfswap.training.further_graphs import Step, watch_graphs
-from tfswap.plan.measured_plan import MeasuredPlan, best
 from tfswap.training.section_search import SectionSearch, SectionTrial, sections_of
 from tfswap.training.states import Counted, GraphState, Origin, Phase, TrainingState
 
@@ -289,7 +289,7 @@ def _planned(state: TrainingState, event: Planned) -> Step:
     if sections is None:
         return _use(state, event, search.best)
     note = Log(f"{search.reason}: {sections_of(sections)} are tried")
-    state = state.put(index, phase=Phase.BOOTSTRAP, function=None)
+    state = state.put(index, phase=Phase.BOOTSTRAP, function=None, fits=False)
     return state, (note, Split(sections, search.examples))
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tfswap.ops.loaded_library import Library
 from tfswap.devices.sampling import RatioSamples, parse_different_words, parse_samples
+from tfswap.ops.loaded_library import Library
 
 
 class FakeLibrary:

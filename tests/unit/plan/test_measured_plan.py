@@ -1,10 +1,10 @@
-"""What counts as a plan that did as was foretold."""
+"""MeasuredPlan: whether a plan did as predicted, and what it needs."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfswap.plan.measured_plan import Attempt, MeasuredStep, best
+from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep, best
 from tfswap.plan.schema import FunctionPlan, TensorSwap
 
 MOVES = FunctionPlan("f", swaps=(TensorSwap("a:0", 10, (), ()),), predicted_peak_bytes=100)
@@ -12,52 +12,53 @@ MOVES_NOTHING = FunctionPlan("f", predicted_peak_bytes=100)
 
 
 @pytest.mark.parametrize(
-    ("function", "peak_bytes", "bytes_out", "right"),
+    ("function", "peak_bytes", "bytes_out", "expected"),
     [
         (MOVES, 100, 10, True),
         (MOVES, 90, 10, False),
-        (MOVES, 100, 20, False),  # lazy swaps moved more: without them, it would have been 110
+        (MOVES, 100, 20, False),  # on-demand swaps moved 10: without them, the peak were 110
         (MOVES_NOTHING, 90, 0, True),  # less than in the recorded order
         (MOVES_NOTHING, 100, 10, False),
     ],
 )
-def test_a_peak_that_is_off_or_what_lazy_swaps_moved_is_not_as_foretold(
-    function: FunctionPlan, peak_bytes: int, bytes_out: int, right: bool
+def test_a_peak_that_is_off_or_on_demand_swaps_are_not_as_predicted(
+    function: FunctionPlan, peak_bytes: int, bytes_out: int, expected: bool
 ) -> None:
-    assert Attempt(function, 1.0, 1.0, peak_bytes, 0, bytes_out, bytes_out).is_as_foretold == right
+    measured = MeasuredPlan(function, 1.0, 1.0, peak_bytes, 0, bytes_out, bytes_out)
+    assert measured.is_as_predicted == expected
 
 
-def test_the_fastest_of_those_as_foretold_is_best() -> None:
+def test_the_fastest_plan_that_did_as_predicted_is_best() -> None:
     off, slow, fast = (
-        Attempt(MOVES, step_s, step_s, peak_bytes, 0, 10, 10)
+        MeasuredPlan(MOVES, step_s, step_s, peak_bytes, 0, 10, 10)
         for step_s, peak_bytes in ((1.0, 200), (3.0, 100), (2.0, 101))
     )
     assert best([off, slow, fast]) is fast
     assert best([off]) is off
 
 
-def test_a_plan_is_slower_than_lazy_swaps_if_none_of_its_steps_was_as_fast() -> None:
-    attempt = Attempt.of(MOVES, [MeasuredStep(s, 100, 0, 10, 10, 0) for s in (0.8, 0.9)])
-    assert attempt.is_slower_than([0.4, 0.5])
-    assert not attempt.is_slower_than([0.3, 0.6])  # noise
-    assert not attempt.is_slower_than([])
+def test_a_plan_is_slower_only_if_each_of_its_steps_was() -> None:
+    measured = MeasuredPlan.of(MOVES, [MeasuredStep(s, 100, 0, 10, 10, 0) for s in (0.8, 0.9)])
+    assert measured.is_slower_than([0.4, 0.5])
+    assert not measured.is_slower_than([0.3, 0.6])  # noise
+    assert not measured.is_slower_than([])
 
 
 @pytest.mark.parametrize(
     ("peak_bytes", "needed_bytes", "bytes_out", "demand_bytes"),
     [
         (99, 0, 10, 99),
-        (99, 104, 30, 104),  # a tensor of 20 left for lack of 4 beyond a budget of 100
-        (99, 140, 30, 119),  # no more than had all of it been at home
+        (99, 104, 30, 104),  # a tensor of 20 bytes was swapped for lack of 4, budget 100
+        (99, 140, 30, 119),  # no more than if all of it had stayed on the device
         (106, 104, 30, 106),
         (99, 104, 10, 99),  # a planned swap-out that was early
     ],
 )
-def test_what_a_plan_needs_is_what_was_lacking_not_all_that_lazy_swaps_moved(
+def test_a_plan_needs_what_was_lacking_not_all_that_was_swapped_on_demand(
     peak_bytes: int, needed_bytes: int, bytes_out: int, demand_bytes: int
 ) -> None:
-    attempt = Attempt(MOVES, 1.0, 1.0, peak_bytes, needed_bytes, bytes_out, bytes_out)
-    assert attempt.demand_bytes == demand_bytes
+    measured = MeasuredPlan(MOVES, 1.0, 1.0, peak_bytes, needed_bytes, bytes_out, bytes_out)
+    assert measured.demand_bytes == demand_bytes
 
 
 def test_a_step_needs_the_budget_and_what_was_lacking() -> None:

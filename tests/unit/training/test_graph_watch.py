@@ -1,61 +1,75 @@
-"""Which graphs of a training get plans of their own."""
+"""GraphWatch: which graphs of a training get plans of their own."""
 
 from __future__ import annotations
 
-from tfswap.training.graph_watch import FIRST_PAUSE, LOOKS, GraphWatch
+from tfswap.training.graph_watch import FIRST_PAUSE, LOOKS, OFTEN, GraphWatch
 
 
-def test_a_graph_that_runs_often_and_moves_is_due() -> None:
+def ran(watch: GraphWatch, steps: int, fingerprint: str, moved: bool, planned: bool) -> GraphWatch:
+    for _ in range(steps):
+        watch = watch.ran(fingerprint, moved, planned)
+    return watch
+
+
+def test_a_graph_that_runs_often_and_swaps_is_due() -> None:
     watch = GraphWatch()
-    for _ in range(7):
-        watch.ran("other", True, False)
-        watch.ran("first", True, True)
-    assert watch.due() is None
-    watch.ran("other", True, False)
-    assert watch.due() == "other"
+    for _ in range(OFTEN - 1):
+        watch = watch.ran("other", True, False).ran("first", True, True)
+    assert not watch.is_due("other")
+    assert watch.ran("other", True, False).is_due("other")
 
 
 def test_a_planned_graph_is_never_due() -> None:
-    watch = GraphWatch()
-    for _ in range(100):
-        watch.ran("first", True, True)
-    assert watch.due() is None
+    assert not ran(GraphWatch(), 100, "first", True, True).is_due("first")
 
 
-def test_one_that_runs_rarely_is_not() -> None:
+def test_a_graph_that_runs_rarely_is_not_due() -> None:
     watch = GraphWatch()
     for step in range(1000):
-        watch.ran("last batch" if step % 20 == 0 else "first", True, step % 20 != 0)
-    assert watch.due() is None
+        is_last = step % 20 == 0
+        watch = watch.ran("last batch" if is_last else "first", True, not is_last)
+    assert not watch.is_due("last batch")
 
 
-def test_one_that_moves_nothing_is_not() -> None:
+def test_a_graph_that_swaps_nothing_is_not_due() -> None:
+    assert not ran(GraphWatch(), 50, "small", False, False).is_due("small")
+
+
+def test_a_refused_graph_is_not_due() -> None:
+    assert not ran(GraphWatch().refuse("other"), 50, "other", True, False).is_due("other")
+
+
+def test_a_graph_is_profiled_for_larger_tensors_at_most_four_times() -> None:
     watch = GraphWatch()
-    for _ in range(50):
-        watch.ran("small", False, False)
-    assert watch.due() is None
+    for profiles in range(1, 5):
+        watch = ran(watch, 50, "first", True, False)
+        assert watch.is_due("first"), profiles
+        watch = watch.profiled_larger("first")
+    assert not ran(watch, 50, "first", True, False).is_due("first")
 
 
-def test_one_that_was_refused_is_not() -> None:
+def test_steps_beyond_the_plan_are_a_reason_to_look() -> None:
     watch = GraphWatch()
-    watch.refuse("other")
-    for _ in range(50):
-        watch.ran("other", True, False)
-    assert watch.due() is None
+    for _ in range(OFTEN):
+        watch, _ = watch.step_ended(needed_more=True)
+    assert watch.looked(False).has_unplanned
+    assert not watch.looked(False).looked(False).has_unplanned
 
 
-def test_steps_are_looked_at_only_where_there_is_something_to_see() -> None:
-    watch, asked, looked = GraphWatch(), 0, 0
+def test_steps_are_observed_only_if_there_is_an_unplanned_graph() -> None:
+    watch, looks, observed = GraphWatch(), 0, 0
     for _ in range(10_000):
-        asked += watch.step_ended()
-        looked += watch.wants
-    assert asked <= 15 and looked == 0
+        watch, is_time = watch.step_ended(False)
+        looks += is_time
+        observed += watch.observes
+    assert looks <= 15 and observed == 0
     watch = GraphWatch()
     for step in range(10_000):
-        if watch.step_ended():
-            watch.has_unplanned = True
-        if watch.wants:
+        watch, is_time = watch.step_ended(False)
+        if is_time:
+            watch = watch.looked(True)
+        if watch.observes:
             assert step >= FIRST_PAUSE - 1
-            watch.ran("first", True, True)
-            looked += 1
-    assert LOOKS <= looked <= 0.06 * 10_000
+            watch = watch.ran("first", True, True)
+            observed += 1
+    assert LOOKS <= observed <= 0.06 * 10_000

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from timelines import make_timeline
 
+from tfswap.devices.sampling import RatioSamples
 from tfswap.machine import codecs
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import FunctionPlan, Return, SwapPlan, TensorSwap
@@ -15,7 +16,6 @@ from tfswap.planning.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Absence
 from tfswap.training.lossy import LossyRun, check_plan, parse_losses
-from tfswap.devices.sampling import RatioSamples
 
 LOSSY = codecs.LOSSY[0]
 
