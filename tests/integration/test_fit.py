@@ -288,7 +288,7 @@ def test_a_budget_that_no_plan_keeps_is_said_with_the_way_out(unswapped, monkeyp
     assert least.swapped.bytes < least.unswapped.bytes and least.sections_help
     assert f"While op {least.swapped.op!r} runs" in said
     assert ("Or use AutoSwap(sections=2): the least is then" in said) == (sections is None)
-    assert said.endswith("Training goes on under lazy swaps, which keep the budget but wait.")
+    assert said.endswith("Training goes on under on-demand swaps, which keep the budget but wait.")
 
 
 def test_tensorboard_has_each_step_and_a_picture_of_the_plan(unswapped, tmp_path):

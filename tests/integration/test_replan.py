@@ -112,7 +112,7 @@ def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypa
     monkeypatch.setattr(StepPlanner, "plan", none_for_less)
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.75), verbose=0)
     between = Between(swap, change)
-    with pytest.warns(UserWarning, match="Training goes on under lazy swaps"):
+    with pytest.warns(UserWarning, match="Training goes on under on-demand swaps"):
         swapped = trained(lambda: compiled(convolutions()), [swap, between], epochs=EPOCHS)
     assert swapped.losses == unswapped.losses
     assert all(peak <= limit for peak, limit in between.peaks)
