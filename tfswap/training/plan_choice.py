@@ -46,7 +46,7 @@ class PlanChoice:
         devices: Of the training.
         session: Knows what the pass said.
         plan: Gets what is chosen.
-        remembered: The plans of earlier trainings.
+        remembered: Plans of earlier trainings.
         ratios: What codecs make of the training's tensors.
         lossy: What may be kept lossily.
         voice: Says things.
@@ -144,7 +144,7 @@ class PlanChoice:
         self._sections.leave_whole()
 
     def devices_changed(self) -> None:
-        """Another device is planned for, or it has another budget or link."""
+        """Use the devices' present budget and link, and withdraw plans that no longer fit."""
         self._note_budget()
         self.planner.machine = self._devices.link.machine()
         self._remembered.budget_changed()
@@ -255,10 +255,10 @@ class PlanChoice:
         return Phase.MEASURE
 
     def _profile_after_all(self) -> Phase:
-        """The remembered plan is not as foretold: the step is another one by now."""
+        """Drop the remembered plan, whose measured peak is not as predicted, and profile again."""
         self._was_measured = False
         fingerprint = self.planner.fingerprint
-        self._voice.note("the remembered plan needs another peak than foretold: it is made anew")
+        self._voice.note("the remembered plan needs another peak than predicted: it is made again")
         self._remembered.forget(fingerprint)
         self._plan.forget_layouts()
         self._plan.push(self._plan.plan.without_function(fingerprint))
@@ -268,7 +268,7 @@ class PlanChoice:
         return Phase.WARM
 
     def remember(self) -> None:
-        """Has a later training of the same find the plan, if it does as foretold."""
+        """Write the plan to the plan cache if its measured peak is as predicted."""
         function = self._plan.function(self.planner.fingerprint)
         profile = self.planner.profile
         if function is None or profile is None or not self._attempts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from broker_clients import BUDGET, MIB, Memory, RawClient, until
 from light import BrokerProcess
