@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tfswap.ops.loaded_library import Library
-from tfswap.plan.cache import RememberedPlan
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.plan_function import Planned
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.report.summary import REMEMBERED, summary_lines
-from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile
 from tfswap.step.trace import StepTrace
 from tfswap.training.attempt import CLEARLY_FITS, Attempt, MeasuredStep
@@ -26,7 +23,7 @@ from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.met_graphs import OptimizedGraphs
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
-from tfswap.training.remembered_plans import RememberedPlans
+from tfswap.training.remembered_plans import RememberedPlans, RememberedStep
 from tfswap.training.run_report import RunReport
 from tfswap.training.sampling import RatioSamples
 from tfswap.training.section_search import Trial
@@ -178,9 +175,12 @@ class PlanChoice:
         if self._given is not None and self._plan.rename(records):
             return Phase.FIRST
         for record in records:
-            phase = self._go_on_from_remembered(record)
-            if phase is not None:
-                return phase
+            step = self._remembered.step(record, self._library, self._new_planner())
+            if step is not None:
+                return self._begin_with(step)
+            if record["outcome"] == "planned":
+                self._remembered.decline(record["fingerprint"])
+                self._plan.push(self._plan.plan)
         known = any(self._plan.function(r["fingerprint"]) is not None for r in records)
         if self._given is not None and not known:
             self._voice.warn(
@@ -189,69 +189,21 @@ class PlanChoice:
             )
         return Phase.WARM
 
-    def _go_on_from_remembered(self, record: Mapping[str, Any]) -> Phase | None:
-        """Use what is remembered of a graph, if it is valid.
-
-        Args:
-            record: What the pass did to the graph.
-
-        Returns:
-            The next phase; None if nothing is remembered, or it cannot be used.
-        """
-        fingerprint, outcome = record["fingerprint"], record["outcome"]
-        plan = self._remembered.plan(fingerprint)
-        if plan is not None and outcome != "planned":  # the pass could not apply it
-            self._remembered.forget(fingerprint)
-            return None
-        try:
-            phase = self._remembered_phase(fingerprint, plan)
-        except (ValueError, KeyError, IndexError, OverflowError):  # the files are of another step
-            self._remembered.forget(fingerprint)
-            phase = None
-        if phase is not None:
-            self._report.first_plan = REMEMBERED
-        elif outcome == "planned":
-            self._remembered.decline(fingerprint)
-            self._plan.push(self._plan.plan)
-        return phase
-
-    def _remembered_phase(self, fingerprint: str, plan: RememberedPlan | None) -> Phase | None:
-        """Go on with the plan that the first step ran under, or with one of the old profile.
-
-        Raises:
-            KeyError, IndexError, OverflowError, ValueError: The files are of another step.
-        """
-        graph = StepGraph.parse(self._library.describe(fingerprint))
-        profile = self._remembered.profile(fingerprint, graph)
-        if profile is None:
-            return None
-        if plan is not None and not self._devices.suffice_for(plan.budget_bytes):
-            self._remembered.decline(fingerprint)
-            plan = None
-        planner = self._new_planner()
-        planner.remember(profile, graph, None if plan is None else plan.function)
-        planned: Planned | None = None
-        if plan is None:
-            try:
-                planned = planner.plan()
-            except (BudgetTooSmall, FarMemoryTooSmall):
-                return None
-            if not (planned.function.swaps or planned.function.recomputes):
-                return None  # it fits; the profiled steps will confirm that
-        self.planner = planner
-        self._sections.take(fingerprint)
-        planner.save_profile()
-        self._filled.profiled(profile, planner.least_budgets())
+    def _begin_with(self, step: RememberedStep) -> Phase:
+        """Go on with the plan that the first step ran under, or with one of the old profile."""
+        self.planner = step.planner
+        self._report.first_plan = REMEMBERED
+        self._sections.take(self.planner.fingerprint)
+        self.planner.save_profile()
+        self._filled.profiled(step.profile, self.planner.least_budgets())
         self.planned_bytes = self._devices.budget_bytes
         self._voice.say("this step was profiled before: training begins under its plan")
-        if planned is not None:
-            return self._adopt_planned(planned)
-        assert plan is not None
-        function = plan.function
+        if isinstance(step.plan, Planned):
+            return self._adopt_planned(step.plan)
         self._was_measured = True
-        self._plan.note(functions=self._plan.plan.with_function(function).functions)
+        self._plan.note(functions=self._plan.plan.with_function(step.plan).functions)
         self._plan.install_layouts()
-        self._filled.adopted(self._plan.plan, function, planner.story(function))
+        self._filled.adopted(self._plan.plan, step.plan, step.story)
         return Phase.MEASURE
 
     def _profile_after_all(self) -> Phase:

@@ -11,19 +11,27 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.machine.machine import cores, processor
 from tfswap.ops import library
+from tfswap.ops.loaded_library import Library
 from tfswap.plan.cache import PlanMemory, RememberedPlan, context_of, parse_folder
 from tfswap.plan.schema import FunctionPlan, SwapPlan
+from tfswap.planning.plan_function import Planned
+from tfswap.planning.planners.assignment import FarMemoryTooSmall
+from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.report.step_story import StepStory
 from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile, kept_activations
 from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import check_plan
 from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
+from tfswap.training.step_planner import StepPlanner
 from tfswap.training.swap_options import AUTO_SECTIONS, SwapOptions
 
 # A profile also has ops that are not nodes of the graph (in loops, for example). Files with more
@@ -31,6 +39,23 @@ from tfswap.training.swap_options import AUTO_SECTIONS, SwapOptions
 _MOST_OPS_A_NODE = 64
 # Options that plans depend on.
 _OF_PLANS = ("policy", "codec", "slab", "stream_weights", "workspace_limit")
+
+
+@dataclass(frozen=True)
+class RememberedStep:
+    """A step that an earlier training profiled.
+
+    Attributes:
+        planner: Has its profile.
+        profile: The profile.
+        plan: The plan that the first step ran under, or one made of the profile.
+        story: Of the plan that the first step ran under, for the report.
+    """
+
+    planner: StepPlanner
+    profile: Profile
+    plan: FunctionPlan | Planned
+    story: StepStory | None
 
 
 class RememberedPlans:
@@ -77,7 +102,51 @@ class RememberedPlans:
         """Return the plan that the pass is offered for a graph."""
         return self._offered.get(fingerprint)
 
-    def profile(self, fingerprint: str, graph: StepGraph) -> Profile | None:
+    def step(
+        self, record: Mapping[str, Any], lib: Library, planner: StepPlanner
+    ) -> RememberedStep | None:
+        """Return what is remembered of a graph; delete it if it is not valid.
+
+        Args:
+            record: What the pass did to the graph in the first step.
+            lib: The library.
+            planner: Gets the profile.
+
+        Returns:
+            The step; None if nothing is remembered, or it cannot be used.
+        """
+        fingerprint = record["fingerprint"]
+        plan = self._offered.get(fingerprint)
+        if plan is not None and record["outcome"] != "planned":  # the pass could not apply it
+            self.forget(fingerprint)
+            return None
+        try:
+            graph = StepGraph.parse(lib.describe(fingerprint))
+            return self._step(fingerprint, graph, plan, planner)
+        except (ValueError, KeyError, IndexError, OverflowError):  # the files are of another step
+            self.forget(fingerprint)
+            return None
+
+    def _step(
+        self, fingerprint: str, graph: StepGraph, plan: RememberedPlan | None, planner: StepPlanner
+    ) -> RememberedStep | None:
+        profile = self._profile(fingerprint, graph)
+        if profile is None:
+            return None
+        if plan is not None and self._devices.suffice_for(plan.budget_bytes):
+            planner.remember(profile, graph, plan.function)
+            return RememberedStep(planner, profile, plan.function, planner.story(plan.function))
+        self.decline(fingerprint)
+        planner.remember(profile, graph)
+        try:
+            planned = planner.plan()
+        except (BudgetTooSmall, FarMemoryTooSmall):
+            return None
+        if not (planned.function.swaps or planned.function.recomputes):
+            return None  # it fits; the profiled steps will confirm that
+        return RememberedStep(planner, profile, planned, None)
+
+    def _profile(self, fingerprint: str, graph: StepGraph) -> Profile | None:
         """Return the profile of a graph's step, if there is a valid one on disk."""
         memory = self._memory()
         profile = None if memory is None else memory.profile(fingerprint)

@@ -198,12 +198,11 @@ class SwapRun:
         self._choice.leave_whole()
 
     def replan(self, reason: str) -> None:
-        """Has a new plan made before the next step, for the devices' budget and link as they are.
+        """Request a new plan before the next step, for the devices' present budget and link.
 
-        It is made of the profile that is there, and settles, is measured and checked as the first
-        one was; addresses are planned anew. Where no plan fits, lazy swaps keep the budget. Before
-        there is a first plan nothing is to be done: that goes by what it finds. Of another thread,
-        too.
+        It is made of the existing profile, then settles, is measured and checked like the first
+        one; addresses are planned again. Where no plan fits, on-demand swaps keep the budget.
+        Before the first plan, only budget and link are updated. Any thread may call this.
 
         Args:
             reason: What has changed, for the notes.
