@@ -9,13 +9,13 @@ from typing import Any
 
 import keras
 
+from tfswap.devices.swap_options import SwapOptions, parse_options
 from tfswap.jobs.share import Share
 from tfswap.plan.cache import LIMIT_BYTES
 from tfswap.plan.schema import SwapPlan
 from tfswap.planning.planners.portfolio import PLANNING_TIME_S
 from tfswap.report.summary import Report
 from tfswap.training.keras_fit import KerasFit
-from tfswap.training.swap_options import SwapOptions, parse_options
 from tfswap.training.swap_run import SwapRun
 
 

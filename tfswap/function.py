@@ -8,11 +8,11 @@ import threading
 import weakref
 from typing import Any
 
+from tfswap.devices.swap_options import SwapOptions, parse_options
 from tfswap.hooks import function_calls
 from tfswap.hooks.eager import without_xla
 from tfswap.report.summary import Report
 from tfswap.training.function_runs import FunctionRuns
-from tfswap.training.swap_options import SwapOptions, parse_options
 
 _EXAMPLE = "@tfswap.swap(budget='6GiB')\n    @tf.function\n    def train_step(images, labels): ..."
 

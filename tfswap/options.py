@@ -20,10 +20,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from tfswap.devices.swap_options import NAMES, SwapOptions, parse_options
 from tfswap.hooks import process_hooks
 from tfswap.report.summary import Report
 from tfswap.training.function_runs import FunctionRuns
-from tfswap.training.swap_options import NAMES, SwapOptions, parse_options
 
 KEY = "tfswap"
 """The name of these options among TensorFlow's optimizer options."""

@@ -20,14 +20,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from tfswap.devices.swap_options import SwapOptions, parse_options
+from tfswap.devices.swap_session import SwapSession
 from tfswap.hooks import saved_functions
 from tfswap.hooks.plan_session import with_plan
 from tfswap.io import private_files
 from tfswap.io.untrusted_json import MOST_BYTES, Fields, parse_json
 from tfswap.plan.schema import SwapPlan
 from tfswap.training.function_runs import FunctionRuns
-from tfswap.training.swap_options import SwapOptions, parse_options
-from tfswap.training.swap_session import SwapSession
 
 FORMAT = "tfswap saved model 1"
 ASSET = Path("assets.extra") / "tfswap.json"

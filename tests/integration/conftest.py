@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfswap.ops import library
-from tfswap.training.attempt import Attempt
+from tfswap.plan.measured_plan import Attempt
 
 MIB = 1 << 20
 

@@ -17,8 +17,10 @@ from models import (
 )
 
 import tfswap
+from tfswap.devices import device_link
+from tfswap.plan import measured_plan
 from tfswap.step.op_durations import planned_durations
-from tfswap.training import attempt, device_link, drift_watch, graph_watch, step_planner
+from tfswap.training import drift_watch, graph_watch, step_planner
 
 EPOCHS = 6
 
@@ -123,7 +125,7 @@ def test_the_plan_stays_where_none_fits_any_more(unswapped, monkeypatch):
         return planned[-1]
 
     monkeypatch.setattr(step_planner.StepPlanner, "plan", once)
-    monkeypatch.setattr(attempt, "TOLERANCE", 1.0)
+    monkeypatch.setattr(measured_plan, "TOLERANCE", 1.0)
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), link_bandwidth=4e9, verbose=0)
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=EPOCHS)
     assert swapped.losses == unswapped.losses

@@ -17,9 +17,10 @@ from models import MIB, Losses, budget_of, compiled, convolutions, deterministic
 
 import tfswap
 from tfswap import _core
+from tfswap.devices import managed_devices
 from tfswap.machine import codecs
 from tfswap.machine.far_tier import FILE, FarTier
-from tfswap.training import managed_devices, swap_run
+from tfswap.training import swap_run
 from tfswap.training.sampling import RatioSamples
 
 

@@ -18,8 +18,8 @@ import tensorflow as tf
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, images, trained
 
 import tfswap
+from tfswap.plan.measured_plan import Attempt
 from tfswap.planning.planners.decision import no_plan_fits
-from tfswap.training.attempt import Attempt
 from tfswap.training.step_planner import StepPlanner
 
 

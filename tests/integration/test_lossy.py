@@ -14,12 +14,12 @@ from planned_functions import newest, plan_of, run
 
 import tfswap
 from tests.copy_ops import copy_from_host, copy_to_host
+from tfswap.devices import managed_devices
 from tfswap.machine import codecs
 from tfswap.machine.far_tier import CodecSpeed, CodecTime
+from tfswap.plan.measured_plan import Attempt
 from tfswap.plan.schema import Return, SwapPlan, TensorSwap
 from tfswap.step.graph import StepGraph
-from tfswap.training import managed_devices
-from tfswap.training.attempt import Attempt
 
 if not codecs.lossy_for("auto"):
     pytest.skip("no lossy codec can be used here", allow_module_level=True)
@@ -321,7 +321,7 @@ def test_without_lossy_no_bit_differs(lib, unswapped, fast_codecs):
     victim = next(name for name, node in graph.nodes.items() if node.backward and node.producer)
     hostile = dataclasses.replace(function, swaps=(lossy_swap(graph, victim),), layouts=())
     before = newest(lib)
-    with pytest.warns(UserWarning, match="the plan was not applied to a graph: .*is not a float32 activ"):
+    with pytest.warns(UserWarning, match="not applied to a graph: .*is not a float32 activ"):
         losses = fit(
             [tfswap.AutoSwap(plan=SwapPlan((hostile,)), lossy=True, verbose=0, codec=LOSSY)], 1
         )

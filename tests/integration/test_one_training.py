@@ -14,7 +14,7 @@ import tensorflow as tf
 from models import MIB, compiled, convolutions, deterministic, images
 
 import tfswap
-from tfswap.training.swap_session import DeviceBusy
+from tfswap.devices.swap_session import DeviceBusy
 
 BATCHES = 6
 

@@ -10,7 +10,7 @@ import pytest
 from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, trained
 
 import tfswap
-from tfswap.training.managed_devices import ManagedDevices
+from tfswap.devices.managed_devices import ManagedDevices
 from tfswap.training.swap_run import SwapRun
 
 EPOCHS = 5
@@ -168,9 +168,9 @@ def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, 
 
 
 def test_a_budget_is_above_zero_and_what_stays_is_said(lib, megabytes):
-    from tfswap.training.log import TrainingLog
-    from tfswap.training.swap_options import SwapOptions
-    from tfswap.training.swap_session import SwapSession
+    from tfswap.devices.swap_options import SwapOptions
+    from tfswap.devices.swap_session import SwapSession
+    from tfswap.report.training_log import TrainingLog
 
     session = SwapSession(SwapOptions(budget="1GiB"), TrainingLog([], False))
     session.begin()

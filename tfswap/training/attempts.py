@@ -6,8 +6,8 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
+from tfswap.plan.measured_plan import Attempt, MeasuredStep, best
 from tfswap.plan.schema import FunctionPlan
-from tfswap.training.attempt import Attempt, MeasuredStep, best
 
 _MAX_CORRECTIONS = 3
 _MEASURED_STEPS = 2

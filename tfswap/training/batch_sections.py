@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic
 
+from tfswap.devices.swap_options import AUTO_SECTIONS
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
+from tfswap.report.training_log import TrainingLog
 from tfswap.training.installed_plan import InstalledPlan
-from tfswap.training.log import TrainingLog
 from tfswap.training.section_search import Kept, SectionSearch, sections_of
-from tfswap.training.swap_options import AUTO_SECTIONS
 
 
 class BatchSections(Generic[Kept]):

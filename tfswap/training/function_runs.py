@@ -8,14 +8,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tfswap.devices.swap_options import SwapOptions
+from tfswap.devices.swap_session import DeviceBusy, SwapSession
 from tfswap.hooks import eager
 from tfswap.hooks.function_calls import traces_of
 from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
-from tfswap.training.log import TrainingLog
-from tfswap.training.swap_options import SwapOptions
+from tfswap.report.training_log import TrainingLog
 from tfswap.training.swap_run import SwapRun
-from tfswap.training.swap_session import DeviceBusy, SwapSession
 
 NO_GRAPH = (
     "there is no graph to insert swaps into, so nothing is swapped; the budget is kept all the "

@@ -6,17 +6,17 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.ops import library
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.renaming import renamed
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.plan.slots import slots_to_text
+from tfswap.report.training_log import TrainingLog
 from tfswap.step.graph import StepGraph
-from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import LossyRun
-from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
-from tfswap.training.swap_options import SwapOptions
 
 
 class InstalledPlan:

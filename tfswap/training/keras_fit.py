@@ -8,14 +8,14 @@ from typing import Any
 
 import keras
 
+from tfswap.devices.swap_options import SwapOptions
+from tfswap.devices.swap_session import SwapSession
 from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.hooks.keras_frames import FitCall, find_fit
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
 from tfswap.report.summary import Report
-from tfswap.training.log import TrainingLog
-from tfswap.training.swap_options import SwapOptions
+from tfswap.report.training_log import TrainingLog
 from tfswap.training.swap_run import SwapRun
-from tfswap.training.swap_session import SwapSession
 
 
 def _count_layers(model: Any) -> int:

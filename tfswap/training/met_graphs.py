@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tfswap.ops.loaded_library import Library
+from tfswap.report.training_log import TrainingLog
 from tfswap.step.graph import StepGraph
-from tfswap.training.log import TrainingLog
 from tfswap.training.pass_session import PassSession
 
 

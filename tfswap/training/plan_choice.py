@@ -5,30 +5,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.ops.loaded_library import Library
+from tfswap.plan.measured_plan import CLEARLY_FITS, Attempt, MeasuredStep
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.plan_function import Planned
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.report.run_report import RunReport
 from tfswap.report.summary import REMEMBERED, summary_lines
+from tfswap.report.training_log import TrainingLog
 from tfswap.step.profile import Profile
 from tfswap.step.trace import StepTrace
-from tfswap.training.attempt import CLEARLY_FITS, Attempt, MeasuredStep
 from tfswap.training.attempts import Attempts
 from tfswap.training.batch_sections import BatchSections
 from tfswap.training.installed_plan import InstalledPlan
-from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import LossyRun
-from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.met_graphs import OptimizedGraphs
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.remembered_plans import RememberedPlans, RememberedStep
-from tfswap.training.run_report import RunReport
 from tfswap.training.sampling import RatioSamples
 from tfswap.training.section_search import Trial
 from tfswap.training.step_planner import Forgotten, StepPlanner
-from tfswap.training.swap_options import SwapOptions
 
 # Kept of a number of sections that was tried: what is known of its step, and its plan.
 _Kept = tuple[StepPlanner, Planned | None]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.ops.loaded_library import Library
+from tfswap.plan.measured_plan import MeasuredStep
 from tfswap.report.summary import Report
+from tfswap.report.training_log import TrainingLog
 from tfswap.step.trace import StepTrace
-from tfswap.training.attempt import MeasuredStep
 from tfswap.training.graph_turn import GraphTurn
 from tfswap.training.installed_plan import InstalledPlan
-from tfswap.training.log import TrainingLog
-from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
 from tfswap.training.sampling import RatioSamples
 from tfswap.training.settled_watch import SettledWatch
 from tfswap.training.step_addresses import StepAddresses
 from tfswap.training.step_recordings import PROFILED_STEPS, StepRecordings
-from tfswap.training.swap_options import SwapOptions
 
 # Of a plan that another one is to be better than, after something has drifted.
 _LATEST = 8

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import AUTO_SECTIONS, SwapOptions
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.machine.machine import cores, processor
 from tfswap.ops import library
@@ -25,14 +27,12 @@ from tfswap.planning.plan_function import Planned
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
 from tfswap.report.step_story import StepStory
+from tfswap.report.training_log import TrainingLog
 from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile, kept_activations
-from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import check_plan
-from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.pass_session import PassSession
 from tfswap.training.step_planner import StepPlanner
-from tfswap.training.swap_options import AUTO_SECTIONS, SwapOptions
 
 # A profile also has ops that are not nodes of the graph (in loops, for example). Files with more
 # ops than this would only take time to plan.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import SwapOptions
+from tfswap.plan.measured_plan import MeasuredStep
 from tfswap.step.trace import StepTrace
-from tfswap.training.attempt import MeasuredStep
 from tfswap.training.drift_watch import DriftWatch
 from tfswap.training.graph_turn import GraphTurn
 from tfswap.training.graph_watch import MOST_GRAPHS, OFTEN, GraphWatch
 from tfswap.training.installed_plan import InstalledPlan
-from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.op_times import DRIFT
 from tfswap.training.plan_choice import PlanChoice
-from tfswap.training.swap_options import SwapOptions
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.ops.loaded_library import Library
 from tfswap.report.summary import Report
+from tfswap.report.training_log import TrainingLog
 from tfswap.training.address_run import AddressRun
 from tfswap.training.installed_plan import InstalledPlan
-from tfswap.training.log import TrainingLog
-from tfswap.training.managed_devices import ManagedDevices
-from tfswap.training.swap_options import SwapOptions
 
 
 class StepAddresses:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import AUTO_SECTIONS, SwapOptions
 from tfswap.io.amounts import readable_bytes
 from tfswap.machine.devices import device_name
 from tfswap.machine.far_tier import COMPRESSED, FILE
 from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
+from tfswap.plan.measured_plan import Attempt
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.least_budget import LeastBudgets, least_budgets, with_sections
 from tfswap.planning.plan_function import (
@@ -32,12 +35,9 @@ from tfswap.step.profile import Profile, profile_step
 from tfswap.step.retiming import retimed
 from tfswap.step.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
-from tfswap.training.attempt import Attempt
 from tfswap.training.lossy import LossyRun
-from tfswap.training.managed_devices import ManagedDevices
 from tfswap.training.op_times import OpTimes
 from tfswap.training.sampling import RatioSamples
-from tfswap.training.swap_options import AUTO_SECTIONS, SwapOptions
 
 # Until addresses are planned, memory is given out in chunks that are not always filled: plans leave
 # this part of the budget to that, where there is a plan that can.

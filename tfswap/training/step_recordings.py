@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 
+from tfswap.devices.managed_devices import ManagedDevices
 from tfswap.ops.loaded_library import Library
 from tfswap.step.trace import StepTrace
-from tfswap.training.managed_devices import ManagedDevices
 
 # The fastest of them is planned with: what disturbs a step only ever makes it slower.
 PROFILED_STEPS = 2

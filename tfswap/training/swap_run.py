@@ -17,25 +17,25 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
+from tfswap.devices.swap_session import SwapSession
+from tfswap.plan.measured_plan import MeasuredStep
 from tfswap.plan.schema import SwapPlan
 from tfswap.planning.planners.assignment import AUTO, CSWAP
+from tfswap.report.run_report import RunReport
 from tfswap.report.summary import Report
 from tfswap.report.tensorboard import TensorBoardLog
+from tfswap.report.training_log import TrainingLog
 from tfswap.step.trace import StepTrace
 from tfswap.training import active_runs
-from tfswap.training.attempt import MeasuredStep
 from tfswap.training.installed_plan import InstalledPlan
-from tfswap.training.log import TrainingLog
 from tfswap.training.lossy import LossyRun, check_plan
 from tfswap.training.pass_session import PassSession
 from tfswap.training.phase import Phase
 from tfswap.training.plan_choice import PlanChoice
 from tfswap.training.progress import Progress
 from tfswap.training.remembered_plans import RememberedPlans
-from tfswap.training.run_report import RunReport
 from tfswap.training.sampling import RatioSamples
 from tfswap.training.step_addresses import StepAddresses
-from tfswap.training.swap_session import SwapSession
 
 # How often tensors' places are looked at again, at most; and where lossy codecs have another rate.
 _STEPS_BETWEEN_LOOKS = 32

@@ -20,6 +20,7 @@ from untrusted_profiles import changed_profile
 
 import tfswap
 from tfswap import options, saved_model
+from tfswap.devices.swap_options import NAMES, parse_options
 from tfswap.io.untrusted_json import MAX_VALUES, MOST_BYTES, parse_json
 from tfswap.jobs.lease import read_record
 from tfswap.jobs.messages import FROM_JOBS, BadMessage, parse
@@ -29,7 +30,6 @@ from tfswap.plan.renaming import renamed
 from tfswap.plan.schema import FunctionPlan, SwapPlan, TensorSwap
 from tfswap.traces.singa import read_singa
 from tfswap.traces.timeline_file import load_profile
-from tfswap.training.swap_options import NAMES, parse_options
 
 MUTANTS = 200
 every_target = pytest.mark.parametrize("name", sorted(targets.TARGETS))

@@ -12,12 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tfswap.auto_swap import AutoSwap
+from tfswap.devices.device_codecs import DeviceCodecs
+from tfswap.devices.managed_devices import ManagedDevices
 from tfswap.machine import nvcomp
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.machine.gpu_codec_speed import Launch, gpu_codec_speeds, use_remembered
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.training.device_codecs import DeviceCodecs
-from tfswap.training.managed_devices import ManagedDevices
 
 NAMES = ("zvc", "rle", "csr")
 
@@ -166,7 +166,7 @@ def devices(codec: str | None, problem: str = "") -> tuple[ManagedDevices, list[
 def test_which_codecs_a_gpu_may_use(
     codec: str | None, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfswap.training.device_codecs.find_nvcomp", lambda: None)
+    monkeypatch.setattr("tfswap.devices.device_codecs.find_nvcomp", lambda: None)
     managed, warnings = devices(codec)
     assert managed.codecs.lossless == expected
     managed.codecs.take()

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from timelines import FakeMachine, training_step
 
+from tfswap.devices.swap_options import AUTO_SECTIONS, SwapOptions
 from tfswap.plan.cache import PlanMemory
 from tfswap.plan.schema import FunctionPlan, Return, SwapPlan, TensorSwap
+from tfswap.report.training_log import TrainingLog
 from tfswap.step.profile import Profile
-from tfswap.training.log import TrainingLog
 from tfswap.training.remembered_plans import RememberedPlans
-from tfswap.training.swap_options import AUTO_SECTIONS, SwapOptions
 
 GRAPH, OTHER = "0123456789abcdef", "fedcba9876543210"
 BUDGET = 100 << 20

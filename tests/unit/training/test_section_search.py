@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tfswap.devices.swap_options import parse_options
 from tfswap.options import from_environment
 from tfswap.training.section_search import SectionSearch, Trial
-from tfswap.training.swap_options import parse_options
 
 
 def search(examples: int = 64, searches: bool = True) -> SectionSearch[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tfswap.training.attempt import MeasuredStep
+from tfswap.plan.measured_plan import MeasuredStep
 from tfswap.training.drift_watch import FIRST_PAUSE
 from tfswap.training.graph_turn import GraphTurn
 from tfswap.training.graph_watch import LOOKS

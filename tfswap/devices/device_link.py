@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tfswap.devices.link_watch import LinkWatch, Speeds
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.machine.gpu_link import measured_link
 from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library, LibraryError
-from tfswap.training.link_watch import LinkWatch, Speeds
-from tfswap.training.swap_options import SwapOptions
 
 # If cores copy this many times faster than the link, ops do not slow the copies down.
 _MUCH_FASTER = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfswap.training.link_watch import LinkWatch, Speeds
+from tfswap.devices.link_watch import LinkWatch, Speeds
 
 MIB = 1 << 20
 COUNTS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.machine.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.machine.gpu_codec_speed import use_remembered
@@ -13,7 +14,6 @@ from tfswap.machine.nvcomp import find_nvcomp, workspace_bytes
 from tfswap.ops.gpu_codecs import NAMES as CARD_CODECS
 from tfswap.ops.loaded_library import Library, LibraryError
 from tfswap.planning.planners.assignment import AUTO, CSWAP
-from tfswap.training.swap_options import SwapOptions
 
 # Codecs that "auto" considers; the others are slower than any link.
 _CONSIDERED = ("zvc", "rle", "csr")

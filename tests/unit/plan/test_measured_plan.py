@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tfswap.plan.measured_plan import Attempt, MeasuredStep, best
 from tfswap.plan.schema import FunctionPlan, TensorSwap
-from tfswap.training.attempt import Attempt, MeasuredStep, best
 
 MOVES = FunctionPlan("f", swaps=(TensorSwap("a:0", 10, (), ()),), predicted_peak_bytes=100)
 MOVES_NOTHING = FunctionPlan("f", predicted_peak_bytes=100)

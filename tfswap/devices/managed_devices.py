@@ -6,6 +6,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
+from tfswap.devices import dead_models
+from tfswap.devices.device_budgets import DeviceBudgets
+from tfswap.devices.device_codecs import DeviceCodecs
+from tfswap.devices.device_link import DeviceLink
+from tfswap.devices.device_share import DeviceShare
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.hooks import eager
 from tfswap.machine import budget as budgets
 from tfswap.machine.codec_speed import codec_speeds
@@ -17,12 +23,6 @@ from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
 from tfswap.planning.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
-from tfswap.training import dead_models
-from tfswap.training.device_budgets import DeviceBudgets
-from tfswap.training.device_codecs import DeviceCodecs
-from tfswap.training.device_link import DeviceLink
-from tfswap.training.device_share import DeviceShare
-from tfswap.training.swap_options import SwapOptions
 
 # With this part of what it was made for, a plan does as well.
 _STILL_ENOUGH = 0.99

@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
+from tfswap.plan.measured_plan import Attempt, MeasuredStep
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.least_budget import LeastBudgets
 from tfswap.planning.plan_function import Planned
@@ -13,7 +14,6 @@ from tfswap.report.step_story import StepStory
 from tfswap.report.summary import Report
 from tfswap.report.tensorboard import TensorBoardLog
 from tfswap.step.profile import Profile
-from tfswap.training.attempt import Attempt, MeasuredStep
 
 _OWN_WORDS = re.compile(r"tfswap: the .*(?:\n  - .*)*")
 

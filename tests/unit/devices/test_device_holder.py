@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tfswap.training.device_holder import DeviceBusy, DeviceHolder
+from tfswap.devices.device_holder import DeviceBusy, DeviceHolder
 
 
 class Session:

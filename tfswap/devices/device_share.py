@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from tfswap.devices.device_link import DeviceLink
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.io.amounts import readable_bytes
 from tfswap.jobs.granted_share import GrantedShare
 from tfswap.jobs.job import Job
@@ -15,11 +17,9 @@ from tfswap.jobs.job_trace import job_trace
 from tfswap.jobs.share import Share
 from tfswap.jobs.socket_path import parse_path
 from tfswap.machine import budget as budgets
+from tfswap.plan.measured_plan import CLEARLY_FITS
 from tfswap.report.summary import Report, ShareUse
 from tfswap.step.timeline import Timeline, peak_load
-from tfswap.training.attempt import CLEARLY_FITS
-from tfswap.training.device_link import DeviceLink
-from tfswap.training.swap_options import SwapOptions
 
 # What a process may allocate between what it holds when it joins and its first step.
 _FIRST_BYTES = 1 << 20

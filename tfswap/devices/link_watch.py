@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tfswap.machine.far_tier import COMPRESSED, FILE
-from tfswap.training.op_times import DRIFT
 
+# Speeds that are further off than this fraction are others.
+_DRIFT = 0.3
 # Less than this is too little to tell a speed: of a link, and of copies that ops disturb.
 _LEAST_BYTES, _LEAST_BYTES_BY_CORES = 16 << 20, 1 << 30
 
@@ -66,7 +67,7 @@ class LinkWatch:
                 ("out", seen.out, expected.out),
                 ("back", seen.back, expected.back),
             )
-            if now is not None and planned is not None and abs(now / planned - 1) > DRIFT
+            if now is not None and planned is not None and abs(now / planned - 1) > _DRIFT
         ]
         was_off, self._was_off = self._was_off, bool(changes)
         if not changes or not was_off:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.machine import budget as budgets
 from tfswap.machine import host_memory
 from tfswap.machine.devices import FIRST_GPU, device_name
 from tfswap.ops.loaded_library import Library
-from tfswap.training.swap_options import SwapOptions
 
 # Memory that a process takes for a model's graphs: traced, differentiated, optimised and kept.
 _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20

@@ -1,8 +1,8 @@
 """RunReport: budgets and peaks of a training whose budget changes."""
 
+from tfswap.plan.measured_plan import MeasuredStep
+from tfswap.report.run_report import RunReport
 from tfswap.report.summary import Report
-from tfswap.training.attempt import MeasuredStep
-from tfswap.training.run_report import RunReport
 
 MIB = 1 << 20
 

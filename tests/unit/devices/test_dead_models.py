@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from tfswap.devices import dead_models
 from tfswap.ops.loaded_library import Library
-from tfswap.training import dead_models
 
 MIB = 1 << 20
 

@@ -8,15 +8,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tfswap.devices import device_holder
+from tfswap.devices.device_holder import DeviceBusy
+from tfswap.devices.device_share import DeviceShare
+from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.swap_options import SwapOptions
 from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.training import device_holder
-from tfswap.training.device_holder import DeviceBusy
-from tfswap.training.device_share import DeviceShare
-from tfswap.training.log import TrainingLog
-from tfswap.training.managed_devices import ManagedDevices
-from tfswap.training.swap_options import SwapOptions
+from tfswap.report.training_log import TrainingLog
 
 __all__ = ["DeviceBusy", "SwapSession"]
 
