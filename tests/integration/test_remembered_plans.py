@@ -166,7 +166,7 @@ def test_a_remembered_plan_with_another_peak_than_predicted_is_made_again(
         path.write_text(json.dumps(data))
     losses, later, phases = trained_under(first.report.plan.budget_bytes, tmp_path)
     assert phases.seen.index("measure") < phases.seen.index("profile")
-    assert any("made anew" in note for note in later.report.notes)
+    assert any("made again" in note for note in later.report.notes)
     assert losses.losses == unswapped.losses
     assert max(losses.peaks) <= budget_bytes
     assert later.report.outcome == "swapped"

@@ -44,7 +44,7 @@ class SlowdownCurve:
         budget_bytes: int[n], n at least 1; ascending. The first is the least possible budget.
         slowdowns: float[n], not ascending: step time divided by that without swaps, plus a penalty
             at the least budget.
-        is_known: Whether the curve comes from a profiled or predicted step.
+        is_known: Whether the curve comes from a profiled step.
     """
 
     budget_bytes: tuple[int, ...]

@@ -176,13 +176,13 @@ class FirstStep:
             function = planned.function
         else:
             function = plan.function
+        story = planner.story(function)  # before anything changes: files are untrusted
         planner.save_profile()
         report.profiled(profile, planner.least_budgets())
         if plan is None:
             step_ns = function.predicted_step_ns
             return Planned(0, fingerprint, self._plan.plan.sections, function, step_ns=step_ns)
-        functions = self._plan.plan.with_function(function).functions
-        self._plan.note(functions=functions)
+        self._plan.note(functions=self._plan.plan.with_function(function).functions)
         self._plan.install_layouts()
-        report.adopted(self._plan.plan, function, planner.story(function))
+        report.adopted(self._plan.plan, function, story)
         return GraphSeen(Met.REMEMBERED, function)

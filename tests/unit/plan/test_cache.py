@@ -154,7 +154,7 @@ def test_what_is_not_as_it_should_be_is_not_there(
     assert not path.exists()
 
 
-def test_files_under_another_graphs_name_are_not_believed(memory: PlanMemory, folder: Path) -> None:
+def test_files_under_another_graphs_name_are_not_used(memory: PlanMemory, folder: Path) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     for path in list(folder.iterdir()):
         os.replace(path, folder / path.name.replace(GRAPH, OTHER))
