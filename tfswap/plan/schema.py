@@ -1,11 +1,9 @@
 """SwapPlan: the changes to a step, as data.
 
-A plan lists the tensors that are swapped out, the nodes that wait for the copy-out (gates), the
-nodes whose end starts the copy-in (triggers) and the nodes that read the returned tensor
-(consumers); and the tensors that are dropped and recomputed. The Grappler pass executes the plan
-and makes no decisions. Plans are JSON with one schema for Python and C++
-(``tfswap/cc/grappler/swap_spec.h``). They identify graphs by their fingerprints, so a graph never
-gets another graph's swaps.
+A plan lists tensors to swap out, with the nodes that wait for the copy-out (gates), the nodes whose
+end starts the copy-in (triggers) and the nodes that read the returned tensor (consumers), and
+tensors to drop and recompute. The Grappler pass executes it and makes no decisions. Plans are JSON,
+also read by ``cc/grappler/swap_spec.h``; they identify graphs by their fingerprints.
 """
 
 from __future__ import annotations
