@@ -37,7 +37,7 @@ from benchmarks.watched_steps import WatchedStep, watching
 MODULE = "benchmarks.across_iterations"
 UNSWAPPED, SWAPS, WEIGHTS_TOO, RESTORED = "unswapped", "swaps", "weights too", "restored"
 # Steps until there is a plan with addresses, at most.
-MOST_STEPS = 60
+MAX_STEPS = 60
 # Behind which the checkpoint is written.
 CHECKPOINT_STEP = 4
 
@@ -100,7 +100,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     callbacks = [watching(steps), UntilSettled()]
     if swap is not None:
         callbacks.insert(0, swap)
-    model.fit(data, steps_per_epoch=MOST_STEPS, verbose=0, callbacks=callbacks)
+    model.fit(data, steps_per_epoch=MAX_STEPS, verbose=0, callbacks=callbacks)
     found["losses"] = [step.loss for step in steps]
     found["peak_bytes"] = max(step.peak_bytes for step in steps)
     found["step_s"] = statistics.median(seconds[1:]) if len(seconds) > 1 else None

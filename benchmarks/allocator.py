@@ -71,7 +71,7 @@ ALLOCATORS = ("bfc", "slab")
 
 _UNSWAPPED = (("bfc", False), ("bfc", False), ("slab", False))
 # Before other losses are believed: with several threads TensorFlow often repeats itself twice.
-_MOST_UNSWAPPED = 5
+_MAX_UNSWAPPED = 5
 _TIMED_STEPS = 7
 _TIMED_STEPS_OF_A_TRIAL = 2
 # Where half is below the load bound, so much above that.
@@ -203,7 +203,7 @@ def trainings(model: str, batch: int, image: int, threads: int, profile: Path) -
             least = max(peak // 2, int(load_bound(load_profile(profile)) * _ABOVE_BOUND))
     (_, _, first), (_, _, again), *_ = answers
     unswapped, differs = [first, again], any(_agree(first, each) is False for *_, each in answers)
-    while differs and len(unswapped) < _MOST_UNSWAPPED and _repeats(unswapped):
+    while differs and len(unswapped) < _MAX_UNSWAPPED and _repeats(unswapped):
         unswapped.append(in_a_process(Case(model, batch, image, answers[0][0], None, threads)))
     repeats = _repeats(unswapped)
     keys = ("footprint_bytes", "peak_load_bytes", "ratio", "slab_share", "planned_share", "step_s")

@@ -44,7 +44,7 @@ TREE = Path(__file__).resolve().parent.parent
 
 # Batches before the timed ones: of an unswapped training; and, at the most, until a plan has been
 # made, checked, given addresses, and these have stood their trial.
-SETTLING_BATCHES, MOST_SETTLING_BATCHES = 7, 60
+SETTLING_BATCHES, MAX_SETTLING_BATCHES = 7, 60
 # Enough to allocate what the optimizer keeps, and to go through a whole step after that.
 FITTING_BATCHES = 2
 SETTLED_PHASES = ("measure", "steady")
@@ -58,7 +58,7 @@ REPORTED = (
     "recomputed_buffers",
 )
 # Unswapped trainings that must agree before a swapped one is said to differ.
-MOST_BASELINES = 5
+MAX_BASELINES = 5
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -130,7 +130,7 @@ def swapped(options: argparse.Namespace) -> dict[str, Any]:
         link_bandwidth=options.link_bandwidth,
         verbose=0,
     )
-    result = _train(options, options.steps + MOST_SETTLING_BATCHES, [callback])
+    result = _train(options, options.steps + MAX_SETTLING_BATCHES, [callback])
     report = callback.report
     return {**result, "report": {key: report[key] for key in REPORTED}}
 
@@ -367,7 +367,7 @@ def sweep(options: argparse.Namespace) -> int:
             measured.append((budget_bytes, policy, fitting, result))
     baselines = [before]
     while len(baselines) == 1 or (
-        len(baselines) < MOST_BASELINES
+        len(baselines) < MAX_BASELINES
         and any(
             "report" in result and losses_equal(baselines, result) is False
             for _, _, _, result in measured

@@ -53,7 +53,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.allocator import load_bound
-from benchmarks.budget_sweep import MOST_BASELINES
+from benchmarks.budget_sweep import MAX_BASELINES
 from benchmarks.compression_case import CODECS, LOSSY_EPOCHS, LOSSY_MODE, Case, train
 from benchmarks.one_case import SERVE
 from benchmarks.trainings import Trainer, agree, serve
@@ -84,7 +84,7 @@ PUBLISHED = {"relu": 0.509, "leaky_relu": 0.461}
 _BUDGET_SHARE = 0.5
 # Where that is below the load bound, so much above that; and more, until lazy swaps do.
 _ABOVE_BOUND, _HIGHER = 1.05, 1.08
-_LEAST_EXPOSED = 0.02
+_MIN_EXPOSED = 0.02
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -221,7 +221,7 @@ def cells(options: argparse.Namespace, prepared: Prepared, train: Train) -> Iter
         _measure(cell, case, options.repeats, train)
         unswapped, budget_bytes = train(case), cell.budget_bytes
         cell.unswapped.append(unswapped)
-        while len(cell.unswapped) < MOST_BASELINES and _seems_wrong(cell):
+        while len(cell.unswapped) < MAX_BASELINES and _seems_wrong(cell):
             cell.unswapped.append(train(case))
         yield cell
 
@@ -308,7 +308,7 @@ def lines(cell: Cell) -> Iterator[dict[str, Any]]:
 
 def reduction(unswapped_s: float, none_s: float | None, step_s: float) -> float | None:
     """The part of the exposed time of mode "none" that is saved."""
-    if none_s is None or none_s - unswapped_s < _LEAST_EXPOSED * unswapped_s:
+    if none_s is None or none_s - unswapped_s < _MIN_EXPOSED * unswapped_s:
         return None
     return 1 - max(step_s - unswapped_s, 0.0) / (none_s - unswapped_s)
 

@@ -14,7 +14,7 @@ from benchmarks.reasons import reason
 from benchmarks.ruler import MIB, Column, Ruler, Table
 from benchmarks.rulers import RULERS
 
-_MOST_CHARACTERS = 160
+_MAX_CHARACTERS = 160
 _HEAD = """\
 # Benchmarks
 
@@ -37,7 +37,7 @@ def shown(value: Any, unit: str = "") -> str:
     if isinstance(value, int | float):
         return _number(value, unit)
     text = " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 
 
 def _number(value: float, unit: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 # A model that does not fit is given up after this.
-MOST_S = 900.0
+MAX_S = 900.0
 UNTIMED = 2
 
 
@@ -127,7 +127,7 @@ def train(job: Job, folder: Path, swapped: bool) -> None:
         if job.budget_bytes:
             options["budget"] = job.budget_bytes
         if job.socket:
-            options |= {"broker": job.socket, "share": tfswap.Share(name=job.name, wait_s=MOST_S)}
+            options |= {"broker": job.socket, "share": tfswap.Share(name=job.name, wait_s=MAX_S)}
         swap = tfswap.AutoSwap(**options)
     callbacks = [Lines()] if swap is None else [swap, Lines()]
     training = workload(job.model, job.batch, job.image)

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.ruler import MIB, Plot
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 7.0, 3.0
-_MOST_LEVEL_LETTERS = 60  # names of more are slanted, which else would overlap
+_MAX_LEVEL_LETTERS = 60  # names of more are slanted, which else would overlap
 _COLORS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888", "#222222",
 )  # fmt: skip
@@ -78,7 +78,7 @@ def draw(plot: Plot, lines: Sequence[dict[str, Any]], path: Path) -> bool:
                 left = index * width - 0.4 + width / 2
                 at = [places.index(place) + left for place in heights]
                 axes.bar(at, list(heights.values()), width * 0.94, color=color, label=series)
-        if plot.kind == "bars" and _letters(places) <= _MOST_LEVEL_LETTERS:
+        if plot.kind == "bars" and _letters(places) <= _MAX_LEVEL_LETTERS:
             axes.set_xticks(range(len(places)), places)
         elif plot.kind == "bars":
             names = [place.replace("\n", ", ") for place in places]

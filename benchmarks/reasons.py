@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_MOST_CHARACTERS = 800
+_MAX_CHARACTERS = 800
 
 
 def reason(said: str) -> str:
@@ -15,4 +15,4 @@ def reason(said: str) -> str:
     if begin < 0 and traced < 0:
         return said
     lines = said[begin:].splitlines()[:1] if begin >= 0 else said.strip().splitlines()[-1:]
-    return "".join(lines)[:_MOST_CHARACTERS]
+    return "".join(lines)[:_MAX_CHARACTERS]

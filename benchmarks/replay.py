@@ -27,14 +27,14 @@ ALLOCATORS = {
     "slab": "slab budget system",
     "device": "statistics recording slab budget system",
 }
-_LEAST_BYTES = 4096
+_MIN_BYTES = 4096
 _ROUNDS = 5
 
 
 def events_of(timeline: Timeline) -> tuple[NDArray[np.int64], int]:
     """Rows (bytes or -1, block, offset) of what a step allocates and frees, and the height."""
     inside = (timeline.buffer_alloc_ns >= 0) & (timeline.buffer_free_ns != OUTLIVES_STEP_NS)
-    kept = np.flatnonzero(inside & (timeline.buffer_bytes >= _LEAST_BYTES))
+    kept = np.flatnonzero(inside & (timeline.buffer_bytes >= _MIN_BYTES))
     sizes = timeline.buffer_bytes[kept]
     begin, end = timeline.buffer_alloc_ns[kept], timeline.buffer_free_ns[kept]
     blocks = np.arange(len(kept))

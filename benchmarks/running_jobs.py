@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.job import MOST_S, Job, Step
+from benchmarks.job import MAX_S, Job, Step
 from benchmarks.reasons import reason
 
 TREE = Path(__file__).resolve().parent.parent
@@ -62,7 +62,7 @@ class Running:
 
     def wait(self, jobs: Sequence[Job], count: int) -> None:
         """Until each has so many settled steps that began when all had settled."""
-        deadline_s = time.monotonic() + MOST_S
+        deadline_s = time.monotonic() + MAX_S
         while True:
             self._check(deadline_s)
             settled = [self.settled(job.name) for job in jobs]
@@ -77,7 +77,7 @@ class Running:
             said = [log.read_text() for log in sorted(self._folder.glob("*.log"))]
             raise Failed("\n".join(reason(log) for log in said if "Traceback" in log))
         if time.monotonic() > deadline_s:
-            raise Failed(f"not settled after {MOST_S:g} s")
+            raise Failed(f"not settled after {MAX_S:g} s")
 
     def end(self, *jobs: Job) -> None:
         """Has jobs stop behind their next step."""

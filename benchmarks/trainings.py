@@ -15,12 +15,12 @@ from benchmarks.case_process import CaseProcess, NoAnswer
 PLENTY_BYTES = 64 << 30
 
 _UNTIMED_STEPS = 2
-_MOST_STEPS = 60
+_MAX_STEPS = 60
 # Of several epochs; at the beginning of one, tensors may get other places.
 _STEPS_AN_EPOCH = 11
 _UNTIMED_STEPS_AN_EPOCH = 4
 # On the device, of a training that is over.
-_MOST_LEFT_BYTES = 1 << 20
+_MAX_LEFT_BYTES = 1 << 20
 
 
 class Trainer(CaseProcess):
@@ -33,7 +33,7 @@ class Trainer(CaseProcess):
         answer = self.ask(case)
         if isinstance(answer, NoAnswer):
             return {"failed": f"the process ended with status {answer.status}: {answer.said}"}
-        if answer.pop("left_bytes") > _MOST_LEFT_BYTES or "failed" in answer:
+        if answer.pop("left_bytes") > _MAX_LEFT_BYTES or "failed" in answer:
             self.end()
         return answer
 
@@ -138,7 +138,7 @@ def timed(
                 self.model.stop_training = len(found.seconds[-1]) == timed_steps
 
     data = tf.data.Dataset.from_tensors(batch).repeat()
-    steps = _MOST_STEPS if epochs == 1 else _STEPS_AN_EPOCH
+    steps = _MAX_STEPS if epochs == 1 else _STEPS_AN_EPOCH
     callbacks = [swap, Timer()]
     model.fit(data, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
     found.seconds[:] = [each for each in found.seconds if each]

@@ -25,7 +25,7 @@ from tfswap.devices.swap_session import SwapSession
 from tfswap.hooks import saved_functions
 from tfswap.hooks.plan_session import with_plan
 from tfswap.io import private_files
-from tfswap.io.untrusted_json import MOST_BYTES, Fields, parse_json
+from tfswap.io.untrusted_json import MAX_BYTES, Fields, parse_json
 from tfswap.plan.schema import SwapPlan
 from tfswap.training.function_runs import FunctionRuns
 
@@ -133,7 +133,7 @@ def options_of(
     if not asset.is_file():
         return parse_options(**{"stream_weights": True, **overrides}) if overrides else None
     try:
-        data = parse_json(private_files.read_bytes(asset, MOST_BYTES), "it")
+        data = parse_json(private_files.read_bytes(asset, MAX_BYTES), "it")
     except ValueError as error:
         raise ValueError(f"{asset} is not a tfswap plan: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:

@@ -43,7 +43,7 @@ def status() -> dict[str, Any]:
     }
 
 
-def number_of(device: str | int) -> int:
+def device_number(device: str | int) -> int:
     """Return the library's number of a device: n for "CPU:n" and for n, 1000 + n for "GPU:n".
 
     Raises:
@@ -100,7 +100,7 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
         LibraryError: The library is not loaded.
         ValueError: The device does not exist.
     """
-    stats: dict[str, Any] = dict(library.load().memory_stats(number_of(device)))
+    stats: dict[str, Any] = dict(library.load().memory_stats(device_number(device)))
     for key in ("budget_bytes", "host_limit_bytes"):
         stats[key] = stats[key] or None
     stats["footprint_ratio"] = stats["peak_bytes"] / max(stats["peak_load_bytes"], 1)
@@ -110,7 +110,7 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
 
 def reset_memory_stats(device: str | int = "CPU:0") -> None:
     """Set the counts to 0 and the peaks to the current use."""
-    library.load().reset_memory_stats(number_of(device))
+    library.load().reset_memory_stats(device_number(device))
 
 
 def set_budget(budget: int | float | str | None, device: str | int = "CPU:0") -> None:
@@ -120,7 +120,7 @@ def set_budget(budget: int | float | str | None, device: str | int = "CPU:0") ->
         budget: One device's budget, as for `AutoSwap`; None removes the limit.
         device: "CPU:0", "GPU:0", or the library's number. Defaults to "CPU:0".
     """
-    number = number_of(device)
+    number = device_number(device)
     lib = library.load()
     limit = lib.memory_stats(number)["memory_bytes"] if number >= FIRST_GPU else None
     lib.set_budget(

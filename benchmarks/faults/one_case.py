@@ -43,7 +43,7 @@ _SAID = {
     "nested-fit": rf"another training is under way in this thread|{_SHORT}",
     "fit-in-thread": rf"another training is under way in thread|{_SHORT}",
 }
-_MOST_CHARACTERS = 1000
+_MAX_CHARACTERS = 1000
 _WITH_ANOTHER = ("nested-fit", "fit-in-thread")
 _STEPS_AFTER = 2
 _VALIDATION = "validation"
@@ -98,7 +98,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
     problem = _trains_on(case, one, folder)
     if problem:
         outcome, why = WRONG, f"{why}; then {problem}".strip("; ")
-    return {"outcome": outcome, "struck": struck, "said": said[:_MOST_CHARACTERS], "why": why}
+    return {"outcome": outcome, "struck": struck, "said": said[:_MAX_CHARACTERS], "why": why}
 
 
 @functools.cache

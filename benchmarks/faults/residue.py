@@ -16,11 +16,11 @@ import tfswap
 
 # A few graphs that were optimised for trainings stay with their constants, the newest of each
 # function; from one case to the next that is more or less, but never more than this.
-_MOST_LEFT_BYTES = 2 << 20
+_MAX_LEFT_BYTES = 2 << 20
 _PATIENCE_S = 3.0
 # Made when they are first needed, and kept: a thread for the swap-ins of each job that there may be
 # at once, and the memory that crashing kernels get where there is none.
-_MOST_KEPT = {"tfswap_in": 17, "/memfd:tfswap_stand_in (deleted)": 1}
+_MAX_KEPT = {"tfswap_in": 17, "/memfd:tfswap_stand_in (deleted)": 1}
 # Pools that TensorFlow and Python fill up when they are first needed, and keep.
 _POOLS = ("tf_", "Thread-", "ThreadPool", "python", "asyncio", "Eigen")
 
@@ -85,7 +85,7 @@ def _compared(before: Held, after: Held, first: Held) -> str:
         allowed = before.bytes[name]
         if name in ("load_bytes", "counted_bytes"):
             # What was more before the case is not the case's; it is to add nothing to that.
-            allowed = max(first.bytes[name] + _MOST_LEFT_BYTES, before.bytes[name])
+            allowed = max(first.bytes[name] + _MAX_LEFT_BYTES, before.bytes[name])
         if value > allowed:
             said.append(f"{name} {before.bytes[name]} -> {value}")
     if after.files > before.files:
@@ -99,7 +99,7 @@ def _compared(before: Held, after: Held, first: Held) -> str:
         more = {
             name: n - was.get(name, 0)
             for name, n in there.items()
-            if n > max(was.get(name, 0), _MOST_KEPT.get(name, 0))
+            if n > max(was.get(name, 0), _MAX_KEPT.get(name, 0))
         }
         if more:
             said.append(f"{what} {more}")

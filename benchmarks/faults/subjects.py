@@ -17,7 +17,7 @@ from benchmarks.faults.cases import LAZY, PLANNED, STEPS, WHOLE
 from tfswap.plan.schema import SwapPlan
 
 MIB = 1 << 20
-MOST_STEPS = max(STEPS.values())
+MAX_STEPS = max(STEPS.values())
 # How much a case has of what a step needs beside what is there anyway.
 MODELS = {"convolutions": 0.7, "dense": 0.92, "lstm": 0.92}
 # That is the least that several trainings needed: one and so many more.
@@ -77,7 +77,7 @@ class Subject:
     Attributes:
         name: Of it.
         model: Compiled; its variables are `forget`-ten before each training.
-        data: Inputs and targets, of `MOST_STEPS` batches.
+        data: Inputs and targets, of `MAX_STEPS` batches.
         batch: Examples in one.
         losses: Of each step without tfswap.
         needed_bytes: By a step, beside what is there anyway.
@@ -122,9 +122,7 @@ class Subject:
         """What a training needs of the device beyond what is there before it."""
         tfswap.reset_memory_stats()
         before_bytes: int = tfswap.memory_stats()["bytes_in_use"]
-        assert self.train([], MOST_STEPS) == self.losses, (
-            "unswapped losses do not repeat themselves"
-        )
+        assert self.train([], MAX_STEPS) == self.losses, "unswapped losses do not repeat themselves"
         peak_bytes: int = tfswap.memory_stats()["peak_bytes"]
         return peak_bytes - before_bytes
 
@@ -164,8 +162,8 @@ class Subject:
         """One that a training came to, made once; None: it came to none."""
         if options not in self._plans:
             swap = self.swap(WHOLE, options, folder)
-            losses = self.train([swap], MOST_STEPS, epochs=2)
-            assert losses[:MOST_STEPS] == self.losses, "without a fault losses differ"
+            losses = self.train([swap], MAX_STEPS, epochs=2)
+            assert losses[:MAX_STEPS] == self.losses, "without a fault losses differ"
             self._plans[options] = swap.report.plan
         return self._plans[options]
 
@@ -186,7 +184,7 @@ def subject(name: str) -> Subject:
     )
     optimizer.build(model.trainable_variables)
     dice = np.random.default_rng(0)
-    count = batch * MOST_STEPS
+    count = batch * MAX_STEPS
     if name == "lstm":
         x = dice.integers(0, 500, (count, *shape)).astype(np.int32)
     else:
@@ -195,7 +193,7 @@ def subject(name: str) -> Subject:
     values = [variable.numpy().copy() for variable in _variables(model)]
     made = Subject(name, model, data, batch, [], 0, values, {})
     made.train([], 2)
-    made.losses = made.train([], MOST_STEPS)
+    made.losses = made.train([], MAX_STEPS)
     made.needed_bytes = made.peak_bytes()
     for _ in range(_MORE_TRAININGS):
         # Beside other work ops come in another order, which may need more: in that much room

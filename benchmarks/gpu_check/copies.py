@@ -78,7 +78,7 @@ def run(context: Context) -> None:
     plain = PlainCopies(driver, max(sizes))  # before TensorFlow takes the rest of the GPU
     touch_gpu()
     driver.enter_context()
-    number = state.number_of(GPU)
+    number = state.device_number(GPU)
     measure_link = getattr(library.load(), "measure_link", None)
     if measure_link is None:
         context.note("tfswap cannot measure its own copies yet (Library.measure_link)")

@@ -93,7 +93,7 @@ def _gpu() -> dict[str, Any]:
     details = tf.config.experimental.get_device_details(gpus[0])
     touch_gpu()
     try:
-        state.number_of(GPU)
+        state.device_number(GPU)
     except ValueError as error:
         raise Missing(f"TensorFlow's GPU is not tfswap's: {error}") from None
     return {
@@ -117,7 +117,7 @@ def gpu_bytes() -> int:
     from tfswap import state
     from tfswap.ops import library
 
-    return library.load().memory_stats(state.number_of(GPU))["memory_bytes"]
+    return library.load().memory_stats(state.device_number(GPU))["memory_bytes"]
 
 
 def _processor() -> str | None:

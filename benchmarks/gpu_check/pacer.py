@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Steps before the first timed one: trace and warm up.
 _WARM_STEPS = 3
 # A training that changes its plan for longer than this is timed as it is.
-_MOST_SETTLING_STEPS = 28
+_MAX_SETTLING_STEPS = 28
 _STEADY = "steady"
 
 
@@ -30,7 +30,7 @@ class Pacer(keras.callbacks.Callback):
 
     def __init__(self, blocks: int, steps_a_block: int, least_steps: int, seconds: float) -> None:
         super().__init__()
-        self.most_steps = max(_MOST_SETTLING_STEPS + blocks * steps_a_block, least_steps)
+        self.most_steps = max(_MAX_SETTLING_STEPS + blocks * steps_a_block, least_steps)
         self._blocks, self._steps_a_block = blocks, steps_a_block
         self._least_steps = least_steps
         self._end_s = time.monotonic() + seconds
@@ -52,7 +52,7 @@ class Pacer(keras.callbacks.Callback):
             return
         trainings = tfswap.status()["trainings"]
         steady = not trainings or trainings[-1]["phase"] == _STEADY
-        if not steady and done < _MOST_SETTLING_STEPS:
+        if not steady and done < _MAX_SETTLING_STEPS:
             return
         self._settled = self._settled and steady
         self._wait()

@@ -11,9 +11,9 @@ from benchmarks.gpu_check.stage_process import StageProcess
 from benchmarks.gpu_check.stages import MACHINE, Stage
 
 # A stage that would get less than this is not begun.
-_LEAST_S = 8.0
+_MIN_S = 8.0
 # One that hangs may take so many times its planned share.
-_MOST_SHARES = 3.0
+_MAX_SHARES = 3.0
 _PLANNED_S = 480.0
 # For the record and its table.
 _RESERVE_S = 2.0
@@ -32,11 +32,11 @@ def run_stages(stages: Sequence[Stage], total_s: float, quick: bool, record: Rec
         for position, stage in enumerate(stages):
             following = stages[position + 1 :]
             left_s = total_s - _RESERVE_S - (time.monotonic() - begun_s)
-            most_s = _MOST_SHARES * stage.share * max(total_s / _PLANNED_S, 1.0)
+            most_s = _MAX_SHARES * stage.share * max(total_s / _PLANNED_S, 1.0)
             seconds = min(share_of(left_s, stage, following), most_s)
             if stage.name == MACHINE:  # all the rest hangs on it
                 seconds = min(left_s, 60.0)
-            if seconds < _LEAST_S:
+            if seconds < _MIN_S:
                 record.add({"stage": stage.name, "status": "skipped", "why": "time"})
                 continue
             print(f"{stage.name}, at most {seconds:.0f} s ...", file=sys.stderr, flush=True)

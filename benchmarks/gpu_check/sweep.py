@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.budget_sweep import MOST_BASELINES
+from benchmarks.budget_sweep import MAX_BASELINES
 from benchmarks.gpu_check.comparison import broken, figures_of, same_bits, shown
 from benchmarks.gpu_check.context import Context
 from benchmarks.gpu_check.machine import touch_gpu
@@ -84,7 +84,7 @@ def _surely_same(
 ) -> bool | None:
     """Runs more unswapped trainings before a difference is believed."""
     equal = same_bits(baselines, swapped)
-    while equal is False and len(baselines) < MOST_BASELINES:
+    while equal is False and len(baselines) < MAX_BASELINES:
         baselines.append(subject.train(least_steps=least_steps, blocks=0))
         equal = same_bits(baselines, swapped)
     return equal

@@ -14,7 +14,7 @@ from typing import Any
 # Before those that are timed: tracing, and under tfswap whatever comes before its steady state, the
 # first step of which touches memory for the first time.
 _WARM_STEPS = {"plain": 3, "tfswap": 2}
-_MOST_STEPS = 80
+_MAX_STEPS = 80
 
 
 def main(mode: str, model: str, batch: str, image: str, steps: str, folder: str) -> None:
@@ -53,7 +53,7 @@ def main(mode: str, model: str, batch: str, image: str, steps: str, folder: str)
         work.x,
         work.y,
         batch_size=int(batch),
-        epochs=_MOST_STEPS,
+        epochs=_MAX_STEPS,
         shuffle=False,
         verbose=0,
         callbacks=[clock] if swap is None else [swap, clock],

@@ -47,7 +47,7 @@ LIMITS = ((20, 2), (4, 1), (2, 1))
 TIME_LIMIT_S = 90
 SWAPPED_TIME_LIMIT_S = 450
 # Unswapped runs that must agree before one under a budget is said to differ.
-MOST_PLAIN_RUNS = 4
+MAX_PLAIN_RUNS = 4
 # Of what nothing can be swapped in: its tensors lie where there happens to be room.
 OTHERS_SPARE = 1.1
 # Of the device; what a budget is rounded up to.
@@ -171,7 +171,7 @@ def measure(script: Path, part: float) -> Answer:
     if swapped["error"]:
         return {**about, "runs": f"fails under its budget: {swapped['error']}"}
     unswapped = [measured, *plain]
-    while about["repeats"] and len(unswapped) < MOST_PLAIN_RUNS + 1:
+    while about["repeats"] and len(unswapped) < MAX_PLAIN_RUNS + 1:
         if same([*unswapped, swapped], "numbers") and same([*unswapped, swapped], "weights"):
             break
         unswapped.append(run(script, limits, False))

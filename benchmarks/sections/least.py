@@ -20,7 +20,7 @@ QUICK_SECTIONS, QUICK_BATCH, QUICK_IMAGE = (4,), 4, 64
 
 _UNSWAPPED_STEPS = 5
 # The final plan is there after six or so; what is tried later makes little difference.
-_MOST_STEPS = 14
+_MAX_STEPS = 14
 _COMPARED_STEPS = 3
 
 
@@ -47,7 +47,7 @@ def least(
         yield {**line(case, unswapped, unswapped.step_s, None), **said, **beside}
         for number in (None, *sections):
             said = {"mode": "sections" if number else "swapped", "sections": number}
-            cut = replace(case, steps=_MOST_STEPS, sections=number)
+            cut = replace(case, steps=_MAX_STEPS, sections=number)
             yield {**_at_the_least(cut, unswapped.losses), **said, **beside}
 
 

@@ -18,7 +18,7 @@ MIB = 1 << 20
 # A profile's least budget is to the byte, of one order of ops, and of blocks without their chunks.
 _ROOM = 1.02
 _RISE = 1.05
-_MOST_TRIES = 12
+_MAX_TRIES = 12
 
 IMAGE_STEP = 64
 _FIRST_IMAGE = 256
@@ -31,7 +31,7 @@ def rising_budgets(possible_bytes: int) -> Iterator[int]:
         possible_bytes: What the profile says.
     """
     budget_mib = -(-possible_bytes * _ROOM // MIB)
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         yield int(budget_mib) * MIB
         budget_mib = -(-budget_mib * _RISE // 1)
 

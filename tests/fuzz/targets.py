@@ -23,7 +23,7 @@ from tfswap.jobs import job_trace
 from tfswap.jobs.job_trace import JobTrace
 from tfswap.jobs.lease import read_record
 from tfswap.jobs.messages import FROM_BROKERS, FROM_JOBS, parse
-from tfswap.machine.codec_speed import read_cache, speed_of
+from tfswap.machine.codec_speed import read_cache, speed_from_json
 from tfswap.machine.presets import load_machines
 from tfswap.plan.cache import PlanMemory
 from tfswap.plan.renaming import renamed
@@ -169,7 +169,7 @@ def codec_times(data: bytes) -> None:
     """What was measured of codecs."""
     found = read_cache(_file(data, "codecs/zvc.json"))
     for each in found if isinstance(found, list) else []:
-        speed = speed_of(each)
+        speed = speed_from_json(each)
         assert speed is None or speed.encode.ns(1 << 20, 0.5) >= 0
 
 

@@ -30,7 +30,7 @@ def number() -> Iterator[int]:
     assert tf.config.list_logical_devices("GPU")
     with tf.device("GPU:0"):
         tf.identity(tf.constant(1.0)).numpy()
-    device = tfswap.state.number_of("GPU:0")
+    device = tfswap.state.device_number("GPU:0")
     tfswap.reset_memory_stats("GPU:0")
     yield device
     lib.set_faults("")

@@ -27,7 +27,7 @@ def device():
     with tf.device("GPU:0"):
         tf.identity(tf.constant(1.0)).numpy()
     yield
-    lib.set_budget(tfswap.state.number_of("GPU:0"), None)
+    lib.set_budget(tfswap.state.device_number("GPU:0"), None)
     tfswap.reset_memory_stats("GPU:0")
 
 
@@ -72,7 +72,7 @@ def test_lazy_swaps_keep_a_hard_budget_without_waiting() -> None:
 
 def test_the_link_is_measured_by_its_own_copies() -> None:
     lib = library.load()
-    number = tfswap.state.number_of("GPU:0")
+    number = tfswap.state.device_number("GPU:0")
     before = tfswap.memory_stats("GPU:0")["bytes_in_use"]
     link = lib.measure_link(number, 16 * MIB, 5)
     assert set(link) == {f"{way}_bytes_per_s" for way in ("out", "in", "both_out", "both_in")}
@@ -86,7 +86,7 @@ def test_the_link_is_measured_by_its_own_copies() -> None:
 
 def test_a_recording_has_the_gpus_times() -> None:
     lib = library.load()
-    number = tfswap.state.number_of("GPU:0")
+    number = tfswap.state.device_number("GPU:0")
     x = host_values(4)
     step = swapped_and_compared(["GPU:0"], 6, lazy=False)
     assert step(x, tf.constant(0.0))
@@ -131,7 +131,7 @@ def test_a_copy_that_fails_is_an_error(kind: str) -> None:
 
 def test_a_changed_byte_in_far_memory_is_noticed() -> None:
     lib = library.load()
-    number = tfswap.state.number_of("GPU:0")
+    number = tfswap.state.device_number("GPU:0")
     x = host_values(4)
     step = swapped_and_compared(["GPU:0"], 2, lazy=False)
     assert step(x, tf.constant(0.0))

@@ -82,7 +82,7 @@ class Streamed:
         self.lib = library.load()
         self.device = device
         self.weights = Weights(device)
-        self.number = number = tfswap.state.number_of(device)
+        self.number = number = tfswap.state.device_number(device)
         self.others_bytes = settled(device)["bytes_in_use"] - COUNT * EACH
         self.budget_bytes = self.others_bytes + ROOM
         assert self.lib.stream_variables(number, True) == ""

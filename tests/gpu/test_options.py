@@ -69,7 +69,7 @@ def names() -> list[str]:
 
 
 def limit(device: str) -> int:
-    return library.load().memory_stats(tfswap.state.number_of(device))["memory_bytes"]
+    return library.load().memory_stats(tfswap.state.device_number(device))["memory_bytes"]
 
 
 def started(devices: Iterable[str]) -> list[str]:

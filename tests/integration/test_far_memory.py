@@ -260,7 +260,7 @@ def test_what_cannot_be_read_is_an_error_never_a_wrong_number(lib, unswapped, di
 def test_places_are_planned_again_when_the_disk_slows_down(lib, unswapped, disk, monkeypatch):
     """What went to a fast file is encoded once the file is slow."""
     fast = FarTier(FILE, 20e9, 20e9, 0, 0, 1 << 40)
-    monkeypatch.setattr(managed_devices, "measured_file", lambda folder, limit_bytes: fast)
+    monkeypatch.setattr(managed_devices, "measure_file_tier", lambda folder, limit_bytes: fast)
     monkeypatch.setattr(RatioSamples, "of", lambda self, tensor: {"zvc": 0.9})
     monkeypatch.setattr(transitions, "_STEPS_BETWEEN", 1)
     swap = tfswap.AutoSwap(

@@ -26,7 +26,7 @@ from benchmarks.faults.happenings import fork_and_wait
 from benchmarks.faults.one_case import run
 from benchmarks.faults.subjects import subject
 
-MOST_LOOKED_AT = 40
+MAX_LOOKED_AT = 40
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_every_callback_may_raise(hook: str, part: float, folder: Path) -> None:
 def test_a_training_may_be_cancelled_at_every_node_of_a_step(lib, folder: Path) -> None:
     """Some of them at random; those of a smaller step are looked at one by one below."""
     case = Case(0, "cancel", "", "convolutions", PLANNED, (), 1, 0, 1, 0.5)
-    for after in np.random.default_rng(0).integers(0, 600, MOST_LOOKED_AT):
+    for after in np.random.default_rng(0).integers(0, 600, MAX_LOOKED_AT):
         came_right(dataclasses.replace(case, after=int(after)), folder)
 
 

@@ -21,10 +21,10 @@ from tfswap.plan.measured_plan import MeasuredPlan
 from tfswap.plan.schema import Return, SwapPlan, TensorSwap
 from tfswap.step.graph import StepGraph
 
-if not codecs.lossy_for("auto"):
+if not codecs.usable_lossy_codecs("auto"):
     pytest.skip("no lossy codec can be used here", allow_module_level=True)
 
-LOSSY = codecs.lossy_for("auto")[0]
+LOSSY = codecs.usable_lossy_codecs("auto")[0]
 SIZE = 256
 
 

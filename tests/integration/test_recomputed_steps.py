@@ -10,7 +10,7 @@ from models import MIB, Losses, budget_of, compiled, deterministic, trained
 from planned_functions import chain, fingerprint, plan_of, run, swap
 
 import tfswap
-from tfswap.plan.node_names import AGAIN
+from tfswap.plan.node_names import CLONE_INFIX
 from tfswap.plan.schema import Recompute, SwapPlan
 from tfswap.traces.timeline_file import load_profile
 
@@ -188,4 +188,4 @@ def test_another_training_of_the_graph_is_profiled_by_the_graph_itself(unswapped
     one, other = (each.report["plan"].functions[0] for each in swaps)
     assert one.fingerprint == other.fingerprint and one.recomputes
     for path in paths:
-        assert not any(AGAIN in name for name in load_profile(path).timeline.op_names)
+        assert not any(CLONE_INFIX in name for name in load_profile(path).timeline.op_names)

@@ -18,8 +18,8 @@ from tfswap.machine import codecs, host_memory
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import NOT_OURS, visible_gpus
 from tfswap.machine.far_tier import CodecSpeed, FarTier
-from tfswap.machine.file_link import measured_file
-from tfswap.machine.gpu_link import measured_link
+from tfswap.machine.file_link import measure_file_tier
+from tfswap.machine.gpu_link import measure_gpu_link
 from tfswap.machine.machine import Machine, cores
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
@@ -154,7 +154,7 @@ def _gb_s(speed: CodecSpeed) -> tuple[float, float]:
 
 def _file(folder: str) -> FarTier | str:
     try:
-        return measured_file(folder, None)
+        return measure_file_tier(folder, None)
     except OSError as error:
         return str(error)
 
@@ -166,7 +166,7 @@ def _gpus() -> Iterator[GpuFacts]:
             yield GpuFacts(gpu.name, False, None, None)
             continue
         try:
-            link = measured_link(lib, gpu.number)
+            link = measure_gpu_link(lib, gpu.number)
         except LibraryError:  # the GPU's memory is full
             link = None
         memory_bytes = lib.memory_stats(gpu.number)["memory_bytes"] or None

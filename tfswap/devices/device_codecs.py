@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tfswap.devices.swap_options import SwapOptions
-from tfswap.machine.codecs import LOSSY, NEED_BLOSC, find_blosc, lossy_for, why_not_on_cpu
+from tfswap.machine.codecs import LOSSY, NEED_BLOSC, find_blosc, usable_lossy_codecs, why_not_on_cpu
 from tfswap.machine.devices import FIRST_GPU
-from tfswap.machine.gpu_codec_speed import use_remembered
+from tfswap.machine.gpu_codec_speed import install_cached_launches
 from tfswap.machine.nvcomp import INSTALL as INSTALL_NVCOMP
 from tfswap.machine.nvcomp import NAMES as OF_NVCOMP
 from tfswap.machine.nvcomp import find_nvcomp, workspace_bytes
-from tfswap.ops.gpu_codecs import NAMES as CARD_CODECS
+from tfswap.ops.gpu_codecs import NAMES as GPU_CODECS
 from tfswap.ops.loaded_library import Library, LibraryError
 from tfswap.planning.planners.assignment import AUTO, CSWAP
 
@@ -60,11 +60,11 @@ class DeviceCodecs:
                 if fault:
                     self._warn_of_codec(name, fault)
         for device in self._numbers:
-            use_remembered(self._library, device, self.lossless)
+            install_cached_launches(self._library, device, self.lossless)
         if self._options.lossy:
             self._warn("lossy=True has no effect on a GPU: all of its codecs are lossless")
         if codec not in (None, AUTO, CSWAP, *OF_NVCOMP, *LOSSY) and not self.lossless:
-            names = ", ".join((*CARD_CODECS, *OF_NVCOMP))
+            names = ", ".join((*GPU_CODECS, *OF_NVCOMP))
             self._warn_of_codec(codec, problem or f"a GPU encodes by {names}")
 
     def _warn_of_codec(self, codec: str, problem: str) -> None:
@@ -118,12 +118,14 @@ class DeviceCodecs:
             return tuple(name for name in wanted if not why_not_on_cpu(name))
         if self._library.codec_problem(self._numbers[0]):
             return ()
-        return tuple(name for name in wanted if name in CARD_CODECS or name in self._in_use)
+        return tuple(name for name in wanted if name in GPU_CODECS or name in self._in_use)
 
     @property
     def lossy(self) -> tuple[str, ...]:
         """Lossy codecs that the options allow."""
-        return lossy_for(self._options.codec) if self._options.lossy and self._on_cpu else ()
+        return (
+            usable_lossy_codecs(self._options.codec) if self._options.lossy and self._on_cpu else ()
+        )
 
     @property
     def sampled(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tfswap.devices.swap_options import SwapOptions
 from tfswap.machine.devices import FIRST_GPU
-from tfswap.machine.gpu_link import measured_link
+from tfswap.machine.gpu_link import measure_gpu_link
 from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library, LibraryError
 
@@ -77,7 +77,7 @@ class DeviceLink:
         if link_bandwidth is not None:
             self._warn("link_bandwidth has no effect on a GPU: its copies are its own")
         try:
-            return measured_link(self._library, self.device)
+            return measure_gpu_link(self._library, self.device)
         except LibraryError:
             self._note(
                 f"budget or host_limit has no room to measure the link in: plans take it for "

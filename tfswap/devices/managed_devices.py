@@ -17,7 +17,7 @@ from tfswap.machine import budget as budgets
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import FIRST_GPU, NOT_OURS, device_name, visible_gpus
 from tfswap.machine.far_tier import TIERS, FarTier
-from tfswap.machine.file_link import WatchedFile, behind_link, measured_file
+from tfswap.machine.file_link import MonitoredFileTier, file_tier_behind_link, measure_file_tier
 from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
@@ -77,7 +77,7 @@ class ManagedDevices:
         self.link = DeviceLink(lib, options, self.numbers, note, warn)
         self.budget_bytes = self._budgets.of(self.device)
         self._host_limit_bytes = 0
-        self._file: WatchedFile | None = None
+        self._file: MonitoredFileTier | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
 
@@ -260,14 +260,14 @@ class ManagedDevices:
         if self._options.spill_dir is None:
             return None
         if self._file is None:
-            file = measured_file(os.fspath(self._options.spill_dir), self._options.spill_limit)
+            file = measure_file_tier(os.fspath(self._options.spill_dir), self._options.spill_limit)
             if not self.on_cpu:
-                file = behind_link(file, machine)
-            self._file = WatchedFile(file, stats)
+                file = file_tier_behind_link(file, machine)
+            self._file = MonitoredFileTier(file, stats)
         return self._file.tier
 
     def look_at_file(self) -> str:
-        """Whether the disk has another speed than plans take it for: see `WatchedFile.look`."""
+        """Return how the disk's speed has changed; see `MonitoredFileTier.look`."""
         if self._file is None:
             return ""
         return self._file.look(self._library.memory_stats(self.device))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.node_names import swap_out_name
-from tfswap.planning.planners.assignment import WORTHWHILE
+from tfswap.planning.planners.assignment import MAX_ENCODED_RATIO
 
 # A tensor with at most this many distinct words is a mask. The library counts up to one more.
 _MASK_NUMBERS = 16
@@ -64,7 +64,7 @@ class RatioSamples:
         """Return whether no codec makes the tensor much smaller and it is no mask."""
         ratios = self.of(tensor).values()
         words = self._different_words.get(swap_out_name(tensor), 0)
-        return bool(ratios) and min(ratios) > WORTHWHILE and words > _MASK_NUMBERS
+        return bool(ratios) and min(ratios) > MAX_ENCODED_RATIO and words > _MASK_NUMBERS
 
 
 def parse_samples(text: str, codecs: Sequence[str]) -> dict[str, dict[str, float]]:

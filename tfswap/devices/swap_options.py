@@ -85,7 +85,7 @@ class SwapOptions:
                 raise ValueError("with a broker, budget must be one amount, not a dict")
 
     @property
-    def says(self) -> bool:
+    def prints_progress(self) -> bool:
         """Return whether progress is printed."""
         return self.verbose != 0
 

@@ -28,7 +28,7 @@ class SwapSession:
 
     Args:
         options: Of all its trainings.
-        voice: For what concerns all of them.
+        log: For what concerns all of them.
         let_go: Called before the devices are given back.
         is_over: Returns whether the training has ended without calling `end`.
 
@@ -46,13 +46,13 @@ class SwapSession:
     def __init__(
         self,
         options: SwapOptions,
-        voice: TrainingLog,
+        log: TrainingLog,
         let_go: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.options = options
         self.library = library.load()
-        self._voice = voice
+        self._log = log
         self._let_go = let_go
         self._training_is_over = is_over
         self._holder = device_holder.of_process
@@ -92,10 +92,10 @@ class SwapSession:
         self._holder.acquire(self)
         try:
             self.devices = ManagedDevices(
-                self.library, self.options, layers, self._voice.note, self._voice.warn
+                self.library, self.options, layers, self._log.note, self._log.warn
             )
             if self.options.broker is not None:
-                share = DeviceShare(self.options, self.devices, self._voice.note)
+                share = DeviceShare(self.options, self.devices, self._log.note)
                 self.devices.use_share(share, share.join())
             self._has_begun = True
             self.devices.take()

@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 # Frames between a callback's method and `fit`, at most.
-_MOST_FRAMES = 9
+_MAX_FRAMES = 9
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def find_fit(model: Any, ended: Callable[[], None]) -> FitCall | None:
         The call; None if it is not among the nearest frames.
     """
     frame: FrameType | None = sys._getframe()
-    for _ in range(_MOST_FRAMES + 1):
+    for _ in range(_MAX_FRAMES + 1):
         frame = None if frame is None else frame.f_back
         if frame is None:
             return None

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 # Batch sizes that get a graph each. With more (sentences, say), tracing would dominate.
-_MOST_SIZES = 8
+_MAX_SIZES = 8
 _KEPT = "_tfswap_static_step"
 
 
@@ -111,13 +111,13 @@ class StaticStep:
         sizes = tuple(
             tuple(t.shape) if isinstance(t, tf.Tensor) else None for t in tf.nest.flatten(data)
         )
-        if sizes in self._sizes or len(self._sizes) < _MOST_SIZES:
+        if sizes in self._sizes or len(self._sizes) < _MAX_SIZES:
             self._sizes.add(sizes)
             return self._of_a_size(data)
         if not self._has_warned:
             self._has_warned = True
             self._warn(
-                f"there are batches of more than {_MOST_SIZES} sizes: further ones are not cut "
+                f"there are batches of more than {_MAX_SIZES} sizes: further ones are not cut "
                 "into sections. Pad them to a few sizes."
             )
         return self._of_any(data)

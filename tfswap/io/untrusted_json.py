@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Maximum size of a JSON text."""
 
 MAX_VALUES = 1 << 22
@@ -29,15 +29,15 @@ def parse_json(text: str | bytes, what: str) -> Any:
     """Parse JSON.
 
     Args:
-        text: At most `MOST_BYTES` with at most `MAX_VALUES`.
+        text: At most `MAX_BYTES` with at most `MAX_VALUES`.
         what: The name of the text in error messages.
 
     Raises:
         ValueError: The text is too large, or not JSON without duplicate keys and with finite
             numbers.
     """
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"{what} has {len(text)} characters, more than {MOST_BYTES}")
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"{what} has {len(text)} characters, more than {MAX_BYTES}")
     # Every value but the first follows one of these characters.
     if isinstance(text, bytes):
         values = text.count(b",") + text.count(b"[") + text.count(b"{")

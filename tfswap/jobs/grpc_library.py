@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfswap.jobs.messages import MOST_BYTES
+from tfswap.jobs.messages import MAX_BYTES
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", MOST_BYTES),
-    ("grpc.max_send_message_length", MOST_BYTES),
+    ("grpc.max_receive_message_length", MAX_BYTES),
+    ("grpc.max_send_message_length", MAX_BYTES),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.so_reuseport", 0),

@@ -27,7 +27,7 @@ from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, absence_ro
 
 MAGIC = b"TFSWJOB1"
 
-MOST_BYTES = 256 << 10
+MAX_BYTES = 256 << 10
 """Maximum size of a message."""
 
 MAX_OPS, MAX_ABSENCES = 1500, 400
@@ -101,8 +101,8 @@ class JobTrace:
         """
         if not data.startswith(MAGIC):
             raise BadTrace(f"a trace must begin with {MAGIC.decode()}")
-        if len(data) > MOST_BYTES:
-            raise BadTrace(f"a trace of {len(data)} bytes is larger than {MOST_BYTES} bytes")
+        if len(data) > MAX_BYTES:
+            raise BadTrace(f"a trace of {len(data)} bytes is larger than {MAX_BYTES} bytes")
         unpacker = zlib.decompressobj()
         try:
             packed = unpacker.decompress(data[len(MAGIC) :], _MAX_UNPACKED + 1)

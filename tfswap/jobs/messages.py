@@ -30,7 +30,7 @@ from tfswap.jobs.share import MAX_WEIGHT
 VERSION = 1
 METHOD = "/tfswap.Broker/Join"
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Maximum size of a message."""
 
 _MAX_JSON_BYTES = 16 << 10

@@ -31,7 +31,7 @@ _POINTS = 8
 # Margin for memory that plans do not predict: fragmentation, ops in a different order.
 _MARGIN = 0.03
 # Penalty on the slowdown at the least budget, which leaves no room for errors of the prediction.
-_LEAST_PENALTY = 0.25
+_MIN_PENALTY = 0.25
 # Assumed extra slowdown of an unknown job in half of its wanted memory.
 _HALF_PENALTY = 0.5
 
@@ -133,7 +133,7 @@ def planned_curve(
             known[budget] = max(cost(decision.result, link)[0] / max(timeline.step_ns, 1), 1.0)
     budgets = sorted(known)
     if len(budgets) > 1:
-        known[budgets[0]] += _LEAST_PENALTY
+        known[budgets[0]] += _MIN_PENALTY
     # More memory is never slower: a plan for a smaller budget is valid for a larger one.
     slowdowns = accumulate((known[budget] for budget in budgets), min)
     return SlowdownCurve(tuple(budgets), tuple(slowdowns))

@@ -89,7 +89,7 @@ def _lossless() -> tuple[str, ...]:
 def _cached_speeds(name: str) -> tuple[CodecSpeed, ...]:
     path = _cache_folder() / f"{name}.json"
     data = read_cache(path)
-    cached = [speed_of(each) for each in data] if isinstance(data, list) else []
+    cached = [speed_from_json(each) for each in data] if isinstance(data, list) else []
     speeds = tuple(speed for speed in cached if speed is not None)
     if not speeds or len(speeds) < len(cached):
         speeds = tuple(measure_speed(name, threads) for threads in thread_counts(name, cores()))
@@ -159,7 +159,7 @@ def cache_folder(*machine: str) -> Path:
     return user_cache() / "codecs" / name
 
 
-def speed_of(data: Any) -> CodecSpeed | None:
+def speed_from_json(data: Any) -> CodecSpeed | None:
     """Return the speed that `speed_to_json` converted; None for anything else."""
     try:
         out, back = (CodecTime(*(float(data[way][i]) for i in range(3))) for way in ("out", "in"))

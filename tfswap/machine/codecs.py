@@ -87,7 +87,7 @@ def check(codec: str | None, lossy: bool = False) -> str | None:
         allowed = ", ".join(map(repr, ("auto", "cswap", *known)))
         reason = f"codec {codec!r} is lossy, and needs lossy=True" if codec in LOSSY else ""
         raise ValueError(f"{reason or f'unknown codec {codec!r}'}: allowed are {allowed} and None")
-    if lossy and not lossy_for(codec):
+    if lossy and not usable_lossy_codecs(codec):
         faults = "; ".join(f"{name}: {why_not(name)}" for name in LOSSY)
         raise ValueError(f"lossy=True: no lossy codec can be used here. {faults}")
     fault = why_not_on_cpu(codec) if named and codec is not None else ""
@@ -98,7 +98,7 @@ def check(codec: str | None, lossy: bool = False) -> str | None:
     raise ValueError(f"codec={codec!r}: {fault}")
 
 
-def lossy_for(codec: str | None) -> tuple[str, ...]:
+def usable_lossy_codecs(codec: str | None) -> tuple[str, ...]:
     """Return the usable lossy codecs: `codec` if it is lossy, otherwise all of them."""
     named = (codec,) if codec in LOSSY else LOSSY
     return tuple(name for name in named if not why_not(name))

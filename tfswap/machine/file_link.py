@@ -24,7 +24,7 @@ _COUNTERS = tuple(
 )
 
 
-def measured_file(folder: str, limit_bytes: int | None) -> FarTier:
+def measure_file_tier(folder: str, limit_bytes: int | None) -> FarTier:
     """Measure the file tier in a folder: its disk's speeds with both directions busy.
 
     The first call for a folder writes and reads for about half a second; later calls in the
@@ -46,7 +46,7 @@ def measured_file(folder: str, limit_bytes: int | None) -> FarTier:
     )
 
 
-def behind_link(file: FarTier, machine: Machine) -> FarTier:
+def file_tier_behind_link(file: FarTier, machine: Machine) -> FarTier:
     """Return the file tier of a GPU, whose copies go through host memory in pieces.
 
     The disk transfers one piece while the machine's link transfers the next, so the tier is as fast
@@ -68,7 +68,7 @@ def _measured(folder: str) -> _core.SpillSpeed:
     return _core.measure_spill(folder, _MEASURED_BYTES)
 
 
-class WatchedFile:
+class MonitoredFileTier:
     """The file tier at the speed observed in a training, which other users of the disk change.
 
     Args:

@@ -16,7 +16,7 @@ from tfswap.machine.codec_speed import (
     cache_folder,
     fit_time,
     read_cache,
-    speed_of,
+    speed_from_json,
     speed_to_json,
     write_cache,
 )
@@ -76,7 +76,7 @@ def gpu_codec_speeds(
 
     Source: CSWAP (Chen et al., CLUSTER 2021), section IV.
     """
-    use_remembered(lib, device, names)
+    install_cached_launches(lib, device, names)
     gpu = lib.codec_device(device)
     missing = [name for name in names if (gpu, name) not in _known]
     found: dict[str, CodecSpeed] = {}
@@ -99,14 +99,14 @@ def gpu_codec_speeds(
     return tuple(found[name] for name in names if name in found)
 
 
-def use_remembered(lib: Library, device: int, names: Sequence[str]) -> None:
+def install_cached_launches(lib: Library, device: int, names: Sequence[str]) -> None:
     """Install the launches that this process or an earlier one measured on this kind of GPU."""
     names = [name for name in names if name not in NVCOMP_NAMES]
     gpu = lib.codec_device(device) if names else ""
     for name in names:
         if (gpu, name) not in _known:
             data = read_cache(_path(gpu, name))
-            launch, speed = _launch_of(data), speed_of(data)
+            launch, speed = _launch_of(data), speed_from_json(data)
             if launch is None or speed is None:
                 continue
             _known[gpu, name] = launch, speed

@@ -11,7 +11,7 @@ _COPIES = 7
 _LATENCY_NS = 10_000
 
 
-def measured_link(lib: Library, device: int) -> Machine:
+def measure_gpu_link(lib: Library, device: int) -> Machine:
     """Measure a GPU's link with copies of its own while nothing else runs.
 
     Args:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tfswap.io import private_files
-from tfswap.io.untrusted_json import MOST_BYTES, parse_json
+from tfswap.io.untrusted_json import MAX_BYTES, parse_json
 from tfswap.machine.machine import Device, Machine
 
 FORMAT = "tfswap machines 1"
@@ -84,7 +84,7 @@ def find_machine(name: str, path: str | os.PathLike[str] | None = None) -> Machi
 
 
 def _read(path: Path) -> dict[str, Machine]:
-    content = parse_json(private_files.read_bytes(path, MOST_BYTES), str(path))
+    content = parse_json(private_files.read_bytes(path, MAX_BYTES), str(path))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f'{path} has no "format": "{FORMAT}"')
     machines = content.get("machines")

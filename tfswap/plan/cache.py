@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tfswap.io import private_files
 from tfswap.io.cache_dir import user_cache
-from tfswap.io.untrusted_json import MOST_BYTES, Fields, parse_json
+from tfswap.io.untrusted_json import MAX_BYTES, Fields, parse_json
 from tfswap.machine.link import Link
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.step.profile import Profile
@@ -40,18 +40,18 @@ FOLDER = "TFSWAP_PLAN_CACHE"
 
 LIMIT_BYTES = 256 << 20
 
-MOST_PLANS = 64
+MAX_PLANS = 64
 """As many plans are offered to a training."""
 
 # A plan for a slightly smaller budget, or for a slightly faster or slower link, is good enough.
-_LEAST_BUDGET, _OTHER_LINK = 0.97, 0.3
+_MIN_BUDGET, _OTHER_LINK = 0.97, 0.3
 
 _NOWHERE = ("", "none")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _PLAN_NAME = re.compile(
     r"(?P<graph>[0-9a-f]{16})-[0-9a-z]+-(?P<budget>[0-9]{1,19})-[0-9a-f]{16}\.plan"
 )
-_MOST_BYTES_PER_S = 1e18
+_MAX_BYTES_PER_S = 1e18
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class PlanMemory:
         """Return the plans that fit a budget and a link, by their graph's fingerprint.
 
         Of plans for the same graph, the one for the largest budget is returned. At most
-        `MOST_PLANS` are, those of the most recently used files.
+        `MAX_PLANS` are, those of the most recently used files.
         """
         if not self._may_be_used():
             return {}
@@ -191,12 +191,12 @@ class PlanMemory:
 
     def _read(self, path: Path, fingerprint: str, link: Link) -> FunctionPlan | None:
         try:
-            text = private_files.read_own_bytes(path, MOST_BYTES)
+            text = private_files.read_own_bytes(path, MAX_BYTES)
             fields = Fields(parse_json(text, "a remembered plan"), "a remembered plan")
             if fields.name("format") != FORMAT:
                 raise ValueError("another format")
             speeds = [
-                fields.number(f"{way}_bytes_per_s", 0, _MOST_BYTES_PER_S) for way in ("out", "in")
+                fields.number(f"{way}_bytes_per_s", 0, _MAX_BYTES_PER_S) for way in ("out", "in")
             ]
             function = SwapPlan.from_data(fields.any("plan")).function(fingerprint)
             fields.end()
@@ -234,7 +234,7 @@ class PlanMemory:
 def _fitting(files: Iterable[_PlanFile], budget_bytes: int) -> list[_PlanFile]:
     """Return the files of plans that are good enough for a budget."""
     return [
-        each for each in files if _LEAST_BUDGET * budget_bytes <= each.budget_bytes <= budget_bytes
+        each for each in files if _MIN_BUDGET * budget_bytes <= each.budget_bytes <= budget_bytes
     ]
 
 
@@ -247,7 +247,7 @@ def _latest(files: Iterable[_PlanFile]) -> list[_PlanFile]:
         except FileNotFoundError:
             return 0  # another process has deleted it
 
-    latest = sorted(files, key=used_ns, reverse=True)[:MOST_PLANS]
+    latest = sorted(files, key=used_ns, reverse=True)[:MAX_PLANS]
     return sorted(latest, key=lambda file: file.path.name)
 
 

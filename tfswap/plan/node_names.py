@@ -5,7 +5,7 @@ from __future__ import annotations
 SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
 """Prefixes of the names of copies."""
 
-AGAIN = "/again/"
+CLONE_INFIX = "/again/"
 """Follows the original node's name in the name of a clone."""
 
 
@@ -19,9 +19,9 @@ def swap_out_name(tensor: str, ordinal: int = 0) -> str:
     return f"{name}/{ordinal}" if ordinal else name
 
 
-def again_name(node: str, ordinal: int) -> str:
+def clone_name(node: str, ordinal: int) -> str:
     """Return the name of a node's clone for the recompute of this index in the plan.
 
     The pass uses the same names (``recomputes.cc``).
     """
-    return f"{node}{AGAIN}{ordinal}"
+    return f"{node}{CLONE_INFIX}{ordinal}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tfswap.plan.node_names import AGAIN, SWAP_IN_PREFIX, SWAP_OUT_PREFIX, again_name
+from tfswap.plan.node_names import CLONE_INFIX, SWAP_IN_PREFIX, SWAP_OUT_PREFIX, clone_name
 from tfswap.plan.schema import FunctionPlan, Recompute, Return, TensorSwap
 from tfswap.plan.slots import Slot
 
@@ -107,7 +107,7 @@ class _Renaming:
         """Rename a node of the graph, or a clone of one."""
         ordinals = []
         while True:
-            original, again, ordinal = name.rpartition(AGAIN)
+            original, again, ordinal = name.rpartition(CLONE_INFIX)
             if not again or not _is_ordinal(ordinal):
                 break
             ordinals.append(int(ordinal))
@@ -116,7 +116,7 @@ class _Renaming:
         if not found:
             raise KeyError(name)
         for number in reversed(ordinals):
-            found = again_name(found, number)
+            found = clone_name(found, number)
         return found
 
     def _knows(self, name: str) -> bool:

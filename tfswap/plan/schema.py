@@ -15,7 +15,7 @@ import reprlib
 from dataclasses import dataclass, field
 
 from tfswap.io import private_files
-from tfswap.io.untrusted_json import MOST_BYTES, Fields, parse_json
+from tfswap.io.untrusted_json import MAX_BYTES, Fields, parse_json
 from tfswap.machine import codecs, nvcomp
 from tfswap.machine.far_tier import TIERS
 from tfswap.plan.slots import OUTSIDE, Slot
@@ -103,7 +103,7 @@ class Recompute:
     Args:
         tensor: "node:port".
         nodes: The nodes that are cloned to recompute it, in the order of execution; the last one
-            is the tensor's producer. They may be clones of earlier recomputes (`again_name`).
+            is the tensor's producer. They may be clones of earlier recomputes (`clone_name`).
         trigger: The node whose end lets the clones start.
         consumers: The nodes that read the recomputed tensor.
     """
@@ -248,7 +248,7 @@ class SwapPlan:
         """Parse a plan from JSON.
 
         Args:
-            text: Untrusted input of at most `untrusted_json.MOST_BYTES` and `MAX_VALUES`.
+            text: Untrusted input of at most `untrusted_json.MAX_BYTES` and `MAX_VALUES`.
 
         Raises:
             ValueError: The text is not JSON, is too large, has another version, lacks fields, or
@@ -289,7 +289,7 @@ class SwapPlan:
             OSError: The file cannot be read.
         """
         try:
-            return SwapPlan.from_json(private_files.read_bytes(path, MOST_BYTES).decode())
+            return SwapPlan.from_json(private_files.read_bytes(path, MAX_BYTES).decode())
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.plan.node_names import again_name
+from tfswap.plan.node_names import clone_name
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 
 
@@ -71,7 +71,7 @@ class ClonedOps:
             if op is None:
                 continue
             clone = clones[name] = len(self.names)
-            self.names.append(again_name(name, ordinal))
+            self.names.append(clone_name(name, ordinal))
             self.op_of[self.names[-1]] = clone
             self.original.append(self.original[op])
             self.start_ns.append(at_ns)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tfswap.machine.far_tier import FILE, FarTier
 from tfswap.machine.link import NO_LIMIT, Link
 from tfswap.machine.machine import Machine
-from tfswap.plan.node_names import again_name
+from tfswap.plan.node_names import clone_name
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.memory_order_edges import memory_order_edges
 from tfswap.planning.planners import portfolio
@@ -202,7 +202,7 @@ def plan_function(
     return Planned(function, profile, decision, assignment, least, budget_bytes, rates, links)
 
 
-def planned_before(
+def restore_planned(
     profile: Profile,
     function: FunctionPlan,
     policy: str,
@@ -232,7 +232,7 @@ def planned_before(
     return Planned(function, profile, decision, assignment, least, budget_bytes, links=links)
 
 
-def placed_anew(
+def reassign_places(
     planned: Planned,
     far: FarMemory,
     ratios: Ratios,
@@ -241,7 +241,7 @@ def placed_anew(
     *,
     lossy: LossyChoice | None = None,
 ) -> tuple[Assignment, Assignment]:
-    """Assign places recomputed after the compression ratios have changed, keeping the swaps.
+    """Assign places again after the compression ratios have changed, keeping the swaps.
 
     Returns:
         The planned places under the new ratios, and the best places under the new ratios.
@@ -267,7 +267,7 @@ def _with_clones(profile: Profile, timeline: Timeline | None) -> Profile:
         return profile
     large = {profile.timeline.op_names[op] for op in profile.large_ops}
     clones = {
-        again_name(node, ordinal)
+        clone_name(node, ordinal)
         for ordinal, recompute in enumerate(timeline.recomputes)
         for node in recompute.nodes
     }

@@ -21,7 +21,7 @@ from functools import partial
 
 import numpy as np
 
-from tfswap.plan.node_names import again_name
+from tfswap.plan.node_names import clone_name
 from tfswap.plan.schema import Recompute
 from tfswap.planning.cloned_ops import ClonedOps
 from tfswap.planning.recomputation import Lineage, Recomputation, TensorState
@@ -149,11 +149,11 @@ class Recomputer:
         clones = self._ops.insert(recomputation.nodes, target.before_op, ordinal)
         for name in clones:
             if name in self._scratch_bytes:
-                self._scratch_bytes[again_name(name, ordinal)] = self._scratch_bytes[name]
+                self._scratch_bytes[clone_name(name, ordinal)] = self._scratch_bytes[name]
         self._keep_sources(readers, clones)
         new_buffer = self._make_buffers(recomputation, target, readers, clones, ordinal)
         self._cut_absences(recomputation, target, readers, clones, ordinal)
-        self._move_absences(target, new_buffer, clones[node], f"{again_name(node, ordinal)}:{port}")
+        self._move_absences(target, new_buffer, clones[node], f"{clone_name(node, ordinal)}:{port}")
         recompute = Recompute(
             target.tensor, recomputation.nodes, recomputation.trigger, target.consumers
         )
@@ -229,7 +229,7 @@ class Recomputer:
                 self._free_after(new, last)
                 if f"{name}:{port}" == target.tensor:
                     self._free_ns[new], self._freed_by[new] = freed
-                tensor = (again_name(name, ordinal), port)
+                tensor = (clone_name(name, ordinal), port)
                 self._buffer_of[tensor] = new
                 self._tensors_in[new].append(tensor)
             if name in self._scratch_bytes:
@@ -264,7 +264,7 @@ class Recomputer:
             if buffer is None or tensor[0] in clones:
                 continue
             text = f"{tensor[0]}:{tensor[1]}"
-            consumers = tuple(again_name(name, ordinal) for name in names)
+            consumers = tuple(clone_name(name, ordinal) for name in names)
             first, last = clones[names[0]], clones[names[-1]]
             for number in list(self._of_buffer[buffer]):
                 absence = self._absences.get(number)

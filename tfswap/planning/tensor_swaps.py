@@ -9,7 +9,7 @@ from tfswap.machine import codecs
 from tfswap.machine.far_tier import FILE
 from tfswap.plan.schema import FunctionPlan, Return, TensorSwap
 from tfswap.planning.planners.assignment import Place
-from tfswap.planning.planners.lossy_rate import MOST_RATE
+from tfswap.planning.planners.lossy_rate import MAX_RATE
 from tfswap.planning.simulator import Swap
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Absence, crosses_step_end
@@ -79,7 +79,7 @@ def _tensor_swap(
         )
     gates = tuple(timeline.op_names[swap.gate_op] for _, swap in chosen if swap.gate_op >= 0)
     size_bytes = int(timeline.buffer_bytes[chosen[0][0].buffer])
-    rate_percent = round(MOST_RATE * place.ratio) if place.codec in codecs.LOSSY else MOST_RATE
+    rate_percent = round(MAX_RATE * place.ratio) if place.codec in codecs.LOSSY else MAX_RATE
     return TensorSwap(
         tensor,
         size_bytes,
@@ -119,7 +119,7 @@ def planned_swaps(
     for swap in function.swaps:
         if swap.device:
             continue
-        ratio = swap.rate_percent / MOST_RATE
+        ratio = swap.rate_percent / MAX_RATE
         places[swap.tensor] = Place(swap.tier, swap.codec, ratio, swap.threads)
         gates = list(swap.gates)
         for back in swap.returns:

@@ -10,19 +10,19 @@ class TrainingLog:
 
     Args:
         notes: The list that keeps them.
-        says: Whether to print.
+        prints: Whether to print.
         name: Prefix of printed lines, which tells functions apart; "" for none.
     """
 
-    def __init__(self, notes: list[str], says: bool, name: str = "") -> None:
+    def __init__(self, notes: list[str], prints: bool, name: str = "") -> None:
         self.name = name
         self._notes = notes
-        self._says = says
+        self._prints = prints
         self._prefix = f"{name}: " if name else ""
 
     def say(self, text: str) -> None:
         """Print progress."""
-        if self._says:
+        if self._prints:
             print(f"\ntfswap: {self._prefix}{text}", flush=True)
 
     def note(self, text: str) -> None:
@@ -39,6 +39,6 @@ class TrainingLog:
         """Print and keep lines that begin with "tfswap: " already."""
         for place, line in enumerate(lines):
             self._notes.append(line)
-            if self._says:
+            if self._prints:
                 line = line.replace("tfswap: ", f"tfswap: {self._prefix}", 1)
                 print(line if place else f"\n{line}", flush=True)

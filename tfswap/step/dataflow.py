@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tfswap.plan.node_names import again_name
+from tfswap.plan.node_names import clone_name
 from tfswap.plan.schema import Recompute
 from tfswap.step.graph import Node, StepGraph
 
@@ -73,14 +73,14 @@ def with_clones(graph: StepGraph, recompute: Recompute, ordinal: int) -> StepGra
     for name in recompute.nodes:
         old = nodes[name]
         inputs = tuple(
-            (again_name(source, ordinal), port) if source in cloned else (source, port)
+            (clone_name(source, ordinal), port) if source in cloned else (source, port)
             for source, port in old.inputs
         )
         reads_a_clone = any(source in cloned for source, _ in old.inputs)
         add(
             replace(
                 old,
-                name=again_name(name, ordinal),
+                name=clone_name(name, ordinal),
                 inputs=inputs,
                 controls=() if reads_a_clone else (recompute.trigger,),
             )
@@ -89,7 +89,7 @@ def with_clones(graph: StepGraph, recompute: Recompute, ordinal: int) -> StepGra
     root = graph.root(node, int(port))
 
     def recomputed(tensor: Tensor) -> Tensor:
-        clone = again_name(tensor[0], ordinal)
+        clone = clone_name(tensor[0], ordinal)
         if tensor != root and clone not in nodes:
             alias = nodes[tensor[0]]
             inputs = (recomputed(alias.inputs[0]), *alias.inputs[1:])

@@ -11,7 +11,7 @@ from tfswap.step.trace import StepTrace
 _MAX_DIFFERENCE = 0.05
 
 
-def sizes_recorded(trace: StepTrace) -> dict[str, int]:
+def recorded_output_bytes(trace: StepTrace) -> dict[str, int]:
     """Return the bytes of each op's first output in a recorded run."""
     made = trace.buffers[(trace.buffers["alloc_ns"] >= 0) & (trace.buffers["kind"] == 0)]
     sizes: dict[str, int] = {}
@@ -20,7 +20,7 @@ def sizes_recorded(trace: StepTrace) -> dict[str, int]:
     return sizes
 
 
-def sizes_planned(layout: Iterable[Slot]) -> dict[str, int]:
+def planned_output_bytes(layout: Iterable[Slot]) -> dict[str, int]:
     """Return the bytes of each op's first output in the run that a layout is for."""
     return {
         slot.op: slot.size_bytes

@@ -47,9 +47,9 @@ class Profile:
     activations: frozenset[int] = frozenset()
     section_floors: tuple[SectionFloor, ...] = ()
 
-    def only_swaps(self) -> Profile:
+    def without_dataflow(self) -> Profile:
         """Return the profile without the dataflow that recomputes need."""
-        return replace(self, timeline=self.timeline.only_swaps())
+        return replace(self, timeline=self.timeline.without_dataflow())
 
 
 def profile_step(

@@ -29,7 +29,7 @@ OUTLIVES_STEP_NS = int(np.iinfo(np.int64).max)
 BEFORE_FIRST_OP = "(before the first op)"
 """Used in place of an op's name where no op has started."""
 
-MOST_BYTES = 1 << 60
+MAX_BYTES = 1 << 60
 """Maximum size of all buffers together, so that sums fit in 64 bits."""
 
 _MAX_NS = 1 << 60
@@ -126,7 +126,7 @@ class Timeline:
         """The recomputed tensors."""
         return () if self.dataflow is None else self.dataflow.recomputes
 
-    def only_swaps(self) -> Timeline:
+    def without_dataflow(self) -> Timeline:
         """Return the timeline without the dataflow that recomputes need."""
         return replace(self, dataflow=None)
 
@@ -264,7 +264,7 @@ def _check_buffers(timeline: Timeline) -> None:
     if i is not None:
         raise ValueError(f"buffer {i} has {timeline.buffer_bytes[i]} bytes")
     whole_bytes = timeline.resident_bytes + float(timeline.buffer_bytes.astype(np.float64).sum())
-    _check(whole_bytes <= MOST_BYTES, f"buffers have {whole_bytes:g} bytes together")
+    _check(whole_bytes <= MAX_BYTES, f"buffers have {whole_bytes:g} bytes together")
     alloc_ns, free_ns = timeline.buffer_alloc_ns, timeline.buffer_free_ns
     i = _first(
         (np.minimum(alloc_ns, free_ns) < -_MAX_NS)

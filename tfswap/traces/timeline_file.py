@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 
 from tfswap.step.profile import Profile
 from tfswap.step.section_floor import SectionFloor, section_floors
-from tfswap.step.timeline import MOST_BYTES, Absence, Timeline
+from tfswap.step.timeline import MAX_BYTES, Absence, Timeline
 from tfswap.traces.array_file import read_arrays, write_arrays
 from tfswap.traces.dataflow_text import dataflow_lines, dataflow_of_lines
 
@@ -189,7 +189,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
 
 def _is_peak(line: str) -> bool:
     is_number = line.isascii() and line.isdecimal() and len(line) <= _MAX_PEAK_DIGITS
-    return is_number and int(line) <= MOST_BYTES
+    return is_number and int(line) <= MAX_BYTES
 
 
 class _Loaded(NamedTuple):

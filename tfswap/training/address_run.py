@@ -24,7 +24,7 @@ from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.report.address_map import AddressMap, Box
 from tfswap.step.graph import StepGraph
-from tfswap.step.output_sizes import alike, sizes_planned, sizes_recorded
+from tfswap.step.output_sizes import alike, planned_output_bytes, recorded_output_bytes
 from tfswap.step.trace import StepTrace
 
 _LAYOUT_TIME_S = 1.0
@@ -40,18 +40,18 @@ _COUNTED = (
     "slab_lasting_bytes",
 )
 # Recorded runs of a graph: until this many moved no more than planned, and at most this many.
-_AS_PLANNED, _MOST_RUNS = 3, 12
+_AS_PLANNED, _MAX_RUNS = 3, 12
 # After a call without a layout, this many calls of its kind are recorded to see it again, and at
 # most this many in total without success. (The last batch of an epoch is rare.)
-_PATIENCE, _MOST_IN_VAIN = 64, 256
+_PATIENCE, _MAX_IN_VAIN = 64, 256
 # Each layout makes TensorFlow optimise the graph again, for the order of ops that it needs.
-_MOST_SHAPES = 8
+_MAX_SHAPES = 8
 # Calls that are timed under a new order of ops (after the one that optimises the graph), and how
 # much longer than before they may take.
 _TIMED_CALLS = 5
 _SLOWER = 1.05
 # After this many calls with other shapes the order stays, timed or not.
-_MOST_OTHERS = 16
+_MAX_OTHERS = 16
 # After this many calls without a recording, planning has come to rest.
 _QUIET_CALLS = 3
 # Calls whose allocated bytes differ by more than this part had other shapes. (In order, more ops
@@ -195,7 +195,7 @@ class AddressRun:
 
     def expect(self, kind: str) -> None:
         """Record the next calls of this kind: one ran something without addresses."""
-        if self._in_vain[kind] < _MOST_IN_VAIN:
+        if self._in_vain[kind] < _MAX_IN_VAIN:
             self._patience[kind] = _PATIENCE
 
     def wants(self, kind: str) -> bool:
@@ -227,7 +227,7 @@ class AddressRun:
             return None
         if abs(call_bytes - trial.call_bytes) > _SAME_SIZE * trial.call_bytes:
             trial.others += 1
-            if trial.others >= _MOST_OTHERS:
+            if trial.others >= _MAX_OTHERS:
                 del self._on_trial[kind]
             return None
         trial.taken_s.append(taken_s)
@@ -272,9 +272,9 @@ class AddressRun:
             return None
         function = plan.function(fingerprint)
         layouts = () if function is None else function.layouts
-        sizes = sizes_recorded(trace)
-        known = any(alike(sizes, sizes_planned(layout)) for layout in layouts)
-        if known or len(layouts) >= _MOST_SHAPES:
+        sizes = recorded_output_bytes(trace)
+        known = any(alike(sizes, planned_output_bytes(layout)) for layout in layouts)
+        if known or len(layouts) >= _MAX_SHAPES:
             self._was_in_vain(kind)
             return None
         shapes = self._shapes[fingerprint]
@@ -285,7 +285,7 @@ class AddressRun:
         shape.traces.append(trace)
         shape.call_bytes = call_bytes
         shape.as_planned += bytes_out <= (0 if function is None else function.bytes_per_step)
-        if shape.as_planned < _AS_PLANNED and len(shape.traces) < _MOST_RUNS:
+        if shape.as_planned < _AS_PLANNED and len(shape.traces) < _MAX_RUNS:
             return None
         shapes.clear()  # their recordings are without the new order of ops
         self._patience.clear()
@@ -308,7 +308,7 @@ class AddressRun:
 
     def _was_in_vain(self, kind: str) -> None:
         self._in_vain[kind] += 1
-        left = _MOST_IN_VAIN - self._in_vain[kind]
+        left = _MAX_IN_VAIN - self._in_vain[kind]
         self._patience[kind] = min(self._patience[kind] - 1, left)
 
     def _laid_out(

@@ -33,9 +33,9 @@ class _Trained:
         traces: Number of graphs that it had when it was called last.
     """
 
-    def __init__(self, name: str, says: bool) -> None:
+    def __init__(self, name: str, prints: bool) -> None:
         self.report = Report()
-        self.voice = TrainingLog(self.report.notes, says, name)
+        self.log = TrainingLog(self.report.notes, prints, name)
         self.run: TrainingRun | None = None
         self.plan: SwapPlan | None = None
         self.traces = 0
@@ -83,9 +83,9 @@ class FunctionRuns:
         self._options = options
         self._certain = certain
         self.notes: list[str] = []
-        self._voice = TrainingLog(self.notes, options.says)
+        self._log = TrainingLog(self.notes, options.prints_progress)
         self._said: set[str] = set()
-        self._session = SwapSession(options, self._voice, self._let_go)
+        self._session = SwapSession(options, self._log, self._let_go)
         self._functions: weakref.WeakKeyDictionary[Any, _Trained] = weakref.WeakKeyDictionary()
         self._by_name: dict[str, _Trained] = {}  # also of functions that are no more
         self._in_call = threading.Lock()
@@ -158,7 +158,7 @@ class FunctionRuns:
             return None
         trained = self._functions.get(function)
         if trained is None:
-            trained = self._functions[function] = _Trained(name, self._options.says)
+            trained = self._functions[function] = _Trained(name, self._options.prints_progress)
             self._by_name[name] = trained
             weakref.finalize(function, trained.end).atexit = False
         elif trained.run is not None and traces_of(function) > trained.traces:
@@ -169,7 +169,7 @@ class FunctionRuns:
             trained.run = TrainingRun(
                 self._session,
                 function,
-                trained.voice,
+                trained.log,
                 trained.report,
                 plan=trained.plan or self._options.plan,
                 certain=self._certain,
@@ -191,7 +191,7 @@ class FunctionRuns:
         """Warn, the first time that this text is given."""
         if text not in self._said:
             self._said.add(text)
-            self._voice.warn(text)
+            self._log.warn(text)
 
     @property
     def reports(self) -> dict[str, Report]:

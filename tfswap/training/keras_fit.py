@@ -57,7 +57,7 @@ class KerasFit:
         self._fit: FitCall | None = None
         self.run: TrainingRun | None = None
         self.report = Report()
-        self._log = TrainingLog(self.report.notes, options.says)
+        self._log = TrainingLog(self.report.notes, options.prints_progress)
 
     def begin(self) -> None:
         """Takes hold of devices and model; the first steps run under lazy swaps.

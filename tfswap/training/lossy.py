@@ -10,7 +10,7 @@ from tfswap.ops.loaded_library import Library
 from tfswap.plan.node_names import swap_out_name
 from tfswap.plan.schema import SwapPlan, TensorSwap
 from tfswap.planning.planners.lossy_choice import LossyChoice, RateRange
-from tfswap.planning.planners.lossy_rate import MOST_RATE
+from tfswap.planning.planners.lossy_rate import MAX_RATE
 from tfswap.report.summary import LossyUse, TensorLoss
 from tfswap.step.profile import Profile
 
@@ -111,7 +111,7 @@ class LossyRun:
         return self._epoch, max(self._last_epoch - (self._first or 0), self._epoch + 1)
 
     def _rate(self) -> int:
-        return MOST_RATE if self.rates is None else self.rates.of_epoch(*self._progress())
+        return MAX_RATE if self.rates is None else self.rates.of_epoch(*self._progress())
 
     def _set_rate(self) -> None:
         percent = self._rate() if self._swaps else None

@@ -15,9 +15,9 @@ from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.least_budget import LeastBudgets, least_budgets, with_sections
 from tfswap.planning.plan_function import (
     Planned,
-    placed_anew,
     plan_function,
-    planned_before,
+    reassign_places,
+    restore_planned,
 )
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
@@ -26,7 +26,7 @@ from tfswap.planning.planners.portfolio import AUTO
 from tfswap.planning.tensor_swaps import tensor_swaps
 from tfswap.report.step_story import StepStory
 from tfswap.step.graph import StepGraph
-from tfswap.step.output_sizes import alike, sizes_recorded
+from tfswap.step.output_sizes import alike, recorded_output_bytes
 from tfswap.step.profile import Profile, profile_step
 from tfswap.step.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
@@ -106,10 +106,12 @@ class StepPlanner:
         profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)
         self._least = self._found_least(profile)
         self.profile = dataclasses.replace(profile, section_floors=self._least.sections)
-        self._sizes = sizes_recorded(trace)
+        self._sizes = recorded_output_bytes(trace)
         # Only the planned device's plan recomputes: clones are part of the graph.
         self._others = {
-            device: profile_step(other, self._graph, fingerprint, min_bytes, leave).only_swaps()
+            device: profile_step(
+                other, self._graph, fingerprint, min_bytes, leave
+            ).without_dataflow()
             for device, other in traces.items()
             if device != self._devices.device and other.main_graph() == fingerprint
         }
@@ -135,7 +137,7 @@ class StepPlanner:
         if function is not None and not function.recomputes:
             # With recomputes, only the pass can tell whether they can be applied.
             far, policy = self._devices.far_memory(self.machine), self._options.policy
-            planned = planned_before(profile, function, policy, self.machine, budget_bytes, far)
+            planned = restore_planned(profile, function, policy, self.machine, budget_bytes, far)
             self._plannings.append(planned)
 
     def _least_bytes(self) -> int:
@@ -291,7 +293,7 @@ class StepPlanner:
             return None, ""
         profile = planned.profile
         disk = self._devices.look_at_file()
-        before, now = placed_anew(
+        before, now = reassign_places(
             planned,
             self._devices.far_memory(self.machine),
             self._ratios_now(profile),
@@ -314,7 +316,7 @@ class StepPlanner:
 
     def is_larger(self, trace: StepTrace) -> bool:
         """Return whether a step of the graph had larger tensors than the profiled one."""
-        sizes = sizes_recorded(trace)
+        sizes = recorded_output_bytes(trace)
         if self.profile is None or trace.main_graph() != self.fingerprint:
             return False
         common = sizes.keys() & self._sizes.keys()
@@ -323,7 +325,9 @@ class StepPlanner:
 
     def is_like_profiled(self, trace: StepTrace) -> bool:
         """Return whether a step ran the graph with tensors of the same shapes."""
-        return trace.main_graph() == self.fingerprint and alike(sizes_recorded(trace), self._sizes)
+        return trace.main_graph() == self.fingerprint and alike(
+            recorded_output_bytes(trace), self._sizes
+        )
 
     def story(self, function: FunctionPlan) -> StepStory | None:
         """Return the profiled step under a plan, for the report; None if there is no profile."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tfswap._core import AllocationWaitPolicy
 
 _NAP_S = 0.002
-_MOST_S = 100.0
+_MAX_S = 100.0
 
 
 def _waits_s(
@@ -16,7 +16,7 @@ def _waits_s(
     others_are_runnable: bool = False,
     released: Callable[[float], bool] = lambda now_s: False,
     alive: Callable[[float], bool] = lambda now_s: False,
-    stopped: tuple[float, float] = (_MOST_S, 0.0),
+    stopped: tuple[float, float] = (_MAX_S, 0.0),
 ) -> float:
     """For how long one waits that looks so often.
 
@@ -31,11 +31,11 @@ def _waits_s(
     patience = AllocationWaitPolicy(0, 0)
     now_s = worked_s = 0.0
     stop_s, paused_s = stopped
-    while now_s < _MOST_S:
+    while now_s < _MAX_S:
         now_s += look_s
         worked_s += cores * look_s
         if now_s >= stop_s:
-            now_s, stop_s = now_s + paused_s, _MOST_S
+            now_s, stop_s = now_s + paused_s, _MAX_S
         if patience.ends_at(
             int(now_s * 1e9),
             int(worked_s * 1e9),
@@ -44,7 +44,7 @@ def _waits_s(
             others_are_runnable=others_are_runnable,
         ):
             return now_s
-    return _MOST_S
+    return _MAX_S
 
 
 def test_nobody_waits_long_where_nothing_happens() -> None:
@@ -74,4 +74,4 @@ def test_a_process_that_was_stopped_goes_on_as_before() -> None:
     assert 93.2 <= _waits_s(alive=alive, stopped=(1.99, 90.0)) < 93.4
     # A thread that could free some may get a core later than the one that waits.
     starving = _waits_s(cores=0.01, others_are_runnable=True, stopped=(0.1, 30.0))
-    assert 85 < starving < _MOST_S
+    assert 85 < starving < _MAX_S

@@ -130,8 +130,8 @@ def test_cached_speeds_are_private_and_ignored_in_shared_folders(
 )
 def test_invalid_speeds_are_rejected(invalid: dict[str, object]) -> None:
     (good,) = json.loads((inputs.CORPUS / "codec_times" / "good").read_text())
-    assert codec_speed.speed_of(good) is not None
-    assert codec_speed.speed_of({**good, **invalid}) is None
+    assert codec_speed.speed_from_json(good) is not None
+    assert codec_speed.speed_from_json({**good, **invalid}) is None
 
 
 def test_a_folder_is_private_if_only_the_user_can_write_to_it(tmp_path: Path) -> None:

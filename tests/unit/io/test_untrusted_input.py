@@ -21,7 +21,7 @@ from untrusted_profiles import changed_profile
 import tfswap
 from tfswap import options, saved_model
 from tfswap.devices.swap_options import NAMES, parse_options
-from tfswap.io.untrusted_json import MAX_VALUES, MOST_BYTES, parse_json
+from tfswap.io.untrusted_json import MAX_BYTES, MAX_VALUES, parse_json
 from tfswap.jobs.lease import read_record
 from tfswap.jobs.messages import FROM_JOBS, BadMessage, parse
 from tfswap.machine import budget
@@ -112,7 +112,7 @@ def slot(*fields: object) -> str:
         ('{"version": 1, "min_bytes": 1e999, "functions": []}', "1e999 is not a finite number"),
         ('{"version": 1, "min_bytes": 1' + "0" * 5000 + "}", "is not JSON"),
         ("[" + "0," * MAX_VALUES + "0]", "more than"),
-        (" " * (MOST_BYTES + 1), f"more than {MOST_BYTES}"),
+        (" " * (MAX_BYTES + 1), f"more than {MAX_BYTES}"),
         ('{"version": true, "functions": []}', "version True"),
         ('{"version": 1.0, "functions": []}', "version 1.0"),
         (plan_text(sections=0), "'sections' is or holds 0"),

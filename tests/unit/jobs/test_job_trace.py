@@ -12,8 +12,8 @@ from timelines import crowded_timelines, timelines, training_step
 from tfswap.jobs.job_trace import (
     MAGIC,
     MAX_ABSENCES,
+    MAX_BYTES,
     MAX_OPS,
-    MOST_BYTES,
     BadTrace,
     JobTrace,
     job_trace,
@@ -72,7 +72,7 @@ def test_large_steps_make_small_messages() -> None:
     assert len(step.op_names) > MAX_OPS
     trace = job_trace(step, LINK)
     data = trace.to_bytes()
-    assert len(data) < MOST_BYTES
+    assert len(data) < MAX_BYTES
     assert len(trace.timeline.absences) <= MAX_ABSENCES
     assert same(JobTrace.from_bytes(data).timeline, trace.timeline)
 
@@ -114,7 +114,7 @@ def test_decompression_bombs_are_refused() -> None:
     with pytest.raises(BadTrace, match="does not end within"):
         JobTrace.from_bytes(MAGIC + zlib.compress(bytes(100 << 20)))
     with pytest.raises(BadTrace, match="is larger than"):
-        JobTrace.from_bytes(MAGIC + bytes(MOST_BYTES))
+        JobTrace.from_bytes(MAGIC + bytes(MAX_BYTES))
     with pytest.raises(BadTrace, match="does not end within"):
         JobTrace.from_bytes(GOOD + b"more")
     with pytest.raises(ValueError, match="must be reduced"):

@@ -128,7 +128,7 @@ def test_lossy_codecs_need_the_lossy_option() -> None:
     for codec in codecs.LOSSY:
         with pytest.raises(ValueError, match=f"codec '{codec}' is lossy, and needs lossy=True"):
             codecs.check(codec)
-    for codec in ("auto", "cswap", "zvc", *codecs.lossy_for("auto")):
+    for codec in ("auto", "cswap", "zvc", *codecs.usable_lossy_codecs("auto")):
         assert codecs.check(codec, lossy=True) == codec
     with pytest.raises(ValueError, match="without a codec nothing is encoded"):
         codecs.check(None, lossy=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tfswap.machine.far_tier import FILE, FarTier
-from tfswap.machine.file_link import WatchedFile, behind_link
+from tfswap.machine.file_link import MonitoredFileTier, file_tier_behind_link
 from tfswap.machine.machine import Machine
 
 MB = 1_000_000
@@ -22,13 +22,13 @@ def stats(mb_out: int = 0, s_out: float = 0, mb_in: int = 0, s_in: float = 0) ->
 
 
 def test_a_small_change_of_speed_is_ignored() -> None:
-    file = WatchedFile(MEASURED, stats(500, 100, 500, 100))
+    file = MonitoredFileTier(MEASURED, stats(500, 100, 500, 100))
     assert file.look(stats(1400, 102, 1400, 101.5)) == ""
     assert file.tier == MEASURED
 
 
 def test_a_slow_disk_gets_its_observed_speed_and_the_slower_direction_is_reported() -> None:
-    file = WatchedFile(MEASURED, stats())
+    file = MonitoredFileTier(MEASURED, stats())
     message = file.look(stats(900, 3, 1200, 10))
     assert message == "the disk gave 120 MB/s reading where 1200 were expected"
     assert (file.tier.out_bytes_per_s, file.tier.in_bytes_per_s) == (300 * MB, 120 * MB)
@@ -36,7 +36,7 @@ def test_a_slow_disk_gets_its_observed_speed_and_the_slower_direction_is_reporte
 
 
 def test_a_disk_that_recovers_gets_at_most_its_measured_speed() -> None:
-    file = WatchedFile(MEASURED, stats())
+    file = MonitoredFileTier(MEASURED, stats())
     assert file.look(stats(900, 10, 1200, 10))
     message = file.look(stats(9900, 11, 13200, 11))
     assert message == "the disk gave 1200 MB/s reading where 120 were expected"
@@ -44,14 +44,14 @@ def test_a_disk_that_recovers_gets_at_most_its_measured_speed() -> None:
 
 
 def test_a_few_bytes_change_nothing() -> None:
-    file = WatchedFile(MEASURED, stats())
+    file = MonitoredFileTier(MEASURED, stats())
     assert file.look(stats(10, 10, 10, 10)) == ""
     assert file.tier == MEASURED
 
 
 def test_behind_a_gpu_link_the_slower_of_both_speeds_counts_and_core_time_does_not() -> None:
     gpu = Machine("gpu", 600 * MB, 20e9, 10_000, 10_000)
-    assert behind_link(MEASURED, gpu) == FarTier(
+    assert file_tier_behind_link(MEASURED, gpu) == FarTier(
         FILE, 600 * MB, 1200 * MB, 210_000, 210_000, 1 << 40, math.inf
     )
-    assert behind_link(MEASURED, gpu).copy_ns(MB, MB) == 0
+    assert file_tier_behind_link(MEASURED, gpu).copy_ns(MB, MB) == 0

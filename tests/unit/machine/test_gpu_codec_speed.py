@@ -16,7 +16,7 @@ from tfswap.devices.device_codecs import DeviceCodecs
 from tfswap.devices.managed_devices import ManagedDevices
 from tfswap.machine import nvcomp
 from tfswap.machine.devices import FIRST_GPU
-from tfswap.machine.gpu_codec_speed import Launch, gpu_codec_speeds, use_remembered
+from tfswap.machine.gpu_codec_speed import Launch, gpu_codec_speeds, install_cached_launches
 from tfswap.ops.loaded_library import LibraryError
 
 NAMES = ("zvc", "rle", "csr")
@@ -120,7 +120,7 @@ def test_speeds_are_cached_by_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert paths[0].parent.name == "NVIDIA_H200_143771_MiB-v1"
     monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})  # another process
     again = Gpu()
-    use_remembered(again, FIRST_GPU, NAMES)  # type: ignore[arg-type]
+    install_cached_launches(again, FIRST_GPU, NAMES)  # type: ignore[arg-type]
     assert set(again.launches) == set(NAMES) and again.measured == []
     assert speeds(again) == found and again.measured == []
     other = Gpu("NVIDIA A100 81920 MiB")
@@ -136,7 +136,7 @@ def test_a_damaged_cache_file_is_ignored(
     path.write_text(damage)
     monkeypatch.setattr("tfswap.machine.gpu_codec_speed._known", {})
     gpu = Gpu()
-    use_remembered(gpu, FIRST_GPU, NAMES)  # type: ignore[arg-type]
+    install_cached_launches(gpu, FIRST_GPU, NAMES)  # type: ignore[arg-type]
     assert gpu.launches == {}
     assert len(speeds(gpu, ("zvc",))) == 1
     assert json.loads(path.read_text())["name"] == "zvc"

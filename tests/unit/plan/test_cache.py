@@ -88,7 +88,7 @@ def test_the_plans_of_all_graphs_are_listed(
     budgets_bytes = {graph: plan.budget_bytes for graph, plan in plans.items()}
     assert budgets_bytes == {GRAPH: 100 * MIB + 1, OTHER: 100 * MIB + 1}
     os.utime(plans[GRAPH].path, (1, 1))
-    monkeypatch.setattr(cache, "MOST_PLANS", 1)
+    monkeypatch.setattr(cache, "MAX_PLANS", 1)
     assert set(memory.plans(101 * MIB, LINK)) == {OTHER}
 
 
@@ -107,7 +107,7 @@ def test_files_that_are_not_the_users_plans_are_not_listed(
     elif kind == "writable by others":
         path.chmod(0o622)
     elif kind == "too large":
-        monkeypatch.setattr(cache, "MOST_BYTES", 100)
+        monkeypatch.setattr(cache, "MAX_BYTES", 100)
     else:
         data = json.loads(path.read_text())
         data["plan"]["functions"][0]["swaps"] = []

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import MIB, FakeMachine
 
-from tfswap.plan.node_names import again_name
+from tfswap.plan.node_names import clone_name
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.planners import joint, portfolio, recompute
 from tfswap.planning.planners.decision import BudgetTooSmall
@@ -168,7 +168,7 @@ def test_overwritten_source_is_recomputed_too() -> None:
     assert recomputation is not None and recomputation.nodes == ("m", "r")
     after = applied(timeline, recomputation)
     assert after.dataflow is not None
-    buffers = {after.dataflow.buffer_of[again_name(name, 0), 0] for name in ("m", "r")}
+    buffers = {after.dataflow.buffer_of[clone_name(name, 0), 0] for name in ("m", "r")}
     assert len(buffers) == 1  # in place again
     assert int(np.count_nonzero(after.buffer_bytes)) == int(np.count_nonzero(size)) + 1
 
@@ -277,7 +277,7 @@ def test_slow_link_recomputes_and_fast_link_swaps() -> None:
 
 
 def test_error_without_dataflow() -> None:
-    timeline = chain().only_swaps()
+    timeline = chain().without_dataflow()
     with pytest.raises(ValueError, match="policy='auto'"):
         recompute.plan_recomputes(timeline, FakeMachine(), peak_load(timeline) - 1)
     assert portfolio.plan("auto", timeline, FakeMachine(), peak_load(timeline) - 1).swaps

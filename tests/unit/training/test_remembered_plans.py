@@ -46,7 +46,7 @@ class Training:
         context: Any = SimpleNamespace(
             options=SwapOptions(budget=BUDGET, plan_cache=folder, **options),
             devices=self.devices,
-            log=TrainingLog(self.notes, says=False),
+            log=TrainingLog(self.notes, prints=False),
         )
         self.plans = RememberedPlans(context, self.session)
         self.plans.begin()

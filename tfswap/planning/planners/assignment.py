@@ -14,7 +14,7 @@ AUTO, CSWAP = "auto", "cswap"
 Ratios = Mapping[str, Mapping[str, float]]
 """Compression ratios by tensor and codec: encoded bytes / bytes."""
 
-WORTHWHILE = 0.97
+MAX_ENCODED_RATIO = 0.97
 """Maximal ratio at which a far copy is encoded."""
 
 

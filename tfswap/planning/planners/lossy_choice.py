@@ -15,7 +15,7 @@ from tfswap.machine import codecs
 from tfswap.machine.far_tier import CodecSpeed
 from tfswap.planning.planners.assignment import FarMemory, Ratios
 from tfswap.planning.planners.hidden_times import hidden_times
-from tfswap.planning.planners.lossy_rate import MOST_RATE, DenseSwap, rate_of_epoch, rate_range
+from tfswap.planning.planners.lossy_rate import MAX_RATE, DenseSwap, rate_of_epoch, rate_range
 from tfswap.planning.simulator import Swap
 from tfswap.step.timeline import Absence, Timeline
 
@@ -87,7 +87,7 @@ def with_lossy(
     rates: RateRange,
 ) -> Ratios:
     """Return the ratios with those of lossy codecs at the epoch's rate, fast codecs first."""
-    ratio = rates.of_epoch(choice.epoch, choice.epochs) / MOST_RATE
+    ratio = rates.of_epoch(choice.epoch, choice.epochs) / MAX_RATE
     lossy = {codec.name: ratio for codec in _lossy(far)}
     tensors = [absence.tensor for absence in _eligible(timeline, swaps, choice)]
     return {**ratios, **{tensor: {**ratios.get(tensor, {}), **lossy} for tensor in tensors}}

@@ -29,7 +29,7 @@ from functools import partial
 from tfswap.machine.far_tier import CodecSpeed
 from tfswap.machine.link import Link
 
-LEAST_RATE, MOST_RATE = 1, 100
+MIN_RATE, MAX_RATE = 1, 100
 """In percent of a tensor's bytes."""
 
 
@@ -49,7 +49,7 @@ class DenseSwap:
 
     def exposed_ns(self, link: Link, rate: int) -> float:
         """Return the time of both transfers that no op hides, at `rate` percent of the bytes."""
-        kept_bytes = self.size_bytes * rate / MOST_RATE
+        kept_bytes = self.size_bytes * rate / MAX_RATE
         out_ns = kept_bytes * 1e9 / link.out_bytes_per_s - self.hidden_out_ns
         in_ns = kept_bytes * 1e9 / link.in_bytes_per_s - self.hidden_in_ns
         return max(out_ns, 0.0) + max(in_ns, 0.0)
@@ -57,11 +57,11 @@ class DenseSwap:
 
 def pays(swap: DenseSwap, link: Link, codec: CodecSpeed, rate: int) -> bool:
     """Return whether encoding saves at least the codec's full time, counted as in CSWAP."""
-    benefit_ns = swap.exposed_ns(link, MOST_RATE) - swap.exposed_ns(link, rate)
+    benefit_ns = swap.exposed_ns(link, MAX_RATE) - swap.exposed_ns(link, rate)
     return benefit_ns >= max(
-        codec.encode.ns(swap.size_bytes, kept / MOST_RATE)
-        + codec.decode.ns(swap.size_bytes, kept / MOST_RATE)
-        for kept in (LEAST_RATE, rate)
+        codec.encode.ns(swap.size_bytes, kept / MAX_RATE)
+        + codec.decode.ns(swap.size_bytes, kept / MAX_RATE)
+        for kept in (MIN_RATE, rate)
     )
 
 
@@ -85,14 +85,14 @@ def rate_range(swaps: Iterable[DenseSwap], link: Link, codec: CodecSpeed) -> tup
         encoding does not pay where the top is not above the bottom; (1, 100) if no rate pays for
         any swap.
     """
-    top, bottom = LEAST_RATE, MOST_RATE
+    top, bottom = MIN_RATE, MAX_RATE
     for swap in swaps:
         paying = _largest_rate(partial(pays, swap, link, codec))
         if paying is None:
             continue
         hiding = _largest_rate(partial(hides, swap, link))
         top = max(top, paying)
-        bottom = min(bottom, LEAST_RATE if hiding is None else hiding)
+        bottom = min(bottom, MIN_RATE if hiding is None else hiding)
     return top, bottom
 
 
@@ -111,9 +111,9 @@ def rate_of_epoch(top: int, bottom: int, epoch: int, epochs: int) -> int:
     Raises:
         ValueError: The range or the epoch is invalid.
     """
-    if not LEAST_RATE <= bottom <= top <= MOST_RATE:
+    if not MIN_RATE <= bottom <= top <= MAX_RATE:
         raise ValueError(
-            f"rates must satisfy {LEAST_RATE} <= bottom <= top <= {MOST_RATE}; got top {top} and "
+            f"rates must satisfy {MIN_RATE} <= bottom <= top <= {MAX_RATE}; got top {top} and "
             f"bottom {bottom}"
         )
     if not 0 <= epoch < epochs:
@@ -124,9 +124,9 @@ def rate_of_epoch(top: int, bottom: int, epoch: int, epochs: int) -> int:
 
 def _largest_rate(holds: Callable[[int], bool]) -> int | None:
     """Return the largest rate that holds, by bisection: all rates below one that holds do too."""
-    if not holds(LEAST_RATE):
+    if not holds(MIN_RATE):
         return None
-    held, failed = LEAST_RATE, MOST_RATE + 1
+    held, failed = MIN_RATE, MAX_RATE + 1
     while failed - held > 1:
         rate = (held + failed) // 2
         if holds(rate):

@@ -38,7 +38,7 @@ from tfswap.machine.machine import cores
 from tfswap.planning.planners.assignment import (
     AUTO,
     CSWAP,
-    WORTHWHILE,
+    MAX_ENCODED_RATIO,
     Assignment,
     FarMemory,
     FarMemoryTooSmall,
@@ -258,7 +258,7 @@ class _Search:
         places = [
             Place(COMPRESSED, name, ratios[name], threads)
             for name, threads in self._speeds
-            if ratios.get(name, 1.0) <= WORTHWHILE
+            if ratios.get(name, 1.0) <= MAX_ENCODED_RATIO
         ]
         return sorted(places, key=lambda place: (place.ratio, place.threads))
 

@@ -89,7 +89,7 @@ def plan(
             raise ValueError(f"unknown policy {policy!r}: allowed are {allowed}")
         return POLICIES[policy](timeline, machine, budget_bytes)
 
-    step, timeline = timeline, timeline.only_swaps()
+    step, timeline = timeline, timeline.without_dataflow()
     deadline_s = time.monotonic() + planning_time_s
     decisions: list[Decision] = []
     failures: list[BudgetTooSmall] = []

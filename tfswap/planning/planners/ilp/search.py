@@ -23,7 +23,7 @@ _GAP_OF_STEP = 1e-4
 _ADVANCE = 0.25
 # Fraction of the remaining time for one MILP, and the minimal time of one in seconds.
 _SHARE = 0.6
-_LEAST_S = 0.05
+_MIN_S = 0.05
 # Fraction of the total time for the local search around a solution.
 _REPAIR_SHARE = 0.1
 
@@ -50,7 +50,7 @@ class Search:
     def run(self) -> None:
         """Search until the gap is small or the time is over."""
         wait_ns = untried_ns = self.least_ns
-        while self._left_s() > _LEAST_S and self.least_ns < self._wait_ns:
+        while self._left_s() > _MIN_S and self.least_ns < self._wait_ns:
             untried_ns = self.least_ns if self._solve(wait_ns) else wait_ns
             tolerance_ns = max(_GAP * self._wait_ns, _GAP_OF_STEP * self._step.timeline.step_ns, 1)
             if self._wait_ns - untried_ns <= tolerance_ns:
@@ -59,9 +59,9 @@ class Search:
 
     def _solve(self, wait_ns: int) -> bool:
         """Return whether a plan waits at most ``wait_ns``; infeasibility raises the bound."""
-        while self._left_s() > _LEAST_S:
+        while self._left_s() > _MIN_S:
             schedule = Schedule(self._step, self._moments, wait_ns / self._step.unit_ns)
-            impossible, solution = schedule.solve(max(_SHARE * self._left_s(), _LEAST_S))
+            impossible, solution = schedule.solve(max(_SHARE * self._left_s(), _MIN_S))
             if impossible:
                 # Waits are whole ns.
                 self.least_ns = wait_ns + 1
