@@ -185,5 +185,5 @@ def _runs_of(folder: str) -> FunctionRuns | None:
         warnings.warn(f"tfswap: the model runs without its plan: {error}", stacklevel=2)
         options = None
     # All weights are read at once, for which an idle budget may have no room.
-    SwapSession.let_go_if_idle()
+    SwapSession.end_if_idle()
     return None if options is None else FunctionRuns(options)

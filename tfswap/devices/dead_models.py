@@ -1,4 +1,4 @@
-"""Unreachable objects that still hold device memory: earlier models, mostly."""
+"""Collect unreachable models, which still hold device memory."""
 
 from __future__ import annotations
 

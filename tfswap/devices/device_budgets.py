@@ -10,15 +10,15 @@ from tfswap.machine import host_memory
 from tfswap.machine.devices import FIRST_GPU, device_name
 from tfswap.ops.loaded_library import Library
 
-# Memory that a process takes for a model's graphs: traced, differentiated, optimised and kept.
+# Memory that a model's graphs take: for a model in total, and for each layer.
 _GROWTH_BYTES, _LAYER_GROWTH_BYTES = 192 << 20, 2 << 20
-# "auto" leaves this much of device and far memory to temporary needs: graphs are optimised again,
-# and code must stay in the page cache. With a swap file less is left.
+# "auto" leaves this much memory free for temporary needs: graphs are optimised again, and code must
+# stay in the page cache. With a swap file, it leaves less.
 _MARGIN, _MARGIN_BYTES, _MARGIN_BYTES_WITH_SWAP = 0.03, 160 << 20, 64 << 20
 
 
 class DeviceBudgets:
-    """Resolve budgets.
+    """Resolve budgets into bytes.
 
     Args:
         lib: The library.
@@ -27,7 +27,7 @@ class DeviceBudgets:
         layers: Number of layers of the model, whose graphs take memory too.
 
     Attributes:
-        available_bytes: Host memory that was available at first.
+        available_bytes: Host memory that was available at first, without the model's graphs.
 
     Raises:
         ValueError: Budgets by device do not name exactly the devices that exist.
@@ -55,7 +55,7 @@ class DeviceBudgets:
         )
 
     def whole_host_bytes(self, device: int) -> int:
-        """Return the memory that a CPU and its far memory have or could have now."""
+        """Return the bytes that a CPU device and its far memory hold or could still allocate."""
         self._library.trim_malloc()
         held = self._library.memory_stats(device)
         ours_bytes = held["bytes_in_use"] + held["host_bytes_in_use"] + held["host_bytes_cached"]

@@ -9,7 +9,7 @@ from tfswap.machine.codecs import LOSSY, NEED_BLOSC, find_blosc, usable_lossy_co
 from tfswap.machine.devices import FIRST_GPU
 from tfswap.machine.gpu_codec_speed import install_cached_launches
 from tfswap.machine.nvcomp import INSTALL as INSTALL_NVCOMP
-from tfswap.machine.nvcomp import NAMES as OF_NVCOMP
+from tfswap.machine.nvcomp import NAMES as NVCOMP_CODECS
 from tfswap.machine.nvcomp import find_nvcomp, workspace_bytes
 from tfswap.ops.gpu_codecs import NAMES as GPU_CODECS
 from tfswap.ops.loaded_library import Library, LibraryError
@@ -20,7 +20,7 @@ _CONSIDERED = ("zvc", "rle", "csr")
 
 
 class DeviceCodecs:
-    """The codecs that the options name, as far as the devices have them.
+    """Load the codecs that the options name and the devices support.
 
     Args:
         lib: The library.
@@ -39,22 +39,22 @@ class DeviceCodecs:
         self._library, self._options, self._numbers = lib, options, numbers
         self._warn = warn
         self._on_cpu = numbers[0] < FIRST_GPU
-        self._in_use: list[str] = []  # nvCOMP's
+        self._in_use: list[str] = []  # codecs of nvCOMP
 
-    def load(self) -> None:
-        """Load the CPUs' codecs; warn if the one that the options name cannot be used."""
+    def load_cpu(self) -> None:
+        """Load the CPUs' codecs; warn if the codec of the options cannot be used."""
         codec = self._options.codec
         if self._on_cpu and any(name in NEED_BLOSC for name in self.all):
             self._library.load_blosc(str(find_blosc()))
-        if self._on_cpu and codec in OF_NVCOMP and not self.lossless:
+        if self._on_cpu and codec in NVCOMP_CODECS and not self.lossless:
             self._warn_of_codec(codec, why_not_on_cpu(codec))
 
-    def take(self) -> None:
-        """Load the GPUs' codecs, among them those that a given plan uses."""
+    def load_gpu(self) -> None:
+        """Load the GPUs' codecs, including those that a given plan uses."""
         codec, plan = self._options.codec, self._options.plan
         named = {swap.codec for each in plan.functions for swap in each.swaps} if plan else set()
         problem = self._library.codec_problem(self._numbers[0])
-        for name in OF_NVCOMP:
+        for name in NVCOMP_CODECS:
             if name == codec or name in named:
                 fault = problem or self._use_nvcomp(name)
                 if fault:
@@ -63,8 +63,8 @@ class DeviceCodecs:
             install_cached_launches(self._library, device, self.lossless)
         if self._options.lossy:
             self._warn("lossy=True has no effect on a GPU: all of its codecs are lossless")
-        if codec not in (None, AUTO, CSWAP, *OF_NVCOMP, *LOSSY) and not self.lossless:
-            names = ", ".join((*GPU_CODECS, *OF_NVCOMP))
+        if codec not in (None, AUTO, CSWAP, *NVCOMP_CODECS, *LOSSY) and not self.lossless:
+            names = ", ".join((*GPU_CODECS, *NVCOMP_CODECS))
             self._warn_of_codec(codec, problem or f"a GPU encodes by {names}")
 
     def _warn_of_codec(self, codec: str, problem: str) -> None:
@@ -84,7 +84,7 @@ class DeviceCodecs:
         return ""
 
     def check(self, wait: bool = False) -> None:
-        """Check that everything that came back from far memory could be decoded.
+        """Check that all tensors that were swapped in could be decoded.
 
         Args:
             wait: Whether to wait until the GPUs have finished their work.
@@ -97,8 +97,8 @@ class DeviceCodecs:
             if problem:
                 raise LibraryError(problem)
 
-    def give_back(self) -> None:
-        """Release the codecs; harmless when called again."""
+    def release(self) -> None:
+        """Release the codecs. Further calls have no effect."""
         for device in self._numbers:
             self._library.release_codecs(device)
 
@@ -129,5 +129,5 @@ class DeviceCodecs:
 
     @property
     def sampled(self) -> tuple[str, ...]:
-        """Codecs whose ratios are sampled. A tensor that they cannot make smaller is dense."""
+        """Codecs whose ratios are sampled, to find dense tensors too."""
         return self.lossless or (_CONSIDERED[:1] if self.lossy else ())

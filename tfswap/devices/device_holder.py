@@ -1,4 +1,4 @@
-"""DeviceHolder: which training has the devices of this process; at most one at a time."""
+"""DeviceHolder: the one training that has the devices of this process."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ class DeviceBusy(RuntimeError):
 
 
 class Session(Protocol):
-    """What can hold the devices: a `SwapSession`.
+    """The interface of `SwapSession` that `DeviceHolder` uses.
 
     Attributes:
-        is_idle: Whether it can give the devices back now: it is between two calls.
-        thread: The thread that it was last used by.
+        is_idle: Whether it can release the devices now, because it is between two calls.
+        thread: The thread that used it last.
     """
 
     is_idle: bool
     thread: threading.Thread
 
     def is_over(self) -> bool:
-        """Return whether its training has ended without giving the devices back."""
+        """Return whether its training has ended without releasing the devices."""
         ...
 
     def end(self) -> None:
-        """Give the devices back, and call `DeviceHolder.release`."""
+        """Release the devices, and call `DeviceHolder.release`."""
 
 
 class DeviceHolder:
-    """The session that has the devices, if there is one. Thread-safe.
+    """Keep track of the session that has the devices. Thread-safe.
 
     Attributes:
-        lock: Held while a session acquires the devices or gives them back.
+        lock: Held while a session acquires or releases the devices.
     """
 
     def __init__(self) -> None:
@@ -48,10 +48,10 @@ class DeviceHolder:
         self._session: Session | None = None
 
     def acquire(self, session: Session) -> None:
-        """Give the devices to a session; end the one that has them if it is idle or over.
+        """Give the devices to a session; end the current one if it is idle or over.
 
         Raises:
-            DeviceBusy: The one that has them is neither.
+            DeviceBusy: The current session is neither.
         """
         with self.lock:
             self.end_unless_busy()
@@ -68,7 +68,7 @@ class DeviceHolder:
                 self._session.end()
 
     def release(self, session: Session) -> None:
-        """Take the devices from a session; harmless if it does not have them."""
+        """Take the devices from a session; has no effect if it does not have them."""
         with self.lock:
             if self._session is session:
                 self._session = None

@@ -15,12 +15,12 @@ _ASSUMED_LINK = 12e9
 
 
 class DeviceLink:
-    """The measured or emulated link, of which a broker may give this process a part.
+    """The measured or emulated link, or the part of it that a broker gives to this process.
 
     Args:
         lib: The library.
         options: Options of the training.
-        numbers: Numbers of its devices.
+        numbers: Numbers of the devices.
         note: Prints and keeps a message.
         warn: Prints and keeps a warning.
 

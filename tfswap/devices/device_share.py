@@ -48,15 +48,15 @@ class _Run(Protocol):
 
 
 class DeviceShare:
-    """Joins the broker, and puts its shares in force between steps.
+    """Join the broker, and install its shares between steps.
 
     Args:
-        options: Of the training; with a broker.
-        devices: Which are one device.
-        note: Says something, and keeps it.
+        options: Options of the training, which name a broker.
+        devices: The managed devices; there must be only one.
+        note: Prints and keeps a message.
 
     Raises:
-        ImportError: There is no gRPC.
+        ImportError: gRPC is not installed.
         ValueError: There are several devices.
     """
 
@@ -88,13 +88,13 @@ class DeviceShare:
             note,
         )
 
-    # The beginning and the end.
+    # Begin and end.
 
     def join(self) -> int:
-        """Waits for the first share; answers its bytes.
+        """Wait for the first share; return its bytes.
 
         Raises:
-            BrokerError: There is none to be had.
+            BrokerError: The broker refuses the job, or has no share for it in time.
         """
         try:
             granted = self._job.join(self.in_use_bytes() + _FIRST_BYTES)
@@ -104,43 +104,43 @@ class DeviceShare:
         self._devices.link.process_part = granted.link_share
         return granted.budget_bytes
 
-    def hold(self) -> None:
-        """The first share is in force."""
+    def accept_changes(self) -> None:
+        """Let the broker change the share between steps, from now on."""
         self._job.hold(self)
 
     def leave(self) -> None:
-        """Gives it back; harmless when called again."""
+        """Return the share to the broker. Further calls have no effect."""
         self._job.leave()
 
     # Trainings.
 
     def watch(self, run: _Run) -> None:
-        """Has a training's plan made anew when there is another share."""
+        """Plan a training again whenever the share changes."""
         self._runs.add(run)
         run.report.share = self.use()
 
     def step_begins(self) -> None:
-        """Until it has ended nothing is changed."""
+        """Block changes of the share until `step_ended`."""
         self._job.step_begins()
 
     def step_ended(self) -> None:
-        """Harmless when called again."""
+        """Allow changes again. Further calls have no effect."""
         self._job.step_ended()
 
     def profiled(self, planner: object, timeline: Timeline, least_bytes: int) -> None:
-        """Tells the broker of a step; of several functions' steps, of that with the highest peak.
+        """Report a step to the broker; of several functions' steps, the one with the highest peak.
 
         Args:
-            planner: Whose step it is, instead of another one that it may have had.
-            timeline: The step.
-            least_bytes: That it can run in.
+            planner: The planner of the step; this step replaces its previous one.
+            timeline: The profiled step.
+            least_bytes: The smallest budget that the step can run in.
         """
         self._steps[planner] = (timeline, least_bytes)
         largest = max((step for step, _ in self._steps.values()), key=peak_load)
         self._job.profiled(job_trace(largest, self._devices.link.whole()))
 
     def use(self) -> ShareUse | None:
-        """What there is now, for reports."""
+        """Return the current share, for reports; None before the first one."""
         granted = self._job.granted
         return None if granted is None else self._described(granted)
 
@@ -155,19 +155,19 @@ class DeviceShare:
             self._job.in_touch,
         )
 
-    # What the broker's thread, or the one that trains, calls between steps.
+    # Called between steps, by the broker's thread or by the training thread.
 
     def in_use_bytes(self) -> int:
-        """What the process holds of the device."""
+        """Return the bytes that the process holds of the device."""
         return self._devices.in_use_bytes()
 
     def change(self, share: GrantedShare) -> int | None:
-        """See `tfswap.jobs.job.Holdings`."""
+        """Install a share, or return why not; see `tfswap.jobs.job.Holdings`."""
         before_bytes = self._devices.budget_bytes
         if share.budget_bytes < before_bytes:
             least_bytes = max((least for _, least in self._steps.values()), default=0)
             if not self._devices.weights_may_leave:
-                # Between steps nothing else leaves but what is idle.
+                # Between steps, only idle memory can be released.
                 least_bytes = max(least_bytes, self._devices.load_bytes() + _FIRST_BYTES)
             if share.budget_bytes < least_bytes:
                 return least_bytes
@@ -191,7 +191,7 @@ class DeviceShare:
 
 
 def _still_fits(report: Report, budget_bytes: int) -> bool:
-    """Whether nothing is swapped, and nothing need be."""
+    """Return whether the training fits into the budget without swaps, and runs without them."""
     peak_bytes = report.unswapped_peak_bytes
     if report.outcome != "fits" or peak_bytes is None:
         return False

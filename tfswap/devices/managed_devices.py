@@ -1,4 +1,4 @@
-"""The devices of one training: capped, and set up as the callback's options say."""
+"""ManagedDevices: the devices of one training, under its budget and options."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ from tfswap.ops.loaded_library import Library
 from tfswap.planning.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
 
-# With this part of what it was made for, a plan does as well.
-_STILL_ENOUGH = 0.99
-# How long copies that make room are waited for, and how often they are looked at.
-_LEAVING_S, _LOOK_S = 1.0, 0.005
+# A plan stays usable while the budget is at least this fraction of the one that it was made for.
+_COVERED_FRACTION = 0.99
+# Longest wait for copies that make room, and the pause between two checks.
+_MAKE_ROOM_S, _POLL_S = 1.0, 0.005
 
 
 class ManagedDevices:
-    """The GPUs, if TensorFlow has any, else the CPUs.
+    """Manage all GPUs if TensorFlow has any, otherwise its CPU devices.
 
-    Of several, one is recorded and planned for: ``device``, at first the first one. One that a
-    broker divides has its share as its budget: ``shared``.
+    Only one device is recorded and planned for: at first the first one, after the first step the
+    one that needs most memory.
 
     Args:
         lib: The library.
-        options: Of the training.
-        layers: How many the model has; its graphs take memory too.
-        note: Says something.
-        warn: Warns of something.
+        options: Options of the training.
+        layers: Number of layers of the model, whose graphs take memory too.
+        note: Prints and keeps a message.
+        warn: Prints and keeps a warning.
 
     Attributes:
-        numbers: All of them.
-        codecs: By which what leaves them may be encoded.
-        link: Of the one that is planned for.
-        device: The one that is planned for.
-        budget_bytes: The device's budget.
+        numbers: Numbers of all devices.
+        codecs: Codecs that may encode swapped tensors.
+        shared: The share that a broker gives instead of a budget; None without a broker.
+        link: The link of the planned device.
+        device: Number of the planned device.
+        budget_bytes: Budget of the planned device.
     """
 
     def __init__(
@@ -82,17 +83,17 @@ class ManagedDevices:
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
 
     def use_share(self, share: DeviceShare, budget_bytes: int) -> None:
-        """Has a broker's share instead of a budget of its own; before `take`."""
+        """Use a broker's share as the budget; call before `acquire`."""
         self.shared = share
         self.budget_bytes = budget_bytes
 
     @property
     def on_cpu(self) -> bool:
-        """Whether far memory is the devices' own memory, and copies are the cores' work."""
+        """Whether the devices are CPUs: far memory is the same RAM, and cores run the copies."""
         return self.device < FIRST_GPU
 
-    def take(self) -> None:
-        """Puts budgets and options in force."""
+    def acquire(self) -> None:
+        """Install the budgets and options."""
         options = self._options
         self._before = {device: self._library.memory_stats(device) for device in self.numbers}
         in_common = self.on_cpu and not isinstance(options.budget, Mapping)
@@ -108,11 +109,11 @@ class ManagedDevices:
             available_bytes=self._budgets.available_bytes,
         )
         self._library.set_host_limit(self._host_limit_bytes)
-        self.codecs.load()
+        self.codecs.load_cpu()
         if options.spill_dir is not None:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
         if options.stream_weights:
-            self._stream_weights()  # before the budget, in which those that are there may not be
+            self._stream_weights()  # before the budget, which existing variables may exceed
         for device in self.numbers:
             self._library.set_budget(device, budget_bytes[device])
             self._library.set_workspace_limit(device, options.workspace_limit)
@@ -124,23 +125,23 @@ class ManagedDevices:
             for device in self.numbers:
                 self._library.make_room(device)
         if not self.on_cpu:
-            self.codecs.take()
+            self.codecs.load_gpu()
         self._library.trim_malloc()
         if self.on_cpu and options.workspace_limit is not None:
             self._warn("workspace_limit has no effect on a CPU: its ops ask for no workspaces")
 
     def change_budget(self, budget_bytes: int) -> bool:
-        """Sets another budget on each device, between steps; plans are to be made anew then.
+        """Change the budget of each device between steps; the caller then plans again.
 
-        More is there at once, in the middle of a step too. For less, what can leave does: idle
-        memory of the slab, on a GPU with its planned addresses, and values of streamed variables.
+        A larger budget applies at once, even during a step. A smaller one releases idle memory of
+        the slab, on a GPU with its planned addresses, and swaps out values of streamed variables.
 
         Args:
             budget_bytes: Cap on each device's memory.
 
         Returns:
-            Whether all devices are within it now. Where one is not, no allocation is granted until
-            it is.
+            Whether all devices are within the budget now. A device that is not refuses all
+            allocations until it is.
 
         Raises:
             ValueError: The budget is not above 0 bytes.
@@ -158,46 +159,46 @@ class ManagedDevices:
             self._library.trim_malloc()
         return all(within)
 
-    def suffice_for(self, planned_bytes: int) -> bool:
-        """Whether a plan for such a budget holds within the one that there is now."""
-        return self.budget_bytes >= _STILL_ENOUGH * planned_bytes
+    def covers(self, planned_bytes: int) -> bool:
+        """Return whether a plan for a budget of `planned_bytes` holds within the current one."""
+        return self.budget_bytes >= _COVERED_FRACTION * planned_bytes
 
     def _make_room(self, device: int, budget_bytes: int) -> bool:
-        """Has a device let go of what can leave; says whether it has no more in use than that."""
+        """Release and swap out what can leave; return whether the device is within the budget."""
         if self._in_use_bytes(device) > budget_bytes and not self.on_cpu:
             self._library.clear_layouts(device)  # its slab is one block
         self._library.make_room(device)
-        deadline_s = time.monotonic() + _LEAVING_S
+        deadline_s = time.monotonic() + _MAKE_ROOM_S
         while self._in_use_bytes(device) > budget_bytes and time.monotonic() < deadline_s:
-            time.sleep(_LOOK_S)  # at copies under way
-            self._library.make_room(device)  # what left need not have freed all that it held
+            time.sleep(_POLL_S)  # until copies end
+            self._library.make_room(device)  # a copy that ended may not have freed enough
         return self._in_use_bytes(device) <= budget_bytes
 
     def _in_use_bytes(self, device: int) -> int:
         return self._library.step_counts(device)["bytes_in_use"]
 
     def step_counts(self) -> dict[str, int]:
-        """Those of the planned device."""
+        """Return the step counts of the planned device."""
         return self._library.step_counts(self.device)
 
     def restart_window(self) -> None:
-        """Restarts the peaks of the planned device."""
+        """Reset the peaks of the planned device to its current use."""
         self._library.restart_window(self.device)
 
     @property
     def weights_may_leave(self) -> bool:
-        """Whether plans may have values of variables leave."""
+        """Whether plans may swap out values of variables."""
         return self._options.stream_weights
 
     def _stream_weights(self) -> None:
-        """Has those leave, too, that there are already."""
+        """Stream variables, including those that exist already."""
         for device in self.numbers:
             self._library.stream_variables(device, True)
         eager.touch_variables()
 
-    def give_back(self) -> None:
-        """Leaves the devices as if there had been no training; harmless when called again."""
-        self.codecs.give_back()
+    def release(self) -> None:
+        """Reset the devices to their state before the training. Further calls have no effect."""
+        self.codecs.release()
         for device in self.numbers:
             self._library.set_budget(device, None)
             if self._options.stream_weights:
@@ -213,10 +214,13 @@ class ManagedDevices:
         self._library.set_host_limit(None)
         self._library.trim_host()
 
-    def look_again(self) -> bool:
-        """Where "auto" shares the host's memory: gives out what the process has not grown into.
+    def refresh_auto_budget(self) -> bool:
+        """Compute an "auto" budget on a CPU again, from the memory that is available now.
 
-        To be called when graphs have been made and run. Says whether the budget is another one.
+        Call after the graphs have been made and run, when the process has reached its size.
+
+        Returns:
+            Whether the budget was computed and set; False for GPUs, given budgets and shares.
         """
         if not self.on_cpu or isinstance(self._options.budget, Mapping):
             return False
@@ -235,21 +239,25 @@ class ManagedDevices:
         return True
 
     def in_use_bytes(self) -> int:
-        """What the planned device holds, idle memory of the slab included."""
+        """Return the bytes in use on the planned device, including idle memory of the slab."""
         return self._in_use_bytes(self.device)
 
     def load_bytes(self) -> int:
-        """What was asked of it and not freed."""
+        """Return the bytes that were requested from the planned device and not freed."""
         return self._library.memory_stats(self.device)["load_bytes"]
 
     def far_memory(self, machine: Machine) -> FarMemory:
-        """The tiers behind the planned device, whose link is the machine's."""
+        """Return the far memory of the planned device.
+
+        Args:
+            machine: Speeds of the device's link.
+        """
         stats = self._library.memory_stats(self.device)
         file = self._file_behind(machine, stats)
         if self.on_cpu:
             host = FarTier.of_host(machine, self._host_limit_bytes)
             return FarMemory(host, file, codec_speeds(self.codecs.all))
-        # A GPU has its part of the limit, and takes some for other ends: the way to the file.
+        # A GPU has its part of the host limit, and stages copies to the file in some of it.
         far_bytes = stats["far_host_bytes_in_use"] + stats["far_compressed_bytes_in_use"]
         other_bytes = stats["host_bytes_in_use"] - far_bytes
         host = FarTier.of_host(machine, max(0, stats["host_limit_bytes"] - other_bytes))
@@ -266,32 +274,32 @@ class ManagedDevices:
             self._file = MonitoredFileTier(file, stats)
         return self._file.tier
 
-    def look_at_file(self) -> str:
+    def observe_file_tier(self) -> str:
         """Return how the disk's speed has changed; see `MonitoredFileTier.look`."""
         if self._file is None:
             return ""
-        return self._file.look(self._library.memory_stats(self.device))
+        return self._file.observe(self._library.memory_stats(self.device))
 
     def file_problem(self) -> str:
-        """What was wrong when the file tier failed last; "" if it never did in this training."""
+        """Return the last error of the file tier in this training; "" if it had none."""
         return self._library.file_problem() if self._options.spill_dir is not None else ""
 
     def tiers(self) -> tuple[TierUse, ...]:
-        """What went through the planned device's far memory since `take`."""
+        """Return the traffic of the planned device's tiers since `acquire`."""
         stats, before = self._library.memory_stats(self.device), self._before[self.device]
         return tuple(TierUse.between(name, before, stats) for name in TIERS)
 
-    def first_step_begins(self) -> None:
-        """Remembers what each device holds before it."""
+    def begin_first_step(self) -> None:
+        """Record what each device holds before the first step."""
         for device in self.numbers:
             self._library.restart_window(device)
         self._first = {device: self._library.step_counts(device) for device in self.numbers}
 
-    def find_busiest(self) -> dict[str, int] | None:
-        """Goes over to the device that needed most memory in the first step.
+    def switch_to_busiest(self) -> dict[str, int] | None:
+        """Plan for the device that needed most memory in the first step.
 
         Returns:
-            That device's counts before the step; None if it is the planned one already.
+            The counts of that device before the step; None if it is the planned device already.
         """
         if len(self.numbers) == 1:
             return None
@@ -310,5 +318,5 @@ class ManagedDevices:
         return self._first[busiest]
 
     def wait(self) -> None:
-        """Until all that was started on them has run: on GPUs, calls return before."""
+        """Wait until the devices have finished their work; on GPUs, calls return earlier."""
         eager.wait_for(map(device_name, self.numbers))

@@ -28,14 +28,15 @@ class RatioSamples:
         self._library = lib
         self._codecs = tuple(codecs)
         self._by_node: dict[str, dict[str, float]] = {}
-        self._different_words: dict[str, int] = {}
+        self._distinct_words: dict[str, int] = {}
         self._is_sampling = False
 
     def start(self) -> bool:
-        """Sections of all that is swapped out from now on are encoded, to see what comes of it.
+        """Encode sections of everything that is swapped out from now on, to measure its ratios.
 
         Returns:
-            Whether it is so: of trainings that share a device, one at a time can.
+            Whether sampling has started or there is nothing to sample; False while another
+            training samples.
         """
         if self._codecs and _sampling.acquire(blocking=False):
             self._is_sampling = True
@@ -43,16 +44,16 @@ class RatioSamples:
         return self._is_sampling or not self._codecs
 
     def stop(self) -> None:
-        """Ends that, and takes what was found; what passed before and not this time stays.
+        """Stop sampling and merge the samples into the earlier ones.
 
-        Harmless when called again.
+        Further calls have no effect.
         """
         if not self._is_sampling:
             return
         self._is_sampling = False
         text = self._library.codec_samples()
         self._by_node |= parse_samples(text, self._codecs)
-        self._different_words |= parse_different_words(text)
+        self._distinct_words |= parse_distinct_words(text)
         self._library.sample_codecs(())
         _sampling.release()
 
@@ -61,15 +62,17 @@ class RatioSamples:
         return self._by_node.get(swap_out_name(tensor), {})
 
     def is_dense(self, tensor: str) -> bool:
-        """Return whether no codec makes the tensor much smaller and it is no mask."""
+        """Return whether no codec makes the tensor much smaller and it is not a mask."""
         ratios = self.of(tensor).values()
-        words = self._different_words.get(swap_out_name(tensor), 0)
+        words = self._distinct_words.get(swap_out_name(tensor), 0)
         return bool(ratios) and min(ratios) > MAX_ENCODED_RATIO and words > _MASK_NUMBERS
 
 
 def parse_samples(text: str, codecs: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The library's lines: a node's name, bytes, different words (counted as far as it matters),
-    then encoded and sampled bytes of each codec.
+    """Parse the ratios by node and codec from the library's lines.
+
+    A line has the node's name, its bytes, its number of distinct words (with an upper bound), and
+    for each codec the encoded and the sampled bytes.
     """
     found: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
@@ -83,7 +86,7 @@ def parse_samples(text: str, codecs: Sequence[str]) -> dict[str, dict[str, float
     return found
 
 
-def parse_different_words(text: str) -> dict[str, int]:
-    """Of the same lines, how many different words each node's tensor has."""
+def parse_distinct_words(text: str) -> dict[str, int]:
+    """Parse the number of distinct words by node from the same lines."""
     rows = (line.split("\t") for line in text.splitlines())
     return {row[0]: int(row[2]) for row in rows}

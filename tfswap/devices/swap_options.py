@@ -86,12 +86,12 @@ class SwapOptions:
 
     @property
     def prints_progress(self) -> bool:
-        """Return whether progress is printed."""
+        """Whether progress is printed."""
         return self.verbose != 0
 
     @property
     def wants_sections(self) -> bool:
-        """Return whether steps may be split into sections of the batch."""
+        """Whether steps may be split into sections of the batch."""
         plan_sections = 1 if self.plan is None or not self.plan.functions else self.plan.sections
         return self.sections not in (None, 1) or plan_sections != 1
 

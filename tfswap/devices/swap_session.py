@@ -1,4 +1,4 @@
-"""SwapSession: devices under one budget, for the trainings that use them in turn."""
+"""SwapSession: devices under one budget, for trainings that use them in turn."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ __all__ = ["DeviceBusy", "SwapSession"]
 
 
 class SwapSession:
-    """Holds the devices of this process from `begin` to `end`.
+    """Hold the devices of this process from `begin` to `end`.
 
-    An idle session (between calls of its functions) gives them back when another one begins.
+    A session that is idle (between calls of its functions) ends when another one begins.
 
     Args:
-        options: Of all its trainings.
-        log: For what concerns all of them.
-        let_go: Called before the devices are given back.
+        options: Options of all its trainings.
+        log: Prints and keeps messages about the devices.
+        on_release: Called before the devices are released.
         is_over: Returns whether the training has ended without calling `end`.
 
     Attributes:
         is_idle: Whether another session may end this one.
-        thread: The thread that it was last used by.
+        thread: The thread that used it last.
 
     Raises:
         LibraryError: The library is not loaded.
     """
 
-    # From `begin` on.
+    # Set by `begin`.
     devices: ManagedDevices
 
     def __init__(
         self,
         options: SwapOptions,
         log: TrainingLog,
-        let_go: Callable[[], None] = lambda: None,
+        on_release: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.options = options
         self.library = library.load()
         self._log = log
-        self._let_go = let_go
+        self._on_release = on_release
         self._training_is_over = is_over
         self._holder = device_holder.of_process
         self._has_begun = False
@@ -62,8 +62,8 @@ class SwapSession:
         self._process = os.getpid()
 
     @property
-    def is_here(self) -> bool:
-        """Whether this is the process that has the devices, not one that was forked off it."""
+    def is_same_process(self) -> bool:
+        """Whether this is the process that made the session, not a fork of it."""
         return os.getpid() == self._process
 
     def is_over(self) -> bool:
@@ -74,12 +74,12 @@ class SwapSession:
         """Acquire the devices.
 
         Args:
-            layers: How many the models have that are not built or traced yet; they take memory too.
+            layers: Number of layers of models that are not built or traced yet, which take memory.
 
         Raises:
-            BrokerError: A broker has them, and no share for this process.
-            DeviceBusy: Another training of this process has them.
-            LibraryError: They are not the library's, or there can be no file.
+            BrokerError: The broker has no share for this process.
+            DeviceBusy: Another training of this process has the devices.
+            LibraryError: The library does not manage the devices, or the spill file cannot be made.
             ValueError: The budget cannot be kept.
         """
         if not library.device_is_ours():
@@ -98,26 +98,26 @@ class SwapSession:
                 share = DeviceShare(self.options, self.devices, self._log.note)
                 self.devices.use_share(share, share.join())
             self._has_begun = True
-            self.devices.take()
+            self.devices.acquire()
             if self.devices.shared is not None:
-                self.devices.shared.hold()
+                self.devices.shared.accept_changes()
         except BaseException:
             self.end()
             raise
 
     @staticmethod
-    def let_go_if_idle() -> None:
-        """End the session that has the devices if it is only between calls of its functions."""
+    def end_if_idle() -> None:
+        """End the session that has the devices if it is idle."""
         device_holder.of_process.end_unless_busy()
 
-    def hold(self) -> bool:
-        """Acquire the devices unless it has them; it is not idle from then on.
+    def acquire(self) -> bool:
+        """Acquire the devices unless the session has them, and mark it as not idle.
 
         Returns:
-            Whether it has them; otherwise another training does.
+            Whether the session has the devices; if not, another training has them.
 
         Raises:
-            BrokerError, LibraryError, ValueError: As `begin`.
+            BrokerError, LibraryError, ValueError: As in `begin`.
         """
         with self._holder.lock:
             self.is_idle = False
@@ -131,12 +131,12 @@ class SwapSession:
 
     @property
     def has_devices(self) -> bool:
-        """Whether it has the devices now."""
+        """Whether the session has the devices now."""
         return self._has_begun
 
     def end(self) -> None:
-        """Give them back; harmless when called again, and in a process forked meanwhile."""
-        if self.is_here:
+        """Release the devices. Has no effect when called again, or in a forked process."""
+        if self.is_same_process:
             with defer_sigint():
                 self._end()
 
@@ -146,28 +146,28 @@ class SwapSession:
                 return
             try:
                 if self._has_begun:
-                    self._let_go()
+                    self._on_release()
             finally:
                 devices = getattr(self, "devices", None)
                 if self._has_begun:
                     self._has_begun = False
-                    self.devices.give_back()
+                    self.devices.release()
                 self._holder.release(self)
         if devices is not None and devices.shared is not None:
             devices.shared.leave()
 
     def step_begins(self) -> None:
-        """Keep a broker from changing the budget until `step_ended`."""
+        """Prevent a broker from changing the budget until `step_ended`."""
         self.thread = threading.current_thread()
         if self.devices.shared is not None:
             self.devices.shared.step_begins()
 
     def step_ended(self) -> None:
-        """Allow such changes again; harmless when called again."""
+        """Allow such changes again. Further calls have no effect."""
         if self.devices.shared is not None:
             self.devices.shared.step_ended()
 
     def state(self) -> dict[str, Any]:
-        """Return, for `tfswap.status()`, the share that a broker gives; None without one."""
+        """Return the broker's share for `tfswap.status()`; None without a broker."""
         share = None if self.devices.shared is None else self.devices.shared.use()
         return {"share": None if share is None else dataclasses.asdict(share)}

@@ -1,4 +1,4 @@
-"""What TensorFlow's eager runtime does not offer in its public interface."""
+"""Functions of TensorFlow's eager runtime that have no public interface."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def touch_variables() -> None:
-    """Run an op on every variable that exists, so that the library gets to know them."""
+    """Run an op on every existing variable, so that the library registers it."""
     import tensorflow as tf
 
     eager = tf.__internal__.EagerTensor
@@ -19,7 +19,7 @@ def touch_variables() -> None:
 
 
 def wait_for(devices: Iterable[str]) -> None:
-    """Wait until everything that was started on these devices has run."""
+    """Wait until these devices have finished their work."""
     import tensorflow as tf
     from tensorflow.python.eager import context
 
@@ -30,14 +30,14 @@ def wait_for(devices: Iterable[str]) -> None:
 
 
 def tape_is_recording() -> bool:
-    """Return whether a ``tf.GradientTape`` records what this thread runs eagerly."""
+    """Return whether a ``tf.GradientTape`` records this thread's eager ops."""
     from tensorflow.python.eager import record
 
     return bool(record.could_possibly_record())
 
 
 def without_xla(function: Any) -> Any:
-    """Return a `tf.function`, or, if XLA compiles it, one like it that runs op by op."""
+    """Return a `tf.function`, or if XLA compiles it, a clone that runs op by op."""
     if not getattr(function, "_jit_compile", None):
         return function
     clone = function._clone(None)

@@ -10,20 +10,20 @@ from typing import Any, Protocol
 
 
 class Caller(Protocol):
-    """What intercepted calls go through."""
+    """The interface that intercepted calls go through."""
 
     def call(self, function: Any, name: str, call: Callable[[], Any]) -> Any:
-        """Call a function, by `call`, and return its result."""
+        """Call a function with `call()` and return its result."""
 
     def begin_if_free(self) -> None:
         """Install the budget, unless another training has the devices."""
 
-    def say_once(self, text: str) -> None:
-        """Warn, the first time that this text is given."""
+    def warn_once(self, text: str) -> None:
+        """Warn unless this text has been a warning already."""
 
 
-# Callers, with the threads that they began in. A thread's calls go through its own last caller, or
-# else through the last of all; calls of bound functions go through theirs.
+# Callers with the threads that they began in. A call goes through the last caller of its thread, or
+# if there is none through the last of all. A bound function's calls go through its own caller.
 _callers: list[tuple[threading.Thread, Caller]] = []
 _bound: weakref.WeakKeyDictionary[Any, Caller] = weakref.WeakKeyDictionary()
 _originals: list[tuple[Any, str, Any]] = []
@@ -36,7 +36,7 @@ def begin(caller: Caller) -> None:
 
 
 def end(caller: Caller) -> None:
-    """Stop that; harmless when called again."""
+    """Stop sending calls through `caller`. Further calls have no effect."""
     _callers[:] = [each for each in _callers if each[1] is not caller]
     if not _callers and not len(_bound):
         while _originals:
@@ -45,7 +45,7 @@ def end(caller: Caller) -> None:
 
 
 def _caller() -> Caller | None:
-    """Return what this thread's calls go through."""
+    """Return the caller for this thread's calls."""
     callers = list(_callers)
     own = [each for thread, each in callers if thread is threading.current_thread()]
     return own[-1] if own else callers[-1][1] if callers else None
@@ -64,10 +64,10 @@ def traces_of(function: Any) -> int:
 
 
 def call_through(caller: Caller, function: Any, call: Callable[[], Any]) -> Any:
-    """Call a function through `caller`; where that is impossible, warn and just call it."""
+    """Call a function through `caller`; if that is impossible, warn and call it directly."""
     name, problem = _name_of(function), _why_not(function)
     if problem:
-        caller.say_once(f"nothing is swapped in {name}: {problem}")
+        caller.warn_once(f"nothing is swapped in {name}: {problem}")
         return call()
     return caller.call(function, name, call)
 
@@ -99,7 +99,7 @@ def _why_not(function: Any) -> str:
 
 
 def _install() -> None:
-    """Install the hooks; harmless when called again."""
+    """Install the hooks. Further calls have no effect."""
     if _originals:
         return
     import tensorflow as tf
@@ -126,7 +126,7 @@ def _install() -> None:
         caller = _caller()
         if caller is not None and tf.executing_eagerly():
             caller.begin_if_free()
-            caller.say_once(
+            caller.warn_once(
                 "a tf.GradientTape outside of any tf.function computes gradients op by op: there "
                 "is no graph to insert swaps into, so nothing is swapped; the budget is kept all "
                 "the same. Put the step into a tf.function"

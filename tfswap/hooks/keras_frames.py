@@ -1,7 +1,7 @@
-"""The call of a Keras model's `fit` that is under way, found from one of its callbacks.
+"""Find the running `fit` of a Keras model from one of its callbacks.
 
-Keras calls no callback when `fit` fails, so what must happen then hangs on its frames: the list of
-callbacks dies with them, and a `fit` that no thread runs any more has ended.
+Keras calls no callback when `fit` fails. Its end is detected from its frames instead: the list of
+callbacks is destroyed with them, and a `fit` that is on no thread's stack has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-# Frames between a callback's method and `fit`, at most.
+# Maximal number of frames between a callback's method and `fit`.
 _MAX_FRAMES = 9
 
 
@@ -24,9 +24,9 @@ class FitCall:
 
     Attributes:
         thread: The thread that it runs in.
-        code: Of `fit`.
+        code: Code object of `fit`.
         callbacks: Identity of the list of callbacks, which tells nested calls apart.
-        epoch_iterator: Keras's iterator of an epoch; None if there is none yet.
+        epoch_iterator: Keras's iterator of an epoch; None before the first epoch.
     """
 
     thread: int
@@ -35,7 +35,7 @@ class FitCall:
     epoch_iterator: Any
 
     def is_running(self) -> bool:
-        """Return whether the thread still is inside of this call."""
+        """Return whether the thread is still in this call."""
         frame = sys._current_frames().get(self.thread)
         while frame is not None:
             if frame.f_code is self.code and id(frame.f_locals.get("callbacks")) == self.callbacks:

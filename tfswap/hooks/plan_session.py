@@ -1,13 +1,10 @@
-"""Plans into and out of TensorFlow's session config.
+"""PlanSession: pass plans to the graph pass through TensorFlow's config.
 
-Uses TensorFlow's private interface, as do `function_calls.py`, `everywhere.py` (Keras's too) and
-`saved_functions.py`, and nothing else.
-
-The plan travels as bytes in the parameter map of a custom Grappler optimizer. Setting the
-thread's function-call options has TensorFlow optimise the traced functions again at their
-next call, without tracing them. Public calls such as
-``tf.config.optimizer.set_experimental_options`` drop the options silently; `PlanSession.enter`
-notices and pushes again, on top of what the user has set.
+A plan is bytes in the parameter map of a custom Grappler optimizer. When the thread's function-call
+options change, TensorFlow optimises traced functions again at their next call, without tracing
+them. Public calls such as ``tf.config.optimizer.set_experimental_options`` drop the options
+silently; `PlanSession.enter` detects that and installs the plan again, on top of the user's new
+options.
 """
 
 from __future__ import annotations
@@ -24,9 +21,10 @@ OPTIMIZER = "tfswap"
 
 
 class PlanSession:
-    """The config of one thread, with a plan in it. Other threads are left alone.
+    """Install a plan in the config of one thread. Other threads are not affected.
 
-    In force from `push` on until `leave` or `withdraw`, and again from `enter` on.
+    The plan is active from `push` until `leave` or `withdraw`; `enter` activates it again after
+    `leave`.
     """
 
     def __init__(self) -> None:
@@ -34,7 +32,7 @@ class PlanSession:
 
         self._context_module = context
         self._pushed: Any = None
-        self._under: Any = None  # the options that it was put on top of
+        self._user_options: Any = None  # before the plan was added
         self._plan: SwapPlan | None = None
         self._describe = False
         self._label = ""
@@ -47,27 +45,27 @@ class PlanSession:
         label: str = "",
         remembered: Mapping[str, str] | None = None,
     ) -> str:
-        """Has every function that this thread calls from now on optimised under `plan`.
+        """Install `plan` for every function that this thread calls from now on.
 
-        A function that was optimised under the same text before runs as it was then.
+        A function that was optimised under the same text before keeps its graph from then.
 
         Args:
             plan: The plan.
             describe: Whether the pass keeps descriptions of the graphs that it sees.
-            label: Told apart by TensorFlow, of no meaning to the pass.
+            label: Part of the text that TensorFlow compares; the pass ignores it.
             remembered: Paths of plan files by graph, which the pass executes for graphs without an
                 entry in the plan.
 
         Returns:
-            The text that the pass is given.
+            The text that the pass reads.
         """
         self._plan = plan
         self._describe = describe
         self._label = label
         self._remembered = dict(remembered or {})
         context = self._context_module.context()
-        if not self.in_force():
-            self._under = context.function_call_options
+        if not self.is_installed():
+            self._user_options = context.function_call_options
         options = context.config
         if context.soft_device_placement is not False:
             options.allow_soft_placement = True
@@ -77,44 +75,44 @@ class PlanSession:
         return text
 
     def enter(self) -> bool:
-        """Puts the plan in force if it is not; says whether the options under it had changed."""
+        """Activate the plan again; return whether the user's options had changed meanwhile."""
         context = self._context_module.context()
-        if self._plan is None or self.in_force():
+        if self._plan is None or self.is_installed():
             return False
-        if context.function_call_options is not self._under:
+        if context.function_call_options is not self._user_options:
             self.push(self._plan, self._describe, self._label, self._remembered)
             return True
         context.function_call_options = self._pushed
         return False
 
     def leave(self) -> None:
-        """Takes the plan out of the config, for calls that are not meant."""
-        if self.in_force():
-            self._context_module.context().function_call_options = self._under
+        """Deactivate the plan, for calls that it is not for."""
+        if self.is_installed():
+            self._context_module.context().function_call_options = self._user_options
 
     def withdraw(self) -> None:
-        """Takes the plan out of the config; functions run as without tfswap from now on."""
-        if self.in_force():
-            # None has TensorFlow make the options anew from what the user has set meanwhile.
+        """Remove the plan; functions run as without tfswap from now on."""
+        if self.is_installed():
+            # With None, TensorFlow makes the options again from the user's current settings.
             self._context_module.context().function_call_options = None
         self._pushed = None
-        self._under = None
+        self._user_options = None
         self._plan = None
 
-    def in_force(self) -> bool:
-        """Whether this thread's config still holds the plan."""
+    def is_installed(self) -> bool:
+        """Return whether the plan is active in this thread's config."""
         context = self._context_module.context()
         return self._pushed is not None and context.function_call_options is self._pushed
 
 
 def forget_optimised(function: str) -> None:
-    """Has TensorFlow let go of all that it has made of a function by optimising it.
+    """Make TensorFlow release all optimised graphs of a function.
 
-    TensorFlow keeps a graph, with its kernels, their threads and constants, for each config under
-    which a function was called, as long as there is the function. Its next call makes another one.
+    For each config under which a function was called, TensorFlow keeps a graph with its kernels,
+    threads and constants for the function's lifetime. The next call optimises the function again.
 
     Args:
-        function: By the name that TensorFlow calls it by; one that is no more is passed over.
+        function: TensorFlow's name of the function; ignored if the function no longer exists.
     """
     import tensorflow as tf
     from tensorflow.python.eager import context as context_module
@@ -125,7 +123,7 @@ def forget_optimised(function: str) -> None:
             definition = context.get_function_def(function)
             context.remove_function(function)
         except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError):
-            return  # its owner has just let go of it
+            return  # it no longer exists
         context.add_function_def(definition)
 
 
@@ -136,17 +134,17 @@ def with_plan(
     label: str = "",
     remembered: Mapping[str, str] | None = None,
 ) -> str:
-    """Puts a plan into a ``ConfigProto``, instead of one that is in it.
+    """Put a plan into a ``ConfigProto``, replacing a plan that is in it.
 
     Args:
-        config: Changed.
+        config: The ``ConfigProto``, which is changed.
         plan: The plan.
         describe: Whether the pass keeps descriptions of the graphs that it sees.
-        label: Told apart by TensorFlow, of no meaning to the pass.
-        remembered: As of `PlanSession.push`.
+        label: Part of the text that TensorFlow compares; the pass ignores it.
+        remembered: Paths of plan files by graph; see `PlanSession.push`.
 
     Returns:
-        The text that the pass is given.
+        The text that the pass reads.
     """
     optimizers = config.graph_options.rewrite_options.custom_optimizers
     for index in reversed(range(len(optimizers))):
@@ -154,7 +152,7 @@ def with_plan(
             del optimizers[index]
     optimizer = optimizers.add()
     optimizer.name = OPTIMIZER
-    # Addresses are the allocator's business.
+    # Layouts are for the allocator, not for the pass.
     functions = tuple(dataclasses.replace(f, layouts=()) for f in plan.functions)
     data = json.loads(dataclasses.replace(plan, functions=functions).to_json())
     data |= {"describe": describe, "label": label}

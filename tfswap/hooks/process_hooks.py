@@ -1,4 +1,4 @@
-"""Hooks in TensorFlow and Keras that make options hold in a whole process."""
+"""Hooks in TensorFlow and Keras that apply options to a whole process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def begin(caller: Caller, add_callback: Callable[[list[Any]], None], plan: SwapP
     """Install the hooks.
 
     Args:
-        caller: Functions are called through it.
+        caller: The caller of functions.
         add_callback: Called with the callbacks of each `fit` that begins; may append one.
-        plan: Given to each ``tf.compat.v1.Session``; None: on-demand swaps.
+        plan: The plan of each ``tf.compat.v1.Session``; None for on-demand swaps.
     """
     function_calls.begin(caller)
     _watch_fits(add_callback)
@@ -28,7 +28,7 @@ def begin(caller: Caller, add_callback: Callable[[list[Any]], None], plan: SwapP
 
 
 def end(caller: Caller) -> None:
-    """Remove the hooks; harmless when called again."""
+    """Remove the hooks. Further calls have no effect."""
     function_calls.end(caller)
     while _undo:
         _undo.pop()()
@@ -50,7 +50,7 @@ def _watch_fits(add_callback: Callable[[list[Any]], None]) -> None:
     callback_list = keras.callbacks.CallbackList
     make = callback_list.__init__
 
-    # The list decides when it is made in which thread callbacks are called, so not later.
+    # The list chooses the thread of its callbacks when it is made, so they cannot be added later.
     def made(self: Any, callbacks: Any = None, *arguments: Any, **named: Any) -> None:
         given = keras.tree.flatten(callbacks) if callbacks else []
         add_callback(given)
@@ -72,7 +72,7 @@ def _watch_sessions(caller: Caller, plan: SwapPlan | None) -> None:
 
 
 def session_config(config: Any, plan: SwapPlan | None) -> Any:
-    """Return a copy of a ``ConfigProto`` (None: the default one of sessions) with a plan in it."""
+    """Return a copy of a ``ConfigProto`` (None: the default of sessions) with a plan in it."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import context
 
@@ -89,7 +89,7 @@ def install_option(
     """Add tfswap's options to those of ``tf.config.optimizer``, permanently.
 
     Args:
-        take: Given what a user sets; takes tfswap's options and returns the others.
+        take: Called with the options that a user sets; applies tfswap's and returns the others.
         get: Returns tfswap's options by their keys.
     """
     from tensorflow.python.eager.context import Context

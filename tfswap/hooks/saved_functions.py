@@ -1,4 +1,4 @@
-"""Functions of SavedModels, bound while they are loaded to what calls them under a budget."""
+"""Bind functions of SavedModels, while they are loaded, to a caller with a budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def install(caller_of: Callable[[str], ModelCaller | None]) -> None:
     """Call a function for each model that is loaded.
 
     Args:
-        caller_of: Given the model's folder; returns what its functions are called through, or None.
+        caller_of: Maps a model's folder to the caller of its functions; None for no caller.
     """
     from tensorflow.python.saved_model.load import Loader
 

@@ -117,7 +117,7 @@ class StaticStep:
         if not self._has_warned:
             self._has_warned = True
             self._warn(
-                f"there are batches of more than {_MAX_SIZES} sizes: further ones are not cut "
+                f"there are batches of more than {_MAX_SIZES} sizes: further ones are not split "
                 "into sections. Pad them to a few sizes."
             )
         return self._of_any(data)

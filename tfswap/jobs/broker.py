@@ -274,7 +274,7 @@ class Broker:
         kind = message["kind"]
         if kind == "ack":
             self.ledger.acknowledge(member.lease, message["serial"])
-            limits[0].give_back()
+            limits[0].return_token()
             held_bytes = self.ledger.held_bytes(member.lease)
             if message["in_use_bytes"] > held_bytes:
                 raise Refused(
@@ -285,7 +285,7 @@ class Broker:
             self._shares.send_due()
         elif kind == "decline":
             self.ledger.decline(member.lease, message["serial"])
-            limits[0].give_back()
+            limits[0].return_token()
             held_bytes = self.ledger.held_bytes(member.lease)
             member.declined_bytes = min(message["least_bytes"], held_bytes)
             member.declined_until_s = now_s + _DECLINED_S

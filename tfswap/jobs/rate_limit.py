@@ -30,6 +30,6 @@ class RateLimit:
         self._tokens -= 1
         return True
 
-    def give_back(self) -> None:
+    def return_token(self) -> None:
         """Return a token, for an answer to a request of the broker."""
         self._tokens = min(self._tokens + 1, self._burst)

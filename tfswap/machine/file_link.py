@@ -80,7 +80,7 @@ class MonitoredFileTier:
         self._measured = self.tier = measured
         self._before = dict(stats)
 
-    def look(self, stats: Mapping[str, int]) -> str:
+    def observe(self, stats: Mapping[str, int]) -> str:
         """Update `tier` from the copies since the last call.
 
         Returns:

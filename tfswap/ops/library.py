@@ -105,12 +105,12 @@ def load() -> Library:
 
 
 def problem() -> str | None:
-    """Why the library could not be loaded; None if it is loaded or nobody tried."""
+    """Return why the library could not be loaded; None if it is loaded or loading was not tried."""
     return _problem
 
 
 def device_is_ours() -> bool:
-    """Whether TensorFlow's CPU devices are tfswap's. Creates them if there are none yet."""
+    """Return whether tfswap manages TensorFlow's CPU devices, after creating them if needed."""
     if _library is None:
         return False
     import tensorflow as tf

@@ -176,11 +176,11 @@ class Executor:
         try:
             profile = planner.read(traces, self._plan.plan.min_bytes)
         except Forgotten:
-            self._plan.push_anew()
+            self._plan.push_with_new_label()
             return GraphForgotten()
         except ValueError as error:
             return Planned(graph, fingerprint, problem=str(error), is_profiled=False)
-        if graph == 0 and self._context.devices.look_again():
+        if graph == 0 and self._context.devices.refresh_auto_budget():
             self.note_budget(0)
         self._report(graph).profiled(profile, planner.least_budgets())
         return self._planned(graph, on_demand_s)

@@ -159,7 +159,7 @@ class FirstStep:
         profile = self._remembered.profile(fingerprint, graph)
         if profile is None:
             return None
-        if plan is not None and not self._context.devices.suffice_for(plan.budget_bytes):
+        if plan is not None and not self._context.devices.covers(plan.budget_bytes):
             self._remembered.decline(fingerprint)
             plan = None
         planner.remember(profile, graph, None if plan is None else plan.function)

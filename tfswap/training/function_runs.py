@@ -24,13 +24,13 @@ NO_GRAPH = (
 
 
 class _Trained:
-    """One function.
+    """State of one function across its trainings.
 
     Attributes:
-        report: Its report.
-        run: Its training, while the session has the devices.
-        plan: The plan that its last training ended with.
-        traces: Number of graphs that it had when it was called last.
+        report: Report of the function.
+        run: The current training; None while the session does not have the devices.
+        plan: Last plan of the previous training, if it had settled.
+        traces: Number of graphs that the function had at its last call.
     """
 
     def __init__(self, name: str, prints: bool) -> None:
@@ -43,7 +43,7 @@ class _Trained:
 
     @property
     def trains(self) -> bool:
-        """Whether it trains, or trained."""
+        """Whether the function trains, or its last training did."""
         return self._trained if self.run is None else self.run.trains
 
     def refresh(self) -> Report:
@@ -53,7 +53,7 @@ class _Trained:
         return self.report
 
     def end(self, finish: bool = False) -> None:
-        """End its training, if one is under way."""
+        """End the current training, if there is one."""
         run, self.run = self.run, None
         if run is None:
             return
@@ -67,8 +67,9 @@ class _Trained:
 class FunctionRuns:
     """Run functions under a budget, which is active from the first call until `end`.
 
-    Between calls it gives way to others (a `fit` under `AutoSwap`) and goes on with its plans
-    afterwards. A call within a call, of another thread for instance, runs unmanaged.
+    Between calls, another training (a `fit` under `AutoSwap`) can acquire the devices; the plans
+    are kept and used again afterwards. A call during another call, such as one from another thread,
+    is not managed.
 
     Args:
         options: Options of all functions.
@@ -84,19 +85,19 @@ class FunctionRuns:
         self._certain = certain
         self.notes: list[str] = []
         self._log = TrainingLog(self.notes, options.prints_progress)
-        self._said: set[str] = set()
-        self._session = SwapSession(options, self._log, self._let_go)
+        self._warned: set[str] = set()
+        self._session = SwapSession(options, self._log, self._end_trainings)
         self._functions: weakref.WeakKeyDictionary[Any, _Trained] = weakref.WeakKeyDictionary()
-        self._by_name: dict[str, _Trained] = {}  # also of functions that are no more
+        self._by_name: dict[str, _Trained] = {}  # includes destroyed functions
         self._in_call = threading.Lock()
-        self._ending = 0  # how many functions' ends are waited for
+        self._live_functions = 0  # whose destruction ends this
 
     def begin(self) -> None:
-        """Install the budget before the first call; harmless when it is installed.
+        """Install the budget before the first call; has no effect if it is installed.
 
         Raises:
             DeviceBusy: Another training has the devices.
-            LibraryError: They are not the library's, or there can be no file.
+            LibraryError: tfswap does not manage the devices, or the spill file cannot be made.
             ValueError: The budget cannot be kept.
         """
         if not self._session.has_devices:
@@ -104,7 +105,7 @@ class FunctionRuns:
             self._session.is_idle = True
 
     def begin_if_free(self) -> None:
-        """Install the budget; if another training has the devices, with the first call after it."""
+        """Install the budget now, or if another training has the devices, at the first call."""
         try:
             self.begin()
         except DeviceBusy:
@@ -116,16 +117,16 @@ class FunctionRuns:
         Args:
             function: The `tf.function`.
             name: Its name in messages.
-            call: Calls it.
+            call: Calls the function and returns its result.
 
         Raises:
             ResourceExhaustedError: The budget has no room for the step.
-            Other errors of the call, and what `AutoSwap` raises when training begins.
+            Exception: Any other error of the call, and those that `AutoSwap` raises.
         """
         if not self._in_call.acquire(blocking=False):
             return call()
         try:
-            run = self._ready(function, name)
+            run = self._training_of(function, name)
             return call() if run is None else self._step(function, run, call)
         finally:
             self._session.is_idle = True
@@ -148,10 +149,10 @@ class FunctionRuns:
             run.between_steps()
         return result
 
-    def _ready(self, function: Any, name: str) -> TrainingRun | None:
+    def _training_of(self, function: Any, name: str) -> TrainingRun | None:
         """Return the function's training, in a session that has the devices; None if impossible."""
         if eager.tape_is_recording():
-            self.say_once(
+            self.warn_once(
                 f"{name} is called under a tf.GradientTape that is outside of any tf.function: "
                 f"{NO_GRAPH}"
             )
@@ -163,7 +164,7 @@ class FunctionRuns:
             weakref.finalize(function, trained.end).atexit = False
         elif trained.run is not None and traces_of(function) > trained.traces:
             trained.run.traced_again()
-        if not self._session.hold():
+        if not self._session.acquire():
             return None  # the other training's budget applies
         if trained.run is None:
             trained.run = TrainingRun(
@@ -179,23 +180,23 @@ class FunctionRuns:
 
     def end_with(self, function: Any) -> None:
         """Release the budget when the last of these functions is destroyed."""
-        self._ending += 1
-        weakref.finalize(function, self._one_gone).atexit = False
+        self._live_functions += 1
+        weakref.finalize(function, self._function_destroyed).atexit = False
 
-    def _one_gone(self) -> None:
-        self._ending -= 1
-        if not self._ending:
+    def _function_destroyed(self) -> None:
+        self._live_functions -= 1
+        if not self._live_functions:
             self.end()
 
-    def say_once(self, text: str) -> None:
-        """Warn, the first time that this text is given."""
-        if text not in self._said:
-            self._said.add(text)
+    def warn_once(self, text: str) -> None:
+        """Warn unless this text has been a warning already."""
+        if text not in self._warned:
+            self._warned.add(text)
             self._log.warn(text)
 
     @property
     def reports(self) -> dict[str, Report]:
-        """The report of each function that trains, by name; the last one of a name."""
+        """The report of each function that trains, by name; of functions of one name, the last."""
         return {name: self._report(t) for name, t in self._by_name.items() if t.trains}
 
     def report_of(self, function: Any) -> Report:
@@ -207,11 +208,11 @@ class FunctionRuns:
         report = trained.refresh()
         return dataclasses.replace(report, notes=[*self.notes, *report.notes])
 
-    def _let_go(self) -> None:
-        """End the trainings before the session releases the devices; their plans stay."""
+    def _end_trainings(self) -> None:
+        """End the trainings before the session releases the devices, and keep their plans."""
         for trained in self._functions.values():
             trained.end(finish=True)
 
     def end(self) -> None:
-        """Release the budget; harmless when called again."""
+        """Release the budget. Further calls have no effect."""
         self._session.end()

@@ -99,7 +99,7 @@ class InstalledPlan:
         """Install the plan of one graph."""
         self.push(self.plan.with_function(function))
 
-    def push_anew(self) -> None:
+    def push_with_new_label(self) -> None:
         """Install the plan under a new text, so that the pass sees its graphs again."""
         self._label = f"model {next(_label_count)}"
         key = self._key()
@@ -203,7 +203,7 @@ class InstalledPlan:
 
     def is_installed(self) -> bool:
         """Return whether the session still holds the plan."""
-        return self._session.in_force()
+        return self._session.is_installed()
 
     def withdraw(self) -> None:
         """Take the plan out of the session."""

@@ -1,4 +1,4 @@
-"""A Keras model's `fit` under a budget: its function not compiled by XLA, and watched."""
+"""KerasFit: run a Keras model's `fit` under a budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfswap.training.run import TrainingRun
 
 
 def _count_layers(model: Any) -> int:
-    """Those of models inside of it too, and of layers inside of layers those with variables."""
+    """Count a model's layers, including nested models' layers and nested layers with variables."""
 
     def paths(outer: Any) -> Iterator[str]:
         for layer in outer.layers:
@@ -32,27 +32,27 @@ def _count_layers(model: Any) -> int:
 
 
 class KerasFit:
-    """One `fit` of a model under `AutoSwap`; `end` takes everything back.
+    """Run one `fit` of a model under `AutoSwap`.
 
     Args:
-        options: Of the callback.
-        model: The model.
-        epochs: Where `fit` counts to; None: not known.
+        options: Options of the callback.
+        model: The Keras model.
+        epochs: The `epochs` of `fit`; None if unknown.
 
     Attributes:
-        run: The training; None where there is none.
-        report: Of it.
+        run: The training; None before `begin` and for a model that runs eagerly.
+        report: The report of the training.
     """
 
     def __init__(self, options: SwapOptions, model: Any, epochs: int | None) -> None:
         self._options = options
         self._model = model
         self._epochs = epochs
-        self._taken = ExitStack()  # what is to be given back
+        self._cleanup = ExitStack()  # restores model and devices
         self._xla_was_on = False
         self._inner: Any = None
         self._guarded: Any = None
-        self._cuts = options.wants_sections
+        self._splits_batches = options.wants_sections
         self._static_step: StaticStep | None = None
         self._fit: FitCall | None = None
         self.run: TrainingRun | None = None
@@ -60,11 +60,11 @@ class KerasFit:
         self._log = TrainingLog(self.report.notes, options.prints_progress)
 
     def begin(self) -> None:
-        """Takes hold of devices and model; the first steps run under lazy swaps.
+        """Acquire the devices and wrap the model's functions; the first steps swap on demand.
 
         Raises:
             ValueError: Keras does not run on TensorFlow; the budget or plan cannot be used.
-            LibraryError: The device is not tfswap's, or there can be no file.
+            LibraryError: tfswap does not manage the device, or the spill file cannot be made.
             DeviceBusy: Another training has the devices.
         """
         if keras.backend.backend() != "tensorflow":
@@ -86,12 +86,12 @@ class KerasFit:
             raise
 
     def _begin(self) -> None:
-        if self._cuts and self._model.steps_per_execution > 1:
-            self._warn_of_whole_batches("loops (steps_per_execution of more than 1) are not cut")
-        session = SwapSession(self._options, self._log, let_go=self.end, is_over=self._is_over)
-        self._taken.callback(self._restore)
+        if self._splits_batches and self._model.steps_per_execution > 1:
+            self._warn_of_whole_batches("loops (steps_per_execution of more than 1) are not split")
+        session = SwapSession(self._options, self._log, on_release=self.end, is_over=self._is_over)
+        self._cleanup.callback(self._restore)
         self._turn_xla_off()
-        self._taken.callback(session.end)
+        self._cleanup.callback(session.end)
         if self._options.broker is not None:
             self._build_optimizer()
         session.begin(_count_layers(self._model))
@@ -103,32 +103,32 @@ class KerasFit:
             plan=self._options.plan,
             steps_a_call=max(int(self._model.steps_per_execution), 1),
             epochs=self._epochs,
-            splits=self._cuts,
+            splits=self._splits_batches,
         )
-        self._taken.callback(run.end)
+        self._cleanup.callback(run.end)
         run.begin()
         self.run = run
         self._guard()
 
     def _build_optimizer(self) -> None:
-        """Make its variables before the broker gives a share, so that it counts them."""
+        """Make the optimizer's variables before the broker gives a share, which then includes them."""
         model = self._model
         if model.built and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
 
     def finish(self) -> None:
-        """The normal end of `fit`."""
+        """End the training after a `fit` that has not failed."""
         if self.run is not None:
             self.run.finish()
         self.end()
 
     def end(self) -> None:
-        """Takes everything back; harmless when called again."""
+        """Restore the model and release the devices. Further calls have no effect."""
         with defer_sigint():
-            self._taken.close()
+            self._cleanup.close()
 
     def _turn_xla_off(self) -> None:
-        """Has the model's steps run op by op."""
+        """Make the model's steps run without XLA, which would compile them into one op."""
         if not self._model.jit_compile:
             return
         self._xla_was_on = True
@@ -140,11 +140,11 @@ class KerasFit:
         )
 
     def _guard(self) -> None:
-        """Has an exception in a step known at once.
+        """Wrap the training function, so that an exception in a step ends the training at once.
 
-        Keras calls no callback when `fit` fails. An exception that comes from elsewhere (data,
-        another callback) ends the life of `fit`'s list of callbacks, which is watched too; where
-        somebody keeps the exception, and all frames with it, the next training asks `_is_over`.
+        Keras calls no callback when `fit` fails. After an exception elsewhere (in the data, or in
+        another callback), `fit`'s list of callbacks is destroyed, which ends the training as well.
+        If the exception, and with it the frames, is kept, the next training checks `_is_over`.
         """
         import tensorflow as tf
 
@@ -170,8 +170,8 @@ class KerasFit:
         return self._fit is not None and not self._fit.is_running()
 
     def _train(self, iterator: Any) -> Any:
-        """One call of the training function; in sections, on data of known sizes."""
-        if not self._cuts or not self._sizes_are_unknown(iterator):
+        """Call the training function; with sections, on a batch of known size."""
+        if not self._splits_batches or not self._sizes_are_unknown(iterator):
             return self._inner(iterator)
         if self._static_step is not None:
             return self._static_step(self._static_step.batch_of(iterator))
@@ -196,9 +196,9 @@ class KerasFit:
         return sizes_are_unknown(iterator, replicas)
 
     def _guard_validation(self) -> None:
-        """Has validation, whose layers are as large, work on sections as well."""
+        """Make validation use sections too: its layers are as large."""
         model = self._model
-        if not self._cuts or why_not_static(model):
+        if not self._splits_batches or why_not_static(model):
             return
         before = model.test_function
         model.make_test_function()
@@ -206,7 +206,7 @@ class KerasFit:
         step = StaticStep.of(model, model.test_step, inner, self._log.warn)
 
         def test_function(iterator: Any) -> Any:
-            if not self._cuts or not self._sizes_are_unknown(iterator):
+            if not self._splits_batches or not self._sizes_are_unknown(iterator):
                 return inner(iterator)
             return step(step.batch_of(iterator))
 
@@ -215,10 +215,10 @@ class KerasFit:
                 model.test_function = before
 
         model.test_function = test_function
-        self._taken.callback(restore)
+        self._cleanup.callback(restore)
 
     def _warn_of_whole_batches(self, why: str) -> None:
-        self._cuts = False
+        self._splits_batches = False
         self._log.warn(f"sections={self._options.sections!r} has no effect: {why}.")
 
     def _step_failed(self, error: BaseException) -> None:
@@ -227,7 +227,7 @@ class KerasFit:
         self.end()
 
     def _restore(self) -> None:
-        """Gives the model back as it was."""
+        """Restore the model."""
         if self._guarded is not None and self._model.train_function is self._guarded:
             self._model.train_function = None if self._xla_was_on else self._inner
         self._guarded = None

@@ -38,8 +38,8 @@ class LossyRun:
 
     Args:
         lib: The library.
-        ratios: Samples that tell which tensors are dense.
-        epochs: The `epochs` of `fit`; None if unknown: the rate then stays at the top.
+        ratios: Sampled ratios, which show which tensors are dense.
+        epochs: The `epochs` of `fit`; None if unknown; the rate then stays at its maximum.
     """
 
     def __init__(self, lib: Library, ratios: RatioSamples, epochs: int | None) -> None:
@@ -49,7 +49,7 @@ class LossyRun:
         self._first: int | None = None
         self._epoch = 0
         self._swaps: tuple[TensorSwap, ...] = ()
-        self._percent: int | None = None  # as the library has it
+        self._percent: int | None = None  # the rate that the library uses
         self._losses: dict[str, TensorLoss] = {}
         self._has_candidates = False
         self.rates: RateRange | None = None
@@ -78,14 +78,14 @@ class LossyRun:
         self._set_rate()
 
     def end(self) -> None:
-        """Disallow lossy codecs; harmless when called again."""
+        """Disallow lossy codecs. Further calls have no effect."""
         self._read_losses()
         self._library.set_lossy_rate(None)
         self._percent = None
         self._swaps = ()
 
     def use(self) -> LossyUse | None:
-        """Return what is encoded lossily and with which errors; None if nothing is, or was."""
+        """Return what is encoded lossily, and the errors; None if nothing has been."""
         self._read_losses()
         if not self._swaps and not self._losses:
             return None
@@ -137,7 +137,7 @@ class LossyRun:
 
 
 def parse_losses(text: str) -> list[tuple[str, float, float]]:
-    """The library's lines: of each node, the relative and the largest error."""
+    """Parse the library's lines into each node's name, relative error and largest error."""
     found = []
     for line in text.splitlines():
         node, *numbers = line.split("\t")

@@ -99,7 +99,7 @@ class RememberedPlans:
     def budget_changed(self) -> None:
         """Stop offering plans that the budget no longer suffices for, from the next push on."""
         for fingerprint, plan in list(self._offered.items()):
-            if not self._devices.suffice_for(plan.budget_bytes):
+            if not self._devices.covers(plan.budget_bytes):
                 self.decline(fingerprint)
 
     def keep(self, profile: Profile, function: FunctionPlan, budget_bytes: int) -> None:

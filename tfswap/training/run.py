@@ -53,10 +53,10 @@ class TrainingRun:
     """Measure each step of a training, report it to `next_state` and execute what follows.
 
     Args:
-        session: Has the devices.
+        session: The session that has the devices.
         key: The model or function that is trained; only referenced weakly.
         log: Prints and keeps messages.
-        report: Filled in.
+        report: The report to fill in.
         plan: A plan to use instead of profiling; None for none.
         steps_a_call: Number of steps in one call of the training function.
         epochs: The `epochs` of `fit`; None if unknown.
@@ -134,30 +134,30 @@ class TrainingRun:
             graphs=(dataclasses.replace(first, sections=sections),),
         )
         self._is_on = False  # between `begin` and `end`
-        self._taken = ExitStack()  # what has to be restored
-        self._changed = ""  # why there has to be a new plan; "" if there need not be
-        self._stock_peak_bytes = 0  # measured while the graph was as TensorFlow made it
+        self._cleanup = ExitStack()  # restores everything that `begin` changed
+        self._changed = ""  # why the plan must be made again; "" if it need not be
+        self._stock_peak_bytes = 0  # measured on the unchanged graph
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
 
-    # The beginning and the end
+    # Begin and end
 
     def begin(self) -> None:
         """Install on-demand swaps, or the given plan, for the first steps."""
         _runs.append(self)
-        self._taken.callback(_runs.remove, self)
+        self._cleanup.callback(_runs.remove, self)
         context = self._context
         self.report.budget_bytes = context.devices.budget_bytes
-        self._taken.callback(self._plan.withdraw)
-        self._taken.callback(context.lossy.end)
-        self._taken.callback(self._addresses.end)
+        self._cleanup.callback(self._plan.withdraw)
+        self._cleanup.callback(context.lossy.end)
+        self._cleanup.callback(self._addresses.end)
         self._remembered.begin()
         chooses = self._sections == AUTO_SECTIONS
         sections = 1 if isinstance(self._sections, str) else self._sections
         self._plan.begin(self._given or SwapPlan(), sections, chooses)
         if context.options.log_dir is not None:
             log = TensorBoardLog(context.options.log_dir, context.log.name)
-            self._taken.callback(log.close)
+            self._cleanup.callback(log.close)
             context.report.log = log
         if context.devices.shared is not None:
             context.devices.shared.watch(self)
@@ -187,12 +187,12 @@ class TrainingRun:
         self._changed = reason
 
     def step_failed(self, error: BaseException) -> None:
-        """Keep what an error says about memory."""
+        """Keep an error's facts about memory for the report."""
         self._context.report.failed(error)
 
     def finish(self) -> None:
         """End a training that has not failed."""
-        if not self._is_on or not self._session.is_here:
+        if not self._is_on or not self._session.is_same_process:
             return
         context, state = self._context, self._state
         is_settled = state.phase.is_settled or state.turn > 0
@@ -211,14 +211,14 @@ class TrainingRun:
         self.end()
 
     def end(self) -> None:
-        """Restore everything; harmless when called again, and in a process forked meanwhile."""
-        if not self._session.is_here:
+        """Restore everything. Has no effect when called again, or in a forked process."""
+        if not self._session.is_same_process:
             return
         if self._is_on:
             self._recordings.stop()
             self._context.ratios.stop()
         self._is_on = False
-        self._taken.close()
+        self._cleanup.close()
 
     @property
     def _phase(self) -> Phase:
@@ -226,7 +226,7 @@ class TrainingRun:
 
     @property
     def trains(self) -> bool:
-        """Whether it trains, as far as is known."""
+        """Whether the function trains, as far as is known."""
         return self._state.phase is not Phase.IDLE
 
     @property
@@ -237,7 +237,7 @@ class TrainingRun:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether a step has to be timed until the device has finished it."""
+        """Whether step times must include all work of the devices."""
         return self._phase not in (Phase.IDLE, Phase.BOOTSTRAP)
 
     def refresh(self) -> None:
@@ -268,7 +268,7 @@ class TrainingRun:
                     events.append(answer)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Set the rate of lossy codecs; codecs' ratios and disks' speeds may have changed."""
+        """Set the rate of lossy codecs, and check codecs' ratios and the disk's speed."""
         if not self._is_on:
             return
         has_new_rate = self._context.lossy.epoch_begins(epoch)
@@ -305,7 +305,7 @@ class TrainingRun:
         else:
             self._addresses.call_begins(TRAIN)
         if state.phase is Phase.BOOTSTRAP:
-            devices.first_step_begins()
+            devices.begin_first_step()
         devices.restart_window()
         self._before = devices.step_counts()
         self._step_start_s = time.perf_counter()
@@ -356,7 +356,7 @@ class TrainingRun:
 
     def _use_busiest_device(self) -> None:
         """Plan for the GPU that needed most memory in the first step."""
-        before = self._context.devices.find_busiest()
+        before = self._context.devices.switch_to_busiest()
         if before is None:
             return
         self._before = before
@@ -364,14 +364,14 @@ class TrainingRun:
         self._executor.note_budget(0)
 
     def step_abandoned(self) -> None:
-        """Drop a call that failed: the next one is what it should have been."""
+        """Drop the records of a call that failed, so that the next call takes its place."""
         self._recordings.stop()
         self._context.ratios.stop()
         self._addresses.stop()
         self._session.step_ended()
 
     def between_steps(self) -> None:
-        """Run other calls without the plan until `step_begins`."""
+        """Deactivate the plan until `step_begins`, for other calls."""
         self._plan.leave()
         self._session.step_ended()
 

@@ -158,7 +158,7 @@ class TrainingState:
 
     @property
     def records(self) -> bool:
-        """Whether the next step has to be recorded."""
+        """Whether the next step must be recorded."""
         return self.phase is Phase.PROFILE or self.counted is not None
 
     @property

@@ -292,7 +292,7 @@ class StepPlanner:
         if planned is None:
             return None, ""
         profile = planned.profile
-        disk = self._devices.look_at_file()
+        disk = self._devices.observe_file_tier()
         before, now = reassign_places(
             planned,
             self._devices.far_memory(self.machine),

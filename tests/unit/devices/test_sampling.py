@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tfswap.devices.sampling import RatioSamples, parse_different_words, parse_samples
+from tfswap.devices.sampling import RatioSamples, parse_distinct_words, parse_samples
 from tfswap.ops.loaded_library import Library
 
 
@@ -28,7 +28,7 @@ def test_lines_are_nodes_with_a_pair_for_each_codec() -> None:
         "tfswap/out/a_0": {"zvc": 0.5, "rle": 0.75},
         "tfswap/out/b_1": {},
     }
-    assert parse_different_words(text) == {"tfswap/out/a_0": 17, "tfswap/out/b_1": 0}
+    assert parse_distinct_words(text) == {"tfswap/out/a_0": 17, "tfswap/out/b_1": 0}
 
 
 def test_tensors_are_found_by_the_names_of_their_swap_outs() -> None:

@@ -52,7 +52,7 @@ def test_the_rate_limit():
     limit = RateLimit(3, 2.0)
     assert [limit.take(0.0) for _ in range(4)] == [True, True, True, False]
     assert [limit.take(1.0) for _ in range(3)] == [True, True, False]
-    limit.give_back()
+    limit.return_token()
     assert limit.take(1.0) and not limit.take(1.0)
 
 

@@ -169,7 +169,7 @@ def test_which_codecs_a_gpu_may_use(
     monkeypatch.setattr("tfswap.devices.device_codecs.find_nvcomp", lambda: None)
     managed, warnings = devices(codec)
     assert managed.codecs.lossless == expected
-    managed.codecs.take()
+    managed.codecs.load_gpu()
     text = f"codec='lz4' has no effect: {nvcomp.INSTALL}"
     assert warnings == ([text] if codec == "lz4" else [])
 
@@ -179,10 +179,10 @@ def test_without_kernels_only_a_named_codec_warns() -> None:
     for codec, warns in (("auto", False), ("zvc", True), (None, False)):
         managed, warnings = devices(codec, problem)
         assert managed.codecs.lossless == ()
-        managed.codecs.take()
+        managed.codecs.load_gpu()
         assert bool(warnings) == warns
     managed, warnings = devices("zvc", problem)
-    managed.codecs.take()
+    managed.codecs.load_gpu()
     assert warnings == [
         "codec='zvc' has no effect: codecs on the GPU are not available: there is no nvcc"
     ]

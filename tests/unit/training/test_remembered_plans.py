@@ -32,7 +32,7 @@ class Devices:
     def __init__(self) -> None:
         self.budget_bytes = BUDGET
 
-    def suffice_for(self, planned_bytes: int) -> bool:
+    def covers(self, planned_bytes: int) -> bool:
         return self.budget_bytes >= planned_bytes
 
 
