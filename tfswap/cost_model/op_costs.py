@@ -17,7 +17,7 @@ class OpCost:
     """The cost of one op.
 
     Args:
-        duration_ns: Of its kernel alone.
+        duration_ns: Duration of its kernel alone.
         output_bytes: Size of each output.
     """
 

@@ -27,7 +27,7 @@ _problem: str | None = None
 
 
 def tensorflow_version() -> str | None:
-    """The installed TensorFlow release, without importing it; None if there is none."""
+    """Return the installed TensorFlow release without importing it; None if there is none."""
     for name in ("tensorflow", "tensorflow-cpu", "tensorflow_cpu"):
         try:
             return metadata.version(name)

@@ -71,7 +71,7 @@ class RememberedPlan:
 
 @dataclass(frozen=True)
 class _PlanFile:
-    """What a file's name tells of its plan."""
+    """What a file's name contains about its plan."""
 
     path: Path
     fingerprint: str
@@ -97,7 +97,7 @@ class PlanMemory:
     Args:
         folder: Created when the first plan is kept.
         context: From `context_of`.
-        limit_bytes: Of all files in the folder together.
+        limit_bytes: Upper limit of all files in the folder together.
     """
 
     def __init__(self, folder: Path, context: str, limit_bytes: int = LIMIT_BYTES) -> None:

@@ -56,7 +56,7 @@ class Planned:
         budget_bytes: Upper limit of the load.
         rates: The range of worthwhile lossy rates; None if lossy codecs are not allowed or do not
             pay.
-        links: Of far memory, by the simulator's index of the tier.
+        links: Links of far memory, by the simulator's index of the tier.
     """
 
     function: FunctionPlan

@@ -110,7 +110,7 @@ class AddressRun:
     Attributes:
         maps: An address map for each layout.
         problem: Why no more layouts can be made; "" if they can.
-        said: A note about the last call; "" if there is none.
+        note: A note about the last call; "" if there is none.
         recorded: Fingerprint of the graph that the last call ran, if it was recorded.
     """
 
@@ -122,7 +122,7 @@ class AddressRun:
         self._device = device
         self._limit_bytes = limit_bytes
         self.problem = ""
-        self.said = ""
+        self.note = ""
         self.recorded: str | None = None
         self._recording = False
         self._before: dict[str, int] = {}
@@ -157,7 +157,7 @@ class AddressRun:
             The plan with new addresses, or without an order of ops that turned out to be slow; None
             if the plan stays.
         """
-        self.said = ""
+        self.note = ""
         self.recorded = None
         if not self._before:
             return None
@@ -238,7 +238,7 @@ class AddressRun:
         function = plan.function(trial.fingerprint)
         if function is None or now_s <= _SLOWER * trial.before_s:
             return None
-        self.said = (
+        self.note = (
             f"addresses no longer keep ops in order: with it, a step took {now_s:.2f} s, not "
             f"{trial.before_s:.2f} s"
         )

@@ -288,7 +288,7 @@ class DropAddresses:
     """Remove planned addresses.
 
     Attributes:
-        fingerprint: Of one graph; "" stops recording and removes those of all graphs.
+        fingerprint: Fingerprint of one graph; "" stops recording and removes those of all graphs.
     """
 
     fingerprint: str = ""

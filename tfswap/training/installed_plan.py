@@ -34,7 +34,7 @@ class InstalledPlan:
 
     TensorFlow keeps what it has optimised: under a text that it knows, from an earlier training of
     the same model, the pass does not run again and its earlier records are valid. Under many texts
-    that is many graphs, which TensorFlow is then told to forget.
+    that is many graphs, which are then removed from TensorFlow.
 
     Args:
         context: The training.
@@ -166,7 +166,7 @@ class InstalledPlan:
         """Remove planned addresses without a push.
 
         Args:
-            fingerprint: Of one graph; "" removes those of all.
+            fingerprint: Fingerprint of one graph; "" removes those of all graphs.
         """
         functions = []
         for function in self.plan.functions:

@@ -111,7 +111,7 @@ class KerasFit:
         self._guard()
 
     def _build_optimizer(self) -> None:
-        """Make the optimizer's variables before the broker gives a share, which then includes them."""
+        """Make the optimizer's variables before the broker gives a share, so they count."""
         model = self._model
         if model.built and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)

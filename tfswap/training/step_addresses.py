@@ -65,8 +65,8 @@ class StepAddresses:
         plan = self._run.call_ended(kind, self._plan.plan, steps)
         if plan is None:
             return
-        if self._run.said:
-            self._context.log.note(self._run.said)
+        if self._run.note:
+            self._context.log.note(self._run.note)
         self._context.report.report.plan = plan
         self._context.report.report.addresses = tuple(self._run.maps)
         self._plan.push(plan)

@@ -204,12 +204,12 @@ class StepPlanner:
         """
         if not isinstance(error, BudgetTooSmall) or sections > 1 or self._least is None:
             return str(error)
-        said = self._least.with_advice(error)
+        text = self._least.with_advice(error)
         stays_bytes = 0 if self.profile is None else self.profile.timeline.resident_bytes
         if self._options.stream_weights or stays_bytes < _MUCH_STAYS * error.budget_bytes:
-            return said
+            return text
         return (
-            f"{said} With stream_weights=True, weights and optimiser state leave, too, which are "
+            f"{text} With stream_weights=True, weights and optimiser state leave, too, which are "
             f"most of the {readable_bytes(stays_bytes)} that stay."
         )
 

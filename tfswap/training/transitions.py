@@ -117,8 +117,8 @@ def _step_ended(state: TrainingState, event: StepEnded) -> Step:
         state = state.put(state.turn, recorded=recorded)
         if recorded < PROFILED_STEPS:
             return state, ()
-        said = Log(f"profiled {recorded} steps, planning ...", keeps=False)
-        return state, (said, PlanRecorded(state.turn, bool(graph.sections.trials)))
+        log = Log(f"profiled {recorded} steps, planning ...", keeps=False)
+        return state, (log, PlanRecorded(state.turn, bool(graph.sections.trials)))
     if graph.phase is Phase.SETTLE:
         return state.put(state.turn, phase=Phase.MEASURE, steps=()), (CheckApplied(state.turn),)
     state = state.put(state.turn, steps=(*graph.steps, event.step))
