@@ -116,3 +116,18 @@ class Ruler:
     def exists(self) -> bool:
         """Whether there is such a module in this tree."""
         return importlib.util.find_spec(f"benchmarks.{self.name}") is not None
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """Return columns from "title: key unit | ..."; the unit may be left out."""
+    made = []
+    for part in text.split("|"):
+        title, _, rest = part.partition(":")
+        key, _, unit = rest.strip().partition(" ")
+        made.append(Column(title.strip(), key, unit))
+    return tuple(made)
+
+
+def table(text: str, having: str = "", **only: Any) -> Table:
+    """Return a table of columns as text; rows need the keys in `having`."""
+    return Table(columns(text), tuple(having.split()), tuple(only.items()))

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from benchmarks.ruler import Column, Plot, Ruler, Table
+from benchmarks.ruler import Plot, Ruler, table
 from benchmarks.tally import Tally
 
 TREE = Path(__file__).resolve().parent.parent
 TRACES = "benchmarks/traces"
-
-
-def _columns(text: str) -> tuple[Column, ...]:
-    """Columns from "title: key unit | ...": the unit may be left out."""
-    made = []
-    for part in text.split("|"):
-        title, _, rest = part.partition(":")
-        key, _, unit = rest.strip().partition(" ")
-        made.append(Column(title.strip(), key, unit))
-    return tuple(made)
-
-
-def _table(text: str, having: str = "", **only: Any) -> Table:
-    return Table(_columns(text), tuple(having.split()), tuple(only.items()))
-
 
 _SWEPT = "auto,greedy,autoswap:best,vdnn_dyn,tensile,capuchin"
 _OTHERS = ("VGG16", "InceptionV3", "DenseNet121", "U-Net")
@@ -60,7 +44,7 @@ RULERS: tuple[Ruler, ...] = (
         ),
         quick=("--model U-Net --batch 8 --image 64 --budgets 0.6 --steps 4",),
         tables=(
-            _table(
+            table(
                 "model: model | px: image | link: link_bandwidth | policy: policy | "
                 "unswapped peak: unswapped_peak_bytes MiB | budget: budget_bytes MiB | "
                 "peak foretold: predicted_peak_bytes MiB | "
@@ -112,17 +96,17 @@ RULERS: tuple[Ruler, ...] = (
         full=("",),
         quick=("--quick --parts train,replay",),
         tables=(
-            _table(
+            table(
                 "model: model | allocator: allocator | budget: budget_bytes MiB | "
                 "footprint: footprint_bytes MiB | load: peak_load_bytes MiB | ratio: ratio x | "
                 "at planned places: planned_share % | step: step_s s | "
                 "losses, bit for bit: losses_equal"
             ),
-            _table(
+            table(
                 "model: model | allocator: allocator | least budget: least_budget_bytes MiB | "
                 "load bound: load_bound_bytes MiB | ratio: ratio x"
             ),
-            _table(
+            table(
                 "threads: threads | allocator: allocator | ns an allocation and its free: "
                 "ns_per_pair | of BFC's: ratio_to_bfc x"
             ),
@@ -149,7 +133,7 @@ RULERS: tuple[Ruler, ...] = (
         quick=("--quick --modes none,all,cswap,auto --steps 3",),
         quick_limit_s=170,
         tables=(
-            _table(
+            table(
                 "model: model | activation: activation | link, GB/s: link_gb_s | mode: mode | "
                 "exposed: exposed_s s | of that foretold, for copies: predicted_wait_s s | "
                 "saved: exposed_reduction % | encoded tensors: "
@@ -172,7 +156,7 @@ RULERS: tuple[Ruler, ...] = (
         full=("",),
         quick=("--quick --codec zvc lz4 bfp --data zeros50 --dtype float32",),
         tables=(
-            _table(
+            table(
                 "codec: codec | data: data | type: dtype | size: ratio % | out, GB/s: out_gb_s | "
                 "in, GB/s: in_gb_s | memcpy, GB/s: memcpy_gb_s",
                 threads=1,
@@ -206,7 +190,7 @@ RULERS: tuple[Ruler, ...] = (
             f"--link-bandwidth 0.2GB/s --policies {_POLICIES}",
         ),
         tables=(
-            _table(
+            table(
                 "step: trace | limit: limit_mib | policy: policy | waits, ms: overhead_ms | "
                 "bound, ms: bound_ms | peak, MiB: peak_mib | planning: seconds s | why not: error",
                 having="policy overhead_ms bound_ms",
@@ -235,7 +219,7 @@ RULERS: tuple[Ruler, ...] = (
             + " --seconds 3",
         ),
         tables=(
-            _table(
+            table(
                 "step: instance | buffers: buffers | load: max_live MiB | height: height MiB | "
                 "first fit: first_fit MiB | best fit: best_fit MiB | at the load: solved"
             ),
@@ -248,7 +232,7 @@ RULERS: tuple[Ruler, ...] = (
         full=("",),
         quick=("--figures vdnn --models AlexNet,VGG16",),
         tables=(
-            _table(
+            table(
                 "paper: paper | figure: figure | model: model | batch: batch | policy: policy | "
                 "quantity: quantity | printed: published | foretold: simulated | ratio: ratio x | "
                 "`auto`: auto",
@@ -264,7 +248,7 @@ RULERS: tuple[Ruler, ...] = (
         full=("--models ResNet50,VGG16",),
         quick=("--models U-Net --batch 8 --image 64 --links 1GB/s --steps 10",),
         tables=(
-            _table(
+            table(
                 "model: model | link: link_bandwidth | mode: mode | first steps: first_steps_s s | "
                 "steps until the plan stays: until_steady | then: steady_step_s s | "
                 "peak: measured_peak_bytes MiB | losses, bit for bit: losses_equal",
@@ -285,7 +269,7 @@ RULERS: tuple[Ruler, ...] = (
         full=("",),
         quick=("--model VGG16 --batch 2 --image 32 --budgets 0.85 --steps 3",),
         tables=(
-            _table(
+            table(
                 "model: model | mode: mode | budget: budget_bytes MiB | peak: measured_peak_bytes "
                 "MiB | variables: variable_bytes MiB | out in a step: bytes_out_per_step MiB | "
                 "step, of unswapped: step_ratio x | losses, bit for bit: losses_equal | "
@@ -302,14 +286,14 @@ RULERS: tuple[Ruler, ...] = (
         full=("--least --image 128 --sections 8", ""),
         quick=("--least --quick",),
         tables=(
-            _table(
+            table(
                 "model: model | batch: batch | mode: mode | sections: sections | "
                 "least budget: budget_bytes MiB | possible: possible_bytes MiB | "
                 "peak: measured_peak_bytes MiB | step: step_s s | unswapped: unswapped_step_s s | "
                 "losses off: loss_relative_error",
                 having="model mode budget_bytes",
             ),
-            _table(
+            table(
                 "model: model | batch: batch | sections: sections | budget: budget_bytes MiB | "
                 "peak: measured_peak_bytes MiB | step: step_s s | images/s: images_per_s | "
                 "losses off: loss_relative_error",
@@ -325,7 +309,7 @@ RULERS: tuple[Ruler, ...] = (
         full=("--image 96 --steps 4",),
         quick=("--quick",),
         tables=(
-            _table(
+            table(
                 "jobs: models | mode: mode | budget: budget_bytes MiB | peak: measured_peak_bytes "
                 "MiB | MSR: msr | EOR: eor | logged MSR: logged_msr | logged EOR: logged_eor | "
                 "throughput: throughput_ratio x",
@@ -342,14 +326,14 @@ RULERS: tuple[Ruler, ...] = (
         limit_s=14400,
         needs_scripts=True,
         tables=(
-            _table(
+            table(
                 "program: program | unswapped peak: unswapped_peak_bytes MiB | stays: "
                 "resident_bytes MiB | budget: budget_bytes MiB | peak: measured_peak_bytes MiB | "
                 "swapped in all: swapped_bytes MiB | TensorFlow repeats itself: repeats | "
                 "losses, bit for bit: losses_equal | weights: weights_equal | runs: runs",
                 having="program runs budget_bytes",
             ),
-            _table("program: program | why it was not run under a budget: runs", only=()),
+            table("program: program | why it was not run under a budget: runs", only=()),
         ),
     ),
     Ruler(
@@ -361,7 +345,7 @@ RULERS: tuple[Ruler, ...] = (
         quick=(),
         needs_root=True,
         tables=(
-            _table(
+            table(
                 "limit, MiB: rss_mib | unlimited: unlimited_step_s s | kernel's swapping, of that: "
                 "os_swap_ratio x | tfswap, of that: tfswap_ratio x",
                 having="rss_mib",
@@ -376,7 +360,7 @@ RULERS: tuple[Ruler, ...] = (
         full=("", "--mode unswapped --minutes 8 --steps 500"),
         quick=("--quick",),
         tables=(
-            _table(
+            table(
                 "mode: mode | trainings: trainings | steps: steps | minutes: minutes | "
                 "with other losses: wrong | budgets too small: too_small | growth: growth % | "
                 "threads gained: threads_gained | "

@@ -39,10 +39,10 @@ def clean_device():
 
 @pytest.fixture(autouse=True)
 def plans_stay_however_long_steps_take(monkeypatch):
-    """What others do on the machine must not decide whether a test's plan stays in force.
+    """Keep plans, however slow their steps are: other work on the machine may be why.
 
-    Its steps take milliseconds, and a plan that seems to be slower than lazy swaps is given up:
-    test_attempt has the rule, test_fit what follows from it.
+    A plan that seems slower than on-demand swaps is given up. `test_measured_plan` has the rule,
+    `test_fit` and `test_transitions` what follows from it.
     """
     monkeypatch.setattr(MeasuredPlan, "is_slower_than", lambda attempt, seconds: False)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, Losses, budget_of, compiled, deterministic, images, others_bytes, trained
+from models import MIB, Losses, budget_of, deterministic, images, others_bytes, trained
+from section_models import alike, built, data, known, records_since, straight, uneven, wide
 from sectioned import filters, gradient, in_sections, numbers
 
 import tfswap
@@ -123,33 +122,6 @@ def test_ops_work_on_sections(lib, case):
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def straight(depth: int = 6, filters: int = 16, size: int = 48) -> keras.Model:
-    """A net whose examples do not meet: each needs ``2 * depth`` activations of 144 KiB."""
-    x = inputs = keras.Input((size, size, 3))
-    for _ in range(depth):
-        x = keras.layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, keras.layers.Dense(4)(x))
-
-
-def built(model: Callable[[], keras.Model]) -> Callable[[], keras.Model]:
-    """Deterministic ops compute the sparse cross entropy's gradient of all examples at once."""
-    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    return lambda: compiled(model(), loss=loss)
-
-
-def data() -> tuple[np.ndarray, np.ndarray]:
-    x, y = images(256)
-    return x, keras.utils.to_categorical(y, 4)
-
-
-def alike(cut: Losses, whole: Losses) -> None:
-    """The first loss is off by its rounding; training enlarges that of gradients."""
-    found = cut.losses[: len(whole.losses)]
-    np.testing.assert_allclose(found[:1], whole.losses[:1], rtol=1e-6)
-    np.testing.assert_allclose(found, whole.losses, rtol=1e-4)
-
-
 def with_batch_norm() -> keras.Model:
     x = inputs = keras.Input((48, 48, 3))
     for _ in range(4):
@@ -236,29 +208,6 @@ def test_a_batch_that_is_no_multiple_is_left_whole_and_it_says_so():
     with pytest.warns(UserWarning, match="sections=5 has no effect"):
         cut = trained(build, [swap], **fit)
     assert cut.losses == trained(build, **fit).losses
-
-
-def wide() -> keras.Model:
-    """Of one layer, input and output are 36 MiB each for 64 examples."""
-    x = inputs = keras.Input((48, 48, 3))
-    for _ in range(2):
-        x = keras.layers.Conv2D(64, 3, padding="same", activation="relu")(x)
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, keras.layers.Dense(4)(x))
-
-
-def uneven() -> tuple[np.ndarray, np.ndarray]:
-    """Four whole batches of 48 and one of 20, of which Keras knows no size before the step."""
-    x, y = images(212)
-    return x, keras.utils.to_categorical(y, 4)
-
-
-def records_since(known: set[str]) -> list[dict]:
-    return [r for r in tfswap.status()["functions"] if r["fingerprint"] not in known]
-
-
-def known() -> set[str]:
-    return {record["fingerprint"] for record in tfswap.status()["functions"]}
 
 
 def test_batches_of_unknown_size_and_the_smaller_last_one_are_cut():
@@ -353,113 +302,6 @@ def test_what_has_no_sections_says_why():
     assert swap.report.sections == 1
     with pytest.warns(UserWarning, match="has no effect: loops .steps_per_execution"):
         fitted(straight(2), steps_per_execution=2)
-
-
-def test_auto_leaves_a_model_alone_that_fits():
-    deterministic()
-    fit = {"batch_size": 64, "data": data(), "epochs": 2}
-    swap = tfswap.AutoSwap(budget="4GiB", sections="auto", verbose=0)
-    before = known()
-    found = trained(built(straight), [swap], **fit)
-    assert found.losses == trained(built(straight), **fit).losses
-    assert swap.report.sections == 1 and swap.report.outcome == "fits"
-    floors = [r["floors"] for r in records_since(before) if r["nodes"] > 100][-1]
-    assert floors[0]["sections"] == 1
-    # An activation that is read and one that is made.
-    assert floors[0]["bytes"] == pytest.approx(2 * 64 * 48 * 48 * 16 * 4, rel=0.01)
-    assert "conv2d" in floors[0]["op"]
-
-
-def test_auto_cuts_where_a_single_layer_does_not_fit(tmp_path):
-    fit = {"batch_size": 64, "data": data(), "epochs": 3}
-    whole = trained(built(wide), **fit)
-    before, budget = known(), others_bytes() + 60 * MIB
-    path = tmp_path / "plan.json"
-    swap = tfswap.AutoSwap(budget=budget, sections="auto", save_plan=path, verbose=0)
-    cut = trained(built(wide), [swap], **fit)
-    alike(cut, whole)
-    assert max(cut.peaks) <= budget
-    sections = swap.report.sections
-    assert sections in (4, 8)
-    (record,) = (r for r in records_since(before) if r["floors"] and r["nodes"] > 100)
-    assert record["sections"] == sections and record["examples"] == 64
-    floors = [each["bytes"] for each in record["floors"]]
-    assert [each["sections"] for each in record["floors"]] == [2**i for i in range(len(floors))]
-    assert floors == sorted(floors, reverse=True) and floors[0] > 60 * MIB
-    if path.exists():
-        assert tfswap.SwapPlan.load(path).sections == sections
-        assert tfswap.SwapPlan.load(path).batch == 64
-
-
-@pytest.mark.slow
-def test_auto_cuts_each_size_of_batch():
-    fit = {"batch_size": 48, "data": uneven(), "epochs": 2}
-    whole = trained(built(wide), **fit)
-    budget = others_bytes() + 60 * MIB
-    swap = tfswap.AutoSwap(budget=budget, sections="auto", verbose=0)
-    cut = trained(built(wide), [swap], **fit)
-    alike(cut, whole)
-    assert max(cut.peaks) <= budget
-    assert swap.report.sections > 1
-
-
-@pytest.mark.slow
-def test_auto_goes_on_to_more_sections_where_steps_would_wait():
-    fit = {"batch_size": 64, "data": data(), "epochs": 4}
-    whole = trained(built(straight), **fit)
-    budget = budget_of(whole, 0.75)
-    slow = {"budget": budget, "link_bandwidth": "50MB/s", "policy": "greedy", "verbose": 0}
-    swap = tfswap.AutoSwap(sections="auto", **slow)
-    cut = trained(built(straight), [swap], **fit)
-    alike(cut, whole)
-    assert max(cut.peaks) <= budget
-    assert swap.report.sections > 1
-    assert any("2 sections of the batch are tried" in note for note in swap.report.notes)
-
-
-@pytest.mark.slow
-def test_auto_goes_on_to_more_sections_where_there_is_no_plan():
-    fit = {"batch_size": 64, "data": data(), "epochs": 4}
-    whole = trained(built(straight), **fit)
-    budget = budget_of(whole, 0.75)
-    swap = tfswap.AutoSwap(budget=budget, sections="auto", policy="vdnn_all", verbose=0)
-    cut = trained(built(straight), [swap], **fit)
-    alike(cut, whole)
-    assert max(cut.peaks) <= budget
-    assert swap.report.sections > 1 and swap.report.outcome != "bootstrap"
-    assert any("there is no plan for the budget: 2 sec" in note for note in swap.report.notes)
-
-
-def test_auto_chooses_anew_for_validation_of_larger_batches():
-    budget = others_bytes() + 60 * MIB
-    x, y = data()
-    model, before = built(wide)(), known()
-    swap = tfswap.AutoSwap(budget=budget, sections="auto", verbose=0)
-    small = {"batch_size": 8, "validation_batch_size": 128, "validation_data": (x, y)}
-    found = model.fit(x[:64], y[:64], epochs=3, verbose=0, callbacks=[swap], **small)
-    assert len(found.history["val_loss"]) == 3
-    made = {r["examples"]: r["sections"] for r in records_since(before) if r["examples"]}
-    assert made[8] == swap.report.sections == 1
-    assert made[128] >= 4
-    assert tfswap.memory_stats()["budget_bytes"] is None
-
-
-def test_auto_is_for_functions_too():
-    @tf.function(jit_compile=False)
-    def plain(x):
-        for _ in range(4):
-            x = tf.nn.relu(tf.nn.conv2d(x, filters(3, 3, 3, 3), 1, "SAME"))
-        return tf.reduce_mean(x)
-
-    @tf.function(jit_compile=False)
-    def cut(x):
-        return plain(x)
-
-    x, before = numbers(64, 96, 96, 3), known()
-    expected = plain(x)
-    with tfswap.Session(budget=others_bytes() + 16 * MIB, sections="auto", verbose=0):
-        np.testing.assert_allclose(cut(x), expected, rtol=1e-5)
-    assert max(r["sections"] for r in records_since(before)) > 1
 
 
 @pytest.mark.slow

@@ -37,12 +37,6 @@ LEVELS = {
 MAX_LINES = 400
 # Files that are still longer, with their present lengths, which may only fall.
 STILL_LONGER = {
-    "benchmarks/papers.py": 451,
-    "benchmarks/rulers.py": 412,
-    "tests/gpu/test_gpu_variables.py": 432,
-    "tests/gpu/test_options.py": 434,
-    "tests/integration/test_fit.py": 494,
-    "tests/integration/test_sections.py": 475,
     "tfswap/ops/loaded_library.py": 451,
 }
 MAX_PUBLIC_MODULES = 14

@@ -75,7 +75,7 @@ def _check_versions() -> None:
 
 
 def load() -> Library:
-    """Loads libtfswap into TensorFlow; once a process, later calls answer the same.
+    """Load libtfswap into TensorFlow. Later calls in the process return the same library.
 
     Raises:
         LibraryError: No, another or too old a TensorFlow, a library that was not built, or

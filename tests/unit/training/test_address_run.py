@@ -233,7 +233,7 @@ def test_an_order_that_costs_time_is_given_up() -> None:
     # The first call has the graph optimised; one is disturbed.
     plan = timed(run, plan, (50, 1000), *[(1.2, 1000)] * 4, (0.5, 1000))
     assert order_of(plan) == (("x", "y"),) and not run.is_trying("train")
-    assert run.said.startswith("addresses no longer keep ops in order: with it, a step took")
+    assert run.note.startswith("addresses no longer keep ops in order: with it, a step took")
     assert len(layouts(plan, STEP)) == 1
 
 
@@ -241,7 +241,7 @@ def test_an_order_that_costs_nothing_is_kept() -> None:
     run, plan = run_with_order((("a", "b"),))
     plan = timed(run, plan, (50, 1000), *[(1.0, 1000)] * 3, *[(3.0, 1000)] * 2)
     assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
-    assert run.said == ""
+    assert run.note == ""
 
 
 def test_calls_that_are_recorded_in_vain_are_timed_too(monkeypatch: pytest.MonkeyPatch) -> None:

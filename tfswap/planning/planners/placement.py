@@ -144,7 +144,7 @@ def swaps_of(candidates: Candidates, placement: Placement) -> tuple[Swap, ...]:
 
 
 def _queue_ends(ready: Ints, duration: Ints) -> Ints:
-    """Return when jobs end that are served one at a time in the given order, once ready."""
+    """Return the ends of jobs that run one at a time in the given order, once they are ready."""
     done = np.cumsum(duration)
     return done + np.maximum.accumulate(ready - (done - duration)) if len(ready) else done
 
