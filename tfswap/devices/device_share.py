@@ -29,9 +29,10 @@ class _Devices(Protocol):
     """What a share changes of the devices (`ManagedDevices`)."""
 
     numbers: list[int]
-    budget_bytes: int
     link: DeviceLink
 
+    @property
+    def budget_bytes(self) -> int: ...
     @property
     def on_cpu(self) -> bool: ...
     @property

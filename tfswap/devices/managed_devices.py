@@ -49,7 +49,6 @@ class ManagedDevices:
         shared: The share that a broker gives instead of a budget; None without a broker.
         link: The link of the planned device.
         device: Number of the planned device.
-        budget_bytes: Budget of the planned device.
     """
 
     def __init__(
@@ -76,7 +75,11 @@ class ManagedDevices:
         self.shared: DeviceShare | None = None
         self.device = self.numbers[0]
         self.link = DeviceLink(lib, options, self.numbers, note, warn)
-        self.budget_bytes = self._budgets.of(self.device)
+        first_bytes = self._budgets.of(self.device)
+        self._budget_bytes = {  # by device; changed by `use_share` and `_set_budgets` only
+            device: first_bytes if self._shares_budget else self._budgets.of(device)
+            for device in self.numbers
+        }
         self._host_limit_bytes = 0
         self._file: MonitoredFileTier | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
@@ -85,7 +88,23 @@ class ManagedDevices:
     def use_share(self, share: DeviceShare, budget_bytes: int) -> None:
         """Use a broker's share as the budget; call before `acquire`."""
         self.shared = share
-        self.budget_bytes = budget_bytes
+        self._budget_bytes = dict.fromkeys(self.numbers, budget_bytes)
+
+    @property
+    def budget_bytes(self) -> int:
+        """Budget of the planned device."""
+        return self._budget_bytes[self.device]
+
+    @property
+    def _shares_budget(self) -> bool:
+        """Whether one budget is for all devices: CPUs, which have the same memory."""
+        return self.on_cpu and not isinstance(self._options.budget, Mapping)
+
+    def _set_budgets(self, budget_bytes: Mapping[int, int]) -> None:
+        """Install a budget for each device."""
+        self._budget_bytes = dict(budget_bytes)
+        for device, bytes_ in self._budget_bytes.items():
+            self._library.set_budget(device, bytes_)
 
     @property
     def on_cpu(self) -> bool:
@@ -96,13 +115,8 @@ class ManagedDevices:
         """Install the budgets and options."""
         options = self._options
         self._before = {device: self._library.memory_stats(device) for device in self.numbers}
-        in_common = self.on_cpu and not isinstance(options.budget, Mapping)
-        given = in_common or self.shared is not None
-        budget_bytes = {
-            device: self.budget_bytes if given else self._budgets.of(device)
-            for device in self.numbers
-        }
-        on_host_bytes = self.budget_bytes if in_common else sum(budget_bytes.values())
+        all_bytes = sum(self._budget_bytes.values())
+        on_host_bytes = self.budget_bytes if self._shares_budget else all_bytes
         self._host_limit_bytes = budgets.resolve_host_limit(
             options.host_limit,
             on_host_bytes if self.on_cpu else None,
@@ -114,8 +128,8 @@ class ManagedDevices:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
         if options.stream_weights:
             self._stream_weights()  # before the budget, which existing variables may exceed
+        self._set_budgets(self._budget_bytes)
         for device in self.numbers:
-            self._library.set_budget(device, budget_bytes[device])
             self._library.set_workspace_limit(device, options.workspace_limit)
             self._library.emulate_link(device, self.link.bandwidth)
             self._library.set_verify(device, options.verify)
@@ -149,9 +163,7 @@ class ManagedDevices:
         if budget_bytes <= 0:
             raise ValueError(f"a budget must be above 0 bytes, not {budget_bytes}")
         is_more = budget_bytes >= self.budget_bytes
-        self.budget_bytes = budget_bytes
-        for device in self.numbers:
-            self._library.set_budget(device, budget_bytes)
+        self._set_budgets(dict.fromkeys(self.numbers, budget_bytes))
         if is_more and all(self._in_use_bytes(device) <= budget_bytes for device in self.numbers):
             return True
         within = [self._make_room(device, budget_bytes) for device in self.numbers]
@@ -229,11 +241,10 @@ class ManagedDevices:
         if not budgets.is_auto(self._options.budget):
             return False
         whole_bytes = self._budgets.whole_host_bytes(self.device)
-        self.budget_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
-        for device in self.numbers:
-            self._library.set_budget(device, self.budget_bytes)
+        budget_bytes = int(budgets.AUTO_BUDGET * whole_bytes)
+        self._set_budgets(dict.fromkeys(self.numbers, budget_bytes))
         if budgets.is_auto(self._options.host_limit):
-            left_bytes = whole_bytes - self.budget_bytes
+            left_bytes = whole_bytes - budget_bytes
             self._host_limit_bytes = int(budgets.AUTO_HOST_LIMIT * left_bytes)
             self._library.set_host_limit(self._host_limit_bytes)
         return True
@@ -312,7 +323,6 @@ class ManagedDevices:
         if busiest == self.device:
             return None
         self.device = self.link.device = busiest
-        self.budget_bytes = after[busiest]["budget_bytes"]
         for device in self.numbers:
             self._library.clear_layouts(device)
         return self._first[busiest]

@@ -6,22 +6,14 @@ import dataclasses
 import math
 import os
 import platform
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import numpy as np
 
 from tfswap import _core
 
 _COPY_BYTES = 64 << 20
 _COPIES = 7
-
-# Size and number of the matrix products that measure the cores' peak.
-_PRODUCT_SIZE, _PRODUCTS = 768, 4
-# Ratio of that peak to elementwise ops, efficiency of convolutions, and the shortest op.
-_PRODUCT_TO_ELEMENTWISE, _EFFICIENCY, _LAUNCH_NS = 16, 0.6, 5_000
 
 # From the end of the op that triggers a copy to its first byte: the copy thread wakes up.
 _WAKE_UP_NS = 20_000
@@ -160,22 +152,6 @@ class Machine:
         return round((bytes_out + bytes_in) * 1e9 / (self.copy_bytes_per_s * cores()))
 
 
-def host_device() -> Device:
-    """Measure this process's cores, for the cost model of steps that have not run.
-
-    The first call takes about 50 ms; later calls in the process return the same result.
-    """
-    ops_per_s = _product_ops_per_s()
-    return Device(
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        ops_per_s=ops_per_s / _PRODUCT_TO_ELEMENTWISE,
-        product_ops_per_s=ops_per_s,
-        bytes_per_s=2 * _copy_bytes_per_s(),  # a copy reads and writes
-        efficiency=_EFFICIENCY,
-        launch_ns=_LAUNCH_NS,
-    )
-
-
 def processor() -> str:
     """Return the processor's model name."""
     try:
@@ -190,17 +166,6 @@ def processor() -> str:
 def cores() -> int:
     """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0))
-
-
-@cache
-def _product_ops_per_s() -> float:
-    left = np.full((_PRODUCT_SIZE, _PRODUCT_SIZE), 0.5, dtype=np.float32)
-    seconds = []
-    for _ in range(_PRODUCTS):
-        begun_s = time.perf_counter()
-        left @ left
-        seconds.append(time.perf_counter() - begun_s)
-    return 2.0 * _PRODUCT_SIZE**3 / min(seconds)
 
 
 @cache
