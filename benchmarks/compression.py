@@ -82,7 +82,7 @@ KEYS = (
 PUBLISHED = {"relu": 0.509, "leaky_relu": 0.461}
 
 _BUDGET_SHARE = 0.5
-# Where that is below the load bound, so much above that; and more, until lazy swaps do.
+# Where that is below the load bound, so much above that; and more, until on-demand swaps do.
 _ABOVE_BOUND, _HIGHER = 1.05, 1.08
 _MIN_EXPOSED = 0.02
 

@@ -13,12 +13,12 @@ callback, the data, Ctrl-C, a fork, another training, ``kill -9``. It ends in
                   threads, handles; or the same process does not train on with the right losses
     crash, hang   of the process
 
-A JSON line a case: number, kind, detail, subject, start (lazy: from lazy swaps on; planned: under
-a given plan; whole: until addresses are planned), options, step, after, times, part, struck (how
-often the fault did), outcome, said (the error), why (it is wrong), seconds. Then a table: kind,
-count, outcomes; and for how many faults of the core there was something to strike. The exit status
-is 1 if any is wrong. Cases run in a process that is used again
-until one takes it along; `kill-9` has processes of its own.
+A JSON line per case: number, kind, detail, subject, start (lazy: under on-demand swaps; planned:
+under a given plan; whole: until addresses are planned), options, step, after, times, part, struck
+(how often the fault did), outcome, said (the error), why (it is wrong), seconds. Then a table:
+kind, count, outcomes; and for how many faults of the core there was something to strike. The exit
+status is 1 if any is wrong. Cases run in a process that is used again until one takes it along;
+`kill-9` has processes of its own.
 """
 
 from __future__ import annotations

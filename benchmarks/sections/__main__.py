@@ -26,7 +26,7 @@ which in ResNet50 are not the same in two unswapped trainings either; first_loss
 rounding alone.
 
 ``--images``: the largest image, a multiple of 64 px, of which three steps train at batch 1
-within the budget, under lazy swaps, with far memory in host memory and, with --spill-dir, a
+within the budget, under on-demand swaps, with far memory in host memory and, with --spill-dir, a
 file. Further keys: mode; sections; limited_by (memory, or --limit); steps_s; tries. The error
 is that to losses without sections, at compared_image, the largest that both trained.
 """

@@ -18,7 +18,7 @@ QUICK_MODELS = (UNET,)
 SECTIONS = 16
 BUDGET, LIMIT = "2GiB", 4096
 QUICK_BUDGET, QUICK_LIMIT = "100MiB", 512
-# Under lazy swaps: final plans take ten steps, and do not need more than those did.
+# Under on-demand swaps: final plans take ten steps, and do not need more than those did.
 _STEPS = 3
 # By 0.01 a ResNet50 knows one image after a step: losses are 0, and say nothing.
 _LEARNING_RATE = 1e-4

@@ -156,7 +156,7 @@ class HostilePlans:
 
 
 def good_plan(fingerprint: str) -> SwapPlan:
-    """Nothing but lazy swaps in reserve, to begin with."""
+    """Nothing but on-demand swaps in reserve, to begin with."""
     return SwapPlan(
         (dataclasses.replace(FunctionPlan(fingerprint), reserve=True),),
         unmatched="bootstrap",

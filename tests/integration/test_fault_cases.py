@@ -59,7 +59,7 @@ def came_right(case: Case, folder: Path) -> None:
     assert answer["outcome"] in RIGHT, f"{case}: {answer}"
 
 
-# One of each, under lazy swaps or a plan, with a fault that does strike.
+# One of each, under on-demand swaps or a plan, with a fault that does strike.
 QUICK = [
     Case(0, "copy-out-fails", "", "convolutions", PLANNED, (), 1, 1, 1, 0.5),
     Case(1, "copy-in-fails", "", "convolutions", PLANNED, (), 1, 2, 1, 0.5),

@@ -1,4 +1,4 @@
-"""The Grappler pass where there is no plan: lazy swaps of any graph leave no number changed."""
+"""The Grappler pass without a plan: on-demand swaps of any graph leave every value unchanged."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _FIRST_BYTES = 1 << 20
 
 
 class _Devices(Protocol):
-    """What a share changes of the devices (`ManagedDevices`)."""
+    """The interface of `ManagedDevices` that a share uses."""
 
     numbers: list[int]
     link: DeviceLink

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 NO_LIMIT = int(np.iinfo(np.int64).max)
-"""Of a tier's capacity, in bytes."""
+"""The capacity of a tier without a limit, in bytes."""
 
 
 class Link(Protocol):

@@ -41,7 +41,7 @@ FOLDER = "TFSWAP_PLAN_CACHE"
 LIMIT_BYTES = 256 << 20
 
 MAX_PLANS = 64
-"""As many plans are offered to a training."""
+"""Largest number of plans that are offered to a training."""
 
 # A plan for a slightly smaller budget, or for a slightly faster or slower link, is good enough.
 _MIN_BUDGET, _OTHER_LINK = 0.97, 0.3

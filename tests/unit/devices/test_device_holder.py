@@ -10,10 +10,10 @@ from tfswap.devices.device_holder import DeviceBusy, DeviceHolder
 
 
 class Session:
-    """Gives the devices back when it is told to.
+    """Release the devices when ended.
 
     Attributes:
-        ended: How often it was told.
+        ended: Number of calls of `end`.
     """
 
     def __init__(self, holder: DeviceHolder, is_idle: bool = False, is_over: bool = False) -> None:
