@@ -22,7 +22,7 @@ import tensorflow as tf
 from far_blocks import Bytes, values
 
 from tfswap.ops import library
-from tfswap.ops.gpu_codecs import NAMES, GpuCodecs, Launch
+from tfswap.ops.gpu_codecs import NAMES, Launch
 from tfswap.ops.loaded_library import LibraryError
 
 pytest.importorskip("benchmarks.gpu_check")
@@ -82,7 +82,7 @@ class Gpu:
         self.driver.enter_context()
         self.streams = [self.driver.stream() for _ in range(2)]
         assert self.streams[0].value is not None
-        self.codecs = GpuCodecs(self.streams[0].value)
+        self.codecs = library.load().gpu_codecs(self.streams[0].value)
         self._pinned: list[Bytes] = []
 
     def pinned(self, size_bytes: int) -> Bytes:
@@ -101,7 +101,7 @@ def gpu() -> Iterator[Gpu]:
         pytest.skip("built without nvcc")
     made = Gpu()
     yield made
-    made.codecs.close()
+    del made.codecs
 
 
 @needs_gpu
@@ -190,18 +190,18 @@ def test_so_many_streams_may_encode_at_once(gpu: Gpu) -> None:
     there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(1000))
     assert there.value is not None
     streams = [gpu.driver.stream() for _ in range(17)]
-    with GpuCodecs(streams[0].value or 0) as codecs:
-        for stream in streams[:16]:
-            codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, stream.value or 0)
-            gpu.driver.call("cuStreamSynchronize", stream)
-        with pytest.raises(LibraryError, match="at most 16 streams"):
-            codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, streams[16].value or 0)
+    codecs = library.load().gpu_codecs(streams[0].value or 0)
+    for stream in streams[:16]:
+        codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, stream.value or 0)
+        gpu.driver.call("cuStreamSynchronize", stream)
+    with pytest.raises(LibraryError, match="at most 16 streams"):
+        codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, streams[16].value or 0)
 
 
 @needs_gpu
 def test_without_kernels_it_says_what_to_build(gpu: Gpu, tmp_path: Path) -> None:
     with pytest.raises(LibraryError) as caught:
-        GpuCodecs(gpu.streams[0].value or 0, tmp_path)
+        library.load().gpu_codecs(gpu.streams[0].value or 0, tmp_path)
     text = str(caught.value)
     assert f"codec_kernels.fatbin is not in {tmp_path}" in text
     assert "built without nvcc" in text and "NVCC=/path/to/nvcc" in text
@@ -211,13 +211,11 @@ REFUSING = """
 import tfswap
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.ops.gpu_codecs import GpuCodecs
 from benchmarks.gpu_check.driver import Driver
-library.load()
 driver = Driver()
 driver.enter_context()
 try:
-    GpuCodecs(driver.stream().value)
+    library.load().gpu_codecs(driver.stream().value)
     print("loaded")
 except LibraryError as error:
     print(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from tfswap.ops.loaded_library import Library, LibraryError
@@ -57,10 +58,15 @@ def _check_versions() -> None:
             f"tfswap supports TensorFlow {supported}, and {version} is installed. Install a "
             "supported TensorFlow, then build tfswap again (pip install --force-reinstall tfswap)."
         )
+    missing = None
     if not LIBRARY_PATH.exists():
+        missing = str(LIBRARY_PATH)
+    elif find_spec("tfswap._runtime") is None:
+        missing = "tfswap._runtime (for this version of Python)"
+    if missing is not None:
         raise LibraryError(
-            f"{LIBRARY_PATH} is missing: tfswap was not built. Run `pip install .` (or "
-            "`make build`) in its source tree."
+            f"{missing} is missing: tfswap was not built. Run `pip install .` (or `make build`) in "
+            "its source tree."
         )
     try:
         built = import_module("tfswap._build_info").TENSORFLOW_VERSION
@@ -97,7 +103,7 @@ def load() -> Library:
         tf.load_library(str(LIBRARY_PATH))
         if GPU_LIBRARY_PATH.exists() and tf.test.is_built_with_cuda():
             tf.load_library(str(GPU_LIBRARY_PATH))
-        _library = Library(LIBRARY_PATH)
+        _library = import_module("tfswap._runtime").Library()
     except LibraryError as error:
         _problem = str(error)
         raise

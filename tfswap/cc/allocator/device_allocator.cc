@@ -26,8 +26,7 @@ BlocksOfFork& OfFork() {
 
 DeviceAllocator::Parts::Parts(const std::string& name)
     : system(std::make_unique<SystemAllocator>(name)),
-      bfc(std::make_unique<BfcArenas>(system.get())),
-      budget(bfc.get()),
+      budget(system.get()),
       slab(&budget, &budget, [this] { budget.NotifyFreed(); }),
       recording(&slab),
       stand_in(&recording) {
@@ -65,7 +64,7 @@ DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
 
 void* DeviceAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const tensorflow::AllocationAttributes& attributes) {
-  if (!IsForked() || parts_.system == nullptr) {
+  if (!IsForked() || !OnHost()) {
     return StatisticsAllocator::AllocateRaw(alignment, num_bytes, attributes);
   }
   void* ptr = parts_.system->AllocateRaw(alignment, num_bytes);
@@ -76,7 +75,7 @@ void* DeviceAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
 }
 
 void DeviceAllocator::DeallocateRaw(void* ptr) {
-  if (!IsForked() || parts_.system == nullptr) return StatisticsAllocator::DeallocateRaw(ptr);
+  if (!IsForked() || !OnHost()) return StatisticsAllocator::DeallocateRaw(ptr);
   {
     std::lock_guard<std::mutex> lock(OfFork().mu);
     if (OfFork().blocks.erase(ptr) == 0) return;
@@ -85,7 +84,7 @@ void DeviceAllocator::DeallocateRaw(void* ptr) {
 }
 
 int64_t DeviceAllocator::ReleaseEnd(void* ptr, int64_t kept_bytes) {
-  if (!InSections() || !parts_.recording.Lists(ptr)) return 0;
+  if (!OnHost() || !parts_.recording.Lists(ptr)) return 0;
   // The load is less before anybody who waits for the memory hears of it and adds to the load.
   if (parts_.slab.Owns(ptr)) {
     return parts_.slab.ReleaseEnd(ptr, kept_bytes, [this](int64_t bytes) { Shrank(bytes); });

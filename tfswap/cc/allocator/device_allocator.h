@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "allocator/bfc_arenas.h"
 #include "allocator/budget_allocator.h"
 #include "allocator/dummy_page_allocator.h"
 #include "allocator/kernel_guard.h"
@@ -41,15 +40,13 @@ class DeviceAllocator : public StatisticsAllocator {
   WorkspaceAllocator* workspaces() { return parts_.workspaces.get(); }
   // What `watch` made.
   tensorflow::Allocator* watch() { return parts_.watch.get(); }
-  // Null where the memory is a GPU's.
-  BfcArenas* bfc() { return parts_.bfc.get(); }
   // Where each kernel passes.
   GuardPost* guard() { return &guard_; }
   StepRecorder* recorder() { return parts_.recording.recorder(); }
   void StartRecording(bool host_times);
   void RestartWindow();
-  // Blocks of host memory that move in sections. Whether any can:
-  bool InSections() const { return parts_.bfc != nullptr && !parts_.bfc->EverOpened(); }
+  // Whether the memory is the system's, whose blocks can move in sections.
+  bool OnHost() const { return parts_.system != nullptr; }
   // Gives back what is behind the first bytes of a block that nobody uses any more but to copy
   // these; answers how much that is.
   int64_t ReleaseEnd(void* ptr, int64_t kept_bytes);
@@ -66,7 +63,6 @@ class DeviceAllocator : public StatisticsAllocator {
     void Connect();
     tensorflow::Allocator* outermost();
     std::unique_ptr<SystemAllocator> system;
-    std::unique_ptr<BfcArenas> bfc;
     BudgetAllocator budget;
     SlabAllocator slab;
     std::unique_ptr<tensorflow::Allocator> watch;

@@ -75,7 +75,7 @@ CopyEngine* CopyEngine::For(DeviceAllocator* allocator) {
     const auto known = engines.by_device.find(allocator);
     if (known != engines.by_device.end()) return known->second;
   }
-  return allocator->bfc() == nullptr ? nullptr : new ThreadCopyEngine(allocator);
+  return allocator->OnHost() ? new ThreadCopyEngine(allocator) : nullptr;
 }
 
 void CopyEngine::MakeEvictable(const FarBufferPtr& buffer) {

@@ -149,8 +149,8 @@ class CopyEngine : public Reclaimer {
   virtual void SampleCodecs(std::vector<Codec> codecs) = 0;
   // Measure one buffer.
   virtual void Sample(const FarBuffer& buffer, const void* data) = 0;
-  // Return the results as RatioSampler::Text() does.
-  virtual std::string CodecSamples() = 0;
+  // Return the results.
+  virtual std::vector<CodecSample> CodecSamples() = 0;
   // The codecs that run on the device; null if the host encodes.
   virtual DeviceCodecs* codecs() { return nullptr; }
 

@@ -166,7 +166,7 @@ void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tenso
 
 int64_t ThreadCopyEngine::FirstChunk(const FarBuffer& buffer) const {
   const BufferChunks chunks(buffer.bytes);
-  return chunks.count() > 1 && allocator_->InSections() ? BytesToCommit(chunks, 0) : 0;
+  return chunks.count() > 1 && allocator_->OnHost() ? BytesToCommit(chunks, 0) : 0;
 }
 
 int64_t ThreadCopyEngine::BytesToCommit(const BufferChunks& chunks, int number) {

@@ -29,7 +29,7 @@ class ThreadCopyEngine : public CopyEngine {
   void ResetFarUse() override { far()->ResetStats(); }
   void SampleCodecs(std::vector<Codec> codecs) override { sampler()->SetCodecs(std::move(codecs)); }
   void Sample(const FarBuffer& buffer, const void* data) override;
-  std::string CodecSamples() override { return sampler()->Text(); }
+  std::vector<CodecSample> CodecSamples() override { return sampler()->Samples(); }
 
   absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
                                        const PlacementRequest& request, FarCopy* copy) override;

@@ -1,0 +1,486 @@
+"""Types of the bindings of ``libtfswap.so`` (``cc/bindings/runtime``)."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+Launch = tuple[int, int]
+"""Blocks, and threads of each."""
+
+class CodecSample:
+    """What codecs make of one tensor that was swapped out."""
+
+    @property
+    def label(self) -> str:
+        """The name of the swap-out's node."""
+
+    @property
+    def different_words(self) -> int:
+        """Different words of 4 bytes; 17 stands for more than 16, 0 for not counted."""
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Encoded bytes by source bytes, by codec; without codecs that cannot encode it."""
+
+class Loss:
+    """The errors that a lossy codec made in one tensor."""
+
+    @property
+    def label(self) -> str:
+        """The name of the swap-out's node."""
+
+    @property
+    def relative_error(self) -> float:
+        """Root of the squared errors' sum, by that of the compared values."""
+
+    @property
+    def largest_error(self) -> float: ...
+
+class GpuCodecs:
+    """The codecs of one GPU on plain addresses; `Library.gpu_codecs` makes it.
+
+    Everything is given to a stream, and nothing is waited for. Addresses and streams are the
+    driver's, as numbers. Tensors begin at multiples of 16 bytes; far blocks at multiples of 128, in
+    pinned memory of `most_bytes`. The GPU must be idle when this is destroyed.
+    """
+
+    def use_nvcomp(
+        self,
+        codec: str,
+        path: str | os.PathLike[str],
+        workspace: int,
+        size_bytes: int,
+        fault: int,
+        stream: int,
+    ) -> None:
+        """Make one of nvCOMP's codecs work, on one stream at a time each way.
+
+        Args:
+            codec: One of `tfswap.machine.nvcomp.NAMES`.
+            path: The library.
+            workspace: Memory of the GPU, for as long as this exists.
+            size_bytes: Of the workspace; the larger, the more of a tensor is encoded at once.
+            fault: Pinned memory of 8 bytes, all zero.
+            stream: Is waited for.
+
+        Raises:
+            LibraryError: The library is unsuitable, or the memory is too small for it.
+        """
+
+    def check_decoded(self) -> None:
+        """Check that nvCOMP could decode everything that the GPU has decoded so far.
+
+        Raises:
+            LibraryError: It could not.
+        """
+
+    def most_bytes(self, size_bytes: int) -> int:
+        """Return the size that the far block of a tensor of `size_bytes` must have."""
+
+    def encoded_bytes(self, far_block: int) -> int:
+        """Return the bytes of an encoded tensor whose encoding has ended."""
+
+    def zero_elements(self, far_block: int) -> int:
+        """Return the number of zeros in an encoded tensor whose encoding has ended."""
+
+    def encode(
+        self,
+        codec: str,
+        element_bytes: int,
+        source: int,
+        size_bytes: int,
+        far_block: int,
+        stream: int,
+        launch: Launch = (16, 512),
+    ) -> None:
+        """Give the stream the encoding of a tensor of the GPU.
+
+        Raises:
+            LibraryError: The codec, an address or the launch is invalid, or the driver failed.
+        """
+
+    def decode(
+        self,
+        codec: str,
+        element_bytes: int,
+        target: int,
+        size_bytes: int,
+        far_block: int,
+        stream: int,
+        launch: Launch = (16, 512),
+    ) -> None:
+        """Give the stream the decoding; codec and sizes must be those of `encode`.
+
+        Raises:
+            LibraryError: As for `encode`.
+        """
+
+    def count_zeros(
+        self,
+        element_bytes: int,
+        source: int,
+        size_bytes: int,
+        every: int,
+        count: int,
+        stream: int,
+        launch: Launch = (16, 512),
+    ) -> None:
+        """Count zeros in every `every`-th 4 KiB of a tensor.
+
+        `count` is pinned memory for two 64-bit numbers: zeros, and counted elements.
+
+        Raises:
+            LibraryError: As for `encode`.
+        """
+
+class Library:
+    """The loaded library; `tfswap.ops.library.load` makes it.
+
+    Devices are numbered as TensorFlow numbers its CPUs, GPUs from 1000 on. Sizes are bytes, times
+    ns. All methods are thread-safe and run without the global interpreter lock. Methods raise
+    LibraryError for a device that does not exist.
+    """
+
+    @staticmethod
+    def devices_made() -> int:
+        """Return how many of tfswap's devices TensorFlow has created in this process."""
+
+    @staticmethod
+    def device_count() -> int:
+        """Return how many (logical) CPU devices exist."""
+
+    @staticmethod
+    def gpu_count() -> int:
+        """Return how many (logical) GPU devices of tfswap exist."""
+
+    @staticmethod
+    def has_device(device: int) -> bool:
+        """Return whether a device exists; GPUs do from their first operation on."""
+
+    @staticmethod
+    def set_budget(device: int, budget_bytes: int | None) -> None: ...
+    @staticmethod
+    def set_workspace_limit(device: int, limit_bytes: int | None) -> None:
+        """Decline larger workspaces of a GPU's kernels; no effect on a CPU."""
+
+    @staticmethod
+    def set_host_limit(limit_bytes: int | None) -> None:
+        """Limit the host memory behind all CPUs together, and that behind all GPUs."""
+
+    @staticmethod
+    def trim_host() -> None:
+        """Return far memory that is kept for the next step to the system."""
+
+    @staticmethod
+    def trim_malloc() -> None:
+        """Return the memory that malloc keeps for later to the system."""
+
+    @staticmethod
+    def open_file(folder: str | os.PathLike[str] | None, limit_bytes: int | None = None) -> None:
+        """Extend the far memory of all devices by a file; None removes it.
+
+        Args:
+            folder: Where the file is made; it has no name there.
+            limit_bytes: Its largest size; None: no limit.
+
+        Raises:
+            LibraryError: The file cannot be made, or a GPU has no pinned memory for its copies.
+        """
+
+    @staticmethod
+    def file_problem() -> str:
+        """Return the last error of the file; "" if there was none."""
+
+    @staticmethod
+    def emulate_link(device: int, bytes_per_s: float | None, latency_ns: int = 0) -> None:
+        """Slow a CPU's copies down to those of a link; None ends that."""
+
+    @staticmethod
+    def measure_link(device: int, block_bytes: int, blocks: int) -> dict[str, float]:
+        """Measure a GPU's copies to pinned memory and back while nothing else runs.
+
+        Args:
+            device: A GPU's number.
+            block_bytes: Of each copy; the device needs memory for two blocks.
+            blocks: Copies each way.
+
+        Returns:
+            In bytes per second: `out_bytes_per_s`, `in_bytes_per_s`, and of both ways at once
+            `both_out_bytes_per_s`, `both_in_bytes_per_s`.
+
+        Raises:
+            LibraryError: The measurement failed.
+        """
+
+    @staticmethod
+    def set_verify(device: int, verify: bool) -> None:
+        """Compare checksums of what is swapped out and in again."""
+
+    @staticmethod
+    def make_room(device: int) -> None:
+        """Swap out what can be, as far as more than the budget is in use."""
+
+    @staticmethod
+    def stream_variables(device: int, on: bool) -> str:
+        """Let variables' values leave when memory runs out, or return all of them.
+
+        Returns:
+            "", or why that is impossible.
+        """
+
+    @staticmethod
+    def set_faults(text: str) -> None:
+        """Inject faults, for tests, in place of those that were set before.
+
+        Args:
+            text: Names of ``cc/core/util/faults.h`` with when and how often, separated by
+                semicolons: "copy-in-fails after=3 times=1; slow-disk ms=5". "" for none.
+
+        Raises:
+            ValueError: There is no such fault, or a number is out of bounds.
+        """
+
+    @staticmethod
+    def fault_counts() -> dict[str, tuple[int, int]]:
+        """Return, of each fault ever set, how often it could have struck since, and did."""
+
+    @staticmethod
+    def memory_stats(device: int) -> dict[str, int]:
+        """Return the counts that `tfswap.memory_stats` describes."""
+
+    @staticmethod
+    def step_counts(device: int) -> dict[str, int]:
+        """Return the counts of `memory_stats` that change from step to step."""
+
+    @staticmethod
+    def reset_memory_stats(device: int) -> None: ...
+    @staticmethod
+    def restart_window(device: int) -> None:
+        """Restart ``window_peak_bytes``, the peak since the last restart."""
+
+    @staticmethod
+    def start_recording(device: int, *, host_times: bool = False) -> None:
+        """Record what runs on a device.
+
+        Args:
+            device: The device's number.
+            host_times: Record the times at which the host gave a GPU its work, in whose order
+                memory is allocated, instead of those at which the GPU did it.
+        """
+
+    @staticmethod
+    def stop_recording(device: int) -> bytes:
+        """Return the recorded trace (see `tfswap.traces`)."""
+
+    @staticmethod
+    def install_layout(device: int, fingerprint: str, text: str) -> None:
+        """Install planned addresses for a graph (see `tfswap.addresses.layout`).
+
+        Raises:
+            ValueError: The text is not a layout, or there are no addresses for a slab.
+        """
+
+    @staticmethod
+    def remove_layout(device: int, fingerprint: str) -> None: ...
+    @staticmethod
+    def clear_layouts(device: int) -> None:
+        """Remove all layouts; the slab's idle memory is returned with them."""
+
+    @staticmethod
+    def always_slab(device: int, always: bool) -> None:
+        """Make a CPU's slab serve everything, also what has no planned address.
+
+        Raises:
+            LibraryError: There are no addresses for a slab.
+        """
+
+    @staticmethod
+    def check_slab(device: int, check: bool) -> None:
+        """Fill free addresses with a pattern, and count claims that find it damaged. Slow."""
+
+    @staticmethod
+    def granule_bytes() -> int:
+        """Return the unit of planned addresses."""
+
+    @staticmethod
+    def load_blosc(path: str | os.PathLike[str]) -> str:
+        """Load the codecs of c-blosc2; return "" or why they cannot be used."""
+
+    @staticmethod
+    def sample_codecs(codecs: Sequence[str]) -> None:
+        """Sample what is swapped out with these codecs from now on; none: stop."""
+
+    @staticmethod
+    def codec_samples() -> list[CodecSample]:
+        """Return what was sampled since."""
+
+    @staticmethod
+    def set_lossy_rate(percent: int | None) -> None:
+        """Limit the size of lossily encoded tensors; None: forbid lossy codecs.
+
+        Forgets the losses so far.
+        """
+
+    @staticmethod
+    def losses() -> list[Loss]:
+        """Return the errors that lossy codecs have made since `set_lossy_rate`."""
+
+    @staticmethod
+    def codec_problem(device: int) -> str:
+        """Return why a GPU cannot encode what leaves it; "" if it can."""
+
+    @staticmethod
+    def codec_device(device: int) -> str:
+        """Return the GPU's name and memory, which decide how fast its codecs are."""
+
+    @staticmethod
+    def codec_processors(device: int) -> int:
+        """Return how many blocks of threads a GPU runs at once, at least."""
+
+    @staticmethod
+    def use_codec(
+        device: int, codec: str, path: str | os.PathLike[str], workspace_bytes: int
+    ) -> str:
+        """Make a codec of a library work on a GPU; return "" or why it cannot.
+
+        Args:
+            device: A GPU's number.
+            codec: "lz4" or "ans", which are nvCOMP's.
+            path: The library.
+            workspace_bytes: Of the device's memory, allocated within the budget until
+                `release_codecs`: the more, the more sections of a tensor are encoded at once.
+        """
+
+    @staticmethod
+    def release_codecs(device: int) -> None:
+        """Release what `use_codec` allocated."""
+
+    @staticmethod
+    def take_codec_fault(device: int, wait: bool = False) -> str:
+        """Return what could not be decoded since the last call; "" if everything could.
+
+        Args:
+            device: The device's number.
+            wait: For all work of the device.
+        """
+
+    @staticmethod
+    def set_codec_launch(device: int, codec: str, launch: Launch) -> None:
+        """Set the blocks and threads that a GPU runs a codec in.
+
+        Raises:
+            LibraryError: There is no such codec or launch.
+        """
+
+    @staticmethod
+    def measure_device_codec(
+        device: int, codec: str, data: NDArray[Any], launch: Launch, repeats: int = 1
+    ) -> tuple[int, float, float]:
+        """Measure a GPU's codec on a tensor while nothing else runs.
+
+        Args:
+            device: A GPU's number.
+            codec: "zvc", "rle" or "csr"; "lz4" or "ans" while they are in use.
+            data: Elements of 2 or 4 bytes; the device needs memory for them.
+            launch: Blocks, and threads of each.
+            repeats: Runs that are averaged, after one that does not count.
+
+        Returns:
+            Encoded bytes, seconds to encode, seconds to decode.
+
+        Raises:
+            LibraryError: The measurement failed, or decoding returned other bytes.
+        """
+
+    @staticmethod
+    def gpu_codecs(stream: int, folder: str | os.PathLike[str] | None = None) -> GpuCodecs:
+        """Return the codecs of a stream's GPU, for benchmarks and tests.
+
+        Args:
+            stream: Any stream of the GPU.
+            folder: Where the kernels are; None: beside the library.
+
+        Raises:
+            LibraryError: There are none, and why.
+        """
+
+    @staticmethod
+    def pass_records() -> list[dict[str, Any]]:
+        """Return what the Grappler pass did to each graph, oldest first."""
+
+    @staticmethod
+    def portable_fingerprint(fingerprint: str) -> str:
+        """Return the fingerprint that a graph keeps in a SavedModel.
+
+        "" if the pass has not seen the graph.
+        """
+
+    @staticmethod
+    def describe(fingerprint: str) -> str:
+        """Return the text of a graph that the pass saw (see `tfswap.step.graph`).
+
+        It is the graph that has the fingerprint, whatever plan it runs under.
+        """
+
+    @staticmethod
+    def describe_under_plan(fingerprint: str, label: str = "") -> str:
+        """Return the same text with the ops that a training's plan recomputes.
+
+        Args:
+            fingerprint: The graph's.
+            label: The training's.
+        """
+
+    @staticmethod
+    def clear_pass_records() -> None: ...
+    @staticmethod
+    def open_desk(
+        label: str, speed: tuple[float, float, float], examples: int, patience_s: float
+    ) -> None:
+        """Make graphs that the pass has no plan for ask for one (``grappler/plan_desk.h``).
+
+        Args:
+            label: Of the training whose graphs ask.
+            speed: Elementwise operations, those of products, and bytes, each per second, to
+                estimate their ops with; 0 for no estimates.
+            examples: Of a batch whose size its graph leaves open; 0: not known.
+            patience_s: How long a graph waits for its plan.
+        """
+
+    @staticmethod
+    def close_desk(label: str) -> None:
+        """Make a training's graphs ask no more; harmless if they do not."""
+
+    @staticmethod
+    def next_question() -> str:
+        """Wait for a question of any training (see `tfswap.training.plan_desk`)."""
+
+    @staticmethod
+    def answer_question(number: int, plan: str) -> None:
+        """Answer a question with a plan's JSON; "" for none."""
+
+    @staticmethod
+    def estimate_step(
+        graph: bytes,
+        kept: Sequence[str],
+        ops_per_s: float,
+        product_ops_per_s: float,
+        bytes_per_s: float,
+    ) -> str:
+        """Estimate the cost of each op of a training step.
+
+        Args:
+            graph: A serialized GraphDef.
+            kept: Ops that must stay: outputs, and those with side effects only.
+            ops_per_s: Speed of elementwise work.
+            product_ops_per_s: Speed of convolutions and matrix products.
+            bytes_per_s: Speed of the device's memory.
+
+        Returns:
+            Text for `tfswap.cost_model.op_costs`.
+
+        Raises:
+            ValueError: TensorFlow cannot use the graph.
+        """
