@@ -46,7 +46,7 @@ class ThreadCopyEngine : public CopyEngine {
   Worker* Leaver(FarTier tier) override { return tier == FarTier::kFile ? &file_out_ : &out_; }
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
   // Call this with mu_ held.
-  void StartLeaving(const FarBufferPtr& buffer, Done done);
+  void StartSwapOut(const FarBufferPtr& buffer, Done done);
   void CopyOut(const FarBufferPtr& buffer, const Done& done);
   // Copy a piece of a buffer; return whether there was space.
   bool PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes, FarCopy* copy);

@@ -1,4 +1,4 @@
-// Recordings of steps, and the planned addresses that come of them.
+// Bindings for recordings of steps and for planned addresses.
 
 #include "bindings/runtime/library.h"
 

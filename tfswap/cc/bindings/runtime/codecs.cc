@@ -1,4 +1,5 @@
-// Codecs: what they make of tensors, what lossy ones change, and those that are a GPU's own work.
+// Bindings for codecs: samples of their ratios, errors of lossy codecs, and codecs that run on
+// GPUs.
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl/filesystem.h>
@@ -18,7 +19,7 @@ namespace tfswap {
 namespace {
 
 using Path = std::filesystem::path;
-// Blocks, and threads of each.
+// Blocks, and threads per block.
 using Launch = std::pair<int, int>;
 
 CodecLaunch LaunchOf(const Launch& launch) { return {launch.first, launch.second}; }
@@ -51,7 +52,7 @@ void SetLossyRate(std::optional<int> percent) {
   ThreadCopyEngine::loss_meter()->Reset();
 }
 
-// Null on a CPU.
+// Return the codecs that run on the device; null for a CPU.
 DeviceCodecs* CodecsOrNull(int device) { return EngineOf(device)->codecs(); }
 
 std::string CodecProblem(int device) {
@@ -59,7 +60,7 @@ std::string CodecProblem(int device) {
   return codecs == nullptr ? "tfswap: a CPU has no codecs of its own" : codecs->Problem();
 }
 
-// Throws LibraryError where there are none.
+// Return the codecs that run on the device. Throws LibraryError if there are none.
 DeviceCodecs* CodecsOf(int device) {
   ThrowUnlessEmpty(CodecProblem(device));
   return CodecsOrNull(device);

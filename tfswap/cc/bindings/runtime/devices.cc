@@ -1,4 +1,4 @@
-// Devices, their budgets, and what they count.
+// Bindings for devices, their budgets and their statistics.
 
 #include <optional>
 
@@ -12,7 +12,7 @@ namespace py = pybind11;
 namespace tfswap {
 namespace {
 
-// Whether the device exists and has run something.
+// Return whether the device exists and has run an op.
 bool HasDevice(int device) {
   DeviceAllocator* allocator = AllocatorOf(device);
   return allocator != nullptr && CopyEngine::For(allocator) != nullptr;
@@ -22,7 +22,7 @@ void SetBudget(int device, std::optional<int64_t> bytes) {
   DeviceOf(device)->budget()->SetBudget(bytes.value_or(0));
 }
 
-// Without effect on a CPU.
+// No effect on a CPU.
 void SetWorkspaceLimit(int device, std::optional<int64_t> bytes) {
   if (auto* workspaces = DeviceOf(device)->workspaces()) workspaces->SetLimit(bytes.value_or(-1));
 }
@@ -58,7 +58,8 @@ Counts MemoryStats(int device) {
   const CopyStats copies = engine->Stats();
   Counts found;
   AddFarStats(engine, &found);
-  // Encoded buffers have their final sizes by now, and no memory awaits them.
+  // Read this last: encoded buffers have their final sizes by now, and no memory is reserved for
+  // them.
   const HostPoolStats host = engine->host_memory()->Stats();
   found.counts.insert(found.counts.end(),
                       {{"budget_bytes", budget.budget_bytes},

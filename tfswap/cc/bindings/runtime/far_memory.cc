@@ -1,4 +1,4 @@
-// Far memory: its limit, the file, the link, and what leaves the devices.
+// Bindings for far memory: its limit, the file, the link, and streamed variables.
 
 #include <malloc.h>
 #include <pybind11/stl/filesystem.h>
@@ -16,14 +16,15 @@ namespace py = pybind11;
 namespace tfswap {
 namespace {
 
-// Host memory behind the CPUs, which share theirs, and of each GPU.
+// Return the host memory pool that all CPUs share, then the pool of each GPU.
 std::vector<HostPool*> HostMemories() {
   std::vector<HostPool*> pools = {ThreadCopyEngine::far()->host()};
   for (CopyEngine* engine : GpuEngines()) pools.push_back(engine->host_memory());
   return pools;
 }
 
-// Of the CPUs together, and of all GPUs, each of which gets an equal part.
+// Limit the host memory of all CPUs together, and that of all GPUs, each of which gets an equal
+// part.
 void SetHostLimit(std::optional<int64_t> bytes) {
   const std::vector<HostPool*> pools = HostMemories();
   const auto gpus = static_cast<int64_t>(pools.size()) - 1;

@@ -1,4 +1,4 @@
-// What the Grappler pass did to graphs, and what it needs to know for its plans.
+// Bindings for the Grappler pass: its records, and descriptions of graphs.
 
 #include <string_view>
 

@@ -18,8 +18,8 @@ namespace tfswap {
 // tfswap._runtime.Library, which has only static methods.
 struct Library {};
 
-// Adds methods to it. All of them run without Python's global interpreter lock: they may wait for
-// threads that need it, and do I/O.
+// Adds methods to Library. They run without Python's global interpreter lock, because they may do
+// I/O or wait for threads that need the lock.
 class __attribute__((visibility("hidden"))) Methods {
  public:
   explicit Methods(const pybind11::class_<Library>& library) : library_(library) {}
@@ -29,7 +29,7 @@ class __attribute__((visibility("hidden"))) Methods {
     return DefLocked(name, std::forward<Function>(function), extra...,
                      pybind11::call_guard<pybind11::gil_scoped_release>());
   }
-  // For those that make Python objects; they release the lock themselves.
+  // For methods that create Python objects; they release the lock themselves.
   template <typename Function, typename... Extra>
   Methods& DefLocked(const char* name, Function&& function, const Extra&... extra) {
     library_.def_static(name, std::forward<Function>(function), extra...);
@@ -40,7 +40,7 @@ class __attribute__((visibility("hidden"))) Methods {
   pybind11::class_<Library> library_;
 };
 
-// tfswap.ops.loaded_library.LibraryError in Python.
+// Becomes tfswap.ops.loaded_library.LibraryError in Python.
 struct LibraryError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -48,28 +48,28 @@ struct LibraryError : std::runtime_error {
 inline void ThrowUnlessEmpty(const std::string& problem) {
   if (!problem.empty()) throw LibraryError(problem);
 }
-// "" if the status is OK.
+// Return the status's message; "" if it is OK.
 inline std::string MessageOf(const absl::Status& status) {
   return status.ok() ? "" : std::string(status.message());
 }
 
-// A str in Python; bytes that are not UTF-8 are replaced.
+// Becomes a str in Python; bytes that are not UTF-8 are replaced.
 struct Text {
   std::string text;
 };
-// Bytes in Python.
+// Becomes bytes in Python.
 struct Bytes {
   std::string bytes;
 };
-// A dict in Python, in this order.
+// Becomes a dict in Python, in this order.
 struct Counts {
   std::vector<std::pair<std::string, int64_t>> counts;
 };
 
-// Throw LibraryError if there is no such device.
+// Return a device's allocator and copy engine. Throw LibraryError if there is no such device.
 DeviceAllocator* DeviceOf(int device);
 CopyEngine* EngineOf(int device);
-// Of the GPUs that exist.
+// Return the copy engines of the GPUs that have run an op.
 std::vector<CopyEngine*> GpuEngines();
 
 void BindDevices(Methods* methods);

@@ -1,5 +1,6 @@
-// The Python module tfswap._runtime: what libtfswap.so offers to Python. tfswap/_runtime.pyi
-// documents it. libtfswap.so must be in TensorFlow before it is imported (tfswap/ops/library.py).
+// The Python module tfswap._runtime: the bindings of libtfswap.so, documented in
+// tfswap/_runtime.pyi. TensorFlow must load libtfswap.so before the module is imported
+// (tfswap/ops/library.py).
 
 #include <cstring>
 #include <exception>
