@@ -7,10 +7,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 Launch = tuple[int, int]
-"""Blocks, and threads of each."""
+"""The blocks of a kernel, and the threads of each block."""
 
 class CodecSample:
-    """What codecs make of one tensor that was swapped out."""
+    """How well codecs compress one tensor that was swapped out."""
 
     @property
     def label(self) -> str:
@@ -18,11 +18,11 @@ class CodecSample:
 
     @property
     def different_words(self) -> int:
-        """Different words of 4 bytes; 17 stands for more than 16, 0 for not counted."""
+        """The number of different 4-byte words; 17 means more than 16, 0 means not counted."""
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Encoded bytes by source bytes, by codec; without codecs that cannot encode it."""
+        """Encoded bytes divided by source bytes, by codec; without codecs that cannot encode it."""
 
 class Loss:
     """The errors that a lossy codec made in one tensor."""
@@ -33,17 +33,17 @@ class Loss:
 
     @property
     def relative_error(self) -> float:
-        """Root of the squared errors' sum, by that of the compared values."""
+        """The L2 norm of the errors divided by the L2 norm of the compared values."""
 
     @property
     def largest_error(self) -> float: ...
 
 class GpuCodecs:
-    """The codecs of one GPU on plain addresses; `Library.gpu_codecs` makes it.
+    """The codecs of one GPU on plain addresses; `Library.gpu_codecs` creates it.
 
-    Everything is given to a stream, and nothing is waited for. Addresses and streams are the
-    driver's, as numbers. Tensors begin at multiples of 16 bytes; far blocks at multiples of 128, in
-    pinned memory of `most_bytes`. The GPU must be idle when this is destroyed.
+    Methods enqueue their work on a stream and do not wait. Addresses and streams are the driver's,
+    as integers. Tensors are aligned to 16 bytes; far blocks are aligned to 128 bytes and have
+    `most_bytes` of pinned memory. The GPU must be idle when this is destroyed.
     """
 
     def use_nvcomp(
@@ -55,15 +55,15 @@ class GpuCodecs:
         fault: int,
         stream: int,
     ) -> None:
-        """Make one of nvCOMP's codecs work, on one stream at a time each way.
+        """Load one of nvCOMP's codecs, for one stream per direction at a time.
 
         Args:
             codec: One of `tfswap.machine.nvcomp.NAMES`.
             path: The library.
-            workspace: Memory of the GPU, for as long as this exists.
-            size_bytes: Of the workspace; the larger, the more of a tensor is encoded at once.
-            fault: Pinned memory of 8 bytes, all zero.
-            stream: Is waited for.
+            workspace: GPU memory, which must outlive this object.
+            size_bytes: The size of the workspace; a larger one encodes more of a tensor at once.
+            fault: 8 bytes of pinned memory, all zero.
+            stream: A stream, for which this waits.
 
         Raises:
             LibraryError: The library is unsuitable, or the memory is too small for it.
@@ -95,7 +95,7 @@ class GpuCodecs:
         stream: int,
         launch: Launch = (16, 512),
     ) -> None:
-        """Give the stream the encoding of a tensor of the GPU.
+        """Enqueue the encoding of a tensor on the GPU.
 
         Raises:
             LibraryError: The codec, an address or the launch is invalid, or the driver failed.
@@ -111,7 +111,7 @@ class GpuCodecs:
         stream: int,
         launch: Launch = (16, 512),
     ) -> None:
-        """Give the stream the decoding; codec and sizes must be those of `encode`.
+        """Enqueue the decoding; codec and sizes must be those of `encode`.
 
         Raises:
             LibraryError: As for `encode`.
@@ -136,7 +136,7 @@ class GpuCodecs:
         """
 
 class Library:
-    """The loaded library; `tfswap.ops.library.load` makes it.
+    """The loaded library; `tfswap.ops.library.load` creates it.
 
     Devices are numbered as TensorFlow numbers its CPUs, GPUs from 1000 on. Sizes are bytes, times
     ns. All methods are thread-safe and run without the global interpreter lock. Methods raise
@@ -157,7 +157,7 @@ class Library:
 
     @staticmethod
     def has_device(device: int) -> bool:
-        """Return whether a device exists; GPUs do from their first operation on."""
+        """Return whether a device exists. A GPU exists after its first operation."""
 
     @staticmethod
     def set_budget(device: int, budget_bytes: int | None) -> None: ...
@@ -167,11 +167,11 @@ class Library:
 
     @staticmethod
     def set_host_limit(limit_bytes: int | None) -> None:
-        """Limit the host memory behind all CPUs together, and that behind all GPUs."""
+        """Limit the host memory for swaps: of all CPUs together, and of all GPUs together."""
 
     @staticmethod
     def trim_host() -> None:
-        """Return far memory that is kept for the next step to the system."""
+        """Return the host memory that is kept for the next step to the system."""
 
     @staticmethod
     def trim_malloc() -> None:
@@ -179,14 +179,15 @@ class Library:
 
     @staticmethod
     def open_file(folder: str | os.PathLike[str] | None, limit_bytes: int | None = None) -> None:
-        """Extend the far memory of all devices by a file; None removes it.
+        """Add the file tier to the far memory of all devices; None removes it.
 
         Args:
-            folder: Where the file is made; it has no name there.
-            limit_bytes: Its largest size; None: no limit.
+            folder: The directory of the file, which has no name.
+            limit_bytes: The file's maximum size; None: no limit.
 
         Raises:
-            LibraryError: The file cannot be made, or a GPU has no pinned memory for its copies.
+            LibraryError: The file cannot be created, or there is no pinned memory for copies
+                between a GPU and the file.
         """
 
     @staticmethod
@@ -195,7 +196,7 @@ class Library:
 
     @staticmethod
     def emulate_link(device: int, bytes_per_s: float | None, latency_ns: int = 0) -> None:
-        """Slow a CPU's copies down to those of a link; None ends that."""
+        """Make a CPU's copies as slow as those of a link; None ends that."""
 
     @staticmethod
     def measure_link(device: int, block_bytes: int, blocks: int) -> dict[str, float]:
@@ -203,12 +204,12 @@ class Library:
 
         Args:
             device: A GPU's number.
-            block_bytes: Of each copy; the device needs memory for two blocks.
-            blocks: Copies each way.
+            block_bytes: The size of each copy; the device needs memory for two blocks.
+            blocks: The number of copies per direction.
 
         Returns:
-            In bytes per second: `out_bytes_per_s`, `in_bytes_per_s`, and of both ways at once
-            `both_out_bytes_per_s`, `both_in_bytes_per_s`.
+            `out_bytes_per_s` and `in_bytes_per_s`, and `both_out_bytes_per_s` and
+            `both_in_bytes_per_s` while both directions run.
 
         Raises:
             LibraryError: The measurement failed.
@@ -216,15 +217,15 @@ class Library:
 
     @staticmethod
     def set_verify(device: int, verify: bool) -> None:
-        """Compare checksums of what is swapped out and in again."""
+        """Compare the checksums of tensors at swap-out and swap-in."""
 
     @staticmethod
     def make_room(device: int) -> None:
-        """Swap out what can be, as far as more than the budget is in use."""
+        """Swap out what can be swapped out until the bytes in use are within the budget."""
 
     @staticmethod
     def stream_variables(device: int, on: bool) -> str:
-        """Let variables' values leave when memory runs out, or return all of them.
+        """Allow swaps of variables' values when memory runs out, or restore all values.
 
         Returns:
             "", or why that is impossible.
@@ -232,7 +233,7 @@ class Library:
 
     @staticmethod
     def set_faults(text: str) -> None:
-        """Inject faults, for tests, in place of those that were set before.
+        """Inject faults for tests. Replaces the faults that were set before.
 
         Args:
             text: Names of ``cc/core/util/faults.h`` with when and how often, separated by
@@ -244,7 +245,7 @@ class Library:
 
     @staticmethod
     def fault_counts() -> dict[str, tuple[int, int]]:
-        """Return, of each fault ever set, how often it could have struck since, and did."""
+        """Return, for each fault that was set, how often it was checked and how often it struck."""
 
     @staticmethod
     def memory_stats(device: int) -> dict[str, int]:
@@ -262,12 +263,12 @@ class Library:
 
     @staticmethod
     def start_recording(device: int, *, host_times: bool = False) -> None:
-        """Record what runs on a device.
+        """Start to record a step of a device.
 
         Args:
             device: The device's number.
-            host_times: Record the times at which the host gave a GPU its work, in whose order
-                memory is allocated, instead of those at which the GPU did it.
+            host_times: Record the times at which the host enqueued a GPU's work, in whose order
+                memory is allocated, instead of the times at which the GPU ran it.
         """
 
     @staticmethod
@@ -286,11 +287,11 @@ class Library:
     def remove_layout(device: int, fingerprint: str) -> None: ...
     @staticmethod
     def clear_layouts(device: int) -> None:
-        """Remove all layouts; the slab's idle memory is returned with them."""
+        """Remove all layouts, and release the slab's idle memory."""
 
     @staticmethod
     def always_slab(device: int, always: bool) -> None:
-        """Make a CPU's slab serve everything, also what has no planned address.
+        """Serve all of a CPU's allocations from the slab, with or without a planned address.
 
         Raises:
             LibraryError: There are no addresses for a slab.
@@ -310,17 +311,17 @@ class Library:
 
     @staticmethod
     def sample_codecs(codecs: Sequence[str]) -> None:
-        """Sample what is swapped out with these codecs from now on; none: stop."""
+        """Measure these codecs on swapped-out tensors from now on; an empty list stops that."""
 
     @staticmethod
     def codec_samples() -> list[CodecSample]:
-        """Return what was sampled since."""
+        """Return the samples since `sample_codecs`."""
 
     @staticmethod
     def set_lossy_rate(percent: int | None) -> None:
-        """Limit the size of lossily encoded tensors; None: forbid lossy codecs.
+        """Limit the size of lossily encoded tensors; None forbids lossy codecs.
 
-        Forgets the losses so far.
+        Clears the losses so far.
         """
 
     @staticmethod
@@ -329,28 +330,28 @@ class Library:
 
     @staticmethod
     def codec_problem(device: int) -> str:
-        """Return why a GPU cannot encode what leaves it; "" if it can."""
+        """Return why a GPU cannot encode swaps; "" if it can."""
 
     @staticmethod
     def codec_device(device: int) -> str:
-        """Return the GPU's name and memory, which decide how fast its codecs are."""
+        """Return the GPU's name and memory, which identify the speed of its codecs."""
 
     @staticmethod
     def codec_processors(device: int) -> int:
-        """Return how many blocks of threads a GPU runs at once, at least."""
+        """Return the least number of thread blocks that a GPU runs concurrently; 0 for a CPU."""
 
     @staticmethod
     def use_codec(
         device: int, codec: str, path: str | os.PathLike[str], workspace_bytes: int
     ) -> str:
-        """Make a codec of a library work on a GPU; return "" or why it cannot.
+        """Load a codec of a library for a GPU. Return "" or an error message.
 
         Args:
             device: A GPU's number.
             codec: "lz4" or "ans", which are nvCOMP's.
             path: The library.
-            workspace_bytes: Of the device's memory, allocated within the budget until
-                `release_codecs`: the more, the more sections of a tensor are encoded at once.
+            workspace_bytes: Device memory to allocate, within the budget, until
+                `release_codecs`. A larger one encodes more sections of a tensor at once.
         """
 
     @staticmethod
@@ -359,16 +360,16 @@ class Library:
 
     @staticmethod
     def take_codec_fault(device: int, wait: bool = False) -> str:
-        """Return what could not be decoded since the last call; "" if everything could.
+        """Return the decoding error since the last call; "" if there was none.
 
         Args:
             device: The device's number.
-            wait: For all work of the device.
+            wait: Wait for all work of the device.
         """
 
     @staticmethod
     def set_codec_launch(device: int, codec: str, launch: Launch) -> None:
-        """Set the blocks and threads that a GPU runs a codec in.
+        """Set the blocks and threads with which a GPU runs a codec.
 
         Raises:
             LibraryError: There is no such codec or launch.
@@ -384,8 +385,8 @@ class Library:
             device: A GPU's number.
             codec: "zvc", "rle" or "csr"; "lz4" or "ans" while they are in use.
             data: Elements of 2 or 4 bytes; the device needs memory for them.
-            launch: Blocks, and threads of each.
-            repeats: Runs that are averaged, after one that does not count.
+            launch: Blocks, and threads per block.
+            repeats: The number of runs to average, after one warm-up run.
 
         Returns:
             Encoded bytes, seconds to encode, seconds to decode.
@@ -400,10 +401,10 @@ class Library:
 
         Args:
             stream: Any stream of the GPU.
-            folder: Where the kernels are; None: beside the library.
+            folder: The directory of the kernels; None: that of the library.
 
         Raises:
-            LibraryError: There are none, and why.
+            LibraryError: There are no codecs; the message has the reason.
         """
 
     @staticmethod

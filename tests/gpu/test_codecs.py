@@ -1,6 +1,6 @@
-"""The GPU's codecs from end to end, on whatever GPU there is, or on the fake one.
+"""The GPU's codecs end to end, on a real or a simulated GPU.
 
-What their kernels do is tested thread by thread in `test_codec_kernels`.
+`test_codec_kernels` tests their kernels thread by thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ codecs_and_sizes = pytest.mark.parametrize(
 )
 
 
-# What nvcc made.
+# The output of nvcc.
 
 
 def test_the_machine_code_is_for_the_gpus_and_the_ptx_for_older_drivers() -> None:
@@ -70,12 +70,12 @@ def test_the_machine_code_is_for_the_gpus_and_the_ptx_for_older_drivers() -> Non
 
 needs_gpu = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
 on_fake_gpu = pytest.mark.skipif(
-    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"
+    os.environ.get("TFSWAP_TEST_GPU") == "real", reason="asks the fake GPU"
 )
 
 
 class Gpu:
-    """The driver, and the codecs of its first GPU."""
+    """The driver and the codecs of its first GPU."""
 
     def __init__(self) -> None:
         self.driver = Driver()
@@ -86,11 +86,11 @@ class Gpu:
         self._pinned: list[Bytes] = []
 
     def pinned(self, size_bytes: int) -> Bytes:
-        """Of the system, and then pinned: as far memory is."""
+        """Allocate memory from the system and pin it, like far memory."""
         memory = np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
         address, size = memory.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(size_bytes)
         self.driver.call("cuMemHostRegister_v2", address, size, PORTABLE_AND_MAPPED)
-        self._pinned.append(memory)  # for as long as the GPU may use it
+        self._pinned.append(memory)  # while the GPU may use it
         return memory
 
 

@@ -1,7 +1,7 @@
-"""TensorFlow's own options for GPUs, with tfswap's device: they do what they did, and swaps work.
+"""TensorFlow's options for GPUs keep their meaning with tfswap's device, and swaps work.
 
-Run by ``make test-gpu``. Options are a process's: each function here that is named ``in_...`` runs
-in one of its own, for several tests, which look at what it answers. See `test_device` for the GPU.
+Run by ``make test-gpu``. Options apply to a process, so each function ``in_...`` runs in its own
+process, and several tests check its result. `test_device` describes the GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ MIB = 1 << 20
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
-    pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="counts on the fake GPU"),
+    pytest.mark.skipif(
+        os.environ.get("TFSWAP_TEST_GPU") == "real", reason="counts on the fake GPU"
+    ),
 ]
 
 
@@ -45,18 +47,18 @@ def ran(program: str, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 def seen(program: str, *arguments: str, **environment: str) -> dict[str, Any]:
-    """What a function of this file answers in a process with that environment."""
+    """Return the result of a function of this file in a process with that environment."""
     process = ran(program, *arguments, **environment)
     assert process.returncode == 0, process.stderr[-4000:]
     answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return answer
 
 
-# In a process of its own.
+# Functions that run in their own process.
 
 
 def gpu(what: str, *number: int) -> int:
-    """What the fake GPU itself counts."""
+    """Return a counter of the simulated GPU."""
     count = getattr(ctypes.CDLL("libcuda.so.1"), f"fake_cuda_{what}")
     count.restype = ctypes.c_int64
     return int(count(*number))
@@ -73,7 +75,7 @@ def limit(device: str) -> int:
 
 
 def started(devices: Iterable[str]) -> list[str]:
-    """The devices, each with an operation behind it."""
+    """Return the devices, after an operation on each."""
     devices = list(devices)
     for device in devices:
         with tf.device(device):
@@ -87,7 +89,7 @@ def all_come_back(step: Any, mib: int = 4, steps: int = 4) -> bool:
 
 
 def squeezed(devices: list[str], count: int = 12) -> dict[str, dict[str, Any]]:
-    """Lazy swaps of 4 MiB each, where a device has room for 18 MiB more than it holds."""
+    """Swap tensors of 4 MiB on demand, with a budget of 18 MiB above the bytes in use."""
     step = swapped_and_compared(devices, count, lazy=True)
     assert all_come_back(step, steps=1)
     for device in devices:
@@ -101,7 +103,7 @@ def squeezed(devices: list[str], count: int = 12) -> dict[str, dict[str, Any]]:
 
 
 def runs_out(device: str, mib: int) -> str:
-    """What is said when a device is asked for so much; "" if it has it."""
+    """Return the error of such an allocation; "" if it succeeds."""
     try:
         with tf.device(device):
             tf.zeros([mib * MIB // 4]) + 1.0
@@ -111,7 +113,7 @@ def runs_out(device: str, mib: int) -> str:
 
 
 def pinned_for_host_output() -> int:
-    """How much memory a GPU's op pins for 32 MiB of output on the host."""
+    """Return the bytes that a GPU's op pins for 32 MiB of output on the host."""
     before = gpu("pinned_bytes")
     with tf.device("GPU:0"):
         tf.range(tf.constant(8 * MIB))
@@ -119,10 +121,10 @@ def pinned_for_host_output() -> int:
 
 
 def trained(budget: str, places: list[str]) -> dict[str, Any]:
-    """Trains a dense network of 10 layers, of which each of the devices has a part.
+    """Train a dense network of 10 layers, which are spread over the devices.
 
-    Answers for each device its budget within the training and its memory afterwards, and the
-    budget of AutoSwap's report.
+    Return each device's budget during the training and its memory afterwards, and the budget of
+    AutoSwap's report.
     """
     import keras
 
@@ -161,7 +163,7 @@ def trained(budget: str, places: list[str]) -> dict[str, Any]:
 
 
 def limit_memory(*limits: list[int]) -> list[str]:
-    """Makes logical devices of each GPU, of so many MiB."""
+    """Create logical devices of the given sizes on each GPU."""
     for physical, sizes in zip(tf.config.list_physical_devices("GPU"), limits, strict=True):
         tf.config.set_logical_device_configuration(
             physical, [tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in sizes]
@@ -262,7 +264,7 @@ def in_logical_devices() -> dict[str, Any]:
 
 
 def in_a_part_of_the_gpu() -> dict[str, Any]:
-    # TensorFlow 2 takes these options only where it was another version for a moment.
+    # TensorFlow 2 accepts these options only after a switch to version 1 behaviour and back.
     options = tf.compat.v1.GPUOptions(
         per_process_gpu_memory_fraction=0.25, force_gpu_compatible=True
     )
@@ -300,11 +302,11 @@ def in_a_training_on_two_gpus() -> dict[str, Any]:
 
 # The tests.
 
-CARDS = {"FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_MEMORY_MIB": "4096,2560"}
+TWO_GPUS = {"FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_MEMORY_MIB": "4096,2560"}
 
 
 def keep_every_byte(squeezed: dict[str, dict[str, Any]]) -> bool:
-    """Whether each device kept its budget with swaps of its own, and all came back."""
+    """Return whether each device kept its budget by its own swaps, and all bytes are equal."""
     return all(
         stats["same"]
         and stats["peak_bytes"] <= stats["budget_bytes"]
@@ -315,56 +317,56 @@ def keep_every_byte(squeezed: dict[str, dict[str, Any]]) -> bool:
 
 
 def test_each_gpu_is_a_device() -> None:
-    shown = seen("in_two_gpus", **CARDS)
+    shown = seen("in_two_gpus", **TWO_GPUS)
     assert shown["names"] == ["GPU:0", "GPU:1"]
-    # TensorFlow leaves a part of each GPU to the system.
+    # TensorFlow leaves a part of each GPU's memory to the system.
     assert 2 << 30 < shown["limits"]["GPU:0"] < 4 << 30
     assert 0 < shown["limits"]["GPU:1"] < 1 << 30
 
 
 def test_a_budget_is_of_one_device() -> None:
-    shown = seen("in_two_gpus", **CARDS)
+    shown = seen("in_two_gpus", **TWO_GPUS)
     assert shown["budgets"] == {"GPU:0": None, "GPU:1": shown["limits"]["GPU:1"] // 2}
     assert shown["said"]["GPU:0"] == ""
     assert "the memory budget of 4.0 MiB is exceeded" in shown["said"]["GPU:1"]
 
 
 def test_memory_is_counted_by_device() -> None:
-    shown = seen("in_two_gpus", **CARDS)
+    shown = seen("in_two_gpus", **TWO_GPUS)
     assert shown["in_use"]["GPU:0"] < MIB
     assert 16 * MIB <= shown["in_use"]["GPU:1"] < 17 * MIB
     assert shown["told"] == shown["in_use"]  # TensorFlow's own numbers
 
 
 def test_copies_between_gpus_are_peer_copies() -> None:
-    assert seen("in_two_gpus", **CARDS)["peer"] == {"copies": 1, "device": "GPU:0", "same": True}
+    assert seen("in_two_gpus", **TWO_GPUS)["peer"] == {"copies": 1, "device": "GPU:0", "same": True}
 
 
-def test_a_tensor_may_leave_both_gpus_in_a_step() -> None:
-    shown = seen("in_two_gpus", **CARDS)["swapped_on_both"]
+def test_a_tensor_can_be_swapped_on_both_gpus_in_a_step() -> None:
+    shown = seen("in_two_gpus", **TWO_GPUS)["swapped_on_both"]
     assert shown == {"same": True, "swaps": {"GPU:0": 4 * 3, "GPU:1": 4 * 3}}
 
 
 def test_each_gpu_keeps_its_budget() -> None:
-    assert keep_every_byte(seen("in_two_gpus", **CARDS)["squeezed"])
+    assert keep_every_byte(seen("in_two_gpus", **TWO_GPUS)["squeezed"])
 
 
 def test_only_visible_gpus_are_devices() -> None:
-    shown = seen("in_a_growing_gpu", **CARDS)
+    shown = seen("in_a_growing_gpu", **TWO_GPUS)
     assert shown["names"] == ["GPU:0"]
-    assert shown["limit"] == seen("in_two_gpus", **CARDS)["limits"]["GPU:1"]
+    assert shown["limit"] == seen("in_two_gpus", **TWO_GPUS)["limits"]["GPU:1"]
     assert shown["first"][0] == shown["grown"][0] == 0  # nothing on the other one
 
 
 def test_memory_grows() -> None:
-    shown = seen("in_a_growing_gpu", **CARDS)
+    shown = seen("in_a_growing_gpu", **TWO_GPUS)
     assert 0 < shown["first"][1] < 16 * MIB
     assert 64 * MIB <= shown["grown"][1] < 256 * MIB
     assert keep_every_byte(shown["squeezed"])
 
 
 def test_logical_devices_have_their_limits() -> None:
-    shown = seen("in_logical_devices", **CARDS)
+    shown = seen("in_logical_devices", **TWO_GPUS)
     assert shown["names"] == ["GPU:0", "GPU:1", "GPU:2"]
     assert shown["limits"] == {"GPU:0": 256 * MIB, "GPU:1": 384 * MIB, "GPU:2": 48 * MIB}
     assert shown["taken"] == [(256 + 384) * MIB, 48 * MIB]
@@ -372,13 +374,13 @@ def test_logical_devices_have_their_limits() -> None:
 
 
 def test_logical_devices_keep_their_budgets() -> None:
-    assert keep_every_byte(seen("in_logical_devices", **CARDS)["squeezed"])
+    assert keep_every_byte(seen("in_logical_devices", **TWO_GPUS)["squeezed"])
 
 
 @pytest.mark.parametrize("budget", ["100%", "None"])
 def test_a_full_device_swaps_at_once(budget: str) -> None:
-    """TensorFlow's own allocator would wait for 10 s first, at each allocation."""
-    shown = seen("in_logical_devices", **CARDS)["full"][budget]
+    """TensorFlow's own allocator would wait for 10 s at each allocation."""
+    shown = seen("in_logical_devices", **TWO_GPUS)["full"][budget]
     assert shown["same"]
     assert shown["copies_out"] > 0
     assert shown["seconds"] < 8
@@ -393,14 +395,14 @@ def test_a_process_may_take_a_part_of_a_gpu() -> None:
 
 def test_host_memory_is_pinned_where_it_is_asked_for() -> None:
     assert seen("in_a_part_of_the_gpu")["pinned"] >= 32 * MIB
-    assert seen("in_two_gpus", **CARDS)["pinned"] == 0
+    assert seen("in_two_gpus", **TWO_GPUS)["pinned"] == 0
 
 
 @pytest.mark.parametrize(
     ("allocator", "name"), [("cuda_malloc_async", "gpu_async_1"), ("cuda_malloc", "gpu_debug")]
 )
 def test_other_allocators_are_kept(allocator: str, name: str) -> None:
-    shown = seen("in_another_allocator", TF_GPU_ALLOCATOR=allocator, **CARDS)
+    shown = seen("in_another_allocator", TF_GPU_ALLOCATOR=allocator, **TWO_GPUS)
     assert shown["taken"] < MIB  # BFC takes all of the GPU
     assert shown["same"]
     assert shown["said"]["GPU:0"] == ""
@@ -419,8 +421,8 @@ def test_a_small_slice_trains_in_a_part_of_it() -> None:
 
 
 def test_a_training_on_two_gpus_keeps_each_ones_budget() -> None:
-    """Of each GPU, a part is a logical device; of that, the training has a part."""
-    shown = seen("in_a_training_on_two_gpus", **CARDS)
+    """A part of each GPU is a logical device, and the training gets a part of that."""
+    shown = seen("in_a_training_on_two_gpus", **TWO_GPUS)
     budgets = {"GPU:0": 80 * MIB, "GPU:1": 40 * MIB}
     assert shown["budgets"] == budgets
     assert shown["budget_bytes"] == budgets["GPU:0"]

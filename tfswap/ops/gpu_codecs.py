@@ -1,16 +1,16 @@
-"""What `Library.gpu_codecs` knows, for benchmarks and tests."""
+"""The codecs of `Library.gpu_codecs`, for benchmarks and tests."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 NAMES = ("zvc", "rle", "csr")
-"""tfswap's kernels."""
+"""The codecs of tfswap's own kernels."""
 ELEMENT_BYTES = (4, 2)
 
 
 class Launch(NamedTuple):
-    """How many blocks a kernel runs in, and of how many threads: 32, 64, 96 to 1024."""
+    """The blocks of a kernel and the threads of each: 32, 64, 96, ..., 1024."""
 
     blocks: int = 16
     threads: int = 512

@@ -1,4 +1,4 @@
-"""Loading of ``libtfswap.so``: beside the TensorFlow that it was built for, and early enough."""
+"""Load ``libtfswap.so`` into the TensorFlow that it was built for, before its devices exist."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from tfswap.ops.loaded_library import Library, LibraryError
 
 SUPPORTED_TENSORFLOW = ("2.20", "2.21")
-"""TensorFlow releases, as ``major.minor``, whose C++ interface this tfswap was written for."""
+"""TensorFlow releases, as ``major.minor``, whose C++ interface this version supports."""
 
 LIBRARY_PATH = Path(__file__).resolve().parent.parent / "libtfswap.so"
 GPU_LIBRARY_PATH = LIBRARY_PATH.with_name("libtfswap_gpu.so")
-"""There only where tfswap was built against a TensorFlow with GPU devices."""
+"""Exists only if tfswap was built against a TensorFlow with GPU devices."""
 
 _TOO_LATE = (
     "tfswap was loaded after TensorFlow had created its devices, so the CPU device is TensorFlow's "
@@ -28,7 +28,7 @@ _problem: str | None = None
 
 
 def tensorflow_version() -> str | None:
-    """The installed TensorFlow release, without importing it; None if there is none."""
+    """Return the installed TensorFlow release without importing it; None if there is none."""
     for name in ("tensorflow", "tensorflow-cpu", "tensorflow_cpu"):
         try:
             return metadata.version(name)
@@ -81,11 +81,11 @@ def _check_versions() -> None:
 
 
 def load() -> Library:
-    """Loads libtfswap into TensorFlow; once a process, later calls answer the same.
+    """Load libtfswap into TensorFlow, once per process. Later calls return the same library.
 
     Raises:
-        LibraryError: No, another or too old a TensorFlow, a library that was not built, or
-            TensorFlow's devices exist already.
+        LibraryError: TensorFlow is missing, unsupported or not the one that tfswap was built for,
+            the library was not built, or TensorFlow's devices already exist.
     """
     global _library, _problem
     if _library is not None:
@@ -111,12 +111,12 @@ def load() -> Library:
 
 
 def problem() -> str | None:
-    """Why the library could not be loaded; None if it is loaded or nobody tried."""
+    """Return why the library could not be loaded; None if it is loaded or was not requested."""
     return _problem
 
 
 def device_is_ours() -> bool:
-    """Whether TensorFlow's CPU devices are tfswap's. Creates them if there are none yet."""
+    """Return whether TensorFlow's CPU devices are tfswap's. Creates them if there are none yet."""
     if _library is None:
         return False
     import tensorflow as tf
