@@ -43,7 +43,6 @@ STILL_LONGER = {
     "tests/gpu/test_options.py": 434,
     "tests/integration/test_fit.py": 494,
     "tests/integration/test_sections.py": 475,
-    "tfswap/ops/loaded_library.py": 451,
     "tfswap/training/plan_choice.py": 498,
     "tfswap/training/step_planner.py": 491,
     "tfswap/training/swap_run.py": 457,
