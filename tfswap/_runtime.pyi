@@ -43,7 +43,7 @@ class GpuCodecs:
 
     Methods enqueue their work on a stream and do not wait. Addresses and streams are the driver's,
     as integers. Tensors are aligned to 16 bytes; far blocks are aligned to 128 bytes and have
-    `most_bytes` of pinned memory. The GPU must be idle when this is destroyed.
+    `max_bytes` of pinned memory. The GPU must be idle when this is destroyed.
     """
 
     def use_nvcomp(
@@ -76,7 +76,7 @@ class GpuCodecs:
             LibraryError: It could not.
         """
 
-    def most_bytes(self, size_bytes: int) -> int:
+    def max_bytes(self, size_bytes: int) -> int:
         """Return the size that the far block of a tensor of `size_bytes` must have."""
 
     def encoded_bytes(self, far_block: int) -> int:

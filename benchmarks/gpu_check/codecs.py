@@ -65,7 +65,7 @@ class Bench:
         self._events = self.driver.event(), self.driver.event()
         self.codecs = library.load().gpu_codecs(self.stream.value or 0)
         self._source, self._target = (self.driver.device_memory(size_bytes) for _ in range(2))
-        self._far = self.driver.pinned_memory(self.codecs.most_bytes(size_bytes))
+        self._far = self.driver.pinned_memory(self.codecs.max_bytes(size_bytes))
         self._pinned = self.driver.pinned_memory(size_bytes)
         held = (ctypes.c_uint8 * size_bytes).from_address(self._pinned.value or 0)
         self._host = np.frombuffer(held, np.uint8)

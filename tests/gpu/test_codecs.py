@@ -113,7 +113,7 @@ def test_tensors_of_a_gpu_go_to_pinned_memory_and_come_back(
     size_bytes = 600 * KIB + 2 * element_bytes
     there, other = (driver.device_memory(size_bytes) for _ in range(2))
     assert there.value is not None and other.value is not None
-    room = codecs.most_bytes(size_bytes)
+    room = codecs.max_bytes(size_bytes)
     assert room == far_blocks.most_bytes(size_bytes)
     block, host, back = gpu.pinned(room), gpu.pinned(size_bytes), gpu.pinned(size_bytes)
     out, into = gpu.streams
@@ -146,7 +146,7 @@ def test_tensors_of_a_gpu_go_to_pinned_memory_and_come_back(
 @on_fake_gpu
 def test_the_host_waits_for_nothing(gpu: Gpu) -> None:
     waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
-    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(MIB))
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.max_bytes(MIB))
     assert there.value is not None
     before = waits()
     for stream in gpu.streams:
@@ -159,7 +159,7 @@ def test_the_host_waits_for_nothing(gpu: Gpu) -> None:
 
 @needs_gpu
 def test_what_cannot_be_is_refused(gpu: Gpu) -> None:
-    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(MIB))
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.max_bytes(MIB))
     stream = gpu.streams[0].value or 0
 
     def encode(
@@ -187,7 +187,7 @@ def test_what_cannot_be_is_refused(gpu: Gpu) -> None:
 
 @needs_gpu
 def test_so_many_streams_may_encode_at_once(gpu: Gpu) -> None:
-    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(1000))
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.max_bytes(1000))
     assert there.value is not None
     streams = [gpu.driver.stream() for _ in range(17)]
     codecs = library.load().gpu_codecs(streams[0].value or 0)

@@ -38,7 +38,7 @@ class OwnAndNvcompCodecs : public GpuCodecs {
     return absl::OkStatus();
   }
 
-  int64_t MostBytes(int64_t bytes) const override { return CudaCodecs::MostBytes(bytes); }
+  int64_t MaxBytes(int64_t bytes) const override { return CudaCodecs::MaxBytes(bytes); }
   int64_t EncodedBytes(const void* far_block) const override {
     return CudaCodecs::EncodedBytes(far_block);
   }

@@ -24,7 +24,7 @@ class GpuCodecs {
   virtual absl::Status TakeFault() = 0;
 
   // The size of a far block that has room for a tensor of `bytes` bytes.
-  virtual int64_t MostBytes(int64_t bytes) const = 0;
+  virtual int64_t MaxBytes(int64_t bytes) const = 0;
   // Of a far block whose encoding has ended.
   virtual int64_t EncodedBytes(const void* far_block) const = 0;
   virtual int64_t ZeroElements(const void* far_block) const = 0;

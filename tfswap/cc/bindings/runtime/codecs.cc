@@ -144,7 +144,7 @@ void BindGpuCodecs(py::module_* module) {
       .def(
           "check_decoded",
           [](GpuCodecs& codecs) { ThrowUnlessEmpty(MessageOf(codecs.TakeFault())); }, WithoutGil())
-      .def("most_bytes", &GpuCodecs::MostBytes, size_bytes)
+      .def("max_bytes", &GpuCodecs::MaxBytes, size_bytes)
       .def(
           "encoded_bytes",
           [](const GpuCodecs& codecs, uintptr_t far_block) {
