@@ -2,6 +2,7 @@
 
 ``tfswap/_core.<abi>.so``  the core and its Python bindings; knows nothing of TensorFlow
 ``tfswap/libtfswap.so``    core, device, kernels and Grappler pass, against the installed TensorFlow
+``tfswap/_runtime.<abi>.so``  Python bindings of libtfswap.so
 ``tfswap/libtfswap_gpu.so``  GPU devices, if that TensorFlow has any; CUDA itself is not needed
 ``tfswap/codec_kernels.*``  what encodes on a GPU, if there is CUDA's nvcc besides
 
@@ -37,6 +38,9 @@ OBJECTS = TREE / "build" / "native"
 
 SUPPORTED_TENSORFLOW = ("2.20", "2.21")
 LIBRARY = "libtfswap.so"
+CORE_MODULE, RUNTIME_MODULE = (
+    f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in ("_core", "_runtime")
+)
 GPU_LIBRARY = "libtfswap_gpu.so"
 # Machine code, and the PTX that an older driver than nvcc compiles by itself.
 GPU_KERNELS = ("codec_kernels.fatbin", "codec_kernels.ptx")
@@ -413,12 +417,8 @@ def python_include() -> Path:
 
 
 def sources(*folders: str) -> list[Path]:
-    """The C++ files in the named folders of tfswap/cc, sorted; of ".", those directly in it."""
-    return sorted(
-        path
-        for folder in folders
-        for path in (CC / folder).glob("*.cc" if folder == "." else "**/*.cc")
-    )
+    """The C++ files in the named folders of tfswap/cc, sorted."""
+    return sorted(path for folder in folders for path in (CC / folder).glob("**/*.cc"))
 
 
 def objects_folder() -> Path:
@@ -645,20 +645,24 @@ def build_libraries() -> dict[str, Path]:
         (*common, "-O3", *(blosc.compile_flags if blosc else ())),
         blosc.version if blosc else "",
     )
-    bindings = compile_steps(
-        sources("bindings"),
-        compiler,
-        (*common, "-O2", f"-isystem{pybind11}", f"-isystem{python_include()}"),
-        sys.version,
-    )
+    python = (f"-isystem{pybind11}", f"-isystem{python_include()}")
+    runtime_bindings = sources("bindings/runtime")
+    core_bindings = [path for path in sources("bindings") if path not in runtime_bindings]
+    bindings = compile_steps(core_bindings, compiler, (*common, "-O2", *python), sys.version)
     # As TensorFlow itself was compiled.
     cuda = ("-DGOOGLE_CUDA=1",) if tensorflow.cuda else ()
     with_tensorflow = (*common, "-O2", *cuda, *headers)
-    runtime_sources = sources("allocator", "device", "kernels", "grappler", ".")
+    runtime_sources = sources("allocator", "device", "kernels", "grappler")
     runtime = compile_steps(runtime_sources, compiler, with_tensorflow, tensorflow.version)
+    runtime_module = compile_steps(
+        runtime_bindings,
+        compiler,
+        (*with_tensorflow, *python),
+        f"{tensorflow.version} {sys.version}",
+    )
     gpu_sources = sources("gpu") if tensorflow.cuda else []
     gpu = compile_steps(gpu_sources, compiler, with_tensorflow, tensorflow.version)
-    sharing = [step for step in (*gpu, *runtime) if not is_current(step)]
+    sharing = [step for step in (*gpu, *runtime, *runtime_module) if not is_current(step)]
     others = [step for step in (*bindings, *core) if not is_current(step)]
     objects_folder().mkdir(parents=True, exist_ok=True)
     with (
@@ -684,12 +688,12 @@ def build_libraries() -> dict[str, Path]:
             raise
 
     folder = objects_folder()
-    module = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
     system = ("-pthread", "-ldl")
     beside = (f"-L{folder}", "-l:libtfswap.so", "-Wl,-rpath,$ORIGIN")
     libraries: dict[str, tuple[list[CompileStep], tuple[str, ...]]] = {
-        module: ([*core, *bindings], system),
+        CORE_MODULE: ([*core, *bindings], system),
         LIBRARY: ([*core, *runtime], (*system, *tensorflow.libraries)),
+        RUNTIME_MODULE: (runtime_module, (*system, *beside, *tensorflow.libraries)),
     }
     if tensorflow.cuda:
         # What is missing in it would only be noticed on a machine with a GPU.
@@ -729,7 +733,7 @@ class BuildNative(build_ext):
                     (folder / name).unlink(missing_ok=True)
 
     def get_outputs(self) -> list[str]:
-        names = [f"_core{sysconfig.get_config_var('EXT_SUFFIX')}", LIBRARY, "_build_info.py"]
+        names = [CORE_MODULE, LIBRARY, RUNTIME_MODULE, "_build_info.py"]
         if self.inplace or self.editable_mode:
             return []
         folder = Path(self.build_lib) / "tfswap"

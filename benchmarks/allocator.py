@@ -130,10 +130,13 @@ def train(case: Case) -> dict[str, Any]:
     from benchmarks.models import workload
     from tfswap.ops import library
 
-    repeatable(case.threads)
     lib = library.load()
+    memory = None
     if case.allocator == "bfc":
-        lib.open_bfc(0, case.budget_bytes or PLENTY_BYTES)
+        from tests.support.allocators import serve_cpu_from_bfc
+
+        memory = serve_cpu_from_bfc(case.budget_bytes or PLENTY_BYTES)
+    repeatable(case.threads)
     lib.reset_memory_stats(0)
     work = workload(case.model, case.batch, case.image)
     swap = tfswap.AutoSwap(
@@ -149,13 +152,13 @@ def train(case: Case) -> dict[str, Any]:
         "step_s": round(statistics.median(found.seconds[0]), 4),
         "unswapped_peak_bytes": swap.report["unswapped_peak_bytes"],
         "outcome": swap.report["outcome"],
-        **_memory(case.allocator, found.after),
+        **_memory(found.after, memory.high_water_bytes if memory else None),
         **_shares(found.before, found.after),
     }
 
 
-def _memory(allocator: str, stats: dict[str, int]) -> dict[str, Any]:
-    footprint = stats["bfc_high_water_bytes" if allocator == "bfc" else "peak_bytes"]
+def _memory(stats: dict[str, int], high_water_bytes: int | None) -> dict[str, Any]:
+    footprint = stats["peak_bytes"] if high_water_bytes is None else high_water_bytes
     return {
         "footprint_bytes": footprint,
         "peak_load_bytes": stats["peak_load_bytes"],

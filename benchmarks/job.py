@@ -80,20 +80,21 @@ def train(job: Job, folder: Path, swapped: bool) -> None:
 
     import tfswap
     from benchmarks.models import workload
-    from tfswap.ops.loaded_library import Library
+    from tfswap.ops import library
 
     growths: list[tuple[float, int]] = []
     budgets: dict[int, int | None] = {}
-    set_budget = Library.set_budget
+    native = type(library.load())
+    set_budget = native.set_budget
 
-    def noted(lib: Library, device: int, budget_bytes: int | None) -> None:
+    def noted(device: int, budget_bytes: int | None) -> None:
         before = budgets.get(device)
         if before and budget_bytes and budget_bytes > before:
             growths.append((time.monotonic(), before))
         budgets[device] = budget_bytes
-        set_budget(lib, device, budget_bytes)
+        set_budget(device, budget_bytes)
 
-    Library.set_budget = noted  # type: ignore[method-assign]
+    native.set_budget = staticmethod(noted)  # type: ignore[method-assign]
 
     class Lines(keras.callbacks.Callback):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.support.allocators import Chain
 from tfswap.addresses.packing import Buffers, pack
-from tfswap.ops.chain import Chain
 from tfswap.plan.slots import GRANULE_BYTES
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Timeline
 from tfswap.traces.read import read_trace

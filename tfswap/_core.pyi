@@ -242,8 +242,8 @@ def set_faults(text: str) -> None:
     Raises ValueError for an invalid text.
     """
 
-def fault_counts() -> str:
-    """Return a line per fault: name, number of opportunities and of injections since it was set."""
+def fault_counts() -> dict[str, tuple[int, int]]:
+    """Return the opportunities and the injections of each fault since it was set, by name."""
 
 def measure_spill(
     folder: str,

@@ -20,7 +20,8 @@ from benchmarks.gpu_check.context import Context, Skip
 from benchmarks.gpu_check.driver import Driver
 from tfswap.machine import nvcomp
 from tfswap.machine.launch_search import Point, search
-from tfswap.ops.gpu_codecs import NAMES, GpuCodecs, Launch
+from tfswap.ops import library
+from tfswap.ops.gpu_codecs import NAMES, Launch
 from tfswap.ops.loaded_library import LibraryError
 
 MIB = 1 << 20
@@ -62,9 +63,9 @@ class Bench:
         self.driver.enter_context()
         self.stream = self.driver.stream()
         self._events = self.driver.event(), self.driver.event()
-        self.codecs = GpuCodecs(self.stream.value or 0)
+        self.codecs = library.load().gpu_codecs(self.stream.value or 0)
         self._source, self._target = (self.driver.device_memory(size_bytes) for _ in range(2))
-        self._far = self.driver.pinned_memory(self.codecs.most_bytes(size_bytes))
+        self._far = self.driver.pinned_memory(self.codecs.max_bytes(size_bytes))
         self._pinned = self.driver.pinned_memory(size_bytes)
         held = (ctypes.c_uint8 * size_bytes).from_address(self._pinned.value or 0)
         self._host = np.frombuffer(held, np.uint8)

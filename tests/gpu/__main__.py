@@ -1,9 +1,9 @@
-"""Builds tfswap against the TensorFlow with GPU devices, and runs the tests here on a fake GPU.
+"""Build tfswap against the TensorFlow with GPU devices, and run these tests on a simulated GPU.
 
     python tests/gpu [pytest's arguments]
 
-Needs no GPU. All of it goes into ``build/cuda``: that TensorFlow, a copy of the sources and its
-build, and the fake GPU.
+Needs no GPU. Everything is in ``build/cuda``: that TensorFlow, a copy of the sources and its build,
+and the simulated GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of GPUs share. What they find out of the fake GPU's codecs is not the user's."""
+"""Fixtures of the GPU tests, which keep their measurements out of the user's cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture
 def number() -> Iterator[int]:
-    """The first GPU's, whose statistics begin anew; what tests put in force there is taken back."""
+    """Return the first GPU's number. Reset its statistics, and undo what a test sets."""
     lib = library.load()
     assert tf.config.list_logical_devices("GPU")
     with tf.device("GPU:0"):
@@ -44,7 +44,7 @@ def number() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[Path]:
-    """A folder whose file system reads and writes past the page cache."""
+    """A folder on a file system that supports direct I/O."""
     for parent in (tempfile.gettempdir(), os.getcwd(), "/var/tmp"):
         with tempfile.TemporaryDirectory(dir=parent) as found:
             try:

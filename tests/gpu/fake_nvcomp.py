@@ -1,4 +1,4 @@
-"""The nvCOMP of the fake GPU (`fake_cuda/fake_nvcomp.cc`), for this process and for others."""
+"""The simulated GPU's nvCOMP (`fake_cuda/fake_nvcomp.cc`), in this process and in others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def _gpu() -> Path | None:
 
 
 def library() -> Path | None:
-    """Where it is; None on a real GPU."""
+    """Return its path; None on a real GPU."""
     gpu = _gpu()
     return gpu and gpu / NVCOMP
 
 
 def there(**environment: str) -> dict[str, str]:
-    """Environment of a process that has it, as if its wheel were installed."""
+    """Return the environment of a process in which its wheel seems to be installed."""
     gpu = _gpu()
     paths = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     wheel = [str(gpu / NVCOMP.parts[0])] if gpu else []
@@ -31,13 +31,13 @@ def there(**environment: str) -> dict[str, str]:
 
 
 def not_there() -> dict[str, str]:
-    """Environment of a process that has it not."""
+    """Return the environment of a process in which it is not installed."""
     return {}
 
 
 @contextmanager
 def failing(how: str) -> Iterator[None]:
-    """It fails in this process, in one of the ways that its source names."""
+    """Make it fail in this process, in one of the ways that its source lists."""
     own = ctypes.CDLL(str(library()))
     own.fake_nvcomp_fault(how.encode())
     try:

@@ -1,6 +1,6 @@
-"""Tensors to encode, and a reader of far blocks, slow and by the book.
+"""Tensors to encode, and a slow reference reader of far blocks.
 
-The book is `tfswap/cc/cuda/codec_format.h`.
+The format is in `tfswap/cc/cuda/codec_format.h`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def most_bytes(size_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Header:
-    """Its first 32 bytes."""
+    """The header in the first 32 bytes."""
 
     magic: int
     codec: str
@@ -56,13 +56,13 @@ def header_of(block: Bytes) -> Header:
 
 
 def places_of(block: Bytes, size_bytes: int) -> list[tuple[int, int]]:
-    """Where each section begins, and its bytes."""
+    """Return each section's offset and bytes."""
     table = block[HEADER_BYTES:][: 8 * section_count(size_bytes)].view(np.uint32).reshape(-1, 2)
     return [(int(at) * UNIT_BYTES, int(stored)) for at, stored in table]
 
 
 def decoded(block: Bytes) -> Bytes:
-    """The tensor in a far block, each section of which must lie apart from the others."""
+    """Decode a far block, and check that its sections do not overlap."""
     header = header_of(block)
     assert header.magic == MAGIC
     size_bytes = header.source_bytes
@@ -108,7 +108,7 @@ def _section(stored: Bytes, size_bytes: int, header: Header) -> Bytes:
 
 
 def values(elements: int, element_bytes: int, zeros: float, seed: int = 0) -> Bytes:
-    """Elements of which so many are zero, each by itself; all other bits are random."""
+    """Return random elements, of which a part is zero, at random places."""
     dice = np.random.default_rng(seed)
     made = dice.integers(1, 1 << 8 * element_bytes, elements, dtype=f"u{element_bytes}")
     made[dice.random(elements) < zeros] = 0
@@ -116,7 +116,7 @@ def values(elements: int, element_bytes: int, zeros: float, seed: int = 0) -> By
 
 
 def runs(elements: int, element_bytes: int, seed: int = 0) -> Bytes:
-    """Zeros and others in turn, each so many in a row."""
+    """Return alternating runs of zeros and of other elements."""
     dice = np.random.default_rng(seed)
     made = dice.integers(1, 1 << 8 * element_bytes, elements, dtype=f"u{element_bytes}")
     at = 0

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def gpu(what: str, *number: int) -> int:
-    """What the fake GPU itself counts."""
+    """Return a counter of the simulated GPU."""
     count = getattr(ctypes.CDLL("libcuda.so.1"), f"fake_cuda_{what}")
     count.restype = ctypes.c_int64
     return int(count(*number))
@@ -37,7 +37,7 @@ def limit(device: str) -> int:
 
 
 def started(devices: Iterable[str]) -> list[str]:
-    """The devices, each with an operation behind it."""
+    """Return the devices, after an operation on each."""
     devices = list(devices)
     for device in devices:
         with tf.device(device):
@@ -51,7 +51,7 @@ def all_come_back(step: Any, mib: int = 4, steps: int = 4) -> bool:
 
 
 def squeezed(devices: list[str], count: int = 12) -> dict[str, dict[str, Any]]:
-    """Lazy swaps of 4 MiB each, where a device has room for 18 MiB more than it holds."""
+    """Swap tensors of 4 MiB on demand, with a budget of 18 MiB above the bytes in use."""
     step = swapped_and_compared(devices, count, lazy=True)
     assert all_come_back(step, steps=1)
     for device in devices:
@@ -65,7 +65,7 @@ def squeezed(devices: list[str], count: int = 12) -> dict[str, dict[str, Any]]:
 
 
 def runs_out(device: str, mib: int) -> str:
-    """What is said when a device is asked for so much; "" if it has it."""
+    """Return the error of such an allocation; "" if it succeeds."""
     try:
         with tf.device(device):
             tf.zeros([mib * MIB // 4]) + 1.0
@@ -75,7 +75,7 @@ def runs_out(device: str, mib: int) -> str:
 
 
 def pinned_for_host_output() -> int:
-    """How much memory a GPU's op pins for 32 MiB of output on the host."""
+    """Return the bytes that a GPU's op pins for 32 MiB of output on the host."""
     before = gpu("pinned_bytes")
     with tf.device("GPU:0"):
         tf.range(tf.constant(8 * MIB))
@@ -83,10 +83,10 @@ def pinned_for_host_output() -> int:
 
 
 def trained(budget: str, places: list[str]) -> dict[str, Any]:
-    """Trains a dense network of 10 layers, of which each of the devices has a part.
+    """Train a dense network of 10 layers, which are spread over the devices.
 
-    Answers for each device its budget within the training and its memory afterwards, and the
-    budget of AutoSwap's report.
+    Return each device's budget during the training and its memory afterwards, and the budget of
+    AutoSwap's report.
     """
     import keras
 
@@ -125,7 +125,7 @@ def trained(budget: str, places: list[str]) -> dict[str, Any]:
 
 
 def limit_memory(*limits: list[int]) -> list[str]:
-    """Makes logical devices of each GPU, of so many MiB."""
+    """Create logical devices of the given sizes on each GPU."""
     for physical, sizes in zip(tf.config.list_physical_devices("GPU"), limits, strict=True):
         tf.config.set_logical_device_configuration(
             physical, [tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in sizes]
@@ -226,7 +226,7 @@ def in_logical_devices() -> dict[str, Any]:
 
 
 def in_a_part_of_the_gpu() -> dict[str, Any]:
-    # TensorFlow 2 takes these options only where it was another version for a moment.
+    # TensorFlow 2 accepts these options only after a switch to version 1 behaviour and back.
     options = tf.compat.v1.GPUOptions(
         per_process_gpu_memory_fraction=0.25, force_gpu_compatible=True
     )

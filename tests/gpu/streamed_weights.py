@@ -15,12 +15,12 @@ ROOM = 14 * MIB  # for 40 MiB
 
 
 class Weights:
-    """Variables on a GPU, of which the host knows the values.
+    """Variables on a GPU whose values the host knows.
 
     Attributes:
         device: The GPU.
         there: The variables.
-        values: What they are to be.
+        values: Their expected values.
     """
 
     def __init__(self, device: str = "GPU:0") -> None:
@@ -34,7 +34,7 @@ class Weights:
         self._step = tf.function(self._compared)
 
     def give(self, i: int, value: np.ndarray) -> None:
-        """A variable has another value from now on."""
+        """Assign another value to a variable."""
         with tf.device("CPU:0"):
             made = tf.constant(value)
         with tf.device(self.device):
@@ -52,14 +52,14 @@ class Weights:
             return tf.reduce_all(tf.stack(same))
 
     def are_right(self) -> bool:
-        """Whether a step that uses one after the other finds all of them."""
+        """Return whether a step that reads them one by one finds all values."""
         with tf.device("CPU:0"):
             expected = [tf.constant(value) for value in self.values]
         return bool(self._step(expected))
 
 
 class Streamed:
-    """Weights on a GPU with room for three, where each has left once."""
+    """Weights on a GPU with memory for three; each has been swapped out once."""
 
     def __init__(self, device: str = "GPU:0") -> None:
         self.lib = library.load()
@@ -78,7 +78,7 @@ class Streamed:
         tfswap.reset_memory_stats(device)
 
     def stats(self) -> dict[str, int]:
-        """Statistics; the budget was kept."""
+        """Return the statistics, and check the budget."""
         stats = settled(self.device)
         assert stats["peak_bytes"] <= self.budget_bytes
         return stats

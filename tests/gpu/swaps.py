@@ -1,4 +1,4 @@
-"""Steps that only move bytes, for tests that compare each of them."""
+"""Steps that only move bytes, for tests that compare every byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def host_values(mib: float, zeros: float = 0.0) -> tf.Tensor:
-    """Of which so many are zero."""
+    """Return random values, of which a part is zero."""
     dice = np.random.default_rng(0)
     values = 1 + dice.random(int(mib * MIB) // 4, dtype=np.float32)
     values[dice.random(values.size, dtype=np.float32) < zeros] = 0
@@ -31,11 +31,11 @@ def swapped_and_compared(
     codec: str = "",
     tier: str = "",
 ) -> Any:
-    """A step that sends tensors to each of the devices and to far memory, then gets them all back.
+    """Return a step that swaps tensors out on each device and in again, and compares them.
 
-    They are multiples of its first argument, from its second one plus 1 on. `then` is a device that
-    those that came back are copied to, and swapped on, before they are compared. `codec` is what
-    far memory keeps them by, in `tier`.
+    The tensors are multiples of its first argument, beginning with the second argument plus 1. If
+    `then` is given, the tensors are copied to that device and swapped there too, before they are
+    compared. `codec` and `tier` are those of the swaps.
     """
 
     def there_and_back(device: str, values: tf.Tensor) -> tf.Tensor:
@@ -75,14 +75,14 @@ def swapped_and_compared(
 
 
 def settled(device: str = "GPU:0") -> dict[str, int]:
-    """Statistics when the GPU has told all that it had to."""
+    """Return the statistics after the GPU has reported everything."""
     with tf.device(device):
         tf.identity(tf.constant(1.0)).numpy()
     return tfswap.memory_stats(device)
 
 
 def synchronizations(codec: str, tier: str = "") -> int:
-    """How often the host waits for the fake GPU in a second step whose swaps are kept so."""
+    """Return how often the host waits for the simulated GPU in a second step with such swaps."""
     waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
     x = host_values(0.25, zeros=0.6)
     step = swapped_and_compared(["GPU:0"], 4, lazy=False, codec=codec, tier=tier)

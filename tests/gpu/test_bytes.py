@@ -1,7 +1,7 @@
-"""A training whose numbers are right even on the fake GPU, which multiplies matrices and no more.
+"""A training with correct results on the simulated GPU, which can only multiply matrices.
 
-Each step sends tensors to the GPU, multiplies each by the identity matrix, and much later the
-product again, last one first; the host compares what comes back with what it sent.
+Each step sends tensors to the GPU and multiplies each by the identity matrix. Much later it
+multiplies the products again, in reverse order. The host compares the results with what it sent.
 """
 
 from __future__ import annotations

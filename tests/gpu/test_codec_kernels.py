@@ -1,6 +1,6 @@
-"""The kernels of the GPU's codecs, on the CPU, and watched: needs neither a GPU nor its library.
+"""The kernels of the GPU's codecs on the CPU, with checks; needs neither a GPU nor CUDA.
 
-Their source is compiled for the CPU (`simt`), where threads take turns by chance.
+Their source is compiled for the CPU (`simt`), where threads take turns at random.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ codecs_and_sizes = pytest.mark.parametrize(
 
 
 def aligned(size_bytes: int, fill: int) -> Bytes:
-    """Memory of the emulated GPU or host, at a line's begin."""
+    """Return line-aligned memory of the emulated GPU or host."""
     room = np.full(size_bytes + far_blocks.LINE_BYTES, fill, np.uint8)
     begin = -room.ctypes.data % far_blocks.LINE_BYTES
     return room[begin : begin + size_bytes]
@@ -41,7 +41,7 @@ def aligned(size_bytes: int, fill: int) -> Bytes:
 class KernelsOnCpu:
     """The kernels, in a library that runs them on the CPU.
 
-    Nothing outside of what a kernel may write has changed when it has run, or the test fails.
+    Checks that a kernel does not write outside of its outputs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +68,7 @@ class KernelsOnCpu:
         seed: int = 1,
         threads: int = 1,
     ) -> Bytes:
-        """The far block, with what is left of its room."""
+        """Encode into a far block, and return all of it."""
         room = far_blocks.most_bytes(source.size)
         block = aligned(room + GUARD_BYTES, GUARD)
         tensor = aligned(source.size, 0)
@@ -114,7 +114,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> KernelsOnCpu:
     return KernelsOnCpu(build.library(tmp_path_factory.mktemp("simt")))
 
 
-# What every codec does, for 0 to some sections: whole ones, and rests of each kind.
+# All codecs, for zero to several sections: whole ones, and remainders of each kind.
 SIZES = (0, 1, 2, 31, 32, 33, 1000, 4095, 4096, 4097, 8191, 8192, 8193, 20_001)
 
 
@@ -150,9 +150,9 @@ def test_megabytes_come_back_from_any_launch(
         back = kernels.decode(codec, element_bytes, block, source.size, launch)
         np.testing.assert_array_equal(back, source)
     np.testing.assert_array_equal(far_blocks.decoded(blocks[-1]), source)
-    # The order of sections is free, their bytes are not.
+    # Sections may be in any order, but their bytes must be equal.
     assert len({far_blocks.header_of(block).far_bytes for block in blocks}) == 1
-    # Blocks that really run at once.
+    # Blocks that run concurrently.
     block = kernels.encode(codec, element_bytes, source, Launch(8, 64), threads=4)
     np.testing.assert_array_equal(far_blocks.decoded(block), source)
 
@@ -171,7 +171,7 @@ def test_any_bytes_any_launch(kernels: KernelsOnCpu, data: st.DataObject) -> Non
         if make == "values"
         else runs(elements, element_bytes, seed)
     )
-    source = made[:size_bytes]  # the last element may be half there
+    source = made[:size_bytes]  # the last element may be cut
     launches = [
         Launch(data.draw(st.integers(1, 5)), 32 * data.draw(st.integers(1, 9))) for _ in range(2)
     ]
@@ -187,7 +187,7 @@ def test_zero_is_what_has_no_bit_set(kernels: KernelsOnCpu, codec: str, element_
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, np.finfo(type_).tiny / 2], type_)
     source = np.tile(np.concatenate([special, np.zeros(9, type_)]), 600)
     bits = source.view(f"u{element_bytes}")
-    # NaNs of all kinds: quiet, signalling, of either sign, each with bits of its own.
+    # All kinds of NaNs: quiet and signalling, of either sign, with different payloads.
     nan_bits = {4: (0x7F800001, 0x7FC01234, 0xFF812345), 2: (0x7C01, 0x7E12, 0xFD23)}[element_bytes]
     bits[3::16] = np.resize(nan_bits, bits[3::16].size)
     block = kernels.encode(codec, element_bytes, source.view(np.uint8))
@@ -206,7 +206,7 @@ def test_what_does_not_shrink_is_stored(
     block = kernels.encode(codec, element_bytes, source)
     places = far_blocks.places_of(block, source.size)
     sizes = [stored for _, stored in places]
-    # rle needs no more than where the only run begins, which is more than nothing.
+    # rle stores the begin of the only run, which is more than zero bytes.
     assert sizes == [SECTION_BYTES, 0] + [SECTION_BYTES] * 3
     used = far_blocks.header_of(block).far_bytes
     assert used == far_blocks.sections_begin(source.size) + 4 * SECTION_BYTES
@@ -216,7 +216,7 @@ def test_what_does_not_shrink_is_stored(
 
 
 def test_encoded_sizes(kernels: KernelsOnCpu) -> None:
-    """As the formats have it: an index of a bit an element, of 2 bytes a run, of 2 a value."""
+    """The index takes one bit per element (zvc), 2 bytes per run (rle) or per value (csr)."""
     size_bytes = 64 * SECTION_BYTES
     for element_bytes in (4, 2):
         elements = size_bytes // element_bytes
@@ -238,7 +238,7 @@ def test_encoded_sizes(kernels: KernelsOnCpu) -> None:
 def test_far_memory_that_was_changed_is_no_number(
     kernels: KernelsOnCpu, codec: str, element_bytes: int
 ) -> None:
-    """Whatever it says, nothing else is written, and what contradicts itself is noticed."""
+    """Decoding damaged blocks writes nothing else, and detects contradictions."""
     source = values(3 * SECTION_BYTES // element_bytes, element_bytes, 0.6)
     block = kernels.encode(codec, element_bytes, source)
     table = far_blocks.HEADER_BYTES
@@ -258,7 +258,9 @@ def test_far_memory_that_was_changed_is_no_number(
             dice.integers(0, 256, block.size - table, dtype=np.uint8),
             block[table:],
         )
-        kernels.decode(codec, element_bytes, damaged, source.size)  # checks what it must not touch
+        kernels.decode(
+            codec, element_bytes, damaged, source.size
+        )  # checks that nothing else is written
 
 
 @pytest.mark.parametrize("element_bytes", [4, 2])
@@ -273,7 +275,7 @@ def test_zeros_are_counted(kernels: KernelsOnCpu, element_bytes: int, launch: La
             assert kernels.count_zeros(element_bytes, source, every, launch) == expected
 
 
-# Threads that nothing puts into an order are seen by a sanitizer, and each barrier is needed.
+# A sanitizer detects unordered threads, and every barrier is needed.
 
 
 def made_race_check(folder: Path, cc: Path = build.CC) -> Path:

@@ -1,6 +1,6 @@
-"""The GPU's codecs from end to end, on whatever GPU there is, or on the fake one.
+"""The GPU's codecs end to end, on a real or a simulated GPU.
 
-What their kernels do is tested thread by thread in `test_codec_kernels`.
+`test_codec_kernels` tests their kernels thread by thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tensorflow as tf
 from far_blocks import Bytes, values
 
 from tfswap.ops import library
-from tfswap.ops.gpu_codecs import NAMES, GpuCodecs, Launch
+from tfswap.ops.gpu_codecs import NAMES, Launch
 from tfswap.ops.loaded_library import LibraryError
 
 pytest.importorskip("benchmarks.gpu_check")
@@ -39,7 +39,7 @@ codecs_and_sizes = pytest.mark.parametrize(
 )
 
 
-# What nvcc made.
+# The output of nvcc.
 
 
 def test_the_machine_code_is_for_the_gpus_and_the_ptx_for_older_drivers() -> None:
@@ -70,27 +70,27 @@ def test_the_machine_code_is_for_the_gpus_and_the_ptx_for_older_drivers() -> Non
 
 needs_gpu = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
 on_fake_gpu = pytest.mark.skipif(
-    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"
+    os.environ.get("TFSWAP_TEST_GPU") == "real", reason="asks the fake GPU"
 )
 
 
 class Gpu:
-    """The driver, and the codecs of its first GPU."""
+    """The driver and the codecs of its first GPU."""
 
     def __init__(self) -> None:
         self.driver = Driver()
         self.driver.enter_context()
         self.streams = [self.driver.stream() for _ in range(2)]
         assert self.streams[0].value is not None
-        self.codecs = GpuCodecs(self.streams[0].value)
+        self.codecs = library.load().gpu_codecs(self.streams[0].value)
         self._pinned: list[Bytes] = []
 
     def pinned(self, size_bytes: int) -> Bytes:
-        """Of the system, and then pinned: as far memory is."""
+        """Allocate memory from the system and pin it, like far memory."""
         memory = np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
         address, size = memory.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(size_bytes)
         self.driver.call("cuMemHostRegister_v2", address, size, PORTABLE_AND_MAPPED)
-        self._pinned.append(memory)  # for as long as the GPU may use it
+        self._pinned.append(memory)  # while the GPU may use it
         return memory
 
 
@@ -101,7 +101,7 @@ def gpu() -> Iterator[Gpu]:
         pytest.skip("built without nvcc")
     made = Gpu()
     yield made
-    made.codecs.close()
+    del made.codecs
 
 
 @needs_gpu
@@ -113,7 +113,7 @@ def test_tensors_of_a_gpu_go_to_pinned_memory_and_come_back(
     size_bytes = 600 * KIB + 2 * element_bytes
     there, other = (driver.device_memory(size_bytes) for _ in range(2))
     assert there.value is not None and other.value is not None
-    room = codecs.most_bytes(size_bytes)
+    room = codecs.max_bytes(size_bytes)
     assert room == far_blocks.most_bytes(size_bytes)
     block, host, back = gpu.pinned(room), gpu.pinned(size_bytes), gpu.pinned(size_bytes)
     out, into = gpu.streams
@@ -146,7 +146,7 @@ def test_tensors_of_a_gpu_go_to_pinned_memory_and_come_back(
 @on_fake_gpu
 def test_the_host_waits_for_nothing(gpu: Gpu) -> None:
     waits = ctypes.CDLL("libcuda.so.1").fake_cuda_synchronizations
-    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(MIB))
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.max_bytes(MIB))
     assert there.value is not None
     before = waits()
     for stream in gpu.streams:
@@ -159,7 +159,7 @@ def test_the_host_waits_for_nothing(gpu: Gpu) -> None:
 
 @needs_gpu
 def test_what_cannot_be_is_refused(gpu: Gpu) -> None:
-    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(MIB))
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.max_bytes(MIB))
     stream = gpu.streams[0].value or 0
 
     def encode(
@@ -187,21 +187,21 @@ def test_what_cannot_be_is_refused(gpu: Gpu) -> None:
 
 @needs_gpu
 def test_so_many_streams_may_encode_at_once(gpu: Gpu) -> None:
-    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.most_bytes(1000))
+    there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.max_bytes(1000))
     assert there.value is not None
     streams = [gpu.driver.stream() for _ in range(17)]
-    with GpuCodecs(streams[0].value or 0) as codecs:
-        for stream in streams[:16]:
-            codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, stream.value or 0)
-            gpu.driver.call("cuStreamSynchronize", stream)
-        with pytest.raises(LibraryError, match="at most 16 streams"):
-            codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, streams[16].value or 0)
+    codecs = library.load().gpu_codecs(streams[0].value or 0)
+    for stream in streams[:16]:
+        codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, stream.value or 0)
+        gpu.driver.call("cuStreamSynchronize", stream)
+    with pytest.raises(LibraryError, match="at most 16 streams"):
+        codecs.encode("zvc", 4, there.value, 1000, block.ctypes.data, streams[16].value or 0)
 
 
 @needs_gpu
 def test_without_kernels_it_says_what_to_build(gpu: Gpu, tmp_path: Path) -> None:
     with pytest.raises(LibraryError) as caught:
-        GpuCodecs(gpu.streams[0].value or 0, tmp_path)
+        library.load().gpu_codecs(gpu.streams[0].value or 0, tmp_path)
     text = str(caught.value)
     assert f"codec_kernels.fatbin is not in {tmp_path}" in text
     assert "built without nvcc" in text and "NVCC=/path/to/nvcc" in text
@@ -211,13 +211,11 @@ REFUSING = """
 import tfswap
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
-from tfswap.ops.gpu_codecs import GpuCodecs
 from benchmarks.gpu_check.driver import Driver
-library.load()
 driver = Driver()
 driver.enter_context()
 try:
-    GpuCodecs(driver.stream().value)
+    library.load().gpu_codecs(driver.stream().value)
     print("loaded")
 except LibraryError as error:
     print(error)

@@ -1,7 +1,7 @@
 """The GPU device, its allocator and its copies, on a GPU that has streams but no arithmetic.
 
-Run by ``make test-gpu``. What reaches the GPU comes from the host and goes back there, so that
-each byte can be compared; the GPU's streams fall behind and overtake one another at random.
+Run by ``make test-gpu``. Tensors come from the host and go back to it, which compares every byte.
+The simulated GPU's streams fall behind and overtake each other at random.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def test_planned_swaps_bring_back_every_byte(count: int) -> None:
     stats = tfswap.memory_stats("GPU:0")
     assert stats["copies_out"] == stats["copies_in"] == 6 * count
     assert stats["far_buffers"] == stats["host_bytes_in_use"] == 0
-    # What leaves is gone at once, though the GPU still copies: two at a time are there.
+    # Swap-outs release memory at once, while the GPU still copies, so two tensors are resident.
     assert stats["peak_load_bytes"] < 3 * 4 * MIB
 
 
-def test_lazy_swaps_keep_a_hard_budget_without_waiting() -> None:
+def test_on_demand_swaps_keep_a_hard_budget_without_waiting() -> None:
     x = host_values(4)
     step = swapped_and_compared(["GPU:0"], 12, lazy=True)
     assert step(x, tf.constant(0.0))
-    assert tfswap.memory_stats("GPU:0")["copies_out"] == 0  # everything fitted
+    assert tfswap.memory_stats("GPU:0")["copies_out"] == 0  # everything fits
     base = tfswap.memory_stats("GPU:0")["bytes_in_use"]
     budget = base + 18 * MIB
     tfswap.set_budget(budget, "GPU:0")
@@ -66,7 +66,7 @@ def test_lazy_swaps_keep_a_hard_budget_without_waiting() -> None:
         assert step(x, tf.constant(float(k)))
     stats = tfswap.memory_stats("GPU:0")
     assert stats["peak_bytes"] <= budget
-    assert 0 < stats["copies_out"] == stats["copies_in"] < 6 * 12  # no more than had to
+    assert 0 < stats["copies_out"] == stats["copies_in"] < 6 * 12  # no more than necessary
     assert stats["wait_ns"] < 2e9
 
 
@@ -98,7 +98,7 @@ def test_a_recording_has_the_gpus_times() -> None:
         [trace.names[i] for i in ops["type"]], ["_CopyFromHost", "_Recv", "_HostRecv"]
     )
     assert on_gpu.sum() > 6 and (ops["end_ns"] >= ops["start_ns"]).all()
-    # A GPU does one thing after the other, whatever the host's threads do.
+    # A GPU runs one kernel after the other, regardless of the host's threads.
     order = np.argsort(ops["end_ns"][on_gpu], kind="stable")
     start_ns, end_ns = ops["start_ns"][on_gpu][order], ops["end_ns"][on_gpu][order]
     assert (start_ns[1:] >= end_ns[:-1]).all()

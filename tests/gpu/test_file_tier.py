@@ -19,18 +19,18 @@ from tfswap.ops import library
 from tfswap.ops.loaded_library import Library, LibraryError
 
 MIB = 1 << 20
-# What the way to the file takes at least, and where nobody limits it.
+# The least pinned memory for copies to the file, and the amount without a limit.
 LEAST, MOST = 4 * MIB, 16 * MIB
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
 on_fake_gpu = pytest.mark.skipif(
-    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"
+    os.environ.get("TFSWAP_TEST_GPU") == "real", reason="asks the fake GPU"
 )
 
 
 @pytest.fixture
 def lib(number: int, disk: Path) -> Iterator[Library]:
-    """With a file open."""
+    """Open the file for a test."""
     lib = library.load()
     lib.open_file(str(disk))
     yield lib
@@ -40,7 +40,7 @@ def lib(number: int, disk: Path) -> Iterator[Library]:
 
 
 def with_host_memory(lib: Library, disk: Path, limit_bytes: int) -> None:
-    """Opens the file where host memory is that short."""
+    """Open the file while host memory is limited."""
     lib.open_file(None)
     lib.trim_host()
     lib.set_host_limit(limit_bytes)
@@ -48,7 +48,7 @@ def with_host_memory(lib: Library, disk: Path, limit_bytes: int) -> None:
 
 
 def drained() -> dict[str, int]:
-    """Statistics when the last buffer is gone: threads let go of them in their own time."""
+    """Return the statistics after threads have released the last buffer."""
     for _ in range(200):
         stats = settled()
         if stats["far_buffers"] == 0:
@@ -66,7 +66,7 @@ def drained() -> dict[str, int]:
 def test_every_byte_comes_back(
     lib: Library, disk: Path, elements: int, limit_bytes: int | None
 ) -> None:
-    """Of less than a piece, of whole ones, of several and a rest: 4 MiB each, or 1 MiB."""
+    """Sizes below one piece, of whole pieces, and of several pieces and a remainder."""
     if limit_bytes is not None:
         with_host_memory(lib, disk, limit_bytes)
     with tf.device("CPU:0"):
@@ -82,7 +82,7 @@ def test_every_byte_comes_back(
     assert stats["far_host_copies_out"] == stats["far_moved_on"] == stats["file_errors"] == 0
     assert min(stats["far_file_busy_out_ns"], stats["far_file_busy_in_ns"]) > 0
     assert stats["host_bytes_in_use"] == (MOST if limit_bytes is None else LEAST)
-    # What leaves is gone when its op has ended: two at a time are there.
+    # A swap-out has released its memory when its op ends, so two tensors are resident.
     assert stats["peak_load_bytes"] < 3 * 4 * elements + MIB
 
 
@@ -123,11 +123,11 @@ def test_without_a_file_it_is_host_memory(lib: Library) -> None:
     assert stats["host_bytes_in_use"] == 0
 
 
-# Where host memory is short.
+# Limited host memory.
 
 
 @pytest.mark.parametrize("tier", ["host", "file"])
-def test_lazy_swaps_keep_the_budget(lib: Library, disk: Path, number: int, tier: str) -> None:
+def test_on_demand_swaps_keep_the_budget(lib: Library, disk: Path, number: int, tier: str) -> None:
     with_host_memory(lib, disk, LEAST + 2 * MIB)
     x = host_values(1)
     step = swapped_and_compared(["GPU:0"], 8, lazy=True, tier=tier)
@@ -145,10 +145,10 @@ def test_lazy_swaps_keep_the_budget(lib: Library, disk: Path, number: int, tier:
     assert stats["far_moved_on"] == (stats["far_file_copies_out"] if tier == "host" else 0)
 
 
-def test_what_is_wanted_back_while_it_leaves_is_handed_over(lib: Library, disk: Path) -> None:
+def test_a_swap_in_during_the_swap_out_gets_the_tensor(lib: Library, disk: Path) -> None:
     with_host_memory(lib, disk, LEAST)
     lib.set_faults("slow-disk")
-    # Meant for host memory, so the op is done with before the disk is.
+    # The request is for host memory, so the op ends before the disk write.
     step = swapped_and_compared(["GPU:0"], 3, lazy=False, tier="host")
     for k in range(2):
         assert step(host_values(2), tf.constant(float(k)))
@@ -165,7 +165,7 @@ def test_there_is_no_way_to_the_file_without_pinned_memory(lib: Library, disk: P
     assert stats["file_bytes"] == stats["host_bytes_in_use"] == 0
 
 
-def test_a_file_that_is_closed_gives_back_what_it_holds(lib: Library) -> None:
+def test_a_closed_file_still_returns_its_buffers(lib: Library) -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.device("GPU:0"):
@@ -202,7 +202,7 @@ def test_what_cannot_be_written_goes_to_host_memory(
     assert text in lib.file_problem()
 
 
-def test_what_has_room_nowhere_stays_and_the_error_says_why(
+def test_a_tensor_that_fits_nowhere_stays_and_the_error_says_why(
     lib: Library, disk: Path, number: int
 ) -> None:
     with_host_memory(lib, disk, LEAST)

@@ -1,4 +1,4 @@
-"""``make gpu-check``: what it does with and without a GPU, and the decisions that it makes."""
+"""``make gpu-check`` with and without a GPU, and its decisions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_codecs_are_measured(tmp_path: Path, of_nvcomp: tuple[str, ...]) -> None
 
 @needs_cuda
 def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
-    # The fake GPU is found by this path, and a real one is hidden.
+    # The simulated GPU is found by this path; a real one is hidden.
     hidden = {"LD_LIBRARY_PATH": None, "CUDA_VISIBLE_DEVICES": ""}
     ran = checked(tmp_path / "check.json", "--quick", **hidden)
     assert ran.returncode == 2, ran.stderr
@@ -162,7 +162,7 @@ def test_what_must_hold() -> None:
     assert values["exposed_copy_s"] == pytest.approx(0.05)
     kept.peak_bytes = 101
     assert "peak 101 over 100" in broken("0.5", figures_of([baseline], kept, True))[0]
-    kept.resident_bytes = 101  # no training can be blamed for that
+    kept.resident_bytes = 101  # not caused by a training
     assert broken("0.5", figures_of([baseline], kept, True)) == []
     assert "losses differ" in broken("0.5", figures_of([baseline], kept, False))[0]
 

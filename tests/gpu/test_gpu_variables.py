@@ -1,6 +1,6 @@
-"""Values of variables that leave a GPU: back for whoever looks, in the order of the host.
+"""Streamed variables on a GPU: readers find their values, in the order of the host.
 
-What the fake GPU cannot compute it need not: values come from the host, and are compared there.
+Values come from the host and are compared there, so the simulated GPU need not compute anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tfswap.ops import library
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
 on_fake_gpu = pytest.mark.skipif(
-    os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"
+    os.environ.get("TFSWAP_TEST_GPU") == "real", reason="asks the fake GPU"
 )
 
 
@@ -35,7 +35,7 @@ def streamed(number: int) -> Iterator[Streamed]:
     made.lib.set_faults("")
     made.lib.set_budget(number, None)
     assert made.lib.stream_variables(number, False) == ""
-    made.__dict__.clear()  # pytest has it until the next test begins
+    made.__dict__.clear()  # pytest keeps it until the next test begins
     gc.collect()
     assert settled()["host_bytes_in_use"] == 0
 
@@ -44,7 +44,7 @@ def test_a_step_whose_variables_exceed_the_budget(streamed: Streamed) -> None:
     for _ in range(4):
         assert streamed.weights.are_right()
     stats = streamed.stats()
-    # What was not written to leaves without a copy.
+    # An unchanged value is swapped out without a copy.
     assert stats["bytes_in"] >= 4 * (COUNT * EACH - ROOM) and stats["bytes_out"] == 0
     assert stats["host_bytes_in_use"] <= COUNT * EACH
 
@@ -62,9 +62,7 @@ def test_the_host_waits_for_no_copy(streamed: Streamed) -> None:
     assert counts[0] == counts[1]  # TensorFlow's own
 
 
-def test_who_looks_outside_of_a_step_sees_the_right_value(
-    streamed: Streamed, tmp_path: Path
-) -> None:
+def test_readers_outside_of_a_step_see_the_right_value(streamed: Streamed, tmp_path: Path) -> None:
     weights = streamed.weights
     for variable, value in zip(weights.there, weights.values, strict=True):
         assert np.array_equal(variable.numpy(), value)
@@ -80,14 +78,14 @@ def test_what_is_written_is_what_is_read_later(streamed: Streamed) -> None:
     weights = streamed.weights
     for i in (2, 5, 9):
         weights.give(i, weights.values[i] * 2 + 1)
-    for _ in range(3):  # they leave, by copies
+    for _ in range(3):  # they are swapped out, with copies
         assert weights.are_right()
     stats = streamed.stats()
     assert 3 * EACH <= stats["bytes_out"] <= 4 * EACH
     assert np.array_equal(weights.there[5].numpy(), weights.values[5])
 
 
-def test_a_value_that_somebody_holds_stays(streamed: Streamed) -> None:
+def test_a_referenced_value_stays(streamed: Streamed) -> None:
     weights = streamed.weights
     with tf.device("GPU:0"):
         held = weights.there[4].read_value()
@@ -100,7 +98,7 @@ def test_a_value_that_somebody_holds_stays(streamed: Streamed) -> None:
     streamed.stats()
 
 
-def test_all_come_back_when_it_ends(streamed: Streamed) -> None:
+def test_all_are_restored_when_it_ends(streamed: Streamed) -> None:
     weights = streamed.weights
     streamed.lib.set_budget(streamed.number, None)
     assert streamed.lib.stream_variables(streamed.number, False) == ""
@@ -168,7 +166,9 @@ def test_a_changed_byte_in_far_memory_is_noticed(streamed: Streamed) -> None:
     weights = streamed.weights
     streamed.lib.set_verify(streamed.number, True)
     for i in range(COUNT):
-        weights.give(i, weights.values[i] + 1)  # so that all are summed up when they leave
+        weights.give(
+            i, weights.values[i] + 1
+        )  # so that all get checksums when they are swapped out
     assert weights.are_right() and weights.are_right()
     streamed.lib.set_faults("bit-flip")
     with pytest.raises(tf.errors.DataLossError, match="came back from far memory changed"):
@@ -179,11 +179,11 @@ def test_a_changed_byte_in_far_memory_is_noticed(streamed: Streamed) -> None:
     gc.collect()
 
 
-# As a plan says.
+# Planned swaps.
 
 
 def moved(op: str, variable: tf.Variable, **attributes: Any) -> tf.Operation:
-    """`_VariableToHost` or `_VariableFromHost`, of a variable."""
+    """Run `_VariableToHost` or `_VariableFromHost` on a variable."""
     from tensorflow.core.framework import attr_value_pb2
 
     attrs = {}
@@ -197,7 +197,7 @@ def moved(op: str, variable: tf.Variable, **attributes: Any) -> tf.Operation:
 
 
 def planned_step(weights: Weights, **attributes: Any) -> Any:
-    """Each is given a new value and leaves, and comes back when the one two before it has left."""
+    """Assign each variable and swap it out; swap it in once the one two before it is out."""
 
     @tf.function
     def step(expected: list[tf.Tensor]) -> tf.Tensor:
@@ -229,7 +229,7 @@ def planned_step(weights: Weights, **attributes: Any) -> Any:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"detached": True}, {"tier": "compressed"}])
-def test_a_plan_has_them_leave_and_return(streamed: Streamed, attributes: dict[str, Any]) -> None:
+def test_planned_swaps_of_variables(streamed: Streamed, attributes: dict[str, Any]) -> None:
     weights = streamed.weights
     if "tier" in attributes:
         attributes = {**attributes, "codec": "zvc"}
@@ -242,10 +242,10 @@ def test_a_plan_has_them_leave_and_return(streamed: Streamed, attributes: dict[s
     for _ in range(3):
         assert step()
     stats = streamed.stats()
-    # One that TensorFlow's copy from the host still holds stays.
+    # A value that TensorFlow's copy from the host still references stays.
     assert stats["copies_out"] > 2 * COUNT and stats["copies_in"] > 2 * COUNT
     if "tier" in attributes:
-        # What memory was wanted for before its turn left as it was.
+        # Values that were evicted before their planned swap-out were not encoded.
         assert stats["far_compressed_copies_out"] > COUNT
         assert stats["far_compressed_kept_bytes_out"] < 0.7 * stats["far_compressed_bytes_out"]
     assert weights.are_right()
@@ -253,7 +253,7 @@ def test_a_plan_has_them_leave_and_return(streamed: Streamed, attributes: dict[s
 
 @pytest.fixture
 def with_file(number: int, disk: Path, request: pytest.FixtureRequest) -> Iterator[Streamed]:
-    """With the file behind host memory of a limit, the fixture's parameter."""
+    """Open the file behind host memory whose limit is the fixture's parameter."""
     lib = library.load()
     lib.trim_host()
     lib.set_host_limit(request.param)
@@ -270,7 +270,7 @@ def with_file(number: int, disk: Path, request: pytest.FixtureRequest) -> Iterat
 
 @pytest.mark.parametrize("with_file", [None], indirect=True)
 @pytest.mark.parametrize("detached", [False, True])
-def test_a_plan_has_them_leave_for_the_file(with_file: Streamed, detached: bool) -> None:
+def test_planned_swaps_of_variables_to_the_file(with_file: Streamed, detached: bool) -> None:
     step = planned_step(with_file.weights, tier="file", detached=detached)
     for _ in range(3):
         assert step()
@@ -280,7 +280,7 @@ def test_a_plan_has_them_leave_for_the_file(with_file: Streamed, detached: bool)
 
 
 @pytest.mark.parametrize("with_file", [20 * MIB], indirect=True)
-def test_without_room_in_host_memory_they_go_to_the_file(with_file: Streamed) -> None:
+def test_without_host_memory_they_go_to_the_file(with_file: Streamed) -> None:
     weights = with_file.weights
     for _ in range(2):
         for i in range(COUNT):
@@ -292,7 +292,7 @@ def test_without_room_in_host_memory_they_go_to_the_file(with_file: Streamed) ->
 
 
 @pytest.mark.parametrize("with_file", [None], indirect=True)
-def test_what_the_file_does_not_give_back_is_an_error(with_file: Streamed) -> None:
+def test_a_failed_read_of_the_file_is_an_error(with_file: Streamed) -> None:
     step = planned_step(with_file.weights, tier="file")
     assert step()
     with_file.lib.set_faults("read-error")
@@ -307,7 +307,7 @@ def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
     step = planned_step(weights, detached=True)
     assert step()
     streamed.lib.set_faults("copy-out-fails")
-    # Whoever copies first says so: the plan's op, or an allocation that needs the room.
+    # The first copy reports it: the plan's op, or an allocation that needs the memory.
     with pytest.raises(
         (tf.errors.InternalError, tf.errors.ResourceExhaustedError),
         match="swapping out a variable failed: injected fault|tfswap: the memory budget of",
@@ -320,7 +320,7 @@ def test_a_plans_copy_that_fails_is_an_error(streamed: Streamed) -> None:
     assert weights.are_right()
 
 
-# Several GPUs, and memory that comes and goes with the compute stream.
+# Several GPUs, and memory in the order of the compute stream.
 
 ON_EACH = """
 import json

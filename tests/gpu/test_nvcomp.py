@@ -1,4 +1,4 @@
-"""nvCOMP's codecs from end to end, by a library of that interface on the fake GPU."""
+"""nvCOMP's codecs end to end, with a stand-in for nvCOMP on the simulated GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from swaps import host_values, settled, swapped_and_compared, synchronizations
 from trainings import TRAINING, ran, trained, unswapped
 
 import tfswap
-from tfswap.devices.sampling import parse_samples
 from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.nvcomp import NAMES
 from tfswap.ops import library
@@ -25,7 +24,7 @@ PATH = str(fake_nvcomp.library())
 
 pytestmark = [
     pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
-    pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="asks the fake GPU"),
+    pytest.mark.skipif(os.environ.get("TFSWAP_TEST_GPU") == "real", reason="asks the fake GPU"),
     pytest.mark.skipif(
         not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists(),
         reason="built without nvcc",
@@ -73,7 +72,7 @@ def test_what_does_not_shrink_is_stored(number: int, codec: str) -> None:
     assert stats["far_compressed_copies_out"] == 1
 
 
-def test_lazy_swaps_are_encoded_within_the_budget(number: int) -> None:
+def test_on_demand_swaps_are_encoded_within_the_budget(number: int) -> None:
     lib = library.load()
     x = host_values(1, zeros=0.8)
     step = swapped_and_compared(["GPU:0"], 8, lazy=True, codec="lz4")
@@ -105,7 +104,7 @@ def test_what_is_not_in_use_copies(number: int) -> None:
     assert stats["far_host_copies_out"] == stats["far_moved_on"] == 2
 
 
-# What goes wrong.
+# Failures.
 
 
 @pytest.mark.parametrize("how", ["pack status", "pack large"])
@@ -155,7 +154,7 @@ def test_a_changed_bit_in_far_memory(number: int) -> None:
     assert step(x, tf.constant(3.0))
 
 
-def test_what_it_cannot_be_used_for_is_said(number: int) -> None:
+def test_unsuitable_uses_are_reported(number: int) -> None:
     lib = library.load()
     in_use = tfswap.memory_stats("GPU:0")["bytes_in_use"]
     too_small = lib.use_codec(number, "lz4", PATH, 100 * KIB)
@@ -173,7 +172,7 @@ def test_what_it_cannot_be_used_for_is_said(number: int) -> None:
     lib.set_budget(number, None)
     assert tfswap.memory_stats("GPU:0")["bytes_in_use"] == in_use
     assert "no codec 'zip' on the GPU" in lib.use_codec(number, "zip", PATH, MIB)
-    assert lib.use_codec(number, "zvc", PATH, MIB) == ""  # needs none of this
+    assert lib.use_codec(number, "zvc", PATH, MIB) == ""  # does not need nvCOMP
     use(number, "lz4")
 
 
@@ -213,7 +212,7 @@ def test_releases_5_and_6_work_and_others_are_refused() -> None:
     assert "pip install nvidia-nvcomp-cu12" in problem
 
 
-# What planners are told.
+# What planners get.
 
 
 def test_ratios_are_what_the_codecs_make(number: int) -> None:
@@ -228,7 +227,8 @@ def test_ratios_are_what_the_codecs_make(number: int) -> None:
             lib.sample_codecs(names)
             tfswap.reset_memory_stats("GPU:0")
             assert step(x, tf.constant(0.0))
-            (found,) = parse_samples(lib.codec_samples(), names).values()
+            (sample,) = lib.codec_samples()
+            found = sample.ratios
             stats = settled()
             kept = stats["far_compressed_kept_bytes_out"] / stats["far_compressed_bytes_out"]
             assert found[codec] == pytest.approx(kept, abs=0.02), (codec, zeros)

@@ -1,4 +1,4 @@
-"""`AutoSwap` on a GPU device: a GPU without arithmetic trains to nothing, but in its budget."""
+"""`AutoSwap` on a GPU without arithmetic, whose results are meaningless: budgets and plans."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MIB = 1 << 20
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
 
-# One training a process: what a kernel did not write is there in the next one, and TensorFlow takes
-# some of it for shapes.
+# One training per process: kernels compute nothing, and TensorFlow would read shapes from memory
+# that an earlier training has written.
 TRAINING = """
 import ctypes, json, sys
 import keras, numpy as np, tfswap
@@ -49,9 +49,9 @@ print(json.dumps({**stats, "report": {key: report[key] for key in shown if swap}
 
 
 def trained(*arguments: str) -> tuple[dict, str]:
-    """The device's memory and the report afterwards, and what was said.
+    """Return the device's memory and the report afterwards, and the messages.
 
-    Arguments: the budget (without it no callback), epochs, sections.
+    Arguments: the budget (without it there is no callback), epochs, sections.
     """
     ran = subprocess.run(
         [sys.executable, "-c", TRAINING, *arguments], capture_output=True, text=True, timeout=300
@@ -81,26 +81,28 @@ def test_a_plan_keeps_a_hard_budget_and_foretells_the_peak(
     assert stats["peak_bytes"] <= budget and report["measured_peak_bytes"] <= budget
     assert report["outcome"] == "swapped"
     assert report["swapped_buffers"] > 0 and report["bytes_out_per_step"] > 0
-    # The host's order is the same in each step, so the plan is right at once.
+    # The host's order is the same in each step, so the first plan is correct.
     assert report["predicted_peak_bytes"] <= budget and report["corrections"] <= 1
     assert stats["copies_out"] > 0 and stats["copies_in"] > 0
     assert stats["budget_bytes"] is None and stats["far_buffers"] == 0
-    # Addresses are planned too, if they fit; the block behind them goes back at the end.
+    # Addresses are planned too, if they fit; the slab's block is released at the end.
     without = [note for note in report["notes"] if note.startswith("addresses are not planned")]
     assert stats["slab_hits"] > 4 * stats["slab_taken"] or without
     assert stats["slab_bytes"] == 0
-    # Once planned, the host waits for the GPU no more often than TensorFlow has it wait.
+    # With a plan, the host waits for the GPU no more often than TensorFlow makes it wait.
     assert stats["waits_for_gpu"][-2:] == stock["waits_for_gpu"][-2:]
     assert not said.strip() or "Warning" not in said
 
 
-def test_lazy_swaps_keep_a_budget_that_no_plan_knows(unswapped: int) -> None:
+def test_on_demand_swaps_keep_the_budget_without_a_plan(unswapped: int) -> None:
     stats, _ = trained(str(int(0.5 * unswapped)), "1")  # one epoch: too short for a plan
     assert "training ended before the plan was settled" in stats["report"]["notes"]
     assert 0 < stats["copies_out"] and stats["peak_bytes"] <= 0.5 * unswapped
 
 
-@pytest.mark.skipif(os.environ.get("TFSWAP_CARD") == "real", reason="knows the fake GPU's memory")
+@pytest.mark.skipif(
+    os.environ.get("TFSWAP_TEST_GPU") == "real", reason="knows the fake GPU's memory"
+)
 def test_a_budget_may_be_a_part_of_the_gpu(unswapped: int) -> None:
     stats, _ = trained("50%")
     # TensorFlow leaves a part of the GPU's 4 GiB to the system.

@@ -1,7 +1,7 @@
-"""`AutoSwap(stream_weights=True)` on a GPU: weights that are away across the step's end.
+"""`AutoSwap(stream_weights=True)` on a GPU: weights that are in far memory at the step's end.
 
-The model is one of plain products, which the fake GPU works out: each layer has a weight and a
-state of an optimizer's, uses the weight forward and backward, and both are written to in each step.
+The model is made of matrix products, which the simulated GPU computes. Each layer has a weight and
+an optimizer state, uses the weight forward and backward, and updates both in each step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorflow as tf
 from trainings import ran
 
 MIB = 1 << 20
-# Of variables, of which the optimizer's state is a half.
+# The bytes of all variables; one half is the optimizer's state.
 VARIABLES = 8 * 2 * 2 * MIB
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
@@ -122,7 +122,7 @@ print(json.dumps(told))
 
 
 def told(folder: Path, **options: Any) -> dict[str, Any]:
-    """What a training tells; without options it is not swapped."""
+    """Return the output of a training; without options it is not swapped."""
     return ran(TRAINING, json.dumps(options), str(folder))
 
 
@@ -132,28 +132,28 @@ def unswapped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def assert_same(swapped: dict[str, Any], unswapped: dict[str, Any]) -> None:
-    """Bit for bit: losses, evaluations, and what others saw of the weights between steps."""
+    """Compare bit for bit: losses, evaluations, and weights as read between steps."""
     for key in ("losses", "evaluations", "between", "last"):
         assert swapped[key] == unswapped[key], key
-    # In far memory is nothing any more, and on the GPU all that was there before.
+    # Far memory is empty, and the GPU has everything that it had before.
     assert swapped["stats"]["host_bytes_in_use"] == swapped["stats"]["far_buffers"] == 0
     assert swapped["stats"]["bytes_in_use"] >= VARIABLES
 
 
 def last_step(swapped: dict[str, Any]) -> tuple[int, int, int]:
-    """Bytes on the GPU and in far memory when it ended, and what came in during it."""
+    """Return the bytes on the GPU and in far memory at its end, and those swapped in."""
     *_, before, after = swapped["steps"]
     return after[0], after[2], after[1] - before[1]
 
 
 @pytest.mark.parametrize("budget", [24 * MIB, pytest.param(28 * MIB, marks=pytest.mark.slow)])
-def test_a_plan_has_weights_leave_across_the_steps_end(
+def test_a_plan_swaps_weights_across_the_steps_end(
     unswapped: dict[str, Any], tmp_path: Path, budget: int
 ) -> None:
     swapped = told(tmp_path, budget=budget, stream_weights=True)
     assert_same(swapped, unswapped)
     assert swapped["outcome"] == "swapped", swapped["notes"]
-    # The variables alone are more.
+    # The variables alone exceed the budget.
     assert swapped["measured"] <= budget < VARIABLES
     assert swapped["measured"] <= 1.03 * swapped["predicted"]
     across = [tensor for tensor, _, returns_in_step in swapped["across"] if not returns_in_step]
@@ -162,8 +162,8 @@ def test_a_plan_has_weights_leave_across_the_steps_end(
     assert here < VARIABLES / 2 < away and came_in > VARIABLES / 2
 
 
-def test_less_than_the_variables_is_room_enough(unswapped: dict[str, Any], tmp_path: Path) -> None:
-    """By a plan if there is one; what that does not have leave leaves for want of memory."""
+def test_a_budget_below_the_variables_is_enough(unswapped: dict[str, Any], tmp_path: Path) -> None:
+    """The plan, if any, swaps some; the others are evicted when memory runs out."""
     budget = 20 * MIB
     swapped = told(tmp_path, budget=budget, stream_weights=True)
     assert_same(swapped, unswapped)
@@ -172,7 +172,7 @@ def test_less_than_the_variables_is_room_enough(unswapped: dict[str, Any], tmp_p
     assert here <= budget and here + away >= VARIABLES
 
 
-def test_without_streamed_weights_there_is_no_room(tmp_path: Path) -> None:
+def test_without_streamed_weights_memory_runs_out(tmp_path: Path) -> None:
     failed = told(tmp_path, budget=28 * MIB, fault="none")
     assert "the memory budget of 28.0 MiB is exceeded" in failed["error"]
     assert not failed["losses"]
@@ -187,7 +187,7 @@ def test_values_are_verified(unswapped: dict[str, Any], tmp_path: Path) -> None:
 def test_a_copy_in_that_fails_ends_the_training(tmp_path: Path) -> None:
     failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="copy-in-fails")
     assert re.search("swapping in .* failed: injected fault", failed["error"])
-    # They could not all be brought back, so whoever looks has them fetched still.
+    # Not all could be restored, so readers still fetch them.
     assert len(failed["last"]) == 16 and failed["stats"]["bytes_in"] > 0
     assert failed["stats"]["budget_bytes"] is None
 

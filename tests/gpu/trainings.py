@@ -1,6 +1,6 @@
-"""Trainings of known numbers in a process of their own, swapped and not.
+"""Trainings with known results in their own process, with and without swaps.
 
-Their numbers are products with the identity, as in `test_bytes`.
+They multiply by the identity matrix, as in `test_bytes`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tfswap.machine.nvcomp import find_nvcomp
 TENSORS = 9
 tf.config.experimental.enable_tensor_float_32_execution(False)  # which would round
 options = json.loads(sys.argv[1])
-fault = options.pop("fault", "")  # of the fake nvCOMP, once there is a plan
+fault = options.pop("fault", "")  # of the simulated nvCOMP, once there is a plan
 if options.pop("with_blosc", False):
     from tfswap.machine import codecs
     codecs.why_not = lambda *codec: ""
@@ -82,7 +82,7 @@ print(json.dumps(told))
 
 
 def ran(program: str, *arguments: str, **environment: str) -> dict[str, Any]:
-    """The JSON in the last line of what a program prints."""
+    """Return the JSON in the last line that a program prints."""
     process = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         cwd=Path(__file__).parent,
@@ -98,12 +98,12 @@ def ran(program: str, *arguments: str, **environment: str) -> dict[str, Any]:
 
 @functools.cache
 def unswapped() -> dict[str, Any]:
-    """What it tells without tfswap."""
+    """Return its output without tfswap."""
     return ran(TRAINING, "{}")
 
 
 def trained(environment: dict[str, str] | None = None, **options: Any) -> dict[str, Any]:
-    """What a swapped one tells, which is right in all that any codec must leave as it is."""
+    """Return the output of a swapped training, after checks that hold for every codec."""
     told = ran(TRAINING, json.dumps({"budget": "8MiB", **options}), **(environment or {}))
     assert told["losses"] == unswapped()["losses"]  # bit for bit
     assert told["outcome"] == "swapped", told["notes"]

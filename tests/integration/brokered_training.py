@@ -14,21 +14,22 @@ import keras
 from models import compiled, convolutions, deterministic, images
 
 import tfswap
-from tfswap.ops.loaded_library import Library
+from tfswap.ops import library
 
 OUT, SOCKET, EPOCHS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 out = open(OUT, "a", buffering=1)  # noqa: SIM115
-set_budget = Library.set_budget
+native = type(library.load())
+set_budget = native.set_budget
 
 
 def write(**values: Any) -> None:
     out.write(json.dumps(values) + "\n")
 
 
-def noted(lib: Library, device: int, budget_bytes: int | None) -> None:
+def noted(device: int, budget_bytes: int | None) -> None:
     """A budget is in force from the first moment that it may be, until the last."""
     before_s = time.monotonic()
-    set_budget(lib, device, budget_bytes)
+    set_budget(device, budget_bytes)
     write(budget=budget_bytes, before_s=before_s, after_s=time.monotonic())
 
 
@@ -48,7 +49,7 @@ keras.utils.set_random_seed(7)
 model = compiled(convolutions())
 callbacks: list[Any] = [Steps()]
 if SOCKET:
-    Library.set_budget = noted  # type: ignore[method-assign]
+    native.set_budget = staticmethod(noted)  # type: ignore[method-assign]
     swap = tfswap.AutoSwap(broker=SOCKET, share="minimum=24MiB,wait_s=60", verbose=0)
     callbacks.insert(0, swap)
 x, y = images()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.allocators import Chain
 from tfswap.ops import library
-from tfswap.ops.chain import Chain
 
 MIB = 1 << 20
 ADAPTORS = ("statistics", "recording", "slab", "budget")

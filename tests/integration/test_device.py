@@ -82,7 +82,7 @@ def _resident_bytes() -> int:
 
 @tf.function
 def tiled_beside_a_parked_tensor(x):
-    kept = tf.identity(x + 1.0)  # as large as x; parked, it leaves when room is needed
+    kept = tf.identity(x + 1.0)  # as large as x; evicted when memory is needed
     handle = copy_to_host(kept, lazy=True)
     with tf.control_dependencies([handle]):
         tiled = tf.tile(x, [3])

@@ -194,7 +194,7 @@ def test_no_room_anywhere_says_what_to_do(unswapped):
         swapped(unswapped, host_limit=1)
     said = str(error.value)
     assert re.search(r"raise host_limit to [0-9.]+ [MK]iB or more, or give a spill_dir", said)
-    assert re.search(r"activations of [0-9.]+ [MK]iB or more computed again", said)
+    assert re.search(r"recompute activations of [0-9.]+ [MK]iB or more", said)
 
 
 def test_no_room_on_the_disk_either_says_so(lib, unswapped, disk):

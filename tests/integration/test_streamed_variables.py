@@ -103,7 +103,7 @@ def test_a_model_whose_weights_exceed_the_budget(saved, served):
     assert records[-1]["outcome"] == "bootstrapped"
 
 
-def test_who_looks_outside_of_a_step_sees_the_right_value(saved, served, tmp_path):
+def test_readers_outside_of_a_step_see_the_right_value(saved, served, tmp_path):
     loaded, budget = served
     for weight, value in zip(loaded.weights, saved.values, strict=True):
         assert np.array_equal(weight.numpy(), value)

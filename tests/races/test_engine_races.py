@@ -95,7 +95,7 @@ BUGS = {
         "kernels/copy_engine.cc",
         """\
         --buffer->returns_left_;
-        buffer->wanted_back_.push_back({place, context, std::move(done)});
+        buffer->waiting_swap_ins_.push_back({place, context, std::move(done)});
         return;
 """,
         """\

@@ -1,19 +1,20 @@
-"""Loading of ``libtfswap.so``: beside the TensorFlow that it was built for, and early enough."""
+"""Load ``libtfswap.so`` into the TensorFlow that it was built for, before its devices exist."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from tfswap.ops.loaded_library import Library, LibraryError
 
 SUPPORTED_TENSORFLOW = ("2.20", "2.21")
-"""TensorFlow releases, as ``major.minor``, whose C++ interface this tfswap was written for."""
+"""TensorFlow releases, as ``major.minor``, whose C++ interface this version supports."""
 
 LIBRARY_PATH = Path(__file__).resolve().parent.parent / "libtfswap.so"
 GPU_LIBRARY_PATH = LIBRARY_PATH.with_name("libtfswap_gpu.so")
-"""There only where tfswap was built against a TensorFlow with GPU devices."""
+"""Exists only if tfswap was built against a TensorFlow with GPU devices."""
 
 _TOO_LATE = (
     "tfswap was loaded after TensorFlow had created its devices, so the CPU device is TensorFlow's "
@@ -57,10 +58,15 @@ def _check_versions() -> None:
             f"tfswap supports TensorFlow {supported}, and {version} is installed. Install a "
             "supported TensorFlow, then build tfswap again (pip install --force-reinstall tfswap)."
         )
+    missing = None
     if not LIBRARY_PATH.exists():
+        missing = str(LIBRARY_PATH)
+    elif find_spec("tfswap._runtime") is None:
+        missing = "tfswap._runtime (for this version of Python)"
+    if missing is not None:
         raise LibraryError(
-            f"{LIBRARY_PATH} is missing: tfswap was not built. Run `pip install .` (or "
-            "`make build`) in its source tree."
+            f"{missing} is missing: tfswap was not built. Run `pip install .` (or `make build`) in "
+            "its source tree."
         )
     try:
         built = import_module("tfswap._build_info").TENSORFLOW_VERSION
@@ -75,11 +81,11 @@ def _check_versions() -> None:
 
 
 def load() -> Library:
-    """Load libtfswap into TensorFlow. Later calls in the process return the same library.
+    """Load libtfswap into TensorFlow, once per process. Later calls return the same library.
 
     Raises:
-        LibraryError: No, another or too old a TensorFlow, a library that was not built, or
-            TensorFlow's devices exist already.
+        LibraryError: TensorFlow is missing, unsupported or not the one that tfswap was built for,
+            the library was not built, or TensorFlow's devices already exist.
     """
     global _library, _problem
     if _library is not None:
@@ -97,7 +103,7 @@ def load() -> Library:
         tf.load_library(str(LIBRARY_PATH))
         if GPU_LIBRARY_PATH.exists() and tf.test.is_built_with_cuda():
             tf.load_library(str(GPU_LIBRARY_PATH))
-        _library = Library(LIBRARY_PATH)
+        _library = import_module("tfswap._runtime").Library()
     except LibraryError as error:
         _problem = str(error)
         raise
@@ -105,12 +111,12 @@ def load() -> Library:
 
 
 def problem() -> str | None:
-    """Return why the library could not be loaded; None if it is loaded or loading was not tried."""
+    """Return why the library could not be loaded; None if it is loaded or was not requested."""
     return _problem
 
 
 def device_is_ours() -> bool:
-    """Return whether tfswap manages TensorFlow's CPU devices, after creating them if needed."""
+    """Return whether TensorFlow's CPU devices are tfswap's. Creates them if there are none yet."""
     if _library is None:
         return False
     import tensorflow as tf

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from tfswap.devices.sampling import RatioSamples
 from tfswap.machine import codecs
 from tfswap.ops.loaded_library import Library
@@ -124,23 +122,13 @@ class LossyRun:
         if self._percent is None:
             return
         tensors = {swap_out_name(swap.tensor): swap.tensor for swap in self._swaps}
-        for node, relative_error, largest_error in parse_losses(self._library.losses()):
-            tensor = tensors.get(node)
+        for loss in self._library.losses():
+            tensor = tensors.get(loss.label)
             if tensor is None:
                 continue
             before = self._losses.get(tensor, TensorLoss(tensor, 0.0, 0.0))
             self._losses[tensor] = TensorLoss(
                 tensor,
-                max(before.relative_error, relative_error),
-                max(before.largest_error, largest_error),
+                max(before.relative_error, loss.relative_error),
+                max(before.largest_error, loss.largest_error),
             )
-
-
-def parse_losses(text: str) -> list[tuple[str, float, float]]:
-    """Parse the library's lines into each node's name, relative error and largest error."""
-    found = []
-    for line in text.splitlines():
-        node, *numbers = line.split("\t")
-        squared_error, squared, largest_error = map(float, numbers)
-        found.append((node, math.sqrt(squared_error / squared) if squared else 0.0, largest_error))
-    return found

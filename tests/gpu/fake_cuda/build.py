@@ -1,13 +1,12 @@
-"""Builds the fake GPU's libraries, for a TensorFlow with GPU devices.
+"""Build the simulated GPU's libraries, for a TensorFlow with GPU devices.
 
 TensorFlow opens CUDA's libraries by name when it first needs them, and has a stub for each of their
-functions. All of those get a function here: those that ``fake_cuda.cc`` has, and for the rest one
-that says "success".
+functions. Each gets a function here: from ``fake_cuda.cc``, or one that returns "success".
 
     python build.py FOLDER     writes the libraries; put FOLDER into LD_LIBRARY_PATH
 
-An nvCOMP for that GPU is below ``FOLDER/wheel``, as NVIDIA's wheel has it: put that into
-PYTHONPATH to have it.
+An nvCOMP for that GPU is below ``FOLDER/wheel``, laid out like NVIDIA's wheel: put that into
+PYTHONPATH to use it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NAME = re.compile(r"^(_*cu[A-Z]|_*cuda[A-Z]|cublas|cudnn|cufft|cusolver|cuspars
 
 
 def stubs_of(library: Path) -> set[str]:
-    """Names of CUDA's functions that a library of TensorFlow's has stubs for."""
+    """Return the names of the CUDA functions for which a library of TensorFlow has stubs."""
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
     ).stdout
@@ -50,7 +49,7 @@ def stubs_of(library: Path) -> set[str]:
 
 
 def build(folder: Path) -> Path:
-    """Writes the libraries into `folder`, and answers it."""
+    """Write the libraries into `folder`, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = importlib.util.find_spec("tensorflow")
     assert spec is not None and spec.origin is not None

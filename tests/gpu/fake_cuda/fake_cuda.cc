@@ -1,16 +1,17 @@
-// A simulated GPU: NVIDIA's driver and runtime as far as TensorFlow's GPU device calls them, on
+// A simulated GPU: the parts of NVIDIA's driver and runtime that TensorFlow's GPU device calls, on
 // the host. Memory is host memory, streams are threads, copies copy, and kernels compute nothing,
-// but for tfswap's own, which run on the CPU (tests/gpu/simt).
+// except for tfswap's own, which run on the CPU (tests/gpu/simt).
 //
-// So TensorFlow makes its GPU devices on a machine without a GPU, and what tfswap puts around them
-// (allocator, hazards, copies) really runs: only the numbers that kernels would make are missing.
-// Streams fall behind and overtake one another at random (FAKE_CUDA_DELAY_US at most a command), so
-// that a wait that is missing shows as wrong bytes. Everything that is not here answers "success"
-// (build.py), and is named if FAKE_CUDA_VERBOSE is set.
+// TensorFlow thus creates GPU devices on a machine without a GPU, and tfswap's allocators, hazards
+// and copies run for real; only the results of kernels are missing. Streams fall behind and
+// overtake each other at random (at most FAKE_CUDA_DELAY_US per command), so that a missing wait
+// shows as wrong bytes. All other functions return "success" (build.py), and print their names if
+// FAKE_CUDA_VERBOSE is set.
 //
-// FAKE_CUDA_DEVICES GPUs, each with memory, streams and a context of its own; FAKE_CUDA_MEMORY_MIB
-// their memory, one number for all, or several: "4096,1024". What the driver refuses is refused: an
-// event on another GPU's stream, a copy of GPU memory that nobody has.
+// There are FAKE_CUDA_DEVICES GPUs, each with its own memory, streams and context.
+// FAKE_CUDA_MEMORY_MIB is their memory, one number for all, or several: "4096,1024". The functions
+// reject what the driver rejects: an event on another GPU's stream, a copy of unallocated GPU
+// memory.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -58,12 +59,12 @@ const int64_t most_delay_us = Setting("FAKE_CUDA_DELAY_US", 200);
 const int device_count = static_cast<int>(Setting("FAKE_CUDA_DEVICES", 1));
 
 const int64_t kernel_us = Setting("FAKE_CUDA_KERNEL_US", 20);
-// Of each copy to and from the host; 0: as fast as memory.
+// The speed of copies to and from the host; 0: as fast as memory.
 const int64_t copy_mb_s = Setting("FAKE_CUDA_COPY_MB_S", 0);
-// Whether plain products of matrices are worked out: the one thing that it can.
+// Whether matrix products are computed, the only arithmetic that it can do.
 const bool gemm = Setting("FAKE_CUDA_GEMM", 0) != 0;
 
-// What a driver that is older than nvcc would refuse: "code", or "code,ptx".
+// What to reject, like a driver that is older than nvcc: "code", or "code,ptx".
 const std::string refused = [] {
   const char* text = std::getenv("FAKE_CUDA_REFUSES");
   return std::string(text == nullptr ? "" : text);
@@ -125,7 +126,7 @@ class FakeStream {
   std::thread thread_;
 };
 
-// A context, and a memory pool, of CUDA's is the GPU that it is of.
+// Contexts and memory pools of CUDA are represented by their GPU.
 struct Gpu {
   int number;
   int64_t total_bytes;
@@ -137,16 +138,16 @@ struct Gpu {
 struct Block {
   int64_t bytes;
   Gpu* gpu;
-  // With memory in a stream's order: between its allocation and its free, for the GPU.
+  // For stream-ordered memory: whether the GPU is between its allocation and its free.
   std::shared_ptr<std::atomic<bool>> there = std::make_shared<std::atomic<bool>>(true);
 };
 
-// Of all GPUs, in one address space.
+// The memory of all GPUs, in one address space.
 struct Memory {
   std::mutex mu;
   std::map<const char*, Block> blocks;
-  // What was freed in a stream's order: the same stream may have it again at once, before it has
-  // got there. Others only when the driver has taken it back.
+  // Memory that was freed in stream order. The same stream may get it again at once, before it has
+  // reached the free; other streams only after the driver has reclaimed it.
   std::map<std::tuple<FakeStream*, int64_t>, std::vector<void*>> idle;
   std::map<void*, int64_t> pinned;
   int64_t pinned_bytes = 0;
@@ -172,10 +173,10 @@ const std::vector<Gpu*>& gpus = *new std::vector<Gpu*>(MakeGpus());
 
 thread_local std::deque<Gpu*> contexts;
 
-// The one that this thread speaks to.
+// The current GPU of this thread.
 Gpu& CurrentGpu() { return contexts.empty() ? *gpus[0] : *contexts.back(); }
 
-// Recorded so often; happened up to which time.
+// The number of records, and the last one that has happened.
 struct FakeEvent {
   Gpu* gpu;
   std::mutex mu;
@@ -218,7 +219,8 @@ void FreeLocked(void* block) {
   the_memory.blocks.erase(it);
 }
 
-// With the_memory's lock; null if it is no GPU's memory, from `address` to its end.
+// Return the block that contains the bytes from `address` on; null if it is not GPU memory. Call
+// with the_memory's lock held.
 const Block* FindLocked(const void* address, int64_t bytes = 1) {
   const auto* begin = static_cast<const char*>(address);
   auto it = the_memory.blocks.upper_bound(begin);
@@ -233,14 +235,14 @@ Gpu* OwnerOf(const void* address, int64_t bytes = 1) {
   return block == nullptr ? nullptr : block->gpu;
 }
 
-// For a stream that touches it now. The host's always is.
+// Return whether memory is allocated for a stream that accesses it now; host memory always is.
 bool IsThere(const void* address) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
   const Block* block = FindLocked(address);
   return block == nullptr || *block->there;
 }
 
-// The GPU has `block`, or has it no more, from this point of the stream on.
+// Allocate or free `block` for the GPU from this point of the stream on.
 void PushThere(void* block, FakeStream* stream, bool there) {
   const auto it = the_memory.blocks.find(static_cast<char*>(block));
   stream->Push([flag = it->second.there, there] { *flag = there; });
@@ -322,7 +324,7 @@ int DestroyStream(void* stream) {
 int RecordEvent(void* event, void* stream) {
   auto* recorded = static_cast<FakeEvent*>(event);
   if (recorded->gpu != StreamOf(stream)->gpu) return kInvalidHandle;
-  // At once, as far as other threads see: one that waits for it must find it on its stream.
+  // Atomic for other threads: one that waits for the event must find it on its stream.
   std::lock_guard<std::mutex> at_once(recorded->mu);
   const int64_t number = ++recorded->recorded;
   StreamOf(stream)->Push([recorded, number] {
@@ -362,7 +364,7 @@ int RunKernel(void* stream) {
   return kSuccess;
 }
 
-// One of tfswap's, which does what it does on a GPU, at its turn.
+// A kernel of tfswap, which runs in stream order and computes what it computes on a GPU.
 int RunKernel(const simt::Kernel& kernel, unsigned blocks, unsigned threads, void** arguments,
               void* stream) {
   if (blocks == 0 || threads == 0 || threads > 1024) return kInvalidValue;
@@ -374,7 +376,7 @@ int RunKernel(const simt::Kernel& kernel, unsigned blocks, unsigned threads, voi
   return kSuccess;
 }
 
-// Loaded kernels' variables, zero at first, by name.
+// The variables of loaded kernels by name, initially zero.
 struct Module {
   std::mutex mu;
   std::map<std::string, std::vector<int64_t>> variables;
@@ -392,9 +394,9 @@ int LoadModule(void** module, const void* image) {
 
 int CopyOnStream(void* to, const void* from, size_t bytes, void* stream) {
   StreamOf(stream)->Push([to, from, bytes] {
-    if (!IsThere(to) || !IsThere(from)) return;  // what a GPU would do is not known: wrong bytes
+    if (!IsThere(to) || !IsThere(from)) return;  // undefined on a GPU: wrong bytes
     if (copy_mb_s > 0) std::this_thread::sleep_for(std::chrono::microseconds(bytes / copy_mb_s));
-    // In two halves: whoever touches it meanwhile is seen.
+    // In two halves, so that concurrent accesses are detected.
     const size_t half = bytes / 2;
     std::memcpy(to, from, half);
     if (most_delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -477,8 +479,8 @@ int fake_cuda_called(const char* name) {
   return kSuccess;
 }
 
-// For tests: how often the host waited for the GPU, what a GPU has given out, what is pinned, how
-// often one GPU copied to another.
+// For tests: how often the host waited for the GPU, the bytes allocated on a GPU, the pinned bytes,
+// and how often one GPU copied to another.
 int64_t fake_cuda_synchronizations() { return synchronizations.load(); }
 int64_t fake_cuda_bytes_in_use(int gpu) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
@@ -605,7 +607,7 @@ int cuStreamIsCapturing(void*, int* status) { return *status = 0, kSuccess; }
 int cuEventCreate(void** event, unsigned) {
   return *event = new FakeEvent{&CurrentGpu()}, kSuccess;
 }
-int cuEventDestroy_v2(void*) { return kSuccess; }  // what is under way may name it
+int cuEventDestroy_v2(void*) { return kSuccess; }  // pending commands may refer to it
 int cuEventRecord(void* event, void* stream) { return RecordEvent(event, stream); }
 int cuEventQuery(void* event) { return QueryEvent(event); }
 int cuEventSynchronize(void* event) {
@@ -675,7 +677,7 @@ int cuStreamAddCallback(void* stream, void (*function)(void*, int, void*), void*
   StreamOf(stream)->Push([=] { function(stream, 0, data); });
   return kSuccess;
 }
-// Kernels that are not ours take their place in the stream and some time, and do nothing.
+// Kernels that are not tfswap's take some time in stream order, and compute nothing.
 int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                    unsigned, unsigned, void* stream, void** arguments, void**) {
   const simt::Kernel* kernel = simt::IfKernel(function);
@@ -704,7 +706,7 @@ int cublasSgemm_v2(void*, int transpose_a, int transpose_b, int m, int n, int k,
   return kSuccess;
 }
 int cuModuleLoadData(void** module, const void* image) { return LoadModule(module, image); }
-int cuModuleUnload(void*) { return kSuccess; }  // what is under way may name it
+int cuModuleUnload(void*) { return kSuccess; }  // pending commands may refer to it
 int cuModuleGetGlobal_v2(void** begin, size_t* bytes, void* module, const char* name) {
   auto* own = static_cast<Module*>(module);
   std::lock_guard<std::mutex> lock(own->mu);
@@ -822,7 +824,7 @@ int __cudaPopCallConfiguration(uint32_t* grid, uint32_t* block, size_t* shared, 
   return kSuccess;
 }
 
-// Libraries: enough to be believed.
+// Libraries: just enough for TensorFlow to accept them.
 
 size_t cudnnGetVersion() { return 91000; }
 int cudnnGetProperty(int type, int* value) {

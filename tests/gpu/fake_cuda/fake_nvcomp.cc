@@ -1,15 +1,15 @@
-// nvCOMP for the fake GPU: its batched interface of releases 5 and 6 as far as tfswap calls it, on
-// the GPU's memory, at its turn on the stream. LZ4 is real where liblz4 is, else what ANS is here:
-// a bit for each byte, and the bytes that are not zero.
+// nvCOMP for the simulated GPU: the part of the batched interface of releases 5 and 6 that tfswap
+// calls. It works on the GPU's memory, in stream order. LZ4 is real if liblz4 is installed;
+// otherwise it is like ANS here: a bit for each byte, and the bytes that are not zero.
 //
-// It is as strict as its headers: what is not aligned, not initialised or too small is refused, or
-// ends the program. All that it may write to (temp, the rest of a packed section's room) it fills
-// with noise, so that parts of a workspace that overlap show as wrong bytes.
+// It is as strict as nvCOMP's headers: misaligned, uninitialized or too small arguments are
+// rejected, or end the program. It fills all memory that it may write to (temp, the unused part of
+// an output) with noise, so that overlapping parts of a workspace show as wrong bytes.
 //
-// FAKE_NVCOMP_VERSION is what it says it is, FAKE_NVCOMP_CUDA what it was built with.
-// fake_nvcomp_fault() has it fail from then on: "pack status", "pack large", "pack refused",
-// "unpack status", "unpack short", "unpack refused", "unpack wrong" (which it does not tell);
-// FAKE_NVCOMP_FAULT from the beginning.
+// FAKE_NVCOMP_VERSION is the release that it reports, FAKE_NVCOMP_CUDA the CUDA that it reports.
+// fake_nvcomp_fault() makes it fail from then on: "pack status", "pack large", "pack refused",
+// "unpack status", "unpack short", "unpack refused", "unpack wrong" (which it does not report).
+// FAKE_NVCOMP_FAULT makes it fail from the beginning.
 
 #include <dlfcn.h>
 
@@ -88,7 +88,7 @@ void OnStream(void* stream, std::function<void()> command) {
       new std::function<void()>(std::move(command)));
 }
 
-// An answer of 0: there was no room.
+// Returns 0 if there was not enough space.
 size_t PackBytes(const unsigned char* from, size_t bytes, unsigned char* to, size_t room) {
   const size_t head = sizeof(uint32_t) + (bytes + 7) / 8;
   if (head > room) return 0;
@@ -131,7 +131,7 @@ bool AreZero(const Options& options) {
   return true;
 }
 
-// What elements the options name, in bytes; 0: what is refused.
+// Return the element size that the options select, in bytes; 0 if they are invalid.
 size_t ElementBytes(bool lz4, const Options& options) {
   if (!AreZero(options)) return 0;
   if (lz4) return options.second != 0 ? 0 : options.first == 2 ? 2 : options.first == 4 ? 4 : 1;
@@ -195,7 +195,7 @@ Status Unpack(bool lz4, const void* const* packed, const size_t* packed_bytes, c
     for (size_t i = 0; i < sections; ++i) {
       Require(IsAligned(packed[i]) && IsAligned(plain[i]), "a packed section's address");
       const auto* from = static_cast<const unsigned char*>(packed[i]);
-      // What the unpacker may write to before it knows better.
+      // The unpacker may write to this before it detects the error.
       std::vector<unsigned char> made(room[i]);
       size_t bytes = 0;
       if (lz4 && lz4_unpack != nullptr) {
@@ -224,7 +224,7 @@ void fake_nvcomp_fault(const char* how) {
   std::lock_guard<std::mutex> lock(mu);
   fault = how;
 }
-// How many batches were packed.
+// Return how many batches were packed.
 int64_t fake_nvcomp_packs() { return packs; }
 
 Status nvcompGetProperties(Properties* properties) {

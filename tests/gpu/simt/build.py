@@ -35,7 +35,7 @@ def library(folder: Path) -> Path:
 
 
 def race_check(folder: Path, kernels: Path = CC) -> Path:
-    """The program ``race_check``: only what the kernels do is watched, not what runs them."""
+    """Build the program ``race_check``, which instruments the kernels but not their runtime."""
     watched = ["-O1", "-g", "-fsanitize=thread", *_KERNELS, f"-I{kernels}", f"-I{CC}"]
     parts = [
         _compiled(folder, "kernels", watched),

@@ -1,11 +1,11 @@
-// What tfswap's kernels need of CUDA's language, for a C++ compiler: included before the kernels
-// (-include), it lets the same source run on the CPU.
+// The parts of CUDA's language that tfswap's kernels need, for a C++ compiler. Included before the
+// kernels (-include), it makes the same source run on the CPU.
 //
-// A block's threads are fibers that run one at a time and change places where CUDA's threads wait
-// for one another: at barriers, and where a warp's lanes exchange numbers. Which one goes on is
-// chance, so a barrier that is missing shows as wrong bytes. Asynchronous copies happen at once or
-// when they are waited for, by chance too. Lanes that meet at different places, and barriers that
-// not all threads reach, end the program with a message.
+// A block's threads are fibers. One runs at a time, and they switch where CUDA's threads wait for
+// each other: at barriers, and where a warp's lanes exchange numbers. The next fiber is random, so
+// a missing barrier shows as wrong bytes. Asynchronous copies happen at once or when they are
+// waited for, at random too. The program ends with a message if lanes meet at different places, or
+// if not all threads reach a barrier.
 
 #ifndef TFSWAP_TESTS_GPU_SIMT_CUDA_ON_CPU_H_
 #define TFSWAP_TESTS_GPU_SIMT_CUDA_ON_CPU_H_
@@ -17,7 +17,7 @@
 #define __global__
 #define __device__
 #define __launch_bounds__(...)
-// Of a block; each thread of the host runs one block at a time.
+// Shared by a block; each host thread runs one block at a time.
 #define __shared__ static thread_local
 
 struct alignas(16) uint4 {
@@ -32,7 +32,7 @@ extern __thread SimtIndex threadIdx, blockIdx, blockDim, gridDim;
 
 using std::min;
 
-// What fibers change places at: kernels.cc does not know how (simt.cc).
+// Where fibers switch; implemented in simt.cc, unknown to kernels.cc.
 enum SimtExchange { kSimtBallot, kSimtShuffle, kSimtWarpBarrier };
 // The values of all lanes of the warp.
 const uint64_t* SimtExchangeValues(SimtExchange what, uint32_t lanes, uint64_t value);
@@ -64,7 +64,7 @@ inline uint32_t __shfl_xor_sync(uint32_t lanes, uint32_t value, uint32_t bits) {
   return static_cast<uint32_t>(values[(threadIdx.x ^ bits) % 32]);
 }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
-inline void __threadfence() {}  // atomics of the host's processor keep their order
+inline void __threadfence() {}  // the host's atomics keep their order
 
 template <typename T>
 T atomicAdd(T* to, T value) {

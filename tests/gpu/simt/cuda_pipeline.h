@@ -1,4 +1,4 @@
-// CUDA's header of that name, as far as the kernels use it.
+// The parts of CUDA's header of that name that the kernels use.
 
 #ifndef TFSWAP_TESTS_GPU_SIMT_CUDA_PIPELINE_H_
 #define TFSWAP_TESTS_GPU_SIMT_CUDA_PIPELINE_H_

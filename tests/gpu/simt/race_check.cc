@@ -1,6 +1,6 @@
-// Has ThreadSanitizer watch the kernels: each of CUDA's threads is one to it, blocks run on several
-// threads of the host, and nothing puts accesses into an order but barriers and atomic functions.
-// Ends with 0 if there is no race and all bytes come back.
+// Runs the kernels under ThreadSanitizer, which sees each CUDA thread as a thread. Blocks run on
+// several host threads, and only barriers and atomic functions order accesses. Exits with 0 if
+// there is no race and all bytes are equal.
 //
 //     race_check CODEC BITS
 
@@ -31,7 +31,7 @@ int main(int count, char** arguments) {
   if (count != 3) return 3;
   const std::string codec = arguments[1], bits = arguments[2];
   const size_t words_a_word = bits == "32" ? 2 : 1;  // of 16 bits
-  // Sections that shrink, one of zeros, one that does not shrink, and a rest.
+  // Sections that shrink, one of zeros, one that does not shrink, and a remainder.
   std::vector<uint16_t> source(5 * tfswap::gpu_codec::kSectionBytes / 2 + 2 * 77);
   std::mt19937 dice(1);
   for (size_t i = 0; i < source.size(); i += words_a_word) {
@@ -40,7 +40,7 @@ int main(int count, char** arguments) {
     for (size_t j = 0; j < words_a_word; ++j) source[i + j] = zero ? 0 : dice() % 65535 + 1;
   }
   const uint64_t bytes = source.size() * 2;
-  // Whole units, so that they begin where units do.
+  // Whole units, so that they are aligned to units.
   std::vector<uint64_t> from((bytes + 15) / 16 * 2), to(from.size());
   std::memcpy(from.data(), source.data(), bytes);
   for (uint32_t seed = 1; seed <= 12; ++seed) {

@@ -52,21 +52,21 @@ struct Fiber {
   jmp_buf point;
   bool begun = false;
   void* race_finder = nullptr;
-  uint32_t warp_turn = 0;                   // exchanges that it took part in
-  std::deque<std::vector<Copy>> committed;  // groups of copies that may not have happened yet
+  uint32_t warp_turn = 0;                   // the number of its exchanges
+  std::deque<std::vector<Copy>> committed;  // groups of copies that may be pending
   std::vector<Copy> copies;
 };
 
 struct WarpState {
   SimtExchange what = kSimtBallot;
-  uint64_t values[2][kLanes];  // of this exchange, and of the last one
+  uint64_t values[2][kLanes];  // of this exchange and of the previous one
   std::vector<Fiber*> waiting;
 };
 
-// Runs blocks, one after the other, on one thread of the host.
+// Runs blocks one after the other on one host thread.
 class Runner {
  public:
-  // Which has as many as ever were needed.
+  // Keeps as many fibers as its largest block has needed.
   static Runner& OfThisThread() {
     static thread_local Runner runner;
     return runner;
@@ -124,7 +124,7 @@ class Runner {
     const uint32_t turn = self->warp_turn++;
     uint64_t* values = warp.values[turn % 2];
     values[self->thread % kLanes] = value;
-#ifdef SIMT_FINDS_RACES  // numbers are exchanged without an order of what is in memory
+#ifdef SIMT_FINDS_RACES  // an exchange of numbers does not order memory accesses
     if (what == kSimtWarpBarrier) __tsan_release(&warp);
 #endif
     warp.waiting.push_back(self);
@@ -192,8 +192,8 @@ class Runner {
     }
   }
 
-  // Leaves `self` (null: the thread of the host) for whoever is ready, or for the host's thread if
-  // nobody is; comes back when it is `self`'s turn again.
+  // Switch from `self` (null: the host thread) to a ready fiber, or to the host thread if none is
+  // ready. Returns when `self` is chosen again.
   void GoOn(Fiber* self) {
     Fiber* next = nullptr;
     if (!ready_.empty()) {
@@ -210,7 +210,7 @@ class Runner {
     swapcontext(self == nullptr ? &main_context_ : &self->context,
                 next == nullptr ? &main_context_ : &next->context);
 #else
-    // Contexts are changed by system calls: only to begin.
+    // Switching contexts needs system calls, so use it only for the start.
     if (_setjmp(self == nullptr ? main_point_ : self->point) != 0) return;
     if (next == nullptr) _longjmp(main_point_, 1);
     if (next->begun) _longjmp(next->point, 1);
@@ -220,7 +220,7 @@ class Runner {
   }
 
   bool Chance() { return dice_() % 2 == 0; }
-  // Neither allocates nor moves memory: the race finder would see fibers do it.
+  // Do not allocate or move memory here: the race detector would attribute it to fibers.
   void LetGo(std::vector<Fiber*>* waiting) {
     std::shuffle(waiting->begin(), waiting->end(), dice_);
     for (Fiber* fiber : *waiting) ready_.push_back(fiber);
@@ -286,7 +286,7 @@ void SimtWaitForCopies(size_t groups_left) {
   simt::Runner::OfThisThread().WaitForCopies(groups_left);
 }
 
-// By ctypes: answers 0, or 1 if there is no such kernel.
+// Called by ctypes. Return 0, or 1 if there is no such kernel.
 extern "C" int simt_launch(const char* name, uint32_t blocks, uint32_t threads, uint32_t seed,
                            int host_threads, void** arguments) {
   const simt::Kernel* kernel = simt::Find(name);

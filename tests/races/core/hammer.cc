@@ -171,8 +171,8 @@ class FarUser {
     memory_.host()->SetLimit(Between(dice, 1, 8) * 512 * kKiB);
     memory_.WhyBlocked(kKiB);
     memory_.Stats();
-    sampler_.Text();
-    meter_.Text();
+    sampler_.Samples();
+    meter_.Losses();
     if (Between(dice, 0, 3) == 0) memory_.ResetStats();
   }
   void End() {

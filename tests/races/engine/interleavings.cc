@@ -55,14 +55,14 @@ class Step {
     program_.seen = [this] { return Seen(); };
   }
 
-  // Tensors that are parked when the run begins: x of owner 1, and y of owner 2.
-  Step& Parked(const Swap& x) {
-    parked_x_ = std::make_unique<Swap>(x);
+  // Tensors that are evictable when the run begins: x of owner 1, and y of owner 2.
+  Step& Evictable(const Swap& x) {
+    evictable_x_ = std::make_unique<Swap>(x);
     return *this;
   }
-  Step& Parked(const Swap& x, const Swap& y) {
-    parked_y_ = std::make_unique<Swap>(y);
-    return Parked(x);
+  Step& Evictable(const Swap& x, const Swap& y) {
+    evictable_y_ = std::make_unique<Swap>(y);
+    return Evictable(x);
   }
   // Variables v and w of owners 1 and 2, whose values are there when it begins.
   Step& HasVariables() {
@@ -158,8 +158,8 @@ class Step {
       shared_->w = std::make_unique<Variable>(rig_, bytes_, 2);
       Require(shared_->v->Assign() && shared_->w->Assign(), "no memory for variables");
     }
-    if (parked_x_ != nullptr) shared_->x = SwapOut(*parked_x_, 1);
-    if (parked_y_ != nullptr) shared_->y = SwapOut(*parked_y_, 2);
+    if (evictable_x_ != nullptr) shared_->x = SwapOut(*evictable_x_, 1);
+    if (evictable_y_ != nullptr) shared_->y = SwapOut(*evictable_y_, 2);
   }
   void End() {
     shared_.reset();
@@ -176,7 +176,7 @@ class Step {
   const int64_t bytes_;
   bool in_slab_ = false, with_file_ = false, has_variables_ = false, streams_ = false;
   int64_t host_limit_ = 0;
-  std::unique_ptr<Swap> parked_x_, parked_y_;
+  std::unique_ptr<Swap> evictable_x_, evictable_y_;
   std::unique_ptr<Shared> shared_;
   int64_t runs_ = 0, not_come_ = 0;
   Program program_;
@@ -214,18 +214,19 @@ std::vector<Program> Make() {
 
   // A tensor whose memory somebody needs is wanted back while it leaves.
   programs.push_back(
-      step("wanted back", 3)->Parked(Lazy()).Computes(3).Reads(&Shared::x, 1).Done());
-  programs.push_back(step("encoded", 3)->Parked(encoded).Computes(3).Reads(&Shared::x, 1).Done());
+      step("wanted back", 3)->Evictable(Lazy()).Computes(3).Reads(&Shared::x, 1).Done());
   programs.push_back(
-      step("in the slab", 3)->InSlab().Parked(Lazy()).Computes(3).Reads(&Shared::x, 1).Done());
+      step("encoded", 3)->Evictable(encoded).Computes(3).Reads(&Shared::x, 1).Done());
+  programs.push_back(
+      step("in the slab", 3)->InSlab().Evictable(Lazy()).Computes(3).Reads(&Shared::x, 1).Done());
   // The same, and there is room for it at once.
   programs.push_back(step("made to leave", 3)
-                         ->Parked(Lazy())
+                         ->Evictable(Lazy())
                          .Does("broker", [](Shared*) { GiveBudget(rig, 0, 3); })
                          .Reads(&Shared::x, 1)
                          .Done());
   programs.push_back(step("two readers", 3)
-                         ->Parked(Lazy(2))
+                         ->Evictable(Lazy(2))
                          .Computes(3)
                          .Reads(&Shared::x, 1, /*last=*/false)
                          .Reads(&Shared::x, 1, /*last=*/false)
@@ -244,20 +245,20 @@ std::vector<Program> Make() {
                          .Done());
   // The step ends early: nobody will read it.
   programs.push_back(step("freed while it leaves", 3)
-                         ->Parked(Lazy())
+                         ->Evictable(Lazy())
                          .Computes(3)
                          .Does("dropper", [](Shared* shared) { shared->x = Tensor(); })
                          .Done());
   programs.push_back(
       step("cancelled", 3)
-          ->Parked(Lazy())
+          ->Evictable(Lazy())
           .Computes(3)
           .Reads(&Shared::x, 1)
           .Does("canceller", [](Shared* shared) { shared->cancellation->StartCancel(); })
           .Done());
   // Of two, one finds no room in far memory, and stays.
   programs.push_back(step("far memory is full", 3)
-                         ->Parked(Lazy(1, 5), Lazy(1, 6))
+                         ->Evictable(Lazy(1, 5), Lazy(1, 6))
                          .HostLimit(1)
                          .Computes(3)
                          .Reads(&Shared::x, 1, /*last=*/true, Nothing, 5)
@@ -265,13 +266,13 @@ std::vector<Program> Make() {
                          .Done());
   // Host blocks that one tensor gives back are the next one's.
   programs.push_back(step("two tensors", 3)
-                         ->Parked(Lazy(1, 5), Lazy(1, 6))
+                         ->Evictable(Lazy(1, 5), Lazy(1, 6))
                          .Computes(3)
                          .Reads(&Shared::x, 1)
                          .Reads(&Shared::y, 2)
                          .Done());
   programs.push_back(step("the budget changes", 3)
-                         ->Parked(Lazy())
+                         ->Evictable(Lazy())
                          .Computes(2)
                          .Reads(&Shared::x, 1)
                          .Does("broker", [](Shared*) { GiveBudget(rig, 2, 3); })

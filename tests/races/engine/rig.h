@@ -89,8 +89,8 @@ class Rig {
 
   // A tensor of floats on the device that tells whose it is; one without memory if there is none.
   tensorflow::Tensor Make(int64_t bytes, uint32_t owner);
-  // Makes one and has it leave; answers the handle when it has, or is parked. An empty tensor if
-  // there was none for the tensor.
+  // Make a tensor and swap it out. Return the handle once it is in far memory or evictable; an
+  // empty tensor if there was no memory for it.
   tensorflow::Tensor SwapOut(const Swap& swap, int64_t bytes, uint32_t owner);
   // Brings one back. "" if it is the owner's, was cancelled or had no memory to come to (then
   // `*came` is false), else what is wrong.

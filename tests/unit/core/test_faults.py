@@ -38,11 +38,6 @@ def file() -> SpillFile:
     pytest.skip("no folder here has a file system with O_DIRECT")
 
 
-def counts() -> dict[str, tuple[int, int]]:
-    rows = (line.split() for line in fault_counts().splitlines())
-    return {name: (int(asked), int(struck)) for name, asked, struck in rows}
-
-
 def test_an_unknown_kind_is_refused_and_the_known_ones_are_listed() -> None:
     with pytest.raises(ValueError, match="unknown fault 'no-such'; the faults are ") as error:
         set_faults("no-such")
@@ -105,8 +100,8 @@ def test_a_fault_strikes_after_so_many_times_and_so_often(file: SpillFile) -> No
         except OSError:
             failed.append(True)
     assert failed == [False, False, True, True, True, False, False, False]
-    assert counts()["read-error"] == (8, 3)
-    assert counts()["write-error"] == (0, 0)
+    assert fault_counts()["read-error"] == (8, 3)
+    assert fault_counts()["write-error"] == (0, 0)
     file.free(offset, MIB)
 
 
@@ -117,7 +112,7 @@ def test_setting_a_fault_again_counts_anew(file: SpillFile) -> None:
         set_faults("short-read after=1 times=1")
         file.read(offset, data)
         file.read(offset, data)
-        assert counts()["short-read"] == (2, 1)
+        assert fault_counts()["short-read"] == (2, 1)
     file.free(offset, MIB)
 
 

@@ -1,20 +1,28 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
-from tfswap.devices.sampling import RatioSamples, parse_distinct_words, parse_samples
+from tfswap.devices.sampling import RatioSamples
 from tfswap.ops.loaded_library import Library
 
 
+@dataclass
+class Sample:
+    label: str
+    different_words: int
+    ratios: dict[str, float]
+
+
 class FakeLibrary:
-    def __init__(self, *answers: str) -> None:
+    def __init__(self, *answers: list[Sample]) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, ...]] = []
 
     def sample_codecs(self, codecs: Any) -> None:
         self.asked.append(tuple(codecs))
 
-    def codec_samples(self) -> str:
+    def codec_samples(self) -> list[Sample]:
         return self.answers.pop(0)
 
 
@@ -22,17 +30,13 @@ def samples(lib: FakeLibrary, *codecs: str) -> RatioSamples:
     return RatioSamples(cast(Library, lib), codecs)
 
 
-def test_lines_are_nodes_with_a_pair_for_each_codec() -> None:
-    text = "tfswap/out/a_0\t4096\t17\t50\t100\t75\t100\ntfswap/out/b_1\t9\t0\t0\t0\t0\t0\n"
-    assert parse_samples(text, ("zvc", "rle")) == {
-        "tfswap/out/a_0": {"zvc": 0.5, "rle": 0.75},
-        "tfswap/out/b_1": {},
-    }
-    assert parse_distinct_words(text) == {"tfswap/out/a_0": 17, "tfswap/out/b_1": 0}
-
-
 def test_tensors_are_found_by_the_names_of_their_swap_outs() -> None:
-    lib = FakeLibrary("tfswap/out/scope/x_0\t8\t2\t1\t4\ntfswap/out/odd_name_2\t8\t2\t3\t4\n")
+    lib = FakeLibrary(
+        [
+            Sample("tfswap/out/scope/x_0", 2, {"zvc": 0.25}),
+            Sample("tfswap/out/odd_name_2", 2, {"zvc": 0.75}),
+        ]
+    )
     ratios = samples(lib, "zvc")
     ratios.start()
     ratios.stop()
@@ -44,8 +48,8 @@ def test_tensors_are_found_by_the_names_of_their_swap_outs() -> None:
 
 def test_what_passed_before_and_not_again_stays() -> None:
     lib = FakeLibrary(
-        "tfswap/out/x_0\t8\t2\t1\t4\ntfswap/out/y_0\t8\t2\t1\t4\n",
-        "tfswap/out/x_0\t8\t2\t2\t4\n",
+        [Sample(f"tfswap/out/{name}_0", 2, {"zvc": 0.25}) for name in "xy"],
+        [Sample("tfswap/out/x_0", 2, {"zvc": 0.5})],
     )
     ratios = samples(lib, "zvc")
     for _ in range(2):
@@ -55,16 +59,17 @@ def test_what_passed_before_and_not_again_stays() -> None:
 
 
 def test_dense_is_what_no_codec_makes_smaller_and_no_mask() -> None:
-    lines = {
-        "dense": "17\t99\t98\t99\t99",
-        "sparse": "17\t99\t99\t60\t99",
-        "mask": "16\t9\t9\t9\t9",
+    found = {
+        "dense": (17, {"zvc": 0.99, "rle": 0.99}),
+        "sparse": (17, {"zvc": 0.99, "rle": 0.6}),
+        "mask": (16, {"zvc": 1.0, "rle": 1.0}),
+        "not encoded": (17, {}),
     }
-    text = "".join(f"tfswap/out/{name}_0\t99\t{line}\n" for name, line in lines.items())
-    ratios = samples(FakeLibrary(text), "zvc", "rle")
+    tensors = [Sample(f"tfswap/out/{name}_0", *each) for name, each in found.items()]
+    ratios = samples(FakeLibrary(tensors), "zvc", "rle")
     ratios.start()
     ratios.stop()
-    assert [ratios.is_dense(f"{name}:0") for name in (*lines, "not met")] == [True] + 3 * [False]
+    assert [ratios.is_dense(f"{name}:0") for name in (*found, "not met")] == [True] + 4 * [False]
 
 
 def test_without_codecs_nothing_is_asked_for() -> None:

@@ -15,22 +15,29 @@ from tfswap.plan.schema import FunctionPlan, Return, SwapPlan, TensorSwap
 from tfswap.planning.planners.lossy_choice import LossyChoice, RateRange
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Absence
-from tfswap.training.lossy import LossyRun, check_plan, parse_losses
+from tfswap.training.lossy import LossyRun, check_plan
 
 LOSSY = codecs.LOSSY[0]
+
+
+@dataclasses.dataclass
+class Loss:
+    label: str
+    relative_error: float
+    largest_error: float
 
 
 class FakeLibrary:
     def __init__(self) -> None:
         self.rates: list[int | None] = []
-        self.text = ""
+        self.found: list[Loss] = []
 
     def set_lossy_rate(self, percent: int | None) -> None:
         self.rates.append(percent)
-        self.text = ""
+        self.found = []
 
-    def losses(self) -> str:
-        return self.text
+    def losses(self) -> list[Loss]:
+        return self.found
 
 
 class AllDense:
@@ -111,9 +118,13 @@ def test_a_plan_that_was_given_keeps_its_rates() -> None:
 def test_errors_are_the_worst_of_each_tensor_at_any_rate() -> None:
     run, lib = run_of(2)
     rates_in(run, lib, [0])
-    lib.text = "tfswap/out/a_0\t4\t400\t0.5\ntfswap/out/c_1\t0\t9\t0\ntfswap/out/old_0\t1\t1\t1\n"
+    lib.found = [
+        Loss("tfswap/out/a_0", 0.1, 0.5),
+        Loss("tfswap/out/c_1", 0.0, 0.0),
+        Loss("tfswap/out/old_0", 1.0, 1.0),
+    ]
     run.epoch_begins(1)
-    lib.text = "tfswap/out/a_0\t1\t400\t0.75\n"
+    lib.found = [Loss("tfswap/out/a_0", 0.05, 0.75)]
     use = run.use()
     assert use is not None
     assert [dataclasses.astuple(loss) for loss in use.losses] == [
@@ -122,10 +133,6 @@ def test_errors_are_the_worst_of_each_tensor_at_any_rate() -> None:
     ]
     assert (use.tensors, use.rate, use.top, use.bottom) == (2, 60, 80, 40)
     assert (use.worst_relative_error, use.mean_relative_error) == (0.1, 0.05)
-    assert parse_losses("n\tinf\t4\tinf\nz\t0\t0\t0\n") == [
-        ("n", float("inf"), float("inf")),
-        ("z", 0.0, 0.0),
-    ]
 
 
 def test_candidates_are_dense_activations() -> None:

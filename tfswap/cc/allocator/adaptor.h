@@ -5,8 +5,8 @@
 
 namespace tfswap {
 
-// An allocator that adds one thing to another one, in the manner of rmm's adaptors. Each works over
-// any other that tracks sizes, so they may be put together in any order:
+// An allocator that adds one feature to another allocator, like rmm's resource adaptors. Each works
+// over any allocator that tracks sizes, so they can be combined in any order:
 //
 //   StatisticsAllocator > RecordingAllocator > SlabAllocator > BudgetAllocator > SystemAllocator
 class Adaptor : public tensorflow::AllocatorWrapper {
@@ -29,7 +29,7 @@ class Adaptor : public tensorflow::AllocatorWrapper {
   tensorflow::Allocator* next() const { return wrapped(); }
 };
 
-// One that knows the sizes of blocks which the next allocator does not have.
+// An adaptor with blocks of its own, whose sizes the next allocator does not know.
 class SizedAdaptor : public Adaptor {
  public:
   using Adaptor::Adaptor;

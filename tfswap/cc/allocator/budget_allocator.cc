@@ -21,12 +21,12 @@ using ::tensorflow::Tensor;
 
 namespace {
 
-// How long a swap-in lets kernels that wait for memory go first: what they need is needed now.
+// How long a swap-in defers to kernels that wait for memory, which need it now.
 constexpr auto kDeference = std::chrono::milliseconds(20);
 
 thread_local std::string last_failure;
 
-// Of tensors that share one, once.
+// Return the bytes of a kernel's inputs; a buffer that several tensors share counts once.
 int64_t InputBytes(tensorflow::OpKernelContext* context) {
   int64_t bytes = 0;
   std::unordered_set<const void*> seen;
@@ -50,7 +50,9 @@ std::string BudgetAllocator::Name() {
   return text;
 }
 
-std::string BudgetAllocator::TakeUntold() { return std::exchange(last_failure, std::string()); }
+std::string BudgetAllocator::TakeUnreportedShortage() {
+  return std::exchange(last_failure, std::string());
+}
 
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
@@ -108,9 +110,9 @@ void BudgetAllocator::SetBudget(int64_t budget_bytes) {
 }
 
 void BudgetAllocator::MakeRoom() {
-  // What leaves need not free as much as it holds: pages that it shares with others stay.
+  // An evicted buffer may free less than its size: pages that it shares with other blocks stay.
   while (HasBudget()) {
-    // Read first: what has left by the time that the rest is read is then in neither.
+    // Read this first: a buffer that is released before the rest is read then counts in neither.
     const int64_t leaving = reclaimer_ == nullptr ? 0 : reclaimer_->BytesLeaving();
     const int64_t missing = Beyond(-leaving);
     if (missing <= 0) return;
@@ -178,15 +180,15 @@ bool BudgetAllocator::TryReserve(int64_t bytes) {
 
 void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   *refusal = Refusal::kBudget;
-  const auto instead = [&] { return spare_->AllocateFallback(request.alignment, request.bytes); };
+  const auto fallback = [&] { return spare_->AllocateFallback(request.alignment, request.bytes); };
   if (spare_ != nullptr && spare_->Grows()) {
-    if (void* ptr = instead()) return ptr;
+    if (void* ptr = fallback()) return ptr;
   }
   if (TryReserve(request.counted())) {
     if (void* ptr = FromNext(request, refusal)) return ptr;
   }
   if (spare_ == nullptr) return nullptr;
-  if (!spare_->Grows()) return instead();
+  if (!spare_->Grows()) return fallback();
   const int64_t missing = Beyond(request.counted());
   if (spare_->Release(missing) == 0) return nullptr;
   if (!TryReserve(request.counted())) {
@@ -208,7 +210,7 @@ bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
   bool taken = false;
   waiting_.fetch_add(1);
   for (;;) {
-    // Read first: what has left by the time that it is tried is free then.
+    // Read this first: what is released before `take` runs is then free.
     const bool leaving = reclaimer_ != nullptr && reclaimer_->BytesLeaving() > 0;
     const int64_t seen_releases = releases_.load();
     taken = !MustDefer() && take();
@@ -222,21 +224,21 @@ bool BudgetAllocator::WhileLeaving(const std::function<bool()>& take) {
 }
 
 void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
-  // A GPU's BFC allocator would wait by itself, for 10 s, for what a swap can free at once.
-  const bool ours = HasBudget() || (reclaimer_ != nullptr && reclaimer_->InForce());
-  const AllocationAttributes attributes(request.attributes.retry_on_failure && !ours,
+  // A GPU's BFC allocator would wait up to 10 s for memory that a swap can free at once.
+  const bool waits_here = HasBudget() || (reclaimer_ != nullptr && reclaimer_->IsSwapping());
+  const AllocationAttributes attributes(request.attributes.retry_on_failure && !waits_here,
                                         request.attributes.allocation_will_be_logged,
                                         request.attributes.freed_by_func);
   void* ptr = next()->AllocateRaw(request.alignment, request.bytes, attributes);
   if (ptr == nullptr) {
-    in_use_.fetch_sub(request.counted());  // nothing became free that others could wait for
+    in_use_.fetch_sub(request.counted());  // frees nothing that other threads could wait for
     *refusal = Refusal::kFragments;
   }
   return ptr;
 }
 
 int64_t BudgetAllocator::Missing(const Request& request, Refusal refusal) const {
-  // Where there is room, but in pieces, whatever leaves may join them.
+  // If memory is fragmented, any evicted buffer may join free pieces.
   if (refusal == Refusal::kFragments) return request.counted();
   return Beyond(request.counted());
 }
@@ -246,7 +248,7 @@ int64_t BudgetAllocator::Reclaim(int64_t bytes) {
   const int64_t before = window_reclaimed_.load();
   const int64_t reclaimed = reclaimer_->Reclaim(bytes);
   if (reclaimed > 0) {
-    // Tensors leave whole: what was lacking is less than what they are.
+    // Whole tensors are evicted, so the bytes that were missing are fewer than those reclaimed.
     RaiseTo(before + bytes, &window_lack_);
     window_reclaimed_.fetch_add(reclaimed);
   }
@@ -275,9 +277,9 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
   void* ptr = nullptr;
   int64_t seen_releases = releases_.load();
   int64_t seen_ends = ends_.load();
-  AllocationWaitPolicy patience(AllocationWaitPolicy::Now());
+  AllocationWaitPolicy policy(AllocationWaitPolicy::Now());
   for (;;) {
-    const bool quiet = patience.WithoutRelease() > kDeference;
+    const bool quiet = policy.WithoutRelease() > kDeference;
     if ((quiet || !MustDefer()) && (ptr = Obtain(request, refusal)) != nullptr) break;
     if (scope != nullptr && scope->give_way && scope->give_way()) {
       scope->gave_way = true;
@@ -288,20 +290,20 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
         scope->context->cancellation_manager()->IsCancelled()) {
       break;
     }
-    // Read first: what has left by the time that `missing` is read is then in neither.
+    // Read this first: a buffer that is released before `missing` is read then counts in neither.
     const int64_t leaving = reclaimer_ != nullptr ? reclaimer_->BytesLeaving() : 0;
     const int64_t missing = Missing(request, *refusal);
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
     const int64_t reclaimed = missing > leaving ? Reclaim(missing - leaving) : 0;
     const bool released = releases_.load() != seen_releases;
     if (released) seen_releases = releases_.load();
-    // A kernel that waits for memory frees none, so only the others count as life: those that run
-    // now, and those that came and went between two looks.
+    // A kernel that waits for memory frees none. Progress can only come from other kernels: those
+    // that run now, and those that started and ended since the last check.
     const int64_t ends = ends_.load();
     const bool others_run =
         running_.load() > waiting_kernels_.load() || std::exchange(seen_ends, ends) != ends;
     const bool alive = leaving > 0 || reclaimed > 0 || copying_in || others_run;
-    if (patience.ShouldStop(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
+    if (policy.ShouldStop(AllocationWaitPolicy::Now(), released, alive, OthersAreRunnable)) break;
     if (released) continue;
     std::unique_lock<std::mutex> lock(wait_mu_);
     if (releases_.load() == seen_releases) freed_.wait_for(lock, kPollInterval);
@@ -348,7 +350,7 @@ Shortage BudgetAllocator::ShortageOf(const Request& request, Refusal refusal) {
       KernelScope::current != nullptr ? KernelScope::current->context : nullptr;
   if (context != nullptr) found.own += InputBytes(context);
   const bool eager = context != nullptr && context->call_frame() == nullptr;
-  if (eager || found.staying == 0) {  // there is no step to move anything in, as far as is known
+  if (eager || found.staying == 0) {  // no known step in which anything could be swapped
     found.staying = found.in_use;
     found.own = bytes;
   }
@@ -360,9 +362,9 @@ Shortage BudgetAllocator::ShortageOf(const Request& request, Refusal refusal) {
 
   if (spare_ != nullptr) found.picture = spare_->Picture();
   if (reclaimer_ != nullptr) {
-    found.swapping = reclaimer_->InForce();
+    found.swapping = reclaimer_->IsSwapping();
     found.missing_far_bytes = std::max<int64_t>(found.in_use + bytes - found.budget, bytes);
-    found.hindrance = reclaimer_->WhyBlocked(found.missing_far_bytes);
+    found.why_blocked = reclaimer_->WhyBlocked(found.missing_far_bytes);
   }
   return found;
 }

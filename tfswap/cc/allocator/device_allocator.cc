@@ -11,7 +11,7 @@ namespace tfswap {
 
 namespace {
 
-// What a forked process has allocated. Nobody has locked it before the fork.
+// The blocks that a forked process has allocated. Unused before the fork, so the mutex is not held.
 struct BlocksOfFork {
   std::mutex mu;
   std::unordered_set<void*> blocks;
@@ -26,17 +26,16 @@ BlocksOfFork& OfFork() {
 
 DeviceAllocator::Parts::Parts(const std::string& name)
     : system(std::make_unique<SystemAllocator>(name)),
-      bfc(std::make_unique<BfcArenas>(system.get())),
-      budget(bfc.get()),
+      budget(system.get()),
       slab(&budget, &budget, [this] { budget.NotifyFreed(); }),
       recording(&slab),
-      stand_in(&recording) {
+      dummy_pages(&recording) {
   Connect();
 }
 
 tensorflow::Allocator* DeviceAllocator::Parts::outermost() {
   if (workspaces != nullptr) return workspaces.get();
-  return &stand_in;
+  return &dummy_pages;
 }
 
 DeviceAllocator::Parts::Parts(tensorflow::Allocator* memory, const Watch& make_watch)
@@ -44,8 +43,8 @@ DeviceAllocator::Parts::Parts(tensorflow::Allocator* memory, const Watch& make_w
       slab(&budget, [this] { budget.NotifyFreed(); }),
       watch(make_watch(&slab)),
       recording(watch.get()),
-      stand_in(&recording),
-      workspaces(std::make_unique<WorkspaceAllocator>(&stand_in)) {
+      dummy_pages(&recording),
+      workspaces(std::make_unique<WorkspaceAllocator>(&dummy_pages)) {
   Connect();
 }
 
@@ -65,7 +64,7 @@ DeviceAllocator::DeviceAllocator(std::unique_ptr<Parts> parts)
 
 void* DeviceAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const tensorflow::AllocationAttributes& attributes) {
-  if (!IsForked() || parts_.system == nullptr) {
+  if (!IsForked() || !OnHost()) {
     return StatisticsAllocator::AllocateRaw(alignment, num_bytes, attributes);
   }
   void* ptr = parts_.system->AllocateRaw(alignment, num_bytes);
@@ -76,7 +75,7 @@ void* DeviceAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
 }
 
 void DeviceAllocator::DeallocateRaw(void* ptr) {
-  if (!IsForked() || parts_.system == nullptr) return StatisticsAllocator::DeallocateRaw(ptr);
+  if (!IsForked() || !OnHost()) return StatisticsAllocator::DeallocateRaw(ptr);
   {
     std::lock_guard<std::mutex> lock(OfFork().mu);
     if (OfFork().blocks.erase(ptr) == 0) return;
@@ -85,8 +84,8 @@ void DeviceAllocator::DeallocateRaw(void* ptr) {
 }
 
 int64_t DeviceAllocator::ReleaseEnd(void* ptr, int64_t kept_bytes) {
-  if (!InSections() || !parts_.recording.Lists(ptr)) return 0;
-  // The load is less before anybody who waits for the memory hears of it and adds to the load.
+  if (!OnHost() || !parts_.recording.Lists(ptr)) return 0;
+  // Reduce the load before waiting threads are notified, because they add to it.
   if (parts_.slab.Owns(ptr)) {
     return parts_.slab.ReleaseEnd(ptr, kept_bytes, [this](int64_t bytes) { Shrank(bytes); });
   }

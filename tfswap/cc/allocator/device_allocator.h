@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "allocator/bfc_arenas.h"
 #include "allocator/budget_allocator.h"
 #include "allocator/dummy_page_allocator.h"
 #include "allocator/kernel_guard.h"
@@ -18,18 +17,19 @@
 
 namespace tfswap {
 
-// The allocator of one device: what is counted, who holds what, planned addresses, the cap, memory.
+// The allocator of one device. Its adaptors count the load, list and record blocks, place blocks at
+// planned addresses, and enforce the budget.
 class DeviceAllocator : public StatisticsAllocator {
  public:
-  // Of host memory.
+  // For host memory.
   explicit DeviceAllocator(const std::string& name);
-  // Of a GPU's memory, which `memory` has. `watch` may put something between who holds what and
-  // where it is, which sees every address.
+  // For a GPU's memory, which `memory` allocates. `watch` makes an allocator that sees every
+  // address; it is placed between the recording allocator and the slab.
   using Watch = std::function<std::unique_ptr<tensorflow::Allocator>(tensorflow::Allocator* next)>;
   DeviceAllocator(tensorflow::Allocator* memory, const Watch& watch);
 
   using StatisticsAllocator::AllocateRaw;
-  // A forked process has memory of its own, which nobody counts, and leaves its parent's alone.
+  // A forked process allocates from the system, uncounted, and does not free its parent's blocks.
   void* AllocateRaw(size_t alignment, size_t num_bytes,
                     const tensorflow::AllocationAttributes& attributes) override;
   void DeallocateRaw(void* ptr) override;
@@ -37,26 +37,24 @@ class DeviceAllocator : public StatisticsAllocator {
   BudgetAllocator* budget() { return &parts_.budget; }
   SlabAllocator* slab() { return &parts_.slab; }
   RecordingAllocator* recording() { return &parts_.recording; }
-  // Null where the memory is the host's: kernels there ask for no workspaces.
+  // Null for host memory, because CPU kernels do not request workspaces.
   WorkspaceAllocator* workspaces() { return parts_.workspaces.get(); }
-  // What `watch` made.
+  // The allocator that `watch` made.
   tensorflow::Allocator* watch() { return parts_.watch.get(); }
-  // Null where the memory is a GPU's.
-  BfcArenas* bfc() { return parts_.bfc.get(); }
-  // Where each kernel passes.
+  // Every kernel runs through it.
   GuardPost* guard() { return &guard_; }
   StepRecorder* recorder() { return parts_.recording.recorder(); }
   void StartRecording(bool host_times);
   void RestartWindow();
-  // Blocks of host memory that move in sections. Whether any can:
-  bool InSections() const { return parts_.bfc != nullptr && !parts_.bfc->EverOpened(); }
-  // Gives back what is behind the first bytes of a block that nobody uses any more but to copy
-  // these; answers how much that is.
+  // Return whether the memory is the system's, whose blocks can be swapped in sections.
+  bool OnHost() const { return parts_.system != nullptr; }
+  // Release the end of a block that is used only by a copy of its first `kept_bytes` bytes. Return
+  // the released bytes.
   int64_t ReleaseEnd(void* ptr, int64_t kept_bytes);
-  // Pays for the first `bytes` bytes of a block that has paid for less (KernelScope::pays). Waits
-  // while copies out are on their way; false if that was not enough.
+  // Charge the first `bytes` bytes of a block that is charged only in part (KernelScope::pays).
+  // Waits while copies out are running. Return false if the budget still has no room.
   bool Pay(void* ptr, int64_t bytes);
-  // All the memory there is, whatever the budget; 0 where nobody knows.
+  // Return the size of the device's memory, regardless of the budget; 0 if it is unknown.
   int64_t memory_bytes();
 
  private:
@@ -66,15 +64,14 @@ class DeviceAllocator : public StatisticsAllocator {
     void Connect();
     tensorflow::Allocator* outermost();
     std::unique_ptr<SystemAllocator> system;
-    std::unique_ptr<BfcArenas> bfc;
     BudgetAllocator budget;
     SlabAllocator slab;
     std::unique_ptr<tensorflow::Allocator> watch;
     RecordingAllocator recording;
-    DummyPageAllocator stand_in;
+    DummyPageAllocator dummy_pages;
     std::unique_ptr<WorkspaceAllocator> workspaces;
   };
-  // Made before the base that is put over them.
+  // The parts exist before the base class, which refers to them.
   explicit DeviceAllocator(std::unique_ptr<Parts> parts);
 
   std::unique_ptr<Parts> owned_;

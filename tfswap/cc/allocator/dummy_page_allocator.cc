@@ -17,16 +17,16 @@ constexpr size_t kPieceBytes = size_t{4} << 20;
 
 size_t MappedBytes(size_t bytes) { return (bytes + kPageBytes) / kPageBytes * kPageBytes; }
 
-// A file of one piece in memory; -1 if there is none.
+// Return a memory file of one piece; -1 if it cannot be made.
 int Piece() {
   static const int file = [] {
-    const int made = memfd_create("tfswap_stand_in", MFD_CLOEXEC);
+    const int made = memfd_create("tfswap_dummy_pages", MFD_CLOEXEC);
     return made >= 0 && ftruncate(made, kPieceBytes) != 0 ? (close(made), -1) : made;
   }();
   return file;
 }
 
-// Addresses that all lead to the one piece; null if there are none.
+// Return addresses that all map to the one piece; null on failure.
 void* Map(size_t bytes) {
   if (Piece() < 0) return nullptr;
   const size_t whole = MappedBytes(bytes);

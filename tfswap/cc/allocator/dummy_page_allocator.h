@@ -9,12 +9,11 @@
 
 namespace tfswap {
 
-// Keeps kernels alive that crash where there is no memory (KernelScope::crashes): they get
-// addresses behind which there is next to nothing, the same few pages over and over, and their
-// device fails the op when they are through. What they wrote is rubbish that nobody reads.
+// Protects kernels that crash when an allocation fails (KernelScope::crashes). They get addresses
+// that all map to the same few pages, and their device fails the op when they return. What they
+// wrote is never read.
 //
-// TensorFlow's oneDNN convolutions are such: they go on with an output that they could not
-// allocate.
+// TensorFlow's oneDNN convolutions need this: they continue with an output whose allocation failed.
 class DummyPageAllocator : public SizedAdaptor {
  public:
   using SizedAdaptor::AllocateRaw;
@@ -26,7 +25,7 @@ class DummyPageAllocator : public SizedAdaptor {
   int64_t AllocationId(const void* ptr) const override;
 
  private:
-  // The bytes asked for, 0 if it is none of ours.
+  // Return the requested bytes; 0 if the block does not belong to this allocator.
   size_t SizeOf(const void* ptr) const;
 
   std::atomic<int> alive_{0};

@@ -15,43 +15,43 @@
 
 namespace tfswap {
 
-// Sees each kernel that uses variables before and after it runs: somebody who may have taken away
-// what it reads.
+// Is called before and after each kernel that uses variables. Implemented by StreamedVariables,
+// which may have swapped out the values that the kernel reads.
 class KernelGuard {
  public:
   using Held = std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>>;
 
   virtual ~KernelGuard() = default;
-  // Has what the kernel reads on the device. What is added to `held` stays there until After(),
-  // which is to be called whatever this answers.
+  // Make the values that the kernel reads resident on the device. Those added to `held` stay
+  // resident until After(), which must be called even if this returns an error.
   virtual absl::Status Before(tensorflow::OpKernelContext* context, Held* held) = 0;
   virtual void After(const Held& held) = 0;
 };
 
-// Where kernels meet the guard, if there is one.
+// Runs kernels through the guard, if there is one.
 class GuardPost {
  public:
-  // Null: kernels run unseen. Otherwise waits until those that began unseen have ended, so that
-  // what is taken away from then on is nothing that they are about to look at.
+  // Set or remove (null) the guard. Setting it waits for the kernels that started without it, so
+  // that no value that they are about to read is swapped out.
   void Set(KernelGuard* guard) {
     guard_.store(guard);
     if (guard == nullptr) return;
-    // One that has not ended by then has long read what it reads.
-    const auto most = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    while (unseen_.load() > 0 && std::chrono::steady_clock::now() < most) {
+    // A kernel that is still running by then has already read its values.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (unguarded_.load() > 0 && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
 
-  // Runs a kernel.
+  // Run a kernel.
   template <typename Run>
   void Pass(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context,
             const Run& run) {
     if (!UsesVariables(kernel) || !HasVariable(context)) return run();
-    KernelGuard* guard = Meet();
+    KernelGuard* guard = GuardOrCount();
     if (guard == nullptr) {
       run();
-      unseen_.fetch_sub(1);
+      unguarded_.fetch_sub(1);
       return;
     }
     KernelGuard::Held held;
@@ -64,16 +64,16 @@ class GuardPost {
     guard->After(held);
   }
 
-  // The same of one that has ended when `done` is called: `run` is given the `done` to call
+  // Run an asynchronous kernel, which ends when `done` is called. `run` gets the `done` to call
   // instead.
   template <typename Run>
   void PassAsync(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context,
                  std::function<void()> done, const Run& run) {
     if (!UsesVariables(kernel) || !HasVariable(context)) return run(std::move(done));
-    KernelGuard* guard = Meet();
+    KernelGuard* guard = GuardOrCount();
     if (guard == nullptr) {
       return run([this, done = std::move(done)] {
-        unseen_.fetch_sub(1);
+        unguarded_.fetch_sub(1);
         done();
       });
     }
@@ -89,16 +89,16 @@ class GuardPost {
   }
 
  private:
-  // The guard; null: there is none, and the kernel is counted as unseen.
-  KernelGuard* Meet() {
-    unseen_.fetch_add(1);
+  // Return the guard. If it is null, the kernel is counted as unguarded.
+  KernelGuard* GuardOrCount() {
+    unguarded_.fetch_add(1);
     KernelGuard* guard = guard_.load();
-    if (guard != nullptr) unseen_.fetch_sub(1);
+    if (guard != nullptr) unguarded_.fetch_sub(1);
     return guard;
   }
 
   std::atomic<KernelGuard*> guard_{nullptr};
-  std::atomic<int> unseen_{0};
+  std::atomic<int> unguarded_{0};
 };
 
 }  // namespace tfswap

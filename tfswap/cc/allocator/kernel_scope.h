@@ -10,8 +10,8 @@
 
 namespace tfswap {
 
-// What this thread is running, for allocators, recorders and error texts. One lives on the stack
-// around each kernel; copy threads make one for the swap-in that they serve.
+// What this thread is running, for allocators, recorders and error messages. Each kernel runs
+// inside one on the stack, and copy threads create one for each swap-in.
 struct KernelScope {
   enum class Role { kKernel, kSwapIn };
 
@@ -26,28 +26,27 @@ struct KernelScope {
   const Role role;
   tensorflow::OpKernelContext* const context;  // null in tests
   int64_t wait_ns = 0;                         // spent waiting for memory
-  // Where the op's allocations are planned to be, and how many of each kind it has made in this
-  // run.
+  // The planned addresses of the op's allocations, and how many allocations of each kind it has
+  // made in this run.
   PlannedOpRef planned;
   uint32_t made[kBufferKinds] = {};
-  // Asked while waiting for memory: has something come up that should go first? If so, the
-  // allocation fails and `gave_way` says why.
+  // Called while waiting for memory. If it returns true, something else should go first: the
+  // allocation fails and `gave_way` is set.
   std::function<bool()> give_way;
   bool gave_way = false;
-  // Rather fail (`gave_way`) than wait: this thread is the one that would free what it waits for.
+  // Fail (`gave_way`) instead of waiting, because this thread would have to free the memory itself.
   bool now_or_never = false;
-  // Of a larger block, only so much is to be paid for at first; 0: all. The rest is asked for with
-  // DeviceAllocator::Pay().
+  // Charge only so many bytes of a larger block at first; 0: all. DeviceAllocator::Pay() charges
+  // the rest.
   int64_t pays = 0;
-  // It goes on, and crashes, where it gets no memory: what to give it, and what to say of it, is in
-  // stand_in_allocator.h.
+  // The kernel crashes if it gets no memory. See dummy_page_allocator.h, which sets `failure`.
   bool crashes = false;
   std::string failure;
   KernelScope* const outer;
 
   static thread_local KernelScope* current;
 
-  // What this thread's allocation of so many bytes pays for at first.
+  // Return the bytes that are charged at first for this thread's allocation of `bytes` bytes.
   static int64_t PaysFor(int64_t bytes) {
     const int64_t pays = current == nullptr ? 0 : current->pays;
     return pays > 0 && pays < bytes ? pays : bytes;

@@ -17,7 +17,7 @@ size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 
 void* AllocatePageBlock(size_t bytes) {
   const size_t rounded = RoundUp(bytes, kPageBytes);
-  // Room to move up to a huge page's border; what is left over goes back at once.
+  // Reserve enough to align the block to a huge page, then unmap the rest.
   const size_t reserved = rounded + kHugePageBytes;
   void* mapped =
       mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -6,7 +6,7 @@ namespace tfswap {
 
 namespace {
 
-std::atomic<int64_t> made{0};
+std::atomic<int64_t> count{0};
 
 const char* KindName(BufferKind kind) {
   switch (kind) {
@@ -23,7 +23,7 @@ const char* KindName(BufferKind kind) {
 }  // namespace
 
 RecordingAllocator::RecordingAllocator(tensorflow::Allocator* next)
-    : Adaptor(next), number_(made.fetch_add(1) + 1) {}
+    : Adaptor(next), number_(count.fetch_add(1) + 1) {}
 
 void* RecordingAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                       const tensorflow::AllocationAttributes& attributes) {
@@ -55,7 +55,7 @@ int64_t RecordingAllocator::AllocationId(const void* ptr) const {
 }
 
 const std::string* RecordingAllocator::NameOf(absl::string_view op) {
-  // Ops ask for several blocks in a row.
+  // An op often requests several blocks in a row.
   thread_local int64_t owner = 0;
   thread_local const std::string* last = nullptr;
   if (owner == number_ && *last == op) return last;

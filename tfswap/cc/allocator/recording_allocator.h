@@ -13,7 +13,7 @@
 
 namespace tfswap {
 
-// A block that is there, and the op that asked for it.
+// An allocated block and the op that requested it.
 struct Holder {
   std::string op;  // "": made outside of any op
   const char* kind;
@@ -21,8 +21,8 @@ struct Holder {
   int64_t step_id;
 };
 
-// Knows who holds what, and writes traces while its recorder is on. Blocks below kListedBytes are
-// neither listed nor traced.
+// Lists the allocated blocks and their ops, and records traces while its recorder is on. Blocks
+// below kListedBytes are neither listed nor recorded.
 class RecordingAllocator : public Adaptor {
  public:
   static constexpr int64_t kListedBytes = 4096;
@@ -35,11 +35,12 @@ class RecordingAllocator : public Adaptor {
   void DeallocateRaw(void* ptr) override;
   int64_t AllocationId(const void* ptr) const override;
 
-  // Whether it is a block of its own, and not of the small ones.
+  // Return whether the block is listed.
   bool Lists(const void* ptr) const { return blocks_.Get(ptr, Block()).bytes > 0; }
   std::vector<Holder> Holders() const;
   StepRecorder* recorder() { return &recorder_; }
-  // `load_bytes`: of all blocks there are, the small ones included. `host_times`: even of a GPU.
+  // `load_bytes`: the sum of all blocks, including small ones. `host_times`: record host times even
+  // on a GPU.
   void StartRecording(int64_t load_bytes, bool host_times);
   StepTrace StopRecording() { return recorder_.Stop(); }
 
@@ -53,7 +54,7 @@ class RecordingAllocator : public Adaptor {
   };
   const std::string* NameOf(absl::string_view op);
 
-  const int64_t number_;  // no other one of the process has it
+  const int64_t number_;  // unique in the process
   AddressTable<Block> blocks_;
   std::atomic<int64_t> next_id_{1};
   std::mutex names_mu_;

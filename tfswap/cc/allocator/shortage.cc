@@ -10,8 +10,8 @@ constexpr char kItem[] = "\n  - ";
 
 }  // namespace
 
-// With swaps in force, no less than what is left and this would have got past here. Without them:
-// what no swap can take away.
+// With active swaps, less than the bytes in use and this request could not have worked. Without
+// swaps: the bytes that no swap can move.
 int64_t Shortage::Smallest() const { return swapping ? in_use + bytes : staying + own; }
 
 std::string Shortage::Text() const { return WhatHappened() + " What to do:" + WhatToDo(); }
@@ -32,20 +32,20 @@ std::string Shortage::WhatHappened() const {
   if (!swapping) {
     text += ReadableBytes(staying) + " stay (weights, optimiser state, batch), and this op needs " +
             ReadableBytes(own) + " at once.";
-  } else if (hindrance.empty()) {
+  } else if (why_blocked.empty()) {
     text += "Nothing of what is in use can be moved while this op runs.";
   } else {
-    text += hindrance;
+    text += why_blocked;
   }
   return picture.empty() ? text : text + " " + picture;
 }
 
 std::string Shortage::WhatToDo() const {
   std::string text;
-  if (!hindrance.empty()) {
-    text += std::string(kItem) + "More room in far memory, as said. Or have activations of " +
-            ReadableNeed(missing_far_bytes) +
-            " or more computed again (tf.recompute_grad): those need none.";
+  if (!why_blocked.empty()) {
+    text += std::string(kItem) +
+            "More room in far memory, see above. Or recompute activations of " +
+            ReadableNeed(missing_far_bytes) + " or more (tf.recompute_grad), which needs none.";
   }
   if (!swapping && Smallest() <= budget) {
     text += std::string(kItem) +

@@ -9,24 +9,24 @@
 
 namespace tfswap {
 
-// An allocation for which there is no room: what is known of it, and the error's text.
+// An allocation that did not fit, and its error message.
 struct Shortage {
   std::string op;
-  int64_t bytes = 0;   // asked for
-  int64_t budget = 0;  // 0: the device's own end
+  int64_t bytes = 0;   // requested
+  int64_t budget = 0;  // 0: no budget; the device's memory is full
   int64_t in_use = 0;
-  bool in_pieces = false;         // there is enough, but not in one piece
-  bool swapping = false;          // all that could be moved has been moved
-  int64_t staying = 0;            // was there before the step
-  int64_t own = 0;                // what the op needs at once, `bytes` included
+  bool in_pieces = false;         // enough is free, but fragmented
+  bool swapping = false;          // swaps are active, and everything movable has been swapped out
+  int64_t staying = 0;            // in use before the step
+  int64_t own = 0;                // what the op needs at once, including `bytes`
   std::vector<Holder> holders;    // the largest first
   std::string picture;            // of the addresses; "" if there is none
-  std::string hindrance;          // why no more could be moved; "" if nothing hindered it
-  int64_t missing_far_bytes = 0;  // that far memory had no room for
+  std::string why_blocked;        // why no more could be swapped out; "" if nothing blocked it
+  int64_t missing_far_bytes = 0;  // that did not fit in far memory
 
-  // The smallest budget that could work.
+  // Return the smallest budget that could work.
   int64_t Smallest() const;
-  // What happened, and last, line by line, what to do about it.
+  // Return what happened, and then, one per line, what the user can do.
   std::string Text() const;
 
  private:

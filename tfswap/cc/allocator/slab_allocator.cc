@@ -15,13 +15,13 @@ namespace tfswap {
 
 namespace {
 
-// Smaller ones are not worth a slot: those that are not recorded either.
-constexpr size_t kLeastBytes = RecordingAllocator::kListedBytes;
+// Smaller blocks get no slot; they are not recorded either.
+constexpr size_t kMinBytes = RecordingAllocator::kListedBytes;
 
-constexpr auto kMostAlignment = static_cast<size_t>(Slab::kGranuleBytes);
+constexpr auto kMaxAlignment = static_cast<size_t>(Slab::kGranuleBytes);
 
-// What this thread has passed on to the next allocator, and may be asked for again
-// (AllocateFallback).
+// The allocation that this thread has passed on to the next allocator, which may come back through
+// AllocateFallback().
 struct PassedOn {
   const SlabAllocator* by = nullptr;
   const Slot* slot = nullptr;
@@ -29,8 +29,8 @@ struct PassedOn {
 };
 thread_local PassedOn passed_on;
 
-// Addresses cost nothing.
-constexpr int64_t kMostCardBytes = int64_t{256} << 30;
+// Generous, because addresses cost nothing.
+constexpr int64_t kMaxGpuBytes = int64_t{256} << 30;
 
 int64_t PhysicalBytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -47,7 +47,7 @@ SlabAllocator::SlabAllocator(tensorflow::Allocator* next, std::function<void()> 
 
 void* SlabAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                  const tensorflow::AllocationAttributes& attributes) {
-  if (num_bytes >= kLeastBytes && Serves()) {
+  if (num_bytes >= kMinBytes && Serves()) {
     const auto bytes = static_cast<int64_t>(num_bytes);
     const Slot* slot = NextSlot(bytes);
     const bool lasts = slot != nullptr && slot->offset == kOutside;
@@ -57,9 +57,9 @@ void* SlabAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
       if (claimed == Slab::Claimed::kYes) return slab()->At(slot->offset);
       if (claimed == Slab::Claimed::kNoMemory) wanted = slot;
     }
-    // What has a place waits for memory rather than take another one.
-    if (wanted == nullptr && alignment <= kMostAlignment) {
-      if (void* ptr = Elsewhere(lasts, bytes)) return ptr;
+    // A block with a planned address waits for memory instead of using another address.
+    if (wanted == nullptr && alignment <= kMaxAlignment) {
+      if (void* ptr = AllocateUnplanned(lasts, bytes)) return ptr;
     }
     Count(kMissed, bytes);
     passed_on = {this, slot, num_bytes};
@@ -76,7 +76,7 @@ void SlabAllocator::Count(Counted served, int64_t bytes) {
   row->Add(served + 1, bytes);
 }
 
-void* SlabAllocator::Elsewhere(bool lasts, int64_t bytes) {
+void* SlabAllocator::AllocateUnplanned(bool lasts, int64_t bytes) {
   const int64_t offset = slab()->ClaimUnplanned(bytes, KernelScope::PaysFor(bytes));
   if (offset < 0) return nullptr;
   Count(lasts ? kLasting : kMoved, bytes);
@@ -96,7 +96,7 @@ Slab::Claimed SlabAllocator::Take(const Slot* slot, size_t alignment, int64_t by
   Counted cause = kUnplanned;
   if (slot != nullptr) {
     cause = kOtherSize;
-    if (slot->bytes == bytes && alignment <= kMostAlignment) {
+    if (slot->bytes == bytes && alignment <= kMaxAlignment) {
       claimed = slab()->Claim(slot->offset, bytes, KernelScope::PaysFor(bytes));
       if (claimed == Slab::Claimed::kYes) {
         Count(kHits, bytes);
@@ -115,7 +115,7 @@ void SlabAllocator::DeallocateRaw(void* ptr) {
     return;
   }
   slab()->Release(slab()->OffsetOf(ptr));
-  if (on_gpu_ && !layouts_.active()) {  // it had outlived its training
+  if (on_gpu_ && !layouts_.active()) {  // the block has outlived its training
     std::lock_guard<std::mutex> lock(mu_);
     if (!layouts_.active()) DropBlock();
   }
@@ -123,10 +123,10 @@ void SlabAllocator::DeallocateRaw(void* ptr) {
 }
 
 int64_t SlabAllocator::ReleaseEnd(void* ptr, int64_t kept_bytes,
-                                  const std::function<void(int64_t)>& given_back) {
+                                  const std::function<void(int64_t)>& on_release) {
   const int64_t bytes = slab()->ReleaseEnd(slab()->OffsetOf(ptr), kept_bytes);
   if (bytes <= 0) return 0;
-  given_back(bytes);
+  on_release(bytes);
   Freed();
   return bytes;
 }
@@ -151,7 +151,7 @@ int64_t SlabAllocator::Release(int64_t bytes) {
 }
 
 void* SlabAllocator::AllocateFallback(size_t alignment, size_t bytes) {
-  if (passed_on.by != this || passed_on.bytes != bytes || alignment > kMostAlignment) {
+  if (passed_on.by != this || passed_on.bytes != bytes || alignment > kMaxAlignment) {
     return nullptr;
   }
   const auto size = static_cast<int64_t>(bytes);
@@ -163,7 +163,7 @@ void* SlabAllocator::AllocateFallback(size_t alignment, size_t bytes) {
   int64_t offset = at_its_place ? slot->offset : slab()->ClaimUnplanned(size, pays);
   if (offset < 0) offset = slab()->ClaimPaid(size);
   if (offset < 0) return nullptr;
-  // It was passed on, and comes back.
+  // It was counted as missed when it was passed on.
   counters_.ThisThreads()->Add(kMissed, -1);
   counters_.ThisThreads()->Add(kMissedBytes, -size);
   Count(at_its_place ? kHits : lasts ? kLasting : kMoved, size);
@@ -186,7 +186,7 @@ absl::Status SlabAllocator::Install(const std::string& graph, const std::string&
     if (!status.ok()) layouts_.Remove(graph);
   }
   slab()->SetLimit(layouts_.height());
-  // What had other places so far, and is planned now, is not to be paid for twice.
+  // Do not charge blocks twice that had unplanned addresses and are planned now.
   if (!on_gpu_) slab()->Decommit(std::numeric_limits<int64_t>::max());
   return status;
 }
@@ -194,7 +194,7 @@ absl::Status SlabAllocator::Install(const std::string& graph, const std::string&
 absl::Status SlabAllocator::MakeSlab() {
   if (slab() != nullptr) return absl::OkStatus();
   try {
-    owned_ = on_gpu_ ? Slab::BlockBacked(kMostCardBytes)
+    owned_ = on_gpu_ ? Slab::BlockBacked(kMaxGpuBytes)
                      : std::make_unique<Slab>(PhysicalBytes(), account_);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
@@ -223,11 +223,11 @@ absl::Status SlabAllocator::FitBlock() {
     return absl::FailedPreconditionError(
         "the slab is too low for it, and cannot be replaced while it is in use");
   }
-  // The GPU's allocators align to less than a granule.
+  // A GPU's allocators align to less than a granule.
   const auto bytes = static_cast<size_t>(height + Slab::kGranuleBytes);
   tensorflow::AllocationAttributes attributes;
   attributes.retry_on_failure = false;
-  block_ = next()->AllocateRaw(kMostAlignment, bytes, attributes);
+  block_ = next()->AllocateRaw(kMaxAlignment, bytes, attributes);
   if (block_ == nullptr) {
     return absl::ResourceExhaustedError("beside what stays there is no room for a slab of " +
                                         ReadableBytes(height));

@@ -20,34 +20,34 @@ struct SlabAllocatorStats {
   SlabStats slab;
   int64_t hits = 0;
   int64_t hit_bytes = 0;
-  // Allocations of 4 KiB and more that did not get their slot, by cause: none was planned, it was
-  // for another size, somebody was still there, or the budget had no room for its pages just then.
+  // Allocations of at least 4 KiB that did not get a slot, by cause: none was planned, the slot has
+  // another size, another block is in it, or its pages did not fit in the budget.
   int64_t unplanned = 0;
   int64_t other_size = 0;
   int64_t taken = 0;
   int64_t no_room = 0;
-  // Of those: found another place in the slab, or went to the next allocator.
+  // Those that got another address in the slab, and those that went to the next allocator.
   int64_t moved = 0;
   int64_t moved_bytes = 0;
   int64_t missed = 0;
   int64_t missed_bytes = 0;
-  // What outlives its step (a variable's new value): among the unplanned places.
+  // Blocks that outlive their step (a variable's new value), at unplanned addresses.
   int64_t lasting = 0;
   int64_t lasting_bytes = 0;
   int64_t faults = 0;
 };
 
-// Serves what is planned from one slab, at its planned address; everything else, and whatever finds
-// its place taken, gets a place behind the planned ones, or goes to the next allocator. The slots
-// come from the op that this thread runs (KernelScope) and how many blocks of that kind it has
-// asked for before.
+// Places planned blocks at their planned addresses in one slab. Other blocks, and those whose slot
+// is taken, get an address behind the planned ones, or go to the next allocator. The slot depends
+// on the op that this thread runs (KernelScope) and on how many blocks of that kind it has
+// requested before.
 class SlabAllocator : public SizedAdaptor, public SpareMemory {
  public:
-  // `account` pays for the slab's memory (null: nobody has to), `freed` is called after each
-  // release.
+  // `account` is charged for the slab's memory (null: it is not charged). `freed` is called after
+  // each release.
   SlabAllocator(tensorflow::Allocator* next, MemoryAccount* account,
                 std::function<void()> freed = nullptr);
-  // On a GPU: the slab is one block of the next allocator's, there while there are layouts.
+  // For a GPU: the slab is one block of the next allocator, which exists while there are layouts.
   SlabAllocator(tensorflow::Allocator* next, std::function<void()> freed);
 
   using SizedAdaptor::AllocateRaw;
@@ -57,10 +57,10 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   size_t RequestedSize(const void* ptr) const override;
   int64_t AllocationId(const void* ptr) const override;
 
-  // Of a block in the slab, which is host memory: gives back what is behind its first bytes, all of
-  // which it had; answers how much, and says so before those hear of it who wait for memory.
-  int64_t ReleaseEnd(void* ptr, int64_t kept_bytes, const std::function<void(int64_t)>& given_back);
-  // Sees to it that so much of it is there, from its beginning on. Does not wait.
+  // Release the end of a fully charged block of a slab in host memory. Return the released bytes,
+  // and pass them to `on_release` before waiting threads are notified.
+  int64_t ReleaseEnd(void* ptr, int64_t kept_bytes, const std::function<void(int64_t)>& on_release);
+  // Commit the first `bytes` bytes of a block, without waiting. Return whether that succeeded.
   bool Pay(void* ptr, int64_t bytes) { return slab()->Pay(slab()->OffsetOf(ptr), bytes); }
   bool Owns(const void* ptr) const {
     const Slab* own = slab();
@@ -72,14 +72,15 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   void* AllocateFallback(size_t alignment, size_t bytes) override;
   std::string Picture() const override;
 
-  // Layouts of graphs (slab_layouts.h). The slab is as high as the highest.
+  // Install and remove layouts of graphs (slab_layouts.h). The slab is as high as the highest
+  // layout.
   absl::Status Install(const std::string& graph, const std::string& text);
   void Remove(const std::string& graph);
   void Clear();
-  // Not on a GPU: from now on everything goes to the slab, without a layout to unplanned places.
-  // So memory that is free is the budget's to give, never the system allocator's to keep.
+  // Serve all blocks from the slab, even without a layout, so that free memory returns to the
+  // budget and is not kept by the system allocator. No effect on a GPU.
   absl::Status SetAlways(bool always);
-  // Whether ops may have planned places.
+  // Return whether ops may have planned addresses.
   bool active() const { return layouts_.active(); }
   PlannedOpRef Find(const tensorflow::OpKernel& kernel) { return layouts_.Find(kernel); }
 
@@ -89,24 +90,24 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
 
   void SetCheck(bool check);
   SlabAllocatorStats Stats() const;
-  // The same without looking at the slab itself: only its limit is there.
+  // The same without the slab's own statistics, except for its limit.
   SlabAllocatorStats Counts() const;
   void ResetCounts();
 
  private:
-  // What is planned for the allocation that this thread is about to make.
+  // Return the slot of the allocation that this thread is about to make; null if there is none.
   static const Slot* NextSlot(int64_t bytes);
   bool Serves() const { return layouts_.active() || always_.load(std::memory_order_relaxed); }
   absl::Status MakeSlab();
-  // At its planned place, which counts as a hit or by cause.
+  // Try to claim the slot, and count a hit or the cause of a miss.
   Slab::Claimed Take(const Slot* slot, size_t alignment, int64_t bytes);
-  // Something was.
+  // Notify waiting threads of a release.
   void Freed();
-  // Among the unplanned places; null if nobody pays.
-  void* Elsewhere(bool lasts, int64_t bytes);
-  // All below: with mu_ held. On a GPU: sees to it that a block as high as the layouts is there.
+  // Return a block at an unplanned address; null if it does not fit in the budget.
+  void* AllocateUnplanned(bool lasts, int64_t bytes);
+  // Allocate a GPU's block for the highest layout. Call this and what follows with mu_ held.
   absl::Status FitBlock();
-  // Gives the GPU's block back, if nobody is in it.
+  // Free the GPU's block unless it is in use. Return whether it was freed.
   bool DropBlock();
   Slab* slab() const { return slab_.load(std::memory_order_acquire); }
 
@@ -115,10 +116,10 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   const bool on_gpu_;
   SlabLayouts layouts_;
   std::atomic<bool> always_{false};
-  std::mutex mu_;  // whoever makes the slab
+  std::mutex mu_;  // serializes changes of the slab
   std::unique_ptr<Slab> owned_;
   std::atomic<Slab*> slab_{nullptr};
-  void* block_ = nullptr;  // the GPU's, with what precedes the slab's first address
+  void* block_ = nullptr;  // the GPU's block, which begins at or before the slab's first address
 
   enum Counted {
     kHits,
@@ -135,7 +136,7 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
     kNoRoom,
     kCounters
   };
-  // One that was served, or passed on; what follows is its bytes.
+  // Count an allocation, and its bytes in the counter that follows.
   void Count(Counted served, int64_t bytes);
   ThreadCounters<kCounters> counters_;
 };

@@ -15,11 +15,11 @@ namespace {
 constexpr size_t kKnownKernels = size_t{1} << 16;
 constexpr int kPlaceBits = 24;
 constexpr uint64_t kPlaceMask = (uint64_t{1} << kPlaceBits) - 1;
-constexpr int32_t kMostOrdinals = 4096;
-constexpr int kMostShapes = 64;
-// Of all ops of a layout together: an op has as many as its highest ordinal says.
-constexpr size_t kMostSlots = size_t{1} << 22;
-constexpr size_t kMostTextBytes = size_t{256} << 20;
+constexpr int32_t kMaxOrdinals = 4096;
+constexpr int kMaxShapes = 64;
+// For all ops of a layout together. An op has as many slots as its highest ordinal requires.
+constexpr size_t kMaxSlots = size_t{1} << 22;
+constexpr size_t kMaxTextBytes = size_t{256} << 20;
 constexpr absl::string_view kNextShape = "#";
 
 uint64_t Spread(const void* ptr) {
@@ -57,7 +57,7 @@ SlabLayouts::~SlabLayouts() {
 
 absl::Status SlabLayouts::Install(const std::string& graph, const std::string& text,
                                   int64_t granule_bytes) {
-  if (text.size() > kMostTextBytes) {
+  if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a layout of ", text.size(), " bytes"));
   }
   Layout layout;
@@ -66,7 +66,7 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
   size_t slots_made = 0;
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   const auto shapes = std::count(lines.begin(), lines.end(), kNextShape) + 1;
-  if (shapes > kMostShapes) {
+  if (shapes > kMaxShapes) {
     return absl::InvalidArgumentError(absl::StrCat("a layout of ", shapes, " shapes"));
   }
   layout.graph->shapes = static_cast<int>(shapes);
@@ -83,7 +83,7 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     if (fields.size() != 5 || fields[0].empty() || !absl::SimpleAtoi(fields[1], &kind) ||
         !absl::SimpleAtoi(fields[2], &ordinal) || !absl::SimpleAtoi(fields[3], &slot.offset) ||
         !absl::SimpleAtoi(fields[4], &slot.bytes) || kind < 0 || kind >= kBufferKinds ||
-        ordinal < 0 || ordinal >= kMostOrdinals || slot.bytes <= 0 ||
+        ordinal < 0 || ordinal >= kMaxOrdinals || slot.bytes <= 0 ||
         slot.bytes > int64_t{1} << 50 || slot.offset > int64_t{1} << 50 ||
         (slot.offset < 0 ? slot.offset != kOutside : slot.offset % granule_bytes != 0)) {
       return absl::InvalidArgumentError(
@@ -100,7 +100,7 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     if (slots.size() <= place) {
       const auto wanted = static_cast<size_t>((ordinal + 1) * shapes);
       slots_made += wanted - slots.size();
-      if (slots_made > kMostSlots) {
+      if (slots_made > kMaxSlots) {
         return absl::InvalidArgumentError(absl::StrCat("the layout's line '", line,
                                                        "' is one too many: its ops would have ",
                                                        slots_made, " places"));
@@ -110,7 +110,7 @@ absl::Status SlabLayouts::Install(const std::string& graph, const std::string& t
     slots[place] = slot;
     if (slot.offset >= 0) layout.height = std::max(layout.height, slot.offset + slot.bytes);
   }
-  if (ops.size() > free_places_.size() + (MostPlaces() - next_place_)) {
+  if (ops.size() > free_places_.size() + (MaxPlaces() - next_place_)) {
     return absl::ResourceExhaustedError("too many layouts are installed in this process");
   }
   std::vector<uint32_t> places;
@@ -161,7 +161,7 @@ void SlabLayouts::Changed() {
 }
 
 void SlabLayouts::Reclaim() {
-  // Whoever begins to read behind this finds the words of Changed(), so nothing that was retired.
+  // A reader that starts after this finds the words that Changed() has cleared, so nothing retired.
   if (readers_.load() != 0) return;
   for (const uint32_t place : retired_places_) *At(place) = PlannedOp();
   free_places_.insert(free_places_.end(), retired_places_.begin(), retired_places_.end());
@@ -184,7 +184,7 @@ PlannedOpRef SlabLayouts::Find(const tensorflow::OpKernel& kernel) {
     std::lock_guard<std::mutex> lock(mu_);
     place = graph == attributes.end() ? LookUpUnmarked(kernel.name())
                                       : LookUp(graph->second.s(), kernel.name());
-    word.store(tag | place);  // under the lock: no word leads to what was retired
+    word.store(tag | place);  // under the lock, so that no word refers to a retired place
   }
   if (place != 0) found.op_ = At(place);
   return found;
@@ -210,7 +210,7 @@ uint32_t SlabLayouts::LookUpUnmarked(const std::string& op) {
   uint32_t place = 0;
   for (const auto& [graph, layout] : layouts_) {
     const auto found = layout.ops.find(op);
-    // Of several graphs with such an op, the one that runs: its other ops were looked up just now.
+    // If several graphs have such an op, choose the running one: the last lookup was in it.
     if (found != layout.ops.end() && (place == 0 || graph == last_graph_)) place = found->second;
   }
   return place;

@@ -17,37 +17,37 @@
 
 namespace tfswap {
 
-// A planned place.
+// A planned address.
 struct Slot {
-  // -1: none is planned. -2: it outlives the step (a variable's new value) and stays out of the
-  // slab.
+  // -1: no address is planned. -2 (kOutside): the block outlives the step (a variable's new value)
+  // and gets no planned address.
   int64_t offset = -1;
   int64_t bytes = 0;
 };
 inline constexpr int64_t kOutside = -2;
 
-// A graph that runs for tensors of several shapes (a last batch that is smaller) has places for
-// each, and the one that runs is told by the sizes that its ops ask for.
+// A graph that runs with tensors of several shapes (a smaller last batch) has slots for each shape.
+// The sizes that its ops request identify the shape that is running.
 struct PlannedGraph {
   int shapes = 1;
-  std::atomic<int> running{0};  // the shape that was met last
+  std::atomic<int> running{0};  // the last shape that was identified
 };
 
-// The places of what one op allocates in a run: by kind, the first for each shape, the second for
-// each shape, ...
+// The slots of one op's allocations in a run. For each kind: the first allocation for each shape,
+// the second for each shape, and so on.
 struct PlannedOp {
   PlannedGraph* graph = nullptr;  // null: one shape
   std::vector<Slot> slots[kBufferKinds];
 
-  // Null if no place is planned.
+  // Return the slot; null if none is planned.
   const Slot* Find(int kind, uint32_t ordinal, int64_t bytes) const;
 };
 
-// An op's places, or none: they stay what they are while this lives.
+// Refers to an op's slots, or to none. They do not change while it exists.
 class PlannedOpRef {
  public:
   PlannedOpRef() = default;
-  explicit PlannedOpRef(const PlannedOp* op) : op_(op) {}  // of one that outlives it
+  explicit PlannedOpRef(const PlannedOp* op) : op_(op) {}  // `op` must outlive the reference
   PlannedOpRef(PlannedOpRef&& other) noexcept { *this = std::move(other); }
   PlannedOpRef& operator=(PlannedOpRef&& other) noexcept {
     std::swap(op_, other.op_);
@@ -71,23 +71,24 @@ class PlannedOpRef {
   std::atomic<int64_t>* readers_ = nullptr;
 };
 
-// Which slots ops have, of all graphs that have a layout. Thread-safe; Find() takes no lock for an
-// op that ran before.
+// The slots of the ops of all graphs that have a layout. Thread-safe; Find() takes no lock for an
+// op that has run before.
 class SlabLayouts {
  public:
   SlabLayouts();
   ~SlabLayouts();
 
-  // `text`: a line a slot: op, kind (0 output, 1 temporary, 2 other), ordinal, offset, bytes,
-  // parted by tabs; a line "#" behind each shape but the last. Replaces the graph's layout.
+  // Install the graph's layout, or replace it. `text` has one line per slot: op, kind (0 output, 1
+  // temporary, 2 other), ordinal, offset and bytes, separated by tabs. A line "#" ends each shape
+  // but the last.
   absl::Status Install(const std::string& graph, const std::string& text, int64_t granule_bytes);
   void Remove(const std::string& graph);
   void Clear();
 
   bool active() const { return active_.load(std::memory_order_relaxed); }
-  // The end of the highest slot of all layouts.
+  // Return the end of the highest slot of all layouts.
   int64_t height() const { return height_.load(); }
-  // None for an op without slots.
+  // Return the op's slots; an empty reference if it has none.
   PlannedOpRef Find(const tensorflow::OpKernel& kernel);
   PlannedOpRef FindByName(const std::string& graph, const std::string& op);
 
@@ -101,33 +102,33 @@ class SlabLayouts {
   PlannedOp* At(uint32_t place) const {
     return blocks_[place / kBlockOps].load(std::memory_order_acquire) + place % kBlockOps;
   }
-  uint32_t MostPlaces() const { return static_cast<uint32_t>(blocks_.size()) * kBlockOps; }
-  // With `mu_` held.
+  uint32_t MaxPlaces() const { return static_cast<uint32_t>(blocks_.size()) * kBlockOps; }
+  // Call these with `mu_` held.
   void Retire(const std::string& graph);
   uint32_t LookUp(const std::string& graph, const std::string& op);
-  // Of an op without a mark: oneDNN's layout pass gives some convolutions' gradients none.
+  // Look up an op without a graph mark: oneDNN's layout pass omits it for some convolution
+  // gradients.
   uint32_t LookUpUnmarked(const std::string& op);
   void Changed();
-  // Frees what was retired, if nobody reads: nobody can come upon it any more.
+  // Free retired places if there are no readers; new readers cannot find them.
   void Reclaim();
 
   std::atomic<bool> active_{false};
   std::atomic<int64_t> height_{0};
   std::mutex mu_;
   std::map<std::string, Layout> layouts_;
-  std::string last_graph_;  // that an op was looked up in
+  std::string last_graph_;  // the graph of the last lookup
   // By place, in blocks; place 0 has no slots.
   static constexpr uint32_t kBlockOps = 4096;
   std::vector<std::atomic<PlannedOp*>> blocks_;
   uint32_t next_place_ = 1;
   std::vector<uint32_t> free_places_;
-  // Of layouts that were replaced: whoever had looked them up before may still read them.
+  // Of replaced or removed layouts, which earlier lookups may still be reading.
   std::vector<std::unique_ptr<PlannedGraph>> retired_graphs_;
   std::vector<uint32_t> retired_places_;
   std::atomic<int64_t> readers_{0};
-  // What kernels were looked up, by address: a tag and a place in one word. A kernel may be gone
-  // and another one at its address: then slots are proposed that are not its own, which a slab
-  // survives.
+  // Cached lookups by kernel address: a tag and a place in one word. If another kernel has since
+  // been created at the address, it gets the wrong slots, which the slab tolerates.
   std::vector<std::atomic<uint64_t>> known_;
 };
 

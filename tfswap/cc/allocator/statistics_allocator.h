@@ -7,7 +7,7 @@
 
 namespace tfswap {
 
-// Counts what is asked for: the load, whatever memory it takes.
+// Counts the load: the requested bytes, regardless of the memory that they use.
 class StatisticsAllocator : public Adaptor {
  public:
   explicit StatisticsAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
@@ -19,12 +19,12 @@ class StatisticsAllocator : public Adaptor {
   std::optional<tensorflow::AllocatorStats> GetStats() override;
   bool ClearStats() override;
 
-  // A peak of its own for whoever measures single steps; ClearStats() leaves it alone.
+  // Restart the window's peak, which measures single steps. ClearStats() does not change it.
   void RestartWindow() { window_peak_.store(load_.load()); }
   int64_t window_peak_bytes() const { return window_peak_.load(); }
 
  protected:
-  // A block that there is.
+  // Change the load for a block that is already counted.
   void Grew(int64_t bytes);
   void Shrank(int64_t bytes) { load_.fetch_sub(bytes, std::memory_order_relaxed); }
 

@@ -54,7 +54,8 @@ struct RawAccess {
   int32_t of_variable = 0;
 };
 
-// What is allocated and freed: slices and reshapes share a root. Null if there is none.
+// Return the address of the tensor's allocation, which slices and reshapes share; null if it has
+// none.
 const void* RootOf(const Tensor& tensor) {
   const auto* buffer = tensorflow::DMAHelper::buffer(&tensor);
   if (buffer == nullptr) return nullptr;
@@ -66,8 +67,9 @@ struct Value {
   const void* root;
 };
 
-// Those of the variables that a kernel uses. Not to be called under a lock of ours: whoever changes
-// a variable holds its lock, and may free memory then.
+// Return the values of the variables that a kernel uses. Do not call this with a lock held: a
+// thread that changes a variable holds the variable's lock and may free memory, which takes our
+// locks.
 std::vector<Value> ValuesOf(const OpKernel& kernel, OpKernelContext* context) {
   std::vector<Value> values;
   if (!UsesVariables(kernel)) return values;
@@ -89,7 +91,7 @@ BufferKind KindOfRegion(absl::string_view region_type) {
 
 struct StepRecorder::Shard {
   const std::thread::id thread = std::this_thread::get_id();
-  std::mutex mu;  // contended only where an op ends on another thread, and by Stop()
+  std::mutex mu;  // contended only if an op ends on another thread, and by Stop()
   int64_t recording = 0;
   std::string text;
   std::vector<RawOp> ops;
@@ -237,7 +239,7 @@ std::function<void()> StepRecorder::OpBeginsAsync(const OpKernel& kernel, OpKern
 
 namespace {
 
-// Which buffer was where, when.
+// Finds the buffer that was at an address at a time.
 class Residents {
  public:
   void Allocated(const void* ptr, int32_t buffer) { at_[ptr].buffers.push_back(buffer); }
@@ -245,11 +247,11 @@ class Residents {
     at_[ptr].frees.push_back({ns, thread});
   }
 
-  // Finds out when each buffer was freed, and by whom: the first free behind its allocation.
+  // Set when and by which thread each buffer was freed: by the first free after its allocation.
   void Settle(std::vector<BufferRecord>* buffers, std::vector<HostRecording::Buffer>* threads) {
     for (auto& [ptr, place] : at_) {
       std::sort(place.frees.begin(), place.frees.end());
-      // Two threads may take and give back the same address within one tick of the clock.
+      // Two threads may allocate and free the same address within one tick of the clock.
       std::stable_sort(place.buffers.begin(), place.buffers.end(), [&](int32_t a, int32_t b) {
         return (*buffers)[a].alloc_ns < (*buffers)[b].alloc_ns;
       });
@@ -263,7 +265,7 @@ class Residents {
     }
   }
 
-  // The buffer that was at `ptr` at that time, -1 if none is known.
+  // Return the buffer that was at `ptr` at that time; -1 if none is known.
   int32_t Find(const void* ptr, int64_t ns, const std::vector<BufferRecord>& buffers) const {
     auto it = at_.find(ptr);
     if (it == at_.end()) return -1;

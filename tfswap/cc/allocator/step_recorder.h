@@ -14,14 +14,14 @@
 
 namespace tfswap {
 
-// What TensorFlow says an allocation is for.
+// Return the kind of an allocation from TensorFlow's annotation.
 BufferKind KindOfRegion(absl::string_view region_type);
 
-// Writes down what kernels and allocators do, while it is on. Off, it costs one relaxed load a
+// Records what kernels and allocators do while it is on. When off, it costs one relaxed load per
 // kernel. Thread-safe.
 //
-// Each thread writes to a shard of its own, addresses and times only; Stop() finds out which buffer
-// was at an address at a time. So executor threads share no lock and no cache line.
+// Each thread writes only addresses and times, to its own shard, so that executor threads share no
+// lock and no cache line. Stop() finds the buffer that was at an address at a time.
 class StepRecorder {
  public:
   StepRecorder();
@@ -29,23 +29,23 @@ class StepRecorder {
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // Of a GPU, whose times recordings have from now on: those of the host say when it was told.
-  void SetCardClock(GpuClock* clock) { clock_.store(clock); }
+  // Record the times of this GPU clock from now on. Host times say only when work was enqueued.
+  void SetGpuClock(GpuClock* clock) { clock_.store(clock); }
 
-  // Before Start(), and without any lock: has a GPU's clock run, if there is one. Without it a
-  // recording has the times of the host, in whose order memory is handed out.
+  // Start the GPU clock, if there is one. Call it before Start(), without any lock. Without it a
+  // recording has host times, in whose order memory is allocated.
   void StartClock();
   void Start(int64_t resident_bytes);
   StepTrace Stop();
 
-  // The allocator's side: Present() before anything else runs, Allocated() before the block is
-  // handed out, Freed() before its memory can be anybody else's.
+  // Called by the allocator: Present() before anything else runs, Allocated() before the block is
+  // returned, Freed() before its memory can be allocated again.
   void Present(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr);
   void Allocated(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr);
   void Freed(const void* ptr);
 
   struct Shard;
-  // A recorded op, which may end on another thread; false when nothing is recorded.
+  // A recorded op, which may end on another thread. Converts to false if it is not recorded.
   struct Op {
     Shard* shard = nullptr;
     size_t index = 0;
@@ -53,12 +53,12 @@ class StepRecorder {
     explicit operator bool() const { return shard != nullptr; }
   };
 
-  // The device's side: OpBegins() before the kernel (its inputs may be gone after it), OpEnds()
-  // after, before its outputs are passed on. `wait_ns`: of the host, for memory.
+  // Called by the device: OpBegins() before the kernel, which may release its inputs, and OpEnds()
+  // after it, before its outputs are forwarded. `wait_ns`: how long the host waited for memory.
   Op OpBegins(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
   void OpEnds(const Op& op, tensorflow::OpKernelContext* context, int64_t wait_ns);
 
-  // Of an op that ends when `done` is called: the `done` to call instead.
+  // Begin an op that ends when `done` is called. Return the `done` to call instead.
   std::function<void()> OpBeginsAsync(const tensorflow::OpKernel& kernel,
                                       tensorflow::OpKernelContext* context,
                                       std::function<void()> done);
@@ -70,7 +70,7 @@ class StepRecorder {
 
   std::atomic<bool> on_{false};
   std::atomic<GpuClock*> clock_{nullptr};
-  std::mutex mu_;  // guards all below; a shard has a lock of its own
+  std::mutex mu_;  // guards all below; each shard has its own lock
   int64_t recording_ = 0;
   int64_t start_ns_ = 0;
   int64_t resident_bytes_ = 0;

@@ -14,11 +14,11 @@ namespace {
 
 struct Header {
   size_t bytes;
-  size_t padding;  // from the block's begin to the user's
-  size_t held;     // of the bytes, those that are paid for and not given back
+  size_t padding;  // from the begin of the block to the begin of the user's bytes
+  size_t held;     // the bytes that are charged and not released
 };
-constexpr size_t kLeastPadding = 64;
-static_assert(sizeof(Header) <= kLeastPadding);
+constexpr size_t kMinPadding = 64;
+static_assert(sizeof(Header) <= kMinPadding);
 
 Header* HeaderOf(void* ptr) { return static_cast<Header*>(ptr) - 1; }
 const Header* HeaderOf(const void* ptr) { return static_cast<const Header*>(ptr) - 1; }
@@ -27,7 +27,7 @@ const Header* HeaderOf(const void* ptr) { return static_cast<const Header*>(ptr)
 
 void* SystemAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
   if (Faults::Strikes(Fault::kAllocationFails)) return nullptr;
-  const size_t padding = std::max(alignment, kLeastPadding);
+  const size_t padding = std::max(alignment, kMinPadding);
   const size_t whole = num_bytes + padding;
   if (whole < num_bytes) return nullptr;
   char* block = static_cast<char*>(

@@ -8,12 +8,12 @@
 
 namespace tfswap {
 
-// Host memory: large blocks in pages of their own (page_blocks.h), small ones from malloc. The last
-// of a chain. TensorFlow's own CPU allocator is no base for it: on processors with VNNI it is
-// oneDNN's, a pool that keeps what is freed. Knows the size of each block by a header in front:
+// Allocates host memory: large blocks in their own pages (page_blocks.h), small ones from malloc.
+// It is the last of a chain. It does not use TensorFlow's CPU allocator, because that is oneDNN's
+// on processors with VNNI, a pool that keeps freed memory. The size of a block is in a header:
 //
-//   | padding | header | bytes asked for ... |
-//                      ^ aligned as asked
+//   | padding | header | requested bytes ... |
+//                      ^ requested alignment
 class SystemAllocator : public tensorflow::Allocator {
  public:
   explicit SystemAllocator(std::string name) : name_(std::move(name)) {}
@@ -22,16 +22,16 @@ class SystemAllocator : public tensorflow::Allocator {
   void* AllocateRaw(size_t alignment, size_t num_bytes) override;
   void DeallocateRaw(void* ptr) override;
   bool TracksAllocationSizes() const override { return true; }
-  // As far as it is paid for and was not given back.
+  // Return the bytes that are charged and not released.
   size_t RequestedSize(const void* ptr) const override;
   tensorflow::AllocatorMemoryType GetMemoryType() const override {
     return tensorflow::AllocatorMemoryType::kHostPageable;
   }
 
-  // Gives back what is behind the first bytes of a block; answers how much. Small blocks stay.
+  // Release the end of a block, unless it is small. Return the released bytes.
   int64_t ReleaseEnd(void* ptr, int64_t kept_bytes);
-  // Of a block that paid for its beginning only (KernelScope::pays): what it has to pay before its
-  // first `bytes` bytes may be used, and that it has.
+  // For a block that is charged only in part (KernelScope::pays): return the bytes to charge before
+  // its first `bytes` bytes may be used, and note that they are charged.
   int64_t Unpaid(const void* ptr, int64_t bytes) const;
   void Paid(void* ptr, int64_t bytes);
 

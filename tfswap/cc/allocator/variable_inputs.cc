@@ -16,7 +16,7 @@ using ::tensorflow::Var;
 
 namespace {
 
-// Hand variables on, without looking at them.
+// Return whether the op forwards variables without reading them.
 bool PassesOn(absl::string_view op) {
   static const auto* ops = new std::unordered_set<absl::string_view>{"Case",
                                                                      "DestroyResourceOp",
@@ -45,7 +45,7 @@ bool PassesOn(absl::string_view op) {
   return ops->count(op) > 0;
 }
 
-// The variable's handle; null if that input is something else.
+// Return the variable's handle; null if the input is not a variable.
 const ResourceHandle* HandleAt(OpKernelContext* context, int input) {
   if (context->input_dtype(input) != tensorflow::DT_RESOURCE || !context->has_input(input)) {
     return nullptr;

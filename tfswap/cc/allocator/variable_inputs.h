@@ -8,17 +8,17 @@
 
 namespace tfswap {
 
-// A variable that a kernel has among its inputs.
+// A variable among the inputs of a kernel.
 struct VariableInput {
   int input;
   tensorflow::core::RefCountPtr<tensorflow::Var> var;
 };
 
-// Whether a kernel looks at the variables that it has among its inputs, or changes them.
+// Return whether a kernel reads or writes the variables among its inputs.
 bool UsesVariables(const tensorflow::OpKernel& kernel);
-// Whether any of them is one, and not an iterator, say.
+// Return whether any input is a variable (and not an iterator, for example).
 bool HasVariable(tensorflow::OpKernelContext* context);
-// Those of a kernel that runs, each once. Those that do not exist yet are left out.
+// Return the variables of a running kernel, each once, without those that do not exist yet.
 std::vector<VariableInput> VariableInputs(tensorflow::OpKernelContext* context);
 
 }  // namespace tfswap

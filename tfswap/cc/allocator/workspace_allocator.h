@@ -8,8 +8,9 @@
 
 namespace tfswap {
 
-// Declines workspaces above a limit. A workspace is what a kernel can do without, in another way:
-// cuDNN's convolutions, for which this chooses among their algorithms (vDNN's "m" and "p").
+// Declines workspaces above a limit. A workspace is memory that a kernel can do without by using
+// another algorithm. For cuDNN's convolutions the limit thus selects the algorithm (vDNN's "m" and
+// "p").
 class WorkspaceAllocator : public Adaptor {
  public:
   explicit WorkspaceAllocator(tensorflow::Allocator* next) : Adaptor(next) {}
@@ -24,7 +25,7 @@ class WorkspaceAllocator : public Adaptor {
     return next()->AllocateRaw(alignment, num_bytes, attributes);
   }
 
-  // Below 0: none.
+  // Set the limit; a negative one removes it.
   void SetLimit(int64_t bytes) { limit_.store(bytes); }
 
  private:

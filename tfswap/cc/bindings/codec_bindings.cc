@@ -29,7 +29,7 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-// Chunks of this process's heap, at most so many at once; what is given back is used again.
+// Chunks from the heap, at most `most` at once. Returned chunks are reused.
 class HeapChunks : public ChunkSource {
  public:
   HeapChunks(size_t chunk_bytes, size_t most) : chunk_bytes_(chunk_bytes), most_(most) {}
@@ -55,7 +55,7 @@ class HeapChunks : public ChunkSource {
   std::vector<char*> free_;
 };
 
-// An encoded buffer with its chunks.
+// An encoded buffer and its chunks.
 struct Encoded {
   explicit Encoded(size_t chunk_bytes, size_t most_chunks) : chunks(chunk_bytes, most_chunks) {}
 
@@ -75,7 +75,7 @@ CodecSpec SpecOf(const std::string& codec, int element_bytes, int rate_percent) 
   return spec;
 }
 
-// Of a buffer whose bytes lie one behind the other.
+// Return the address and size of a contiguous buffer.
 std::pair<const char*, size_t> BytesOf(const py::buffer_info& info) {
   py::ssize_t expected = info.itemsize;
   for (py::ssize_t i = info.ndim; i-- > 0;) {
@@ -125,7 +125,7 @@ py::bytes DecodeData(const Encoded& encoded, int threads) {
   return result;
 }
 
-// Memory that ends where the block does, so that a sanitizer sees what is read behind it.
+// Allocate exactly `bytes` bytes, so that a sanitizer detects reads beyond them.
 std::unique_ptr<char[]> Exactly(size_t bytes) {
   return std::unique_ptr<char[]>(new char[std::max(bytes, size_t{1})]);
 }
@@ -161,7 +161,7 @@ double SecondsOf(const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// One memcpy for each thread.
+// Copy with one memcpy per thread.
 void CopyTogether(char* to, const char* from, size_t bytes, int threads) {
   const size_t piece = (bytes + static_cast<size_t>(threads) - 1) / static_cast<size_t>(threads);
   std::atomic<size_t> next{0};
@@ -173,8 +173,8 @@ void CopyTogether(char* to, const char* from, size_t bytes, int threads) {
   });
 }
 
-// (encoded bytes, seconds to encode, to decode, to copy with memcpy): medians of alternating runs
-// into memory that has been written before.
+// Return the encoded bytes and the seconds to encode, to decode and to copy with memcpy: medians of
+// alternating runs into memory that has been written before.
 std::tuple<size_t, double, double, double> Measure(const py::buffer& data, const std::string& codec,
                                                    int element_bytes, int rate_percent, int threads,
                                                    int repeats) {
@@ -189,7 +189,7 @@ std::tuple<size_t, double, double, double> Measure(const py::buffer& data, const
   EncodedBuffer encoded;
   Encode(spec, from, bytes, threads, &chunks, &encoded);
   const size_t encoded_bytes = encoded.encoded_bytes;
-  // As tensors are: aligned to lines of the cache.
+  // Aligned like tensors, to cache lines at least.
   std::vector<char> block(bytes + kPageBytes, 1);
   char* const to =
       block.data() +

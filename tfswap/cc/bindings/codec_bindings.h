@@ -5,7 +5,7 @@
 
 namespace tfswap {
 
-// Codecs: of buffers, of single sections for tests, and how fast they are.
+// Bind the codecs for buffers, for single sections (in tests), and their speed measurement.
 void BindCodecs(pybind11::module_& module);
 
 }  // namespace tfswap

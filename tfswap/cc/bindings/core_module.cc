@@ -70,7 +70,7 @@ std::shared_ptr<Timeline> MakeTimeline(const Array<int64_t>& op_start_ns,
   return std::make_shared<Timeline>(std::move(data));
 }
 
-// Rows of (absence, gate_op, trigger_op), or of all of a swap's fields.
+// Convert rows of (absence, gate_op, trigger_op), or of all fields of a swap.
 std::vector<Swap> ToSwaps(const Array<int64_t>& rows) {
   if (rows.ndim() != 2 || (rows.shape(1) != 3 && rows.shape(1) != 8)) {
     throw std::invalid_argument("swaps: rows of 3 or of 8 fields are needed");
@@ -93,7 +93,7 @@ std::vector<Swap> ToSwaps(const Array<int64_t>& rows) {
   return swaps;
 }
 
-// A result with the timeline that some of its answers are worked out from.
+// A result and the timeline from which some of its values are computed.
 struct Simulated : SimResult {
   std::shared_ptr<const Timeline> timeline;
 };
@@ -108,8 +108,8 @@ Simulated SimulateRows(const std::shared_ptr<Timeline>& timeline, const Array<in
   return {Simulate(*timeline, swaps, tiers, budget_bytes, edges), timeline};
 }
 
-// The load as a step function: (time_ns, bytes from then on). Several changes at one time are all
-// kept, in order, so that the largest value is the peak.
+// Return the load as a step function: (time_ns, bytes from then on). It keeps all changes at one
+// time, in order, so that its largest value is the peak.
 std::pair<py::array_t<int64_t>, py::array_t<int64_t>> LoadCurve(const Simulated& result) {
   std::vector<int64_t> time_ns = {0};
   std::vector<int64_t> bytes = {result.timeline->data().resident_bytes};
@@ -291,7 +291,7 @@ PYBIND11_MODULE(_core, module) {
   tfswap::BindMaxTree(module);
   tfswap::BindAllocationWaitPolicy(module);
   tfswap::BindPacking(module);
-  tfswap::BindCard(module);
+  tfswap::BindGpu(module);
   tfswap::BindSpill(module);
   tfswap::BindCodecs(module);
   module.def("measure_copy_speed", &tfswap::MeasureCopySpeed, py::arg("bytes"), py::arg("repeats"),

@@ -20,7 +20,7 @@ const void* Pointer(uintptr_t address) { return reinterpret_cast<const void*>(ad
 uintptr_t Number(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
 // A GPU written in Python. Events are numbers.
-class PythonCard : public Gpu {
+class PythonGpu : public Gpu {
  public:
   Event Record(Queue queue) override {
     return reinterpret_cast<Event>(Call("record", queue).cast<uintptr_t>());
@@ -60,8 +60,8 @@ using HostOp = std::array<int64_t, 5>;
 using HostBuffer = std::array<int64_t, 4>;
 using Pair = std::pair<int64_t, int64_t>;
 
-// ConvertToGpuTime() of so much of a recording, with what the host waited for memory in each op, if
-// it did. Answers (start_ns, end_ns, wait_ns) by op and (alloc_ns, free_ns) by buffer.
+// Call ConvertToGpuTime() on a recording; `host_waits_ns` are the waits for memory in each op, if
+// any. Return (start_ns, end_ns, wait_ns) by op and (alloc_ns, free_ns) by buffer.
 std::pair<std::vector<std::array<int64_t, 3>>, std::vector<Pair>> Moved(
     const std::vector<int64_t>& marks_ns, const std::vector<Pair>& waits,
     const std::vector<HostOp>& ops, const std::vector<HostBuffer>& buffers,
@@ -95,7 +95,7 @@ std::pair<std::vector<std::array<int64_t, 3>>, std::vector<Pair>> Moved(
 
 }  // namespace
 
-void BindCard(py::module_& module) {
+void BindGpu(py::module_& module) {
   py::enum_<Queue>(module, "Queue")
       .value("COMPUTE", Queue::kCompute)
       .value("OUT", Queue::kOut)
@@ -109,7 +109,7 @@ void BindCard(py::module_& module) {
       .def_readonly("host_bytes", &Transfer::host_bytes)
       .def_property_readonly(
           "encoded", [](const Transfer& self) { return self.form.kind == Form::Kind::kEncoded; });
-  py::class_<Gpu, PythonCard>(module, "Gpu").def(py::init<>());
+  py::class_<Gpu, PythonGpu>(module, "Gpu").def(py::init<>());
 
   py::class_<HazardTracker> tracker(module, "HazardTracker");
   py::enum_<HazardTracker::Memory>(tracker, "Memory")

@@ -5,8 +5,8 @@
 
 namespace tfswap {
 
-// GPU and HazardTracker, so that tests can run the tracker over a GPU of their own.
-void BindCard(pybind11::module_& module);
+// Bind Gpu and HazardTracker, so that tests can run the tracker with a GPU written in Python.
+void BindGpu(pybind11::module_& module);
 
 }  // namespace tfswap
 

@@ -1,6 +1,7 @@
 #include "bindings/spill_bindings.h"
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <memory>
 #include <stdexcept>

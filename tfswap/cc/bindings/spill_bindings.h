@@ -5,7 +5,7 @@
 
 namespace tfswap {
 
-// SpillFile, so that tests can write and read it, and what a machine's description needs of it.
+// Bind SpillFile for tests, and the measurement of its speed.
 void BindSpill(pybind11::module_& module);
 
 }  // namespace tfswap

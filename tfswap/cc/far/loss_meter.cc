@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <sstream>
 
 namespace tfswap {
 
@@ -49,15 +48,14 @@ void LossMeter::Reset() {
   found_.clear();
 }
 
-std::string LossMeter::Text() const {
+std::vector<Loss> LossMeter::Losses() const {
   std::lock_guard<std::mutex> lock(mu_);
-  std::ostringstream text;
-  text.precision(9);
+  std::vector<Loss> losses;
   for (const auto& [label, found] : found_) {
-    text << label << '\t' << found.squared_error << '\t' << found.squared << '\t'
-         << found.largest_error << '\n';
+    const double relative = found.squared > 0 ? std::sqrt(found.squared_error / found.squared) : 0;
+    losses.push_back({label, relative, found.largest_error});
   }
-  return text.str();
+  return losses;
 }
 
 }  // namespace tfswap

@@ -5,10 +5,18 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "codecs/codec_stream.h"
 
 namespace tfswap {
+
+// The errors of the buffers with one label.
+struct Loss {
+  std::string label;
+  double relative_error = 0;  // root of the sum of squared errors by the sum of squares
+  double largest_error = 0;
+};
 
 // Measures the error of lossy codecs on float32 buffers: of each buffer that is copied out, every
 // sixteenth section, rotating, is decoded and compared. Thread-safe.
@@ -17,9 +25,8 @@ class LossMeter {
   void Compare(const std::string& label, const void* data, const EncodedBuffer& encoded);
   void Reset();
 
-  // Return a line per label, separated by tabs: name, sum of squared errors, sum of squares, and
-  // largest error.
-  std::string Text() const;
+  // Return the errors by label.
+  std::vector<Loss> Losses() const;
 
  private:
   struct Found {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <sstream>
 #include <utility>
 
 namespace tfswap {
@@ -41,7 +40,7 @@ void RatioSampler::Sample(const std::string& label, const void* data, int64_t by
     std::lock_guard<std::mutex> lock(mu_);
     codecs = codecs_;
   }
-  Found found{bytes, 0, std::vector<int64_t>(codecs.size()), std::vector<int64_t>(codecs.size())};
+  Found found{0, std::vector<int64_t>(codecs.size()), std::vector<int64_t>(codecs.size())};
   std::vector<uint32_t> different_words;
   std::vector<char> encoded(MaxEncodedBytes(kSampleBytes));
   const int64_t stride = std::max(kSampleBytes, bytes / kSamples / 64 * 64);
@@ -55,22 +54,24 @@ void RatioSampler::Sample(const std::string& label, const void* data, int64_t by
       found.sampled_bytes[i] += kSampleBytes;
     }
   }
-  found.different_words = different_words.size();
+  found.different_words = static_cast<int64_t>(different_words.size());
   std::lock_guard<std::mutex> lock(mu_);
   if (codecs == codecs_) found_[label] = std::move(found);
 }
 
-std::string RatioSampler::Text() const {
+std::vector<CodecSample> RatioSampler::Samples() const {
   std::lock_guard<std::mutex> lock(mu_);
-  std::ostringstream text;
+  std::vector<CodecSample> samples;
   for (const auto& [label, found] : found_) {
-    text << label << '\t' << found.bytes << '\t' << found.different_words;
-    for (size_t i = 0; i < found.encoded_bytes.size(); ++i) {
-      text << '\t' << found.encoded_bytes[i] << '\t' << found.sampled_bytes[i];
+    CodecSample sample{label, found.different_words};
+    for (size_t i = 0; i < codecs_.size(); ++i) {
+      if (found.sampled_bytes[i] == 0) continue;
+      sample.ratios[CodecName(codecs_[i])] =
+          static_cast<double>(found.encoded_bytes[i]) / static_cast<double>(found.sampled_bytes[i]);
     }
-    text << '\n';
+    samples.push_back(std::move(sample));
   }
-  return text.str();
+  return samples;
 }
 
 }  // namespace tfswap

@@ -12,6 +12,15 @@
 
 namespace tfswap {
 
+// How well codecs compress the buffers with one label.
+struct CodecSample {
+  std::string label;
+  // Number of different 4-byte words; 17: more than 16, 0: not counted.
+  int64_t different_words = 0;
+  // Encoded bytes by sampled bytes, by codec; without codecs that cannot encode the buffer.
+  std::map<std::string, double> ratios = {};
+};
+
 // Measures how well codecs compress the buffers that are copied out: sections of each buffer are
 // encoded and discarded. Disabled until codecs are set. Thread-safe.
 class RatioSampler {
@@ -22,15 +31,12 @@ class RatioSampler {
 
   void Sample(const std::string& label, const void* data, int64_t bytes, int element_bytes);
 
-  // Return a line per label, separated by tabs: name, bytes, number of different 4-byte words (17:
-  // more than 16), then encoded and sampled bytes of each codec in order. Both are 0 if the codec
-  // cannot encode the buffer.
-  std::string Text() const;
+  // Return the results by label.
+  std::vector<CodecSample> Samples() const;
 
  private:
   struct Found {
-    int64_t bytes = 0;
-    size_t different_words = 0;
+    int64_t different_words = 0;
     std::vector<int64_t> encoded_bytes;  // by codec
     std::vector<int64_t> sampled_bytes;
   };

@@ -14,15 +14,14 @@ namespace {
 
 constexpr absl::string_view kMessagePrefix = "tfswap: ";
 
-// The kernels are in the same folder.
+}  // namespace
+
 std::string FolderOfThisLibrary() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&FolderOfThisLibrary), &info) == 0) return "";
   const std::string path = info.dli_fname;
   return path.substr(0, path.rfind('/'));
 }
-
-}  // namespace
 
 absl::StatusOr<CudaGpu*> CudaGpu::Make(void* compute) {
   std::string why;

@@ -18,6 +18,9 @@
 
 namespace tfswap {
 
+// The folder of libtfswap_gpu, which has the kernels, too.
+std::string FolderOfThisLibrary();
+
 // A GPU: TensorFlow's compute stream, and tfswap's streams for the other queues. Never destroyed.
 class CudaGpu : public Gpu {
  public:

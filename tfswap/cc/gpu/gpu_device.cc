@@ -84,7 +84,7 @@ const void* RootOf(const tensorflow::Tensor& tensor) {
 // kernels and of copies from other devices.
 void Explain(OpKernelContext* context) {
   if (context->status().ok()) return;
-  const std::string why = BudgetAllocator::TakeUntold();
+  const std::string why = BudgetAllocator::TakeUnreportedShortage();
   if (why.empty()) return;
   // The context keeps its first error.
   auto& status = const_cast<absl::Status&>(context->status());
@@ -182,7 +182,7 @@ class SwapGpuDevice : public BaseGPUDevice {
     }
     tracker = new HazardTracker(*gpu, gpu_->memory);
     new StreamCopyEngine(gpu_->allocator.get(), *gpu, tracker);
-    gpu_->allocator->recorder()->SetCardClock((*gpu)->clock());
+    gpu_->allocator->recorder()->SetGpuClock((*gpu)->clock());
     gpu_->hazards->SetTracker(tracker);
     gpu_->tracker.store(tracker, std::memory_order_release);
     return tracker;

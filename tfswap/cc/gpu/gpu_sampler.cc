@@ -1,7 +1,6 @@
 #include "gpu/gpu_sampler.h"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 namespace tfswap {
@@ -63,31 +62,33 @@ void GpuSampler::EnqueueLocked(const void* data, const Found& found, Form::Kind 
   tracker_->MoveOut(transfer);
 }
 
-std::string GpuSampler::Text() {
+std::vector<CodecSample> GpuSampler::Samples() {
   std::lock_guard<std::mutex> lock(mu_);
-  if (found_.empty()) return "";
+  if (found_.empty()) return {};
   gpu_->Finish(Queue::kOut);
-  std::ostringstream text;
+  std::vector<CodecSample> samples;
   for (const auto& [label, found] : found_) {
     if (found.counts[1] == 0) continue;
     const double zeros =
         static_cast<double>(found.counts[0]) / static_cast<double>(found.counts[1]);
-    text << label << '\t' << found.bytes << "\t0";
+    CodecSample sample{label};
     for (const Codec codec : codecs_) {
       const std::optional<GpuCodec> own = GpuCodecOf(codec);
-      if (!own || UsesNvcomp(*own)) {
-        const auto weights = own ? found.weights.find(*own) : found.weights.end();
-        const bool there = weights != found.weights.end();
-        text << '\t' << (there ? weights->second[0] : 0) << '\t'
-             << (there ? weights->second[1] : 0);
-        continue;
+      if (!own) continue;
+      auto encoded = static_cast<double>(
+          CudaCodecs::ExpectedBytes(*own, found.word_bytes, found.bytes, zeros));
+      auto sampled = static_cast<double>(found.bytes);
+      if (UsesNvcomp(*own)) {
+        const auto weights = found.weights.find(*own);
+        if (weights == found.weights.end()) continue;
+        encoded = static_cast<double>(weights->second[0]);
+        sampled = static_cast<double>(weights->second[1]);
       }
-      text << '\t' << CudaCodecs::ExpectedBytes(*own, found.word_bytes, found.bytes, zeros) << '\t'
-           << found.bytes;
+      if (sampled > 0) sample.ratios[CodecName(codec)] = encoded / sampled;
     }
-    text << '\n';
+    samples.push_back(std::move(sample));
   }
-  return text.str();
+  return samples;
 }
 
 }  // namespace tfswap

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/gpu/hazard_tracker.h"
+#include "far/ratio_sampler.h"
 #include "gpu/cuda_gpu.h"
 #include "gpu/pinned_numbers.h"
 
@@ -25,9 +26,8 @@ class GpuSampler {
   // Set the codecs to measure and clear earlier results; no codecs disable the sampler.
   void SetCodecs(std::vector<Codec> codecs);
   void Sample(const std::string& label, const void* data, int64_t bytes, int word_bytes);
-  // Return the lines of RatioSampler::Text() without word counts; the size of rle assumes isolated
-  // zeros.
-  std::string Text();
+  // Return the results without word counts; the size of rle assumes isolated zeros.
+  std::vector<CodecSample> Samples();
 
  private:
   struct Found {

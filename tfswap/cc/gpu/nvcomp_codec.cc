@@ -185,8 +185,8 @@ absl::Status NvcompCodec::MakeFiller(int word_bytes, Stream stream) {
                                    stream) == CudaDriver::kSuccess;
   };
   const bool copied = read(&packed_bytes, filler.packed_bytes, sizeof(packed_bytes)) &&
-                    read(&packed, batch.statuses, sizeof(packed)) &&
-                    driver->StreamSynchronize(stream) == CudaDriver::kSuccess;
+                      read(&packed, batch.statuses, sizeof(packed)) &&
+                      driver->StreamSynchronize(stream) == CudaDriver::kSuccess;
   if (copied && packed == nvcomp::kSuccess && packed_bytes > 0 &&
       packed_bytes <= filler_room_bytes_) {
     return absl::OkStatus();

@@ -85,7 +85,7 @@ absl::Status StreamCopyEngine::SwapOutLocked(const FarBufferPtr& buffer, Done* d
     // Commands given to compute from now on need not end before the copy.
     const HazardTracker::PiecewiseMove whole = tracker_->BeginOut(buffer->tensor_.data());
     Done at_end = requests_file ? std::exchange(*done, nullptr) : nullptr;
-    StartLeavingLocked(buffer.get(), &file_out_, [this, buffer, whole, at_end = std::move(at_end)] {
+    StartSwapOutLocked(buffer.get(), &file_out_, [this, buffer, whole, at_end = std::move(at_end)] {
       SendToFile(buffer, whole, at_end);
     });
   } else {
@@ -150,7 +150,7 @@ void StreamCopyEngine::SendToFile(const FarBufferPtr& buffer,
     if (!problem.empty()) status = Failed("swapping out", *buffer, problem);
   }
   far_memory_full_.store(!far_copy.held());
-  EndLeaving(buffer.get(), std::move(far_copy), status, disk_ns);
+  EndSwapOut(buffer.get(), std::move(far_copy), status, disk_ns);
   if (done) done(status);
 }
 

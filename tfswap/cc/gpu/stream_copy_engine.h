@@ -42,7 +42,7 @@ class StreamCopyEngine : public CopyEngine {
   void ReleaseFromFile() override { file_.Release(); }
   void SampleCodecs(std::vector<Codec> codecs) override { sampler_.SetCodecs(std::move(codecs)); }
   void Sample(const FarBuffer& buffer, const void* data) override;
-  std::string CodecSamples() override { return sampler_.Text(); }
+  std::vector<CodecSample> CodecSamples() override { return sampler_.Samples(); }
   DeviceCodecs* codecs() override { return &codecs_; }
   absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
                                        const PlacementRequest& request, FarCopy* copy) override;

@@ -53,7 +53,7 @@ FarBuffer::~FarBuffer() {
   {
     std::lock_guard<std::mutex> lock(engine_->mu_);
     --engine_->stats_.buffers_alive;
-    engine_->UnparkLocked(this);
+    engine_->RemoveEvictableLocked(this);
   }
   engine_->DropFarCopy(&far_copy_);
 }
@@ -75,35 +75,35 @@ CopyEngine* CopyEngine::For(DeviceAllocator* allocator) {
     const auto known = engines.by_device.find(allocator);
     if (known != engines.by_device.end()) return known->second;
   }
-  return allocator->bfc() == nullptr ? nullptr : new ThreadCopyEngine(allocator);
+  return allocator->OnHost() ? new ThreadCopyEngine(allocator) : nullptr;
 }
 
 void CopyEngine::MakeEvictable(const FarBufferPtr& buffer) {
   std::lock_guard<std::mutex> lock(mu_);
-  ParkLocked(buffer.get());
+  MakeEvictableLocked(buffer.get());
 }
 
-void CopyEngine::ParkLocked(FarBuffer* buffer) {
-  buffer->parked_ = parked_.emplace(buffer->next_use_, buffer).second;
+void CopyEngine::MakeEvictableLocked(FarBuffer* buffer) {
+  buffer->evictable_ = evictable_.emplace(buffer->next_use_, buffer).second;
 }
 
-void CopyEngine::UnparkLocked(FarBuffer* buffer) {
-  if (!buffer->parked_) return;
-  parked_.erase({buffer->next_use_, buffer});
-  buffer->parked_ = false;
+void CopyEngine::RemoveEvictableLocked(FarBuffer* buffer) {
+  if (!buffer->evictable_) return;
+  evictable_.erase({buffer->next_use_, buffer});
+  buffer->evictable_ = false;
 }
 
 int64_t CopyEngine::Reclaim(int64_t bytes) {
-  const int64_t started = ReclaimParked(bytes);
+  const int64_t started = ReclaimBuffers(bytes);
   return started < bytes ? started + variables_.Reclaim(bytes - started) : started;
 }
 
-int64_t CopyEngine::ReclaimParked(int64_t bytes) {
+int64_t CopyEngine::ReclaimBuffers(int64_t bytes) {
   int64_t started = 0;
   std::vector<Tensor> given_up;
   std::vector<FarBufferPtr> chosen;  // outlives the lock: the last reference may be among them
   std::lock_guard<std::mutex> lock(mu_);
-  for (auto it = parked_.rbegin(); it != parked_.rend() && started < bytes; ++it) {
+  for (auto it = evictable_.rbegin(); it != evictable_.rend() && started < bytes; ++it) {
     // A buffer that is still being read would not become free.
     if (!it->second->tensor_.RefCountIsOne()) continue;
     FarBufferPtr buffer = it->second->weak_from_this().lock();
@@ -112,7 +112,7 @@ int64_t CopyEngine::ReclaimParked(int64_t bytes) {
     chosen.push_back(std::move(buffer));
   }
   for (const FarBufferPtr& buffer : chosen) {
-    UnparkLocked(buffer.get());
+    RemoveEvictableLocked(buffer.get());
     if (buffer->far_copy_.held()) {
       SetFarLocked(buffer.get(), &given_up);
     } else {
@@ -122,14 +122,14 @@ int64_t CopyEngine::ReclaimParked(int64_t bytes) {
   return started;
 }
 
-void CopyEngine::StartLeavingLocked(FarBuffer* buffer, Worker* worker,
+void CopyEngine::StartSwapOutLocked(FarBuffer* buffer, Worker* worker,
                                     std::function<void()> copy_out) {
   buffer->state_ = FarBuffer::State::kLeaving;
   bytes_leaving_.fetch_add(buffer->bytes);
   worker->Schedule(0, std::move(copy_out));
 }
 
-void CopyEngine::HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move) {
+void CopyEngine::ScheduleVariableSwapOut(int64_t bytes, FarTier tier, std::function<void()> move) {
   if (MovesAtOnce(tier)) return move();
   bytes_leaving_.fetch_add(bytes);
   Leaver(tier)->Schedule(0, [this, bytes, move = std::move(move)] {
@@ -145,18 +145,18 @@ void CopyEngine::SetFarLocked(FarBuffer* buffer, std::vector<Tensor>* given_up) 
   buffer->tensor_ = Tensor();
 }
 
-void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Status& status,
+void CopyEngine::EndSwapOut(FarBuffer* buffer, FarCopy far_copy, const absl::Status& status,
                             int64_t busy_ns) {
   std::vector<Tensor> given_up;
   Tensor kept;
   const bool copied = far_copy.held();
   FarCopy dead_copy;
-  std::vector<FarBuffer::Awaiting> wanted_back;
-  int64_t given_back;
+  std::vector<FarBuffer::WaitingSwapIn> waiting_swap_ins;
+  int64_t released_bytes;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    wanted_back.swap(buffer->wanted_back_);
-    given_back = std::exchange(buffer->given_back_, 0);
+    waiting_swap_ins.swap(buffer->waiting_swap_ins_);
+    released_bytes = std::exchange(buffer->released_bytes_, 0);
     if (copied) {
       ++stats_.copies_out;
       stats_.bytes_out += buffer->bytes - far_copy.kept_bytes;
@@ -165,10 +165,10 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
       ++stats_.copies_declined;
     }
     buffer->far_copy_ = std::move(far_copy);
-    if (given_back > 0) {
+    if (released_bytes > 0) {
       SetFarLocked(buffer, &given_up);
-      buffer->returns_left_ += static_cast<int>(wanted_back.size());
-    } else if (!copied || !wanted_back.empty()) {
+      buffer->returns_left_ += static_cast<int>(waiting_swap_ins.size());
+    } else if (!copied || !waiting_swap_ins.empty()) {
       buffer->state_ = FarBuffer::State::kHeld;
       kept = buffer->tensor_;
       // A waiting swap-in may be the last one of the step: leave nothing behind.
@@ -182,10 +182,10 @@ void CopyEngine::EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
   }
   given_up.clear();
   // Only now, so that a waiting allocation sees the memory either as leaving or as free.
-  bytes_leaving_.fetch_add(given_back - buffer->bytes);
+  bytes_leaving_.fetch_add(released_bytes - buffer->bytes);
   DropFarCopy(&dead_copy);
-  for (FarBuffer::Awaiting& each : wanted_back) {
-    if (given_back > 0) {
+  for (FarBuffer::WaitingSwapIn& each : waiting_swap_ins) {
+    if (released_bytes > 0) {
       FetchLater(buffer->shared_from_this(), each.place, Manner::kInChunks, each.context,
                  std::move(each.done));
       continue;
@@ -205,11 +205,11 @@ void CopyEngine::ReleaseEnd(FarBuffer* buffer, int64_t kept_bytes, int reference
   int64_t bytes = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (buffer->given_back_ == 0) {
-      if (!buffer->wanted_back_.empty() || memory->RefCount() != references) return;
+    if (buffer->released_bytes_ == 0) {
+      if (!buffer->waiting_swap_ins_.empty() || memory->RefCount() != references) return;
     }
     bytes = allocator_->ReleaseEnd(memory->data(), kept_bytes);
-    buffer->given_back_ += bytes;
+    buffer->released_bytes_ += bytes;
   }
   bytes_leaving_.fetch_add(-bytes);
 }
@@ -219,8 +219,8 @@ void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
   Tensor tensor;
   {
     std::unique_lock<std::mutex> lock(mu_);
-    const bool was_parked = buffer->parked_;
-    UnparkLocked(buffer.get());
+    const bool was_evictable = buffer->evictable_;
+    RemoveEvictableLocked(buffer.get());
     const int64_t place = std::exchange(buffer->next_use_, next_use);
     switch (buffer->state_) {
       case FarBuffer::State::kFar:
@@ -233,14 +233,14 @@ void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
         return;
       case FarBuffer::State::kLeaving:
         --buffer->returns_left_;
-        buffer->wanted_back_.push_back({place, context, std::move(done)});
+        buffer->waiting_swap_ins_.push_back({place, context, std::move(done)});
         return;
       case FarBuffer::State::kHeld:
         tensor = buffer->tensor_;
         if (--buffer->returns_left_ <= 0) {
           buffer->tensor_ = Tensor();
-        } else if (was_parked) {
-          ParkLocked(buffer.get());
+        } else if (was_evictable) {
+          MakeEvictableLocked(buffer.get());
         }
         break;
     }
@@ -250,14 +250,14 @@ void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
   done();
 }
 
-Worker* CopyEngine::FillerOf(const FarBuffer& buffer, int64_t place) {
+Worker* CopyEngine::SwapInWorker(const FarBuffer& buffer, int64_t place) {
   const bool planned = place == 0;
   return planned && buffer.far_copy_.tier == FarTier::kFile ? &file_in_ : &in_;
 }
 
 void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, Manner manner,
                             OpKernelContext* context, std::function<void()> done) {
-  FillerOf(*buffer, place)
+  SwapInWorker(*buffer, place)
       ->Schedule(place, [this, buffer, place, manner, context, done = std::move(done)]() mutable {
         if (Fetch(buffer, place, manner, context)) {
           done();
@@ -286,7 +286,7 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
   // On-demand swap-ins are not filled in chunks: the plan did not place them.
   if (manner == Manner::kInChunks && place == 0) scope.pays = FirstChunk(*buffer);
   if (manner != Manner::kNow) {
-    scope.give_way = [filler = FillerOf(*buffer, place), place] {
+    scope.give_way = [filler = SwapInWorker(*buffer, place), place] {
       return filler->HasBefore(place);
     };
   }

@@ -33,7 +33,7 @@ class ThreadCopyEngine;
 //           SwapOut()               last reference gone
 //  held ------------> leaving ------------> far ----> (freed)
 //   ^ MakeEvictable()    |                   |
-//   |  + Reclaim()       | wanted back       | SwapIn(): copied into a new tensor
+//   |  + Reclaim()       | SwapIn()          | SwapIn(): copied into a new tensor
 //   +--------------------+                   v
 //   SwapIn(): handed over by reference    the consumer's tensor
 //
@@ -58,7 +58,7 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   friend class StreamCopyEngine;
   friend class ThreadCopyEngine;
   // A swap-in that waits for the end of the swap-out.
-  struct Awaiting {
+  struct WaitingSwapIn {
     int64_t place;
     tensorflow::OpKernelContext* context;
     std::function<void()> done;
@@ -67,13 +67,13 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   CopyEngine* const engine_;
   // Guarded by the engine's lock.
   State state_ = State::kHeld;
-  bool parked_ = false;
-  tensorflow::Tensor tensor_;  // the device copy while held or leaving
-  FarCopy far_copy_;           // stays valid because tensors are immutable
-  int64_t given_back_ = 0;     // while copied out in chunks: bytes released from the end
+  bool evictable_ = false;
+  tensorflow::Tensor tensor_;   // the device copy while held or leaving
+  FarCopy far_copy_;            // stays valid because tensors are immutable
+  int64_t released_bytes_ = 0;  // while copied out in chunks: bytes released from the end
   int returns_left_;
   int64_t next_use_;  // position of the next access in the step
-  std::vector<Awaiting> wanted_back_;
+  std::vector<WaitingSwapIn> waiting_swap_ins_;
 };
 
 using FarBufferPtr = std::shared_ptr<FarBuffer>;
@@ -118,11 +118,11 @@ class CopyEngine : public Reclaimer {
   void SwapIn(const FarBufferPtr& buffer, int64_t next_use, tensorflow::OpKernelContext* context,
               std::function<void()> done);
 
-  // Of parked tensors, those that are needed last leave first.
+  // Evict the evictable buffers with the latest next use first.
   int64_t Reclaim(int64_t bytes) final;
   int64_t BytesLeaving() const final { return bytes_leaving_.load(); }
   bool IsCopyingIn() const final { return copying_in_.load() > 0; }
-  bool InForce() const final { return Stats().buffers_alive > 0 || variables_.on(); }
+  bool IsSwapping() const final { return Stats().buffers_alive > 0 || variables_.on(); }
 
   // Make each copy take as long as on a link of this speed; 0 disables that. For copies by threads
   // only.
@@ -149,8 +149,8 @@ class CopyEngine : public Reclaimer {
   virtual void SampleCodecs(std::vector<Codec> codecs) = 0;
   // Measure one buffer.
   virtual void Sample(const FarBuffer& buffer, const void* data) = 0;
-  // Return the results as RatioSampler::Text() does.
-  virtual std::string CodecSamples() = 0;
+  // Return the results.
+  virtual std::vector<CodecSample> CodecSamples() = 0;
   // The codecs that run on the device; null if the host encodes.
   virtual DeviceCodecs* codecs() { return nullptr; }
 
@@ -170,8 +170,8 @@ class CopyEngine : public Reclaimer {
   virtual bool MovesAtOnce(FarTier tier) const { return false; }
   // Run a copy, on the thread of its direction if necessary. Its bytes count as leaving for waiting
   // allocations.
-  void HaveVariableLeave(int64_t bytes, FarTier tier, std::function<void()> move);
-  void HaveVariableReturn(std::function<void()> move) { in_.Schedule(0, std::move(move)); }
+  void ScheduleVariableSwapOut(int64_t bytes, FarTier tier, std::function<void()> move);
+  void ScheduleVariableSwapIn(std::function<void()> move) { in_.Schedule(0, std::move(move)); }
   virtual void DropFarCopy(FarCopy* copy) = 0;
 
  protected:
@@ -192,11 +192,11 @@ class CopyEngine : public Reclaimer {
   // held; `given_up` is released without it.
   virtual void EvictLocked(const FarBufferPtr& buffer,
                            std::vector<tensorflow::Tensor>* given_up) = 0;
-  // Start a swap-out on a thread; `copy_out` must end with EndLeaving(). Call with mu_ held.
-  void StartLeavingLocked(FarBuffer* buffer, Worker* worker, std::function<void()> copy_out);
+  // Start a swap-out on a thread; `copy_out` must end with EndSwapOut(). Call with mu_ held.
+  void StartSwapOutLocked(FarBuffer* buffer, Worker* worker, std::function<void()> copy_out);
   // End a swap-out. If `far_copy` is not held, or if a swap-in waits for the buffer, the buffer
   // stays on the device and is handed to the swap-in.
-  void EndLeaving(FarBuffer* buffer, FarCopy far_copy, const absl::Status& status, int64_t busy_ns);
+  void EndSwapOut(FarBuffer* buffer, FarCopy far_copy, const absl::Status& status, int64_t busy_ns);
   // Release the device memory from `kept_bytes` on during a swap-out, unless another reference to
   // the tensor exists (`references` are those of the engine and its caller) or a swap-in waits.
   void ReleaseEnd(FarBuffer* buffer, int64_t kept_bytes, int references);
@@ -216,9 +216,9 @@ class CopyEngine : public Reclaimer {
   // The thread that fills a buffer for a reader at `place`. Planned swap-ins from the file have
   // their own thread, which mostly waits; on-demand swap-ins run one after the other, so that none
   // takes memory that an earlier one needs.
-  Worker* FillerOf(const FarBuffer& buffer, int64_t place);
-  void UnparkLocked(FarBuffer* buffer);
-  void ParkLocked(FarBuffer* buffer);
+  Worker* SwapInWorker(const FarBuffer& buffer, int64_t place);
+  void RemoveEvictableLocked(FarBuffer* buffer);
+  void MakeEvictableLocked(FarBuffer* buffer);
   absl::Status Failed(const char* doing, const FarBuffer& buffer, const std::string& why) const;
   static constexpr char kChecksumDiffers[] = "its checksum differs from that of the swap-out";
   absl::Status Changed(const FarBuffer& buffer, const std::string& why) const;
@@ -236,7 +236,7 @@ class CopyEngine : public Reclaimer {
  private:
   friend class FarBuffer;
 
-  int64_t ReclaimParked(int64_t bytes);
+  int64_t ReclaimBuffers(int64_t bytes);
   // How a swap-in gets memory: only if it is available now; waiting for all of it; or waiting chunk
   // by chunk.
   enum class Manner { kNow, kWhole, kInChunks };
@@ -250,8 +250,8 @@ class CopyEngine : public Reclaimer {
   StreamedVariables variables_;
   std::atomic<int64_t> bytes_leaving_{0};
   std::atomic<int> copying_in_{0};
-  // Parked buffers by next use; the last is the first to go.
-  std::set<std::pair<int64_t, FarBuffer*>> parked_;
+  // Evictable buffers by next use; the last one is evicted first.
+  std::set<std::pair<int64_t, FarBuffer*>> evictable_;
 };
 
 }  // namespace tfswap

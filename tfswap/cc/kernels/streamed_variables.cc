@@ -183,7 +183,7 @@ absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, MemoryWait wait) {
     value = Tensor(allocator_, var->tensor()->dtype(), entry->shape);
   }
   if (!value.IsInitialized()) {
-    const std::string why = allocator_->budget()->TakeUntold();
+    const std::string why = allocator_->budget()->TakeUnreportedShortage();
     return absl::ResourceExhaustedError(
         absl::StrCat("tfswap: not enough memory to restore a variable of ",
                      ReadableBytes(entry->bytes), ". ", why));
@@ -272,11 +272,11 @@ void StreamedVariables::SwapOut(VarPtr var, const PlacementRequest& request, boo
   };
   // std::function requires copyable captures.
   Done at_end = at_once ? nullptr : done;
-  engine_->HaveVariableLeave(bytes, request.tier,
-                             [give_up, at_end = std::move(at_end), raw = var.release()] {
-                               const absl::Status status = give_up(raw);
-                               if (at_end) at_end(status);
-                             });
+  engine_->ScheduleVariableSwapOut(bytes, request.tier,
+                                   [give_up, at_end = std::move(at_end), raw = var.release()] {
+                                     const absl::Status status = give_up(raw);
+                                     if (at_end) at_end(status);
+                                   });
   if (at_once) done(absl::OkStatus());
 }
 
@@ -295,7 +295,7 @@ void StreamedVariables::SwapIn(VarPtr var, std::function<void()> done) {
     }
   }
   if (var == nullptr) return done();
-  engine_->HaveVariableReturn([this, done = std::move(done), raw = var.release()] {
+  engine_->ScheduleVariableSwapIn([this, done = std::move(done), raw = var.release()] {
     const VarPtr held(raw);
     {
       std::unique_lock<std::mutex> lock(mu_);

@@ -76,11 +76,11 @@ void ThreadCopyEngine::Sample(const FarBuffer& buffer, const void* data) {
 
 void ThreadCopyEngine::SwapOut(const FarBufferPtr& buffer, Done done) {
   std::lock_guard<std::mutex> lock(mu_);
-  StartLeaving(buffer, std::move(done));
+  StartSwapOut(buffer, std::move(done));
 }
 
-void ThreadCopyEngine::StartLeaving(const FarBufferPtr& buffer, Done done) {
-  StartLeavingLocked(buffer.get(), buffer->request.tier == FarTier::kFile ? &file_out_ : &out_,
+void ThreadCopyEngine::StartSwapOut(const FarBufferPtr& buffer, Done done) {
+  StartSwapOutLocked(buffer.get(), buffer->request.tier == FarTier::kFile ? &file_out_ : &out_,
                      [this, buffer, done = std::move(done)] { CopyOut(buffer, done); });
 }
 
@@ -96,7 +96,7 @@ void ThreadCopyEngine::CopyOut(const FarBufferPtr& buffer, const Done& done) {
     // The op that waits for `done` has a reference as well.
     PutChunks(buffer.get(), done ? 2 : 1, &far_copy);
   }
-  EndLeaving(buffer.get(), std::move(far_copy), status, NowNs() - start_ns);
+  EndSwapOut(buffer.get(), std::move(far_copy), status, NowNs() - start_ns);
   if (done) done(status);
 }
 
@@ -125,7 +125,7 @@ void ThreadCopyEngine::PutChunks(FarBuffer* buffer, int references, FarCopy* cop
     copy->tier = copy->chunks[i].tier;
     if (begin > 0) ReleaseEnd(buffer, begin, references);
   }
-  if (copy->kept_bytes > 0 && buffer->given_back_ == 0) {
+  if (copy->kept_bytes > 0 && buffer->released_bytes_ == 0) {
     // No device memory was released: keep the whole buffer.
     far()->Drop(copy);
     *copy = FarCopy();
@@ -161,12 +161,12 @@ absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const Placeme
 }
 
 void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>*) {
-  StartLeaving(buffer, nullptr);
+  StartSwapOut(buffer, nullptr);
 }
 
 int64_t ThreadCopyEngine::FirstChunk(const FarBuffer& buffer) const {
   const BufferChunks chunks(buffer.bytes);
-  return chunks.count() > 1 && allocator_->InSections() ? BytesToCommit(chunks, 0) : 0;
+  return chunks.count() > 1 && allocator_->OnHost() ? BytesToCommit(chunks, 0) : 0;
 }
 
 int64_t ThreadCopyEngine::BytesToCommit(const BufferChunks& chunks, int number) {

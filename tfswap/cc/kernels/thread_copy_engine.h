@@ -29,7 +29,7 @@ class ThreadCopyEngine : public CopyEngine {
   void ResetFarUse() override { far()->ResetStats(); }
   void SampleCodecs(std::vector<Codec> codecs) override { sampler()->SetCodecs(std::move(codecs)); }
   void Sample(const FarBuffer& buffer, const void* data) override;
-  std::string CodecSamples() override { return sampler()->Text(); }
+  std::vector<CodecSample> CodecSamples() override { return sampler()->Samples(); }
 
   absl::StatusOr<bool> CopyVariableOut(const void* data, int64_t bytes,
                                        const PlacementRequest& request, FarCopy* copy) override;
@@ -46,7 +46,7 @@ class ThreadCopyEngine : public CopyEngine {
   Worker* Leaver(FarTier tier) override { return tier == FarTier::kFile ? &file_out_ : &out_; }
   void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
   // Call this with mu_ held.
-  void StartLeaving(const FarBufferPtr& buffer, Done done);
+  void StartSwapOut(const FarBufferPtr& buffer, Done done);
   void CopyOut(const FarBufferPtr& buffer, const Done& done);
   // Copy a piece of a buffer; return whether there was space.
   bool PutPiece(const FarBuffer& buffer, const void* data, int64_t bytes, FarCopy* copy);

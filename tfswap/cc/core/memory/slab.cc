@@ -248,14 +248,14 @@ int64_t Slab::ReleaseEnd(int64_t offset, int64_t kept) {
   constexpr int64_t kWordBytes = kWordGranules * kGranuleBytes;
   Entry& claim = claims_[offset / kGranuleBytes];
   const int64_t end = RoundUp(offset + kept, kWordBytes);
-  const int64_t given_back = offset + claim.bytes - end;
-  if (given_back <= 0) return 0;
+  const int64_t released_bytes = offset + claim.bytes - end;
+  if (released_bytes <= 0) return 0;
   const int64_t first = end / kGranuleBytes;
   const int64_t last = (offset + claim.bytes + kGranuleBytes - 1) / kGranuleBytes;
   claim = {end - offset, 0};
   if (check_.load(std::memory_order_relaxed)) Poison(end, (last - first) * kGranuleBytes);
   ReleaseGranules(first, last);
-  return given_back;
+  return released_bytes;
 }
 
 bool Slab::ClaimGranules(int64_t first, int64_t last) {
@@ -359,16 +359,17 @@ int64_t Slab::Decommit(int64_t bytes) {
 
 int64_t Slab::DecommitIdle(int64_t bytes) {
   decommits_.fetch_add(1);
-  int64_t given_back = 0;
+  int64_t released_bytes = 0;
   const int64_t begins[] = {0, capacity_bytes_ / kChunkBytes};
   // From the top, which is used least often.
   for (const int half : {1, 0}) {
-    for (int64_t chunk = backed_end_[half].load(); chunk-- > begins[half] && given_back < bytes;) {
-      if (IsBacked(chunk) && DecommitChunk(chunk)) given_back += kChunkBytes;
+    for (int64_t chunk = backed_end_[half].load();
+         chunk-- > begins[half] && released_bytes < bytes;) {
+      if (IsBacked(chunk) && DecommitChunk(chunk)) released_bytes += kChunkBytes;
     }
   }
   decommits_.fetch_add(1);
-  return given_back;
+  return released_bytes;
 }
 
 bool Slab::DecommitChunk(int64_t chunk) {

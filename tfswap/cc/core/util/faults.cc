@@ -152,16 +152,14 @@ void Faults::Sleep(Fault fault) const {
   std::this_thread::sleep_for(std::chrono::milliseconds(At(fault).ms.load()));
 }
 
-std::string Faults::Counts() const {
-  std::string text;
-  for (int i = 0; i < kFaults; ++i) {
-    const State& state = states_[static_cast<size_t>(i)];
+std::map<std::string, std::pair<int64_t, int64_t>> Faults::Counts() const {
+  std::map<std::string, std::pair<int64_t, int64_t>> counts;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const State& state = states_[i];
     if (!state.was_set.load()) continue;
-    text += std::string(kNames[static_cast<size_t>(i)]) + " " +
-            std::to_string(state.checks.load()) + " " + std::to_string(state.injected.load()) +
-            "\n";
+    counts[std::string(kNames[i])] = {state.checks.load(), state.injected.load()};
   }
-  return text;
+  return counts;
 }
 
 }  // namespace tfswap

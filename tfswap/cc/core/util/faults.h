@@ -12,8 +12,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace tfswap {
 
@@ -65,9 +67,9 @@ class Faults {
   std::string Set(const std::string& text);
   void Sleep(Fault fault) const;
   int64_t bit(Fault fault) const { return At(fault).bit.load(); }
-  // Return one line per fault that was set since the process started: its name, the number of
-  // queries since it was last set, and the number of injections.
-  std::string Counts() const;
+  // Return the number of queries and of injections since it was last set, by the name of each fault
+  // that was set since the process started.
+  std::map<std::string, std::pair<int64_t, int64_t>> Counts() const;
 
  private:
   struct State {

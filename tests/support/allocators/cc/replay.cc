@@ -1,4 +1,4 @@
-#include "allocator/replay.h"
+#include "replay.h"
 
 #include <algorithm>
 #include <atomic>
