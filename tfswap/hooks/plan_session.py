@@ -154,7 +154,7 @@ def with_plan(
     optimizer.name = OPTIMIZER
     # Layouts are for the allocator, not for the pass.
     functions = tuple(dataclasses.replace(f, layouts=()) for f in plan.functions)
-    data = json.loads(dataclasses.replace(plan, functions=functions).to_json())
+    data = dataclasses.replace(plan, functions=functions).to_data()
     data |= {"describe": describe, "label": label}
     if remembered:
         data["remembered"] = dict(sorted(remembered.items()))

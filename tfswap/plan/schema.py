@@ -13,6 +13,7 @@ import json
 import os
 import reprlib
 from dataclasses import dataclass, field
+from typing import Any
 
 from tfswap.io import private_files
 from tfswap.io.untrusted_json import MAX_BYTES, Fields, parse_json
@@ -30,7 +31,6 @@ CODECS = tuple(dict.fromkeys((*codecs.NAMES, *nvcomp.NAMES)))
 
 UNMATCHED = ("leave", "bootstrap")
 """Policies for graphs without an entry."""
-
 MAX_SECTIONS = 4096
 """Maximum number of sections of a batch."""
 
@@ -236,12 +236,16 @@ class SwapPlan:
         min_bytes = max(_MIN_BYTES // count, _MIN_BYTES_IN_SECTIONS)
         return dataclasses.replace(self, sections=count, min_bytes=min_bytes)
 
-    def to_json(self, indent: int | None = None) -> str:
-        """Return the plan as JSON."""
+    def to_data(self) -> dict[str, Any]:
+        """Return the plan as what JSON is made of."""
         data = dataclasses.asdict(self)
         for function, entry in zip(self.functions, data["functions"], strict=True):
             entry["layouts"] = [list(layout) for layout in function.layouts]
-        return json.dumps(data, indent=indent)
+        return data
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return the plan as JSON."""
+        return json.dumps(self.to_data(), indent=indent)
 
     @staticmethod
     def from_json(text: str) -> SwapPlan:
@@ -258,11 +262,7 @@ class SwapPlan:
 
     @staticmethod
     def from_data(data: object) -> SwapPlan:
-        """Parse a plan from the result of `untrusted_json.parse_json`.
-
-        Raises:
-            ValueError: As for `from_json`.
-        """
+        """Parse a plan from the result of `untrusted_json.parse_json`; raise as `from_json`."""
         if not isinstance(data, dict):
             raise ValueError("the plan is not a JSON object")
         version = data.get("version")
