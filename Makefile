@@ -22,7 +22,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-SOURCES := setup.py $(shell find tfswap/cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
+SOURCES := setup.py $(wildcard native_build/*.py) $(shell find tfswap/cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
 # Depends on what decides which packages are installed.
 ENVIRONMENT := $(VENV)/.tfswap-environment
 INSTALLED := $(VENV)/.tfswap-installed

@@ -57,7 +57,7 @@ class OtherTensorFlow:
         """Has the copy take a release that is not among the supported ones (yet)."""
         if not self._release:
             return
-        for name in ("setup.py", "tfswap/ops/library.py"):
+        for name in ("native_build/toolchain.py", "tfswap/ops/library.py"):
             file = self._tree / name
             text = file.read_text()
             found = re.search(r"^SUPPORTED_TENSORFLOW = .*$", text, re.MULTILINE)
@@ -71,7 +71,7 @@ class OtherTensorFlow:
         self._tree.mkdir(parents=True, exist_ok=True)
         for name in ("setup.py", "pyproject.toml", "README.md", "mkdocs.yml"):
             shutil.copy2(TREE / name, self._tree / name)
-        for name in ("tfswap", "tests", "benchmarks", "docs", "examples"):
+        for name in ("native_build", "tfswap", "tests", "benchmarks", "docs", "examples"):
             built = shutil.ignore_patterns(
                 "*.so", "codec_kernels.[fp]*", "_build_info.py", "__pycache__"
             )

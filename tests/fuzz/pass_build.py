@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import subprocess
 import sys
@@ -10,8 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
+from native_build import compilation, toolchain
 from tests.sanitizers import ADDRESS, NOT_THE_HEADERS
 
 HERE = Path(__file__).resolve().parent
@@ -55,7 +54,7 @@ ENVIRONMENT = {
 def why_not() -> str:
     """Why it cannot be built here; empty: it can be."""
     try:
-        compiler = _setup().find_compiler()
+        compiler = toolchain.find_compiler()
     except SystemExit as error:
         return str(error)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -76,8 +75,7 @@ def build() -> Path:
         BuildError: The compiler refused; its output is printed.
         subprocess.CalledProcessError: The linker refused.
     """
-    setup = _setup()
-    tensorflow = setup.find_tensorflow()
+    tensorflow = toolchain.find_tensorflow()
     headers = [
         flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
         for flag in tensorflow.compile_flags
@@ -90,7 +88,7 @@ def build() -> Path:
     objects += _objects(fuzzer, common)
     program = FOLDER / "fuzz_plans"
     rest = map(str, _objects_of_library())
-    command = [*setup.find_compiler().command, *_CHECKED, *map(str, objects), *rest]
+    command = [*toolchain.find_compiler().command, *_CHECKED, *map(str, objects), *rest]
     command += ["-o", str(program), "-pthread", "-ldl"]
     subprocess.run([*command, *tensorflow.libraries], check=True)
     return program
@@ -102,35 +100,25 @@ def _objects_of_library() -> list[Path]:
     return sorted((folder / "codecs").glob("*.o")) + sorted((folder / "core").rglob("*.o"))
 
 
-def _setup() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tfswap_setup", TREE / "setup.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tfswap_setup"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _objects(sources: Sequence[Path], flags: list[str]) -> list[Path]:
     """Compiles what is not current; TensorFlow's headers are read once for all."""
-    setup = _setup()
-    compiler = setup.find_compiler()
+    compiler = toolchain.find_compiler()
     steps = []
     for source in sources:
         made = FOLDER / f"{source.stem}.o"
         command = (*compiler.command, "-Wall", *flags, "-MMD", "-MF", str(made.with_suffix(".d")))
         command = (*command, "-c", str(source), "-o", str(made))
         stamp = "\n".join([shlex.join(command), compiler.version])
-        steps.append(setup.CompileStep(source, made, command, stamp))
-    missing = [step for step in steps if not setup.is_current(step)]
+        steps.append(compilation.CompileStep(source, made, command, stamp))
+    missing = [step for step in steps if not compilation.is_current(step)]
     with (
         tempfile.TemporaryDirectory() as folder,
-        ThreadPoolExecutor(setup.build_jobs()) as pool,
+        ThreadPoolExecutor(compilation.build_jobs()) as pool,
     ):
         more: tuple[str, ...] = ()
-        if compiler.precompiles and len(missing) >= setup.FEWEST_SHARING:
-            more = setup.read_shared_headers(compiler, flags, Path(folder))
-        for compiled in [pool.submit(setup.compile_object, step, more) for step in missing]:
+        if compiler.precompiles and len(missing) >= compilation.FEWEST_SHARING:
+            more = compilation.read_shared_headers(compiler, flags, Path(folder))
+        for compiled in [pool.submit(compilation.compile_object, step, more) for step in missing]:
             compiled.result()
     return [step.object for step in steps]
 

@@ -1,6 +1,6 @@
 """Builds the programs here from tfswap's C++ sources, watched by a sanitizer or by the scheduler.
 
-All of it goes into ``build/races``. As with ``setup.py``, whose steps these are, an object is
+All of it goes into ``build/races``. As in ``native_build``, whose steps these are, an object is
 compiled again when a file that it includes, its command or the compiler has changed. Processes
 take turns to build there.
 """
@@ -11,17 +11,15 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import importlib.util
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from native_build import compilation, toolchain
 from tests.sanitizers import ADDRESS, NOT_THE_HEADERS
 
 HERE = Path(__file__).resolve().parent
@@ -46,27 +44,14 @@ class Unavailable(Exception):
 
 
 @functools.cache
-def setup() -> ModuleType:
-    """``setup.py``, as a module."""
-    if importlib.util.find_spec("setuptools") is None:
-        raise Unavailable("setuptools is not installed")
-    spec = importlib.util.spec_from_file_location("tfswap_setup", TREE / "setup.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-@functools.cache
 def compiler() -> Any:
-    """As ``setup.py`` finds it.
+    """As the build finds it.
 
     Raises:
         Unavailable: There is none.
     """
     try:
-        return setup().find_compiler()
+        return toolchain.find_compiler()
     except SystemExit as error:
         raise Unavailable(str(error)) from None
 
@@ -102,12 +87,12 @@ def check_instrumented() -> None:
 def core_sources() -> list[Path]:
     """What of tfswap knows nothing of TensorFlow and runs beside it, without planners."""
     folders = ("core/gpu", "core/memory", "core/spill", "core/util", "codecs", "far")
-    return [*setup().sources(*folders), CC / "core" / "simulate" / "trace.cc"]
+    return [*compilation.sources(*folders), CC / "core" / "simulate" / "trace.cc"]
 
 
 def runtime_sources() -> list[Path]:
     """What serves a device."""
-    return list(setup().sources("allocator", "device", "kernels"))
+    return list(compilation.sources("allocator", "device", "kernels"))
 
 
 def changed(source: Path, before: str, after: str) -> Path:
@@ -195,11 +180,11 @@ def _alone() -> Iterator[None]:
 
 def _tensorflow_flags() -> tuple[str, ...]:
     # All of it: kernels are found by name.
-    return ("-Wl,--no-as-needed", *setup().find_tensorflow().libraries)
+    return ("-Wl,--no-as-needed", *toolchain.find_tensorflow().libraries)
 
 
 def _flags(watched: str, tensorflow: bool) -> tuple[str, ...]:
-    found = setup().find_tensorflow()
+    found = toolchain.find_tensorflow()
     flags = (*_COMMON, *WATCHED[watched], *found.abi_flags, f"-I{HERE}", f"-I{CC}")
     if not tensorflow:
         return flags
@@ -213,7 +198,6 @@ def _flags(watched: str, tensorflow: bool) -> tuple[str, ...]:
 
 def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Path]:
     """Compiles what is not current."""
-    own = setup()
     flags = _flags(watched, tensorflow)
     steps = []
     for source in sources:
@@ -224,22 +208,21 @@ def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Pa
             command = (*command, "-w")  # of what it no longer uses
         command = (*command, "-c", str(source), "-o", str(target))
         stamp = "\n".join([shlex.join(command), compiler().version])
-        steps.append(own.CompileStep(source, target, command, stamp))
+        steps.append(compilation.CompileStep(source, target, command, stamp))
     with _alone():
-        _compile([step for step in steps if not own.is_current(step)], flags, tensorflow)
+        _compile([step for step in steps if not compilation.is_current(step)], flags, tensorflow)
     return [step.object for step in steps]
 
 
 def _compile(missing: Sequence[Any], flags: tuple[str, ...], tensorflow: bool) -> None:
-    own = setup()
     with (
         tempfile.TemporaryDirectory() as folder,
-        ThreadPoolExecutor(own.build_jobs()) as pool,
+        ThreadPoolExecutor(compilation.build_jobs()) as pool,
     ):
         more: tuple[str, ...] = ()
-        if tensorflow and compiler().precompiles and len(missing) >= own.FEWEST_SHARING:
-            more = own.read_shared_headers(compiler(), flags, Path(folder))
-        for result in [pool.submit(own.compile_object, step, more) for step in missing]:
+        if tensorflow and compiler().precompiles and len(missing) >= compilation.FEWEST_SHARING:
+            more = compilation.read_shared_headers(compiler(), flags, Path(folder))
+        for result in [pool.submit(compilation.compile_object, step, more) for step in missing]:
             result.result()
 
 
@@ -254,5 +237,5 @@ def _program(
     command = [*compiler().command, *WATCHED[watched], *map(str, objects)]
     command += ["-o", str(program), *flags, *_SYSTEM]
     with _alone():
-        setup().make("linking", program, objects, command)
+        compilation.make("linking", program, objects, command)
     return program

@@ -4,7 +4,8 @@
 
 Each gets a folder in ``build/versions``: the newest patch of that release, a copy of the sources
 and its build. A release is supported once this passes: then it joins `SUPPORTED_TENSORFLOW`, in
-setup.py and in tfswap/ops/library.py. The exit status is that of the first that fails.
+native_build/toolchain.py and in tfswap/ops/library.py. The exit status is that of the first that
+fails.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TESTS = ("tests/unit", "tests/integration")
 
 def supported() -> tuple[str, ...]:
     """Releases, as ``major.minor``, from the oldest to the newest."""
-    text = (TREE / "setup.py").read_text()
+    text = (TREE / "native_build" / "toolchain.py").read_text()
     found = re.search(r"^SUPPORTED_TENSORFLOW = \((.*)\)$", text, re.MULTILINE)
     assert found is not None
     releases = re.findall(r'"(\d+\.\d+)"', found[1])

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from native_build import compilation, toolchain
+
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[2]
 BUILT = TREE / "build" / "support"
@@ -45,48 +47,54 @@ def build(library: Path) -> Path:
     Raises:
         BuildError: The compiler or the linker failed; its output is printed.
     """
-    setup = _imported("tfswap_setup", TREE / "setup.py")
-    compiler, tensorflow = setup.find_compiler(), setup.find_tensorflow()
+    compiler, tensorflow = toolchain.find_compiler(), toolchain.find_tensorflow()
     headers = [
         flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
-        for flag in (*tensorflow.compile_flags, f"-I{setup.pybind11_include()}")
+        for flag in (*tensorflow.compile_flags, f"-I{toolchain.pybind11_include()}")
         if "std=" not in flag
     ]
-    flags = ("-std=c++17", "-O2", "-fPIC", "-Wall", *headers, f"-I{HERE / 'cc'}", f"-I{setup.CC}")
-    flags = (*flags, f"-isystem{setup.python_include()}")
+    flags = (
+        "-std=c++17",
+        "-O2",
+        "-fPIC",
+        "-Wall",
+        *headers,
+        f"-I{HERE / 'cc'}",
+        f"-I{toolchain.CC}",
+    )
+    flags = (*flags, f"-isystem{toolchain.python_include()}")
     folder = BUILT / str(sys.implementation.cache_tag)
     folder.mkdir(parents=True, exist_ok=True)
     steps = [
-        _step(setup, compiler, flags, source, folder)
-        for source in sorted((HERE / "cc").glob("*.cc"))
+        _step(compiler, flags, source, folder) for source in sorted((HERE / "cc").glob("*.cc"))
     ]
     module = folder / f"{NAME}.so"
     beside = (f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,{library.parent}")
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        missing = [step for step in steps if not setup.is_current(step)]
+        missing = [step for step in steps if not compilation.is_current(step)]
         with (
             tempfile.TemporaryDirectory() as shared,
-            ThreadPoolExecutor(setup.build_jobs()) as pool,
+            ThreadPoolExecutor(compilation.build_jobs()) as pool,
         ):
             more: tuple[str, ...] = ()
-            if compiler.precompiles and len(missing) >= setup.FEWEST_SHARING:
-                more = setup.read_shared_headers(compiler, flags, Path(shared))
-            for compiled in [pool.submit(setup.compile_object, step, more) for step in missing]:
+            if compiler.precompiles and len(missing) >= compilation.FEWEST_SHARING:
+                more = compilation.read_shared_headers(compiler, flags, Path(shared))
+            for compiled in [
+                pool.submit(compilation.compile_object, step, more) for step in missing
+            ]:
                 compiled.result()
         objects = [step.object for step in steps]
-        setup.link(module, objects, compiler, (*beside, *tensorflow.libraries))
+        compilation.link(module, objects, compiler, (*beside, *tensorflow.libraries))
     return module
 
 
-def _step(
-    setup: ModuleType, compiler: Any, flags: tuple[str, ...], source: Path, folder: Path
-) -> Any:
+def _step(compiler: Any, flags: tuple[str, ...], source: Path, folder: Path) -> Any:
     made = folder / f"{source.stem}.o"
     command = (*compiler.command, *flags, "-MMD", "-MF", str(made.with_suffix(".d")))
     command = (*command, "-c", str(source), "-o", str(made))
     stamp = "\n".join([shlex.join(command), compiler.version])
-    return setup.CompileStep(source, made, command, stamp)
+    return compilation.CompileStep(source, made, command, stamp)
 
 
 def _imported(name: str, path: Path) -> ModuleType:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from native_build import compilation, libraries, toolchain
+
 TREE = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def build() -> ModuleType:
-    pytest.importorskip("setuptools")
-    spec = importlib.util.spec_from_file_location("tfswap_setup", TREE / "setup.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_without_a_compiler_the_last_words_say_what_to_install(tmp_path: Path) -> None:
@@ -44,72 +33,68 @@ def test_without_a_compiler_the_last_words_say_what_to_install(tmp_path: Path) -
     assert words.endswith("CXX=/path/to/g++ pip install .\n\n")
 
 
-def test_a_compiler_named_by_cxx_that_is_not_there(
-    build: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_named_by_cxx_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "g++-99 -m64")
     with pytest.raises(SystemExit, match=r"compiler named by CXX \(g\+\+-99\) was not found"):
-        build.find_compiler()
+        toolchain.find_compiler()
 
 
-def test_a_compiler_that_is_too_old(build: ModuleType) -> None:
+def test_a_compiler_that_is_too_old() -> None:
     with pytest.raises(SystemExit, match=r"g\+\+ is version 10.2.1, and g\+\+ 12 or newer"):
-        build.check_compiler_version("g++", "g++ (Debian 10.2.1-6) 10.2.1", "10.2.1")
-    build.check_compiler_version("g++", "g++ 12.1.0", "12.1.0")
-    build.check_compiler_version("clang++", "clang version 11.0", "11.0.0")
+        toolchain.check_compiler_version("g++", "g++ (Debian 10.2.1-6) 10.2.1", "10.2.1")
+    toolchain.check_compiler_version("g++", "g++ 12.1.0", "12.1.0")
+    toolchain.check_compiler_version("clang++", "clang version 11.0", "11.0.0")
 
 
-def test_a_compiler_that_does_not_run(
-    build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_compiler_that_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
     with pytest.raises(SystemExit, match="does not run: .* exit status 3"):
-        build.find_compiler()
+        toolchain.find_compiler()
 
 
-def test_no_tensorflow(build: ModuleType) -> None:
+def test_no_tensorflow() -> None:
     with pytest.raises(SystemExit) as caught:
-        build.check_tensorflow_version(None)
+        toolchain.check_tensorflow_version(None)
     assert "no TensorFlow was found for" in str(caught.value)
     assert 'pip install "tensorflow-cpu>=2.20,<2.22"' in str(caught.value)
     assert "--no-build-isolation" in str(caught.value)
 
 
 @pytest.mark.parametrize("version", ["2.19.1", "2.22.0rc1", "3.0"])
-def test_a_tensorflow_that_is_not_supported(build: ModuleType, version: str) -> None:
+def test_a_tensorflow_that_is_not_supported(version: str) -> None:
     with pytest.raises(SystemExit, match=f"TensorFlow {version} is installed, and .* 2.2"):
-        build.check_tensorflow_version(version)
+        toolchain.check_tensorflow_version(version)
 
 
-def test_supported_tensorflow(build: ModuleType) -> None:
-    for release in build.SUPPORTED_TENSORFLOW:
+def test_supported_tensorflow() -> None:
+    for release in toolchain.SUPPORTED_TENSORFLOW:
         for version in (f"{release}.0", f"{release}.1", f"{release}.0rc1"):
-            build.check_tensorflow_version(version)
+            toolchain.check_tensorflow_version(version)
 
 
-def test_the_loader_and_the_build_support_the_same(build: ModuleType) -> None:
+def test_the_loader_and_the_build_support_the_same() -> None:
     from tfswap.ops.library import SUPPORTED_TENSORFLOW
 
-    assert build.SUPPORTED_TENSORFLOW == SUPPORTED_TENSORFLOW
+    assert toolchain.SUPPORTED_TENSORFLOW == SUPPORTED_TENSORFLOW
 
 
-def test_pips_own_paths_are_left_out(build: ModuleType) -> None:
+def test_pips_own_paths_are_left_out() -> None:
     overlay = "/tmp/pip-build-env-abc/overlay/bin"
-    cleaned = build.target_environment(
+    cleaned = toolchain.target_environment(
         {"PATH": f"{overlay}:/usr/bin", "PYTHONPATH": "/tmp/pip-build-env-abc/site", "A": "1"}
     )
     assert cleaned["PATH"] == "/usr/bin"
     assert "PYTHONPATH" not in cleaned
     assert cleaned["A"] == "1"
-    assert build.target_environment({"PYTHONPATH": "/mine"})["PYTHONPATH"] == "/mine"
+    assert toolchain.target_environment({"PYTHONPATH": "/mine"})["PYTHONPATH"] == "/mine"
 
 
-def test_dependency_files(build: ModuleType) -> None:
+def test_dependency_files() -> None:
     rule = "build/a.o: cc/a.cc \\\n cc/with\\ blank.h \\\n  cc/b.h \\\n gone/shared_headers.h.gch\n"
-    assert build.dependency_files(rule) == [
+    assert compilation.dependency_files(rule) == [
         Path("cc/a.cc"),
         Path("cc/with blank.h"),
         Path("cc/b.h"),
@@ -117,30 +102,28 @@ def test_dependency_files(build: ModuleType) -> None:
 
 
 def test_headers_are_read_once_for_all_files(
-    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler = build.find_compiler()
+    compiler = toolchain.find_compiler()
     if not compiler.precompiles:
         pytest.skip("not by this compiler")
-    assert not build.Compiler(("ccache", "g++"), compiler.version).precompiles
-    assert not build.Compiler(("clang++",), "clang version 14").precompiles
-    monkeypatch.setattr(build, "SHARED_HEADERS", "inline int there() { return 1; }\n")
-    flags = build.read_shared_headers(compiler, ("-O2", "-Wall"), tmp_path)
+    assert not toolchain.Compiler(("ccache", "g++"), compiler.version).precompiles
+    assert not toolchain.Compiler(("clang++",), "clang version 14").precompiles
+    monkeypatch.setattr(compilation, "SHARED_HEADERS", "inline int there() { return 1; }\n")
+    flags = compilation.read_shared_headers(compiler, ("-O2", "-Wall"), tmp_path)
     assert flags == ("-include", str(tmp_path / "shared_headers.h"))
     assert (tmp_path / "shared_headers.h.gch").exists()
     (tmp_path / "a.cc").write_text("int main() { return there(); }\n")
     command = [*compiler.command, "-O2", "-Wall", *flags, "-Winvalid-pch", "-Werror"]
     subprocess.run([*command, "-c", "a.cc"], cwd=tmp_path, check=True)
-    monkeypatch.setattr(build, "SHARED_HEADERS", "#include <that_is_not_there.h>\n")
-    assert build.read_shared_headers(compiler, ("-O2",), tmp_path) == ()
+    monkeypatch.setattr(compilation, "SHARED_HEADERS", "#include <that_is_not_there.h>\n")
+    assert compilation.read_shared_headers(compiler, ("-O2",), tmp_path) == ()
 
 
-def test_an_object_is_current_until_a_file_or_the_command_changes(
-    build: ModuleType, tmp_path: Path
-) -> None:
+def test_an_object_is_current_until_a_file_or_the_command_changes(tmp_path: Path) -> None:
     source, header, target = tmp_path / "a.cc", tmp_path / "a.h", tmp_path / "a.o"
-    step = build.CompileStep(source, target, ("cc",), "command, version 1")
-    assert not build.is_current(step)
+    step = compilation.CompileStep(source, target, ("cc",), "command, version 1")
+    assert not compilation.is_current(step)
     source.touch()
     header.touch()
     target.touch()
@@ -149,22 +132,22 @@ def test_an_object_is_current_until_a_file_or_the_command_changes(
     made_ns = target.stat().st_mtime_ns
     for file in (source, header):
         os.utime(file, ns=(made_ns - 1, made_ns - 1))
-    assert build.is_current(step)
+    assert compilation.is_current(step)
 
     os.utime(header, ns=(made_ns + 1, made_ns + 1))
-    assert not build.is_current(step)
+    assert not compilation.is_current(step)
     os.utime(header, ns=(made_ns - 1, made_ns - 1))
-    assert build.is_current(step)
+    assert compilation.is_current(step)
     header.unlink()
-    assert not build.is_current(step)
+    assert not compilation.is_current(step)
     header.touch()
     os.utime(header, ns=(made_ns - 1, made_ns - 1))
-    other = build.CompileStep(source, target, ("cc",), "command, version 2")
-    assert not build.is_current(other)
+    other = compilation.CompileStep(source, target, ("cc",), "command, version 2")
+    assert not compilation.is_current(other)
 
 
-def test_every_cc_file_is_in_a_library(build: ModuleType) -> None:
-    known = build.sources(
+def test_every_cc_file_is_in_a_library() -> None:
+    known = compilation.sources(
         "core",
         "packing",
         "codecs",
@@ -176,38 +159,35 @@ def test_every_cc_file_is_in_a_library(build: ModuleType) -> None:
         "far",
         "gpu",
     )
-    assert sorted(known) == sorted(build.CC.rglob("*.cc"))
+    assert sorted(known) == sorted(toolchain.CC.rglob("*.cc"))
 
 
-def test_jobs(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFSWAP_BUILD_JOBS", "3")
-    assert build.build_jobs() == 3
+    assert compilation.build_jobs() == 3
     monkeypatch.delenv("TFSWAP_BUILD_JOBS")
-    assert 1 <= build.build_jobs() <= len(os.sched_getaffinity(0))
+    assert 1 <= compilation.build_jobs() <= len(os.sched_getaffinity(0))
 
 
 def test_without_nvcc_only_codecs_are_left_out(
-    build: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("NVCC", raising=False)
-    monkeypatch.setattr(build.shutil, "which", lambda name: None)
-    assert build.find_nvcc() is None
-    assert build.build_kernels(None, build.Compiler(("g++",), "")) == {}
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    assert toolchain.find_nvcc() is None
+    assert libraries.build_kernels(None, toolchain.Compiler(("g++",), "")) == {}
     said = capsys.readouterr().out
     assert said.startswith("GPU codecs are left out: nvcc was not found.")
     assert "NVCC=/path/to/nvcc" in said and said.count("\n") == 1
 
 
-def test_an_nvcc_named_by_nvcc_that_is_not_there(
-    build: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_nvcc_named_by_nvcc_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVCC", "/no/such/nvcc")
     with pytest.raises(SystemExit, match=r"CUDA compiler named by NVCC \(/no/such/nvcc\) does not"):
-        build.find_nvcc()
+        toolchain.find_nvcc()
 
 
 def test_an_nvcc_that_fails_leaves_codecs_out(
-    build: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -218,15 +198,15 @@ def test_an_nvcc_that_fails_leaves_codecs_out(
     )
     nvcc.chmod(0o755)
     monkeypatch.setenv("NVCC", str(nvcc))
-    monkeypatch.setattr(build, "OBJECTS", tmp_path / "objects")
-    found = build.find_nvcc()
+    monkeypatch.setattr(compilation, "OBJECTS", tmp_path / "objects")
+    found = toolchain.find_nvcc()
     assert found.version == "11.0"
-    assert build.build_kernels(found, build.Compiler(("g++",), "")) == {}
+    assert libraries.build_kernels(found, toolchain.Compiler(("g++",), "")) == {}
     said = capfd.readouterr()
     assert f"GPU codecs are left out: {nvcc} failed; what it said is above." in said.out
     assert "too old" in said.err
 
 
-def test_ptx_is_marked_as_what_an_older_driver_takes(build: ModuleType) -> None:
+def test_ptx_is_marked_as_what_an_older_driver_takes() -> None:
     made = "//\n// release 13.0\n\n.version 9.0\n.target sm_80\n"
-    assert build.lowered(made) == "//\n// release 13.0\n\n.version 7.0\n.target sm_80\n"
+    assert libraries.lowered(made) == "//\n// release 13.0\n\n.version 7.0\n.target sm_80\n"
