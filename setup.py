@@ -25,7 +25,7 @@ from native_build.toolchain import CC, PACKAGE, TREE  # noqa: E402
 
 
 class BuildNative(build_ext):
-    """Compiles the libraries, into the wheel and beside the sources, which so run in place too."""
+    """Compile the libraries, into the wheel and beside the sources, so that both run."""
 
     def run(self) -> None:
         built = build_libraries()
@@ -36,7 +36,7 @@ class BuildNative(build_ext):
             for name, path in built.items():
                 place(path, folder / name)
             for name in (GPU_LIBRARY, *GPU_KERNELS):
-                if name not in built:  # of a build against another TensorFlow, or with an nvcc
+                if name not in built:  # from a build with another TensorFlow, or with nvcc
                     (folder / name).unlink(missing_ok=True)
 
     def get_outputs(self) -> list[str]:
@@ -55,7 +55,7 @@ class BuildNative(build_ext):
 
 
 class BuildPython(build_py):
-    """Copies the modules, without those that an earlier build left and the tree has no more."""
+    """Copy the modules, without those of an earlier build that no longer exist."""
 
     def run(self) -> None:
         if not self.editable_mode:
@@ -65,7 +65,7 @@ class BuildPython(build_py):
 
 if __name__ == "__main__":
     setup(
-        # Says to setuptools that the wheel is for one platform; BuildNative does the work.
+        # Tells setuptools that the wheel is for one platform; BuildNative does the work.
         ext_modules=[Extension("tfswap._core", sources=[])],
         cmdclass={"build_ext": BuildNative, "build_py": BuildPython},
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from native_build.toolchain import CC, OBJECTS, TREE, BuildError, Compiler
 
 COMPILER_BYTES = 1_500_000_000  # what one compiler needs for a file with TensorFlow's headers
-# Most of a file's ten seconds is reading these; they are read once for all, where that is sooner.
+# Reading these takes most of the ten seconds that a file compiles; they are precompiled once.
 SHARED_HEADERS = """\
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/op.h"
@@ -36,7 +36,7 @@ class CompileStep:
 
 
 def sources(*folders: str) -> list[Path]:
-    """The C++ files in the named folders of tfswap/cc, sorted."""
+    """Return the C++ files in the named folders of tfswap/cc, sorted."""
     return sorted(path for folder in folders for path in (CC / folder).glob("**/*.cc"))
 
 
@@ -69,7 +69,7 @@ def compile_steps(
 
 
 def is_current(step: CompileStep) -> bool:
-    """Whether the object is as new as all that it was made from, by the same command."""
+    """Return whether the object is newer than its sources and was made by the same command."""
     stamp, dependencies = step.object.with_suffix(".stamp"), step.object.with_suffix(".d")
     if not (step.object.exists() and stamp.exists() and dependencies.exists()):
         return False
@@ -83,7 +83,7 @@ def is_current(step: CompileStep) -> bool:
 
 
 def dependency_files(depfile: str) -> list[Path]:
-    """The files that a compiler's -MMD output names after the colon."""
+    """Parse the files that a compiler's -MMD output names after the colon."""
     rule = depfile.replace("\\\n", " ").split(": ", 1)[-1]
     names = re.split(r"(?<!\\)\s+", rule.strip())
     paths = (Path(name.replace("\\ ", " ")) for name in names if name)
@@ -135,7 +135,7 @@ def failure(doing: str, name: object, code: int) -> str:
 
 
 def build_jobs() -> int:
-    """How many compilers to run at once: TFSWAP_BUILD_JOBS, else what cores and memory allow."""
+    """Return how many compilers run at once: TFSWAP_BUILD_JOBS, or what cores and memory allow."""
     asked = os.environ.get("TFSWAP_BUILD_JOBS")
     if asked:
         return max(1, int(asked))
@@ -148,7 +148,7 @@ def build_jobs() -> int:
 
 
 def link(library: Path, objects: Sequence[Path], compiler: Compiler, flags: Sequence[str]) -> bool:
-    """Links `objects` into `library` unless it is current; answers whether it did.
+    """Link `objects` into `library` unless it is current; return whether it was linked.
 
     Raises:
         BuildError: The linker refused; its output is printed above.

@@ -64,7 +64,7 @@ PTX_VERSION = "7.0"
 
 
 def build_kernels(nvcc: Compiler | None, compiler: Compiler) -> dict[str, Path]:
-    """The GPU's kernels, by file name; none, and a line that says why, where there is no nvcc."""
+    """Return the GPU's kernels by file name; without nvcc, print why and return none."""
     left_out = "GPU codecs are left out: "
     if nvcc is None:
         print(
@@ -100,12 +100,12 @@ def build_kernels(nvcc: Compiler | None, compiler: Compiler) -> dict[str, Path]:
 
 
 def lowered(ptx: str) -> str:
-    """The same PTX, said to be of the oldest version that has all that is in it."""
+    """Return the PTX marked as the oldest version that has all of its instructions."""
     return re.sub(r"^\.version .*$", f".version {PTX_VERSION}", ptx, count=1, flags=re.MULTILINE)
 
 
 def build_info(tensorflow: TensorFlow, compiler: Compiler) -> str:
-    """The text of tfswap/_build_info.py: what the loader compares with what it finds."""
+    """Return the text of tfswap/_build_info.py, which the loader compares with TensorFlow."""
     return (
         '"""What libtfswap.so was built against. Written by setup.py."""\n\n'
         f'TENSORFLOW_VERSION = "{tensorflow.version}"\n'
@@ -116,11 +116,11 @@ def build_info(tensorflow: TensorFlow, compiler: Compiler) -> str:
 
 
 def build_libraries() -> dict[str, Path]:
-    """Compile and link what is not current; answers package file name -> built file."""
+    """Compile and link what is not current; return the built files by package file name."""
     check_platform()
     compiler = find_compiler()
     tensorflow = find_tensorflow()
-    # Nobody puts functions of another library in the place of ours: calls may be inlined.
+    # No other library interposes these functions, so calls may be inlined.
     common = (
         "-std=c++17",
         "-fPIC",
@@ -172,7 +172,7 @@ def build_libraries() -> dict[str, Path]:
         results = []
         if compiler.precompiles and len(sharing) >= FEWEST_SHARING:
             read = pool.submit(read_shared_headers, compiler, with_tensorflow, Path(folder))
-            # The others first: the headers are read meanwhile.
+            # Other files first, while the headers are precompiled.
             results += [pool.submit(compile_object, step) for step in others]
             results += [
                 pool.submit(lambda step: compile_object(step, read.result()), step)

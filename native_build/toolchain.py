@@ -41,7 +41,7 @@ then install tfswap again."""
 
 
 class BuildError(SystemExit):
-    """The build cannot go on; the text says why and what to do, and is the last thing printed."""
+    """The build failed; the text, printed last, says why and what to do."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"\ntfswap cannot be built: {text}\n")
@@ -49,7 +49,7 @@ class BuildError(SystemExit):
 
 @dataclass(frozen=True)
 class Compiler:
-    """The C++ compiler: its command, and what it says of itself."""
+    """The C++ compiler: its command and its version text."""
 
     command: tuple[str, ...]
     version: str
@@ -65,7 +65,7 @@ class Compiler:
 
     @property
     def precompiles(self) -> bool:
-        """Whether it takes headers that it has read before (ccache would keep none of that)."""
+        """Whether it can use precompiled headers (ccache would cache nothing then)."""
         return not self.is_cached and "clang" not in self.version.lower()
 
 
@@ -92,7 +92,7 @@ class TensorFlow:
 
 @dataclass(frozen=True)
 class Blosc:
-    """The installed c-blosc2, for the codecs that are its."""
+    """The installed c-blosc2, for its codecs."""
 
     version: str
     include: str
@@ -103,7 +103,7 @@ class Blosc:
 
 
 def find_compiler() -> Compiler:
-    """The compiler named by CXX, else ``g++``.
+    """Return the compiler named by CXX, or ``g++``.
 
     Raises:
         BuildError: There is none, or it is too old.
@@ -128,7 +128,7 @@ def find_compiler() -> Compiler:
 
 
 def find_nvcc() -> Compiler | None:
-    """The CUDA compiler named by NVCC, else ``nvcc``, else the one in CUDA's usual folder.
+    """Return the CUDA compiler named by NVCC, or ``nvcc``, or the one in CUDA's usual folder.
 
     Raises:
         BuildError: The one named by NVCC is not there.
@@ -169,10 +169,10 @@ def check_compiler_version(command: str, version: str, number: str) -> None:
 
 
 def find_tensorflow() -> TensorFlow:
-    """The TensorFlow of the environment that tfswap is being installed into.
+    """Return the TensorFlow of the environment that tfswap is installed into.
 
     pip builds in a temporary environment that hides that one, so the interpreter is asked again
-    without pip's additions. Importing TensorFlow takes seconds: its flags are remembered.
+    without pip's additions. Importing TensorFlow takes seconds: its flags are cached.
 
     Raises:
         BuildError: There is none, its version is not supported, or it cannot be imported.
@@ -354,7 +354,7 @@ def pybind11_include() -> Path:
 
 
 def python_include() -> Path:
-    """The directory of Python.h.
+    """Return the directory of Python.h.
 
     Raises:
         BuildError: Python's headers are not installed.
