@@ -165,6 +165,7 @@ def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, 
     assert "profile" in between.phases
     assert all(peak <= budget for peak, _ in between.peaks)
     assert swap.report["outcome"] == "swapped", swap.report["notes"]
+    assert not any("fits none" in note for note in swap.report["notes"])
 
 
 def test_a_budget_is_above_zero_and_what_stays_is_said(lib, megabytes):

@@ -130,6 +130,7 @@ class Executor:
                 self._withdraw(graph, forgets, step_s)
             case BeginAgain():
                 self._planners.clear()
+                self._first_step.is_given = False
                 self._plan.push(dataclasses.replace(self._plan.plan, functions=()))
             case Split(sections, examples):
                 self._split(sections, examples)

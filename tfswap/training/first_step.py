@@ -24,8 +24,11 @@ class FirstStep:
         context: The training.
         plan: The installed plan.
         remembered: The plan cache.
-        is_given: Whether the plan is one that the user gave.
+        is_given: As the attribute.
         certain: Whether the function trains, even if its graph has no gradients.
+
+    Attributes:
+        is_given: Whether the plan is one that the user gave.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class FirstStep:
         self._context = context
         self._plan = plan
         self._remembered = remembered
-        self._is_given = is_given
+        self.is_given = is_given
         self._certain = certain
         self._trains: dict[str, bool] = {}  # by graph, whether it has gradients
 
@@ -57,7 +60,7 @@ class FirstStep:
             return GraphSeen(Met.INFERENCE)
         self._check_sections(records, chooses)
         found: GraphSeen | Planned | None = None
-        if self._is_given:
+        if self.is_given:
             found = self._look_for_given_plan(planner, records)
             if found is not None:
                 return found
