@@ -109,7 +109,7 @@ def test_all_are_restored_when_it_ends(streamed: Streamed) -> None:
         assert np.array_equal(variable.numpy(), value)
 
 
-def test_what_does_not_fit_when_it_ends_is_still_right(streamed: Streamed) -> None:
+def test_values_that_do_not_fit_at_the_end_are_still_correct(streamed: Streamed) -> None:
     problem = streamed.lib.stream_variables(streamed.number, False)
     assert "not enough memory to restore a variable of 4.0 MiB" in problem
     streamed.stats()
@@ -151,7 +151,7 @@ def test_a_copy_in_that_fails_is_an_error(streamed: Streamed) -> None:
     assert streamed.weights.are_right()
 
 
-def test_what_cannot_be_copied_out_stays(streamed: Streamed) -> None:
+def test_values_that_cannot_be_copied_out_stay(streamed: Streamed) -> None:
     weights = streamed.weights
     streamed.lib.set_faults("copy-out-fails")
     with pytest.raises(tf.errors.OpError, match="Dst tensor is not initialized|memory budget"):
