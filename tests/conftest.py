@@ -1,4 +1,4 @@
-"""Loads tfswap before any test can make TensorFlow create its devices."""
+"""Load tfswap before any test can make TensorFlow create its devices."""
 
 import os
 

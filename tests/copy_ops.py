@@ -1,6 +1,6 @@
-"""`_CopyToHost` and `_CopyFromHost` from Python: for tests and experiments.
+"""`_CopyToHost` and `_CopyFromHost` from Python, for tests and experiments.
 
-The graph pass makes these ops; models never do. A handle is good inside one step.
+The graph pass creates these ops; models never do. A handle is valid within one step.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def copy_to_host(
     threads: int = 1,
     tier: str = "",
 ) -> Any:
-    """Moves a tensor to far memory.
+    """Swap a tensor out to far memory.
 
     Args:
         tensor: Any shape, any dtype that is plain bytes.
-        lazy: Keep it on the device until somebody needs its room.
+        lazy: Keep it on the device until its memory is needed.
         returns: How often `copy_from_host` will be called with the handle.
         next_use: Place in the step of the next access (lazy tensors needed last leave first).
         min_bytes: Smaller tensors pass by reference.
-        codec: By which far memory keeps it; "": as it is.
-        rate_percent: Size of what a lossy codec makes; it needs `Library.set_lossy_rate`.
-        threads: Of the host that encode and decode it.
-        tier: Of far memory; "": the compressed one with a codec, else host memory.
+        codec: The codec of its far copy; "": unencoded.
+        rate_percent: Size after a lossy codec; needs `Library.set_lossy_rate`.
+        threads: Number of host threads that encode and decode it.
+        tier: Tier of far memory; "": the compressed one with a codec, else host memory.
 
     Returns:
         A scalar variant, the handle.
@@ -78,10 +78,10 @@ def copy_to_host(
 
 
 def copy_from_host(handle: Any, dtype: Any, next_use: int = 0) -> Any:
-    """Brings the tensor behind a handle back, with its shape.
+    """Swap a tensor in, with its shape.
 
     Args:
-        handle: What `copy_to_host` answered, in the same step.
+        handle: The result of `copy_to_host` in the same step.
         dtype: The tensor's dtype.
         next_use: Place in the step of the access after this one.
     """

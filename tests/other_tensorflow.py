@@ -13,12 +13,12 @@ TREE = Path(__file__).resolve().parents[1]
 
 
 class OtherTensorFlow:
-    """What else Python needs is this interpreter's.
+    """Install that TensorFlow; other packages are this interpreter's.
 
     Args:
-        folder: Gets all of it: that TensorFlow (600 MB), a copy of the sources and its build.
-        requirement: As pip takes it.
-        release: Which the copy takes for supported, whatever the sources say; "": none.
+        folder: Folder for all of it: that TensorFlow (600 MB), a copy of the sources and its build.
+        requirement: The requirement for pip.
+        release: A release that the copy accepts as supported, whatever the sources say; "": none.
     """
 
     def __init__(self, folder: Path, requirement: str, release: str = "") -> None:
@@ -27,7 +27,7 @@ class OtherTensorFlow:
         self._release = release
 
     def build(self) -> int:
-        """Brings everything up to date; the status of what failed, or 0.
+        """Update everything; return the status of a failed command, or 0.
 
         Raises:
             subprocess.CalledProcessError: That TensorFlow cannot be installed.
@@ -38,7 +38,7 @@ class OtherTensorFlow:
         return self.run(sys.executable, "setup.py", "--quiet", "build_ext", "--inplace")
 
     def run(self, *command: str | Path, **environment: str) -> int:
-        """Runs a command in the copy, with that TensorFlow; its status."""
+        """Run a command in the copy, with that TensorFlow; return its status."""
         paths = os.pathsep.join(map(str, (self._tree, self._site)))
         variables = {**os.environ, "PYTHONPATH": paths, **environment}
         command_line = [str(part) for part in command]
@@ -54,7 +54,7 @@ class OtherTensorFlow:
         complete.write_text(self._requirement)
 
     def _accept_release(self) -> None:
-        """Has the copy take a release that is not among the supported ones (yet)."""
+        """Make the copy accept a release that is not among the supported ones (yet)."""
         if not self._release:
             return
         for name in ("native_build/toolchain.py", "tfswap/ops/library.py"):
@@ -67,7 +67,7 @@ class OtherTensorFlow:
                 file.write_text(text.replace(found[0], line))
 
     def _copy_sources(self) -> None:
-        """Files that are as they were keep their time, so that they are not compiled again."""
+        """Copy files; unchanged ones keep their time, so that they are not compiled again."""
         self._tree.mkdir(parents=True, exist_ok=True)
         for name in ("setup.py", "pyproject.toml", "README.md", "mkdocs.yml"):
             shutil.copy2(TREE / name, self._tree / name)

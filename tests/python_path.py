@@ -1,4 +1,4 @@
-"""What processes of tests find modules in."""
+"""The PYTHONPATH of processes that tests start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def python_path(*folders: Path) -> str:
-    """Folders before those that this process was given, which may have another TensorFlow."""
+    """Return folders before those of this process, which may have another TensorFlow."""
     given = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, [*map(str, folders), given]))

@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 def step(layers: int) -> Timeline:
-    """A chain of layers, each with 20 forward and 20 backward ops, which read the activation."""
+    """Return a chain of layers, with 20 forward and 20 backward ops that read activations."""
     each = 20
     count = 2 * layers * each
     ends = np.arange(1, count + 1, dtype=np.int64) * 100_000

@@ -1,12 +1,12 @@
-"""Fuzzes all parsers for some minutes, by coverage; ends with an error at the first fault.
+"""Fuzz all parsers for some minutes, guided by coverage; fail at the first fault.
 
 ::
 
     python tests/fuzz --minutes 10 [--only plan,pass] [--found FOLDER]
 
-The parsers in Python with atheris (libFuzzer), where it is installed, else by changes of the corpus
-alone; those in C++ (the target "pass") in a program with sanitizers of its own. Prints a line of
-JSON for each.
+Fuzz the Python parsers with atheris (libFuzzer) if it is installed, else by mutation of the
+corpus; fuzz the C++ parsers (the target "pass") in a separate program with sanitizers. Print a
+line of JSON for each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MEMORY_MIB = 6000
 
 
 def by_coverage(name: str, found: Path, seconds: int) -> dict[str, object]:
-    """One target, with libFuzzer."""
+    """Fuzz one target with libFuzzer."""
     command = [
         *(sys.executable, str(HERE / "by_coverage.py"), name),
         *(str(found), str(inputs.CORPUS / name)),
@@ -56,7 +56,7 @@ def by_coverage(name: str, found: Path, seconds: int) -> dict[str, object]:
 
 
 def by_changes(name: str, found: Path, seconds: int) -> dict[str, object]:
-    """One target, without knowing what inputs reach."""
+    """Fuzz one target by mutation, without coverage."""
     end_s = time.monotonic() + seconds
     tried = 0
     for data in inputs.mutants(name, name in targets.JSON, seed=time.time_ns()):
@@ -72,7 +72,7 @@ def by_changes(name: str, found: Path, seconds: int) -> dict[str, object]:
 
 
 def in_cpp(found: Path, seconds: int) -> dict[str, object]:
-    """The parsers in C++."""
+    """Fuzz the parsers in C++."""
     program = pass_build.build()
     command = [
         *(str(program), str(inputs.CORPUS / "graph.pb"), str(inputs.CORPUS / "pass")),
@@ -88,14 +88,14 @@ def in_cpp(found: Path, seconds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """See above."""
-    parser = argparse.ArgumentParser(description="fuzzes the parsers of what strangers send")
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description="Fuzz the parsers of untrusted input.")
     parser.add_argument("--minutes", type=float, default=5, help="of all of them together")
     parser.add_argument("--only", default="", help="targets, by commas")
     parser.add_argument("--found", type=Path, default=TREE / "build" / "fuzz" / "found")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else [*targets.TARGETS, "pass"]
-    # Plans and profiles are most of what is sent, and have most to go wrong.
+    # Plans and profiles are the largest part of the input, and the most complex one.
     weights = {name: 4 if name in ("plan", "profile", "pass") else 1 for name in names}
     guided = importlib.util.find_spec("atheris") is not None
 
@@ -112,8 +112,8 @@ def main() -> None:
         line = {"target": name, "seconds": seconds, "by_coverage": guided or name == "pass"}
         return {**line, **counts}
 
-    names.sort(key=lambda name: name != "pass")  # first: it is compiled meanwhile
-    # With libFuzzer each target is a process of its own, which keeps one core busy.
+    names.sort(key=lambda name: name != "pass")  # first, because it compiles in the meantime
+    # With libFuzzer each target is a separate process, which keeps one core busy.
     at_once = len(os.sched_getaffinity(0)) if guided else 1
     with ThreadPoolExecutor(at_once) as pool:
         lines = [pool.submit(fuzz, name) for name in names]

@@ -1,11 +1,11 @@
-"""Fuzzes one of the Python targets by coverage, with atheris (libFuzzer).
+"""Fuzz one of the Python targets, guided by coverage, with atheris (libFuzzer).
 
 ::
 
     python tests/fuzz/by_coverage.py plan FOUND_FOLDER CORPUS_FOLDER -max_total_time=60
 
-What is new goes to the first folder. It ends with an error at the first input that a parser neither
-takes nor refuses; the input is then in the file that libFuzzer names.
+New inputs are written to the first folder. The process fails at the first input that a parser
+neither accepts nor refuses; libFuzzer names the file with the input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["tfswap"]):
 
 
 def main() -> None:
-    """Runs libFuzzer, which ends the process."""
+    """Run libFuzzer, which ends the process."""
     name, *arguments = sys.argv[1:]
 
     def test(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Values that parsers do not expect, and changes of JSON that keep most of it as it was."""
+"""Values that parsers do not expect, and mutations that keep most of a JSON value."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Path = tuple[Any, ...]
 
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Of all that is in a JSON value, itself included."""
+    """Yield the paths of all values in a JSON value, including itself."""
     yield path
     if isinstance(value, dict):
         for key in value:
@@ -70,14 +70,14 @@ def places(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def at(value: Any, path: Path) -> Any:
-    """What is in a place."""
+    """Return the value at a path."""
     for key in path:
         value = value[key]
     return value
 
 
 def changed(value: Any, dice: random.Random, times: int = 1) -> Any:
-    """A JSON value with a few places put otherwise."""
+    """Return a copy of a JSON value with a few random changes."""
     value = copy.deepcopy(value)
     for _ in range(times):
         path = dice.choice(list(places(value)))
@@ -98,7 +98,7 @@ def changed(value: Any, dice: random.Random, times: int = 1) -> Any:
             holder.insert(key, copy.deepcopy(holder[dice.randrange(len(holder))]))
         elif what == 2 and isinstance(holder, dict):
             holder[dice.choice((*TEXTS, "surprise"))] = holder[key]
-        elif what == 3:  # something from elsewhere in it
+        elif what == 3:  # a copy of another value in it
             holder[key] = copy.deepcopy(at(value, dice.choice(list(places(value)))))
         elif what == 4 and isinstance(holder[key], list):
             dice.shuffle(holder[key])
@@ -111,7 +111,7 @@ def changed(value: Any, dice: random.Random, times: int = 1) -> Any:
 
 
 def damaged(data: bytes, dice: random.Random, times: int = 1) -> bytes:
-    """Bytes with some of them changed, cut out, or there twice."""
+    """Return the bytes with some of them changed, deleted or repeated."""
     for _ in range(times):
         where = dice.randrange(len(data) + 1)
         length = dice.choice((1, 1, 2, 4, 8, 64))

@@ -1,4 +1,4 @@
-"""Plans of a real graph that nobody would make: what a stranger might hand to a training."""
+"""Invalid and unusual plans of a real graph, as untrusted input of a training."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OFFSETS = (0, 0, 1024, 4096, 1 << 20, 1 << 40, 1 << 50, -2)
 
 
 class HostilePlans:
-    """Makes them, the same ones from the same seed.
+    """Generate plans, the same ones from the same seed.
 
     Args:
         graph: The graph.
-        plan: One for it that is good, and has one entry.
-        seed: Of all that is random.
+        plan: A valid plan for it, with one entry.
+        seed: The seed of all random choices.
     """
 
     def __init__(self, graph: StepGraph, plan: SwapPlan, seed: int) -> None:
@@ -32,7 +32,7 @@ class HostilePlans:
         self._dice = random.Random(seed)
         self._all_nodes = list(graph.nodes)
         self._all_tensors = [t for t, readers in graph.readers.items() if readers]
-        # What plans may wait for and move, so that some of them are carried out.
+        # Nodes and tensors that valid plans may use, so that the pass applies some of the plans.
         mild = {node.name for node in graph.nodes.values() if node.gateable and node.context == 0}
         self._mild_nodes = [name for name in self._all_nodes if name in mild]
         self._mild_tensors = [tensor for tensor in self._all_tensors if tensor[0] in mild]
@@ -40,7 +40,7 @@ class HostilePlans:
         self._good: dict[str, Any] = json.loads(plan.to_json())
 
     def next(self) -> str:
-        """The text of another one."""
+        """Return the text of the next plan."""
         plan = copy.deepcopy(self._good)
         function = plan["functions"][0]
         self._is_mild = self._dice.random() < 0.5
@@ -147,7 +147,7 @@ class HostilePlans:
             function["swaps"].append(copy.deepcopy(self._dice.choice(function["swaps"])))
 
     def _lay_out(self, function: dict[str, Any]) -> None:
-        """Addresses for everything, most of them the same ones."""
+        """Give an address to every node, mostly the same one."""
         slots = []
         for node in self._some(self._nodes, len(self._nodes)):
             size = self._dice.choice((1, 4096, 1 << 16, 1 << 20, 1 << 50))
@@ -156,7 +156,7 @@ class HostilePlans:
 
 
 def good_plan(fingerprint: str) -> SwapPlan:
-    """Nothing but on-demand swaps in reserve, to begin with."""
+    """Return a plan of on-demand swaps in reserve only, to begin with."""
     return SwapPlan(
         (dataclasses.replace(FunctionPlan(fingerprint), reserve=True),),
         unmatched="bootstrap",

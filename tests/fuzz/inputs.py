@@ -1,4 +1,4 @@
-"""Inputs of the parsers that are fuzzed: the corpus, and changes of it."""
+"""Inputs for the fuzzed parsers: the corpus, and mutations of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 
 
 def corpus(name: str) -> list[Path]:
-    """The files of a target's corpus, in order."""
+    """Return the files of a target's corpus, in order."""
     return sorted(path for path in (CORPUS / name).iterdir() if path.is_file())
 
 
 def mutants(name: str, is_json: bool, seed: int) -> Iterator[bytes]:
-    """Changes of a target's corpus without end, the same ones from the same seed."""
+    """Yield endless mutations of a target's corpus, the same ones from the same seed."""
     dice = random.Random(f"{name} {seed}")
     good = [path.read_bytes() for path in corpus(name)]
     while True:

@@ -1,4 +1,4 @@
-"""Builds ``fuzz_plans``: the parsers in C++ with sanitizers, and what fuzzes them."""
+"""Build ``fuzz_plans``: the C++ parsers with sanitizers, and their fuzzer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CHECKED = (
     *NOT_THE_HEADERS["address"],
 )
 ENVIRONMENT = {
-    # TensorFlow's containers are not compiled to tell where they end.
+    # TensorFlow's containers are not compiled with bounds annotations.
     "ASAN_OPTIONS": "detect_container_overflow=0:detect_leaks=0:hard_rss_limit_mb=6000",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -52,7 +52,7 @@ ENVIRONMENT = {
 
 
 def why_not() -> str:
-    """Why it cannot be built here; empty: it can be."""
+    """Return why it cannot be built here; "" if it can."""
     try:
         compiler = toolchain.find_compiler()
     except SystemExit as error:
@@ -69,11 +69,11 @@ def why_not() -> str:
 
 
 def build() -> Path:
-    """Compiles what is not current, and links.
+    """Compile what is not current, and link.
 
     Raises:
-        BuildError: The compiler refused; its output is printed.
-        subprocess.CalledProcessError: The linker refused.
+        BuildError: The compiler failed; its output is printed.
+        subprocess.CalledProcessError: The linker failed.
     """
     tensorflow = toolchain.find_tensorflow()
     headers = [
@@ -95,13 +95,13 @@ def build() -> Path:
 
 
 def _objects_of_library() -> list[Path]:
-    """Of the library's build: what the parsers use beside themselves."""
+    """Return the objects of the library's build that the parsers need."""
     folder = TREE / "build" / "native" / str(sys.implementation.cache_tag)
     return sorted((folder / "codecs").glob("*.o")) + sorted((folder / "core").rglob("*.o"))
 
 
 def _objects(sources: Sequence[Path], flags: list[str]) -> list[Path]:
-    """Compiles what is not current; TensorFlow's headers are read once for all."""
+    """Compile what is not current; TensorFlow's headers are precompiled once for all."""
     compiler = toolchain.find_compiler()
     steps = []
     for source in sources:

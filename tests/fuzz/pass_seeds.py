@@ -1,4 +1,4 @@
-"""Writes the graph that plans are fuzzed for in C++, and the plans to begin with.
+"""Write the graph for fuzzed plans in C++, and the first plans.
 
 ::
 
@@ -25,7 +25,7 @@ v1 = tf.compat.v1
 
 
 def graph() -> tf.Graph:
-    """A step with convolutions, variables, a branch and a loop, as executors see them."""
+    """Build a step with convolutions, variables, a branch and a loop, as executors see them."""
     v1.disable_control_flow_v2()
     made = tf.Graph()
     with made.as_default():
@@ -48,19 +48,19 @@ def graph() -> tf.Graph:
 
 
 def swap(tensor: str, consumers: list[str], trigger: str, **more: object) -> dict[str, object]:
-    """As a plan has it."""
+    """Return the JSON of a swap in a plan."""
     returns = [{"trigger": trigger, "consumers": consumers, "next_use": 3}]
     return {"tensor": tensor, "size_bytes": 512, "gates": ["c"], "returns": returns, **more}
 
 
 def plan(function: dict[str, object], **more: object) -> str:
-    """With one entry."""
+    """Return a plan with one entry."""
     entry = {"fingerprint": FINGERPRINT, "reserve": False, **function}
     return json.dumps({"version": 1, "functions": [entry], "unmatched": "bootstrap", **more})
 
 
 def main() -> None:
-    """Writes them all."""
+    """Write the graph and the plans."""
     PLANS.mkdir(parents=True, exist_ok=True)
     definition = graph().as_graph_def()
     keep = [node for node in definition.node if not node.name.startswith("save/")]

@@ -1,4 +1,4 @@
-"""Writes the inputs that fuzzing begins with: small ones of each kind, all of them good.
+"""Write the first inputs of the fuzzer: small valid ones of each kind.
 
 ::
 
@@ -46,7 +46,7 @@ b\tMatMul\t0\tgprobd\t1\tflat:0\t^x
 
 
 def plan() -> SwapPlan:
-    """With something of everything."""
+    """Return a plan that uses every feature."""
     swap = TensorSwap("a:0", 4 << 20, ("c",), (Return("d", ("e", "f"), 7),), codec="zvc")
     weight = TensorSwap("w:0", 1 << 20, (), (Return("", ()),), after=("b",), returns_in_step=True)
     again = Recompute("b:0", ("a", "b"), "d", ("e",))
@@ -65,7 +65,7 @@ def plan() -> SwapPlan:
 
 
 def profile() -> Profile:
-    """Of a small step."""
+    """Return the profile of a small step."""
     timeline = training_step(blocks=1)
     lines = [str(1 << 20), "", "a\t0\t0", "a\t4096", "", *_NODES.split("\n")]
     flow = dataflow_of_lines(lines, len(timeline.buffer_bytes))
@@ -81,7 +81,7 @@ def profile() -> Profile:
 
 
 def stored(whole: Profile) -> bytes:
-    """A profile that is not packed, so that changes of the file are changes of what it says."""
+    """Return an uncompressed profile, so that changes of the file change its contents."""
     path = CORPUS / "profile" / "good"
     timeline_file.save_profile(whole, path)
     arrays = array_file.read_arrays(path, timeline_file._ARRAYS, timeline_file._OPTIONAL)
@@ -91,7 +91,7 @@ def stored(whole: Profile) -> bytes:
 
 
 def main() -> None:
-    """Writes them all."""
+    """Write all inputs."""
     text = plan().to_json()
     remembered = {
         "format": FORMAT,
@@ -152,7 +152,7 @@ def _unpacked(trace: bytes) -> bytes:
 
 
 def _arrays() -> bytes:
-    """As JSON: texts as texts, numbers as lists."""
+    """Return the profile's arrays as JSON: text as strings, numbers as lists."""
     with np.load(CORPUS / "profile" / "good") as archive:
         arrays = {
             name: array.tobytes().decode() if array.dtype == np.uint8 else array.tolist()

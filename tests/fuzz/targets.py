@@ -1,7 +1,7 @@
-"""What is fuzzed in Python: by name, functions of bytes.
+"""The fuzzed Python parsers: functions of bytes, by name.
 
-Each hands the bytes to a parser, which may refuse them with a ValueError and nothing else. What it
-takes is used a little, written and read again.
+Each passes the bytes to a parser, which may refuse them with a ValueError only. Accepted input is
+used a little, written and read again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _file(data: bytes, name: str = "input") -> Path:
 
 
 def plan(data: bytes) -> None:
-    """A plan's text."""
+    """Read the text of a plan."""
     made = SwapPlan.from_json(data.decode("utf-8", "surrogateescape"))
     assert SwapPlan.from_json(made.to_json()) == made
     for function in made.functions:
@@ -62,7 +62,7 @@ def plan(data: bytes) -> None:
 
 
 def remembered_plan(data: bytes) -> None:
-    """A plan's file in the folder of remembered ones, beside a good profile."""
+    """Read a plan in the folder of remembered plans, beside a valid profile."""
     folder = _folder / "plans"
     memory = PlanMemory(folder, "context")
     link = job_trace.Machine("link", 2e9, 3e9)
@@ -79,7 +79,7 @@ def _good_profile():  # type: ignore[no-untyped-def]
 
 
 def profile(data: bytes) -> None:
-    """A profile's file, whose checksums nobody looks at."""
+    """Read a profile without checking its checksums."""
     path = _file(data)
     update = zipfile.ZipExtFile._update_crc  # type: ignore[attr-defined]
     zipfile.ZipExtFile._update_crc = lambda self, new: None  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def profile(data: bytes) -> None:
 
 
 def step(data: bytes) -> None:
-    """A profile as JSON, array by array: what is taken is planned."""
+    """Read a profile as JSON, array by array, and plan accepted ones."""
     arrays = parse_json(data, "a profile")
     if not isinstance(arrays, dict):
         raise ValueError("no arrays")
@@ -118,7 +118,7 @@ def step(data: bytes) -> None:
 
 
 def trace_of_job(data: bytes) -> None:
-    """A step as a job sends it, before it is packed; and packed."""
+    """Read a step as a job sends it, uncompressed and compressed."""
     for message in (data, job_trace.MAGIC + zlib.compress(data, 1)):
         try:
             made = JobTrace.from_bytes(message)
@@ -129,7 +129,7 @@ def trace_of_job(data: bytes) -> None:
 
 
 def message(data: bytes) -> None:
-    """What jobs and brokers say."""
+    """Read a message of a job or a broker."""
     for allowed in (FROM_JOBS, FROM_BROKERS):
         try:
             parse(data, allowed)
@@ -138,35 +138,35 @@ def message(data: bytes) -> None:
 
 
 def lease(data: bytes) -> None:
-    """What a broker wrote into a lease."""
+    """Read a lease."""
     record = read_record(_file(data))
     assert record is None or record.held_bytes >= 0
 
 
 def events(data: bytes) -> None:
-    """A list of memory events of Apache SINGA's."""
+    """Read a list of memory events of Apache SINGA."""
     assert peak_load(timeline_of(find_step(read_singa(_file(data)), 4), 1)) >= 0
 
 
 def recording(data: bytes) -> None:
-    """What the profiler writes."""
+    """Read a recording of the profiler."""
     StepTrace.from_bytes(data)
 
 
 def asset(data: bytes) -> None:
-    """The asset of a saved model."""
+    """Read the asset of a saved model."""
     _file(data, str(saved_model.ASSET))
     found = saved_model.options_of(_folder)
     assert found is not None and found.spill_dir is None and found.save_plan is None
 
 
 def machines(data: bytes) -> None:
-    """A user's file of machines."""
+    """Read a user's file of machines."""
     load_machines(_file(data))
 
 
 def codec_times(data: bytes) -> None:
-    """What was measured of codecs."""
+    """Read a cache file of codec speeds."""
     found = read_cache(_file(data, "codecs/zvc.json"))
     for each in found if isinstance(found, list) else []:
         speed = speed_from_json(each)
@@ -174,7 +174,7 @@ def codec_times(data: bytes) -> None:
 
 
 def environment(data: bytes) -> None:
-    """Options as environment variables, a line each."""
+    """Read options from environment variables, one per line."""
     given = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, equals, value = line.partition("=")
@@ -207,7 +207,7 @@ JSON = ("asset", "codec_times", "lease", "machines", "message", "plan", "remembe
 
 
 def run(name: str, data: bytes) -> bool:
-    """Whether a target takes an input, or refuses it as it may."""
+    """Return whether a target accepts an input; refusals are ValueErrors."""
     try:
         TARGETS[name](data)
     except ValueError:

@@ -120,7 +120,7 @@ SIZES = (0, 1, 2, 31, 32, 33, 1000, 4095, 4096, 4097, 8191, 8192, 8193, 20_001)
 
 @codecs_and_sizes
 @pytest.mark.parametrize("elements", SIZES)
-def test_every_bit_comes_back(
+def test_every_bit_is_restored(
     kernels: KernelsOnCpu, codec: str, element_bytes: int, elements: int
 ) -> None:
     for zeros in (0.0, 0.2, 0.5, 0.8, 0.99, 1.0):
@@ -182,7 +182,9 @@ def test_any_bytes_any_launch(kernels: KernelsOnCpu, data: st.DataObject) -> Non
 
 
 @codecs_and_sizes
-def test_zero_is_what_has_no_bit_set(kernels: KernelsOnCpu, codec: str, element_bytes: int) -> None:
+def test_zero_is_the_value_without_set_bits(
+    kernels: KernelsOnCpu, codec: str, element_bytes: int
+) -> None:
     type_ = np.float32 if element_bytes == 4 else np.float16
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, np.finfo(type_).tiny / 2], type_)
     source = np.tile(np.concatenate([special, np.zeros(9, type_)]), 600)
@@ -235,7 +237,7 @@ def test_encoded_sizes(kernels: KernelsOnCpu) -> None:
 
 
 @codecs_and_sizes
-def test_far_memory_that_was_changed_is_no_number(
+def test_damaged_far_blocks_are_refused(
     kernels: KernelsOnCpu, codec: str, element_bytes: int
 ) -> None:
     """Decoding damaged blocks writes nothing else, and detects contradictions."""
@@ -298,7 +300,7 @@ def races(check: Path, codec: str, element_bytes: int) -> subprocess.CompletedPr
 
 
 @pytest.mark.slow
-def test_no_thread_races_another(tmp_path: Path) -> None:
+def test_no_data_races(tmp_path: Path) -> None:
     check = made_race_check(tmp_path)
     for codec in NAMES:
         for element_bytes in (4, 2):

@@ -158,7 +158,7 @@ def test_the_host_waits_for_nothing(gpu: Gpu) -> None:
 
 
 @needs_gpu
-def test_what_cannot_be_is_refused(gpu: Gpu) -> None:
+def test_invalid_arguments_are_refused(gpu: Gpu) -> None:
     there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.max_bytes(MIB))
     stream = gpu.streams[0].value or 0
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_is_refused(gpu: Gpu) -> None:
 
 
 @needs_gpu
-def test_so_many_streams_may_encode_at_once(gpu: Gpu) -> None:
+def test_a_limited_number_of_streams_may_encode_at_once(gpu: Gpu) -> None:
     there, block = gpu.driver.device_memory(MIB), gpu.pinned(gpu.codecs.max_bytes(1000))
     assert there.value is not None
     streams = [gpu.driver.stream() for _ in range(17)]
@@ -199,7 +199,7 @@ def test_so_many_streams_may_encode_at_once(gpu: Gpu) -> None:
 
 
 @needs_gpu
-def test_without_kernels_it_says_what_to_build(gpu: Gpu, tmp_path: Path) -> None:
+def test_without_kernels_the_error_says_what_to_build(gpu: Gpu, tmp_path: Path) -> None:
     with pytest.raises(LibraryError) as caught:
         library.load().gpu_codecs(gpu.streams[0].value or 0, tmp_path)
     text = str(caught.value)

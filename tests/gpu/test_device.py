@@ -31,7 +31,7 @@ def device():
     tfswap.reset_memory_stats("GPU:0")
 
 
-def test_the_device_is_ours_and_keeps_bytes() -> None:
+def test_the_device_is_tfswaps_and_keeps_bytes() -> None:
     values = np.arange(MIB, dtype=np.float32)
     with tf.device("GPU:0"):
         there = tf.identity(tf.constant(values))

@@ -90,7 +90,7 @@ def test_bytes_are_counted_before_and_after(number: int, zeros: float) -> None:
     assert stats["far_host_bytes_in"] == stats["far_host_peak_bytes"] == MIB
 
 
-def test_what_was_given_before_statistics_began_anew_is_not_counted(number: int) -> None:
+def test_swaps_before_a_reset_of_the_statistics_are_not_counted(number: int) -> None:
     x = host_values(0.5, zeros=0.7)
     step = swapped_and_compared(["GPU:0"], 1, lazy=False, codec="zvc")
     for k in range(3):
@@ -199,7 +199,7 @@ def test_a_driver_without_codecs_copies() -> None:
     assert "codecs on the GPU are not available" in stats["problem"]
 
 
-# What planners get.
+# For planners.
 
 
 def test_ratios_are_what_the_codecs_make(number: int) -> None:

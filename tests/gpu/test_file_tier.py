@@ -156,7 +156,7 @@ def test_a_swap_in_during_the_swap_out_gets_the_tensor(lib: Library, disk: Path)
     assert stats["copies_in"] < stats["copies_out"] == stats["far_moved_on"] == 6
 
 
-def test_there_is_no_way_to_the_file_without_pinned_memory(lib: Library, disk: Path) -> None:
+def test_without_pinned_memory_the_file_is_unused(lib: Library, disk: Path) -> None:
     with pytest.raises(
         LibraryError, match=r"need 4\.0 MiB of pinned host memory.*Raise host_limit"
     ):
@@ -189,7 +189,7 @@ def test_a_closed_file_still_returns_its_buffers(lib: Library) -> None:
     ("kind", "text", "errors"),
     [("disk-full", "No space left", 0), ("write-error", "Input/output error", 4)],
 )
-def test_what_cannot_be_written_goes_to_host_memory(
+def test_tensors_that_cannot_be_written_go_to_host_memory(
     lib: Library, kind: str, text: str, errors: int
 ) -> None:
     lib.set_faults(kind)
@@ -218,7 +218,7 @@ def test_a_tensor_that_fits_nowhere_stays_and_the_error_says_why(
     assert step(host_values(1), tf.constant(2.0))
 
 
-def test_short_transfers_are_gone_on_with(lib: Library) -> None:
+def test_short_transfers_are_continued(lib: Library) -> None:
     step = swapped_and_compared(["GPU:0"], 2, lazy=False, tier="file")
     for kind in ("short-write", "short-read"):
         lib.set_faults(kind)

@@ -88,7 +88,7 @@ def test_codecs_are_measured(tmp_path: Path, of_nvcomp: tuple[str, ...]) -> None
 
 
 @needs_cuda
-def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_a_gpu_the_error_says_what_is_missing(tmp_path: Path) -> None:
     # The simulated GPU is found by this path; a real one is hidden.
     hidden = {"LD_LIBRARY_PATH": None, "CUDA_VISIBLE_DEVICES": ""}
     ran = checked(tmp_path / "check.json", "--quick", **hidden)
@@ -143,7 +143,7 @@ def trained(losses: list[float], **values: Any) -> Trained:
     return Trained(losses=[loss.hex() for loss in losses], steps=len(losses), **values)
 
 
-def test_losses_are_compared_as_far_as_both_go() -> None:
+def test_losses_are_compared_for_the_common_steps() -> None:
     once, again = trained([1.0, 0.5, 0.25]), trained([1.0, 0.5])
     assert same_bits([once, again], trained([1.0, 0.5, 7.0])) is True
     assert same_bits([once, once], trained([1.0, 0.5000000000000001])) is False
@@ -153,7 +153,7 @@ def test_losses_are_compared_as_far_as_both_go() -> None:
     assert same_bits([nan], nan) is None
 
 
-def test_what_must_hold() -> None:
+def test_requirements() -> None:
     baseline = trained([1.0], step_s=0.1)
     kept = trained([1.0], step_s=0.15, budget_bytes=100, peak_bytes=100, resident_bytes=50)
     values = figures_of([baseline], kept, True)

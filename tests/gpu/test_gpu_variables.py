@@ -74,7 +74,7 @@ def test_readers_outside_of_a_step_see_the_right_value(streamed: Streamed, tmp_p
     assert streamed.stats()["bytes_in"] > 0
 
 
-def test_what_is_written_is_what_is_read_later(streamed: Streamed) -> None:
+def test_written_values_are_read_later(streamed: Streamed) -> None:
     weights = streamed.weights
     for i in (2, 5, 9):
         weights.give(i, weights.values[i] * 2 + 1)
@@ -109,7 +109,7 @@ def test_all_are_restored_when_it_ends(streamed: Streamed) -> None:
         assert np.array_equal(variable.numpy(), value)
 
 
-def test_what_does_not_fit_when_it_ends_is_still_right(streamed: Streamed) -> None:
+def test_values_that_do_not_fit_at_the_end_are_still_correct(streamed: Streamed) -> None:
     problem = streamed.lib.stream_variables(streamed.number, False)
     assert "not enough memory to restore a variable of 4.0 MiB" in problem
     streamed.stats()
@@ -117,7 +117,7 @@ def test_what_does_not_fit_when_it_ends_is_still_right(streamed: Streamed) -> No
     assert streamed.weights.are_right()
 
 
-def test_variables_that_go_take_their_copies_along(streamed: Streamed) -> None:
+def test_deleted_variables_release_their_copies(streamed: Streamed) -> None:
     assert streamed.stats()["host_bytes_in_use"] >= COUNT * EACH - ROOM
     del streamed.weights
     gc.collect()
@@ -151,7 +151,7 @@ def test_a_copy_in_that_fails_is_an_error(streamed: Streamed) -> None:
     assert streamed.weights.are_right()
 
 
-def test_what_cannot_be_copied_out_stays(streamed: Streamed) -> None:
+def test_values_that_cannot_be_copied_out_stay(streamed: Streamed) -> None:
     weights = streamed.weights
     streamed.lib.set_faults("copy-out-fails")
     with pytest.raises(tf.errors.OpError, match="Dst tensor is not initialized|memory budget"):

@@ -1,4 +1,4 @@
-"""nvCOMP's codecs end to end, with a stand-in for nvCOMP on the simulated GPU."""
+"""nvCOMP's codecs end to end, with a substitute for nvCOMP on the simulated GPU."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_host_waits_for_nothing(number: int) -> None:
     assert synchronizations("ans") == synchronizations("")  # TensorFlow's own
 
 
-def test_what_is_not_in_use_copies(number: int) -> None:
+def test_disabled_codecs_copy(number: int) -> None:
     use(number, "ans")
     x = host_values(0.5, zeros=0.6)
     assert swapped_and_compared(["GPU:0"], 2, lazy=False, codec="lz4")(x, tf.constant(0.0))
@@ -108,7 +108,7 @@ def test_what_is_not_in_use_copies(number: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["pack status", "pack large"])
-def test_what_could_not_be_encoded_is_stored(number: int, how: str) -> None:
+def test_tensors_that_could_not_be_encoded_are_stored(number: int, how: str) -> None:
     use(number, "lz4")
     x = host_values(0.5, zeros=0.9)  # eight sections
     step = swapped_and_compared(["GPU:0"], 1, lazy=False, codec="lz4")
@@ -122,7 +122,7 @@ def test_what_could_not_be_encoded_is_stored(number: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["unpack status", "unpack short"])
-def test_what_could_not_be_decoded_is_an_error(number: int, how: str) -> None:
+def test_tensors_that_could_not_be_decoded_are_an_error(number: int, how: str) -> None:
     lib = library.load()
     use(number, "ans")
     x = host_values(0.25, zeros=0.8)
@@ -275,7 +275,7 @@ def test_without_nvcomp_it_warns_what_to_install() -> None:
 
 
 @pytest.mark.slow
-def test_a_training_ends_where_something_cannot_be_decoded() -> None:
+def test_a_training_ends_when_a_tensor_cannot_be_decoded() -> None:
     options = {"budget": "8MiB", "codec": "lz4", "fault": "unpack status"}
     told = ran(TRAINING, json.dumps(options), **fake_nvcomp.there())
     assert "kept by lz4 could not be decoded when it came back" in told["error"]

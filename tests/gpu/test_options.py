@@ -139,7 +139,7 @@ def test_a_process_may_take_a_part_of_a_gpu() -> None:
     assert keep_every_byte(shown["squeezed"])
 
 
-def test_host_memory_is_pinned_where_it_is_asked_for() -> None:
+def test_host_memory_is_pinned_on_request() -> None:
     assert seen("in_a_part_of_the_gpu")["pinned"] >= 32 * MIB
     assert seen("in_two_gpus", **GPUS)["pinned"] == 0
 

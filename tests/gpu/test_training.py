@@ -118,7 +118,7 @@ def test_batches_for_the_gpu_are_made_in_pinned_memory(stock: dict) -> None:
 
 
 @pytest.mark.parametrize("budget", ["40.0 MiB", pytest.param("1.0 MiB", marks=pytest.mark.slow)])
-def test_a_budget_that_cannot_be_met_says_so(budget: str) -> None:
+def test_a_budget_that_cannot_be_met_is_reported(budget: str) -> None:
     _, said = trained(budget)
     assert f"the memory budget of {budget} is exceeded" in said
     assert "or more, the smallest that could work" in said

@@ -1,6 +1,6 @@
-"""A training in a process of its own: brokered_training.py OUT SOCKET EPOCHS. No socket: alone.
+"""Train in a separate process: brokered_training.py OUT SOCKET EPOCHS. Empty SOCKET: no broker.
 
-Writes a line of JSON for each change of the device's budget, each step and the end.
+Write a line of JSON for each change of the device's budget, each step and the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def write(**values: Any) -> None:
 
 
 def noted(device: int, budget_bytes: int | None) -> None:
-    """A budget is in force from the first moment that it may be, until the last."""
+    """Set the budget and write the earliest and latest time at which it became active."""
     before_s = time.monotonic()
     set_budget(device, budget_bytes)
     write(budget=budget_bytes, before_s=before_s, after_s=time.monotonic())

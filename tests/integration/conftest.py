@@ -1,4 +1,4 @@
-"""What the tests with TensorFlow share."""
+"""Fixtures for tests that run TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfswap.plan.measured_plan import MeasuredPlan
 
 MIB = 1 << 20
 
-# No test begins with a plan of another one.
+# No test begins with another test's plan.
 os.environ["TFSWAP_PLAN_CACHE"] = "none"
 
 
 @pytest.fixture(autouse=True)
 def clean_device():
-    """Each test begins and ends with a device without budget, faults or emulation."""
+    """Begin and end each test with a device without budget, faults or emulation."""
     lib = library.load()
     assert library.device_is_ours()
     yield
@@ -31,7 +31,7 @@ def clean_device():
     lib.set_faults("")
     tf.keras.backend.clear_session()
     gc.collect()
-    # Keras and TensorFlow keep much of each model; no later collection should look at it again.
+    # Keras and TensorFlow keep much of each model; later collections need not scan it again.
     gc.freeze()
     lib.trim_host()
     lib.reset_memory_stats(0)
@@ -39,7 +39,7 @@ def clean_device():
 
 @pytest.fixture(autouse=True)
 def plans_stay_however_long_steps_take(monkeypatch):
-    """Keep plans, however slow their steps are: other work on the machine may be why.
+    """Keep plans however slow their steps are: other work on the machine may be the cause.
 
     A plan that seems slower than on-demand swaps is given up. `test_measured_plan` has the rule,
     `test_fit` and `test_transitions` what follows from it.
@@ -54,7 +54,7 @@ def lib():
 
 @pytest.fixture
 def megabytes():
-    """A float32 tensor of that many MiB on the device, with numbers in it."""
+    """Return a function that makes a float32 tensor of that many MiB, with values in it."""
 
     def make(mib: int, seed: int = 0) -> tf.Tensor:
         values = np.random.default_rng(seed).random(mib * MIB // 4, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Small models whose activations outweigh their weights, and training them twice."""
+"""Small models whose activations outweigh their weights, and a function that trains them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MIB = 1 << 20
 
 
 def convolutions(filters: int = 16, depth: int = 8, size: int = 48) -> keras.Model:
-    """A chain of convolutions; 48 px and 16 filters make 4.5 MiB an activation at batch 32.
+    """Build a chain of convolutions; 48 px and 16 filters give 4.5 MiB per activation at batch 32.
 
-    A convolution's backward part needs up to 15 MiB of work space whatever the size: activations
-    must outweigh that.
+    The backward pass of a convolution needs up to 15 MiB of workspace whatever the size:
+    activations must outweigh that.
     """
     x = inputs = keras.Input((size, size, 3))
     for _ in range(depth):
@@ -46,12 +46,12 @@ def compiled(model: keras.Model, **options: Any) -> keras.Model:
 
 
 class Losses(keras.callbacks.Callback):
-    """The loss after every call of the training function, and the device's peak until then.
+    """Record the loss after every call of the training function, and the device's peak until then.
 
     Attributes:
         losses: After each call.
         peaks: Of the device until then, in bytes.
-        others_bytes: In use before the model was built.
+        others_bytes: Bytes in use before the model was built.
     """
 
     def __init__(self) -> None:
@@ -75,8 +75,8 @@ def trained(
     data: tuple[np.ndarray, np.ndarray] | None = None,
     **fit: Any,
 ) -> Losses:
-    """Trains a freshly built model with fixed seeds; shuffles nothing."""
-    losses = Losses()  # looks at what is in use while no model is there
+    """Train a freshly built model with fixed seeds, without shuffling."""
+    losses = Losses()  # measures what is in use before there is a model
     keras.utils.set_random_seed(7)
     model = build()
     x, y = images() if data is None else data
@@ -93,9 +93,9 @@ def trained(
 
 
 def others_bytes() -> int:
-    """In use where no model is: Keras and TensorFlow keep the variables of trained models.
+    """Return the bytes in use without a model: Keras and TensorFlow keep some variables.
 
-    Threads of the training before may still hold some, so it is looked at until it stays.
+    Threads of an earlier training may still hold some, so repeat until the number is stable.
     """
     keras.utils.clear_session()
     before = -1
@@ -111,7 +111,7 @@ def _left_in_use() -> int:
 
 
 def budget_of(unswapped: Losses, part: float) -> int:
-    """A budget for a part of what an unswapped training needed, beside what is in use now."""
+    """Return a budget: a part of what an unswapped training needed, plus what is in use now."""
     return others_bytes() + int((max(unswapped.peaks) - unswapped.others_bytes) * part)
 
 

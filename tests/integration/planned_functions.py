@@ -1,4 +1,4 @@
-"""Small functions that run under plans, and what the pass says that it did to them."""
+"""Small functions that run under plans, and the pass's report on each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def newest(lib) -> int:
 
 
 def run(lib, plan: SwapPlan, function, *arguments):
-    """Runs a function under a plan; answers its result and what the pass did to its graph."""
+    """Run a function under a plan; return its result and the pass's record of its graph."""
     serial = newest(lib)
     tfswap.reset_memory_stats()
     with session(plan):
@@ -45,7 +45,7 @@ def run(lib, plan: SwapPlan, function, *arguments):
 
 
 def chain():
-    """a, b, c, d, e one after the other; e reads a again."""
+    """Return a function that computes a, b, c, d, e in sequence; e reads a again."""
 
     @tf.function
     def f(x):

@@ -1,4 +1,4 @@
-"""Models and data that tests of sections train."""
+"""Models and data for the tests of sections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tfswap
 
 
 def straight(depth: int = 6, filters: int = 16, size: int = 48) -> keras.Model:
-    """A net whose examples do not meet: each needs ``2 * depth`` activations of 144 KiB."""
+    """Build a net of independent examples: each needs ``2 * depth`` activations of 144 KiB."""
     x = inputs = keras.Input((size, size, 3))
     for _ in range(depth):
         x = keras.layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
@@ -21,7 +21,7 @@ def straight(depth: int = 6, filters: int = 16, size: int = 48) -> keras.Model:
 
 
 def built(model: Callable[[], keras.Model]) -> Callable[[], keras.Model]:
-    """Deterministic ops compute the sparse cross entropy's gradient of all examples at once."""
+    """Compile with a loss that deterministic ops compute in sections (not the sparse one)."""
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     return lambda: compiled(model(), loss=loss)
 
@@ -32,14 +32,14 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def alike(cut: Losses, whole: Losses) -> None:
-    """The first loss is off by its rounding; training enlarges that of gradients."""
+    """Compare losses: the first differs by its rounding; training amplifies that of gradients."""
     found = cut.losses[: len(whole.losses)]
     np.testing.assert_allclose(found[:1], whole.losses[:1], rtol=1e-6)
     np.testing.assert_allclose(found, whole.losses, rtol=1e-4)
 
 
 def wide() -> keras.Model:
-    """Of one layer, input and output are 36 MiB each for 64 examples."""
+    """Build a net with layers whose input and output are 36 MiB each for 64 examples."""
     x = inputs = keras.Input((48, 48, 3))
     for _ in range(2):
         x = keras.layers.Conv2D(64, 3, padding="same", activation="relu")(x)
@@ -48,7 +48,7 @@ def wide() -> keras.Model:
 
 
 def uneven() -> tuple[np.ndarray, np.ndarray]:
-    """Four whole batches of 48 and one of 20, of which Keras knows no size before the step."""
+    """Return four batches of 48 and one of 20; Keras does not know their sizes beforehand."""
     x, y = images(212)
     return x, keras.utils.to_categorical(y, 4)
 

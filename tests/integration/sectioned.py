@@ -1,4 +1,4 @@
-"""Computations as a whole and in sections, side by side."""
+"""Compute a function whole and in sections, for comparison."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gradient(of: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.T
 def in_sections(
     lib: Any, compute: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, sections: int
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """What is computed in sections and as a whole, and the names of the cut graph's nodes."""
+    """Return the results in sections and whole, and the names of the cut graph's nodes."""
 
     def computed(x: tf.Tensor) -> tf.Tensor:
         return compute(tf.sin(x * 1.5) + tf.cos(x * 2.5))

@@ -1,4 +1,4 @@
-"""One suite for every chain of allocators: what each of them must keep, whatever is around it."""
+"""One suite for every chain of allocators: the guarantees that each chain must keep."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GRAPH, OP = "graph", "op"
 
 
 def slots(*places: tuple[str, int, int] | tuple[str, int, int, int]) -> str:
-    """A layout of outputs: op, ordinal, offset, and bytes (1 MiB)."""
+    """Return a layout of outputs: op, ordinal, offset, and bytes (1 MiB)."""
     return "\n".join(
         f"{place[0]}\t0\t{place[1]}\t{place[2]}\t{place[3] if len(place) > 3 else MIB}"
         for place in places
@@ -37,7 +37,7 @@ def slots(*places: tuple[str, int, int] | tuple[str, int, int, int]) -> str:
 
 @pytest.fixture(autouse=True)
 def clean_device() -> None:
-    """These tests leave TensorFlow's own device alone, so nothing has to be cleaned."""
+    """Do nothing: these tests leave TensorFlow's own device alone."""
 
 
 def shown(names: str) -> str:
@@ -45,7 +45,7 @@ def shown(names: str) -> str:
 
 
 def has_a_limit(names: str) -> bool:
-    """A slab's memory is a budget's, if there is one below or above it, and nobody else's."""
+    """Return whether a budget limits the chain; it also limits a slab above or below it."""
     return "budget" in names or names == "bfc"
 
 
@@ -53,7 +53,7 @@ def has_a_limit(names: str) -> bool:
 def chain(request: pytest.FixtureRequest) -> Iterator[Chain]:
     library.load()
     with Chain(request.param, BUDGET) as made:
-        # Three slots of an op: the first two apart, the third where they are.
+        # Three slots of an op: the first two apart, the third overlaps both.
         made.install(GRAPH, slots((OP, 0, 0), (OP, 1, MIB), (OP, 2, MIB // 2)))
         yield made
         stats = made.stats()
@@ -69,10 +69,10 @@ def holds(address: int, size: int, value: int) -> bool:
 
 
 @pytest.mark.parametrize("alignment", [64, 128, 1024, 4096])
-def test_blocks_are_aligned_and_nobody_elses(chain: Chain, alignment: int) -> None:
+def test_blocks_are_aligned_and_disjoint(chain: Chain, alignment: int) -> None:
     sizes = [1, 63, 64, 4095, 4096, 65_537, 3 * MIB]
     if "bfc" in chain.names:
-        alignment = min(alignment, 64)  # with a header in front, more than its own 256 is not kept
+        alignment = min(alignment, 64)  # behind a header, only BFC's own 256 is kept
     blocks = [(chain.allocate(size, alignment), size, i + 1) for i, size in enumerate(sizes)]
     for address, size, value in blocks:
         assert address and address % alignment == 0
@@ -84,7 +84,7 @@ def test_blocks_are_aligned_and_nobody_elses(chain: Chain, alignment: int) -> No
         chain.free(address)
 
 
-def test_no_bytes_are_a_block_or_none(chain: Chain) -> None:
+def test_an_allocation_of_no_bytes_is_a_block_or_null(chain: Chain) -> None:
     address = chain.allocate(0)
     if address:
         chain.free(address)
@@ -102,7 +102,7 @@ def test_planned_blocks_never_share_an_address(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("chain", [*filter(has_a_limit, CHAINS)], ids=shown, indirect=True)
-def test_what_does_not_fit_is_refused_and_costs_nothing(chain: Chain) -> None:
+def test_a_refused_allocation_costs_nothing(chain: Chain) -> None:
     before = chain.stats()["bytes_in_use"]
     assert chain.allocate(BUDGET * 2, retry=False) == 0
     assert chain.stats()["bytes_in_use"] == before
@@ -176,7 +176,7 @@ def test_the_limit_may_grow_and_shrink(chain: Chain) -> None:
     chain.free(held)
 
 
-def test_statistics_are_what_was_asked_for() -> None:
+def test_statistics_count_requested_bytes() -> None:
     with Chain("statistics recording slab budget system", BUDGET) as chain:
         blocks = [chain.allocate(size) for size in (100, 5000, MIB)]
         stats = chain.stats()
@@ -194,12 +194,12 @@ def slab_chain(names: str = "slab budget system", budget: int = BUDGET) -> Chain
     return chain
 
 
-def test_a_slot_is_served_again_and_again_at_its_address() -> None:
+def test_a_slot_is_served_at_the_same_address_every_time() -> None:
     with slab_chain() as chain:
         first = chain.allocate(MIB, op=(GRAPH, OP, 0))
         chain.free(first)
         assert chain.allocate(MIB, op=(GRAPH, OP, 0)) == first
-        # Half of it is another's slot.
+        # Another slot overlaps half of it.
         other = chain.allocate(MIB, op=(GRAPH, OP, 1))
         assert not first - MIB < other < first + MIB
         chain.free(first)
@@ -210,7 +210,7 @@ def test_a_slot_is_served_again_and_again_at_its_address() -> None:
         assert (stats["hits"], stats["taken"]) == (3, 1)
 
 
-def test_what_outlives_its_step_is_in_no_planned_places_way() -> None:
+def test_allocations_that_outlive_their_step_avoid_planned_addresses() -> None:
     with Chain("slab system", 0) as chain:
         chain.install(GRAPH, slots((OP, 0, -2), ("other", 0, 0)))
         lasting = [chain.allocate(MIB, op=(GRAPH, OP, 0)) for _ in range(3)]
@@ -219,7 +219,7 @@ def test_what_outlives_its_step_is_in_no_planned_places_way() -> None:
         stats = chain.stats()
         assert (stats["hits"], stats["missed"], stats["lasting"]) == (1, 0, 3)
         assert stats["slab_claimed_bytes"] == 4 * MIB
-        # The lowest place that is free comes first, whatever its size was.
+        # The lowest free address is used first, whatever its size was.
         chain.free(lasting[0])
         assert chain.allocate(MIB // 2, op=(GRAPH, OP, 0)) == lasting[0]
         for block in (inside, lasting[0], *lasting[1:]):
@@ -234,12 +234,12 @@ def test_misses_are_counted_by_cause() -> None:
         assert no_room == 0
         stats = chain.stats()
         assert (stats["unplanned"], stats["other_size"], stats["no_room"]) == (2, 1, 1)
-        assert chain.allocate(100) != 0  # small ones are nobody's business
+        assert chain.allocate(100) != 0  # small allocations are not counted
         for block in (*outside, wrong):
             chain.free(block)
 
 
-def test_idle_pages_make_room_for_others() -> None:
+def test_idle_pages_make_room_for_other_allocations() -> None:
     with slab_chain(budget=2 * MIB) as chain:
         block = chain.allocate(MIB, op=(GRAPH, OP, 0))
         chain.free(block)
@@ -252,19 +252,19 @@ def test_idle_pages_make_room_for_others() -> None:
         chain.free(block)
 
 
-def test_a_free_place_in_the_slab_is_used_where_the_budget_has_no_room() -> None:
+def test_a_free_slab_range_is_used_when_the_budget_has_no_room() -> None:
     with slab_chain(budget=MIB + MIB // 2) as chain:
         first = chain.allocate(MIB, op=(GRAPH, OP, 1))
         chain.free(first)
         small = chain.allocate(8192, op=(GRAPH, "other", 0))
-        # Its slot holds the small one; outside there is no room either.
+        # The small block is in its slot; there is no room outside either.
         moved = chain.allocate(MIB, op=(GRAPH, OP, 0), retry=False)
         assert moved and chain.stats()["moved"] == 1
         chain.free(moved)
         chain.free(small)
 
 
-def test_what_has_a_place_waits_for_memory_there() -> None:
+def test_a_planned_allocation_waits_for_memory_at_its_address() -> None:
     with slab_chain(budget=2 * MIB) as chain:
         first = chain.allocate(MIB, op=(GRAPH, OP, 0))
         chain.free(first)
@@ -286,7 +286,7 @@ def test_what_has_a_place_waits_for_memory_there() -> None:
         chain.free(first)
 
 
-def test_a_layout_that_goes_gives_its_memory_back() -> None:
+def test_a_removed_layout_releases_its_memory() -> None:
     with slab_chain() as chain:
         block = chain.allocate(MIB, op=(GRAPH, OP, 0))
         chain.install(GRAPH, "")
@@ -296,7 +296,7 @@ def test_a_layout_that_goes_gives_its_memory_back() -> None:
         assert held
 
 
-def test_the_check_finds_who_writes_to_what_is_freed() -> None:
+def test_the_check_finds_writes_to_freed_memory() -> None:
     with slab_chain() as chain:
         chain.check(True)
         block = chain.allocate(MIB, op=(GRAPH, OP, 0))
@@ -326,7 +326,7 @@ def test_the_check_finds_who_writes_to_what_is_freed() -> None:
         "#\nop",
     ],
 )
-def test_what_is_no_layout_is_refused(text: str) -> None:
+def test_an_invalid_layout_is_refused(text: str) -> None:
     with Chain("slab system", 0) as chain, pytest.raises(ValueError, match="is not a slot"):
         chain.install(GRAPH, text)
 
@@ -337,12 +337,12 @@ def test_a_layout_of_too_many_shapes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("names", ["", "budget", "system budget", "slab slab system", "x system"])
-def test_what_is_no_chain_is_refused(names: str) -> None:
+def test_an_invalid_chain_is_refused(names: str) -> None:
     with pytest.raises(ValueError):
         Chain(names, 0)
 
 
-def test_sizes_tell_which_of_its_shapes_a_graph_runs_for() -> None:
+def test_sizes_tell_for_which_shapes_a_graph_runs() -> None:
     small, large = 64 * 1024, MIB
     full = slots(("x", 0, 0, large), ("weights", 0, large, small), ("y", 0, 2 * large, large))
     last = slots(("x", 0, 0, small), ("weights", 0, small, small), ("y", 0, 4 * small, small))
@@ -361,7 +361,7 @@ def test_sizes_tell_which_of_its_shapes_a_graph_runs_for() -> None:
             assert run(small) == [0, small, 4 * small]
         stats = chain.stats()
         assert stats["hits"] == 18 and stats["other_size"] == 0
-        # A shape that nobody knows has places elsewhere.
+        # A shape without a layout gets addresses elsewhere.
         run(2 * large)
         assert chain.stats()["other_size"] == 2
 
@@ -381,7 +381,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_layouts_that_were_replaced_leave_nothing_behind() -> None:
+def test_replaced_layouts_leave_nothing_behind() -> None:
     layouts = ["\n".join(f"op{i}\t0\t{i % 2}\t{8192 * i}\t8192" for i in range(20_000))] * 2
     layouts[1] = layouts[1].replace("op", "other")
     with Chain("slab system", 0) as chain:

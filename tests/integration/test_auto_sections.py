@@ -1,4 +1,4 @@
-"""sections="auto": the number of sections is chosen, and more are tried where that helps."""
+"""sections="auto" chooses the number of sections, and tries more where that helps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sectioned import filters, numbers
 import tfswap
 
 
-def test_auto_leaves_a_model_alone_that_fits():
+def test_auto_does_not_cut_a_model_that_fits():
     deterministic()
     fit = {"batch_size": 64, "data": data(), "epochs": 2}
     swap = tfswap.AutoSwap(budget="4GiB", sections="auto", verbose=0)
@@ -22,12 +22,12 @@ def test_auto_leaves_a_model_alone_that_fits():
     assert swap.report.sections == 1 and swap.report.outcome == "fits"
     floors = [r["floors"] for r in records_since(before) if r["nodes"] > 100][-1]
     assert floors[0]["sections"] == 1
-    # An activation that is read and one that is made.
+    # One activation that is read and one that is written.
     assert floors[0]["bytes"] == pytest.approx(2 * 64 * 48 * 48 * 16 * 4, rel=0.01)
     assert "conv2d" in floors[0]["op"]
 
 
-def test_auto_cuts_where_a_single_layer_does_not_fit(tmp_path):
+def test_auto_cuts_when_a_single_layer_does_not_fit(tmp_path):
     fit = {"batch_size": 64, "data": data(), "epochs": 3}
     whole = trained(built(wide), **fit)
     before, budget = known(), others_bytes() + 60 * MIB
@@ -49,7 +49,7 @@ def test_auto_cuts_where_a_single_layer_does_not_fit(tmp_path):
 
 
 @pytest.mark.slow
-def test_auto_cuts_each_size_of_batch():
+def test_auto_cuts_each_batch_size():
     fit = {"batch_size": 48, "data": uneven(), "epochs": 2}
     whole = trained(built(wide), **fit)
     budget = others_bytes() + 60 * MIB
@@ -61,7 +61,7 @@ def test_auto_cuts_each_size_of_batch():
 
 
 @pytest.mark.slow
-def test_auto_goes_on_to_more_sections_where_steps_would_wait():
+def test_auto_tries_more_sections_when_steps_would_wait():
     fit = {"batch_size": 64, "data": data(), "epochs": 4}
     whole = trained(built(straight), **fit)
     budget = budget_of(whole, 0.75)
@@ -75,7 +75,7 @@ def test_auto_goes_on_to_more_sections_where_steps_would_wait():
 
 
 @pytest.mark.slow
-def test_auto_goes_on_to_more_sections_where_there_is_no_plan():
+def test_auto_tries_more_sections_when_there_is_no_plan():
     fit = {"batch_size": 64, "data": data(), "epochs": 4}
     whole = trained(built(straight), **fit)
     budget = budget_of(whole, 0.75)
@@ -87,7 +87,7 @@ def test_auto_goes_on_to_more_sections_where_there_is_no_plan():
     assert any("there is no plan for the budget: 2 sec" in note for note in swap.report.notes)
 
 
-def test_auto_chooses_anew_for_validation_of_larger_batches():
+def test_auto_chooses_again_for_validation_with_larger_batches():
     budget = others_bytes() + 60 * MIB
     x, y = data()
     model, before = built(wide)(), known()
@@ -101,7 +101,7 @@ def test_auto_chooses_anew_for_validation_of_larger_batches():
     assert tfswap.memory_stats()["budget_bytes"] is None
 
 
-def test_auto_is_for_functions_too():
+def test_auto_works_for_functions():
     @tf.function(jit_compile=False)
     def plain(x):
         for _ in range(4):

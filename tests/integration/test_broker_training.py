@@ -1,4 +1,4 @@
-"""Trainings in processes of their own under one broker: the same numbers, within one device."""
+"""Trainings in separate processes under one broker: equal losses, within one device."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ EPOCHS = 5
 
 
 class Training:
-    """One under way.
+    """A training process.
 
     Args:
-        folder: For what it writes.
-        name: Of it.
-        socket: Of the broker; None: it trains alone.
-        epochs: Of 8 steps.
+        folder: The folder for its output.
+        name: The name of its output file.
+        socket: The broker's socket; None trains without a broker.
+        epochs: Its number of epochs, of 8 steps each.
     """
 
     def __init__(self, folder: Path, name: str, socket: Path | None, epochs: int = EPOCHS) -> None:
@@ -64,7 +64,7 @@ class Training:
         return [line["loss"] for line in self.lines() if "loss" in line]
 
     def end(self) -> dict[str, Any]:
-        """Waits for it; what it said last."""
+        """Wait for the end of the training; return its last line."""
         assert self.process.wait(240) == 0, self.log.read_text()[-3000:]
         return self.lines()[-1]
 
@@ -78,14 +78,14 @@ class Training:
 
 
 def most_at_once(*trainings: Training) -> int:
-    """The largest sum of the budgets that were in force at any moment."""
+    """Return the largest sum of the budgets that were active at any moment."""
     changes: list[tuple[float, int, int]] = []
     for number, training in enumerate(trainings):
         before = 0
         for line in training.lines():
             if "before_s" not in line:
                 continue
-            budget = line["budget"] or 0  # none: it has ended
+            budget = line["budget"] or 0  # no budget: it has ended
             grows = budget > before
             changes.append((line["before_s" if grows else "after_s"], number, budget))
             before = budget
@@ -124,7 +124,7 @@ def test_two_trainings_under_one_broker(tmp_path, alone):
 
 
 @pytest.mark.slow
-def test_the_others_go_on_when_a_training_or_the_broker_is_killed(tmp_path, alone):
+def test_other_trainings_continue_when_a_training_or_the_broker_is_killed(tmp_path, alone):
     broker = BrokerProcess(tmp_path / "run" / "broker.sock", DEVICE)
     doomed = Training(tmp_path, "doomed", broker.socket, 1000)
     doomed.wait_for_steps(2)
@@ -143,11 +143,11 @@ def test_the_others_go_on_when_a_training_or_the_broker_is_killed(tmp_path, alon
     assert other.losses() == alone
     assert end["share"]["budget_bytes"] == DEVICE
     assert any("keeps its current share" in note for note in end["notes"])
-    assert most_at_once(doomed, other) <= 2 * DEVICE  # of the killed one nobody says when it ended
+    assert most_at_once(doomed, other) <= 2 * DEVICE  # the killed training reports no end
     assert all(line.get("within", True) for line in other.lines())
 
 
-def test_a_training_that_is_idle_shrinks_and_grows_and_its_link_too(tmp_path):
+def test_an_idle_training_shrinks_and_grows_and_so_does_its_link(tmp_path):
     deterministic()
     x, y = images()
 
@@ -168,7 +168,7 @@ def test_a_training_that_is_idle_shrinks_and_grows_and_its_link_too(tmp_path):
         again = [train() for _ in range(8)]
         assert tfswap.memory_stats()["budget_bytes"] == 2 * DEVICE
         other = Job(broker.socket, "other", Share(minimum="150MiB", wait_s=20))
-        other.join()  # and no step is under way
+        other.join()  # and no step is running
         within = tfswap.memory_stats()
         assert within["budget_bytes"] <= 2 * DEVICE - 150 * MIB
         assert within["bytes_in_use"] <= within["budget_bytes"]
@@ -190,7 +190,7 @@ def test_a_training_that_is_idle_shrinks_and_grows_and_its_link_too(tmp_path):
     broker.end()
 
 
-def test_without_a_broker_training_does_not_begin(tmp_path):
+def test_training_without_a_broker_is_refused(tmp_path):
     with pytest.raises(ValueError, match="with a broker, budget must be one amount"):
         tfswap.AutoSwap(broker=True, budget={"CPU:0": "1GiB"})
     with pytest.raises(ValueError, match="it must be the path of a broker's socket"):

@@ -1,4 +1,4 @@
-"""Large buffers move in sections: memory is given back, and taken, piece by piece."""
+"""Large buffers move in sections: memory is released and allocated piece by piece."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGE = 64
 
 @pytest.fixture(params=["system", "slab"])
 def memory(request, lib):
-    """Where blocks are: in pages of their own, or in a slab that looks who writes to what."""
+    """Place blocks in their own pages, or in a slab that checks for writes to freed memory."""
     if request.param == "slab":
         lib.always_slab(0, True)
         lib.check_slab(0, True)
@@ -30,7 +30,7 @@ def memory(request, lib):
 
 
 def load():
-    """Bytes of all blocks, once copy threads have let go of what they held."""
+    """Return the bytes of all blocks once copy threads have released theirs."""
     deadline = time.monotonic() + 2
     while tfswap.memory_stats()["far_buffers"] and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -38,19 +38,19 @@ def load():
 
 
 def clock():
-    """The time at which it runs; `tf.timestamp` is refused where ops are to be deterministic."""
+    """Return an op that reads the time; deterministic ops refuse `tf.timestamp`."""
     return tf.numpy_function(time.time, [], tf.float64)
 
 
 def unordered(function, x):
-    """A graph in which copies wait for nothing but their edges, as in a rewritten one.
+    """Wrap a function as a graph in which copies wait only for their edges.
 
-    `tf.function` would put stateful ops in order.
+    `tf.function` would order stateful ops.
     """
     return tf.compat.v1.wrap_function(function, [tf.TensorSpec(x.shape, x.dtype)])
 
 
-def test_others_get_memory_as_soon_as_a_section_has_left(megabytes, memory):
+def test_memory_is_free_as_soon_as_a_section_has_left(megabytes, memory):
     x = megabytes(LARGE)
 
     def step(x):
@@ -73,19 +73,19 @@ def test_others_get_memory_as_soon_as_a_section_has_left(megabytes, memory):
     times()
     base = load()
     tfswap.set_budget(base + (LARGE + 6) * MIB)
-    memory.emulate_link(0, LARGE * MIB)  # a second
+    memory.emulate_link(0, LARGE * MIB)  # one second
     tfswap.reset_memory_stats()
     got_s, left_s = times()
     stats = tfswap.memory_stats()
     assert stats["copies_out"] == 1 and stats["waits"] > 0
     assert left_s > 0.95
-    assert got_s < left_s - 0.1  # whole, it would have been free no earlier than it has left
+    assert got_s < left_s - 0.1  # as a whole, it would be free only after the copy
     assert stats["peak_load_bytes"] <= base + (LARGE + 6) * MIB
     assert load() == base
 
 
 @pytest.mark.parametrize("codec", ["", "zvc"])
-def test_one_comes_back_into_what_another_one_leaves(megabytes, memory, codec):
+def test_a_tensor_returns_into_memory_that_another_one_leaves(megabytes, memory, codec):
     x = megabytes(LARGE)
 
     def step(x):
@@ -107,7 +107,7 @@ def test_one_comes_back_into_what_another_one_leaves(megabytes, memory, codec):
     base = load()
     budget = base + (LARGE + 24) * MIB
     tfswap.set_budget(budget)
-    memory.emulate_link(0, LARGE * MIB)  # a second a copy
+    memory.emulate_link(0, LARGE * MIB)  # one second per copy
     tfswap.reset_memory_stats()
     begun = time.monotonic()
     values = [float(value) for value in step(x)]
@@ -115,19 +115,19 @@ def test_one_comes_back_into_what_another_one_leaves(megabytes, memory, codec):
     assert values == expected
     stats = tfswap.memory_stats()
     assert stats["peak_load_bytes"] <= budget and stats["copies_out"] == stats["copies_in"] == 2
-    if not codec:  # whole, they would go one after the other: 4 s
+    if not codec:  # as wholes, the copies would run in sequence: 4 s
         assert took_s < 3.8
     assert load() == base
 
 
-def test_a_swap_in_that_finds_no_more_room_lets_go_of_its_sections(megabytes, memory):
+def test_a_swap_in_that_runs_out_of_room_releases_its_sections(megabytes, memory):
     x = megabytes(LARGE)
 
     def step(x):
         handle = copy_to_host(x + 1.0)
         with tf.control_dependencies([handle]):
             kept = x * 2.0
-            # Nothing leaves any more when the large one wants to come back: half of it finds room.
+            # Nothing leaves while the large tensor returns: half of it finds room.
             back = copy_from_host(tf.identity(handle), x.dtype)
         total = tf.reduce_sum(kept)
         return total, tf.reduce_sum(back)
@@ -143,7 +143,7 @@ def test_a_swap_in_that_finds_no_more_room_lets_go_of_its_sections(megabytes, me
 
 
 @pytest.mark.parametrize("codec", ["", "zvc"])
-def test_one_that_is_wanted_while_it_leaves_in_sections_comes_back_whole(megabytes, memory, codec):
+def test_a_tensor_needed_while_it_leaves_in_sections_returns_whole(megabytes, memory, codec):
     x = megabytes(LARGE)
 
     def step(x):
@@ -163,7 +163,7 @@ def test_one_that_is_wanted_while_it_leaves_in_sections_comes_back_whole(megabyt
         assert np.array_equal(step(x).numpy(), expected)
 
 
-def test_sections_without_room_in_far_memory_stay(megabytes, memory):
+def test_sections_stay_when_far_memory_is_full(megabytes, memory):
     x = megabytes(LARGE)
     trip = tf.function(lambda x: copy_from_host(copy_to_host(x + 1.0), x.dtype))
     expected = trip(x).numpy()
@@ -181,10 +181,10 @@ def test_sections_without_room_in_far_memory_stay(megabytes, memory):
     assert tfswap.memory_stats()["copies_declined"] == 1
     assert load() == base
     memory.set_host_limit(None)
-    trip(x)  # so that no later error says that far memory is full
+    trip(x)  # so that no later error reports full far memory
 
 
-def test_others_that_read_it_keep_all_of_it(megabytes, memory):
+def test_a_tensor_with_another_reader_stays_whole(megabytes, memory):
     x = megabytes(LARGE)
 
     def step(x):
@@ -218,7 +218,7 @@ def test_a_changed_section_is_an_error(megabytes, memory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["slab", "system"], indirect=True)
-def test_a_training_of_large_activations_keeps_its_bits_and_budget(memory):
+def test_a_training_with_large_activations_keeps_its_losses_and_budget(memory):
     def train(**options):
         tf.keras.utils.set_random_seed(1)
         convolutions = [
@@ -237,7 +237,7 @@ def test_a_training_of_large_activations_keeps_its_bits_and_budget(memory):
 
     losses, unswapped = train()
     budget = round(0.7 * unswapped["peak_load_bytes"])
-    # Slow enough that sections of one tensor come in while others leave.
+    # Slow enough that sections of one tensor enter while sections of another leave.
     swapped, stats = train(budget=budget, link_bandwidth=3e8)
     assert swapped == losses
     assert stats["peak_load_bytes"] <= budget and stats["copies_out"] > 0

@@ -47,7 +47,7 @@ def test_an_allocation_beyond_the_budget_says_all_that_it_should(megabytes):
     assert "tfswap: the memory budget of" in text
     assert "the_culprit' asks for 12.0 MiB while" in text
     assert "Largest holders: 6.0 MiB" in text
-    # 10 MiB are held, and the op needs 4 MiB beside the 12 MiB that it asks for.
+    # 10 MiB are in use, and the op needs 4 MiB beside the 12 MiB that it requests.
     what_to_do = text[text.index("What to do:\n  - A budget of ") :].splitlines()
     assert "or more, the smallest that could work" in what_to_do[1]
     share = re.match(r"  - A batch of (\d+) % of this one", what_to_do[2])
@@ -55,14 +55,14 @@ def test_an_allocation_beyond_the_budget_says_all_that_it_should(megabytes):
     assert tfswap.memory_stats()["failures"] >= 1
 
 
-def test_large_blocks_come_from_the_system_and_go_back(megabytes):
+def test_large_blocks_come_from_the_system_and_return_to_it(megabytes):
     before = tfswap.memory_stats()["bytes_in_use"]
 
     @tf.function
     def twice(x):
         return x + x
 
-    for mib in (31, 32, 33, 64):  # malloc's, and ours from 32 MiB on
+    for mib in (31, 32, 33, 64):  # malloc's, and tfswap's from 32 MiB on
         tensor = megabytes(mib)
         doubled = twice(tensor)
         in_use = tfswap.memory_stats()["bytes_in_use"]
@@ -82,7 +82,7 @@ def _resident_bytes() -> int:
 
 @tf.function
 def tiled_beside_a_parked_tensor(x):
-    kept = tf.identity(x + 1.0)  # as large as x; evicted when memory is needed
+    kept = tf.identity(x + 1.0)  # as large as x; evicted when memory is short
     handle = copy_to_host(kept, lazy=True)
     with tf.control_dependencies([handle]):
         tiled = tf.tile(x, [3])
@@ -91,7 +91,7 @@ def tiled_beside_a_parked_tensor(x):
     return tf.reduce_sum(tiled) + tf.reduce_sum(back)
 
 
-def test_with_swaps_in_force_the_error_says_what_would_have_been_enough(megabytes):
+def test_with_active_swaps_the_error_names_a_sufficient_budget(megabytes):
     x = megabytes(8)
     base = tfswap.memory_stats()["bytes_in_use"]
     tfswap.set_budget(base + 20 * MIB)
@@ -103,7 +103,7 @@ def test_with_swaps_in_force_the_error_says_what_would_have_been_enough(megabyte
     assert float(needed[1]) >= base / MIB + 24
 
 
-def test_what_was_lacking_is_counted_not_the_whole_tensors_that_left(megabytes, lib):
+def test_the_lack_is_counted_not_the_evicted_tensors(megabytes, lib):
     x = megabytes(8)
     for room, lacking in ((26, 6), (36, 0)):
         before = lib.step_counts(0)
@@ -112,7 +112,7 @@ def test_what_was_lacking_is_counted_not_the_whole_tensors_that_left(megabytes, 
         tiled_beside_a_parked_tensor(x)
         after = lib.step_counts(0)
         assert after["bytes_out"] - before["bytes_out"] == (8 * MIB if lacking else 0)
-        # Beside scalars.
+        # Plus scalars.
         assert 0 <= after["window_lack_bytes"] - lacking * MIB < MIB // 16
 
 
@@ -151,7 +151,7 @@ def test_the_peak_never_passes_the_budget_under_threads(megabytes):
     assert tfswap.memory_stats()["bytes_in_use"] == base
 
 
-def test_an_allocation_waits_for_a_copy_that_is_on_its_way_out(megabytes, lib):
+def test_an_allocation_waits_for_a_running_swap_out(megabytes, lib):
     x = megabytes(8)
     lib.emulate_link(0, 100e6)  # 80 ms for 8 MiB
     tfswap.set_budget(tfswap.memory_stats()["bytes_in_use"] + 20 * MIB)
@@ -160,7 +160,7 @@ def test_an_allocation_waits_for_a_copy_that_is_on_its_way_out(megabytes, lib):
     def step(x):
         y = x + 1.0
         handle = copy_to_host(y)
-        # Nothing orders this behind the copy but the budget: 16 MiB do not fit beside y.
+        # Only the budget orders this after the copy: 16 MiB do not fit beside y.
         z = tf.concat([x, x], 0) * 1.0
         with tf.control_dependencies([z]):
             late = tf.constant(1.0)
@@ -173,8 +173,8 @@ def test_an_allocation_waits_for_a_copy_that_is_on_its_way_out(megabytes, lib):
     assert tfswap.memory_stats()["copies_out"] == 1
 
 
-def test_an_allocation_waits_for_threads_that_still_do_something(megabytes):
-    """As long as one may be about to free memory, and not long where all of them sleep."""
+def test_an_allocation_waits_while_other_threads_work(megabytes):
+    """Wait while a running thread may free memory; fail soon when all threads sleep."""
     held = [megabytes(8)]
     tfswap.set_budget(tfswap.memory_stats()["bytes_in_use"] + 4 * MIB)
 
@@ -187,7 +187,7 @@ def test_an_allocation_waits_for_threads_that_still_do_something(megabytes):
         data = bytes(64 * MIB)
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            zlib.crc32(data)  # without Python's lock
+            zlib.crc32(data)  # without the GIL
         held.clear()
 
     start = time.monotonic()
@@ -198,11 +198,11 @@ def test_an_allocation_waits_for_threads_that_still_do_something(megabytes):
     thread.start()
     waited_s = needs()
     thread.join()
-    assert waited_s > 0.4  # longer than where nothing is to be expected
+    assert waited_s > 0.4  # longer than when all threads sleep
 
 
-def test_data_of_a_cancelled_step_do_not_seem_to_have_ended():
-    # As TensorFlow has it, some one in ten of these say that a range of 100,000 is over.
+def test_a_cancelled_step_does_not_report_the_end_of_its_data():
+    # In stock TensorFlow, about one in ten of these reports the end of a range of 100,000.
     numbers = tf.data.Dataset.range(100_000).prefetch(2)
 
     @tf.function
@@ -222,8 +222,8 @@ def test_data_of_a_cancelled_step_do_not_seem_to_have_ended():
         timer.join()
 
 
-def test_devices_are_named_or_refused():
-    # What a test before this one left may still be going.
+def test_unknown_devices_are_refused():
+    # Work of an earlier test may still be running.
     pairs = ((tfswap.memory_stats("CPU:0"), tfswap.memory_stats(0)) for _ in range(100))
     assert any(named == numbered for named, numbered in pairs)
     assert tfswap.memory_stats("/job:localhost/replica:0/task:0/device:CPU:0")
@@ -237,7 +237,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_loading_after_tensorflow_began_is_an_error_that_says_what_to_do():
+def test_loading_after_tensorflow_began_raises_an_error_with_advice():
     ran = _python(
         "import tensorflow as tf; tf.constant(1) + 1\n"
         "import tfswap\n"
@@ -251,7 +251,7 @@ def test_loading_after_tensorflow_began_is_an_error_that_says_what_to_do():
 
 
 @pytest.mark.slow
-def test_logical_cpu_devices_have_budgets_of_their_own():
+def test_logical_cpu_devices_have_separate_budgets():
     ran = _python(
         "import tfswap, tensorflow as tf\n"
         "cpu = tf.config.list_physical_devices('CPU')[0]\n"

@@ -1,4 +1,4 @@
-"""``tfswap doctor``: whether swapping works here, and every cause for which it may not."""
+"""``tfswap doctor``: whether swapping works here, and every cause that prevents it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_a_small_training_is_tried():
+def test_a_small_training_runs():
     found = doctor("--json")
     diagnosis = json.loads(found.stdout)
     assert diagnosis["problems"] == [] and found.returncode == 0
@@ -56,7 +56,7 @@ def test_a_keras_that_does_not_run_on_tensorflow():
     assert "PROBLEM: A small training under a budget failed: " in found.stdout
 
 
-def test_the_environment_turns_xla_on():
+def test_the_environment_enables_xla():
     found = doctor("--no-trial", TF_XLA_FLAGS="--tf_xla_auto_jit=2")
     assert found.returncode == 1
     assert "PROBLEM: TF_XLA_FLAGS makes XLA compile parts of graphs" in found.stdout
@@ -64,7 +64,7 @@ def test_the_environment_turns_xla_on():
     assert not environment_problems({"TF_XLA_FLAGS": "--tf_xla_auto_jit=0"})
 
 
-def test_options_of_the_environment_that_do_not_exist():
+def test_unknown_options_in_the_environment():
     found = doctor(TFSWAP_BUGDET="6GiB")
     assert found.returncode == 1
     assert "unknown environment variable TFSWAP_BUGDET" in found.stderr

@@ -1,4 +1,4 @@
-"""The examples, run as a user does."""
+"""Run the examples as a user does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def run(example: str, *options: str) -> str:
-    """What an example prints; it ends by itself with an error if it does not show what it says."""
+    """Return an example's output; the example fails if it does not show what it claims."""
     ran = subprocess.run(
         [sys.executable, f"examples/{example}.py", *options],
         cwd=_ROOT,
@@ -39,14 +39,14 @@ def test_the_custom_loop():
     assert printed.count("bit for bit") == 2
     for name in ("discriminator_step", "generator_step"):
         assert f"{name}:\ntfswap: " in printed
-    assert " out and " in printed  # planned, or where plans are slower, lazily
+    assert " out and " in printed  # planned, or on-demand where plans are slower
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["transformer", "unet"])
-def test_a_model_inside_a_part_of_what_it_needs(example):
+def test_a_model_within_a_part_of_its_peak(example):
     printed = run(example, "--quick")
-    assert " out and " in printed  # planned, or where plans are slower, lazily
+    assert " out and " in printed  # planned, or on-demand where plans are slower
     assert "The losses of all 18 steps are the same, bit for bit" in printed
 
 

@@ -1,4 +1,4 @@
-"""Far memory in tiers: encoded, in a file; when there is no room in it, and when a disk fails."""
+"""Tiers of far memory: encoded, in a file, full, and on a failing disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def no_faults(lib):
 
 @pytest.fixture(scope="module")
 def disk() -> Path:
-    """A folder whose file system reads and writes past the page cache."""
+    """Return a folder whose file system supports direct I/O."""
     for folder in (Path.cwd(), Path("/tmp"), Path("/var/tmp")):
         try:
             _core.SpillFile(str(folder))
@@ -57,7 +57,7 @@ def unswapped() -> Losses:
 
 
 def swapped(unswapped: Losses, **options: object) -> tuple[Losses, tfswap.AutoSwap]:
-    """By a policy that swaps: "auto" may make all of it again instead."""
+    """Train under a policy that swaps: "auto" may recompute everything instead."""
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget=budget, policy="greedy", verbose=0, **options)
     return trained(lambda: compiled(convolutions()), [swap], epochs=2), swap
@@ -68,7 +68,7 @@ def tiers_of(swap: tfswap.AutoSwap) -> dict[str, object]:
 
 
 def open_files() -> set[str]:
-    """Of this process, without pipes and the like."""
+    """Return the regular open files of this process."""
     targets = []
     for handle in Path("/proc/self/fd").iterdir():
         try:
@@ -121,7 +121,7 @@ def test_codecs_are_chosen_on_a_slow_link(unswapped, codec):
 
 @pytest.mark.slow
 def test_codecs_are_chosen_again_when_ratios_drift(unswapped, monkeypatch):
-    """At first nothing gets any smaller, later everything does."""
+    """Let nothing compress at first and everything later."""
     ratio = {"zvc": 1.0}
 
     class Drift(tf.keras.callbacks.Callback):
@@ -139,7 +139,7 @@ def test_codecs_are_chosen_again_when_ratios_drift(unswapped, monkeypatch):
     assert losses.losses == trained(lambda: compiled(convolutions()), epochs=5).losses
     assert tiers_of(swap)["compressed"].bytes_out > 0
     assert any("tensors are encoded from now on" in note for note in swap.report.notes)
-    assert swap.report.plan.functions[-1].layouts  # planned addresses stay in force
+    assert swap.report.plan.functions[-1].layouts  # planned addresses stay active
 
 
 def test_without_a_codec_nothing_is_encoded(unswapped):
@@ -148,8 +148,8 @@ def test_without_a_codec_nothing_is_encoded(unswapped):
     assert tiers_of(swap)["compressed"].bytes_out == 0
 
 
-def test_lazy_swaps_go_on_in_the_file(unswapped, disk):
-    """Before there is a plan, too."""
+def test_on_demand_swaps_continue_in_the_file(unswapped, disk):
+    """Use the file before there is a plan."""
     swap = tfswap.AutoSwap(
         budget=budget_of(unswapped, 0.6), host_limit=1, spill_dir=disk, verbose=0
     )
@@ -162,7 +162,7 @@ def test_lazy_swaps_go_on_in_the_file(unswapped, disk):
 @pytest.mark.parametrize(
     ("folder", "text"), [("/nonexistent/folder", "/nonexistent/folder"), ("/proc", "/proc")]
 )
-def test_a_folder_that_takes_no_file_is_refused_before_training(unswapped, folder, text):
+def test_a_folder_that_allows_no_file_is_refused_before_training(unswapped, folder, text):
     with pytest.raises(tfswap.LibraryError, match=text):
         swapped(unswapped, spill_dir=folder)
     assert tfswap.memory_stats()["budget_bytes"] is None
@@ -170,7 +170,7 @@ def test_a_folder_that_takes_no_file_is_refused_before_training(unswapped, folde
 
 
 class Fault(tf.keras.callbacks.Callback):
-    """Has the file tier fail from the beginning of a step on."""
+    """Inject a fault into the file tier from the beginning of a step on."""
 
     def __init__(self, lib, kind: str, step: int = 3) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ def with_fault(lib, unswapped, disk, kind, **options) -> tuple[Losses, tfswap.Au
     return trained(lambda: compiled(convolutions()), [swap, faults], epochs=2), swap
 
 
-def test_no_room_anywhere_says_what_to_do(unswapped):
+def test_full_far_memory_is_an_error_with_advice(unswapped):
     with pytest.raises(tf.errors.ResourceExhaustedError, match="Far memory is full") as error:
         swapped(unswapped, host_limit=1)
     said = str(error.value)
@@ -197,7 +197,7 @@ def test_no_room_anywhere_says_what_to_do(unswapped):
     assert re.search(r"recompute activations of [0-9.]+ [MK]iB or more", said)
 
 
-def test_no_room_on_the_disk_either_says_so(lib, unswapped, disk):
+def test_a_full_disk_is_an_error_with_advice(lib, unswapped, disk):
     swap = tfswap.AutoSwap(
         budget=budget_of(unswapped, 0.6), spill_dir=disk, host_limit=1, verbose=0
     )
@@ -216,8 +216,8 @@ def test_no_room_on_the_disk_either_says_so(lib, unswapped, disk):
         *(pytest.param(kind, marks=SLOW) for kind in ("write-full", "short-write", "slow-disk")),
     ],
 )
-def test_what_cannot_be_written_stays_in_memory(lib, unswapped, disk, kind):
-    """The file takes its part first, then nothing more: host memory has room for it."""
+def test_tensors_that_cannot_be_written_stay_in_memory(lib, unswapped, disk, kind):
+    """Fill the file first; the rest then goes to host memory, which has room."""
 
     class Later(tf.keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
@@ -250,15 +250,15 @@ def test_what_cannot_be_read_is_an_error_never_a_wrong_number(lib, unswapped, di
         with_fault(lib, unswapped, disk, kind, host_limit=1)
     assert text in str(error.value)
     lib.set_faults("")
-    # Everything is taken back, and the same process trains on.
+    # All memory is released, and the same process can train again.
     assert tfswap.memory_stats()["budget_bytes"] is None
     again, _ = swapped(unswapped, host_limit=4 * MIB, spill_dir=disk)
     assert again.losses == unswapped.losses
 
 
 @pytest.mark.slow
-def test_places_are_planned_again_when_the_disk_slows_down(lib, unswapped, disk, monkeypatch):
-    """What went to a fast file is encoded once the file is slow."""
+def test_tiers_are_planned_again_when_the_disk_slows_down(lib, unswapped, disk, monkeypatch):
+    """Encode what went to a fast file once the file is slow."""
     fast = FarTier(FILE, 20e9, 20e9, 0, 0, 1 << 40)
     monkeypatch.setattr(managed_devices, "measure_file_tier", lambda folder, limit_bytes: fast)
     monkeypatch.setattr(RatioSamples, "of", lambda self, tensor: {"zvc": 0.9})
@@ -275,7 +275,7 @@ def test_places_are_planned_again_when_the_disk_slows_down(lib, unswapped, disk,
     assert max(losses.peaks) <= swap.report.budget_bytes
 
 
-def test_kill_9_in_mid_step_leaves_nothing(disk, tmp_path):
+def test_sigkill_during_a_step_leaves_nothing(disk, tmp_path):
     folder = disk / f"tfswap-kill-{os.getpid()}"
     folder.mkdir()
     script = textwrap.dedent(
@@ -298,7 +298,7 @@ def test_kill_9_in_mid_step_leaves_nothing(disk, tmp_path):
         )
         assert child.stdout is not None
         assert child.stdout.readline().strip() == "swapping"
-        time.sleep(0.05)  # some way into a step
+        time.sleep(0.05)  # in the middle of a step
         child.send_signal(signal.SIGKILL)
         child.wait()
         assert os.listdir(folder) == []

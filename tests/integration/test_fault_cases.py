@@ -1,4 +1,4 @@
-"""Faults in the middle of trainings: the right losses or one clear error, and nothing left."""
+"""Faults in the middle of trainings: correct losses or one clear error, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def folder() -> Iterator[Path]:
 
 
 def settled() -> dict[str, int]:
-    """What is held once the copy threads have let go of what they had."""
+    """Return what is in use once the copy threads have released theirs."""
     deadline_s = time.monotonic() + 2
     while tfswap.memory_stats()["far_buffers"] and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -54,12 +54,12 @@ def settled() -> dict[str, int]:
     return {name: stats[name] for name in ("bytes_in_use", "host_bytes_in_use", "far_buffers")}
 
 
-def came_right(case: Case, folder: Path) -> None:
+def check_case(case: Case, folder: Path) -> None:
     answer = run(case, folder)
     assert answer["outcome"] in RIGHT, f"{case}: {answer}"
 
 
-# One of each, under on-demand swaps or a plan, with a fault that does strike.
+# One of each, under on-demand swaps or a plan, with a fault that takes effect.
 QUICK = [
     Case(0, "copy-out-fails", "", "convolutions", PLANNED, (), 1, 1, 1, 0.5),
     Case(1, "copy-in-fails", "", "convolutions", PLANNED, (), 1, 2, 1, 0.5),
@@ -77,22 +77,22 @@ QUICK = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.number}-{case.kind}")
-def test_a_fault_ends_in_the_right_losses_or_a_clear_error(case: Case, folder: Path) -> None:
-    came_right(case, folder)
+def test_a_fault_ends_in_correct_losses_or_a_clear_error(case: Case, folder: Path) -> None:
+    check_case(case, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != "kill-9"])
-def test_faults_at_random_end_in_the_right_losses_or_a_clear_error(kind, folder) -> None:
+def test_random_faults_end_in_correct_losses_or_a_clear_error(kind, folder) -> None:
     for case in drawn(11, 5, (kind,)):
-        came_right(case, folder)
+        check_case(case, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_a_bit_of_what_is_encoded_is_noticed(part: float, folder: Path) -> None:
+def test_a_flipped_bit_of_encoded_data_is_detected(part: float, folder: Path) -> None:
     options = ("codec", "verify")
-    came_right(Case(0, "bit-flip", "", "convolutions", PLANNED, options, 1, 2, 1, part), folder)
+    check_case(Case(0, "bit-flip", "", "convolutions", PLANNED, options, 1, 2, 1, part), folder)
 
 
 @pytest.mark.slow
@@ -100,18 +100,18 @@ def test_a_bit_of_what_is_encoded_is_noticed(part: float, folder: Path) -> None:
 @pytest.mark.parametrize("part", [0.2, 0.8], ids=["in front", "behind"])
 def test_every_callback_may_raise(hook: str, part: float, folder: Path) -> None:
     case = Case(0, "callback-raises", hook, "convolutions", LAZY, (), 1, 0, 1, part)
-    came_right(case, folder)
+    check_case(case, folder)
 
 
 @pytest.mark.slow
-def test_a_training_may_be_cancelled_at_every_node_of_a_step(lib, folder: Path) -> None:
-    """Some of them at random; those of a smaller step are looked at one by one below."""
+def test_a_training_can_be_cancelled_at_every_node_of_a_step(lib, folder: Path) -> None:
+    """Cancel at random nodes; the test below tries every node of a smaller step."""
     case = Case(0, "cancel", "", "convolutions", PLANNED, (), 1, 0, 1, 0.5)
     for after in np.random.default_rng(0).integers(0, 600, MAX_LOOKED_AT):
-        came_right(dataclasses.replace(case, after=int(after)), folder)
+        check_case(dataclasses.replace(case, after=int(after)), folder)
 
 
-def test_a_step_is_cancelled_at_each_of_its_nodes_and_leaves_nothing(lib) -> None:
+def test_a_step_cancelled_at_any_of_its_nodes_leaves_nothing(lib) -> None:
     from tests.copy_ops import copy_from_host, copy_to_host
 
     @tf.function
@@ -147,8 +147,8 @@ def test_a_step_is_cancelled_at_each_of_its_nodes_and_leaves_nothing(lib) -> Non
 
 
 @pytest.mark.slow
-def test_the_process_may_be_forked_at_any_moment(folder: Path) -> None:
-    """By another thread, in whatever step the training just is."""
+def test_the_process_can_be_forked_at_any_moment(folder: Path) -> None:
+    """Fork in another thread during arbitrary steps of the training."""
     one = subject("convolutions")
     done = threading.Event()
     problems: list[BaseException] = []
@@ -193,7 +193,7 @@ print("child", os.waitpid(Fork.child, 0)[1], "file", tfswap.memory_stats()["budg
 
 
 @pytest.mark.slow
-def test_a_forked_process_that_unwinds_a_training_takes_nothing_back(folder: Path) -> None:
+def test_a_forked_process_that_unwinds_a_training_releases_nothing(folder: Path) -> None:
     command = [sys.executable, "-c", FORKED, str(folder)]
     path = os.pathsep.join(filter(None, sys.path))
     ended = subprocess.run(
@@ -208,8 +208,8 @@ def test_a_forked_process_that_unwinds_a_training_takes_nothing_back(folder: Pat
     assert "child 0 file None" in ended.stdout
 
 
-def test_a_flipped_bit_is_not_noticed_where_nobody_looks(lib, folder: Path) -> None:
-    """What `verify` is for: host memory has no checksums of its own."""
+def test_a_flipped_bit_passes_without_verify(lib, folder: Path) -> None:
+    """Show what `verify` is for: host memory has no checksums of its own."""
     one = subject("convolutions")
     losses = {}
     for options in ((), ("verify",)):
@@ -217,7 +217,7 @@ def test_a_flipped_bit_is_not_noticed_where_nobody_looks(lib, folder: Path) -> N
         class Flip(keras.callbacks.Callback):
             def on_train_batch_begin(self, batch, logs=None):
                 if batch == 1:
-                    # Of a float, its sign.
+                    # The sign of a float.
                     lib.set_faults("bit-flip bit=31")
 
         try:
@@ -229,8 +229,8 @@ def test_a_flipped_bit_is_not_noticed_where_nobody_looks(lib, folder: Path) -> N
     assert len(losses[()]) == 4
 
 
-def test_a_fit_whose_error_is_kept_does_not_keep_the_device(folder: Path) -> None:
-    """As a debugger or a notebook does, which keeps all frames of it."""
+def test_a_stored_exception_of_a_fit_does_not_keep_the_device(folder: Path) -> None:
+    """Store the exception as a debugger or a notebook does, with all of its frames."""
     one = subject("convolutions")
 
     class Boom(keras.callbacks.Callback):

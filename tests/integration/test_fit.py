@@ -1,4 +1,4 @@
-"""Whole trainings: the same numbers inside a budget, or a clear word on what could not be done."""
+"""Whole trainings: equal losses inside a budget, or a clear message about what is not possible."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_same_losses_inside_a_budget_that_the_model_exceeds(unswapped, capsys, s
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
     assert swapped.losses == unswapped.losses
     assert max(swapped.peaks) <= budget
-    assert swapped.peaks[0] <= budget  # the first step too
+    assert swapped.peaks[0] <= budget  # the first step, too
     report = swap.report
     assert report["outcome"] == "swapped"
     assert report["swapped_buffers"] + report["recomputed_buffers"] > 0
     assert report["predicted_peak_bytes"] == pytest.approx(report["measured_peak_bytes"], rel=0.1)
-    # Whether the 15 MiB work spaces of two convolutions meet is up to the executor, also unswapped.
+    # Whether the 15 MiB workspaces of two convolutions overlap is up to the executor, in any step.
     work_space = 15 * MIB
     assert abs(report["unswapped_peak_bytes"] - max(unswapped.peaks)) <= work_space + MIB
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
@@ -60,7 +60,7 @@ def test_without_the_callback_the_budget_fails_the_model(unswapped):
 
 
 @pytest.mark.slow
-def test_a_model_is_trained_again_and_again(unswapped):
+def test_a_model_can_be_trained_repeatedly(unswapped):
     keras.utils.clear_session()
     keras.utils.set_random_seed(7)
     model = compiled(convolutions())
@@ -73,7 +73,7 @@ def test_a_model_is_trained_again_and_again(unswapped):
         assert not any("did not run" in note for note in swap.report["notes"])
 
 
-def test_a_model_is_trained_with_other_batches_and_with_the_first_again(unswapped):
+def test_a_model_can_be_trained_with_other_batches_and_then_with_the_first(unswapped):
     keras.utils.clear_session()
     model = compiled(convolutions())
     x, y = images()
@@ -104,8 +104,8 @@ def test_nothing_moves_if_it_fits(unswapped, slab):
     assert measured == pytest.approx(max(unswapped.peaks), rel=0.12)
 
 
-def test_what_is_said_to_fit_moves_nothing(unswapped):
-    """Where the budget is about what is needed, the order of ops decides whether it fits."""
+def test_a_step_that_is_predicted_to_fit_moves_nothing(unswapped):
+    """With a budget near the peak, the order of ops decides whether the step fits."""
     copies = []
 
     class Copies(keras.callbacks.Callback):
@@ -161,7 +161,7 @@ def test_a_plan_that_is_slower_than_lazy_swaps_is_given_up(unswapped, monkeypatc
 
 
 @pytest.mark.parametrize("sections", [None, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_budget_that_no_plan_keeps_is_said_with_the_way_out(unswapped, monkeypatch, sections):
+def test_a_budget_without_a_plan_is_reported_with_advice(unswapped, monkeypatch, sections):
     def plan(planner: StepPlanner) -> None:
         least = planner.least_budgets().swapped
         raise no_plan_fits(planner.profile.timeline, least.bytes - 1, least.bytes, least.op)
@@ -180,7 +180,7 @@ def test_a_budget_that_no_plan_keeps_is_said_with_the_way_out(unswapped, monkeyp
     assert said.endswith("Training goes on under on-demand swaps, which keep the budget but wait.")
 
 
-def test_tensorboard_has_each_step_and_a_picture_of_the_plan(unswapped, tmp_path):
+def test_tensorboard_shows_each_step_and_a_picture_of_the_plan(unswapped, tmp_path):
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget=budget, policy="greedy", verbose=0, log_dir=tmp_path)
     found = trained(lambda: compiled(convolutions()), [swap], epochs=2)
@@ -233,11 +233,11 @@ def test_a_plan_of_another_model_is_not_applied(unswapped, tmp_path):
     assert swapped.losses == unswapped.losses
 
 
-def test_a_budget_that_cannot_be_met_says_which_op_needs_how_much(unswapped):
+def test_a_budget_that_cannot_be_met_names_the_op_and_its_need(unswapped):
     swap = tfswap.AutoSwap(budget=2 * MIB, verbose=0)
     with pytest.raises(tf.errors.ResourceExhaustedError) as failure:
         trained(lambda: compiled(convolutions()), [swap])
-    # Which op is the first that has no room is up to the executor.
+    # The executor decides which op is the first without room.
     said = str(failure.value)
     assert re.search(r"What to do:(\n  - .+){2}", said)
     ending = (swap.report["out_of_memory"] or said[said.index("tfswap: the") :]).splitlines()
@@ -246,7 +246,7 @@ def test_a_budget_that_cannot_be_met_says_which_op_needs_how_much(unswapped):
     assert tfswap.memory_stats()["budget_bytes"] is None
 
 
-def test_budgets_by_device_are_for_the_devices_that_there_are(unswapped):
+def test_budgets_by_device_must_name_existing_devices(unswapped):
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget={"CPU:0": budget}, verbose=0)
     swapped = trained(lambda: compiled(convolutions()), [swap])
@@ -258,7 +258,7 @@ def test_budgets_by_device_are_for_the_devices_that_there_are(unswapped):
     assert tfswap.memory_stats()["budget_bytes"] is None
 
 
-def test_a_switched_off_optimizer_is_noticed(unswapped):
+def test_a_disabled_optimizer_is_detected(unswapped):
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         swap = tfswap.AutoSwap(budget="2GiB", verbose=0)
@@ -301,7 +301,7 @@ def test_nothing_leaks_in_200_steps(unswapped):
 @pytest.mark.slow
 @pytest.mark.skipif("TF_ENABLE_ONEDNN_OPTS" in os.environ, reason="runs in a process of its own")
 def test_with_and_without_onednn():
-    """TensorFlow turns oneDNN on where the processor has VNNI: elsewhere, try it as well."""
+    """Train with and without oneDNN, which TensorFlow enables only on processors with VNNI."""
     from tensorflow.python.util import _pywrap_util_port
 
     other = "0" if _pywrap_util_port.IsMklEnabled() else "1"

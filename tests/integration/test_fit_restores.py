@@ -1,4 +1,4 @@
-"""`fit` under a budget restores the model, the session and other threads as they were."""
+"""Check that `fit` under a budget restores the model, the session and other threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def unswapped() -> Losses:
     return first
 
 
-def test_everything_is_as_before_afterwards(unswapped):
+def test_everything_is_restored(unswapped):
     from tensorflow.python.eager import context
 
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
@@ -52,7 +52,7 @@ class _Boom(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_everything_is_as_before_after_an_exception(unswapped, error):
+def test_everything_is_restored_after_an_exception(unswapped, error):
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
     with pytest.raises(error, match="boom"):
         trained(lambda: compiled(convolutions()), [swap, _Boom(error)])
@@ -61,7 +61,7 @@ def test_everything_is_as_before_after_an_exception(unswapped, error):
     assert not tfswap.status()["plan_in_force"]
 
 
-def test_a_failing_step_takes_everything_back_at_once(unswapped, lib):
+def test_a_failing_step_restores_everything_at_once(unswapped, lib):
     class Fault(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             if batch == 6:
@@ -77,8 +77,8 @@ def test_a_failing_step_takes_everything_back_at_once(unswapped, lib):
     assert swapped.losses == unswapped.losses
 
 
-def test_a_model_that_was_replaced_has_nothing_of_the_budget(unswapped):
-    """It refers to itself, so that its weights stay until Python looks for that."""
+def test_a_replaced_model_holds_none_of_the_budget(unswapped):
+    """The model is part of a reference cycle, so its weights stay until Python collects it."""
     budget = budget_of(unswapped, 0.6)
     replaced = [keras.Sequential([keras.Input((1 << 10,)), keras.layers.Dense(16 << 10)])]
     assert tfswap.memory_stats()["bytes_in_use"] > 64 * MIB
@@ -113,7 +113,7 @@ def test_survives_set_experimental_options(unswapped):
     assert any("installed again" in note for note in swap.report["notes"])
 
 
-def test_leaves_other_threads_alone(unswapped):
+def test_other_threads_are_not_affected(unswapped):
     seen: list[str] = []
 
     @tf.function
@@ -165,7 +165,7 @@ def test_models_and_checkpoints_saved_meanwhile_are_those_of_an_unswapped_traini
         other.load_weights(plain / f"{epoch}.weights.h5")
         one.load_weights(swapped / f"{epoch}.weights.h5")
         assert same(one.get_weights(), other.get_weights())
-    # What was saved under swapping goes on without it, and the other way round.
+    # A model saved under swapping continues without it, and vice versa.
     budget = budget_of(unswapped, 0.6)
     went_on = fit(plain, go_on=True, budget=budget)
     assert went_on.losses == fit(swapped, go_on=True).losses

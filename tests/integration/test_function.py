@@ -1,4 +1,4 @@
-"""Custom loops under a budget: one function, several, and what cannot be swapped."""
+"""Custom loops under a budget: one function, several, and functions that cannot be swapped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Loop:
 
 
 def peak_of(losses) -> tuple[list[float], int, int]:
-    """What a training answers, the device's peak in it, and what was in use before."""
+    """Return a training's result, the device's peak in it, and the bytes in use before."""
     before = others_bytes()
     tfswap.reset_memory_stats()
     found = losses()
@@ -104,10 +104,10 @@ def test_a_decorated_function_has_the_same_losses_inside_a_budget(unswapped, cap
     assert tfswap.memory_stats()["budget_bytes"] is None
 
 
-def test_a_function_goes_on_with_its_plan_after_a_fit_had_the_devices(unswapped):
+def test_a_function_keeps_its_plan_after_a_fit_used_the_devices(unswapped):
     budget = budget_for(unswapped)
     loop = Loop(tfswap.swap(budget=budget, verbose=0))
-    losses = loop.losses(18)  # by then corrected as often as it is
+    losses = loop.losses(18)  # corrected as often as possible by then
     plan = loop.step.report["plan"]
     assert plan is not None
     x, y = images(64)
@@ -123,7 +123,7 @@ def test_a_function_goes_on_with_its_plan_after_a_fit_had_the_devices(unswapped)
     loop.step.release()
 
 
-def test_methods_have_a_function_for_each_instance():
+def test_methods_have_one_function_per_instance():
     class Trainer:
         def __init__(self, rate: float) -> None:
             self.weights = tf.Variable(tf.ones([4, 1]))
@@ -148,7 +148,7 @@ def test_methods_have_a_function_for_each_instance():
 
 
 def test_two_functions_of_one_loop_share_a_budget():
-    """As a GAN's do: each trains its own model, in turns."""
+    """Train two models in turns, as a GAN does."""
 
     def losses(session=None) -> list[float]:
         models = [new_model(20), new_model(24)]
@@ -196,7 +196,7 @@ def test_two_functions_of_one_loop_share_a_budget():
     assert sorted(session.reports) == sorted(reports)
 
 
-def test_gradients_outside_of_functions_are_told_of(unswapped):
+def test_gradients_outside_of_functions_are_reported(unswapped):
     model = new_model()
     x, _ = images(_BATCH)
     forward = tfswap.swap(tf.function(lambda x: model(x, training=True)), budget="1GiB")
@@ -228,7 +228,7 @@ def test_functions_that_xla_compiles():
         tf.function(lambda x: x + 1, jit_compile=True)(tf.ones([2]))
 
 
-def test_what_is_no_function_is_refused():
+def test_an_argument_that_is_no_function_is_refused():
     with pytest.raises(TypeError, match="Put @tf.function below it"):
         tfswap.swap(lambda x: x, budget="1GiB")
     with pytest.raises(
@@ -237,7 +237,7 @@ def test_what_is_no_function_is_refused():
         tfswap.swap(bugdet="1GiB")
 
 
-def test_a_step_that_runs_out_of_memory_says_so_and_the_next_one_runs():
+def test_a_step_that_runs_out_of_memory_raises_and_the_next_one_runs():
     weights = tf.Variable(tf.ones([4, 4096]))
 
     @tfswap.swap(budget=tfswap.memory_stats()["bytes_in_use"] + 16 * MIB, verbose=0)
@@ -251,22 +251,22 @@ def test_a_step_that_runs_out_of_memory_says_so_and_the_next_one_runs():
     small = tf.ones([2, 4])
     assert float(step(small)) > 0
     with pytest.raises(tf.errors.ResourceExhaustedError, match="tfswap: the memory budget"):
-        step(tf.ones([4096, 4]))  # makes 64 MiB
+        step(tf.ones([4096, 4]))  # allocates 64 MiB
     assert "memory budget" in step.report["out_of_memory"]
     assert float(step(small)) > 0
     step.release()
 
 
-def test_nothing_is_left_of_a_session_that_fails():
+def test_a_failed_session_leaves_nothing_behind():
     with pytest.raises(RuntimeError, match="on purpose"), tfswap.Session(budget="1GiB", verbose=0):
         assert tfswap.memory_stats()["budget_bytes"] == 1 << 30
         raise RuntimeError("on purpose")
     assert tfswap.memory_stats()["budget_bytes"] is None
-    assert tf.function.__module__  # functions are TensorFlow's own again
+    assert tf.function.__module__  # TensorFlow's own functions are restored
     assert np.isclose(float(tf.function(lambda x: x + 1)(tf.constant(1.0))), 2)
 
 
-def test_a_session_is_refused_while_a_fit_has_the_devices():
+def test_a_session_is_refused_while_a_fit_uses_the_devices():
     class Intruder(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             with pytest.raises(RuntimeError, match=r"within one tfswap\.Session"):

@@ -1,4 +1,4 @@
-"""Further graphs of a training, and larger tensors, get plans of their own; losses stay equal."""
+"""Further graphs of a training, and larger tensors, get their own plans; losses stay equal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tfswap.training import graph_watch
 
 
 @pytest.fixture(autouse=True)
-def looks_often(monkeypatch):
-    """Look for graphs every fourth step, where users wait for the 32nd."""
+def checks_often(monkeypatch):
+    """Look for new graphs every fourth step instead of every 32nd."""
     deterministic()
     monkeypatch.setattr(graph_watch, "FIRST_PAUSE", 4)
 
@@ -31,7 +31,7 @@ def notes_with(report, text: str) -> list[str]:
 
 
 class Loop:
-    """A step that is traced for each size of images, as custom loops have it."""
+    """A step that is traced for each image size, as in a custom loop."""
 
     def __init__(self) -> None:
         keras.utils.clear_session()
@@ -61,7 +61,7 @@ LARGER_LATER = (40,) * 16 + (48,) * 44
 
 @pytest.fixture(scope="module")
 def unswapped_loops() -> tuple[dict[tuple[int, ...], list[float]], int]:
-    """Losses by sizes, and what such a loop holds beside what is there without."""
+    """Return losses by image size, and the bytes that such a loop holds."""
     deterministic()
     before = others_bytes()
     tfswap.reset_memory_stats()
@@ -71,7 +71,7 @@ def unswapped_loops() -> tuple[dict[tuple[int, ...], list[float]], int]:
 
 @pytest.mark.parametrize("sizes", [ALTERNATING, pytest.param(LARGER_LATER, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("slab", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_each_graph_gets_a_plan_of_its_own(unswapped_loops, sizes, slab):
+def test_each_graph_gets_its_own_plan(unswapped_loops, sizes, slab):
     losses, peak = unswapped_loops
     budget = others_bytes() + int(0.6 * peak)
     with tfswap.Session(budget=budget, link_bandwidth=4e9, slab=slab, verbose=0) as session:
@@ -80,14 +80,14 @@ def test_each_graph_gets_a_plan_of_its_own(unswapped_loops, sizes, slab):
         assert loop.losses(sizes) == losses[sizes]
         assert tfswap.memory_stats()["peak_bytes"] <= budget
         report = session.reports["train_step"]
-    # Ops that are kept in order may need so much less that nothing need leave.
+    # Ops in a fixed order may need so much less that nothing has to leave.
     planned = [f for f in report["plan"].functions if f.swaps or f.recomputes or f.order]
     assert len(planned) == 2, report["notes"]
     assert len(notes_with(report, "2 graphs of this training")) == 1
 
 
 class Batches(keras.utils.PyDataset):
-    """Images of several sizes, for one graph: their sizes are not known before the step."""
+    """Images of several sizes for one graph, which are not known before the step."""
 
     def __init__(self, sizes: list[int]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Plans from strangers given to real steps: refused, or the same numbers to the last bit."""
+"""Run real steps under untrusted plans: each is refused, or leaves every bit of the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOWEST_STEP_S = 20
 
 
 class Step:
-    """A step of training with all that graphs have: branches, a loop, convolutions, variables."""
+    """A training step with all that graphs can contain: branches, a loop, variables and so on."""
 
     def __init__(self) -> None:
         dice = np.random.default_rng(0)
@@ -62,7 +62,7 @@ class Step:
         return loss
 
     def run(self) -> list[bytes]:
-        """Two steps from the same beginning, as bits: losses, then all variables."""
+        """Run two steps from the same state; return losses, then all variables, as bytes."""
         for variable, momentum, value in zip(
             self.variables, self.momenta, self._begin, strict=True
         ):
@@ -73,7 +73,7 @@ class Step:
 
 
 def run_under(step: Step, text: bytes) -> list[bytes]:
-    """Runs it under a plan's text, whatever that is."""
+    """Run the step under a plan's text, valid or not."""
     from tensorflow.python.eager import context
 
     pushed = PlanSession()
@@ -96,7 +96,7 @@ def step() -> Step:
 
 @pytest.fixture(scope="module")
 def graph(step: Step) -> tuple[str, StepGraph]:
-    """The step's fingerprint and graph."""
+    """Return the step's fingerprint and graph."""
     lib = library.load()
     serial = newest(lib)
     run_under(step, json.dumps({**json.loads(SwapPlan().to_json()), "describe": True}).encode())
@@ -105,24 +105,24 @@ def graph(step: Step) -> tuple[str, StepGraph]:
 
 
 def one(lib, step: Step, name: str, plan: str, expected: list[bytes]) -> str:
-    """Has a step run under one plan; what came of it."""
+    """Run the step under one plan; return the pass's outcome."""
     serial = newest(lib)
     begun_s = time.monotonic()
     layouts = ()
     try:
         layouts = SwapPlan.from_json(plan).functions[0].layouts
     except (ValueError, IndexError):
-        pass  # the pass sees it all the same
+        pass  # the pass reads the plan anyway
     try:
         if layouts:
             lib.install_layout(0, name, slots_to_text(layouts))
     except ValueError:
-        pass  # it is refused
+        pass  # a refused layout
     got = run_under(step, plan.encode())
     lib.clear_layouts(0)
     assert time.monotonic() - begun_s < SLOWEST_STEP_S, plan
     if is_in_sections(plan):
-        assert close(got, expected), plan  # sums over the batch are rounded otherwise then
+        assert close(got, expected), plan  # sums over the batch are rounded differently then
     else:
         assert got == expected, plan
     found = [record["outcome"] for record in records(lib, serial)]
@@ -162,7 +162,7 @@ def test_hostile_plans_change_no_number(lib, step, graph, seed):
 
 @pytest.mark.parametrize("path", inputs.corpus("pass"), ids=lambda path: path.name)
 def test_the_pass_takes_or_refuses_the_corpus(lib, step, graph, path):
-    """What was found by fuzzing in C++: `fuzz_plans` has a graph of its own."""
+    """Run what fuzzing in C++ found: `fuzz_plans` has its own graph."""
     expected = step.run()
     text = path.read_text(errors="surrogateescape")
     if text.startswith("layout"):
@@ -195,7 +195,7 @@ def test_the_pass_takes_or_refuses_the_corpus(lib, step, graph, path):
         ({"policy": "[" * 3_000_000}, "has more than 2097152"),
     ],
 )
-def test_the_pass_says_what_is_wrong_with_a_plan(lib, step, plan, reason):
+def test_the_pass_reports_errors_in_a_plan(lib, step, plan, reason):
     serial = newest(lib)
     run_under(step, json.dumps({"version": 1, "functions": [], **plan}).encode())
     found = records(lib, serial)
@@ -204,14 +204,14 @@ def test_the_pass_says_what_is_wrong_with_a_plan(lib, step, plan, reason):
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"", b"{"])
-def test_the_pass_refuses_what_is_no_json(lib, step, text):
+def test_the_pass_refuses_invalid_json(lib, step, text):
     serial = newest(lib)
     run_under(step, text)
     assert all("not the JSON" in record["reason"] for record in records(lib, serial))
 
 
 def of_graph(graph: StepGraph, op: str) -> str:
-    """The first node of a kind."""
+    """Return the first node of a kind."""
     return next(node.name for node in graph.nodes.values() if node.op == op)
 
 
@@ -219,8 +219,8 @@ FUSED = "Conv2DBackpropFilter"
 
 
 @pytest.mark.parametrize("tensor", ["^{}", "{}:4294967295", "{}:4294967294", "{}:2147483647"])
-def test_outputs_that_are_not_there_are_refused(lib, step, graph, tensor):
-    """The number behind the colon may become one below 0."""
+def test_unknown_outputs_are_refused(lib, step, graph, tensor):
+    """Include numbers behind the colon that overflow to a negative value."""
     name, nodes = graph
     node = of_graph(nodes, "MaxPool")
     plan = SwapPlan((FunctionPlan(name, (TensorSwap(tensor.format(node), 1, (), ()),)),))
@@ -231,8 +231,8 @@ def test_outputs_that_are_not_there_are_refused(lib, step, graph, tensor):
 
 
 @pytest.mark.parametrize("op", ["_Arg", "Const", "BiasAddGrad", "Pad", FUSED])
-def test_what_would_round_otherwise_may_not_be_made_to_wait(lib, step, graph, op):
-    """The weights' gradient is one of these where oneDNN computes the bias's with it."""
+def test_ops_that_would_round_differently_are_not_delayed(lib, step, graph, op):
+    """The weights' gradient is such an op where oneDNN computes the bias's gradient with it."""
     name, nodes = graph
     late = next(n for n in nodes.twins if nodes.nodes[n].op == op) if op == FUSED else None
     order = ((of_graph(nodes, "ReadVariableOp"), late or of_graph(nodes, op)),)
@@ -265,7 +265,7 @@ def test_a_layout_that_would_fill_memory_is_refused(lib):
 
 @pytest.fixture(scope="module")
 def training():
-    """Losses of an unswapped training, its budget, a plan of it, and the plan's graph."""
+    """Return losses of an unswapped training, its budget, a plan of it, and the plan's graph."""
     data = models.images(96)
     fit = {"data": data, "epochs": 4}
     unswapped = models.trained(build, **fit)
@@ -285,14 +285,14 @@ def build():
 
 
 def train_under(training, text: str) -> str:
-    """What becomes of a training that is given a plan: a refusal, or the same losses."""
+    """Train under a plan, which is refused or gives the same losses; return which."""
     losses, budget_bytes, _, _, fit = training
     try:
         plan = SwapPlan.from_json(text)
     except ValueError:
         return "refused"
     if plan.sections != 1:
-        return "in sections"  # sums over the batch are rounded otherwise then
+        return "in sections"  # sums over the batch are rounded differently then
     swap = tfswap.AutoSwap(budget=budget_bytes, plan=plan, verbose=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -313,7 +313,7 @@ def try_trainings(training, seed: int, count: int) -> None:
     assert len(outcomes) == count
 
 
-def test_a_training_keeps_its_budget_under_a_plan_that_cannot_be_read(training, monkeypatch):
+def test_a_training_keeps_its_budget_under_an_unreadable_plan(training, monkeypatch):
     losses, budget_bytes, plan, _, fit = training
     monkeypatch.setattr(SwapPlan, "to_json", lambda plan: '{"version": 99}')
     swap = tfswap.AutoSwap(budget=budget_bytes, plan=plan, verbose=0)
@@ -326,11 +326,11 @@ def test_a_training_keeps_its_budget_under_a_plan_that_cannot_be_read(training, 
     assert max(found.peaks) <= budget_bytes
 
 
-def test_a_training_is_given_a_hostile_plan(training):
+def test_a_training_runs_under_a_hostile_plan(training):
     try_trainings(training, seed=1, count=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 8))
-def test_trainings_are_given_hostile_plans(training, seed):
+def test_trainings_run_under_hostile_plans(training, seed):
     try_trainings(training, seed, count=12)

@@ -1,4 +1,4 @@
-"""The Grappler pass without a plan: on-demand swaps of any graph leave every value unchanged."""
+"""The pass without a plan: on-demand swaps of any graph leave every value unchanged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_gradients_through_a_bootstrapped_function(lib, x):
         assert np.array_equal(got, wanted)
 
 
-def test_a_broadcast_waits_for_what_its_reader_needs_besides(lib, x):
+def test_a_broadcast_waits_for_the_other_input_of_its_reader(lib, x):
     @tf.function
     def f(x, times):
         spread = tf.tile(tf.reduce_sum(x, 0, keepdims=True), times, name="spread") * 0.5
@@ -83,7 +83,7 @@ def test_a_broadcast_waits_for_what_its_reader_needs_besides(lib, x):
     assert "^d" in tile
 
 
-def test_what_is_read_again_soon_is_parked_too(lib, x):
+def test_a_tensor_that_is_read_again_soon_is_evictable(lib, x):
     # As in batch norm's gradient: no matrix product lies between the two readers of `a`.
     @tf.function
     def f(x):
@@ -99,8 +99,8 @@ def test_what_is_read_again_soon_is_parked_too(lib, x):
     assert result.numpy() == expected.numpy()
 
 
-def test_a_sum_in_the_order_of_arrival_keeps_its_order(lib, x):
-    # As TensorFlow's memory optimizer writes an AddN: which addend comes last decides the rounding.
+def test_a_sum_in_order_of_arrival_keeps_its_order(lib, x):
+    # As TensorFlow's memory optimizer rewrites an AddN: the last addend decides the rounding.
     @tf.function
     def f(x):
         common = tf.matmul(x, x, name="common")
@@ -143,9 +143,9 @@ def _broadcast(number, dtype, side):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("number", [0.0, 1.5])
 @pytest.mark.parametrize("made", [_filled, _tiled, _broadcast])
-def test_a_tensor_made_of_little_holds_no_memory_between_steps(lib, made, number, dtype):
-    # Grappler or TensorFlow's runtime makes a constant of it, and each optimising of the graph
-    # makes one more.
+def test_a_tensor_made_from_constants_holds_no_memory_between_steps(lib, made, number, dtype):
+    # Grappler or TensorFlow's runtime folds it into a constant, and each optimization of the
+    # graph makes another one.
     side = 512
 
     def f(x):
@@ -167,8 +167,8 @@ def test_a_tensor_made_of_little_holds_no_memory_between_steps(lib, made, number
     assert held[-1] - held[0] < side * side
 
 
-def test_a_poolings_gradient_chooses_the_same_of_equal_values(lib):
-    # oneDNN writes down which one it chose, for a gradient that reads what the pooling made.
+def test_a_poolings_gradient_selects_the_same_of_equal_values(lib):
+    # oneDNN stores which value it chose, for a gradient that reads the pooling's output.
     random = np.random.default_rng(3)
     images = tf.constant(random.integers(0, 3, (4, 32, 32, 8)), tf.float32)
     kernel = tf.constant(random.standard_normal((3, 3, 8, 8)), tf.float32)

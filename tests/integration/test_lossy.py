@@ -1,4 +1,4 @@
-"""Lossy far memory: who may be kept so, who never is, and a training with a falling rate."""
+"""Lossy far memory: which tensors may use it, which never do, and a falling rate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = 256
 
 
 @pytest.fixture(autouse=True)
-def leave_is_taken_back(lib) -> Iterator[None]:
+def lossy_rate_is_reset(lib) -> Iterator[None]:
     if codecs.find_blosc():
         lib.load_blosc(str(codecs.find_blosc()))
     yield
@@ -56,14 +56,14 @@ def kept_part() -> float:
     return part
 
 
-def test_without_leave_every_bit_comes_back(megabytes):
+def test_without_a_lossy_rate_every_bit_is_restored(megabytes):
     x = megabytes(2)
     assert np.array_equal(trip(x), x)
     stats = tfswap.memory_stats()
     assert (stats["far_compressed_bytes_out"], stats["far_host_bytes_out"]) == (0, 2 * MIB)
 
 
-def test_with_leave_it_is_kept_at_the_smaller_of_two_rates(megabytes, lib):
+def test_the_smaller_of_two_lossy_rates_is_used(megabytes, lib):
     x = megabytes(2)
     errors = []
     for leave, wish in ((100, 50), (25, 50), (50, 25), (75, 100)):
@@ -82,7 +82,7 @@ def test_with_leave_it_is_kept_at_the_smaller_of_two_rates(megabytes, lib):
 
 
 @pytest.mark.parametrize("dtype", [tf.int32, tf.float64, tf.float16, tf.bool])
-def test_the_op_refuses_what_is_not_float32(lib, dtype):
+def test_the_op_refuses_other_types_than_float32(lib, dtype):
     lib.set_lossy_rate(50)
     x = tf.cast(tf.random.uniform([1 << 18]) < 0.5, dtype)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
@@ -91,11 +91,11 @@ def test_the_op_refuses_what_is_not_float32(lib, dtype):
     assert np.array_equal(trip(x, codec="zvc"), x)
 
 
-def test_what_is_kept_is_verified(megabytes, lib):
+def test_lossy_data_are_verified(megabytes, lib):
     lib.set_lossy_rate(50)
     lib.set_verify(0, True)
     trip(megabytes(2))
-    lib.set_faults("bit-flip bit=4000000")  # of numbers; the head could not be decoded any more
+    lib.set_faults("bit-flip bit=4000000")  # in the data, not the header
     with pytest.raises(tf.errors.OpError, match="came back from far memory changed"):
         trip(megabytes(2))
 
@@ -104,7 +104,7 @@ def test_what_is_kept_is_verified(megabytes, lib):
 
 
 def step_of_a_model():
-    """A training step by hand, whose ops no optimizer renames."""
+    """Build a training step by hand; no optimizer renames its ops."""
     weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16, name="weights")
     slot = tf.Variable(tf.zeros([SIZE, SIZE]), name="slot")
     state = tf.Variable(tf.zeros([SIZE, SIZE]), name="state")
@@ -147,7 +147,7 @@ def described(lib, step, arguments) -> tuple[str, StepGraph]:
     return record["fingerprint"], StepGraph.parse(lib.describe(record["fingerprint"]))
 
 
-def test_activations_are_of_the_batch_and_of_variables_and_before_gradients(lib):
+def test_activations_depend_on_the_batch_and_variables_and_precede_gradients(lib):
     _, graph = described(lib, step_of_a_model(), arguments())
     found = {name for name, node in graph.nodes.items() if any(node.activations)}
     assert {"layer/hidden", "layer/act", "layer/skip", "layer/out"} <= found
@@ -156,7 +156,7 @@ def test_activations_are_of_the_batch_and_of_variables_and_before_gradients(lib)
     assert never <= set(graph.nodes)
     assert not found & never
     backward = {name for name, node in graph.nodes.items() if node.backward}
-    # Constants are shared by both parts.
+    # Both parts share constants.
     assert {name for name in graph.nodes if name.startswith("gradient_tape/layer")} <= backward
     assert "moment" in backward and not found & backward
     assert not any(any(graph.nodes[name].activations) for name in graph.nodes if "Read" in name)
@@ -208,7 +208,7 @@ def test_a_hostile_plan_is_refused_by_the_pass(lib):
 
 
 def dense(depth: int = 6) -> keras.Model:
-    """A chain of convolutions whose activations have no zeros: 2 MiB each at batch 32."""
+    """Build a chain of convolutions whose activations have no zeros: 2 MiB each at batch 32."""
     x = inputs = keras.Input((32, 32, 3))
     for _ in range(depth):
         x = keras.layers.Conv2D(16, 1, activation="leaky_relu")(x)
@@ -234,7 +234,7 @@ def unswapped() -> Losses:
 
 
 def codecs_that_take(monkeypatch, byte_ns: float) -> None:
-    """As planners are to see them."""
+    """Return the codecs for planners, with the given speeds."""
     time = CodecTime(0, byte_ns, byte_ns)
 
     def codec_speeds(names):
@@ -245,14 +245,14 @@ def codecs_that_take(monkeypatch, byte_ns: float) -> None:
 
 @pytest.fixture
 def fast_codecs(monkeypatch):
-    """So that they pay over the emulated link, whatever this machine makes of them."""
+    """Make codecs fast enough to pay over the emulated link on any machine."""
     codecs_that_take(monkeypatch, 0.3)
-    # They are slower than they are said to be: a plan that counts on them may lose.
+    # They are slower than that in truth: a plan that relies on them may lose.
     monkeypatch.setattr(MeasuredPlan, "is_slower_than", lambda attempt, seconds: False)
 
 
 class Rates(keras.callbacks.Callback):
-    """The rate that is reported in each epoch's last step."""
+    """Record the rate that is reported in each epoch's last step."""
 
     def __init__(self, swap: tfswap.AutoSwap) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_a_lossy_training(unswapped, fast_codecs, first_epoch, tmp_path):
     rates = Rates(swap)
     losses = fit([swap, rates], first_epoch + EPOCHS, initial_epoch=first_epoch)
 
-    # Exact until there is a plan, and near it after that.
+    # Exact until there is a plan, and close afterwards.
     exact = np.array(unswapped.losses)
     assert losses.losses[:4] == unswapped.losses[:4]
     assert losses.losses != unswapped.losses
@@ -293,7 +293,7 @@ def test_a_lossy_training(unswapped, fast_codecs, first_epoch, tmp_path):
     compressed = {tier.name: tier for tier in swap.report.tiers}["compressed"]
     assert 0 < compressed.kept_bytes_out < compressed.bytes_out
 
-    # Leave ends with the training, and a saved plan brings none.
+    # The lossy rate ends with the training, and a saved plan sets none.
     with pytest.raises(ValueError, match="pass lossy=True if that is wanted"):
         fit([tfswap.AutoSwap(plan=plan, **options)])
     assert tfswap.memory_stats()["budget_bytes"] is None
@@ -314,7 +314,7 @@ def test_without_lossy_no_bit_differs(lib, unswapped, fast_codecs):
     assert losses == unswapped.losses[: len(losses)]
     assert swap.report.outcome == "swapped" and swap.report.lossy is None
 
-    # With leave, a plan that says that of a gradient of the same graph does nothing.
+    # With a lossy rate, a plan that applies it to a gradient of the same graph does nothing.
     function = max(swap.report.plan.functions, key=lambda each: len(each.swaps))
     graph = StepGraph.parse(lib.describe(function.fingerprint))
     victim = next(name for name, node in graph.nodes.items() if node.backward and node.producer)
@@ -329,7 +329,7 @@ def test_without_lossy_no_bit_differs(lib, unswapped, fast_codecs):
 
 
 @pytest.mark.slow
-def test_where_nothing_pays_it_says_so(unswapped, monkeypatch):
+def test_without_a_gain_the_report_says_so(unswapped, monkeypatch):
     codecs_that_take(monkeypatch, 100)
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), lossy=True, verbose=0)
     assert fit([swap]).losses == unswapped.losses

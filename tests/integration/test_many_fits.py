@@ -1,4 +1,4 @@
-"""A process that trains again and again keeps no more than one that trained a few times."""
+"""Check that a process that trains many times keeps no more than one that trained a few times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def determinism():
 
 
 class Seen(keras.callbacks.Callback):
-    """Losses; and threads and device memory when training has ended."""
+    """Record losses, and threads and device memory after the training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Seen(keras.callbacks.Callback):
 
 
 def _fewest_threads() -> int:
-    """Of some moments: TensorFlow's pools let threads go a while after their work."""
+    """Return the lowest count of some moments: TensorFlow's pools end threads late."""
     counts = []
     for _ in range(10):
         counts.append(len(os.listdir("/proc/self/task")))
@@ -44,7 +44,7 @@ def _fewest_threads() -> int:
 
 
 def fits(model, budgets) -> list[Seen]:
-    """Trains from the same weights under one budget after the other; what was seen of each."""
+    """Train from the same weights under one budget after the other; return what was recorded."""
     x, y = images()
     weights = [variable.numpy().copy() for variable in model.variables]
     seen = []
@@ -65,8 +65,8 @@ def fits(model, budgets) -> list[Seen]:
 
 
 @pytest.mark.slow
-def test_graphs_under_many_budgets_do_not_stay():
-    """TensorFlow keeps one for each, with a thread for each iterator that it reads."""
+def test_graphs_under_many_budgets_are_released():
+    """TensorFlow keeps a graph for each budget, with a thread for each iterator that it reads."""
     keras.utils.set_random_seed(7)
     model = compiled(convolutions())
     first, second = fits(model, [None, None])
@@ -75,13 +75,13 @@ def test_graphs_under_many_budgets_do_not_stay():
     seen = fits(model, budgets)
     assert all(one.losses == first.losses for one in seen)
     early, late = seen[:3], seen[3:]
-    # Each fit left three; TensorFlow's own pools may grow by a few.
+    # Each fit used to leave three; TensorFlow's own pools may grow by a few.
     assert min(one.threads for one in late[-2:]) <= max(one.threads for one in early) + 6
     assert max(one.load_bytes for one in late) <= max(one.load_bytes for one in early) + 2**20
     assert fits(model, [None])[0].losses == first.losses
 
 
-def test_under_the_same_budget_nothing_is_optimised_again():
+def test_the_same_budget_causes_no_new_optimization():
     keras.utils.set_random_seed(7)
     model = compiled(convolutions())
     budget = 2**30
@@ -91,7 +91,7 @@ def test_under_the_same_budget_nothing_is_optimised_again():
     assert max(record["serial"] for record in library.load().pass_records()) == serial
 
 
-def test_a_function_goes_on_as_before_when_what_was_made_of_it_is_forgotten():
+def test_a_function_runs_as_before_after_its_optimized_graph_is_dropped():
     state = tf.Variable(1.0)
 
     @tf.function

@@ -1,4 +1,4 @@
-"""Timelines of models that have never run, held against those that have."""
+"""Compare timelines of models that have never run with those of models that have."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def at(traced: TracedStep, batch: int) -> ModelStep:
 
 
 def measured_peak(model: keras.Model, batch: int, size: int) -> int:
-    """Bytes of one unswapped step: the device's peak without what others hold on it."""
+    """Return the peak of one unswapped step, less what others hold on the device."""
     random = np.random.default_rng(0)
     x = tf.constant(random.random((batch, size, size, 3), dtype=np.float32))
     y = tf.constant(random.integers(0, 4, batch))
@@ -57,14 +57,14 @@ def step_variables(step: Any, data: Any) -> Any:
     return step.get_concrete_function(data).variables
 
 
-def test_the_timeline_is_one_that_planners_take(traced: TracedStep) -> None:
+def test_planners_accept_the_timeline(traced: TracedStep) -> None:
     step = at(traced, BATCH)
     timeline = step.timeline
     timeline.validate()
     assert len(timeline.op_types) == len(timeline.op_names) > 100
     assert {"Conv2D", "Conv2DBackpropFilter", "Relu"} <= set(timeline.op_types)
     assert step.unswapped_peak_bytes >= peak_load(timeline)
-    # What a convolution makes in the forward part is read again in the backward part.
+    # The backward pass reads a convolution's output again.
     tensors = {absence.tensor for absence in timeline.absences}
     assert sum("/Relu:0" in tensor for tensor in tensors) == 4
     assert whatif.least_budget_bytes(timeline, V100) < 0.8 * peak_load(timeline)
@@ -78,7 +78,7 @@ def test_weights_and_momenta_stay(traced: TracedStep) -> None:
     assert every + trained <= resident <= every + trained + 4096
 
 
-def test_the_peak_is_that_of_a_real_step() -> None:
+def test_the_predicted_peak_is_that_of_a_real_step() -> None:
     model = compiled(convolutions(filters=32, depth=4))
     foretold = at(trace_step(ModelSource(model)), BATCH).unswapped_peak_bytes
     assert foretold == pytest.approx(measured_peak(model, BATCH, 48), rel=0.1)
@@ -96,14 +96,14 @@ def test_a_faster_machine_is_faster(traced: TracedStep) -> None:
     assert steps == sorted(steps, reverse=True) and steps[0] > 2 * steps[2]
 
 
-def test_nothing_runs_while_a_step_is_foretold(traced: TracedStep) -> None:
+def test_nothing_runs_while_a_step_is_predicted(traced: TracedStep) -> None:
     tfswap.reset_memory_stats()
     before = tfswap.memory_stats()["peak_bytes"]
     assert at(traced, 1 << 14).unswapped_peak_bytes > 4 << 30
     assert tfswap.memory_stats()["peak_bytes"] - before < 64 << 20
 
 
-def test_a_model_that_nobody_has_compiled_gets_sgd_with_momentum() -> None:
+def test_a_model_that_is_not_compiled_gets_sgd_with_momentum() -> None:
     inputs = keras.Input((8,))
     model = keras.Model(inputs, keras.layers.Dense(4, activation="softmax")(inputs))
     trace_step(ModelSource(model))
@@ -111,7 +111,7 @@ def test_a_model_that_nobody_has_compiled_gets_sgd_with_momentum() -> None:
     assert model.optimizer.momentum == 0.9
 
 
-def test_an_open_size_is_refused() -> None:
+def test_an_unknown_size_is_refused() -> None:
     inputs = keras.Input((None, None, 3))
     features = keras.layers.Conv2D(8, 3)(inputs)
     model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(features))
@@ -167,13 +167,13 @@ def test_models_from_a_file(source: Path, function: str) -> None:
         ("FILE:nothing", "nothing of FILE returned a NoneType; it must return a Keras model"),
     ],
 )
-def test_models_that_are_not_there(source: Path, name: str, problem: str) -> None:
+def test_missing_models(source: Path, name: str, problem: str) -> None:
     with pytest.raises(ValueError) as error:
         load_model(name.replace("FILE", str(source)))
     assert problem.replace("FILE", str(source)) in str(error.value)
 
 
-def test_the_command_answers_for_a_model(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_on_a_model(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["simulate", "--model", f"{source}:small", "--machine", "v100", "--batch", "256"]
     arguments += ["--policy", "greedy", "--budget", "95%"]
     assert main(arguments) == 0

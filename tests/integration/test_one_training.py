@@ -1,4 +1,4 @@
-"""One training at a time has a process's devices: a second is refused, an idle one yields."""
+"""One training at a time uses a process's devices: a second is refused, an idle one yields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def determinism() -> None:
 
 
 class _Steps(keras.callbacks.Callback):
-    """Losses, and what is to happen after some of the steps."""
+    """Record losses, and run functions after some of the steps."""
 
     def __init__(self, after: dict[int, Callable[[], Any]] | None = None) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def _small_fit(swap: tfswap.AutoSwap) -> None:
 
 @pytest.fixture(scope="module")
 def unswapped() -> tuple[list[float], int]:
-    """Losses without tfswap, and what training needs beside what is there."""
+    """Return losses without tfswap, and the bytes that training needs."""
     deterministic()
     before = tfswap.memory_stats()["bytes_in_use"]
     tfswap.reset_memory_stats()
@@ -93,7 +93,7 @@ def _nothing_is_left() -> None:
 
 @pytest.mark.filterwarnings("ignore:tfswap.*did not run:UserWarning")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same thread", "another thread"])
-def test_a_second_fit_is_refused_and_the_first_goes_on(
+def test_a_second_fit_is_refused_and_the_first_continues(
     unswapped: tuple[list[float], int], elsewhere: bool
 ) -> None:
     budget = _budget(unswapped)
@@ -130,7 +130,7 @@ def test_a_fit_in_another_thread_after_the_first_one_trains() -> None:
 
 @pytest.mark.filterwarnings("ignore:tfswap.*did not run:UserWarning")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same thread", "another thread"])
-def test_a_session_yields_to_a_fit_between_its_calls_and_goes_on_afterwards(
+def test_a_session_yields_to_a_fit_between_its_calls_and_continues_afterwards(
     elsewhere: bool,
 ) -> None:
     weights = tf.Variable(tf.ones([4, 1]))
@@ -172,7 +172,7 @@ def test_a_session_cannot_be_entered_during_a_fit() -> None:
     _nothing_is_left()
 
 
-def test_calls_of_another_thread_meanwhile_run_within_the_budget() -> None:
+def test_concurrent_calls_of_another_thread_run_within_the_budget() -> None:
     weights = [tf.Variable(tf.ones([4, 1])) for _ in range(2)]
     budget = tfswap.memory_stats()["bytes_in_use"] + 200 * MIB
 

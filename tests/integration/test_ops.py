@@ -34,7 +34,7 @@ PLAIN_DTYPES = [
 
 
 def memory_after(seconds: float = 2.0):
-    """Memory once the copy threads have let go of what they held, or after some seconds."""
+    """Return the memory in use once the copy threads have released theirs, or after a while."""
     deadline = time.monotonic() + seconds
     while True:
         stats = tfswap.memory_stats()
@@ -54,7 +54,7 @@ def round_trip(**options):
 
 @pytest.mark.parametrize("dtype", PLAIN_DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("lazy", [False, True])
-def test_every_plain_dtype_comes_back_bit_for_bit(dtype, lazy):
+def test_every_plain_dtype_is_restored_bit_for_bit(dtype, lazy):
     values = np.random.default_rng(1).integers(0, 100, (7, 33, 5))
     there, back = round_trip(lazy=lazy)(tf.cast(tf.constant(values), dtype))
     assert back.dtype == dtype and back.shape == there.shape
@@ -68,7 +68,7 @@ def test_odd_shapes(shape):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_any_number_of_threads_gives_back_every_bit(threads):
+def test_any_number_of_threads_restores_every_bit(threads):
     values = np.random.default_rng(1).standard_normal((512, 1031)).astype(np.float32)
     sparse = tf.nn.relu(tf.constant(values)) - 1.0  # of which the round trip adds 1
     there, back = round_trip(codec="zvc", threads=threads)(sparse)
@@ -93,13 +93,13 @@ def test_small_tensors_pass_by_reference(megabytes):
     assert tfswap.memory_stats()["copies_out"] == 1
 
 
-def test_lazy_tensors_stay_while_there_is_room(megabytes):
+def test_evictable_tensors_stay_while_there_is_room(megabytes):
     round_trip(lazy=True)(megabytes(4))
     stats = tfswap.memory_stats()
     assert stats["copies_out"] == stats["copies_in"] == 0
 
 
-def test_lazy_tensors_needed_last_leave_first(megabytes, lib):
+def test_the_evictable_tensor_needed_last_leaves_first(megabytes, lib):
     x = megabytes(4)
     base = tfswap.memory_stats()["bytes_in_use"]
 
@@ -119,7 +119,7 @@ def test_lazy_tensors_needed_last_leave_first(megabytes, lib):
     assert tfswap.memory_stats()["copies_out"] == 0
     tfswap.reset_memory_stats()
     tfswap.set_budget(base + 13 * MIB)  # 4 + 4 + 8 do not fit
-    for steps in range(1, 31):  # not one step moves more than it must
+    for steps in range(1, 31):  # no step moves more than necessary
         assert [v.numpy() for v in step(x)] == [v.numpy() for v in expected]
         stats = tfswap.memory_stats()
         assert stats["copies_out"] == stats["copies_in"] == steps
@@ -174,7 +174,7 @@ def test_an_emulated_link_takes_its_time(megabytes, lib):
     assert time.perf_counter() - start >= 0.2
 
 
-def test_an_allocation_waits_for_a_slow_swap_in_that_will_make_room(megabytes, lib):
+def test_an_allocation_waits_for_a_slow_swap_in_that_will_free_memory(megabytes, lib):
     x = megabytes(8)
     base = tfswap.memory_stats()["bytes_in_use"]
 
@@ -184,7 +184,7 @@ def test_an_allocation_waits_for_a_slow_swap_in_that_will_make_room(megabytes, l
         with tf.control_dependencies([handle]):
             kept = x * 2.0
         with tf.control_dependencies([kept]):
-            # 20 of 8 + 8 + 8 MiB: `late` has to wait until `back` has come and been read.
+            # 20 of 8 + 8 + 8 MiB: `late` must wait until `back` has returned and been read.
             back = copy_from_host(tf.identity(handle), x.dtype)
             late = x - 3.0
         return tf.reduce_sum(back + kept), tf.reduce_sum(late)
@@ -223,7 +223,7 @@ def test_a_failing_copy_fails_the_step_with_its_cause_and_leaks_nothing(
     assert np.array_equal(back, there)
 
 
-def test_cancellation_in_the_middle_of_a_step_leaks_nothing(megabytes, lib):
+def test_cancellation_during_a_step_leaks_nothing(megabytes, lib):
     x = megabytes(4)
 
     @tf.function
@@ -245,9 +245,9 @@ def test_cancellation_in_the_middle_of_a_step_leaks_nothing(megabytes, lib):
 
 
 def test_copies_hold_no_executor_thread(megabytes, lib):
-    """With every copy asleep on a slow link, other work of the same step goes on."""
+    """Other work of a step continues while every copy waits for a slow link."""
     x = megabytes(2)
-    lib.emulate_link(0, 10 * MIB)  # 0.2 s a copy
+    lib.emulate_link(0, 10 * MIB)  # 0.2 s per copy
     started = threading.Event()
 
     @tf.function

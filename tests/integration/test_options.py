@@ -1,4 +1,4 @@
-"""Options for all that trains: by tf.config, from the environment, in blocks, in v1 sessions."""
+"""Options for all trainings: by tf.config, from the environment, in blocks, in v1 sessions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_fit_without_a_callback_keeps_the_budget(unswapped):
     assert max(trained(lambda: compiled(convolutions()), epochs=2).peaks) > budget
 
 
-def test_a_callback_that_was_given_is_the_one(unswapped):
+def test_an_explicit_callback_is_used(unswapped):
     budget = budget_of(unswapped, 0.6)
     with tfswap.options.set(budget="4GiB", verbose=0):
         swap = tfswap.AutoSwap(budget=budget, verbose=0)
@@ -74,7 +74,7 @@ def test_bad_options_are_refused_and_change_nothing():
     assert tfswap.options.get() == {"budget": "1GiB"}
 
 
-def test_blocks_bring_back_what_was_set():
+def test_blocks_restore_earlier_options():
     with tfswap.options.set(budget="1GiB"):
         with tfswap.options.set(budget="2GiB", policy="vdnn_conv"):
             assert tfswap.options.get() == {"budget": "2GiB", "policy": "vdnn_conv"}
@@ -82,7 +82,7 @@ def test_blocks_bring_back_what_was_set():
     assert tfswap.options.get() is None
 
 
-def test_a_function_of_ones_own_is_planned_for(unswapped):
+def test_a_users_function_gets_a_plan(unswapped):
     def losses() -> list[float]:
         keras.utils.clear_session()
         keras.utils.set_random_seed(7)
@@ -139,7 +139,7 @@ def test_the_environment_sets_a_budget():
     assert "tfswap: the model fits" in done.stdout and "a budget of 300 MiB" in done.stdout
 
 
-def test_what_the_environment_says():
+def test_options_from_the_environment():
     read = tfswap.options.from_environment
     assert read({"HOME": "/", "TFSWAP_BUILD_JOBS": "2"}) == {}
     said = {"BUDGET": "50%", "VERBOSE": "0", "SLAB": "off", "PLANNING_TIME_S": "0.5", "CODEC": ""}
@@ -192,7 +192,7 @@ def test_a_script_is_run_unchanged_under_a_budget(tmp_path):
         ([], "train.py does not exist"),
     ],
 )
-def test_a_script_is_not_run_under_bad_options(tmp_path, capsys, arguments, message):
+def test_a_script_is_refused_under_bad_options(tmp_path, capsys, arguments, message):
     script = tmp_path / "train.py"
     if arguments:
         script.write_text("raise SystemExit('it was run')")
@@ -201,7 +201,7 @@ def test_a_script_is_not_run_under_bad_options(tmp_path, capsys, arguments, mess
     assert tfswap.options.get() is None
 
 
-def test_devices_may_still_be_configured_under_options():
+def test_devices_can_still_be_configured_under_options():
     done = run_script(
         """
         import tensorflow as tf, tfswap
@@ -216,7 +216,7 @@ def test_devices_may_still_be_configured_under_options():
 
 
 def test_sessions_of_tensorflow_1_keep_the_budget():
-    """A chain of convolutions, trained in a graph of TensorFlow 1's kind."""
+    """Train a chain of convolutions in a TensorFlow 1 graph."""
     v1 = tf.compat.v1
 
     def losses() -> list[float]:

@@ -1,4 +1,4 @@
-"""The Grappler pass: executes plans, refuses what is wrong, leaves no number changed."""
+"""The Grappler pass: it executes plans, refuses invalid ones, and leaves every value unchanged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_executes_a_plan(lib, x):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_plan_says_by_how_many_threads_a_tensor_is_encoded(lib, x, threads):
+def test_a_plan_sets_the_number_of_encoding_threads(lib, x, threads):
     f = chain()
     expected = f(x)
     name, _ = fingerprint(lib, f, x)
@@ -68,7 +68,7 @@ def test_several_returns_of_one_tensor(lib, x):
     assert (stats["copies_out"], stats["copies_in"]) == (1, 2)
 
 
-def test_the_same_graph_has_the_same_fingerprint_and_others_have_others(lib, x):
+def test_equal_graphs_have_equal_fingerprints_and_others_do_not(lib, x):
     first, _ = fingerprint(lib, chain(), x)
     second, _ = fingerprint(lib, chain(), x)
     assert first == second
@@ -80,7 +80,7 @@ def test_the_same_graph_has_the_same_fingerprint_and_others_have_others(lib, x):
     assert fingerprint(lib, other, x)[0] != first
 
 
-def test_a_plan_for_another_graph_is_left_aside(lib, x):
+def test_a_plan_for_another_graph_is_ignored(lib, x):
     f = chain()
     expected = f(x)
     result, record = run(lib, plan_of("0" * 16, swap()), f, x)
@@ -101,7 +101,7 @@ def test_a_plan_for_another_graph_is_left_aside(lib, x):
         (swap(gates=("a",)), "the graph has a cycle through"),
     ],
 )
-def test_what_is_wrong_is_refused_and_the_graph_left_alone(lib, x, bad, reason):
+def test_invalid_entries_are_refused_and_the_graph_unchanged(lib, x, bad, reason):
     f = chain()
     expected = f(x)
     name, graph = fingerprint(lib, f, x)
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_refused_and_the_graph_left_alone(lib, x, bad, reason):
     assert any(function["outcome"] == "refused" for function in tfswap.status()["functions"])
 
 
-def test_a_graph_whose_entry_is_wrong_is_swapped_lazily_where_others_are(lib, x):
+def test_a_graph_with_an_invalid_entry_gets_on_demand_swaps(lib, x):
     f = chain()
     expected = f(x)
     name, _ = fingerprint(lib, f, x)
@@ -210,7 +210,7 @@ def test_across_a_branch(lib, x, which):
     result, record = run(lib, plan_of(name, swap(gates=("d",))), f, x, which)
     assert record["outcome"] == "planned", record["reason"]
     assert result.numpy() == expected.numpy()
-    # A trigger that may be dead would kill the readers.
+    # A trigger in an untaken branch would make the readers dead, too.
     _, record = run(lib, plan_of(name, swap(gates=(), trigger=inside)), f, x, which)
     assert record["outcome"] == "refused" and "may run when" in record["reason"]
 
@@ -253,7 +253,7 @@ def test_colocated_ops(lib, x):
     assert result.numpy() == expected.numpy()
 
 
-def test_a_graph_that_is_rewritten_is_left_as_it_is(lib, x):
+def test_a_rewritten_graph_is_not_rewritten_again(lib, x):
     from tensorflow.python.eager import context
 
     f = chain()
@@ -276,7 +276,7 @@ def test_a_graph_that_is_rewritten_is_left_as_it_is(lib, x):
 
 
 def trained_variable():
-    """A step whose both parts read a variable, which gets a new value, as does its momentum."""
+    """Return a step whose forward and backward parts read a variable that it updates."""
     variable = tf.Variable(np.eye(SIZE, dtype=np.float32))
     momentum = tf.Variable(tf.zeros([SIZE, SIZE]))
 
@@ -293,7 +293,7 @@ def trained_variable():
     return step, variable, momentum
 
 
-def test_variables_that_may_leave_are_read_once_more_by_the_backward_part(lib, x):
+def test_streamed_variables_are_read_again_by_the_backward_part(lib, x):
     losses = {}
     for stream in (False, True):
         step, variable, _ = trained_variable()
@@ -308,7 +308,7 @@ def test_variables_that_may_leave_are_read_once_more_by_the_backward_part(lib, x
         for node in again:
             readers = graph.readers[node.name, 0]
             assert readers and all(graph.nodes[name].backward for name in readers)
-            # It reads what the forward part did: what changes the variable waits for it.
+            # It reads what the forward part did: updates of the variable wait for it.
             updates = [n for n in graph.nodes.values() if n.updates_variable]
             assert any(node.name in update.controls for update in updates)
     assert losses[True] == losses[False]
@@ -322,7 +322,7 @@ def test_variables_that_may_leave_are_read_once_more_by_the_backward_part(lib, x
         ({"codec": "bfp", "tier": "compressed"}, "is lossy and may not encode it"),
     ],
 )
-def test_a_variables_swap_that_cannot_be_is_refused(lib, x, changes, problem):
+def test_an_impossible_swap_of_a_variable_is_refused(lib, x, changes, problem):
     step, variable, _ = trained_variable()
     name, graph = fingerprint(lib, step, x)
     expected = variable.numpy().copy()
@@ -339,7 +339,7 @@ def test_a_variables_swap_that_cannot_be_is_refused(lib, x, changes, problem):
     assert problem in record["reason"]
 
 
-def test_nothing_may_lie_between_ops_that_onednn_makes_one_of(lib, x):
+def test_no_op_is_placed_between_ops_that_onednn_fuses(lib, x):
     @tf.function
     def f(x):
         image = tf.reshape(tf.matmul(x, x, name="m"), [1, SIZE, SIZE // 16, 16])

@@ -1,4 +1,4 @@
-"""``tfswap profile SCRIPT``, then a plan from that profile, then training with the plan."""
+"""Run ``tfswap profile SCRIPT``, plan from that profile, then train with the plan."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_profile_plan_train(tmp_path):
     assert "fits none of this training's graphs" not in trained.stderr
 
 
-def test_a_script_that_trains_nothing(tmp_path):
+def test_a_script_without_training(tmp_path):
     (tmp_path / "train.py").write_text("print('nothing')\n")
     profiled = command("-m", "tfswap", "profile", "train.py", folder=tmp_path)
     assert profiled.returncode == 1

@@ -1,4 +1,4 @@
-"""A program that knows nothing of tfswap, run by the programs benchmark."""
+"""Run a program that does not know tfswap by the programs benchmark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.programs.__main__ import measure
 
-# A `fit`, validation, and a loop of its own over more data than it may go through.
+# A `fit`, validation, and a custom loop over more data than it may use.
 PROGRAM = """
     import keras
     import tensorflow as tf
@@ -64,7 +64,7 @@ def test_a_program_runs_unchanged_under_a_budget_with_the_same_bits(tmp_path: Pa
     assert line["losses_equal"] is not False and line["weights_equal"] is not False
 
 
-def test_a_program_that_cannot_run_here_is_said_to(tmp_path: Path) -> None:
+def test_a_program_that_cannot_run_here_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text("import nothing_of_this_name\n")
     assert measure(script, 0.6) == {

@@ -1,4 +1,4 @@
-"""Tensors that are made again: the pass does it, refuses what is wrong, and no number changes."""
+"""Recomputation: the pass recomputes tensors, refuses invalid requests, and changes no value."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_the_pass_makes_it_again(lib, x):
     assert (record["outcome"], record["swaps"]) == ("planned", 0)
     assert result.numpy() == expected.numpy()
     assert "a/again/0\tMatMul" in lib.describe_under_plan(name)
-    # What profiles are read by: another training of the same graph has another plan, or none yet.
+    # The index for profiles: another training of the graph may have another plan, or none yet.
     assert "/again/" not in lib.describe(name)
     run(lib, plan_of(name), f, x)
     assert lib.describe_under_plan(name) == lib.describe(name)
 
 
-def test_clones_may_be_swapped_cloned_and_ordered(lib, x):
+def test_clones_can_be_swapped_cloned_and_ordered(lib, x):
     f = chain()
     expected = f(x)
     name, _ = fingerprint(lib, f, x)
@@ -89,7 +89,7 @@ def test_readers_of_an_alias_read_a_clone_of_it(lib, x):
         (again(trigger="e"), "the graph has a cycle through"),
     ],
 )
-def test_what_is_wrong_is_refused(lib, x, bad, reason):
+def test_invalid_recomputations_are_refused(lib, x, bad, reason):
     f = chain()
     expected = f(x)
     name, _ = fingerprint(lib, f, x)
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_refused(lib, x, bad, reason):
 
 
 @pytest.mark.parametrize("op", ["random", "variable"])
-def test_what_may_not_make_the_same_is_refused(lib, x, op):
+def test_ops_that_may_not_repeat_their_result_are_refused(lib, x, op):
     variable = tf.Variable(x)
 
     @tf.function
@@ -121,7 +121,7 @@ def test_what_may_not_make_the_same_is_refused(lib, x, op):
 
 
 def residual_free(activation: str) -> keras.Model:
-    """Batch norm, an activation, dropout and a convolution, one after the other."""
+    """Build batch norm, an activation, dropout and a convolution in sequence."""
     x = inputs = keras.Input((48, 48, 3))
     x = keras.layers.Conv2D(16, 3, padding="same")(x)
     for _ in range(6):
@@ -145,7 +145,7 @@ def unswapped(request) -> tuple[str, Losses]:
 def test_trainings_are_the_same(unswapped, policy, capsys):
     activation, first = unswapped
     budget = budget_of(first, 0.75)
-    # On so slow a link whatever moves is waited for.
+    # On such a slow link, every copy causes a wait.
     swap = tfswap.AutoSwap(budget=budget, policy=policy, link_bandwidth="0.2GB/s", codec=None)
     swapped = trained(lambda: compiled(residual_free(activation)), [swap], epochs=2)
     assert swapped.losses == first.losses
@@ -160,7 +160,7 @@ def test_trainings_are_the_same(unswapped, policy, capsys):
     assert "recomputed in" in capsys.readouterr().out
 
 
-def test_a_saved_plan_makes_it_again(unswapped, tmp_path):
+def test_a_saved_plan_recomputes(unswapped, tmp_path):
     activation, first = unswapped
     budget = budget_of(first, 0.75)
     path = tmp_path / "plan.json"
@@ -177,7 +177,7 @@ def test_a_saved_plan_makes_it_again(unswapped, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_training_of_the_graph_is_profiled_by_the_graph_itself(unswapped, tmp_path):
+def test_another_training_of_the_graph_is_profiled_without_recomputation(unswapped, tmp_path):
     activation, first = unswapped
     options = {"budget": budget_of(first, 0.75), "verbose": 0, "policy": "recompute"}
     paths = [str(tmp_path / name) for name in ("one", "other")]

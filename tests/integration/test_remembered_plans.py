@@ -1,4 +1,4 @@
-"""Trainings that begin with a plan or a profile that an earlier training left on disk."""
+"""Trainings that begin with a plan or a profile of an earlier training on disk."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def test_a_later_training_begins_with_the_plan(unswapped: Losses, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_so_does_a_second_fit_of_the_same_model(unswapped: Losses, tmp_path: Path) -> None:
+def test_a_second_fit_of_the_same_model_begins_with_the_plan(
+    unswapped: Losses, tmp_path: Path
+) -> None:
     budget_bytes = budget_of(unswapped, 0.7)
     model = compiled(convolutions())
     x, y = images()
@@ -112,12 +114,12 @@ def test_so_does_a_second_fit_of_the_same_model(unswapped: Losses, tmp_path: Pat
         reports.append((swap.report.first_plan, "profile" in phases.seen))
         records.append(library.load().pass_records()[-1]["serial"])
     assert reports == [("", True), *[("remembered", False)] * 3]
-    # In the end TensorFlow has the graph as it is to be, and does not optimise it again.
+    # In the end TensorFlow has the final graph and does not optimize it again.
     assert records[-1] == records[-2]
 
 
 @pytest.mark.slow
-def test_so_does_one_in_another_process(unswapped: Losses, tmp_path: Path) -> None:
+def test_a_fit_in_another_process_begins_with_the_plan(unswapped: Losses, tmp_path: Path) -> None:
     budget_bytes = budget_of(unswapped, 0.7)
     script = (
         "import json, sys; sys.path[:0] = sys.argv[3:]; import tfswap, models;"
@@ -155,7 +157,7 @@ def test_for_another_budget_it_is_planned_from_the_remembered_step(
     assert max(losses.peaks) <= budget_bytes
 
 
-def test_a_remembered_plan_with_another_peak_than_predicted_is_made_again(
+def test_a_remembered_plan_with_an_unpredicted_peak_is_replaced(
     unswapped: Losses, tmp_path: Path
 ) -> None:
     budget_bytes = budget_of(unswapped, 0.7)

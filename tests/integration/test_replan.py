@@ -1,4 +1,4 @@
-"""A plan is made anew in the middle of a training: the same numbers, within each budget."""
+"""Plans that are replaced in the middle of a training: the same losses, within each budget."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def unswapped() -> Losses:
 
 
 class Between(keras.callbacks.Callback):
-    """Does something between two steps, the first time that there is a settled plan.
+    """Call a function between two steps, the first time that a plan is settled.
 
     Attributes:
-        phases: Behind each step.
-        peaks: Of each step, beside the budget in it.
+        phases: The phase after each step.
+        peaks: The peak of each step, and the budget in it.
     """
 
     def __init__(self, swap: tfswap.AutoSwap, act: Callable[[TrainingRun, ManagedDevices], None]):
@@ -56,7 +56,7 @@ class Between(keras.callbacks.Callback):
 
 
 def settled_again(phases: list[str]) -> bool:
-    """Whether a plan settled twice, without a second profile."""
+    """Return whether a plan settled twice, without a second profile."""
     rest = phases[phases.index("steady") + 1 :]
     return "measure" in rest and "steady" in rest and "profile" not in rest
 
@@ -92,7 +92,7 @@ def test_a_plan_is_made_for_another_budget(unswapped, slab, before, after):
     assert bool(report["plan"].functions[-1].layouts) == slab
 
 
-def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypatch):
+def test_on_demand_swaps_keep_a_budget_without_a_plan(unswapped, monkeypatch):
     from tfswap.planning.planners.decision import no_plan_fits
     from tfswap.training.step_planner import StepPlanner
 
@@ -120,7 +120,7 @@ def test_lazy_swaps_keep_a_budget_for_which_there_is_no_plan(unswapped, monkeypa
     assert swap.report["bytes_out_per_step"] > 0
 
 
-def test_a_budget_in_which_all_has_room_ends_the_swaps(unswapped):
+def test_a_sufficient_budget_ends_the_swaps(unswapped):
     def change(run: TrainingRun, devices: ManagedDevices) -> None:
         assert devices.change_budget(1 << 32)
         run.replan("more is left")
@@ -133,7 +133,7 @@ def test_a_budget_in_which_all_has_room_ends_the_swaps(unswapped):
     assert tfswap.memory_stats()["copies_out"] == 0
 
 
-def test_before_the_first_plan_a_smaller_budget_is_planned_for(unswapped):
+def test_a_smaller_budget_before_the_first_plan_is_planned_for(unswapped):
     class Early(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if batch == 0 and self.params["epochs"] and not self.done:
@@ -153,7 +153,7 @@ def test_before_the_first_plan_a_smaller_budget_is_planned_for(unswapped):
 
 
 @pytest.mark.slow
-def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, tmp_path):
+def test_a_given_plan_is_replaced_by_one_from_its_own_profile(unswapped, tmp_path):
     path = tmp_path / "plan.json"
     budget = budget_of(unswapped, 0.6)
     saved = tfswap.AutoSwap(budget=budget, save_plan=path, verbose=0)
@@ -168,7 +168,7 @@ def test_a_plan_that_was_given_is_replaced_by_one_of_its_own_profile(unswapped, 
     assert not any("fits none" in note for note in swap.report["notes"])
 
 
-def test_a_budget_is_above_zero_and_what_stays_is_said(lib, megabytes):
+def test_a_budget_is_positive_and_bytes_that_stay_are_reported(lib, megabytes):
     from tfswap.devices.swap_options import SwapOptions
     from tfswap.devices.swap_session import SwapSession
     from tfswap.report.training_log import TrainingLog

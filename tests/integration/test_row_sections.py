@@ -1,4 +1,4 @@
-"""Steps that work on parts of images, where the batch is too small to be cut."""
+"""Steps that work on parts of images, when the batch is too small to be cut."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONVOLUTIONS = {
 
 
 def weights_of(of: object, *shape: int) -> object:
-    """The gradient of weights that a convolution multiplies with its own."""
+    """Return a function for the gradient of weights that a convolution multiplies by others."""
 
     def computed(x: tf.Tensor) -> tf.Tensor:
         weights = numbers(*shape, seed=2)
@@ -61,7 +61,7 @@ def normalised(x: tf.Tensor) -> tf.Tensor:
 
 
 def pixels(x: tf.Tensor) -> tf.Tensor:
-    """The loss of each pixel, which deterministic ops cut too."""
+    """Compute the loss of each pixel, which deterministic ops cut, too."""
     labels = tf.reshape(tf.one_hot(tf.argmax(x, axis=-1), 3), [-1, 3])
     logits = tf.reshape(x * 2.0, [-1, 3])
     flat = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
@@ -121,7 +121,7 @@ SUMMED = {
     "moments, gradient": gradient(lambda x: normalised(x) ** 3),
     "global mean, gradient": gradient(lambda x: global_mean(x) ** 2),
 }
-# What is computed, and whether it is a sum over the image.
+# A function, and whether its result is a sum over the image.
 CASES = {
     **{name: (of, False) for name, of in COMPUTED.items()},
     **{
@@ -136,9 +136,9 @@ CASES = {
 def test_ops_work_on_parts_of_an_image(lib, case):
     compute, is_sum = CASES[case]
     found, expected, nodes = in_sections(lib, compute, numbers(*IMAGE), SECTIONS)
-    # Nothing is put together before the end.
+    # Sections are joined only at the end.
     assert sum(name.endswith("/whole") for name in nodes) <= 1, nodes
-    # Windows' products are added in another order where another size of image has other kernels.
+    # Other image sizes use other kernels, which add the products of a window in another order.
     off = np.abs(found - expected).max() / np.abs(expected).max()
     assert off <= (1e-5 if is_sum else 2e-6)
 
@@ -172,8 +172,8 @@ def training(size: int, callbacks: list[Any], epochs: int = 1) -> Losses:
     )
 
 
-def test_a_net_of_images_trains_by_their_rows():
-    size = 104  # no multiple of four on every level
+def test_an_image_net_trains_by_rows():
+    size = 104  # no multiple of four at every level
     unswapped = training(size, [])
     cut = training(size, [tfswap.AutoSwap(budget="2GiB", sections=SECTIONS, verbose=0)])
     np.testing.assert_allclose(cut.losses[:1], unswapped.losses[:1], rtol=1e-6)
@@ -181,7 +181,7 @@ def test_a_net_of_images_trains_by_their_rows():
 
 
 @pytest.mark.slow
-def test_an_image_of_which_no_layer_fits_trains():
+def test_an_image_that_fits_no_layer_trains():
     deterministic()
     size = 384
     fit = {"size": size, "epochs": 4}

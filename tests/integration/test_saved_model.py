@@ -1,4 +1,4 @@
-"""Models that are saved with their plan, and loaded with tfswap and without."""
+"""Models that are saved with their plan, and loaded with and without tfswap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def determinism():
 
 
 class Trainer(tf.Module):
-    """A model with the step that trains it."""
+    """A model and its training step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def in_use() -> int:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Trained under a budget, saved with the plan; what it then computes, unswapped."""
+    """Train under a budget and save with the plan; return the model's unswapped results."""
     deterministic()
     before = in_use()
     trainer = Trainer()
@@ -113,7 +113,7 @@ def test_training_resumes_with_its_plan_at_once(saved):
     assert any("restored_function_body" in record["function"] for record in planned)
 
 
-def test_tensorflows_own_load_applies_it(saved):
+def test_tensorflows_own_load_applies_the_plan(saved):
     path, _, losses, scores = saved
     loaded = tf.saved_model.load(os.fspath(path))
     served = loaded.signatures["serving_default"](x=batch()[0])
@@ -144,7 +144,7 @@ _FRESH = """
 
 
 def in_a_fresh_process(saved, folder: Path, swapped: bool) -> dict:
-    """Loads the model by TensorFlow's own function; its losses and scores, its memory's counts."""
+    """Load the model by TensorFlow's own function; return losses, scores and memory counts."""
     x, y = batch()
     np.savez(folder / "data.npz", x=x.numpy(), y=y.numpy())
     script = textwrap.dedent(_FRESH).format(
@@ -167,7 +167,7 @@ def in_a_fresh_process(saved, folder: Path, swapped: bool) -> dict:
     return {**json.loads(done.stdout.splitlines()[-1]), "scores": np.load(folder / "scores.npy")}
 
 
-def test_without_tfswap_the_model_is_as_any_other(saved, tmp_path):
+def test_without_tfswap_the_model_is_like_any_other(saved, tmp_path):
     _, _, losses, scores = saved
     found = in_a_fresh_process(saved, tmp_path, swapped=False)
     assert found["losses"] == losses[:6]
@@ -184,7 +184,7 @@ def test_in_another_process_it_keeps_its_budget(saved, tmp_path):
     assert found["memory"]["bytes_out"] > 0
 
 
-def test_the_plan_is_in_the_calls_too(saved):
+def test_the_plan_applies_to_serving_calls(saved):
     from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 
     model = saved_model_pb2.SavedModel()
@@ -231,7 +231,7 @@ def test_bad_options_save_nothing(tmp_path):
         ('{"format": "tfswap saved model 1", "options": {}, "plan": {"version": 9}}', "version 9"),
     ],
 )
-def test_a_spoilt_plan_is_refused_and_the_model_runs_without(tmp_path, text, message):
+def test_a_corrupt_plan_is_refused_and_the_model_runs_without(tmp_path, text, message):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     tfswap.saved_model.save(model, tmp_path / "model", budget="1GiB")
     (tmp_path / "model" / ASSET).write_text(text)

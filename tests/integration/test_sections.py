@@ -1,4 +1,4 @@
-"""Steps that work on sections of the batch: less memory, the same sums but for rounding."""
+"""Steps that work on sections of the batch: less memory, equal sums except for rounding."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def losses(x: tf.Tensor) -> tf.Tensor:
     return tf.where(sparse > 1.0, sparse, dense) * tf.broadcast_to(tf.constant(0.5), [BATCH])
 
 
-# What is computed, of what shape, and whether it is a sum over the batch.
+# A function, its input shapes, and whether its result is a sum over the batch.
 CASES = {
     "elementwise": (
         lambda x: tf.nn.relu(x) * x + tf.exp(-x) / (1.0 + tf.abs(x)),
@@ -116,7 +116,7 @@ CASES = {
 def test_ops_work_on_sections(lib, case):
     compute, shape, is_sum = CASES[case]
     found, expected, nodes = in_sections(lib, compute, numbers(*shape), SECTIONS)
-    # Nothing is put together before the end.
+    # Sections are joined only at the end.
     assert sum(name.endswith("/whole") for name in nodes) <= 1, nodes
     tolerance = 1e-5 if is_sum else 1e-6
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
@@ -132,23 +132,23 @@ def with_batch_norm() -> keras.Model:
 
 
 @pytest.mark.parametrize("build", [straight, with_batch_norm])
-def test_a_model_in_sections_has_the_same_losses_but_for_rounding(build):
+def test_a_model_in_sections_has_the_same_losses_except_for_rounding(build):
     unswapped = trained(built(build), batch_size=64, data=data())
     swap = tfswap.AutoSwap(budget="4GiB", sections=8, verbose=0)
     cut = trained(built(build), [swap], batch_size=64, data=data())
     alike(cut, unswapped)
     assert any(record["sectioned_ops"] > 20 for record in tfswap.status()["functions"])
     needed, before = (max(each.peaks) - each.others_bytes for each in (cut, unswapped))
-    # What waits for statistics is kept of all sections.
+    # Tensors that wait for statistics are kept for all sections.
     assert needed < (0.7 if build is straight else 1.0) * before
 
 
 @pytest.mark.slow
-def test_without_batch_statistics_a_section_is_all_that_is_there(tmp_path):
+def test_without_batch_statistics_only_one_section_is_in_memory(tmp_path):
     deterministic()
     unswapped = trained(built(straight), batch_size=128, data=data())
     alone = max(unswapped.peaks) - unswapped.others_bytes
-    # Two sections' activations at most are there beside the batches that are read ahead.
+    # At most two sections' activations are in memory, plus the prefetched batches.
     budget = others_bytes() + alone // 4 + 16 * MIB
     path = tmp_path / "plan.json"
     swap = tfswap.AutoSwap(budget=budget, sections=16, save_plan=path, verbose=0)
@@ -178,7 +178,7 @@ def test_sections_that_wait_for_statistics_are_swapped():
     assert tfswap.memory_stats()["bytes_out"] > 0
 
 
-def test_a_large_tensor_moves_in_sections_each_from_a_planned_place(tmp_path):
+def test_a_large_tensor_moves_in_sections_each_from_a_planned_address(tmp_path):
     path = tmp_path / "plan.json"
     fit = {"batch_size": 64, "data": data(), "epochs": 5}
     whole = trained(built(with_batch_norm), **fit)
@@ -190,18 +190,18 @@ def test_a_large_tensor_moves_in_sections_each_from_a_planned_place(tmp_path):
     parts: dict[str, set[str]] = {}
     for moved in function.swaps:
         if moved.tensor == "IteratorGetNext:0":
-            continue  # the batch itself, of which each section takes its part
+            continue  # the batch, of which each section takes its part
         tensor, cut, part = moved.tensor.rpartition("/section_")
-        assert cut, moved.tensor  # nothing else moves as a whole
+        assert cut, moved.tensor  # no other tensor moves whole
         parts.setdefault(tensor, set()).add(part.removesuffix(":0"))
     assert {"0", "1", "2", "3"} in parts.values()
     places = {slot.op for layout in function.layouts for slot in layout if slot.offset_bytes >= 0}
     placed = [f"{tensor}/section_{part}" in places for tensor in parts for part in parts[tensor]]
-    # Others get theirs from an op that hands its input on.
+    # Others get theirs from an op that forwards its input.
     assert sum(placed) >= 0.5 * len(placed)
 
 
-def test_a_batch_that_is_no_multiple_is_left_whole_and_it_says_so():
+def test_a_batch_that_is_no_multiple_is_not_cut_and_reported():
     swap = tfswap.AutoSwap(budget="4GiB", sections=5, verbose=0)
     build = built(lambda: straight(2, size=16))
     fit = {"batch_size": 64, "data": (images(256, 16)[0], data()[1])}
@@ -219,13 +219,13 @@ def test_batches_of_unknown_size_and_the_smaller_last_one_are_cut():
     alike(cut, whole)
     assert len(cut.losses) == len(whole.losses) == 10
     assert max(cut.peaks) <= budget < max(whole.peaks)
-    # Sections of 5 examples, since 20 has no divisor behind it for larger ones of at most 6.
+    # Sections of 5 examples, since 20 has no larger divisor of at most 6.
     made = {r["examples"]: r["sections"] for r in records_since(before) if r["sectioned_ops"]}
     assert made == {48: 8, 20: 4}
     assert swap.report.sections == 8
 
 
-def test_a_step_on_data_of_known_size_is_that_of_a_data_set_of_known_size():
+def test_a_step_on_data_of_known_size_equals_that_on_a_dataset_of_known_size():
     deterministic()
     data = tf.data.Dataset.from_tensor_slices(uneven())
     static = data.batch(48, drop_remainder=True)
@@ -269,7 +269,7 @@ def test_validation_is_cut_too():
         assert max(cut.peaks) <= budget < max(whole.peaks)
 
 
-def test_ever_new_sizes_are_not_traced_each():
+def test_new_batch_sizes_are_not_traced_one_by_one():
     model, warned = built(lambda: straight(1))(), []
     step = StaticStep(model, model.test_step, warned.append)
     x, y = uneven()
@@ -287,7 +287,7 @@ class OwnFunction(keras.Model):
         return super().make_train_function(force)
 
 
-def test_what_has_no_sections_says_why():
+def test_a_model_without_sections_is_reported_with_the_reason():
     x, y = uneven()
 
     def fitted(model: keras.Model, **options) -> tfswap.AutoSwap:

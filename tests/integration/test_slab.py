@@ -1,4 +1,4 @@
-"""Trainings whose steps have planned addresses: the same numbers, and nobody else's memory."""
+"""Trainings whose steps have planned addresses: equal losses, and no overlapping memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def determinism():
 
 @pytest.fixture(autouse=True)
 def order_is_kept(monkeypatch):
-    """Whatever it costs: steps that are this short are not timed well."""
+    """Keep the order whatever it costs: the timing of such short steps is unreliable."""
     monkeypatch.setattr("tfswap.training.address_run._SLOWER", float("inf"))
 
 
@@ -35,7 +35,7 @@ def unswapped() -> Losses:
 
 
 class Slab(keras.callbacks.Callback):
-    """Looks for writes to freed addresses, and keeps what is counted after each step."""
+    """Check for writes to freed addresses, and record the counts after each step."""
 
     def __init__(self, lib) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def test_same_losses_at_planned_addresses(unswapped, lib, part):
     budget = "4GiB" if part is None else budget_of(unswapped, part)
     swap = tfswap.AutoSwap(budget=budget, slab=True, verbose=0)
     slab = Slab(lib)
-    # Corrections, of which a busy machine makes more, come before addresses.
+    # Corrections, which are more frequent on a busy machine, come before addresses.
     losses = trained(lambda: compiled(convolutions()), [swap, slab], epochs=4)
     assert losses.losses[: len(unswapped.losses)] == unswapped.losses
     if part is not None:
@@ -60,16 +60,16 @@ def test_same_losses_at_planned_addresses(unswapped, lib, part):
     last = slab.stats[-1]
     assert last["slab_hits"] > 0 and last["slab_limit_bytes"] > 0
     assert last["slab_faults"] == 0
-    # Every planned place was free: the order of ops that they need is kept. (What is elsewhere: the
-    # first steps prefetch batches, which have no places.) One of the last steps must show it: where
-    # a tensor did not leave that had left in the recorded steps, which is up to the executor, it is
-    # in the way of a few others.
+    # Every planned address was free: the ops run in the order that they need. (Misses: the first
+    # steps prefetch batches, which have no addresses.) One of the last steps must show it: a tensor
+    # that left in the recorded steps but not in this one, which is up to the executor, blocks a
+    # few others.
     steps = [
         {key: after[key] - before[key] for key in after} for before, after in pairwise(slab.stats)
     ][-4:]
     assert all(step["slab_hits"] > 0 for step in steps), steps
     assert any(_all_at_their_places(step) for step in steps), steps
-    # Afterwards the planned places are the system's again.
+    # Afterwards the system has the slab's memory again.
     assert lib.memory_stats(0)["slab_limit_bytes"] == 0
 
 
@@ -80,7 +80,7 @@ def _all_at_their_places(step: dict[str, int]) -> bool:
 
 
 class Shares(keras.callbacks.Callback):
-    """Of each call's bytes, how many were at their planned places; by epoch."""
+    """Record the share of each call's bytes that were at planned addresses, by call."""
 
     def __init__(self, lib) -> None:
         super().__init__()
@@ -108,8 +108,8 @@ class Shares(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-def test_validation_and_smaller_batches_have_places_of_their_own(unswapped, lib):
-    x, y = images(112)  # the fourth batch has 16 examples, and so has the second of the validation
+def test_validation_and_smaller_batches_have_their_own_addresses(unswapped, lib):
+    x, y = images(112)  # the fourth batch has 16 examples, as does the second of the validation
     build = lambda: compiled(convolutions())  # noqa: E731
     fit = {"data": (x, y), "epochs": 16, "validation_data": (x[:48], y[:48])}
     plain = trained(build, **fit)
@@ -121,17 +121,17 @@ def test_validation_and_smaller_batches_have_places_of_their_own(unswapped, lib)
     assert max(losses.peaks) <= budget
     assert slab.stats[-1]["slab_hits"] > 0 and slab.stats[-1]["slab_faults"] == 0
     assert len(shares.shares) == 6
-    # A validation makes little, so that the batch, which comes from outside, is a part of it. And
-    # where a tensor did not leave that had left in the recorded steps, which is up to the executor,
-    # it is in the way of a few others. Without a layout of its own, a batch finds 0.4 or less.
+    # A validation makes little, so the batch, which comes from outside, is a part of it. And a
+    # tensor that left in the recorded steps but not in this one, which is up to the executor,
+    # blocks a few others. Without its own layout, a batch reaches 0.4 or less.
     assert min(max(each[-3:]) for each in shares.shares.values()) > 0.95, shares.shares
     step, test = swap.report["plan"].functions
     assert len(step.layouts) == len(test.layouts) == 2
 
 
 @pytest.mark.slow
-def test_a_model_is_evaluated_between_the_steps(unswapped, lib):
-    """Whatever else runs on the device meanwhile finds addresses that are nobody's."""
+def test_a_model_can_be_evaluated_between_steps(unswapped, lib):
+    """Other work on the device meanwhile gets addresses that no step uses."""
     x, y = images(128)
 
     class Evaluate(keras.callbacks.Callback):
@@ -198,7 +198,7 @@ def test_out_of_memory_shows_the_addresses(lib, tmp_path: Path):
 
 
 def test_batches_of_many_lengths_and_no_growth(lib):
-    """A model of any sequence length, trained and validated in turn: each length is a graph."""
+    """Train and validate a model of any sequence length in turn: each length is a graph."""
     random = np.random.default_rng(1)
     lengths = (16, 24, 40)
 
@@ -224,10 +224,10 @@ def test_batches_of_many_lengths_and_no_growth(lib):
     assert len(slab.stats) == 500
     last = slab.stats[-1]
     assert last["slab_faults"] == 0 and last["slab_hits"] > 0
-    # What has no place of its own is counted, and takes no more memory from step to step.
+    # Blocks without a planned address are counted, and take no more memory with each step.
     assert last["slab_moved"] + last["slab_other_size"] > 0
     early = slab.stats[100]
     for key in ("slab_claimed_bytes", "load_bytes"):
         assert last[key] <= early[key] + MIB // 4
-    # Which ops of a step meet differs: the work spaces of two convolutions, or of one.
+    # Which ops of a step overlap varies: the workspaces of two convolutions, or of one.
     assert last["slab_bytes"] <= 2 * early["slab_bytes"]

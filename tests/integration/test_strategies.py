@@ -1,4 +1,4 @@
-"""Trainings on several devices and in several processes: the same losses, a budget for each."""
+"""Trainings on several devices and in several processes: equal losses, a budget for each device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ print(json.dumps({
 }))
 """
 
-# Keras's own `fit` does not run under this strategy: a loop of one's own.
+# Keras's own `fit` does not run under this strategy: use a custom loop.
 WORKER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -214,7 +214,7 @@ print(json.dumps(outcomes))
 
 
 def test_a_plan_that_would_deadlock_replicas_is_refused() -> None:
-    """Their all-reduces wait for each other, though no edge shows it."""
+    """The replicas' all-reduces wait for each other, which no edge shows."""
     command = [sys.executable, "-c", MEETING, str(_HERE)]
     environment = {**os.environ, "PYTHONPATH": python_path(_HERE.parents[1])}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Weights that the budget has no room for: away while they are not needed, right for who looks."""
+"""Weights that exceed the budget: away while unused, correct for every reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models import MIB, budget_of, compiled, deterministic, others_bytes, traine
 import tfswap
 from tfswap.plan.schema import TensorSwap
 
-LAYERS, WIDTH = 10, 1024  # 4 MiB a layer
+LAYERS, WIDTH = 10, 1024  # 4 MiB per layer
 BUDGET = 14 * MIB
 
 
@@ -25,7 +25,7 @@ def determinism():
 
 
 class Stack(tf.Module):
-    """Dense layers, one behind the other."""
+    """Dense layers in sequence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,13 +52,13 @@ def changed(stack) -> None:
 
 @dataclass
 class Saved:
-    """A model of 40 MiB of weights.
+    """A saved model with 40 MiB of weights.
 
     Attributes:
-        path: Where it is saved.
-        outputs: What it makes of `inputs`.
-        changed_outputs: The same after `changed`.
-        values: Of its weights.
+        path: Where the model is saved.
+        outputs: Its outputs for `inputs`.
+        changed_outputs: Its outputs after `changed`.
+        values: The values of its weights.
     """
 
     path: str
@@ -80,7 +80,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def served(saved):
-    """It within 14 MiB, where each weight has left once; and its budget."""
+    """Return the model in 14 MiB more, after each weight has left once; and the budget."""
     budget = others_bytes() + BUDGET
     loaded = tfswap.saved_model.load(saved.path, budget=budget, verbose=0)
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_a_model_whose_weights_exceed_the_budget(saved, served):
         assert np.array_equal(loaded.serve(inputs()), saved.outputs)
     stats = tfswap.memory_stats()
     assert stats["budget_bytes"] == budget and stats["peak_bytes"] <= budget
-    # What was not written to leaves without a copy.
+    # Unmodified weights leave without a copy.
     assert stats["bytes_in"] >= 5 * (LAYERS * 4 * MIB - BUDGET) and stats["bytes_out"] == 0
     records = tfswap.status()["functions"]
     assert records[-1]["outcome"] == "bootstrapped"
@@ -114,17 +114,17 @@ def test_readers_outside_of_a_step_see_the_right_value(saved, served, tmp_path):
     assert tfswap.memory_stats()["peak_bytes"] <= budget
 
 
-def test_what_is_written_is_what_is_read_later(saved, served):
+def test_written_values_are_read_later(saved, served):
     loaded, budget = served
     changed(loaded)
-    for _ in range(3):  # they leave, by copies
+    for _ in range(3):  # they leave by copies
         assert np.array_equal(loaded.serve(inputs()), saved.changed_outputs)
     stats = tfswap.memory_stats()
     assert stats["bytes_out"] >= 4 * MIB and stats["peak_bytes"] <= budget
     assert np.array_equal(loaded.weights[2].numpy(), saved.values[2] * 2)
 
 
-def test_all_come_back_when_the_budget_is_lifted(saved):
+def test_all_weights_return_when_the_budget_is_lifted(saved):
     before = others_bytes()
     loaded = tf.saved_model.load(saved.path)
     with tfswap.Session(budget=before + BUDGET, stream_weights=True, verbose=0):
@@ -137,7 +137,7 @@ def test_all_come_back_when_the_budget_is_lifted(saved):
         assert np.array_equal(weight.numpy(), value)
 
 
-def test_variables_that_go_take_their_copies_along(saved):
+def test_deleted_variables_release_their_copies(saved):
     budget = others_bytes() + BUDGET
     loaded = tfswap.saved_model.load(saved.path, budget=budget, verbose=0)
     assert np.array_equal(loaded.serve(inputs()), saved.outputs)
@@ -171,14 +171,14 @@ UNITS, BATCH, STEPS = 1024, 32, 26
 
 
 def perceptron():
-    """Three layers whose weights take 4 MiB each, as do both of Adam's for each of them."""
+    """Build three layers whose weights take 4 MiB each, as do both Adam slots of each."""
     dense = [keras.layers.Dense(UNITS, activation="relu") for _ in range(3)]
     model = keras.Sequential([keras.Input((UNITS,)), *dense, keras.layers.Dense(10)])
     return compiled(model, optimizer=keras.optimizers.Adam(1e-3))
 
 
 class Weights(keras.callbacks.Callback):
-    """Looks at all weights in the middle of training, saves them, and keeps the last ones."""
+    """Read all weights during the training, save them, and keep the last ones."""
 
     def __init__(self, path) -> None:
         super().__init__()
@@ -203,10 +203,10 @@ def trained_perceptron(path, *callbacks):
     return losses, weights
 
 
-def test_what_leaves_for_a_smaller_budget_is_enough_for_it(lib):
-    """Values in the slab share pages with others, which stay when they leave."""
+def test_the_weights_that_leave_suffice_for_a_smaller_budget(lib):
+    """Values in the slab share pages with others, which stay when the values leave."""
     random = np.random.default_rng(0)
-    units = 1000  # whose weights end within a page
+    units = 1000  # a size at which weights end within a page
     data = random.random((BATCH, units), dtype=np.float32), random.integers(0, units, BATCH)
     swap = tfswap.AutoSwap(budget="1GiB", stream_weights=True, slab=True, verbose=0)
 
@@ -230,7 +230,7 @@ def test_what_leaves_for_a_smaller_budget_is_enough_for_it(lib):
 
 
 def test_a_recurrent_layers_loop_and_streamed_weights():
-    """A loop's ops come back to themselves, and its weights are read in front of it."""
+    """A loop's ops form a cycle, and its weights are read before it."""
 
     def build():
         inputs = keras.Input((8, 16))
@@ -261,7 +261,7 @@ def test_weights_and_an_optimizers_state_are_away_between_their_uses(tmp_path, s
         strict=True,
     ):
         np.testing.assert_array_equal(found, expected)
-    # What was saved is as any other model, with the optimizer's state.
+    # The saved model is like any other, with the optimizer's state.
     loaded, expected = keras.models.load_model(path), keras.models.load_model(plain_path)
     for value, other in zip(loaded.optimizer.variables, expected.optimizer.variables, strict=True):
         np.testing.assert_array_equal(value.numpy(), other.numpy())
@@ -271,7 +271,7 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
     plain, _ = trained_perceptron(tmp_path / "plain.keras")
     plan = tmp_path / "plan.json"
     away: list[TensorSwap] = []
-    for _ in range(3):  # a plan whose steps were slower than lazy ones, by chance, is given up
+    for _ in range(3):  # a plan with steps that were slower by chance is dropped
         budget = budget_of(plain, 0.85)
         swap = tfswap.AutoSwap(budget=budget, stream_weights=True, save_plan=plan, verbose=0)
         trained_perceptron(tmp_path / "swapped.keras", swap)
@@ -279,7 +279,7 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
         if away:
             break
     assert away
-    budget = budget_of(plain, 0.85)  # the models before this one are still there
+    budget = budget_of(plain, 0.85)  # the earlier models still exist
     with_plan = tfswap.AutoSwap(budget=budget, stream_weights=True, plan=plan, verbose=0)
     again, _ = trained_perceptron(tmp_path / "again.keras", with_plan)
     assert again.losses == plain.losses

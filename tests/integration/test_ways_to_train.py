@@ -1,4 +1,4 @@
-"""Losses, precisions, optimisers and models of many kinds: the same numbers inside a budget."""
+"""Losses, precisions, optimizers and models of many kinds: equal losses inside a budget."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def determinism():
 
 
 def same_numbers(build, part: float = 0.7, **fit):
-    """Trains twice unswapped and once under a budget; returns the callback."""
+    """Train twice unswapped and once under a budget; return the callback."""
     plain, again = trained(build, **fit), trained(build, **fit)
     assert plain.losses == again.losses
-    # Ops that are ready at once run as threads come, so peaks differ.
+    # The order of ready ops depends on threads, so peaks differ.
     least = min(plain, again, key=lambda each: max(each.peaks) - each.others_bytes)
     budget = budget_of(least, part)
     swap = tfswap.AutoSwap(budget=budget, verbose=0)
@@ -72,7 +72,7 @@ def test_adam():
 
 
 class Kernels(keras.callbacks.Callback):
-    """Which kinds of kernels ran how often, in some of the steps."""
+    """Count the kernels of each kind in some of the steps."""
 
     def __init__(self, lib, steps: Iterable[int]) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ class Kernels(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.step in self.steps:
             trace = StepTrace.from_bytes(self.lib.stop_recording(0))
-            # Copies, and clones of what only gives a buffer another shape, are ours; what has other
-            # names belongs to the dataset.
+            # Skip tfswap's copies and clones of ops that only change a shape; ops with other names
+            # belong to the dataset.
             ours = ("_Copy", "Reshape", "Squeeze", "Identity")
             kinds = ((trace.names[op["name"]], trace.names[op["type"]]) for op in trace.ops)
             self.counts[self.step] = Counter(
@@ -101,8 +101,8 @@ class Kernels(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-def test_no_op_is_fused_otherwise(lib):
-    """OneDNN's layout pass runs after ours, and what it makes one op of rounds otherwise."""
+def test_no_op_is_fused_differently(lib):
+    """Run oneDNN's layout pass after tfswap's: ops that it fuses round differently."""
 
     def build():
         x = inputs = keras.Input((48, 48, 3))
@@ -115,9 +115,9 @@ def test_no_op_is_fused_otherwise(lib):
 
     kernels = Kernels(lib, [2])
     plain = trained(build, [kernels], epochs=2)
-    # (Without addresses: those would have some of the same steps recorded.)
+    # (Without addresses: those would record some of the same steps.)
     swap = tfswap.AutoSwap(budget=budget_of(plain, 0.7), slab=False, verbose=0)
-    under_swaps = Kernels(lib, [2, 14])  # lazy ones, then planned ones
+    under_swaps = Kernels(lib, [2, 14])  # on-demand swaps, then planned ones
     swapped = trained(build, [swap, under_swaps], epochs=2)
     assert under_swaps.counts[2] == kernels.counts[2]
     assert under_swaps.counts[14] == kernels.counts[2]
@@ -126,7 +126,7 @@ def test_no_op_is_fused_otherwise(lib):
 
 
 def mixed(policy: str, **options) -> keras.Model:
-    """A model of that policy; clearing the session, as `trained` does, would end it."""
+    """Build a model of that policy; clearing the session, as `trained` does, would end it."""
     keras.mixed_precision.set_global_policy(policy)
     try:
         model = compiled(convolutions(**options))
@@ -145,7 +145,7 @@ def test_loss_scaling():
     same_numbers(lambda: mixed("mixed_float16", filters=32, depth=4), epochs=2, part=0.8)
 
 
-def test_eager_training_is_warned_of_and_left_alone():
+def test_eager_training_is_warned_about_and_unchanged():
     build = lambda: compiled(convolutions(depth=2), run_eagerly=True)  # noqa: E731
     plain = trained(build)
     swap = tfswap.AutoSwap(budget="1MiB", verbose=0)
@@ -160,7 +160,7 @@ def test_lstm():
         x = inputs = keras.Input((32, 64))
         for _ in range(5):
             x = keras.layers.Dense(512, activation="tanh")(x)
-        # What is inside of the loops stays on the device: it is the smaller part here.
+        # Tensors inside the loops stay on the device: they are the smaller part here.
         x = keras.layers.Dense(32)(x)
         x = keras.layers.LSTM(32, return_sequences=True)(x)
         x = keras.layers.LSTM(16)(x)
@@ -168,8 +168,8 @@ def test_lstm():
 
     random = np.random.default_rng(0)
     data = (random.random((2048, 32, 64), dtype=np.float32), random.integers(0, 4, 2048))
-    # Its first steps have no plan's order (loops are not foretold): products of weights' gradients
-    # that come late, as on a busy machine, hold up to two layers' outputs more at once.
+    # The first steps have no plan's order (loops are not predicted): products of weights' gradients
+    # that run late, as on a busy machine, hold the outputs of up to two more layers.
     same_numbers(build, part=0.85, data=data, batch_size=256)
 
 
@@ -206,8 +206,8 @@ def test_a_custom_train_step():
     assert swap.report["outcome"] == "swapped"
 
 
-def test_xla_is_turned_off_and_on_again():
-    # In a process of its own: Keras uses no XLA under op determinism.
+def test_xla_is_turned_off_and_restored():
+    # In a separate process: Keras uses no XLA under op determinism.
     code = (
         "import tfswap, keras, numpy as np\n"
         "model = keras.Sequential([keras.Input((64,))] + [keras.layers.Dense(64)] * 3)\n"

@@ -1,6 +1,6 @@
-"""Builds the programs here from tfswap's C++ sources, watched by a sanitizer or by the scheduler.
+"""Build the race tests from tfswap's C++ sources, with a sanitizer or under the scheduler.
 
-All of it goes into ``build/races``. As in ``native_build``, whose steps these are, an object is
+Everything goes into ``build/races``. As in ``native_build``, whose steps these are, an object is
 compiled again when a file that it includes, its command or the compiler has changed. Processes
 take turns to build there.
 """
@@ -40,15 +40,15 @@ STEPS = (HERE / "interleaving" / "absl_mutex.cc", HERE / "engine" / "interleavin
 
 
 class Unavailable(Exception):
-    """Nothing can be built or run so on this machine; the text says why."""
+    """The programs cannot be built or run on this machine; the text says why."""
 
 
 @functools.cache
 def compiler() -> Any:
-    """As the build finds it.
+    """Return the compiler that the build finds.
 
     Raises:
-        Unavailable: There is none.
+        Unavailable: There is no compiler.
     """
     try:
         return toolchain.find_compiler()
@@ -58,10 +58,10 @@ def compiler() -> Any:
 
 @functools.cache
 def check(watched: str) -> None:
-    """Whether programs are built and run so here.
+    """Check that programs can be built and run here.
 
     Raises:
-        Unavailable: They are not.
+        Unavailable: They cannot.
     """
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe"
@@ -74,7 +74,7 @@ def check(watched: str) -> None:
 
 
 def check_instrumented() -> None:
-    """Whether the scheduler can answer for a sanitizer.
+    """Check that the scheduler can replace a sanitizer's runtime.
 
     Raises:
         Unavailable: The compiler is another one.
@@ -85,18 +85,18 @@ def check_instrumented() -> None:
 
 
 def core_sources() -> list[Path]:
-    """What of tfswap knows nothing of TensorFlow and runs beside it, without planners."""
+    """Return the sources that run without TensorFlow, except the planners."""
     folders = ("core/gpu", "core/memory", "core/spill", "core/util", "codecs", "far")
     return [*compilation.sources(*folders), CC / "core" / "simulate" / "trace.cc"]
 
 
 def runtime_sources() -> list[Path]:
-    """What serves a device."""
+    """Return the sources of the device."""
     return list(compilation.sources("allocator", "device", "kernels"))
 
 
 def changed(source: Path, before: str, after: str) -> Path:
-    """A copy of a source of tfswap's in which one text is another."""
+    """Copy a source of tfswap with one text replaced."""
     text = source.read_text()
     assert text.count(before) == 1, f"{source.name} has not just once: {before}"
     name = hashlib.sha256(f"{before}\0{after}".encode()).hexdigest()[:12]
@@ -110,9 +110,9 @@ def changed(source: Path, before: str, after: str) -> Path:
 
 
 def core_interleavings(changes: Sequence[Path] = ()) -> Path:
-    """The core's small programs under the scheduler; atomics are points, too.
+    """Build the core's small programs under the scheduler; atomics are scheduling points, too.
 
-    Changed sources are instead of those of the same names.
+    Changed sources replace those of the same names.
     """
     check_instrumented()
     names = {path.name for path in changes}
@@ -123,7 +123,7 @@ def core_interleavings(changes: Sequence[Path] = ()) -> Path:
 
 
 def core_hammer(watched: str) -> Path:
-    """Threads that hammer the core, under a sanitizer."""
+    """Build the stress test of the core, under a sanitizer."""
     check(watched)
     sources = [*core_sources(), HERE / "core" / "hammer.cc"]
     objects = _objects(sources, watched, tensorflow=False)
@@ -131,9 +131,9 @@ def core_hammer(watched: str) -> Path:
 
 
 def engine_interleavings(changes: Sequence[Path] = ()) -> Path:
-    """Swaps under the scheduler, in the library as it is built: locks are points.
+    """Build swaps under the scheduler, with the library as built: locks are scheduling points.
 
-    Changed sources of the library stand before its own.
+    Changed sources of the library override its own.
     """
     library = TREE / "tfswap" / "libtfswap.so"
     if not library.exists():
@@ -146,7 +146,7 @@ def engine_interleavings(changes: Sequence[Path] = ()) -> Path:
 
 
 def engine_interleavings_of_atomics() -> Path:
-    """The same of sources compiled for it: locks and atomics are points."""
+    """Build swaps from instrumented sources: locks and atomics are scheduling points."""
     check_instrumented()
     own = _objects(SCHEDULER, "plain", tensorflow=False)
     own += _objects(STEPS, "plain", tensorflow=True)
@@ -158,7 +158,7 @@ def engine_interleavings_of_atomics() -> Path:
 
 
 def engine_hammer(watched: str) -> Path:
-    """Threads that hammer a device and its copy engine, under a sanitizer."""
+    """Build the stress test of a device and its copy engine, under a sanitizer."""
     check(watched)
     core = _objects(core_sources(), watched, tensorflow=False)
     own = [*RIG, HERE / "engine" / "hammer.cc"]
@@ -171,7 +171,7 @@ def engine_hammer(watched: str) -> Path:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """While no other process builds here."""
+    """Exclude other processes from building here."""
     BUILT.mkdir(parents=True, exist_ok=True)
     with (BUILT / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -179,7 +179,7 @@ def _alone() -> Iterator[None]:
 
 
 def _tensorflow_flags() -> tuple[str, ...]:
-    # All of it: kernels are found by name.
+    # All of it: kernels are looked up by name.
     return ("-Wl,--no-as-needed", *toolchain.find_tensorflow().libraries)
 
 
@@ -197,7 +197,7 @@ def _flags(watched: str, tensorflow: bool) -> tuple[str, ...]:
 
 
 def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Path]:
-    """Compiles what is not current."""
+    """Compile what is not current."""
     flags = _flags(watched, tensorflow)
     steps = []
     for source in sources:
@@ -205,7 +205,7 @@ def _objects(sources: Sequence[Path], watched: str, tensorflow: bool) -> list[Pa
         target = (BUILT / watched / relative).with_suffix(".o")
         command = (*compiler().command, *flags, "-MMD", "-MF", str(target.with_suffix(".d")))
         if BUILT in source.parents:
-            command = (*command, "-w")  # of what it no longer uses
+            command = (*command, "-w")  # includes that it no longer has
         command = (*command, "-c", str(source), "-o", str(target))
         stamp = "\n".join([shlex.join(command), compiler().version])
         steps.append(compilation.CompileStep(source, target, command, stamp))

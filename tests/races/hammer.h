@@ -29,14 +29,14 @@ inline int64_t Between(Dice* dice, int64_t least, int64_t most) {
   return std::uniform_int_distribution<int64_t>(least, most)(*dice);
 }
 
-// One of several things that threads do again and again, as often as its weight says.
+// One of several actions that threads repeat, as often as its weight says.
 struct Action {
   std::string name;
   int weight;
   std::function<void(Dice*)> act;
 };
 
-// `threads` threads do them by chance for so long. Writes how often each was done, as JSON.
+// Run random actions on `threads` threads for that long. Print how often each ran, as JSON.
 inline void Hammer(const std::vector<Action>& actions, int threads, double seconds) {
   std::vector<int> weights;
   for (const Action& action : actions) weights.push_back(action.weight);

@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <cstring>
 
-// Watching each word takes far longer than all that is tested: of these loops a word in so many
-// bytes is watched.
+// ThreadSanitizer's checks of all words take far longer than the tested code, so it checks one
+// word in that many bytes of these loops.
 #define RACES_UNWATCHED __attribute__((no_sanitize("thread"), noinline))
 
 namespace races {
 
 inline constexpr int64_t kWatchedEvery = 512;
 
-// Words that tell whose they are and where: half of them are zero, so that codecs have work.
+// Words that identify their owner and place: half of them are zero, so that codecs have work.
 RACES_UNWATCHED inline uint32_t WordAt(int64_t index, uint32_t owner) {
   return index % 2 == 0 ? 0 : (static_cast<uint32_t>(index) * 2654435761u) ^ (owner * 40503u + 1);
 }
@@ -30,7 +30,7 @@ RACES_UNWATCHED inline bool HoldsUnwatched(const char* begin, int64_t words, uin
   return true;
 }
 
-// `data` is aligned as words are.
+// `data` is aligned for words.
 inline void Fill(void* data, int64_t bytes, uint32_t owner) {
   char* begin = static_cast<char*>(data);
   for (int64_t i = 0; i < bytes; i += kWatchedEvery) static_cast<volatile char*>(data)[i] = 0;

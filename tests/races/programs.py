@@ -1,4 +1,4 @@
-"""Runs the programs that are built here, and reads what they say."""
+"""Run the race tests' programs, and read their output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import builds
 import pytest
 
 OPTIONS = {
-    # It cannot have more than 64 locks at once in mind, and a table of blocks takes as many.
+    # TSan tracks at most 64 locks held at once, and a table of blocks takes as many.
     "TSAN_OPTIONS": "detect_deadlocks=0 exitcode=66",
-    # TensorFlow keeps what it has made until the process ends.
+    # TensorFlow keeps its objects until the process ends.
     "ASAN_OPTIONS": "detect_leaks=0 detect_stack_use_after_return=1 exitcode=66",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -25,7 +25,7 @@ REPORTS = ("ThreadSanitizer", "AddressSanitizer", "runtime error:", "FAILED:")
 
 
 def made(build: Callable[[], Path]) -> Path:
-    """The built program; the test is skipped where there can be none."""
+    """Build the program; skip the test if that is impossible here."""
     try:
         return build()
     except builds.Unavailable as error:
@@ -33,14 +33,14 @@ def made(build: Callable[[], Path]) -> Path:
 
 
 def explored(program: Path, *arguments: str, timeout_s: float = 600) -> list[dict[str, Any]]:
-    """What a program of interleavings says of each of its small programs; none of them fails."""
+    """Explore all small programs of an executable; return the results, without failures."""
     ran = _run(program, *arguments, timeout_s=timeout_s)
     assert ran.returncode == 0, ran.stderr[-8000:]
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
 def refused(program: Path, *arguments: str, timeout_s: float = 600) -> str:
-    """What a program of interleavings finds wrong, which it does, with the schedule behind it."""
+    """Run small programs, one of which must fail with its schedule; return the error."""
     ran = _run(program, *arguments, timeout_s=timeout_s)
     assert ran.returncode == 1, ran.stdout + ran.stderr[-4000:]
     found = re.search(r"FAILED: (.*)\nby this schedule:\n  \S", ran.stderr)
@@ -49,7 +49,7 @@ def refused(program: Path, *arguments: str, timeout_s: float = 600) -> str:
 
 
 def hammered(program: Path, watched: str, seconds: float, folder: Path) -> dict[str, int]:
-    """How often each action was done; the sanitizer said nothing, and nothing was wrong."""
+    """Run a stress test without a report or an error; return how often each action ran."""
     arguments = ("--seconds", str(seconds), "--folder", str(folder))
     ran = _run(program, *arguments, timeout_s=60 + 10 * seconds)
     said = [word for word in REPORTS if word in ran.stderr]

@@ -1,5 +1,5 @@
-"""Slab, host pool and far memory: in every interleaving of small programs, and hammered by threads
-while a sanitizer watches. Needs no TensorFlow but for its flags.
+"""Slab, host pool and far memory: every interleaving of small programs, and stress tests with
+sanitizers. Needs no TensorFlow except for its flags.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from programs import explored, hammered, made, refused
 
 CORE = builds.CC / "core"
 
-# What must be there: the small program that fails without it, the file, the text that is another
-# one then, and what is found.
+# Necessary code: the small program that fails without it, the file, the text and its
+# replacement, and the error.
 NEEDED = {
     "a block that is taken is in the pool no more": (
         "host memory",
@@ -77,7 +77,7 @@ def test_every_interleaving_with_two_preemptions() -> None:
 
 
 @pytest.mark.parametrize("needed", NEEDED)
-def test_what_is_needed_is_missed(needed: str) -> None:
+def test_removing_necessary_code_is_detected(needed: str) -> None:
     small, file, before, after, what = NEEDED[needed]
     changed = builds.changed(CORE / file, before, after)
     program = made(lambda: builds.core_interleavings([changed]))

@@ -1,5 +1,5 @@
-"""Swaps through the copy engine: in the interleavings of small steps, and hammered by threads while
-sanitizers watch; and that bugs which others had are found so.
+"""Swaps through the copy engine: interleavings of small steps, and stress tests with sanitizers;
+and that these tests find bugs of other projects.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import builds
 import pytest
 from programs import explored, hammered, made, refused
 
-# Of large tensors: each run takes a tenth of a second.
+# With large tensors: each run takes a tenth of a second.
 IN_SECTIONS = ("in sections", "sections of the slab", "sections that stay")
 STEPS = (
     "wanted back",
@@ -44,7 +44,7 @@ def test_every_interleaving_of_small_steps_with_a_preemption() -> None:
     assert tuple(seen) == STEPS
     for each in found:
         assert each["complete"] or each["runs"] == 4000, each
-    # It is these races that are run, not something else.
+    # These races really run.
     assert all(each["copies_out"] > 0 for each in found)
     assert 0 < seen["wanted back"]["copies_in"] < seen["wanted back"]["copies_out"]
     assert 0 < seen["cancelled"]["not_come"] < seen["cancelled"]["runs"]
@@ -73,10 +73,10 @@ def test_interleavings_of_atomics() -> None:
     explored(program, *named(STEPS), *most)
 
 
-# What others' bugs would be here: where, what is instead of what, the step that meets it, and what
-# is found.
+# Other projects' bugs, here: the file, the text and its replacement, the step that fails, and the
+# error.
 BUGS = {
-    # A tensor's memory is given up when its copy begins (pytorch/torchtune#1867).
+    # A tensor's memory is released when its copy begins (pytorch/torchtune#1867).
     "freed before it was copied": (
         "kernels/thread_copy_engine.cc",
         "    PutPiece(*buffer, buffer->tensor_.data(), buffer->bytes, &far_copy);\n",
@@ -90,7 +90,7 @@ BUGS = {
 """,
         "wanted back",
     ),
-    # What is wanted back while it leaves is copied back at once (NVIDIA/Megatron-LM#7398).
+    # A tensor that is needed while it leaves is copied back at once (NVIDIA/Megatron-LM#7398).
     "wanted back before it was there": (
         "kernels/copy_engine.cc",
         """\
@@ -105,23 +105,23 @@ BUGS = {
 """,
         "made to leave",
     ),
-    # Two tensors have one host block (deepspeedai/DeepSpeed#8186, huggingface/trl#7195).
+    # Two tensors share one host block (deepspeedai/DeepSpeed#8186, huggingface/trl#7195).
     "two tensors in one host block": (
         "core/memory/host_pool.cc",
         "    it->second.pop_front();\n",
         "",
         "two tensors",
     ),
-    # A copy thread is not told of its work: the step waits forever.
+    # A copy thread is not notified of its work: the step waits forever.
     "nobody is woken": ("kernels/worker.cc", "  wake_.notify_one();\n", "", "gate"),
-    # Two of our own. A plan's last swap-out comes after the end: nobody fetches the value any more.
+    # Two bugs of tfswap. A plan's last swap-out ends after the step: no op fetches the value.
     "a variable leaves after the end": (
         "kernels/streamed_variables.cc",
         "  if (!on()) return 0;  // or it would be away when nobody looks for it any more\n",
         "",
         "streaming ends",
     ),
-    # Values leave before kernels are seen that look at them.
+    # Values leave before their readers are registered.
     "a variable leaves unseen": (
         "kernels/streamed_variables.cc",
         "  if (on) allocator_->guard()->Set(this);\n  on_.store(on);\n",
@@ -135,13 +135,13 @@ FOUND = {
     "freed before it was copied": "nothing came back",
     "nobody is woken": "a deadlock",
 }
-# Of three threads beside one another, those with two preemptions are too many.
+# With three concurrent threads, two preemptions have too many interleavings.
 MOST = {"a variable leaves unseen": ("--preemptions", "1")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
-def test_bugs_that_others_had_are_found(bug: str) -> None:
+def test_bugs_of_other_projects_are_found(bug: str) -> None:
     file, before, after, step = BUGS[bug]
     changed = builds.changed(builds.CC / file, before, after)
     program = made(lambda: builds.engine_interleavings([changed]))

@@ -7,7 +7,7 @@
 
 namespace races {
 
-// The function of the same name in the libraries behind this program, which stands before it.
+// The function of the same name in the libraries, which this program overrides.
 template <typename Method>
 Method Behind(Method own) {
   void* pointers[2] = {};
@@ -21,7 +21,7 @@ Method Behind(Method own) {
   return own;
 }
 
-// What TensorFlow's mutexes do, for programs that stand before them.
+// The operations of TensorFlow's mutexes, for programs that override them.
 struct TheirMutex {
   using Mutex = absl::Mutex;
 

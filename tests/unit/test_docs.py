@@ -1,4 +1,4 @@
-"""The documentation against the sources: names, links and pages that there must be."""
+"""The documentation against the sources: names, links and required pages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def text_of(page: str) -> str:
 
 
 def defined_in(path: Path) -> set[str]:
-    """Functions of a file, those of classes too."""
+    """Return the functions of a file, including those of classes."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def slug(heading: str) -> str:
-    """The anchor that Python-Markdown gives a heading."""
+    """Return the anchor that Python-Markdown gives a heading."""
     given = re.search(r"\{ *#([\w-]+) *\}\s*$", heading)
     if given:
         return given[1]
@@ -41,7 +41,7 @@ def anchors(page: str) -> set[str]:
     return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
-def test_every_test_that_is_named_exists() -> None:
+def test_every_named_test_exists() -> None:
     named = _TEST.findall(text_of("comparison.md"))
     assert len(named) > 20
     missing = [
@@ -62,32 +62,32 @@ def test_every_yes_names_a_test() -> None:
     assert [cell for cell in cells if not cell.startswith(allowed)] == []
 
 
-def test_every_page_is_in_the_menu_and_there() -> None:
+def test_every_page_is_in_the_menu_and_exists() -> None:
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     menu = re.split(r"\n(?=\S)", menu)[0]
     assert sorted(re.findall(r": (\S+\.md)$", menu, re.MULTILINE)) == PAGES
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_between_pages_lead_somewhere(page: str) -> None:
+def test_links_between_pages_are_valid(page: str) -> None:
     for target in _LINK.findall(_FENCED.sub("", text_of(page))):
         if re.match(r"[a-z]+:", target):
             continue
         file, _, anchor = target.partition("#")
         found = (DOCS / page).parent / file if file else DOCS / page
         assert found.is_file(), target
-        if anchor and found.suffix == ".md":  # of pictures it is for which colours they are
+        if anchor and found.suffix == ".md":  # the anchors of pictures select colors
             assert anchor in anchors(found.relative_to(DOCS).as_posix()), target
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
-def test_links_of_project_files_lead_somewhere(page: str) -> None:
+def test_links_of_project_files_are_valid(page: str) -> None:
     targets = _LINK.findall(_FENCED.sub("", (ROOT / page).read_text(encoding="utf-8")))
     local = [target for target in targets if not re.match(r"[a-z]+:", target)]
     assert [target for target in local if not (ROOT / target.partition("#")[0]).is_file()] == []
 
 
-def test_examples_that_are_shown_are_there() -> None:
+def test_shown_examples_exist() -> None:
     shown = re.findall(r'--8<-- "([^"]+)"', text_of("examples.md"))
     assert len(shown) == 5
     assert [file for file in shown if not (ROOT / file).is_file()] == []

@@ -1,4 +1,4 @@
-"""What the build says when it cannot go on, and when it compiles again."""
+"""Error messages of the build, and when it compiles again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from native_build import compilation, libraries, toolchain
 TREE = Path(__file__).resolve().parents[2]
 
 
-def test_without_a_compiler_the_last_words_say_what_to_install(tmp_path: Path) -> None:
+def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     environment = {k: v for k, v in os.environ.items() if k not in ("CXX", "PATH")}
     process = subprocess.run(
@@ -33,7 +33,7 @@ def test_without_a_compiler_the_last_words_say_what_to_install(tmp_path: Path) -
     assert words.endswith("CXX=/path/to/g++ pip install .\n\n")
 
 
-def test_a_compiler_named_by_cxx_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_named_by_cxx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "g++-99 -m64")
     with pytest.raises(SystemExit, match=r"compiler named by CXX \(g\+\+-99\) was not found"):
         toolchain.find_compiler()
@@ -64,7 +64,7 @@ def test_no_tensorflow() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.19.1", "2.22.0rc1", "3.0"])
-def test_a_tensorflow_that_is_not_supported(version: str) -> None:
+def test_an_unsupported_tensorflow(version: str) -> None:
     with pytest.raises(SystemExit, match=f"TensorFlow {version} is installed, and .* 2.2"):
         toolchain.check_tensorflow_version(version)
 
@@ -75,13 +75,13 @@ def test_supported_tensorflow() -> None:
             toolchain.check_tensorflow_version(version)
 
 
-def test_the_loader_and_the_build_support_the_same() -> None:
+def test_the_loader_and_the_build_support_the_same_versions() -> None:
     from tfswap.ops.library import SUPPORTED_TENSORFLOW
 
     assert toolchain.SUPPORTED_TENSORFLOW == SUPPORTED_TENSORFLOW
 
 
-def test_pips_own_paths_are_left_out() -> None:
+def test_pips_own_paths_are_omitted() -> None:
     overlay = "/tmp/pip-build-env-abc/overlay/bin"
     cleaned = toolchain.target_environment(
         {"PATH": f"{overlay}:/usr/bin", "PYTHONPATH": "/tmp/pip-build-env-abc/site", "A": "1"}
@@ -181,13 +181,13 @@ def test_without_nvcc_only_codecs_are_left_out(
     assert "NVCC=/path/to/nvcc" in said and said.count("\n") == 1
 
 
-def test_an_nvcc_named_by_nvcc_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nvcc_named_by_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVCC", "/no/such/nvcc")
     with pytest.raises(SystemExit, match=r"CUDA compiler named by NVCC \(/no/such/nvcc\) does not"):
         toolchain.find_nvcc()
 
 
-def test_an_nvcc_that_fails_leaves_codecs_out(
+def test_a_failing_nvcc_omits_codecs(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -207,6 +207,6 @@ def test_an_nvcc_that_fails_leaves_codecs_out(
     assert "too old" in said.err
 
 
-def test_ptx_is_marked_as_what_an_older_driver_takes() -> None:
+def test_ptx_is_marked_for_older_drivers() -> None:
     made = "//\n// release 13.0\n\n.version 9.0\n.target sm_80\n"
     assert libraries.lowered(made) == "//\n// release 13.0\n\n.version 7.0\n.target sm_80\n"

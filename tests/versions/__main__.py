@@ -1,4 +1,4 @@
-"""The tests against the oldest and the newest TensorFlow that tfswap supports.
+"""Run the tests against the oldest and the newest TensorFlow that tfswap supports.
 
     python tests/versions [--only 2.20] [pytest's arguments]
 

@@ -10,7 +10,7 @@ uint8_t counts[kPlaces];
 uint8_t known[kPlaces];
 uintptr_t before;
 
-// 1, 2, 3, 4 to 7, 8 to 31, ... times: a bit each.
+// 1, 2, 3, 4 to 7, 8 to 31, ... times: a bit for each.
 uint8_t Often(uint8_t count) {
   if (count <= 3) return static_cast<uint8_t>(1 << count >> 1);
   return count < 8 ? 8 : count < 32 ? 16 : count < 128 ? 32 : 64;
@@ -18,7 +18,7 @@ uint8_t Often(uint8_t count) {
 
 }  // namespace
 
-// Called by what is compiled to be watched, wherever it may have branched.
+// Called by instrumented code, wherever it may have branched.
 extern "C" void __sanitizer_cov_trace_pc() {
   const auto place = reinterpret_cast<uintptr_t>(__builtin_return_address(0));
   uint8_t& count = counts[(place ^ before) % kPlaces];

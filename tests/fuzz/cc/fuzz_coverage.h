@@ -6,11 +6,11 @@
 namespace tfswap {
 
 // Which places of the code that is compiled with -fsanitize-coverage=trace-pc inputs reach, and
-// about how often. There is one in a process.
+// about how often. There is one per process.
 class FuzzCoverage {
  public:
   void Begin();
-  // Whether anything was reached since then that no input had reached so often.
+  // Return whether the input reached a place that no input had reached so often.
   bool End();
   size_t edges() const { return edges_; }
 

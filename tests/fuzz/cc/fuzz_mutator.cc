@@ -49,7 +49,7 @@ const std::vector<std::string>& Endings() {
   return *endings;
 }
 
-// What a text may be made of: "texts", numbers, and what stands in brackets.
+// The parts of a text: "strings", numbers, and bracketed parts.
 struct Parts {
   std::vector<std::pair<size_t, size_t>> texts, numbers, groups;
 };

@@ -9,14 +9,14 @@
 
 namespace tfswap {
 
-// Changes JSON and lines of text so that most of them stay what they were: names become other
-// names, numbers other numbers, and what is in brackets is left out, or there twice.
+// Changes small parts of JSON and lines of text: names become other names, numbers other numbers,
+// and bracketed parts are deleted or repeated.
 class FuzzMutator {
  public:
   // `names` are those of a graph's nodes.
   FuzzMutator(std::vector<std::string> names, uint64_t seed);
 
-  // One of them, changed.
+  // Return a changed copy.
   std::string Changed(const std::vector<std::string>& corpus);
 
  private:

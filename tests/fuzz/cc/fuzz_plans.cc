@@ -1,12 +1,12 @@
-// Fuzzes what the pass and the allocator make of plans and layouts, by coverage.
+// Fuzzes plans and layouts as input of the pass and the allocator, guided by coverage.
 //
 //   fuzz_plans GRAPH CORPUS FOUND SECONDS SEED
 //
 // GRAPH is a GraphDef. Inputs are the files in the folder CORPUS: plans, layouts, which begin with
-// "layout", and files of remembered plans, which begin with "remembered". With 0 seconds each is
-// tried once; else they are changed and tried for so long, and those that reach new code are
-// written to the folder FOUND. The input that is being tried is there as "current": it is what
-// ended the process, if something did.
+// "layout", and files of remembered plans, which begin with "remembered". With 0 seconds, each is
+// tried once; else they are mutated and tried for that long, and those that reach new code are
+// written to the folder FOUND. The current input is there as "current": if the process dies, that
+// file is the cause.
 
 #include <dirent.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ using ::tensorflow::GraphDef;
 // Longer than any input takes; the signal then ends the process.
 constexpr unsigned kHangSeconds = 20;
 constexpr char kLayout[] = "layout", kRemembered[] = "remembered";
-constexpr char kFingerprint[] = "0123456789abcdef";  // of the graph in the corpus's plans
+constexpr char kFingerprint[] = "0123456789abcdef";  // the graph of the corpus's plans
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -79,7 +79,7 @@ class Target {
 
   const GraphDef& graph() const { return graph_; }
 
-  // Whether the input is taken for something good.
+  // Return whether the input is accepted.
   bool Try(const std::string& input) {
     if (input.rfind(kLayout, 0) == 0) return TryLayout(input.substr(sizeof(kLayout) - 1));
     if (input.rfind(kRemembered, 0) == 0) {

@@ -1,5 +1,5 @@
-// Asks a slab for planned places that overlap, lie outside, or are for nobody's size, and sees to
-// it that what lives never shares a byte.
+// Requests planned addresses that overlap, are outside or have the wrong size from a slab, and
+// checks that live blocks never share a byte.
 //
 //   fuzz_slab SEED CLAIMS
 
@@ -24,7 +24,7 @@ void Check(bool holds, const char* what) {
   std::abort();
 }
 
-// Pays as long as there is something left.
+// Pays while memory is left.
 class Purse : public MemoryAccount {
  public:
   bool TryReserve(int64_t bytes) override {
@@ -84,7 +84,7 @@ class Claims {
     return static_cast<int64_t>(dice_() % 4096) * Slab::kGranuleBytes;
   }
 
-  // A byte at each end of what is there.
+  // A byte at each end of the live blocks.
   void Remember(int64_t offset, int64_t bytes) {
     ++taken_;
     Check(offset >= 0 && offset % Slab::kGranuleBytes == 0, "a place between granules");

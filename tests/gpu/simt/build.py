@@ -1,4 +1,4 @@
-"""Compiles tfswap's kernels for the CPU, with what runs them."""
+"""Compile tfswap's kernels for the CPU, with their runtime."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CC = HERE.parents[2] / "tfswap" / "cc"
 
-# What a GPU does not forgive ends the program: accesses that are not aligned, and the like.
+# Errors that a GPU does not tolerate end the program, such as misaligned accesses.
 _CHECKED = (
     "-fsanitize=alignment,bounds,shift,null",
     "-fsanitize-undefined-trap-on-error",
 )
-# As on a GPU: one byte's memory may hold words.
+# As on a GPU: byte arrays may hold words.
 _KERNELS = ("-include", "cuda_on_cpu.h", "-fno-strict-aliasing", "-Wno-unknown-pragmas")
 _COMMON = ("-std=c++17", "-fPIC", "-Wall", "-Werror", f"-I{HERE}")
 
 
 def objects(folder: Path, kernels: Path = CC) -> list[Path]:
-    """Compiles both into `folder`; the kernels are those of `kernels`/cuda."""
+    """Compile both into `folder`; the kernels are those of `kernels`/cuda."""
     return [
         _compiled(folder, "kernels", ["-O2", *_CHECKED, *_KERNELS, f"-I{kernels}", f"-I{CC}"]),
         _compiled(folder, "simt", ["-O2"]),
@@ -28,7 +28,7 @@ def objects(folder: Path, kernels: Path = CC) -> list[Path]:
 
 
 def library(folder: Path) -> Path:
-    """A library with ``simt_launch``."""
+    """Build a library with ``simt_launch``."""
     made = folder / "libsimt.so"
     _run(["g++", "-shared", "-pthread", *map(str, objects(folder)), "-o", str(made)])
     return made

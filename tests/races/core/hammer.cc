@@ -1,4 +1,4 @@
-// Threads that hammer what knows nothing of TensorFlow; a sanitizer watches.
+// Stress test of the code that does not depend on TensorFlow, under a sanitizer.
 //
 //     core_hammer --seconds 3 --folder FOLDER_FOR_THE_FILE
 
@@ -161,7 +161,7 @@ class FarUser {
     Require(copy.lossy || Holds(tensor.data(), bytes, owner), "another tensor came back");
     memory_.Drop(&copy);
   }
-  // The file is another one from now on; what is in the old one stays there.
+  // Replace the file; the old file keeps its contents.
   void Open(Dice* dice) {
     if (dice != nullptr && Between(dice, 0, 4) > 0) return;
     const std::string problem = FarFile::Get()->Open(folder_, int64_t{64} << 20);
@@ -187,7 +187,7 @@ class FarUser {
   LossMeter meter_;
 };
 
-// A GPU whose commands have ended when somebody asks, or not yet.
+// A GPU whose commands may or may not have ended when it is asked.
 class QuickCard : public Gpu {
  public:
   Event Record(Queue) override {

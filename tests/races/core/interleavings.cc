@@ -1,4 +1,4 @@
-// Small programs of what knows nothing of TensorFlow: places in a slab, far memory, teams.
+// Small programs of the code that does not depend on TensorFlow: slab, far memory, thread teams.
 
 #include <atomic>
 #include <map>
@@ -53,11 +53,11 @@ class Account : public tfswap::MemoryAccount {
   std::atomic<int64_t> used_{0};
 };
 
-// A slab of few chunks that somebody pays for.
+// A slab of few chunks with an account that pays for them.
 struct Place {
   explicit Place(int64_t chunks) : account(chunks * kChunk), slab(int64_t{1} << 30, &account) {}
 
-  // Uses a claim for a while; nobody else writes there.
+  // Use a claim for a while; no other thread writes there.
   void Use(int64_t offset, int64_t bytes, uint32_t owner) {
     Fill(slab.At(offset), bytes, owner);
     Pause();
@@ -118,7 +118,7 @@ Program SectionsInASlab() {
           [place] { place->Check(); }};
 }
 
-// Blocks that are whole words of granules, and one that overlaps them by a few.
+// Blocks of whole words of granules, and one that overlaps them by a few granules.
 Program WordsOfASlab() {
   auto place = std::make_shared<Place>(6);
   const auto claim = [place](int64_t offset, int64_t bytes, uint32_t owner) {
@@ -158,7 +158,7 @@ Program BlocksOfAPool() {
           }};
 }
 
-// Tensors that leave and come back, in the tiers that requests say.
+// Tensors that leave and return, in the tiers that the requests name.
 Program Tiers(const std::string& name, FarMemory* memory, std::vector<PlacementRequest> requests) {
   constexpr int64_t kBytes = 160 * kKiB;
   Program program;
@@ -191,7 +191,7 @@ Program Tiers(const std::string& name, FarMemory* memory, std::vector<PlacementR
 
 Program HostTier() {
   auto* memory = new FarMemory(FarFile::Get());
-  memory->host()->SetLimit(400 * kKiB);  // two of them
+  memory->host()->SetLimit(400 * kKiB);  // two tensors
   return Tiers("host memory", memory, {PlacementRequest(), PlacementRequest(), PlacementRequest()});
 }
 

@@ -1,5 +1,5 @@
-// Threads that hammer a device of tfswap's: swaps of all kinds, kernels, budgets, streamed
-// variables; a sanitizer watches.
+// Stress test of a device of tfswap: swaps of all kinds, kernels, budgets and streamed variables,
+// under a sanitizer.
 //
 //     engine_hammer --seconds 5 --folder FOLDER_FOR_THE_FILE
 
@@ -33,7 +33,7 @@ using tensorflow::CancellationManager;
 using tensorflow::Tensor;
 
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
-constexpr int64_t kBudgetBytes = 6 * kMiB;  // for five threads and the variables: little
+constexpr int64_t kBudgetBytes = 6 * kMiB;  // little for five threads and the variables
 constexpr int64_t kLargeBytes = 32 * kMiB;  // moves in sections
 
 uint32_t NextOwner() {
@@ -54,7 +54,7 @@ Swap AnySwap(Dice* dice) {
   return swap;
 }
 
-// Swaps of a step, and what steps share a device with.
+// Swaps of a step, and the other users of its device.
 class Swaps {
  public:
   explicit Swaps(Rig* rig) : rig_(rig) {}
@@ -72,7 +72,7 @@ class Swaps {
     budget->SetBudget(kBudgetBytes);
     budget->MakeRoom();
   }
-  // What one thread has leave, another one brings back, or drops.
+  // A tensor that one thread swaps out, and another one swaps in or drops.
   void HandOver(Dice* dice) {
     races::Swap swap = AnySwap(dice);
     swap.returns = 1;
@@ -139,7 +139,7 @@ class Swaps {
   std::vector<std::pair<Tensor, uint32_t>> handed_over_;
 };
 
-// What Python does meanwhile.
+// Concurrent calls from Python.
 class Controls {
  public:
   explicit Controls(Rig* rig) : rig_(rig) {}
@@ -191,7 +191,7 @@ class Controls {
   std::mutex record_mu_, slab_mu_;
 };
 
-// Some variables, of which one goes now and then, and another one is there.
+// Some variables, of which one is destroyed and recreated from time to time.
 class Variables {
  public:
   explicit Variables(Rig* rig) : rig_(rig) {
@@ -213,7 +213,7 @@ class Variables {
   }
   void Switch(Dice* dice) {
     std::lock_guard<std::mutex> one(switch_mu_);
-    // What finds no room stays away, and is fetched by whoever looks at it.
+    // Values without room stay in far memory, and their readers fetch them.
     rig_->engine()->variables()->SetOn(Between(dice, 0, 3) > 0);
   }
   void End() {
@@ -272,7 +272,7 @@ int main(int argc, char** argv) {
   swaps.End();
   variables->End();
   variables.reset();
-  // Its threads may have a last word to say.
+  // Its threads may still be about to finish.
   std::string left;
   for (int i = 0; i < 500; ++i) {
     left = rig->Leftovers();

@@ -1,5 +1,5 @@
-// Small programs of swaps, in all interleavings of what the copy engine's threads and the step's
-// do: through the kernels and the device that TensorFlow's executor would call.
+// Small programs of swaps, in all interleavings of the copy engine's threads and the step's
+// threads, through the kernels and the device that TensorFlow's executor would call.
 
 #include <cstdio>
 #include <functional>
@@ -32,7 +32,7 @@ constexpr int64_t kBytesOfVariables = tfswap::StreamedVariables::kMinBytes;
 constexpr int64_t kBytesInSections = int64_t{32} << 20;
 constexpr int64_t kSlack = 4096;  // for handles
 
-// What a run shares: made anew for each.
+// State that a run shares: created anew for each.
 struct Shared {
   Event x_left, y_left;
   Tensor x, y;  // handles
@@ -44,7 +44,7 @@ struct Shared {
 using Act = std::function<void(Shared*)>;
 void Nothing(Shared*) {}
 
-// A step on a device that has room for so many tensors of that size.
+// A step on a device that has room for that many tensors of that size.
 class Step {
  public:
   Step(Rig* rig, std::string name, double room, int64_t bytes = kBytes)
@@ -64,12 +64,12 @@ class Step {
     evictable_y_ = std::make_unique<Swap>(y);
     return Evictable(x);
   }
-  // Variables v and w of owners 1 and 2, whose values are there when it begins.
+  // Variables v and w of owners 1 and 2, with values when the run begins.
   Step& HasVariables() {
     has_variables_ = true;
     return *this;
   }
-  // And are streamed.
+  // And streamed.
   Step& Streams() {
     streams_ = true;
     return HasVariables();
@@ -78,7 +78,7 @@ class Step {
     host_limit_ = static_cast<int64_t>(tensors * bytes_);
     return *this;
   }
-  // From here on what finds no room goes to a file in this folder.
+  // From here on, tensors without room go to a file in this folder.
   Step& WithFile() {
     with_file_ = true;
     return *this;
@@ -88,7 +88,7 @@ class Step {
     return *this;
   }
 
-  // A kernel that needs memory for so many tensors, and has it to itself.
+  // A kernel that needs memory for that many tensors, and has it to itself.
   Step& Computes(int tensors, const Act& before = Nothing) {
     return Does("kernel", [this, tensors, before](Shared* shared) {
       before(shared);
@@ -103,7 +103,7 @@ class Step {
       Require(races::Holds(block, bytes, 9), "a kernel's memory is somebody else's too");
     });
   }
-  // A swap-in of x or y; with the last reader, the handle goes.
+  // A swap-in of x or y; the last reader drops the handle.
   Step& Reads(Tensor Shared::* handle, uint32_t owner, bool last = true,
               const Act& before = Nothing, int64_t place = 0) {
     return Does("reader " + std::to_string(program_.threads.size()), [=](Shared* shared) {
@@ -190,7 +190,7 @@ Swap Lazy(int returns = 1, int64_t next_use = 5) {
   return swap;
 }
 
-// Room for so many tensors, then for so many.
+// Room for that many tensors, then for that many.
 void GiveBudget(Rig* rig, int first, int then) {
   tfswap::BudgetAllocator* budget = rig->allocator()->budget();
   budget->SetBudget(first * kBytes + kSlack);
@@ -212,7 +212,7 @@ std::vector<Program> Make() {
   encoded.codec = "zvc";
   encoded.threads = 2;
 
-  // A tensor whose memory somebody needs is wanted back while it leaves.
+  // A tensor that is being evicted is needed while it leaves.
   programs.push_back(
       step("wanted back", 3)->Evictable(Lazy()).Computes(3).Reads(&Shared::x, 1).Done());
   programs.push_back(
@@ -231,7 +231,7 @@ std::vector<Program> Make() {
                          .Reads(&Shared::x, 1, /*last=*/false)
                          .Reads(&Shared::x, 1, /*last=*/false)
                          .Done());
-  // The gate: what needs the memory of a planned swap runs when that has left.
+  // The gate: an op that needs the memory of a planned swap runs after the swap-out.
   Step* gate = step("gate", 3);
   const auto leaves = [](Step* step, const Swap& swap) {
     return [step, swap](Shared* shared) {
@@ -243,7 +243,7 @@ std::vector<Program> Make() {
                          .Computes(3, x_left)
                          .Reads(&Shared::x, 1, /*last=*/true, x_left)
                          .Done());
-  // The step ends early: nobody will read it.
+  // The step ends early: no op will read the tensor.
   programs.push_back(step("freed while it leaves", 3)
                          ->Evictable(Lazy())
                          .Computes(3)
@@ -256,7 +256,7 @@ std::vector<Program> Make() {
           .Reads(&Shared::x, 1)
           .Does("canceller", [](Shared* shared) { shared->cancellation->StartCancel(); })
           .Done());
-  // Of two, one finds no room in far memory, and stays.
+  // Of two tensors, one finds no room in far memory, and stays.
   programs.push_back(step("far memory is full", 3)
                          ->Evictable(Lazy(1, 5), Lazy(1, 6))
                          .HostLimit(1)
@@ -264,7 +264,7 @@ std::vector<Program> Make() {
                          .Reads(&Shared::x, 1, /*last=*/true, Nothing, 5)
                          .Reads(&Shared::y, 2, /*last=*/true, Nothing, 6)
                          .Done());
-  // Host blocks that one tensor gives back are the next one's.
+  // A host block that one tensor releases is reused for the next one.
   programs.push_back(step("two tensors", 3)
                          ->Evictable(Lazy(1, 5), Lazy(1, 6))
                          .Computes(3)
@@ -277,7 +277,7 @@ std::vector<Program> Make() {
                          .Reads(&Shared::x, 1)
                          .Does("broker", [](Shared*) { GiveBudget(rig, 2, 3); })
                          .Done());
-  // A plan has a variable's value leave and come back, and others use it all the same.
+  // A plan swaps a variable's value out and in, while other ops use it.
   const auto reads = [](std::unique_ptr<Variable> Shared::* variable) {
     return [variable](Shared* shared) {
       const std::string wrong = (shared->*variable)->Read();
@@ -300,7 +300,7 @@ std::vector<Program> Make() {
                          .Does("reader of v", reads(&Shared::v))
                          .Does("reader of w", reads(&Shared::w))
                          .Done());
-  // One training ends while its last step's swaps are under way, another one begins beside kernels.
+  // One training ends during its last step's swaps; another one begins while kernels run.
   programs.push_back(step("streaming ends", 3, kBytesOfVariables)
                          ->Streams()
                          .Does("plan", [](Shared* shared) { shared->v->SwapOut(); })
@@ -320,7 +320,7 @@ std::vector<Program> Make() {
           .Does("reader", reads(&Shared::v))
           .Does("another one", reads(&Shared::v))
           .Done());
-  // One comes back into what another one leaves, section by section. Of the third, half of one
+  // A tensor enters memory that another one leaves, section by section. Of the third, one half
   // finds room in far memory, and the other half stays.
   for (const char* name : {"in sections", "sections of the slab", "sections that stay"}) {
     Step* sections = step(name, 1.7, kBytesInSections);
@@ -338,7 +338,7 @@ std::vector<Program> Make() {
                            .Reads(&Shared::x, 1, /*last=*/true, x_left)
                            .Done());
   }
-  // The last one, because the file stays.
+  // The last program, because the file stays.
   Swap to_file;
   to_file.tier = "file";
   Step* file = step("in the file", 3);

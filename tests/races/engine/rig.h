@@ -17,7 +17,7 @@
 
 namespace races {
 
-// Happens once.
+// An event that happens once.
 class Event {
  public:
   void Notify() {
@@ -36,7 +36,7 @@ class Event {
   bool happened_ = false;
 };
 
-// How a tensor leaves.
+// The kind of a tensor's swap-out.
 struct Swap {
   bool lazy = false;
   int returns = 1;
@@ -46,8 +46,8 @@ struct Swap {
   int threads = 1;
 };
 
-// One run of a kernel on a device of tfswap's, as TensorFlow's executor has it: inputs stay until
-// it is done with. `cancellation` may be null.
+// One run of a kernel on a device of tfswap, as in TensorFlow's executor: inputs live until the run
+// is destroyed. `cancellation` may be null.
 class OpRun {
  public:
   OpRun(tensorflow::Device* device, tensorflow::OpKernel* kernel,
@@ -56,10 +56,10 @@ class OpRun {
 
   // `done` may be called on another thread, or before this returns.
   void Start(std::function<void()> done);
-  // Starts it, and waits until it is done with.
+  // Start it, and wait until it is done.
   void Run();
   absl::Status status() const { return context_->status(); }
-  // Its output 0; null if there is none.
+  // Return its output 0; null if there is none.
   tensorflow::Tensor TakeOutput();
 
  private:
@@ -71,7 +71,7 @@ class OpRun {
   std::unique_ptr<tensorflow::OpKernelContext> context_;
 };
 
-// A CPU device of tfswap's with its allocator, its copy engine and far memory, and the kernels of
+// A CPU device of tfswap with its allocator, its copy engine, far memory, and the kernels of
 // swaps.
 class Rig {
  public:
@@ -81,25 +81,26 @@ class Rig {
   tfswap::DeviceAllocator* allocator() { return allocator_; }
   tfswap::CopyEngine* engine() { return engine_; }
 
-  // Kernels, made when they are first asked for. `node` describes what `key` names.
+  // Return a kernel, created at the first call. `node` describes the kernel that `key` names.
   tensorflow::OpKernel* Kernel(const std::string& key,
                                const std::function<tensorflow::NodeDef()>& node);
   tensorflow::OpKernel* Out(const Swap& swap);
   tensorflow::OpKernel* In(int64_t next_use = 0);
 
-  // A tensor of floats on the device that tells whose it is; one without memory if there is none.
+  // Make a tensor of floats that identify the owner; a tensor without memory if there is none.
   tensorflow::Tensor Make(int64_t bytes, uint32_t owner);
   // Make a tensor and swap it out. Return the handle once it is in far memory or evictable; an
   // empty tensor if there was no memory for it.
   tensorflow::Tensor SwapOut(const Swap& swap, int64_t bytes, uint32_t owner);
-  // Brings one back. "" if it is the owner's, was cancelled or had no memory to come to (then
-  // `*came` is false), else what is wrong.
+  // Swap a tensor in. Return "" if it is the owner's, was cancelled or had no memory to return to
+  // (then `*came` is false), else the error.
   std::string SwapIn(const tensorflow::Tensor& handle, uint32_t owner, bool* came = nullptr,
                      tensorflow::CancellationManager* cancellation = nullptr, int64_t next_use = 0);
-  // A kernel that needs so much memory for a while: calls `meanwhile` with it. Whether it got any.
+  // Run a kernel that needs that much memory for a while, and call `meanwhile` with it. Return
+  // whether there was any.
   bool Compute(int64_t bytes, const std::function<void(void*)>& meanwhile);
 
-  // What is left behind, when no tensor and no handle is: "" or what.
+  // Return what is left without tensors and handles: "" or a description.
   std::string Leftovers();
 
  private:

@@ -68,8 +68,8 @@ Variable::Variable(Rig* rig, int64_t bytes, uint32_t owner)
   tensorflow::Device* device = rig->device();
   handle->scalar<ResourceHandle>()() =
       tensorflow::MakeResourceHandle(kContainer, name, *device, tensorflow::TypeIndex::Make<Var>());
-  // With the last one who knows of it, it goes. The last reference is dropped here, and not in
-  // TensorFlow, of which ThreadSanitizer does not see that it comes behind all others.
+  // The last reference destroys the object. Drop it here and not in TensorFlow: ThreadSanitizer
+  // would not see that the destruction follows all other accesses.
   handle_.reset(handle, [device, name](Tensor* handle) {
     const VarPtr last = OptionalRule(device, name);
     device->resource_manager()->Delete<Var>(kContainer, name).IgnoreError();

@@ -8,23 +8,23 @@
 
 namespace races {
 
-// A variable whose value may be streamed, and what kernels and a plan do with it. It has the same
-// value all the time: the owner's.
+// A variable whose value may be streamed, and its use by kernels and a plan. Its value stays the
+// same: the owner's.
 class Variable {
  public:
-  // Without a value yet.
+  // Create it without a value.
   Variable(Rig* rig, int64_t bytes, uint32_t owner);
 
-  // A kernel gives it its value in a new buffer. Whether there was memory.
+  // Give it its value in a new buffer, as a kernel does. Return whether there was memory.
   bool Assign() const;
-  // A kernel reads it. "", also if there was no memory for it, or what is wrong.
+  // Read it, as a kernel does. Return "", also if there was no memory for it, or the error.
   std::string Read() const;
-  // A plan's.
+  // Swap it, as a plan does.
   void SwapOut() const;
   void Return() const;
 
  private:
-  // What it is right now, be it nothing.
+  // Return its present value, which may be empty.
   tensorflow::Tensor Now() const;
 
   Rig* rig_;

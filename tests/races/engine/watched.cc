@@ -1,6 +1,6 @@
-// What ThreadSanitizer has to know of TensorFlow, whose library it does not watch: that its mutexes
-// put accesses into an order, that tensors are looked at, and that who frees a tensor's memory
-// comes behind all who have given it up. Stands before the library's own.
+// Tells ThreadSanitizer about TensorFlow, whose library is not instrumented: that its mutexes
+// order accesses, that tensors are read, and that the free of a tensor's memory follows all
+// releases of it. Overrides the library's own functions.
 
 #include <sanitizer/tsan_interface.h>
 

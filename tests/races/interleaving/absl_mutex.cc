@@ -1,5 +1,5 @@
-// Stands before TensorFlow's mutexes, which do not go by the system's. Those that are shared are as
-// if they were not: one thread runs at a time anyway.
+// Overrides TensorFlow's mutexes, which do not use the system's. Shared locks are exclusive here:
+// one thread runs at a time anyway.
 
 #include "interleaving/scheduler.h"
 #include "their_mutex.h"

@@ -10,7 +10,7 @@ void AllChoices::BeginRun() {
 }
 
 int AllChoices::Next(const std::vector<int>& threads, bool can_go_on, size_t enabled) {
-  // Without another preemption, whoever goes on does, else whoever can.
+  // Without another preemption, the running thread continues if it can, else any that can.
   std::vector<int> left = threads;
   if (used_ >= preemptions_) left.resize(can_go_on ? 1 : std::max<size_t>(enabled, 1));
   if (left.size() == 1) return left[0];
@@ -36,7 +36,7 @@ void RandomChoices::BeginRun() { patience_ = 2 + Dice() % 30; }
 
 int RandomChoices::Next(const std::vector<int>& threads, bool can_go_on, size_t enabled) {
   if (can_go_on && Dice() % patience_ != 0) return threads[0];
-  // Deadlines pass seldom.
+  // Deadlines rarely expire.
   const bool passes = enabled == 0 || Dice() % patience_ == 0;
   return threads[Dice() % (passes ? threads.size() : enabled)];
 }

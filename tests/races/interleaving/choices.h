@@ -7,28 +7,28 @@
 
 namespace interleaving {
 
-// Who is next, at each point of a run where several could be; and from run to run, all that there
-// is to choose. A preemption is when a thread that could go on does not, or none of those that
-// could does before a deadline.
+// Chooses the next thread, at each point of a run where several could run; and from run to run,
+// all choices. A preemption is when a thread that could continue does not, or when a deadline
+// expires although threads could run.
 class Choices {
  public:
   virtual ~Choices() = default;
   virtual void BeginRun() = 0;
-  // One of `threads`, which are more than one: the first one is who could go on, if `can_go_on`;
-  // behind the first `enabled` there may be one that waits for a deadline.
+  // Choose one of `threads`, at least two: the first one is the running thread if `can_go_on`;
+  // after the first `enabled` there may be one that waits for a deadline.
   virtual int Next(const std::vector<int>& threads, bool can_go_on, size_t enabled) = 0;
 };
 
-// Every run with at most so many preemptions (Musuvathi and Qadeer, PLDI 2007: most bugs need few),
-// depth first. Where a run does not repeat itself (another address, another lock), it is counted
-// and goes on from there.
+// Every run with at most that many preemptions (Musuvathi and Qadeer, PLDI 2007: most bugs need
+// few), depth first. A run that does not repeat (another address, another lock) is counted, and the
+// search continues from there.
 class AllChoices : public Choices {
  public:
   explicit AllChoices(int preemptions) : preemptions_(preemptions) {}
 
   void BeginRun() override;
   int Next(const std::vector<int>& threads, bool can_go_on, size_t enabled) override;
-  // Whether there is another run.
+  // Return whether there is another run.
   bool Advance();
   int64_t diverged() const { return diverged_; }
 
@@ -45,7 +45,7 @@ class AllChoices : public Choices {
   int64_t diverged_ = 0;
 };
 
-// Any number of preemptions, by chance.
+// Any number of preemptions, at random.
 class RandomChoices : public Choices {
  public:
   explicit RandomChoices(uint64_t seed) : state_(seed * 2 + 1) {}
@@ -57,7 +57,7 @@ class RandomChoices : public Choices {
   uint64_t Dice();
 
   uint64_t state_;
-  uint64_t patience_ = 2;  // of so many points, one is a preemption; another number in each run
+  uint64_t patience_ = 2;  // one of that many points is a preemption; another number in each run
 };
 
 }  // namespace interleaving

@@ -62,7 +62,7 @@ void RunOnce(const Program& program, Choices* choices) {
 void Explore(const Program& program, const Arguments& arguments) {
   std::fprintf(stderr, "%s\n", program.name.c_str());
   const auto start = std::chrono::steady_clock::now();
-  // What is made once, threads and tables, is there behind these.
+  // Objects that are created once, such as threads and tables, exist after these runs.
   for (int i = 0; i < 3; ++i) {
     AllChoices first(0);
     RunOnce(program, &first);
@@ -101,12 +101,12 @@ void Require(bool holds, const std::string& what) {
 
 int Main(int argc, char** argv, const std::function<std::vector<Program>()>& make) {
   const Arguments arguments = Parse(argc, argv);
-  // A baton is passed on faster where both threads run on the same core.
+  // The baton is passed on faster if both threads run on the same core.
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(sched_getcpu(), &one);
   sched_setaffinity(0, sizeof(one), &one);
-  // What is freed is something else at once, and what is new is not zero.
+  // Freed memory is overwritten at once, and new memory is not zero.
   mallopt(M_PERTURB, 0x5A);
   Scheduler::Get().Adopt(true);
   const std::vector<Program> programs = make();
@@ -116,7 +116,7 @@ int Main(int argc, char** argv, const std::function<std::vector<Program>()>& mak
     for (const std::string& name : arguments.programs) wanted = wanted || name == program.name;
     if (wanted) Explore(program, arguments);
   }
-  // Threads of what was explored never end.
+  // Threads of the explored code never end.
   std::fflush(stdout);
   _exit(0);
 }

@@ -1,6 +1,6 @@
-// What objects call that were compiled with -fsanitize=thread, in a program without
-// ThreadSanitizer: each change of an atomic, and each load that orders others, is a point for the
-// scheduler.
+// The functions that objects call that were compiled with -fsanitize=thread, without
+// ThreadSanitizer: each change of an atomic, and each load that orders others, is a scheduling
+// point.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// Stands before the system's threads, for this program and all libraries that it loads: what
-// scheduled threads call goes to the scheduler, what others call goes on as ever.
+// Overrides the system's thread functions, for this program and all libraries that it loads: calls
+// of scheduled threads go to the scheduler, those of other threads to the system.
 
 #include "interleaving/posix.h"
 
@@ -75,7 +75,7 @@ int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   return scheduler().Wait(condition, mutex, -1);
 }
 
-// Its clock is the steady one; the others are taken for it.
+// Its clock is the steady one, and replaces all others.
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                            const timespec* deadline) {
   if (!Scheduler::IsScheduled()) {
@@ -135,8 +135,8 @@ int usleep(useconds_t us) {
   return nanosleep(&time, nullptr);
 }
 
-// In /proc there is what the system sees of threads, which is not what is scheduled: time passes
-// only where none of them can go on.
+// In /proc there are the system's states of threads, not the scheduled ones: time passes only
+// when no thread can run.
 DIR* opendir(const char* path) {
   return Scheduler::IsScheduled() ? nullptr : Posix::Get().open_folder(path);
 }

@@ -7,7 +7,7 @@
 
 namespace interleaving {
 
-// The system's own functions, behind those of posix.cc.
+// The system's own functions, which those of posix.cc override.
 struct Posix {
   int (*lock)(pthread_mutex_t*);
   int (*try_lock)(pthread_mutex_t*);

@@ -14,10 +14,10 @@ namespace interleaving {
 
 namespace {
 
-// A run of a small program that has more has no end.
+// A run of a small program with more events does not end.
 constexpr size_t kMostEvents = 200'000;
 constexpr size_t kPrintedEvents = 400;
-// What each look at the clock takes, so that nobody looks forever.
+// The time that each reading of the clock takes, so that no thread polls forever.
 constexpr int64_t kLookNs = 50;
 
 void Take(sem_t* semaphore) {
@@ -69,7 +69,7 @@ void Scheduler::Run(const std::vector<std::pair<std::string, std::function<void(
       Fail("no thread could be started");
     }
   }
-  // As if no run had been before.
+  // As if there had been no run before.
   for (const auto& resident : residents_) resident->turn = resident->id;
   running_ = true;
   if (Thread* first = Choose(nullptr)) {
@@ -147,7 +147,7 @@ Scheduler::Thread* Scheduler::Choose(Thread* current) {
         if (thread.get() != current && IsEnabled(*thread)) able.push_back(thread->id);
       }
     }
-    // The others may also be so slow that a deadline passes.
+    // The others may also be so slow that a deadline expires.
     Thread* const due = FirstDue();
     const size_t enabled = able.size();
     if (due != nullptr) able.push_back(due->id);

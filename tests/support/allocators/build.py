@@ -1,4 +1,4 @@
-"""Builds the module ``_allocators`` from ``cc/`` against tfswap's headers and library.
+"""Build the module ``_allocators`` from ``cc/`` against tfswap's headers and library.
 
 It goes into ``build/support``. An object is compiled again when a file that it includes, its
 command or the compiler has changed. Processes take turns to build.

@@ -1,4 +1,4 @@
-"""The allocators' benchmark: what it makes of trainings, and what it prints."""
+"""The allocator benchmark: how it summarizes trainings, and its output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINE = [
 
 
 def answers(case: Case) -> dict[str, Any]:
-    """Of a model whose half is too little for BFC."""
+    """Answer like a model for which half of its peak is too little for BFC."""
     if case.allocator == "bfc" and case.budget_bytes is not None:
         return {"failed": "ResourceExhaustedError"}
     return {"losses": ["0x1p0", "0x1p-1"], "unswapped_peak_bytes": 1000, "step_s": 0.5}
@@ -37,7 +37,7 @@ def answers(case: Case) -> dict[str, Any]:
 
 @pytest.fixture
 def bound(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of the load, as found in the profile; whoever sets its one element changes it."""
+    """Replace the load bound of the profile by a list whose only element tests can change."""
     found = [300]
     monkeypatch.setattr(allocator, "load_profile", lambda path: None)
     monkeypatch.setattr(allocator, "load_bound", lambda profile: found[0])
@@ -45,7 +45,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(("least", "limit", "share"), [(300, 500, 0.5), (600, 630, 0.63)])
-def test_half_of_the_unswapped_peak_is_tried_with_both(
+def test_both_allocators_get_half_of_the_unswapped_peak(
     monkeypatch: pytest.MonkeyPatch, bound: list[int], least: int, limit: int, share: float
 ) -> None:
     monkeypatch.setattr(allocator, "in_a_process", answers)
@@ -62,7 +62,7 @@ def test_half_of_the_unswapped_peak_is_tried_with_both(
     assert list(lines[0]) == LINE and list(lines[2]) == [*LINE, "failed"]
 
 
-def test_losses_are_not_compared_where_unswapped_trainings_differ(
+def test_losses_are_not_compared_when_unswapped_trainings_differ(
     monkeypatch: pytest.MonkeyPatch, bound: list[int]
 ) -> None:
     count = iter(range(10))
@@ -73,7 +73,7 @@ def test_losses_are_not_compared_where_unswapped_trainings_differ(
 
 
 @pytest.mark.parametrize(("third", "equal"), [("0", False), ("1", None)])
-def test_other_losses_are_believed_where_more_unswapped_trainings_agree(
+def test_different_losses_count_when_more_unswapped_trainings_agree(
     monkeypatch: pytest.MonkeyPatch, bound: list[int], third: str, equal: bool | None
 ) -> None:
     unswapped = iter(["0", "0", third, "0", "0"])
@@ -120,7 +120,7 @@ def test_a_replayed_step(capsys: pytest.CaptureFixture[str]) -> None:
         assert line["failures"] == line["taken"] == 0 and line["ns_per_pair"] > 0
 
 
-def test_bad_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--models", "LeNet"], ["--parts", "all"]):
         with pytest.raises(SystemExit):
             allocator.main(arguments)

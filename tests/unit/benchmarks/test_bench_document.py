@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: what rulers print is kept, compared with what is expected, and shown."""
+"""`python -m benchmarks`: benchmark output is stored, compared with expectations, and shown."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_line_is_in_one_table_at_most(tmp_path: Path) -> None:
     assert sum("| A |" in line for line in found) == 1
 
 
-def test_what_failed_is_named_and_what_it_printed_is_shown(tmp_path: Path) -> None:
+def test_failures_are_named_and_their_output_is_shown(tmp_path: Path) -> None:
     lines = ({"model": "A", "peak_bytes": MIB, "odd": 3, "error": "no plan"},)
     found = measured(*lines, problem="not done after 5 s")
     theirs = Ruler("theirs", "Theirs", "", (), (), ())
@@ -80,7 +80,7 @@ def test_what_failed_is_named_and_what_it_printed_is_shown(tmp_path: Path) -> No
     assert "* On: processor fast" in text
 
 
-def test_what_was_not_measured_again_stays_as_it_was(tmp_path: Path) -> None:
+def test_results_that_were_not_measured_again_stay(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     theirs = Ruler("theirs", "Theirs", "", (), (), ())
     both = [RULER, theirs]
@@ -124,7 +124,7 @@ def test_a_tally_is_a_table_of_its_section(tmp_path) -> None:
     assert "| a | 1 | 1 | 0 |" in text
 
 
-def test_the_reason_is_what_ended_a_training_and_no_warning() -> None:
+def test_the_reason_is_the_error_that_ended_a_training_not_a_warning() -> None:
     log = "UserWarning: tfswap: A budget is too small\nTraceback (most recent call last):\n  x\n"
     assert reason(log + "Error: tfswap: the budget is exceeded") == "tfswap: the budget is exceeded"
     assert reason(log + "ValueError: no such file") == "ValueError: no such file"
@@ -151,7 +151,7 @@ def test_points_are_by_series_and_place() -> None:
     assert points(BARS, lines) == {"ours": {"A": 1.5}, "theirs": {"B": 2.0}}
 
 
-def test_points_are_of_lines_that_the_plot_shows() -> None:
+def test_points_come_from_lines_that_the_plot_shows() -> None:
     plot = dataclasses.replace(BARS, only=(("model", "A"),), having=("link",))
     lines = [
         {"model": "A", "mode": "ours", "step_ratio": 1.5, "link": None},
@@ -175,7 +175,7 @@ def test_names_that_would_overlap_are_slanted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bars", "lines"])
-def test_the_same_lines_make_the_same_picture(tmp_path: Path, kind: str) -> None:
+def test_equal_lines_make_equal_pictures(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("matplotlib")
     plot = Plot(kind, ("limit_mib",), "policy", "overhead_ms", "", "waits, ms")
     lines = [
@@ -195,18 +195,18 @@ def test_one_point_makes_no_picture(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_what_was_measured_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     found = measured({"model": "A"}, {"model": "B"})
     save(found, tmp_path)
     assert load("ours", tmp_path) == found
     assert load("theirs", tmp_path) is None
 
 
-def test_a_line_that_was_cut_off_is_left_out() -> None:
+def test_a_truncated_line_is_skipped() -> None:
     assert lines_of('{"a": 1}\nwords\n[2]\n{"a": 2, "b') == [{"a": 1}]
 
 
-def test_a_process_that_fails_or_takes_too_long_keeps_what_it_printed(tmp_path: Path) -> None:
+def test_a_process_that_fails_or_times_out_keeps_its_output(tmp_path: Path) -> None:
     code = 'import sys, time; print({!r}, flush=True); print("why", file=sys.stderr); {}'
     with (tmp_path / "said.log").open("w") as log:
         failing = [sys.executable, "-c", code.format('{"a": 1}', "sys.exit(3)")]
@@ -223,7 +223,7 @@ def test_the_machine_is_described_without_tensorflow() -> None:
     assert "cores" in found["processor"]
 
 
-def test_the_document_is_made_again_without_measuring(tmp_path: Path) -> None:
+def test_the_document_can_be_made_again_without_measuring(tmp_path: Path) -> None:
     found = measured({"instance": "A", "buffers": 3, "max_live": MIB, "height": MIB})
     save(Measured("packing", *list(found.__dict__.values())[1:]), tmp_path)
     page = tmp_path / "docs" / "page.md"
@@ -232,14 +232,14 @@ def test_the_document_is_made_again_without_measuring(tmp_path: Path) -> None:
     assert "## Packing" in page.read_text()
 
 
-def test_rulers_are_named_or_there_is_an_error() -> None:
+def test_unknown_benchmarks_are_an_error() -> None:
     assert [ruler.name for ruler in named(["jobs", "codecs"])] == ["jobs", "codecs"]
     assert named([]) == list(RULERS)
     with pytest.raises(ValueError, match="unknown 'speed': allowed are budget_sweep, "):
         named(["speed"])
 
 
-def test_what_cannot_be_run_here_is_said_to_and_why() -> None:
+def test_benchmarks_that_cannot_run_here_are_reported_with_the_reason() -> None:
     options = parse(["--quick"])
     by_name = {ruler.name: ruler for ruler in RULERS}
     assert why_not(by_name["packing"], options) == ""
@@ -249,7 +249,7 @@ def test_what_cannot_be_run_here_is_said_to_and_why() -> None:
     assert why_not(missing, options) == "there is no such benchmark yet"
 
 
-# What is expected.
+# Expectations.
 
 ENTRY = {
     "ruler": "ours",
@@ -280,21 +280,23 @@ def test_figures_as_expected_hold() -> None:
         ("foretold", None, "ours model=A: foretold is None, expected within 10% of peak, 10"),
     ],
 )
-def test_a_figure_that_is_worse_or_missing_does_not(key: str, value: object, text: str) -> None:
+def test_a_figure_that_is_worse_or_missing_does_not_hold(
+    key: str, value: object, text: str
+) -> None:
     failed = [v.text for v in judge([ENTRY], {"ours": [{**GOOD, key: value}]}) if not v.holds]
     assert text in failed
 
 
-def test_a_line_that_is_missing_does_not_hold() -> None:
+def test_a_missing_line_does_not_hold() -> None:
     (verdict,) = judge([ENTRY], {"ours": [{"model": "B"}]})
     assert not verdict.holds and verdict.text == "ours model=A: there is no such line"
 
 
-def test_figures_of_rulers_that_were_not_run_are_left_out() -> None:
+def test_figures_of_benchmarks_that_did_not_run_are_skipped() -> None:
     assert judge([ENTRY], {"theirs": []}) == []
 
 
-def test_what_is_expected_can_be_read_and_is_of_rulers_that_there_are() -> None:
+def test_the_expectations_are_valid_and_name_existing_benchmarks() -> None:
     names = {ruler.name for ruler in RULERS if ruler.quick}
     assert {entry["ruler"] for entry in expectations.read()} <= names
 

@@ -1,4 +1,4 @@
-"""How the sweep turns the results of its cases into a line."""
+"""How the budget sweep turns the results of its cases into a line."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_one_bit_of_one_loss_counts(options: argparse.Namespace) -> None:
     )
 
 
-def test_a_loss_too_few_counts(options: argparse.Namespace) -> None:
+def test_a_missing_loss_counts(options: argparse.Namespace) -> None:
     result = swapped()
     result["steps"].pop()
     assert (
@@ -88,7 +88,7 @@ def test_a_loss_too_few_counts(options: argparse.Namespace) -> None:
     )
 
 
-def test_losses_are_not_compared_where_the_unswapped_ones_disagree(
+def test_losses_are_not_compared_when_the_unswapped_ones_differ(
     options: argparse.Namespace,
 ) -> None:
     other = trained([9.0, 1.0, 1.0], ["0x0p0", "0x0p0", "0x0p0"])
@@ -96,7 +96,7 @@ def test_losses_are_not_compared_where_the_unswapped_ones_disagree(
     assert line["loss_bit_equal"] is None
 
 
-def test_a_failed_case_keeps_its_keys_and_says_why(options: argparse.Namespace) -> None:
+def test_a_failed_case_keeps_its_keys_and_has_a_reason(options: argparse.Namespace) -> None:
     line = budget_sweep.line(
         options, 5, "auto", BASELINES, DOES_NOT_FIT, {"error": "op X needs 9 MiB"}
     )
@@ -108,7 +108,7 @@ def test_a_failed_case_keeps_its_keys_and_says_why(options: argparse.Namespace) 
     assert line["loss_bit_equal"] is None
 
 
-def test_a_training_without_a_plan_says_why(options: argparse.Namespace) -> None:
+def test_a_training_without_a_plan_has_a_reason(options: argparse.Namespace) -> None:
     result = {**swapped("bootstrap"), "warnings": ["tfswap: budget too small for op X"]}
     line = budget_sweep.line(options, 5, "auto", BASELINES, DOES_NOT_FIT, result)
     assert line["error"] == "tfswap: budget too small for op X"

@@ -1,4 +1,4 @@
-"""The codecs' benchmark: what it prints."""
+"""The output of the codec benchmark."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def test_outputs_of_models(
     assert list(line.values())[:4] == ["zvc", name, "float16", 1]
     ratio = line["ratio"]
     assert isinstance(ratio, float)
-    # ReLUs leave zeros, normalisation and gelu do not.
+    # ReLUs leave zeros, normalization and gelu do not.
     assert ratio < 0.9 if name == "MobileNetV2" else ratio > 0.9

@@ -77,7 +77,7 @@ def test_a_line_has_all_keys_in_their_order() -> None:
     assert (none["exposed_reduction"], none["ratio"]) == (0.0, None)
 
 
-def test_a_reduction_is_of_something_and_never_of_more() -> None:
+def test_a_reduction_needs_a_positive_reference_and_is_never_above_one() -> None:
     assert compression.reduction(1.0, 1.5, 0.9) == 1.0
     assert compression.reduction(1.0, 1.5, 1.75) == -0.5
     assert compression.reduction(1.0, 1.019, 1.0) is None
@@ -97,27 +97,27 @@ def test_one_bit_of_one_loss_counts() -> None:
     assert line["losses_equal"] is None
 
 
-def test_a_raised_budget_is_said_to_be_one() -> None:
+def test_a_raised_budget_is_marked() -> None:
     line = next(compression.lines(cell(budget_bytes=730)))
     assert list(line) == [*compression.KEYS, "note"]
     assert line["note"] == "budget raised from 50% to 73% of the unswapped peak"
 
 
-def test_a_failed_training_keeps_its_keys_and_says_why() -> None:
+def test_a_failed_training_keeps_its_keys_and_has_a_reason() -> None:
     (line,) = compression.lines(cell(swapped={"auto": [{"failed": "op X needs 9 MiB"}]}))
     assert list(line) == [*compression.KEYS, "error"]
     assert line["error"] == "op X needs 9 MiB"
     assert {line[key] for key in compression.KEYS[5:] if key != "unswapped_step_s"} == {None}
 
 
-def test_a_training_without_a_plan_says_why() -> None:
+def test_a_training_without_a_plan_has_a_reason() -> None:
     answer = trained(1.5, outcome="bootstrap", notes=["no plan fits"])
     (line,) = compression.lines(cell(swapped={"cswap": [answer]}))
     assert line["error"] == "the outcome was 'bootstrap': no plan fits"
     assert line["step_s"] == 1.5
 
 
-def test_without_any_unswapped_training_there_is_nothing_to_compare_with() -> None:
+def test_without_unswapped_trainings_there_is_no_comparison() -> None:
     line = list(compression.lines(cell(unswapped=[{"failed": "no memory"}])))[1]
     assert line["error"] == "no memory"
     assert line["step_s"] == 1.2
@@ -125,7 +125,7 @@ def test_without_any_unswapped_training_there_is_nothing_to_compare_with() -> No
     assert {line[key] for key in unknown} == {None}
 
 
-def test_the_summary_is_beside_the_published_numbers() -> None:
+def test_the_summary_includes_the_published_numbers() -> None:
     found = [
         *compression.lines(cell()),
         *compression.lines(cell(swapped={"none": [trained(1.8)], "auto": [encoded(1.6)]})),
@@ -166,7 +166,7 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Trained:
-    """Writes down what was trained; answers like a model that needs a budget."""
+    """Record the trained cases; answer like a model that needs a budget."""
 
     def __init__(self, least_bytes: int = 0) -> None:
         self._least_bytes = least_bytes
@@ -182,7 +182,7 @@ class Trained:
 PREPARED = Prepared(Case("Plain20", "relu", 8, 32, 2, 5), 1000, 100)
 
 
-def test_trainings_take_turns_between_unswapped_ones_that_links_share() -> None:
+def test_trainings_alternate_with_unswapped_ones_that_links_share() -> None:
     options = compression.parse(["--links", "0.5,2", "--modes", "none,auto", "--repeats", "2"])
     train = Trained()
     found = list(compression.cells(options, PREPARED, train))
@@ -201,7 +201,7 @@ def test_trainings_take_turns_between_unswapped_ones_that_links_share() -> None:
 @pytest.mark.parametrize(
     ("repeats_itself", "said", "unswapped"), [(True, False, 5), (False, None, 3)]
 )
-def test_other_losses_are_believed_where_many_unswapped_trainings_agree(
+def test_different_losses_count_when_many_unswapped_trainings_agree(
     repeats_itself: bool, said: bool | None, unswapped: int
 ) -> None:
     def train(case: Case) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def test_the_budget_is_raised_until_the_first_mode_trains_and_stays_raised() -> 
     ]
 
 
-def test_a_mode_that_fails_fails_alone() -> None:
+def test_a_failing_mode_does_not_affect_others() -> None:
     options = compression.parse(["--links", "2", "--modes", "none,all", "--repeats", "1"])
 
     def train(case: Case) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def test_a_mode_that_fails_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("activation", compression.ACTIVATIONS)
-def test_only_dense_activations_are_trained_lossily(activation: str) -> None:
+def test_only_dense_activations_use_lossy_codecs(activation: str) -> None:
     options = compression.parse(["--quick"])
     prepared = Prepared(Case("M", activation, 1, 8, 1, 1), 1000, 100)
     (cell,) = compression.cells(options, prepared, lambda case: trained(1.0))
@@ -253,7 +253,7 @@ def test_only_dense_activations_are_trained_lossily(activation: str) -> None:
     assert all(len(answers) == 1 for answers in cell.swapped.values())
 
 
-def test_a_line_about_accuracy_has_all_keys() -> None:
+def test_an_accuracy_line_has_all_keys() -> None:
     training = compression_accuracy.Training("leaky_relu", 0.05, 8, lossy=True)
     exact = compression_accuracy.Outcome(0.25, 0.9)
     lossy = compression_accuracy.Outcome(0.5, 0.8, 60, 20, 0.01)

@@ -1,4 +1,4 @@
-"""The cases that `benchmarks.faults` draws, and the table that it makes of them."""
+"""The cases that `benchmarks.faults` draws, and its table of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_seed_draws_the_same_cases_again() -> None:
     assert drawn(3, 20) == drawn(3, 50)[:20]
 
 
-def test_every_kind_comes_up_in_a_thousand_and_has_what_it_needs() -> None:
+def test_a_thousand_cases_include_every_kind_with_its_options() -> None:
     found = drawn(0, 1000)
     assert {case.kind for case in found} == set(KINDS)
     assert {case.subject for case in found} == set(SUBJECTS)
@@ -33,7 +33,7 @@ def test_every_kind_comes_up_in_a_thousand_and_has_what_it_needs() -> None:
         assert 0 <= case.after <= KINDS[case.kind].most
 
 
-def test_the_core_takes_each_of_its_faults_as_they_are_drawn() -> None:
+def test_the_core_accepts_each_of_its_faults_as_drawn() -> None:
     for case in drawn(0, 500):
         if KINDS[case.kind].in_core:
             set_faults(case.fault)
@@ -47,7 +47,7 @@ def test_each_fault_of_the_core_is_drawn() -> None:
     assert set(known) == {name for name, kind in KINDS.items() if kind.in_core}
 
 
-def test_kinds_and_numbers_are_chosen_by_the_command_line() -> None:
+def test_the_command_line_selects_kinds_and_numbers() -> None:
     options = parse(["--count", "40", "--kinds", "cancel,interrupt"])
     assert {case.kind for case in cases(options)} == {"cancel", "interrupt"}
     assert [case.number for case in cases(parse(["--count", "40", "--only", "7"]))] == [7]
@@ -56,7 +56,7 @@ def test_kinds_and_numbers_are_chosen_by_the_command_line() -> None:
         parse(["--kinds", "no-such"])
 
 
-def test_the_table_counts_outcomes_by_kind_and_in_all() -> None:
+def test_the_table_counts_outcomes_by_kind_and_in_total() -> None:
     lines = [
         {"kind": "cancel", "outcome": "correct"},
         {"kind": "cancel", "outcome": "clear error"},
@@ -73,12 +73,12 @@ def test_the_table_counts_outcomes_by_kind_and_in_all() -> None:
     ]
 
 
-def test_faults_that_found_nothing_to_strike_are_counted() -> None:
+def test_faults_that_never_took_effect_are_counted() -> None:
     struck = [{"struck": 2}, {"struck": 0}, {"struck": -1}, {"struck": 1}]
     assert strikes(struck) == "2 of 3 faults of the core struck"
 
 
-def test_a_table_of_the_documentation_has_every_kind() -> None:
+def test_the_documentation_names_every_kind() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "reliability.md").read_text()
     for name in KINDS:
         assert f"`{name}`" in text, f"docs/reliability.md says nothing of {name}"
@@ -89,11 +89,12 @@ def test_a_table_of_the_documentation_has_every_kind() -> None:
     [
         (1 << 20, 1 << 20, 2 << 20, ""),  # a little may stay
         (1 << 20, 1 << 20, 4 << 20, "load_bytes 1048576 -> 4194304"),
-        (1 << 20, 4 << 20, 4 << 20, ""),  # which was there before the case
-        (1 << 20, 3 << 20, (3 << 20) + 1, "load_bytes 3145728 -> 3145729"),  # bit by bit, too much
+        (1 << 20, 4 << 20, 4 << 20, ""),  # in use before the case
+        # Many small increases add up to too much.
+        (1 << 20, 3 << 20, (3 << 20) + 1, "load_bytes 3145728 -> 3145729"),
     ],
 )
-def test_memory_that_a_case_leaves_is_told(
+def test_memory_that_a_case_leaves_is_reported(
     first: int, before: int, after: int, said: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     def held(load_bytes: int) -> Held:
@@ -104,8 +105,8 @@ def test_memory_that_a_case_leaves_is_told(
     assert residue.left_behind(held(before), tmp_path, held(first)) == said
 
 
-def test_the_process_of_cases_says_how_it_ended(tmp_path: Path, monkeypatch) -> None:
-    """A crash and a hang are outcomes; another process goes on."""
+def test_the_process_of_cases_reports_how_it_ended(tmp_path: Path, monkeypatch) -> None:
+    """Count a crash and a hang as outcomes; another process continues."""
     from benchmarks.faults import process as module
     from benchmarks.faults.process import FaultProcess
 

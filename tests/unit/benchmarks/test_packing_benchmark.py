@@ -1,4 +1,4 @@
-"""The packers' benchmark: what it reads and prints."""
+"""The packing benchmark: its input and output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_instance_is_packed_into_the_capacity_of_its_name(
     assert line["solved"] is True and line["height"] == 12
 
 
-def test_what_goes_round_the_steps_end_keeps_its_addresses(
+def test_buffers_across_the_step_end_keep_their_addresses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A step: a and b are made, b is freed; a is freed in the next step, before the next a is made.
@@ -54,7 +54,7 @@ def test_what_goes_round_the_steps_end_keeps_its_addresses(
     assert line["kind"] == "trace" and line["first_fit"] == line["height"] == 800
 
 
-def test_what_outlives_a_recorded_step_is_there_all_the_time() -> None:
+def test_buffers_that_outlive_a_recorded_step_are_always_live() -> None:
     timeline = make_timeline(
         [(0, 10), (10, 20)], [(100, -1, 5), (200, 6, 9), (300, 8, OUTLIVES_STEP_NS)]
     )

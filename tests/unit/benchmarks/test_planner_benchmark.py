@@ -1,4 +1,4 @@
-"""The planner benchmark: its keys, and AutoSwap's own counting against the authors' logs."""
+"""The planner benchmark: its keys, and AutoSwap's own counts against the authors' logs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_line_per_limit_and_policy(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.skipif(not RECORDINGS, reason="the recording is not part of the project")
-def test_the_published_overheads_come_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_published_overheads_are_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
     limits = ",".join(map(str, LIMITS))
     arguments = ["--trace", str(RECORDINGS[0]), "--limits", limits, "--accounting", "published"]
     assert main(arguments) == 0

@@ -1,4 +1,4 @@
-"""The programs benchmark: which scripts it runs, under which budgets, on which data."""
+"""The programs benchmark: its scripts, budgets and data."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def window(name: str, peak_mib: int, resident_mib: int) -> dict[str, Any]:
     return {"name": name, "peak_bytes": peak_mib * MIB, "resident_bytes": resident_mib * MIB}
 
 
-def test_a_budget_is_a_part_of_what_steps_need_beyond_what_stays() -> None:
+def test_a_budget_is_a_part_of_what_steps_need_beyond_resident_memory() -> None:
     assert budget_for([window(FIT, 100, 20)], 0.5) == 60 * MIB
     assert budget_for([window(FIT, 100, 20)], 1.0) == 100 * MIB
 
 
-def test_a_budget_is_enough_for_each_training() -> None:
+def test_a_budget_suffices_for_each_training() -> None:
     assert budget_for([window(FIT, 100, 20), window("step", 90, 80)], 0.5) == 85 * MIB
 
 
 @pytest.mark.parametrize("name", [OP_BY_OP, NO_TRAINING])
-def test_no_budget_is_below_what_cannot_be_swapped(name: str) -> None:
+def test_no_budget_is_below_the_unswappable_memory(name: str) -> None:
     assert budget_for([window(FIT, 100, 20), window(name, 70, 1)], 0.5) == 77 * MIB
 
 
@@ -47,11 +47,11 @@ def test_budgets_are_rounded_up_to_whole_granules() -> None:
     assert found == GRANULE_BYTES
 
 
-def test_parts_rise_to_the_peak_and_beyond_it() -> None:
+def test_parts_rise_to_the_peak_and_beyond() -> None:
     assert list(parts_from(0.6)) == [0.6, 0.8, 0.9, 1.0, 1.2, 1.5]
 
 
-def test_scripts_of_a_checkout_are_in_its_folders_of_programs(tmp_path: Path) -> None:
+def test_scripts_of_a_checkout_are_in_its_program_folders(tmp_path: Path) -> None:
     for name in ("examples/vision/net.py", "guides/fit.py", "keras/src/model.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -60,12 +60,12 @@ def test_scripts_of_a_checkout_are_in_its_folders_of_programs(tmp_path: Path) ->
     assert [path.stem for path in scripts_in(tmp_path, ["f*"])] == ["fit"]
 
 
-def test_of_another_folder_all_scripts_are_run(tmp_path: Path) -> None:
+def test_all_scripts_of_another_folder_run(tmp_path: Path) -> None:
     (tmp_path / "one.py").touch()
     assert scripts_in(tmp_path) == [tmp_path / "one.py"]
 
 
-def test_a_program_inherits_no_options_of_tfswap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_inherits_no_tfswap_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFSWAP_LOSSY", "1")
     assert "TFSWAP_LOSSY" not in environment(2, None)
     assert "TFSWAP_BUDGET" not in environment(2, None)
@@ -86,7 +86,7 @@ def test_tests_without_a_main_are_run_as_tests() -> None:
     assert not has_tests_alone("class Net(Model):\n    def test_step(self, data): ...\n")
 
 
-def test_of_an_exceeded_budget_the_reason_is_what_the_allocator_says() -> None:
+def test_the_reason_for_an_exceeded_budget_is_the_allocators_message() -> None:
     text = "OOM when allocating\nby allocator: tfswap: the memory budget of 3 MiB is exceeded: x"
     assert reason(RuntimeError(text)) == (
         "RuntimeError: tfswap: the memory budget of 3 MiB is exceeded: x"
@@ -115,7 +115,7 @@ def test_runs_are_compared_number_by_number() -> None:
     assert not line["within_budget"]
 
 
-def test_where_unswapped_runs_differ_nothing_is_said_of_bits() -> None:
+def test_bits_are_not_compared_when_unswapped_runs_differ() -> None:
     line = compared([answer(["a"], [], 9)], answer(["b"], [], 5), False, 6 * MIB)
     assert line["losses_equal"] is line["weights_equal"] is None
 
@@ -133,7 +133,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", datasets.LOADERS)
-def test_data_have_the_shapes_of_those_that_they_stand_for(name: str) -> None:
+def test_data_have_the_shapes_of_the_originals(name: str) -> None:
     (x, y), (x_test, y_test) = datasets.LOADERS[name]()
     assert (x.shape, y.shape, x_test.shape) == SHAPES[name]
     assert len(x_test) == len(y_test)
@@ -142,7 +142,7 @@ def test_data_have_the_shapes_of_those_that_they_stand_for(name: str) -> None:
         assert len(np.unique(y)) == (100 if name == "cifar100" else 10)
 
 
-def test_words_keep_to_the_vocabulary_and_are_the_same_in_each_run() -> None:
+def test_words_are_from_the_vocabulary_and_the_same_in_each_run() -> None:
     (x, _), _ = datasets.LOADERS["imdb"](num_words=500)
     assert max(map(max, x[:1000])) < 500
     (again, _), _ = datasets.LOADERS["imdb"](num_words=500)

@@ -1,4 +1,4 @@
-"""The sections benchmark: how it looks for budgets and images, and what its lines have."""
+"""The sections benchmark: its search for budgets and images, and its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = (
 
 
 @given(st.integers(0, 1 << 40))
-def test_budgets_begin_just_above_what_is_possible_and_rise_by_a_twentieth(possible: int) -> None:
+def test_budgets_begin_just_above_the_minimum_and_rise_by_a_twentieth(possible: int) -> None:
     budgets = list(rising_budgets(possible))
     assert len(budgets) == 12
     assert all(budget % MIB == 0 for budget in budgets)
@@ -64,7 +64,7 @@ def test_the_limit_is_tried_and_nothing_above() -> None:
 
 
 class Device:
-    """Trains by saying what would come of it."""
+    """Answer with the result of a training that needs a known budget."""
 
     def __init__(self, swapped_bytes: int, sections_bytes: int) -> None:
         self.cases: list[Case] = []
@@ -106,7 +106,7 @@ def test_a_line_unswapped_one_by_swaps_and_one_with_sections(
     assert (sections["sections"], sections["loss_relative_error"]) == (4, 17.0)
 
 
-def test_a_model_that_trains_at_no_budget_keeps_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_fits_no_budget_keeps_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(66 * MIB, 22 * MIB)
     monkeypatch.setattr(least, "trained", device.trained)
     monkeypatch.setattr(least, "rising_budgets", lambda possible: iter([MIB, 2 * MIB]))
@@ -126,7 +126,7 @@ def test_the_largest_image_of_each_mode(monkeypatch: pytest.MonkeyPatch) -> None
     assert swapped["compared_image"] is None and swapped["loss_relative_error"] is None
 
 
-def test_a_steps_time_is_one_by_the_final_plan() -> None:
+def test_the_step_time_is_of_the_final_plan() -> None:
     times = [9.0, 5.0, 1.0, 3.0, 2.0]
     assert Training("", 0, [], times, 0, {}).step_s == 2.0
     assert Training("", 0, [], times, 2, {}).step_s == 2.5
@@ -134,7 +134,7 @@ def test_a_steps_time_is_one_by_the_final_plan() -> None:
     assert Training("no memory", 0, [], [], 0, {}).step_s is None
 
 
-def test_losses_are_compared_as_far_as_both_went() -> None:
+def test_losses_are_compared_for_the_common_steps() -> None:
     assert relative_error([2.0, 3.0, 7.0], [2.0, 4.0]) == 0.25
 
 

@@ -1,4 +1,4 @@
-"""What the soak draws, and what it makes of its lines."""
+"""The trainings that the soak test draws, and its evaluation."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def test_a_seed_draws_the_same_trainings_of_all_models() -> None:
     assert any(each.validates for each in first)
 
 
-def test_what_grows_is_told_from_what_is_there_once_all_has_run() -> None:
+def test_growth_is_distinguished_from_a_first_allocation() -> None:
     lines = [line(number, 100 if number < 10 else 1000) for number in range(60)]
     assert summary(lines)["growth"] == 0
     grown = [line(number, 1000 + number, threads=20 + number // 10) for number in range(200)]
     found = summary(grown)
     assert 0.11 < found["growth"] < 0.12 and found["threads_gained"] == 12
     assert found["steps"] == 4000 and found["wrong"] == 0
-    # What comes and goes between two trainings of the same models is not growth.
+    # A variation between two trainings of the same models is not growth.
     waves = [line(number, 1000 + 100 * (number % 6)) for number in range(200)]
     assert summary(waves)["growth"] == 0
 
 
-def test_other_losses_are_counted() -> None:
+def test_different_losses_are_counted() -> None:
     assert summary([line(0, 1), line(1, 1, equal=False)])["wrong"] == 1

@@ -18,14 +18,14 @@ def _waits_s(
     alive: Callable[[float], bool] = lambda now_s: False,
     stopped: tuple[float, float] = (_MAX_S, 0.0),
 ) -> float:
-    """For how long one waits that looks so often.
+    """Return for how long an allocation waits that checks at intervals.
 
     Args:
-        look_s: Between two looks.
-        cores: That the process's threads work on.
-        others_are_runnable: Whether threads have something to do.
-        released: Whether memory has been freed, by the time.
-        alive: Whether a kernel runs, by the time.
+        look_s: Seconds between two checks.
+        cores: Number of cores on which the process's threads work.
+        others_are_runnable: Whether other threads are runnable.
+        released: Return whether memory was freed, by time.
+        alive: Return whether a kernel runs, by time.
         stopped: When the process is stopped, and for how long.
     """
     patience = AllocationWaitPolicy(0, 0)
@@ -47,31 +47,31 @@ def _waits_s(
     return _MAX_S
 
 
-def test_nobody_waits_long_where_nothing_happens() -> None:
+def test_the_wait_is_short_when_nothing_runs() -> None:
     assert 0.2 <= _waits_s() < 0.3
 
 
-def test_what_runs_may_free_memory() -> None:
+def test_a_running_kernel_may_free_memory() -> None:
     assert 3.2 <= _waits_s(alive=lambda now_s: now_s < 3) < 3.3
 
 
-def test_without_a_release_it_ends_all_the_same() -> None:
+def test_the_wait_ends_without_a_release() -> None:
     assert 60 <= _waits_s(alive=lambda now_s: True) < 61
     assert _waits_s(alive=lambda now_s: True, released=lambda now_s: now_s < 30) > 85
 
 
-def test_threads_that_are_busy_with_other_things_are_waited_for_a_while() -> None:
+def test_busy_threads_are_waited_for_up_to_a_limit() -> None:
     assert 5 <= _waits_s(cores=1.0, others_are_runnable=True) < 6
 
 
-def test_threads_that_get_no_core_are_waited_for() -> None:
+def test_threads_without_a_core_are_waited_for() -> None:
     assert 60 <= _waits_s(cores=0.01, others_are_runnable=True) < 61
     assert _waits_s(look_s=0.5, cores=0.01, others_are_runnable=True) > 50
 
 
-def test_a_process_that_was_stopped_goes_on_as_before() -> None:
+def test_a_stopped_process_continues_as_before() -> None:
     alive = lambda now_s: now_s < 2 or 92 < now_s < 93  # noqa: E731
     assert 93.2 <= _waits_s(alive=alive, stopped=(1.99, 90.0)) < 93.4
-    # A thread that could free some may get a core later than the one that waits.
+    # A thread that could free memory may get a core later than the waiting one.
     starving = _waits_s(cores=0.01, others_are_runnable=True, stopped=(0.1, 30.0))
     assert 85 < starving < _MAX_S

@@ -1,4 +1,4 @@
-"""The switchboard of faults for tests: what it takes, when a fault strikes, and what it costs."""
+"""Fault injection for tests: valid settings, when a fault takes effect, and its cost."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_an_unknown_kind_is_refused_and_the_known_ones_are_listed() -> None:
         ("x" * 1001, "the text of faults may have at most 1000 characters; it has 1001"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_reason(text: str, said: str) -> None:
+def test_invalid_settings_are_refused_with_a_reason(text: str, said: str) -> None:
     with pytest.raises(ValueError) as error:
         set_faults(text)
     assert said in str(error.value)
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_taken_or_refused(text: str) -> None:
+def test_any_text_is_accepted_or_refused(text: str) -> None:
     try:
         set_faults(text)
     except (ValueError, UnicodeEncodeError):
@@ -77,7 +77,7 @@ def test_any_text_is_taken_or_refused(text: str) -> None:
     set_faults("")
 
 
-def test_a_refused_text_leaves_what_was_set(file: SpillFile) -> None:
+def test_a_refused_text_keeps_the_earlier_setting(file: SpillFile) -> None:
     set_faults("read-error")
     with pytest.raises(ValueError):
         set_faults("write-error; no-such")
@@ -88,7 +88,7 @@ def test_a_refused_text_leaves_what_was_set(file: SpillFile) -> None:
     file.free(offset, MIB)
 
 
-def test_a_fault_strikes_after_so_many_times_and_so_often(file: SpillFile) -> None:
+def test_a_fault_takes_effect_at_the_given_calls(file: SpillFile) -> None:
     offset, data = file.allocate(MIB), np.ones(MIB, np.uint8)
     file.write(offset, data)
     set_faults("read-error after=2 times=3; write-error after=1000")
@@ -105,7 +105,7 @@ def test_a_fault_strikes_after_so_many_times_and_so_often(file: SpillFile) -> No
     file.free(offset, MIB)
 
 
-def test_setting_a_fault_again_counts_anew(file: SpillFile) -> None:
+def test_setting_a_fault_again_resets_its_count(file: SpillFile) -> None:
     offset, data = file.allocate(MIB), np.ones(MIB, np.uint8)
     file.write(offset, data)
     for _ in range(2):
@@ -116,7 +116,7 @@ def test_setting_a_fault_again_counts_anew(file: SpillFile) -> None:
     file.free(offset, MIB)
 
 
-def test_faults_are_set_and_ended_while_others_run_into_them(file: SpillFile) -> None:
+def test_faults_can_be_set_and_ended_concurrently(file: SpillFile) -> None:
     done = threading.Event()
     size = 3 * MIB
     problems: list[BaseException] = []

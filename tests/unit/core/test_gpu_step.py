@@ -1,4 +1,4 @@
-"""From the host's times to a GPU's: `_core.move_to_gpu`."""
+"""Conversion of host times to GPU times: `_core.move_to_gpu`."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import random
 from tfswap._core import move_to_gpu
 
 
-def test_ops_last_as_long_as_their_marks_say() -> None:
-    # The host gives two ops at once at 0 and 10; the GPU starts at 100.
+def test_ops_last_as_long_as_between_their_marks() -> None:
+    # The host enqueues two ops at 0 and 10; the GPU starts at 100.
     ops = [(0, 5, 0, 0, 1), (10, 15, 0, 2, 3)]
     moved, _ = move_to_gpu([100, 150, 150, 400], [], ops, [], [])
     assert moved == [[100, 150, 0], [150, 400, 0]]
 
 
-def test_an_op_does_not_start_before_the_one_that_the_gpu_runs_before_it() -> None:
-    # Two threads: both mark their beginning, then their kernels run one after the other.
+def test_an_op_starts_after_the_one_that_the_gpu_runs_before_it() -> None:
+    # Two threads: both set their first marks, then their kernels run in sequence.
     ops = [(0, 10, 0, 0, 2), (1, 12, 1, 1, 3)]
     moved, _ = move_to_gpu([100, 100, 300, 700], [], ops, [], [])
     assert moved == [[100, 300, 0], [300, 700, 0]]
 
 
-def test_waiting_for_copies_is_no_work() -> None:
+def test_waits_for_copies_are_not_work() -> None:
     ops = [(0, 5, 0, 0, 3), (10, 15, 0, 4, 5)]
     marks = [100, 110, 160, 200, 200, 300]
     moved, _ = move_to_gpu(marks, [(110, 160)], ops, [], [])
     assert moved == [[100, 200, 50], [200, 300, 0]]
 
 
-def test_a_host_that_waits_for_memory_is_no_work() -> None:
-    # The second op's kernel is given when there is memory, at 500; the GPU had ended at 200.
+def test_waits_of_the_host_for_memory_are_not_work() -> None:
+    # The second op's kernel is enqueued when there is memory, at 500; the GPU was idle from 200.
     ops = [(0, 5, 0, 0, 1), (10, 510, 0, 2, 3)]
     moved, _ = move_to_gpu([100, 200, 200, 600], [], ops, [], [], [0, 490])
     assert moved == [[100, 200, 0], [200, 600, 300]]
-    # A GPU that is behind has something to do meanwhile, and a wait for a copy counts once.
+    # A GPU that is behind has work meanwhile, and a wait for a copy counts once.
     moved, _ = move_to_gpu([100, 450, 450, 600], [(450, 600)], ops, [], [], [0, 490])
     assert moved == [[100, 450, 0], [450, 600, 150]]
     moved, _ = move_to_gpu([100, 700, 700, 800], [], ops, [], [], [0, 490])
@@ -41,7 +41,7 @@ def test_a_host_that_waits_for_memory_is_no_work() -> None:
 
 
 def test_memory_follows_the_host() -> None:
-    # Made half-way through giving the first op, freed between the two; a temporary of the second.
+    # Allocated halfway through the first op, freed between the two; a temporary of the second.
     ops = [(0, 10, 0, 0, 1), (20, 30, 0, 2, 3)]
     buffers = [(5, 12, 0, 0), (22, 28, 0, 0)]
     _, (output, temporary) = move_to_gpu([100, 200, 200, 300], [], ops, buffers, [])
@@ -49,8 +49,8 @@ def test_memory_follows_the_host() -> None:
     assert temporary == (220, 280)
 
 
-def test_a_buffer_is_there_while_its_readers_run() -> None:
-    # Freed by another thread, which the host ran before it gave the reader's end.
+def test_a_buffer_is_live_while_its_readers_run() -> None:
+    # Freed by another thread, which ran before the host enqueued the reader's end.
     ops = [(0, 10, 0, 0, 1), (20, 40, 0, 2, 3), (25, 26, 1, 4, 5)]
     buffers = [(1, 27, 0, 1)]
     accesses = [(0, 0), (1, 0)]
@@ -59,7 +59,7 @@ def test_a_buffer_is_there_while_its_readers_run() -> None:
     assert buffer[1] >= moved[1][1]
 
 
-def test_what_was_there_before_and_stays_keeps_no_time() -> None:
+def test_memory_that_exists_before_and_after_has_no_times() -> None:
     ops = [(0, 10, 0, 0, 1)]
     _, moved = move_to_gpu([100, 200], [], ops, [(-1, -1, -1, -1)], [])
     assert moved == [(-1, -1)]

@@ -1,4 +1,4 @@
-"""What copies and compute wait for, and what they do not, case by case."""
+"""Dependencies between copies and compute: necessary waits and unnecessary ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfswap._core import HazardTracker, Queue, Transfer
 
 
 def computed_before_end(gpu: SimulatedGpu, awaited: Queue, other: Queue) -> int:
-    """How much compute has to run before all of a queue has, if it runs only where it must."""
+    """Return how much compute must run before a queue can finish."""
     computed = 0
     while gpu.ran[awaited] < len(gpu.queues[awaited]):
         queue = next(q for q in (awaited, other, Queue.COMPUTE) if gpu.can_run(q))
@@ -18,7 +18,7 @@ def computed_before_end(gpu: SimulatedGpu, awaited: Queue, other: Queue) -> int:
     return computed
 
 
-def test_a_copy_in_waits_for_the_last_user_of_its_addresses_only() -> None:
+def test_a_copy_in_waits_only_for_the_last_user_of_its_addresses() -> None:
     """The host is far ahead: a prefetch must not wait for all that was enqueued."""
     host = Host(HazardTracker.Memory.IN_ORDER)
     host.make(A, "x")
@@ -26,7 +26,7 @@ def test_a_copy_in_waits_for_the_last_user_of_its_addresses_only() -> None:
     host.free(A)
     host.make(B, "y")
     host.free(B)
-    host.make(3 * MIB, "z")  # from here on, nothing that B depends on
+    host.make(3 * MIB, "z")  # B depends on nothing from here on
     for _ in range(50):
         host.use(3 * MIB, "z")
     host.come_back(B, F)
@@ -35,8 +35,8 @@ def test_a_copy_in_waits_for_the_last_user_of_its_addresses_only() -> None:
     assert gpu.memory[B] == "x"
 
 
-def test_pieces_wait_for_what_compute_had_been_given_when_they_began() -> None:
-    """The disk takes its time, and the host is far ahead when the second piece is copied."""
+def test_pieces_wait_only_for_compute_enqueued_before_they_began() -> None:
+    """The disk is slow, and the host is far ahead when the second piece is copied."""
     host = Host(HazardTracker.Memory.STREAM_ORDERED)
     host.make(A, "x")
     out = host.tracker.begin_out(A)
@@ -54,8 +54,8 @@ def test_pieces_wait_for_what_compute_had_been_given_when_they_began() -> None:
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
-def test_pieces_come_back_to_memory_that_is_there(memory) -> None:
-    """What comes and goes with compute's queue is not there before compute has got so far."""
+def test_pieces_return_only_to_allocated_memory(memory) -> None:
+    """Stream-ordered memory does not exist before compute has reached its allocation."""
     host = Host(memory)
     host.make(A, "x")
     host.leave(A, G)
@@ -79,7 +79,7 @@ def test_compute_waits_for_the_last_piece() -> None:
     host.piece_comes_back(whole, B, G)
     host.use(A, "x0")
     gpu.compute("read", B, "x1")
-    gpu.finish(lambda queues: queues[0])  # compute as early as it can
+    gpu.finish(lambda queues: queues[0])  # compute as early as possible
 
 
 def test_nothing_is_tracked_before_the_first_copy() -> None:
@@ -93,7 +93,7 @@ def test_nothing_is_tracked_before_the_first_copy() -> None:
     assert all(kind in ("write", "read") for kind, *_ in host.gpu.queues[Queue.COMPUTE])
 
 
-def test_what_was_freed_before_the_first_copy_is_waited_for() -> None:
+def test_memory_freed_before_the_first_copy_is_waited_for() -> None:
     host = Host(HazardTracker.Memory.IN_ORDER)
     host.make(B, "old")
     host.use(B, "old")
@@ -101,14 +101,14 @@ def test_what_was_freed_before_the_first_copy_is_waited_for() -> None:
     gpu = host.gpu
     gpu.memory[HOST + F] = "x"
     host.come_back(B, F)
-    while gpu.can_run(Queue.IN):  # as early as it can
+    while gpu.can_run(Queue.IN):  # as early as possible
         gpu.run(Queue.IN)
     assert B not in gpu.memory
     gpu.finish(lambda queues: queues[-1])
     assert gpu.memory[B] == "x"
 
 
-def test_many_frees_are_forgotten_in_bulk_and_still_waited_for() -> None:
+def test_many_frees_are_merged_and_still_waited_for() -> None:
     host = Host(HazardTracker.Memory.IN_ORDER)
     host.make(A, "x")
     host.leave(A, F)
@@ -123,7 +123,7 @@ def test_many_frees_are_forgotten_in_bulk_and_still_waited_for() -> None:
     assert host.gpu.memory[blocks[0]] == "x"
 
 
-def test_few_waits_where_one_implies_the_others() -> None:
+def test_implied_waits_are_omitted() -> None:
     """Compute that waits for the last of ten copies need not wait for the nine before."""
     host = Host(HazardTracker.Memory.IN_ORDER)
     blocks = [(1 + i) * MIB for i in range(10)]
@@ -164,7 +164,7 @@ def test_host_memory_is_idle_when_its_copies_have_ended() -> None:
     assert host.tracker.is_idle(HOST + G, MIB)
 
 
-def test_a_refused_copy_is_told() -> None:
+def test_a_refused_copy_is_reported() -> None:
     class Refusing(SimulatedGpu):
         def move(self, queue: Queue, transfer: Transfer) -> bool:
             return False

@@ -1,4 +1,4 @@
-"""Copies beside compute: who waits for whom, over a GPU whose commands run in every order."""
+"""Copies and compute on a simulated GPU that runs commands in every possible order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfswap._core import HazardTracker, Queue
 
 
 def swap_and_reuse(host: Host) -> Iterator[None]:
-    """A tensor leaves, its block is another's at once, and it comes back to the same place."""
+    """Swap a tensor out, let another one use its block at once, and swap it in again there."""
     yield host.make(A, "x")
     yield host.leave(A, F)
     yield host.free(A)
@@ -27,7 +27,7 @@ def swap_and_reuse(host: Host) -> Iterator[None]:
 
 
 def host_memory_is_reused(host: Host) -> Iterator[None]:
-    """A second tensor leaves to where the first one is still being read from."""
+    """Swap out a second tensor to host memory from which the first one is still being read."""
     yield host.make(A, "x")
     yield host.leave(A, F)
     yield host.free(A)
@@ -38,8 +38,8 @@ def host_memory_is_reused(host: Host) -> Iterator[None]:
     yield host.use(A, "y")
 
 
-def nobody_reads_it(host: Host) -> Iterator[None]:
-    """What came back is dropped unread, and its block is compute's."""
+def swapped_in_and_freed_unread(host: Host) -> Iterator[None]:
+    """Free a swapped-in tensor that no op has read; compute uses its block."""
     yield host.make(A, "x")
     yield host.leave(A, F)
     yield host.free(A)
@@ -49,8 +49,8 @@ def nobody_reads_it(host: Host) -> Iterator[None]:
     yield host.use(A, "y")
 
 
-def out_again_unread(host: Host) -> Iterator[None]:
-    """What came back leaves again before anybody has read it."""
+def swapped_out_again_unread(host: Host) -> Iterator[None]:
+    """Swap out a swapped-in tensor before any op has read it."""
     yield host.make(A, "x")
     yield host.leave(A, F)
     yield host.free(A)
@@ -62,7 +62,7 @@ def out_again_unread(host: Host) -> Iterator[None]:
 
 
 def changed_in_place(host: Host) -> Iterator[None]:
-    """An op writes to what came back; what leaves then is the new value."""
+    """Write to a swapped-in tensor in place, then swap out the new value."""
     yield host.make(A, "x")
     yield host.leave(A, F)
     yield host.free(A)
@@ -75,7 +75,7 @@ def changed_in_place(host: Host) -> Iterator[None]:
 
 
 def a_value_across_steps(host: Host) -> Iterator[None]:
-    """A variable leaves when it was changed; the op that needs it gets it memory of compute's."""
+    """Swap out a changed variable; the op that needs it allocates its memory."""
     yield host.make(A, "x")
     yield host.change(A, "x", "z")
     yield host.leave(A, F)
@@ -88,7 +88,7 @@ def a_value_across_steps(host: Host) -> Iterator[None]:
 
 
 def an_unchanged_value(host: Host) -> Iterator[None]:
-    """It leaves without a copy, before anybody has read it, and comes back to be changed."""
+    """Drop an unchanged variable unread, without a copy; swap it in, and change it."""
     host.gpu.memory[HOST + F] = "x"
     yield host.come_back(A, F)
     yield host.free(A)
@@ -102,7 +102,7 @@ def an_unchanged_value(host: Host) -> Iterator[None]:
 
 
 def encoded_and_reused(host: Host) -> Iterator[None]:
-    """As `swap_and_reuse`, encoded."""
+    """Do the same as `swap_and_reuse`, encoded."""
     yield host.make(A, "x")
     yield host.encode(A, F, 2 * MIB)
     yield host.free(A)
@@ -114,7 +114,7 @@ def encoded_and_reused(host: Host) -> Iterator[None]:
 
 
 def the_end_of_a_far_block_is_reused(host: Host) -> Iterator[None]:
-    """A copy goes to where the second half of an encoded block is still being read, and back."""
+    """Copy to the unused second half of an encoded block that is still being read, and back."""
     yield host.make(A, "x")
     yield host.encode(A, F, 2 * MIB)
     yield host.free(A)
@@ -129,7 +129,7 @@ def the_end_of_a_far_block_is_reused(host: Host) -> Iterator[None]:
 
 
 def encoded_over_what_is_read(host: Host) -> Iterator[None]:
-    """The end of the far block is where a tensor is still coming back from."""
+    """Copy to the end of a far block from which a tensor is still being read."""
     yield host.make(A, "x")
     yield host.leave(A, G)
     yield host.free(A)
@@ -141,7 +141,7 @@ def encoded_over_what_is_read(host: Host) -> Iterator[None]:
 
 
 def piece_by_piece(host: Host) -> Iterator[None]:
-    """A tensor of two pieces leaves while compute goes on, and comes back to where it was."""
+    """Swap a tensor of two pieces out, while compute runs, and in again."""
     host.tracker.acquired(A, 2 * MIB)
     host.gpu.compute("write", A, "x0")
     yield host.gpu.compute("write", B, "x1")
@@ -161,7 +161,7 @@ def piece_by_piece(host: Host) -> Iterator[None]:
 
 
 def came_back_and_leaves_by_pieces(host: Host) -> Iterator[None]:
-    """What a copy brought back leaves for the file while its first reader has yet to read it."""
+    """Swap in by a copy, then out to the file before the first reader has read the tensor."""
     yield host.make(A, "x")
     yield host.leave(A, F)
     yield host.free(A)
@@ -176,7 +176,7 @@ def came_back_and_leaves_by_pieces(host: Host) -> Iterator[None]:
 
 
 def came_back_by_pieces_and_leaves(host: Host) -> Iterator[None]:
-    """What came back from the file leaves again, by a copy, before anybody has read it."""
+    """Swap in from the file, then out by a copy before any op has read the tensor."""
     host.gpu.memory[HOST + G] = "x"
     yield host.piece_comes_back(host.tracker.begin_in(B), B, G)
     yield host.leave(B, F)
@@ -205,7 +205,7 @@ def use_large(host: Host, block: int, value: str) -> None:
 
 
 def exchange_large(host: Host) -> Iterator[None]:
-    """One comes in, section by section, to where another one leaves from, and that comes back."""
+    """Swap a tensor in, section by section, to where another one leaves; swap that in, too."""
     for section in range(2):
         host.gpu.memory[HOST + M + section * SECTION] = f"y{section}"
     yield make_large(host, L, "x")
@@ -218,7 +218,7 @@ def exchange_large(host: Host) -> Iterator[None]:
     yield use_large(host, L, "x")
 
 
-def test_a_section_comes_in_as_soon_as_one_has_left() -> None:
+def test_a_section_is_swapped_in_as_soon_as_one_has_left() -> None:
     host = Host(HazardTracker.Memory.IN_ORDER)
     steps = exchange_large(host)
     for _ in range(3):
@@ -245,8 +245,8 @@ PROGRAMS = [
     the_end_of_a_far_block_is_reused,
     swap_and_reuse,
     host_memory_is_reused,
-    nobody_reads_it,
-    out_again_unread,
+    swapped_in_and_freed_unread,
+    swapped_out_again_unread,
     changed_in_place,
     a_value_across_steps,
     an_unchanged_value,
@@ -256,7 +256,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_interleaving_reads_the_right_values(program, memory) -> None:
-    """Depth first over who moves next: the host, or one of the GPU's queues."""
+    """Explore depth first who moves next: the host, or one of the GPU's queues."""
     seen: set[object] = set()
     finished = 0
     todo: list[tuple[object, ...]] = [()]
@@ -293,8 +293,8 @@ def test_every_interleaving_reads_the_right_values(program, memory) -> None:
 @dataclass
 class Tensor:
     value: object
-    block: int | None = None  # where it is on the device
-    far: int | None = None  # where its copy is on the host
+    block: int | None = None  # its place on the device
+    far: int | None = None  # its copy's place on the host
     encoded: bool = False
     parts: list[int] = field(default_factory=list)
 
@@ -303,7 +303,7 @@ class Tensor:
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_random_trainings_read_the_right_values(memory, seed: int) -> None:
-    """Any tensors, any addresses, a GPU that runs ahead or falls behind as it likes."""
+    """Use random tensors and addresses, and a GPU of any speed."""
     chance = random.Random(seed)
     host = Host(memory)
     free_blocks = [i * MIB for i in range(1, 5)]
@@ -355,7 +355,7 @@ def test_random_trainings_read_the_right_values(memory, seed: int) -> None:
                 host.decode(tensor.block, tensor.far, 2 * MIB)
             else:
                 host.come_back(tensor.block, tensor.far)
-            if chance.random() < 0.6:  # nobody will ask for it again
+            if chance.random() < 0.6:  # the far copy is not needed again
                 free_far.append(tensor.far)
                 tensor.far = None
     host.gpu.finish(chance.choice)

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Taken:
-    """What the pool has taken from the system, as its hooks see it."""
+    """Record what the pool has allocated from the system, through its hooks."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, int] = {}
@@ -36,7 +36,7 @@ def pool_of(arena_bytes: int = 0) -> tuple[HostPool, Taken]:
     return HostPool(taken.taken, taken.released, arena_bytes), taken
 
 
-def test_a_block_is_of_exact_size_and_kept() -> None:
+def test_a_block_has_its_exact_size_and_is_kept() -> None:
     pool, taken = pool_of()
     block = pool.allocate(5 * MIB + 1)
     assert taken.size == 5 * MIB + 4096
@@ -46,7 +46,7 @@ def test_a_block_is_of_exact_size_and_kept() -> None:
     assert taken.times == 1
 
 
-def test_small_blocks_share_what_is_taken() -> None:
+def test_small_blocks_share_an_arena() -> None:
     pool, taken = pool_of(arena_bytes=64 * MIB)
     blocks = [pool.allocate(MIB) for _ in range(64)]
     assert len(set(blocks)) == 64 and taken.times == 1
@@ -63,7 +63,7 @@ def test_small_blocks_share_what_is_taken() -> None:
 
 
 @pytest.mark.parametrize("arena_bytes", [0, 16 * MIB])
-def test_what_is_freed_after_a_trim_is_not_kept(arena_bytes: int) -> None:
+def test_blocks_freed_after_a_trim_are_not_kept(arena_bytes: int) -> None:
     pool, taken = pool_of(arena_bytes)
     block = pool.allocate(MIB)
     pool.trim()
@@ -73,7 +73,7 @@ def test_what_is_freed_after_a_trim_is_not_kept(arena_bytes: int) -> None:
     assert pool.bytes_cached > 0
 
 
-def test_an_arena_stays_as_long_as_a_block_of_it_is_used() -> None:
+def test_an_arena_stays_while_a_block_of_it_is_used() -> None:
     pool, taken = pool_of(arena_bytes=16 * MIB)
     kept, other = pool.allocate(MIB), pool.allocate(2 * MIB)
     pool.free(other, 2 * MIB)
@@ -86,17 +86,17 @@ def test_an_arena_stays_as_long_as_a_block_of_it_is_used() -> None:
     assert not taken.blocks
 
 
-def test_the_limit_counts_what_is_taken() -> None:
+def test_the_limit_counts_allocated_arenas() -> None:
     pool, taken = pool_of(arena_bytes=16 * MIB)
     pool.set_limit(20 * MIB)
     small = pool.allocate(MIB)
-    assert pool.allocate(5 * MIB) == 0  # 16 are taken
+    assert pool.allocate(5 * MIB) == 0  # 16 are allocated
     assert pool.allocate(4 * MIB) != 0
     pool.free(small, MIB)
     assert taken.size <= 20 * MIB
 
 
-def test_near_the_limit_an_arena_is_only_as_large_as_it_must_be() -> None:
+def test_near_the_limit_an_arena_is_only_as_large_as_necessary() -> None:
     pool, taken = pool_of(arena_bytes=16 * MIB)
     pool.set_limit(10 * MIB)
     blocks = [pool.allocate(MIB) for _ in range(10)]
@@ -104,14 +104,14 @@ def test_near_the_limit_an_arena_is_only_as_large_as_it_must_be() -> None:
     assert taken.size == 10 * MIB
 
 
-def test_what_the_device_does_not_take_is_not_used() -> None:
+def test_memory_that_the_device_refuses_is_not_used() -> None:
     pool = HostPool(lambda begin, size: False, lambda begin, size: None, 0)
     assert pool.allocate(MIB) == 0
     assert (pool.bytes_in_use, pool.bytes_cached) == (0, 0)
 
 
 @pytest.mark.parametrize("arena_bytes", [0, 8 * MIB])
-def test_random_use_never_overlaps_nor_passes_the_limit(arena_bytes: int) -> None:
+def test_random_use_never_overlaps_or_exceeds_the_limit(arena_bytes: int) -> None:
     dice = random.Random(arena_bytes)
     pool, taken = pool_of(arena_bytes)
     limit = 48 * MIB

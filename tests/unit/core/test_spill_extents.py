@@ -1,4 +1,4 @@
-"""Where in a spill file a buffer lies, and how the file grows."""
+"""Where a buffer is in a spill file, and how the file grows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfswap._core import Extents, SpillFile
 
 
 def reference_take(free: list[bool], count: int) -> int:
-    """The first of the smallest runs of free blocks that are long enough."""
+    """Return the first of the smallest runs of free blocks that are long enough."""
     runs, begin = [], 0
     for i in range(len(free) + 1):
         if i == len(free) or not free[i]:
@@ -32,7 +32,7 @@ def reference_take(free: list[bool], count: int) -> int:
         max_size=80,
     )
 )
-def test_extents_are_what_a_simple_search_finds(turns: list[tuple[str, int]]) -> None:
+def test_extents_equal_those_of_a_simple_search(turns: list[tuple[str, int]]) -> None:
     extents, free = Extents(), [False] * 0
     held: list[tuple[int, int]] = []
     for what, number in turns:
@@ -55,7 +55,7 @@ def test_extents_are_what_a_simple_search_finds(turns: list[tuple[str, int]]) ->
         assert extents.largest_free_bytes == max(map(len, runs))
 
 
-def test_a_step_like_the_last_one_takes_the_same_places(folder: str) -> None:
+def test_a_repeated_step_uses_the_same_extents(folder: str) -> None:
     file = SpillFile(folder)
     kept = file.allocate(3 * MIB + 1)
     turns = np.random.default_rng(2).integers(1, 20 * MIB, 40)
@@ -76,7 +76,7 @@ def test_a_step_like_the_last_one_takes_the_same_places(folder: str) -> None:
     assert [step() for _ in range(3)] == [first] * 3
     assert file.stats().file_bytes == after_first
     file.free(kept, 3 * MIB + 1)
-    assert file.allocate(after_first) == 0  # all of it is one stretch again
+    assert file.allocate(after_first) == 0  # one free extent again
 
 
 def test_the_file_grows_in_large_steps_and_blocks_are_exact(folder: str) -> None:
@@ -85,7 +85,7 @@ def test_the_file_grows_in_large_steps_and_blocks_are_exact(folder: str) -> None
     assert [file.allocate(size) for size in (1, BLOCK, BLOCK + 1)] == [0, BLOCK, 2 * BLOCK]
     assert file.stats().file_bytes == GROWTH
     assert file.stats().bytes_in_use == 4 * BLOCK
-    assert file.allocate(GROWTH) == 4 * BLOCK  # what is free at the end counts
+    assert file.allocate(GROWTH) == 4 * BLOCK  # the free blocks at the end count
     assert file.stats().file_bytes == 2 * GROWTH
     file.free(0, 1)
     stats = file.stats()
@@ -94,7 +94,7 @@ def test_the_file_grows_in_large_steps_and_blocks_are_exact(folder: str) -> None
     assert file.stats().peak_bytes_in_use == GROWTH + 3 * BLOCK
 
 
-def test_freeing_what_is_not_there_changes_nothing(folder: str) -> None:
+def test_freeing_an_unknown_extent_changes_nothing(folder: str) -> None:
     file = SpillFile(folder)
     offset = file.allocate(2 * MIB)
     for wrong in [(offset + BLOCK, MIB), (offset, MIB), (offset + 8 * MIB, 2 * MIB)]:
@@ -105,7 +105,7 @@ def test_freeing_what_is_not_there_changes_nothing(folder: str) -> None:
     assert file.stats().bytes_in_use == 0
 
 
-def test_the_limit_is_the_files(folder: str) -> None:
+def test_the_limit_applies_to_the_file(folder: str) -> None:
     file = SpillFile(folder, 10 * MIB + 1)
     first, second = file.allocate(4 * MIB), file.allocate(4 * MIB)
     assert min(first, second) >= 0

@@ -1,4 +1,4 @@
-"""Far memory in a file: what comes back, what goes wrong, how fast it is."""
+"""Far memory in a file: round trips, errors, and speed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file(request: pytest.FixtureRequest, folder: str) -> Iterator[SpillFile]:
     yield open_file(folder, request.param)
 
 
-# What comes back
+# Round trips
 
 
 sizes = st.one_of(
@@ -60,9 +60,7 @@ sizes = st.one_of(
 )
 @example(size=12 * MIB + 1, write_shift=0, read_shift=64)
 @example(size=12 * MIB - 1, write_shift=1, read_shift=0)
-def test_what_is_read_is_what_was_written(
-    file: SpillFile, size: int, write_shift: int, read_shift: int
-) -> None:
+def test_data_round_trip(file: SpillFile, size: int, write_shift: int, read_shift: int) -> None:
     data = pattern(size, size, write_shift)
     offset = file.allocate(size)
     file.write(offset, data)
@@ -86,7 +84,7 @@ def test_an_extent_is_written_and_read_in_sections(file: SpillFile) -> None:
     assert np.array_equal(back, data)
 
 
-def test_nothing_is_nothing(file: SpillFile) -> None:
+def test_empty_buffers(file: SpillFile) -> None:
     offset = file.allocate(0)
     file.write(offset, memory(0))
     file.read(offset, memory(0))
@@ -95,7 +93,7 @@ def test_nothing_is_nothing(file: SpillFile) -> None:
     assert file.stats().bytes_in_use == 0
 
 
-def test_only_what_was_written_is_read(file: SpillFile) -> None:
+def test_only_written_ranges_are_readable(file: SpillFile) -> None:
     offset = file.allocate(2 * MIB)
     with pytest.raises(OSError, match="1048576 bytes were requested and 0 were written"):
         file.read(offset, memory(2 * MIB))
@@ -112,7 +110,7 @@ def test_only_what_was_written_is_read(file: SpillFile) -> None:
         file.read(offset, memory(MIB + 10))
 
 
-def test_what_was_freed_before_is_not_read(file: SpillFile) -> None:
+def test_freed_data_are_not_read(file: SpillFile) -> None:
     offset = file.allocate(MIB)
     file.write(offset, pattern(MIB))
     file.free(offset, MIB)
@@ -122,9 +120,9 @@ def test_what_was_freed_before_is_not_read(file: SpillFile) -> None:
     file.free(offset, MIB)
 
 
-# More than there are lanes, so that some wait.
+# More than the number of lanes, so that some wait.
 @pytest.mark.parametrize("callers", [2, 7])
-def test_many_at_once(new_file: Callable[..., SpillFile], callers: int) -> None:
+def test_many_concurrent_calls(new_file: Callable[..., SpillFile], callers: int) -> None:
     file = new_file()
 
     def call(caller: int) -> None:
@@ -152,7 +150,7 @@ def test_many_at_once(new_file: Callable[..., SpillFile], callers: int) -> None:
     assert stats.write_ns > 0 and stats.read_ns > 0
 
 
-# What goes wrong
+# Errors
 
 FAULTS = {
     "write-error": r"writing {piece} bytes at offset {middle} of the spill file in {folder} "
@@ -184,7 +182,7 @@ def test_a_fault_is_an_error_and_later_calls_work(
         with pytest.raises(OSError, match=text):
             file.write(offset, data)
         set_faults("")
-        # Some of it may be on the disk, and which is nobody's to guess.
+        # Some of it may be on the disk; the contents are undefined.
         with pytest.raises(OSError, match="0 were written"):
             file.read(offset, back)
         file.write(offset, data)
@@ -194,7 +192,7 @@ def test_a_fault_is_an_error_and_later_calls_work(
         with pytest.raises(OSError, match=text):
             file.read(offset, back)
         set_faults("")
-        # Nothing is in flight into it any more.
+        # No write to it is in flight any more.
         back[:] = 7
         file.write(offset, data)
         assert (back == 7).all()
@@ -205,7 +203,7 @@ def test_a_fault_is_an_error_and_later_calls_work(
 
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("kind", ["short-write", "short-read", "slow-disk"])
-def test_what_can_be_made_good_is_no_error(file: SpillFile, kind: str, shift: int) -> None:
+def test_recoverable_faults_are_no_errors(file: SpillFile, kind: str, shift: int) -> None:
     data, back = pattern(3 * MIB + 5000, shift=shift), memory(3 * MIB + 5000, shift)
     offset = file.allocate(data.size)
     set_faults(kind)
@@ -219,7 +217,9 @@ def test_what_can_be_made_good_is_no_error(file: SpillFile, kind: str, shift: in
     file.free(offset, data.size)
 
 
-def test_without_checksums_a_wrong_bit_is_not_noticed(new_file: Callable[..., SpillFile]) -> None:
+def test_without_checksums_a_flipped_bit_is_not_detected(
+    new_file: Callable[..., SpillFile],
+) -> None:
     file = new_file(checksums=False)
     data, back = pattern(3 * MIB), memory(3 * MIB)
     offset = file.allocate(data.size)
@@ -229,7 +229,7 @@ def test_without_checksums_a_wrong_bit_is_not_noticed(new_file: Callable[..., Sp
     assert np.unpackbits(back ^ data).sum() == 1
 
 
-def test_one_bit_changed_on_the_disk_is_found(own_folder: str) -> None:
+def test_a_bit_flipped_on_the_disk_is_detected(own_folder: str) -> None:
     file = SpillFile(own_folder)
     data, back = pattern(5 * MIB + 10), memory(5 * MIB + 10)
     offset = file.allocate(data.size)
@@ -248,7 +248,7 @@ def test_one_bit_changed_on_the_disk_is_found(own_folder: str) -> None:
             assert np.array_equal(back, data)
 
 
-def test_a_file_that_was_cut_is_an_error(own_folder: str) -> None:
+def test_a_truncated_file_is_an_error(own_folder: str) -> None:
     file = SpillFile(own_folder)
     data, back = pattern(5 * MIB), memory(5 * MIB)
     offset = file.allocate(data.size)
@@ -259,7 +259,7 @@ def test_a_file_that_was_cut_is_an_error(own_folder: str) -> None:
         file.read(offset, back)
 
 
-def test_a_disk_that_is_full_is_noticed_when_room_is_asked_for(folder: str) -> None:
+def test_a_full_disk_is_detected_at_allocation(folder: str) -> None:
     file = SpillFile(folder)
     kept = file.allocate(GROWTH - BLOCK)
     data = pattern(3 * MIB)
@@ -275,7 +275,7 @@ def test_a_disk_that_is_full_is_noticed_when_room_is_asked_for(folder: str) -> N
         f"iB are free on the disk. Free space in {folder}, give another spill_dir, or raise "
         "host_limit"
     )
-    assert file.allocate(BLOCK) == GROWTH - BLOCK  # what there is can be used
+    assert file.allocate(BLOCK) == GROWTH - BLOCK  # allocated space remains usable
     back = memory(3 * MIB)
     file.read(kept, back)
     assert np.array_equal(back, data)
@@ -283,7 +283,7 @@ def test_a_disk_that_is_full_is_noticed_when_room_is_asked_for(folder: str) -> N
     assert file.allocate(2 * BLOCK) == GROWTH
 
 
-def test_a_real_disk_that_is_full(own_folder: str) -> None:
+def test_a_full_real_disk(own_folder: str) -> None:
     if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None or shutil.which("mount") is None:
         pytest.skip("only root can mount a small disk")
     image, disk = Path(own_folder, "image"), Path(own_folder, "disk")
@@ -311,7 +311,7 @@ def fill_disk(disk: str) -> None:
     while (offset := file.allocate(5 * MIB)) >= 0:
         file.write(offset, pattern(5 * MIB, offset))
         held.append(offset)
-    # All of it: the last step is as small as it must be.
+    # All of it: the last request is as small as possible.
     assert len(held) >= 14 and "No space left on device (errno 28)" in file.problem
     back = memory(5 * MIB)
     for offset in held:
@@ -329,7 +329,7 @@ def fill_disk(disk: str) -> None:
         (lambda folder: __file__, r"no spill file in .*test_spill_file.py: .*Give a spill_dir"),
     ],
 )
-def test_folders_that_take_no_file(folder: str, folder_of: Callable[[str], str], text: str) -> None:
+def test_unusable_folders(folder: str, folder_of: Callable[[str], str], text: str) -> None:
     with pytest.raises(OSError, match=text):
         SpillFile(folder_of(folder))
 
@@ -343,11 +343,11 @@ def test_a_folder_in_memory_is_refused() -> None:
     assert not [name for name in os.listdir("/dev/shm") if "tfswap" in name]
 
 
-# Its speed, and what is summed up
+# Speed, and checksums
 
 
 @pytest.mark.parametrize("size", [MIB, 64 * MIB])
-def test_speeds_are_measured_and_leave_nothing(own_folder: str, size: int) -> None:
+def test_speed_measurements_leave_nothing_behind(own_folder: str, size: int) -> None:
     speed = measure_spill(own_folder, size, 0.1)
     assert min(speed.write_bytes_per_s, speed.read_bytes_per_s) > 0
     assert min(speed.both_write_bytes_per_s, speed.both_read_bytes_per_s) > 0
@@ -359,7 +359,7 @@ def test_speeds_are_measured_and_leave_nothing(own_folder: str, size: int) -> No
 @given(
     size=st.integers(0, 3000), shift=st.integers(0, 70), place=st.integers(0), bit=st.integers(0, 7)
 )
-def test_every_bit_counts_and_every_processor_agrees(
+def test_every_bit_changes_the_checksum_and_all_paths_agree(
     size: int, shift: int, place: int, bit: int
 ) -> None:
     data = pattern(size, size, shift)

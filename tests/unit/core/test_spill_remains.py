@@ -1,4 +1,4 @@
-"""What a spill file leaves behind, and what it does where the kernel refuses its calls."""
+"""What a spill file leaves behind, and its fallbacks when the kernel refuses calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import tfswap._core
 from tfswap._core import SpillFile
 
 
-def test_the_file_has_no_name_and_one_reader_and_no_cache(own_folder: str) -> None:
+def test_the_file_has_no_name_one_handle_and_no_cache(own_folder: str) -> None:
     file = SpillFile(own_folder)
     offset = file.allocate(8 * MIB)
     data = pattern(8 * MIB - 5)
@@ -55,7 +55,7 @@ def pages_in_memory(fd: int, offset: int, size: int) -> int:
     return sum(each & 1 for each in resident)
 
 
-def test_handles_and_threads_go_with_the_file(new_file: Callable[..., SpillFile]) -> None:
+def test_handles_and_threads_end_with_the_file(new_file: Callable[..., SpillFile]) -> None:
     def held() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
@@ -69,7 +69,7 @@ def test_handles_and_threads_go_with_the_file(new_file: Callable[..., SpillFile]
     before = held()
     for _ in range(5):
         use()
-    # The kernel's own threads for io_uring leave when they have nothing to do.
+    # The kernel's own threads for io_uring end when idle.
     until = time.monotonic() + 30
     while max(held()[0] - before[0], held()[1] - before[1]) > 0 and time.monotonic() < until:
         time.sleep(0.1)
@@ -77,7 +77,7 @@ def test_handles_and_threads_go_with_the_file(new_file: Callable[..., SpillFile]
 
 
 def run_alone(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """In a process of its own, with the core as `core` and without TensorFlow."""
+    """Run a script in a separate process, with the core as `core` and without TensorFlow."""
     begin = f"""
         import ctypes, importlib.util, os, resource, sys
         import numpy as np
@@ -119,7 +119,7 @@ def test_a_killed_process_leaves_nothing(own_folder: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_forked_process_has_no_part_in_it(own_folder: str, engine: str) -> None:
+def test_a_forked_process_does_not_use_the_file(own_folder: str, engine: str) -> None:
     script = """
         file = core.SpillFile(sys.argv[1], io_uring=sys.argv[2] == "io_uring")
         data = np.full(9 << 20, 5, np.uint8)
@@ -153,7 +153,7 @@ def test_a_forked_process_has_no_part_in_it(own_folder: str, engine: str) -> Non
     )
 
 
-# Answers calls as containers and other kernels do: (number, bits of the third argument, errno).
+# Refuse calls as containers and other kernels do: (number, bits of the third argument, errno).
 REFUSALS = """
     class Filter(ctypes.Structure):
         _fields_ = [("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8),
@@ -201,24 +201,24 @@ def engine_where_refused(folder: str, number: int, bits: int, error: int) -> str
     return text.strip()
 
 
-def test_where_io_uring_is_refused_threads_do_it(own_folder: str) -> None:
+def test_threads_replace_a_refused_io_uring(own_folder: str) -> None:
     assert engine_where_refused(own_folder, IO_URING_SETUP, 0, errno.EPERM) == "threads"
 
 
-def test_where_a_ring_takes_nothing_each_request_is_made_at_once(own_folder: str) -> None:
+def test_requests_run_synchronously_when_the_ring_is_busy(own_folder: str) -> None:
     engine = SpillFile(own_folder).engine
     assert engine_where_refused(own_folder, IO_URING_ENTER, 0, errno.EBUSY) == engine
 
 
 @pytest.mark.skipif(platform.machine() not in OPENAT, reason="another number of the call")
-def test_where_no_file_is_born_nameless_its_name_goes_at_once(own_folder: str) -> None:
+def test_without_nameless_files_the_name_is_removed_at_once(own_folder: str) -> None:
     openat = OPENAT[platform.machine()]
     engine = SpillFile(own_folder).engine
     assert engine_where_refused(own_folder, openat, O_TMPFILE, errno.EOPNOTSUPP) == engine
 
 
 @pytest.mark.skipif(platform.machine() not in OPENAT, reason="another number of the call")
-def test_where_the_cache_cannot_be_passed_there_is_no_file(own_folder: str) -> None:
+def test_without_direct_io_there_is_no_file(own_folder: str) -> None:
     openat = OPENAT[platform.machine()]
     assert engine_where_refused(own_folder, openat, O_DIRECT, errno.EINVAL) == (
         f"no spill file in {own_folder}: its file system refuses O_DIRECT, so swapped-out data "

@@ -31,7 +31,7 @@ class Session:
         self._holder.release(self)
 
 
-def test_one_that_trains_keeps_the_devices() -> None:
+def test_a_training_session_keeps_the_devices() -> None:
     holder = DeviceHolder()
     first, second = Session(holder), Session(holder)
     holder.acquire(first)
@@ -55,7 +55,7 @@ def test_the_message_names_the_other_thread() -> None:
 
 
 @pytest.mark.parametrize("state", ["is_idle", "is_over"])
-def test_one_that_is_idle_or_over_is_ended(state: str) -> None:
+def test_an_idle_or_finished_session_is_ended(state: str) -> None:
     holder = DeviceHolder()
     first, second = Session(holder, **{state: True}), Session(holder)
     holder.acquire(first)
@@ -65,7 +65,7 @@ def test_one_that_is_idle_or_over_is_ended(state: str) -> None:
     assert second.ended == 0
 
 
-def test_of_many_threads_one_gets_the_devices() -> None:
+def test_one_of_many_threads_gets_the_devices() -> None:
     holder = DeviceHolder()
     barrier = threading.Barrier(8)
     got: list[Session] = []

@@ -30,7 +30,7 @@ def samples(lib: FakeLibrary, *codecs: str) -> RatioSamples:
     return RatioSamples(cast(Library, lib), codecs)
 
 
-def test_tensors_are_found_by_the_names_of_their_swap_outs() -> None:
+def test_tensors_are_identified_by_their_swap_outs() -> None:
     lib = FakeLibrary(
         [
             Sample("tfswap/out/scope/x_0", 2, {"zvc": 0.25}),
@@ -46,7 +46,7 @@ def test_tensors_are_found_by_the_names_of_their_swap_outs() -> None:
     assert ratios.of("scope/x:1") == {}
 
 
-def test_what_passed_before_and_not_again_stays() -> None:
+def test_ratios_of_tensors_without_new_samples_stay() -> None:
     lib = FakeLibrary(
         [Sample(f"tfswap/out/{name}_0", 2, {"zvc": 0.25}) for name in "xy"],
         [Sample("tfswap/out/x_0", 2, {"zvc": 0.5})],
@@ -58,7 +58,7 @@ def test_what_passed_before_and_not_again_stays() -> None:
     assert (ratios.of("x:0"), ratios.of("y:0")) == ({"zvc": 0.5}, {"zvc": 0.25})
 
 
-def test_dense_is_what_no_codec_makes_smaller_and_no_mask() -> None:
+def test_dense_tensors_are_incompressible_and_no_masks() -> None:
     found = {
         "dense": (17, {"zvc": 0.99, "rle": 0.99}),
         "sparse": (17, {"zvc": 0.99, "rle": 0.6}),
@@ -72,7 +72,7 @@ def test_dense_is_what_no_codec_makes_smaller_and_no_mask() -> None:
     assert [ratios.is_dense(f"{name}:0") for name in (*found, "not met")] == [True] + 4 * [False]
 
 
-def test_without_codecs_nothing_is_asked_for() -> None:
+def test_without_codecs_nothing_is_sampled() -> None:
     lib = FakeLibrary()
     ratios = samples(lib)
     ratios.start()

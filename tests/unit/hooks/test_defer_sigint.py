@@ -1,4 +1,4 @@
-"""Ctrl-C while things are taken back: it waits, and is not lost."""
+"""Ctrl-C during clean-up: it is deferred, and not lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfswap.hooks.defer_sigint import defer_sigint
 
 @pytest.fixture(autouse=True)
 def handled_by_python() -> Iterator[None]:
-    """Whatever the shell that began the tests has done with Ctrl-C."""
+    """Install Python's own handler, whatever the parent process has done with Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -24,7 +24,7 @@ def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_arrives_at_the_end() -> None:
+def test_an_interrupt_is_delivered_at_the_end() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt):
         with defer_sigint():
@@ -37,7 +37,7 @@ def test_an_interrupt_arrives_at_the_end() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_error_inside_is_kept_beside_the_interrupt() -> None:
+def test_an_error_inside_is_chained_to_the_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt) as interrupt:
         with defer_sigint():
             press()
@@ -45,7 +45,7 @@ def test_an_error_inside_is_kept_beside_the_interrupt() -> None:
     assert isinstance(interrupt.value.__context__, ValueError)
 
 
-def test_who_handles_interrupts_himself_is_told() -> None:
+def test_a_custom_handler_is_called_at_the_end() -> None:
     told = []
     before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
     try:

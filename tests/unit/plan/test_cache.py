@@ -1,4 +1,4 @@
-"""What is remembered of profiled steps and their plans, and what is not believed."""
+"""The plan cache: which steps and plans it returns, and which files it ignores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def memory(folder: Path) -> PlanMemory:
     return PlanMemory(folder, CONTEXT)
 
 
-def test_what_is_kept_is_found(memory: PlanMemory, folder: Path) -> None:
+def test_a_stored_plan_is_found(memory: PlanMemory, folder: Path) -> None:
     profile = profile_of()
     memory.keep(profile, plan_of(), 100 * MIB, LINK)
     plan = memory.plans(101 * MIB, LINK)[GRAPH]
@@ -54,7 +54,7 @@ def test_what_is_kept_is_found(memory: PlanMemory, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("budget_bytes", [99 * MIB, 104 * MIB, 200 * MIB])
-def test_a_plan_for_another_budget_is_none_but_its_step_is_known(
+def test_a_plan_for_another_budget_is_ignored_but_its_profile_is_used(
     memory: PlanMemory, budget_bytes: int
 ) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
@@ -116,13 +116,13 @@ def test_files_that_are_not_the_users_plans_are_not_listed(
     assert not path.is_symlink() and not path.exists()
 
 
-def test_a_plan_for_another_link_is_none(memory: PlanMemory) -> None:
+def test_a_plan_for_another_link_is_ignored(memory: PlanMemory) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     for link, is_the_same in ((FakeMachine(2.4e9, 2.6e9), True), (FakeMachine(3e9, 3e9), False)):
         assert (GRAPH in memory.plans(100 * MIB, link)) == is_the_same
 
 
-def test_other_graphs_and_contexts_know_nothing_of_it(memory: PlanMemory, folder: Path) -> None:
+def test_other_graphs_and_contexts_do_not_find_it(memory: PlanMemory, folder: Path) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     elsewhere = PlanMemory(folder, context_of({"machine": "another one"}))
     assert elsewhere.plans(100 * MIB, LINK) == {} and elsewhere.profile(GRAPH) is None
@@ -130,7 +130,7 @@ def test_other_graphs_and_contexts_know_nothing_of_it(memory: PlanMemory, folder
     assert memory.profile("../" + GRAPH[3:]) is None
 
 
-def test_what_is_forgotten_is_gone(memory: PlanMemory, folder: Path) -> None:
+def test_forgotten_entries_are_removed(memory: PlanMemory, folder: Path) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     memory.keep(profile_of(OTHER), plan_of(OTHER), 100 * MIB, LINK)
     memory.forget(GRAPH)
@@ -143,7 +143,7 @@ def test_what_is_forgotten_is_gone(memory: PlanMemory, folder: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\x00" * 64, b"{}", b'{"format": "tfswap remembered plan 1", "plan": 7}']
 )
-def test_what_is_not_as_it_should_be_is_not_there(
+def test_invalid_entries_are_ignored(
     memory: PlanMemory, folder: Path, suffix: str, content: bytes
 ) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
@@ -162,7 +162,7 @@ def test_files_under_another_graphs_name_are_not_used(memory: PlanMemory, folder
     assert memory.profile(OTHER) is None
 
 
-def test_a_plan_of_another_graph_in_a_file_is_none(memory: PlanMemory, folder: Path) -> None:
+def test_a_plan_of_another_graph_in_a_file_is_ignored(memory: PlanMemory, folder: Path) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
     (path,) = (each for each in folder.iterdir() if each.suffix == ".plan")
     data = json.loads(path.read_text())
@@ -172,7 +172,7 @@ def test_a_plan_of_another_graph_in_a_file_is_none(memory: PlanMemory, folder: P
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
-def test_a_folder_that_others_may_write_to_is_not_used(
+def test_a_folder_that_others_can_write_to_is_not_used(
     memory: PlanMemory, folder: Path, mode: int
 ) -> None:
     memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
@@ -182,7 +182,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(
         memory.keep(profile_of(), plan_of(), 100 * MIB, LINK)
 
 
-def test_what_was_not_used_longest_goes(folder: Path) -> None:
+def test_the_least_recently_used_entries_are_removed(folder: Path) -> None:
     whole = PlanMemory(folder, CONTEXT)
     graphs = [f"{place:016x}" for place in range(4)]
     for place, graph in enumerate(graphs):
@@ -199,7 +199,7 @@ def test_what_was_not_used_longest_goes(folder: Path) -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) <= size_bytes * 4 // 5
 
 
-def test_where_plans_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_location_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(FOLDER, "none")
     assert default_folder() is None and parse_folder("auto") is None
     monkeypatch.setenv(FOLDER, str(tmp_path))

@@ -1,4 +1,4 @@
-"""MeasuredPlan: whether a plan did as predicted, and what it needs."""
+"""MeasuredPlan: whether a plan did as predicted, and which budget it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOVES_NOTHING = FunctionPlan("f", predicted_peak_bytes=100)
     [
         (MOVES, 100, 10, True),
         (MOVES, 90, 10, False),
-        (MOVES, 100, 20, False),  # on-demand swaps moved 10: without them, the peak were 110
+        (MOVES, 100, 20, False),  # on-demand swaps moved 10: without them, the peak would be 110
         (MOVES_NOTHING, 90, 0, True),  # less than in the recorded order
         (MOVES_NOTHING, 100, 10, False),
     ],
@@ -54,14 +54,14 @@ def test_a_plan_is_slower_only_if_each_of_its_steps_was() -> None:
         (99, 104, 10, 99),  # a planned swap-out that was early
     ],
 )
-def test_a_plan_needs_what_was_lacking_not_all_that_was_swapped_on_demand(
+def test_a_plan_needs_the_lack_and_not_all_on_demand_swaps(
     peak_bytes: int, needed_bytes: int, bytes_out: int, demand_bytes: int
 ) -> None:
     measured = MeasuredPlan(MOVES, 1.0, 1.0, peak_bytes, needed_bytes, bytes_out, bytes_out)
     assert measured.demand_bytes == demand_bytes
 
 
-def test_a_step_needs_the_budget_and_what_was_lacking() -> None:
+def test_a_step_needs_the_budget_and_the_lack() -> None:
     before = {"bytes_out": 5, "bytes_in": 5, "waits": 0}
     after = {
         "window_peak_load_bytes": 99,

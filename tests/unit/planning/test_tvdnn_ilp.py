@@ -82,7 +82,7 @@ def test_policy_of_the_plan_is_reported_without_time() -> None:
     assert decision.notes[1].startswith("tvdnn_ilp: the plan is that of ")
 
 
-def test_a_budget_that_nothing_meets() -> None:
+def test_a_budget_that_cannot_be_met() -> None:
     timeline = make_timeline(OPS, [(30, 1, 50)])
     with pytest.raises(BudgetTooSmall, match=r"too small for tvdnn_ilp.*Set the budget to 1 MiB"):
         plan_ilp(timeline, FakeMachine(), 10, min_bytes=1)

@@ -24,7 +24,7 @@ class KnownGraphs:
 
     described: int = 0
     recordings: int = 0
-    planned: int = 0  # bytes that were at their places, and others
+    planned: int = 0  # bytes at planned addresses, and others
     elsewhere: int = 0
 
     def step_counts(self, device: int) -> dict[str, int]:
@@ -48,7 +48,7 @@ class KnownGraphs:
 
 
 def recording(graph: str | None, batch: int) -> StepTrace:
-    """Two ops, the outputs of which are as large as the batch."""
+    """Return two ops whose outputs are as large as the batch."""
     names = ("a", "b") if graph is None else ("a", "b", graph)
     ops = np.zeros(2, OP_DTYPE)
     ops["name"], ops["start_ns"], ops["end_ns"] = (0, 1), (0, 20), (10, 30)
@@ -65,7 +65,7 @@ def new_run() -> tuple[AddressRun, KnownGraphs]:
 
 
 def feed(run: AddressRun, kind: str, plan: SwapPlan, *ran: tuple[str | None, int]) -> SwapPlan:
-    """Calls of this kind, each recorded."""
+    """Make calls of this kind, each of them recorded."""
     for graph, batch in ran:
         run.expect(kind)
         plan = run.ran(kind, recording(graph, batch), 0, plan) or plan
@@ -84,7 +84,7 @@ def test_nothing_is_recorded_unless_something_without_addresses_ran() -> None:
     assert run.wants("train") and not run.wants("test")
 
 
-def test_calls_are_recorded_after_one_that_was_elsewhere() -> None:
+def test_calls_are_recorded_after_one_with_allocations_elsewhere() -> None:
     run, library = new_run()
     plan = SwapPlan((FunctionPlan(STEP),))
 
@@ -100,14 +100,14 @@ def test_calls_are_recorded_after_one_that_was_elsewhere() -> None:
     assert call("train", 100, 1) == 1
     assert call("test", 0, 1) == 1
     assert call("test", 100, 1) == 2
-    # What ended without having begun is nothing.
+    # The end of a call that did not begin has no effect.
     assert run.call_ended("train", plan) is None
     # A call that never ends leaves no recording behind.
     run.call_begins("train")
     assert run.stop() and not run.stop()
 
 
-def test_what_never_has_places_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocations_without_addresses_are_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run, library = new_run()
     plan = feed(run, "train", SwapPlan((FunctionPlan(STEP),)), *[(STEP, 32)] * 3)
     monkeypatch.setattr(
@@ -121,13 +121,13 @@ def test_what_never_has_places_is_not_looked_for_again(monkeypatch: pytest.Monke
         assert run.call_ended("train", plan) is None
         return library.recordings
 
-    # A tenth of each call has no place: looked for once.
+    # A tenth of each call has no address: recorded once.
     assert [call(90, 10) for _ in range(5)] == [0, 1, 1, 1, 1]
-    # Half of it, and something else ran, which may be long in coming again.
+    # Half of it: something else ran, which may take long to run again.
     assert [call(50, 50), call(90, 10), call(90, 10)] == [1, 2, 3]
 
 
-def test_each_shape_gets_a_layout_of_its_own() -> None:
+def test_each_shape_gets_its_own_layout() -> None:
     run, _ = new_run()
     plan = SwapPlan((FunctionPlan(STEP),))
     plan = feed(run, "train", plan, *[(STEP, 32)] * 3)
@@ -140,7 +140,7 @@ def test_each_shape_gets_a_layout_of_its_own() -> None:
     }
 
 
-def test_another_graph_keeps_its_lazy_swaps() -> None:
+def test_another_graph_keeps_its_on_demand_swaps() -> None:
     run, _ = new_run()
     plan = feed(run, "test", SwapPlan((FunctionPlan(STEP),)), *[(TEST, 32)] * 3)
     function = plan.function(TEST)
@@ -148,7 +148,7 @@ def test_another_graph_keeps_its_lazy_swaps() -> None:
     assert len(function.layouts) == 1 and layouts(plan, STEP) == ()
 
 
-def test_what_was_recorded_before_the_order_changed_counts_no_more() -> None:
+def test_recordings_before_a_change_of_order_are_dropped() -> None:
     run, graphs = new_run()
     plan = SwapPlan((FunctionPlan(STEP),))
     plan = feed(run, "train", plan, (STEP, 16), (STEP, 16), *[(STEP, 32)] * 3)
@@ -158,7 +158,7 @@ def test_what_was_recorded_before_the_order_changed_counts_no_more() -> None:
     assert len(layouts(plan, STEP)) == 2
 
 
-def test_runs_that_moved_more_than_planned_are_taken_if_there_are_no_others() -> None:
+def test_runs_with_unplanned_moves_are_used_only_without_others() -> None:
     run, _ = new_run()
     plan = SwapPlan((FunctionPlan(STEP),))
     run.expect("train")
@@ -166,7 +166,7 @@ def test_runs_that_moved_more_than_planned_are_taken_if_there_are_no_others() ->
     assert [made is None for made in plans] == [True] * 11 + [False]
 
 
-def test_recording_in_vain_comes_to_an_end() -> None:
+def test_recording_ends_when_it_finds_nothing() -> None:
     run, _ = new_run()
     plan = feed(run, "train", SwapPlan((FunctionPlan(STEP),)), *[(STEP, 32)] * 3)
     recorded = 0
@@ -177,7 +177,7 @@ def test_recording_in_vain_comes_to_an_end() -> None:
             assert run.ran("train", recording(graph, 32), 0, plan) is None
             recorded += 1
     assert recorded == 256
-    # And before that, some time after the last sign of something new.
+    # It ends even earlier some time after the last new graph or shape.
     run, _ = new_run()
     run.expect("train")
     recorded = 0
@@ -202,7 +202,7 @@ BEFORE_S = 100e-9
 def run_with_order(
     order: tuple[tuple[str, str], ...], limit_bytes: int | None = None
 ) -> tuple[AddressRun, SwapPlan]:
-    """One whose layout has added an order of ops to the plan's own."""
+    """Return a run whose layout has added order edges to the plan's own."""
     run = AddressRun(cast(Library, KnownGraphs()), 0, limit_bytes)
     plan = SwapPlan((FunctionPlan(STEP, order=(("x", "y"),)),))
     with pytest.MonkeyPatch.context() as patch:
@@ -215,7 +215,7 @@ def run_with_order(
 
 
 def timed(run: AddressRun, plan: SwapPlan, *calls: tuple[float, int]) -> SwapPlan:
-    """Calls of so many times the time before, that allocate so many bytes."""
+    """Make calls that take `times` times as long, and allocate so many bytes."""
     for times, call_bytes in calls:
         plan = run.timed("train", times * BEFORE_S, call_bytes, plan) or plan
     return plan
@@ -227,10 +227,10 @@ def order_of(plan: SwapPlan) -> tuple[tuple[str, str], ...]:
     return function.order
 
 
-def test_an_order_that_costs_time_is_given_up() -> None:
+def test_an_order_that_costs_time_is_dropped() -> None:
     run, plan = run_with_order((("a", "b"),))
     assert order_of(plan) == (("x", "y"), ("a", "b")) and run.is_trying("train")
-    # The first call has the graph optimised; one is disturbed.
+    # TensorFlow optimizes the graph in the first call; another one is disturbed.
     plan = timed(run, plan, (50, 1000), *[(1.2, 1000)] * 4, (0.5, 1000))
     assert order_of(plan) == (("x", "y"),) and not run.is_trying("train")
     assert run.note.startswith("addresses no longer keep ops in order: with it, a step took")
@@ -244,13 +244,13 @@ def test_an_order_that_costs_nothing_is_kept() -> None:
     assert run.note == ""
 
 
-def test_calls_that_are_recorded_in_vain_are_timed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_are_recorded_in_vain_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     run, plan = run_with_order((("a", "b"),))
     library = cast(KnownGraphs, run._library)
     monkeypatch.setattr(
         "tfswap.training.address_run.StepTrace.from_bytes", lambda data: recording(STEP, 32)
     )
-    run.expect("train")  # the first call under the layout found little of it
+    run.expect("train")  # the first call under the layout used little of it
     for _ in range(6):
         assert run.is_trying("train")
         run.call_begins("train")
@@ -261,13 +261,14 @@ def test_calls_that_are_recorded_in_vain_are_timed_too(monkeypatch: pytest.Monke
 
 def test_calls_for_other_shapes_do_not_count() -> None:
     run, plan = run_with_order((("a", "b"),))
-    plan = timed(run, plan, *[(9.0, 700)] * 10, *[(1.0, 890)] * 5)  # fewer bytes are usual in order
+    # Other shapes allocate fewer bytes.
+    plan = timed(run, plan, *[(9.0, 700)] * 10, *[(1.0, 890)] * 5)
     assert run.is_trying("train")
     plan = timed(run, plan, (1.0, 1000))
     assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
 
 
-def test_an_order_whose_shape_never_comes_again_is_kept() -> None:
+def test_an_order_whose_shape_never_runs_again_is_kept() -> None:
     run, plan = run_with_order((("a", "b"),))
     plan = timed(run, plan, *[(9.0, 500)] * 15)
     assert run.is_trying("train")
@@ -280,6 +281,6 @@ def test_without_an_order_nothing_is_tried() -> None:
     assert not run.is_trying("train")
 
 
-def test_a_slab_that_gives_nothing_back_keeps_its_order() -> None:
+def test_an_order_stays_when_dropping_it_would_free_no_memory() -> None:
     run, plan = run_with_order((("a", "b"),), limit_bytes=1 << 40)
     assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")

@@ -99,7 +99,7 @@ def test_larger_tensors_lead_to_another_profile_of_the_graph() -> None:
     assert state.phase is Phase.STEADY
 
 
-def test_larger_tensors_that_come_no_more_restore_the_plan() -> None:
+def test_the_plan_is_restored_if_larger_tensors_do_not_run_again() -> None:
     state = observed(watched(), "first", larger=True)
     state, actions = follow(state, *[ended(graph="first")] * 64)
     assert kinds(actions) == ["Log", "DropAddresses", "NoteBudget", "PlanAgain"]

@@ -1,4 +1,4 @@
-"""The rate in the course of a training, leave to use it, and errors."""
+"""The lossy rate in the course of a training, when lossy codecs may be used, and errors."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_the_rate_slides_from_the_top_to_the_bottom() -> None:
     assert rates_in(*run_of(1), range(1)) == [80]
 
 
-def test_a_fit_that_goes_on_begins_at_the_top_again() -> None:
+def test_a_continued_fit_begins_at_the_top_again() -> None:
     assert rates_in(*run_of(12), range(8, 12)) == [80, 70, 60, 50]
 
 
-def test_without_a_number_of_epochs_it_stays_at_the_top() -> None:
+def test_without_a_number_of_epochs_the_rate_stays_at_the_top() -> None:
     assert rates_in(*run_of(None), range(3)) == [80, 80, 80]
 
 
@@ -90,7 +90,7 @@ def test_epochs_beyond_the_last_stay_above_the_bottom() -> None:
     assert rates_in(*run_of(2), range(4))[-1] >= 40
 
 
-def test_there_is_leave_only_while_a_plan_needs_it() -> None:
+def test_the_lossy_rate_is_set_only_while_a_plan_needs_it() -> None:
     run, lib = run_of(4)
     run.epoch_begins(0)
     run.adopt(plan(swap("b:0", "zvc")))
@@ -104,18 +104,18 @@ def test_there_is_leave_only_while_a_plan_needs_it() -> None:
     assert lib.rates[-1] is None
 
 
-def test_a_plan_that_was_given_keeps_its_rates() -> None:
+def test_a_given_plan_keeps_its_rates() -> None:
     run, lib = run_of(4)
     run.adopt(plan(swap("a:0", LOSSY, 35), swap("c:1", LOSSY, 20)))
     for epoch in range(4):
         run.epoch_begins(epoch)
-    assert lib.rates == [100]  # no less than they say
+    assert lib.rates == [100]  # no lower than in the plan
     use = run.use()
     assert use is not None
     assert (use.tensors, use.rate, use.top, use.bottom) == (2, 35, 35, 35)
 
 
-def test_errors_are_the_worst_of_each_tensor_at_any_rate() -> None:
+def test_the_error_of_a_tensor_is_its_largest_at_any_rate() -> None:
     run, lib = run_of(2)
     rates_in(run, lib, [0])
     lib.found = [
@@ -151,7 +151,7 @@ def test_candidates_are_dense_activations() -> None:
     assert run.why_unused() == ""
 
 
-def test_a_lossy_plan_needs_leave() -> None:
+def test_a_lossy_plan_needs_the_lossy_option() -> None:
     check_plan(PLAN, lossy=True)
     check_plan(plan(swap("b:0", "zvc")), lossy=False)
     with pytest.raises(ValueError) as error:

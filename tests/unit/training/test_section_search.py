@@ -29,7 +29,7 @@ def test_a_plan_that_hardly_waits_is_used() -> None:
     assert found.best.fingerprint == "graph4"
 
 
-def test_it_goes_on_while_waits_are_long_and_steps_get_shorter() -> None:
+def test_the_search_continues_while_waits_are_long_and_steps_get_shorter() -> None:
     found = search().add(planned(1, 1000, 500))
     assert found.next() == 2
     assert "hold a step up for" in found.reason
@@ -49,7 +49,7 @@ def test_without_a_plan_more_sections_are_tried_until_there_is_one() -> None:
     assert found.best.sections == 4
 
 
-def test_without_any_plan_the_last_number_is_used_which_needs_least() -> None:
+def test_without_any_plan_the_number_with_the_least_need_is_used() -> None:
     found = search()
     for sections, following in ((1, 2), (2, 4), (4, 8), (8, None)):
         found = found.add(lacking(sections))
@@ -76,7 +76,7 @@ def test_a_plan_is_better_than_none() -> None:
         (512, 256, None),
     ],
 )
-def test_numbers_divide_the_batch_where_they_can(
+def test_numbers_divide_the_batch_if_possible(
     examples: int, sections: int, following: int | None
 ) -> None:
     assert search(examples).add(lacking(sections)).next() == following
