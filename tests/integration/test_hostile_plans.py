@@ -315,7 +315,7 @@ def try_trainings(training, seed: int, count: int) -> None:
 
 def test_a_training_keeps_its_budget_under_an_unreadable_plan(training, monkeypatch):
     losses, budget_bytes, plan, _, fit = training
-    monkeypatch.setattr(SwapPlan, "to_json", lambda plan: '{"version": 99}')
+    monkeypatch.setattr(SwapPlan, "to_data", lambda plan: {"version": 99})
     swap = tfswap.AutoSwap(budget=budget_bytes, plan=plan, verbose=0)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
