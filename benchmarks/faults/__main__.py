@@ -1,4 +1,4 @@
-"""Faults, one after the other, in the middle of small trainings.
+"""Inject faults into small trainings, one after the other.
 
     python -m benchmarks.faults [--count 1000] [--seed 0] [--quick] [--kinds cancel,interrupt]
 
@@ -49,7 +49,7 @@ _QUICK = 12
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--count", type=int, default=1000, help="cases (1000)")
@@ -68,7 +68,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    """Those that the command line asks for."""
+    """Return the cases that the command line selects."""
     kinds = tuple(filter(None, options.kinds.split(",")))
     if options.quick:
         kinds = kinds or tuple(name for name in KINDS if name != "kill-9")
@@ -77,7 +77,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The line of each case."""
+    """Yield the line of each case."""
     from benchmarks.faults.victims import Victims
 
     folder = disk_folder()
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """How often which kind came to what."""
+    """Return how often each kind had each outcome."""
     rows = Tally("kind", "outcome", tuple(KINDS), OUTCOMES).rows(lines)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -120,7 +120,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def strikes(lines: Sequence[dict[str, Any]]) -> str:
-    """How many faults there was something for: a copy, say, where copies were to fail."""
+    """Return how many faults took effect: for example, whether there was a copy to fail."""
     told = [line["struck"] for line in lines if line["struck"] >= 0]
     return f"{sum(struck > 0 for struck in told)} of {len(told)} faults of the core struck"
 
@@ -130,14 +130,14 @@ def _end(number: int, frame: object) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the cases; answers the exit status."""
+    """Run the cases; return the exit status."""
     options = parse(arguments)
     if options.serve:
         from benchmarks.faults.process import serve
 
         return serve(Path(options.serve))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)  # so that nothing stays behind
+        signal.signal(number, _end)  # so that nothing is left behind
     lines: list[dict[str, Any]] = []
     try:
         for line in run(options):
