@@ -32,9 +32,9 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
             "U-Net64", with 64 and none, as published.
         batch: Examples in a batch.
         image: Height and width in pixels; for the Transformer, tokens in a sequence.
-        seed: Of weights and data. Defaults to 1.
+        seed: Seed of weights and data. Defaults to 1.
 
-    seed: Seed of weights and data. Defaults to 1.
+    Raises:
         ValueError: There is no such model.
     """
     import keras
@@ -105,7 +105,7 @@ def transformer(tokens: int) -> Any:
 
 
 def squeezenet(image: int, classes: int = 1000, activation: str = "relu") -> Any:
-    """Build SqueezeNet 1.1 (Iandola et al. 2016; 1.1 pools earlier, and computes 2.4 times less)."""
+    """Build SqueezeNet 1.1 (Iandola et al. 2016; 1.1 pools earlier, with less computation)."""
     import keras
     from keras import layers
 

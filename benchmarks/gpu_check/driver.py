@@ -90,7 +90,7 @@ class Driver:
 
 
 def management() -> dict[str, Any]:
-    """Return the driver's release and the GPU's link, as NVIDIA's management library reports them."""
+    """Return the driver's release and the GPU's link, from NVIDIA's management library."""
     found: dict[str, Any] = {"driver": None, "pcie_generation": None, "pcie_lanes": None}
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
