@@ -1,4 +1,4 @@
-r"""Where a single layer does not fit: sections of the batch, or of images, one after the other.
+r"""Train when a single layer does not fit: on sections of the batch or of images in sequence.
 
     python -m benchmarks.sections [--quick] [--cases 256:4GiB:32:3,512:6GiB:64:1]
     python -m benchmarks.sections --least [--quick] [--models ResNet50,U-Net] [--sections 4,8]
@@ -43,7 +43,7 @@ from tfswap.machine.budget import parse_bytes
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sections", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     modes = parser.add_mutually_exclusive_group()
@@ -69,7 +69,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What is to be printed, as it is known."""
+    """Yield the lines."""
     quick = options.quick
     models = options.models.split(",") if options.models else None
     sections = [int(number) for number in options.sections.split(",")] if options.sections else []
@@ -93,7 +93,7 @@ def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a line for each case."""
+    """Print a line for each case."""
     for line in lines(parse(arguments)):
         print(json.dumps(line), flush=True)
 
