@@ -3,15 +3,15 @@ r"""Swap weights and optimizer state across iterations, where they are most of t
     python -m benchmarks.across_iterations [--model VGG16] [--batch 8] [--image 224] \
         [--budgets 0.8,0.6,0.5] [--steps 6] [--link-bandwidth 6GB/s]
 
-Adam keeps two values for each weight. Each case trains in a process of its own, with deterministic
+Adam keeps two values for each weight. Each case trains in a separate process, with deterministic
 ops, from the same weights:
 
     unswapped          without a budget, before the others and after them
-    swaps              under the budget, activations and gradients alone swapped
+    swaps              under the budget, with swaps of activations and gradients only
     weights too        with stream_weights=True; a checkpoint is written between two steps
 
-The checkpoint is restored in a process that knows nothing of tfswap, and what is in it compared bit
-by bit with what the unswapped training had then.
+The checkpoint is restored in a process without tfswap, and compared bit by bit with the values of
+the unswapped training.
 
 One JSON line a case: model, batch, image, link_bandwidth, mode, budget_part, budget_bytes, outcome,
 least_budget_bytes (what the profile says), unswapped_peak_bytes, predicted_peak_bytes,

@@ -2,24 +2,24 @@ r"""Planned addresses and TensorFlow's BFC allocator: in real trainings, and cal
 
     python -m benchmarks.allocator [--models ResNet50,...] [--parts train,least,replay] [--quick]
 
-train: each model unswapped and in half of its unswapped peak (a little above the load bound, where
-that is more than half), with all of its memory from BFC (an arena as large as the budget) and at
-planned addresses. A JSON line each: model batch image allocator budget_bytes budget_share (of the
-unswapped peak) footprint_bytes peak_load_bytes ratio slab_share planned_share step_s
-losses_equal (null where unswapped trainings differ, as they may with several threads, and where it
-failed; there are two of them, and up to five before other losses are believed). `footprint_bytes`
-is all memory behind what was asked for: with BFC the end of the highest block, else what the
-budget was charged. Shares are of the bytes of the timed steps: `slab_share` came from the slab,
-`planned_share`, of what lives within a step, from its planned place.
+train: each model unswapped and in half of its unswapped peak (a little above the load bound if that
+is more than half), with all of its memory from BFC (an arena as large as the budget) and at planned
+addresses. A JSON line each: model batch image allocator budget_bytes budget_share (of the unswapped
+peak) footprint_bytes peak_load_bytes ratio slab_share planned_share step_s losses_equal (null if it
+failed, or if unswapped trainings differ, as they may with several threads; there are two of them,
+and up to five before a difference is reported). `footprint_bytes` is the memory behind all
+requests: with BFC the end of the highest block, else the budget's count. Shares are of the bytes of
+the timed steps: `slab_share` came from the slab, `planned_share`, of those that live within a step,
+from planned addresses.
 
-least: the least budget in which each model trains, on a grid of 1 % above the load bound (what no
-plan of swaps goes below), bisected. A line an allocator: model batch image allocator
+least: the least budget in which each model trains, on a grid of 1 % above the load bound (the
+minimum of all plans of swaps), by bisection. A line an allocator: model batch image allocator
 least_budget_bytes load_bound_bytes ratio step_s.
 
-replay: what an allocation and its free cost (`benchmarks.replay`): trace pairs threads allocator
+replay: the cost of an allocation and its free (`benchmarks.replay`): trace pairs threads allocator
 ns_per_pair ratio_to_bfc failures taken.
 
-Each training is a process of its own; progress goes to stderr.
+Each training is a separate process; progress goes to stderr.
 """
 
 from __future__ import annotations

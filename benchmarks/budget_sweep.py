@@ -4,23 +4,23 @@ r"""Step time, peak and losses of one model under shrinking budgets, and of unsw
         --budgets 0.8,0.65,0.55,0.4 --steps 6 [--policies auto,capuchin] [--link-bandwidth 1GB/s] \
         [--recompute-grad 4,8]
 
-Each case trains in a process of its own. One JSON line a budget and policy goes to stdout, progress
+Each case trains in a separate process. One JSON line a budget and policy goes to stdout, progress
 to stderr.
 
     unswapped ─▶ for each budget: unswapped under it (must fail),
                  AutoSwap under it with each policy                ─▶ unswapped
 
-With --recompute-grad, the model is also trained with `tf.recompute_grad` by hand around so many
+With --recompute-grad, the model is also trained with `tf.recompute_grad` by hand around that many
 segments (`benchmarks.remat`), and each policy under the memory that this takes.
 
-predicted_peak_bytes foretells settled_peak_load_bytes: what ops asked for in the timed steps.
-measured_peak_bytes is what the budget counts in the whole training: idle pages, which stay until
-the budget needs them, and the first steps, whose swaps are lazy, too.
+predicted_peak_bytes predicts settled_peak_load_bytes, the load in the timed steps.
+measured_peak_bytes is the footprint in the whole training. It includes idle pages, which stay until
+the budget needs them, and the first steps, which use on-demand swaps.
 
-The two unswapped trainings say how fast the machine was before and after, so that drift shows less,
-and whether losses repeat bit for bit at all: where they do not, there is nothing to compare. If
-they agree but a swapped training differs, more unswapped ones are run before that is believed: with
-several threads TensorFlow often repeats itself twice, and not the third time.
+The two unswapped trainings show the machine's speed before and after, to reveal drift, and whether
+losses repeat bit for bit at all: otherwise they are not compared. If they agree but a swapped
+training differs, more unswapped ones are run before a difference is reported: with several threads
+TensorFlow often repeats itself twice, and not the third time.
 """
 
 from __future__ import annotations

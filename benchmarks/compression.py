@@ -4,34 +4,32 @@ r"""Measure what encoding far memory saves of the time that swapping takes, over
         [--activations relu,leaky_relu] [--modes none,all,cswap,auto,lossy] [--accuracy]
 
 The models are those of CSWAP+ (Chen et al. 2022), trained on enlarged digits with the device's
-memory capped at half of what they need (or a little above the least that works, where that is more;
-"note" says so). Modes: ``none`` swaps everything as it is, ``all`` encodes it with ZVC wherever
-that makes it smaller, ``cswap`` where that paper's inequality says so, ``auto`` where it shortens
-the step in the simulator. All are lossless; leaky ReLU leaves no zeros to save, so only there
-``lossy`` is ``auto`` with lossy codecs too (its losses differ), in a training of eight short
-epochs, over which its rate falls: its step is the mean over the epochs, "step_s_by_epoch" says
-each. ``--accuracy`` says instead what that does to a training (``compression_accuracy.py``). To a
-few cores, a link of 0.25 GB/s is what PCI Express is to a GPU; over one of 2 GB/s, what is exposed
-is mostly the cores' own work.
+memory limited to half of their need (or a little above the least budget, if that is more; "note"
+says so). Modes: ``none`` swaps everything unencoded, ``all`` encodes everything that ZVC makes
+smaller, ``cswap`` uses that paper's inequality, ``auto`` encodes where that shortens the simulated
+step. All are lossless; leaky ReLU leaves no zeros, so only there ``lossy`` is ``auto`` with lossy
+codecs (its losses differ), in a training of eight short epochs with a falling rate: its step is the
+mean over the epochs, which "step_s_by_epoch" lists. ``--accuracy`` measures the effect of that on a
+training instead (``compression_accuracy.py``). For a few cores, a link of 0.25 GB/s corresponds to
+a GPU's PCI Express; over one of 2 GB/s, exposed time is mostly the cores' own work.
 
     prepare ─▶ unswapped ─▶ none ─▶ all ─▶ cswap ─▶ auto ─▶ unswapped ─▶ (the next link) ...
     (warm weights, profile)  └──────── --repeats times ───────┘
 
-Where unswapped trainings agree and a lossless mode differs, up to five unswapped ones are run
-before that is believed: with several threads TensorFlow often repeats itself twice, and not a third
+If unswapped trainings agree and a lossless mode differs, up to five unswapped ones are run before a
+difference is reported: with several threads TensorFlow often repeats itself twice, and not a third
 time.
 
 Each training begins with the same warm weights, so that zeros are as frequent as in training. All
-of a model and activation are in one process as long as they do not fail (`benchmarks.trainings`).
-One JSON line a mode goes to stdout, progress to stderr. Keys: model activation
-link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s predicted_step_s
+trainings of a model and activation share a process as long as they do not fail
+(`benchmarks.trainings`). One JSON line a mode goes to stdout, progress to stderr. Keys: model
+activation link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s predicted_step_s
 predicted_wait_s exposed_s exposed_reduction compressed_tensors swapped_tensors ratio losses_equal.
-Times are medians over all timed steps. ``predicted_wait_s``: for how long copies were foretold to
-hold the step up, which is what codecs can save. ``exposed_s``: by how much the step is longer than
-the unswapped one, which has planned addresses too. ``exposed_reduction``: the part of it that the
-mode saves against ``none``, 1 at most; null where that exposes less than 2 % of the step, which
-noise alone does. ``ratio``: kept to source bytes of what was encoded. ``losses_equal``: null where
-unswapped trainings differ.
+Times are medians over all timed steps. ``predicted_wait_s``: the predicted wait for copies, which
+codecs can save. ``exposed_s``: by how much the step is longer than the unswapped one, which has
+planned addresses, too. ``exposed_reduction``: the part of it that the mode saves against ``none``,
+at most 1; null if ``none`` exposes less than 2 % of the step, which is noise. ``ratio``: encoded to
+source bytes. ``losses_equal``: null if unswapped trainings differ.
 
 Last, a line for each activation: the mean and the largest reduction by mode over all models and
 links, beside what CSWAP+ printed as its largest.

@@ -3,11 +3,11 @@ r"""Measure the first steps of a training: with on-demand swaps, and under a rem
     python -m benchmarks.first_steps [--models ResNet50,VGG16] [--batch 16] [--image 128] \
         [--budget 0.6] [--links 1GB/s,6GB/s] [--steps 16]
 
-Each training in a process of its own, all from the same weights:
+Each training runs in a separate process, all from the same weights:
 
     unswapped     without a budget
     lazy          with on-demand swaps until the step is profiled; the plan cache is empty
-    remembered    under the plan that the training before has left in the cache
+    remembered    under the plan that the previous training left in the cache
 
 One JSON line a training: model, link_bandwidth, mode, budget_bytes, first_plan, steps_s (of each
 step), first_steps_s (of the four after the first one, which is traced), until_steady

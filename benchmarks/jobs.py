@@ -2,20 +2,20 @@ r"""Several trainings on one device: memory saved, time lost and total throughpu
 
     python -m benchmarks.jobs [--quick] [--models VGG16,ResNet50] [--image 128] [--budget 0.5]
 
-Each model alone, under what TENSILE's authors logged as its saving; then two and three at once, of
-the same and of different models, under one budget (a part of the sum of their unswapped peaks):
+Train each model alone, with the saving that TENSILE's authors logged; then two and three at once,
+of the same and of different models, under one budget (a part of the sum of their unswapped peaks):
 
-    (unswapped      at once, without a budget: what step times are compared with)
-    processes       in processes, under a broker
-    comes and goes  processes, of which all but one join later, and that one leaves earlier
-    static          a rival: in processes, each under an equal share
-    sequential      a rival: one after the other, each under all of the budget
+    (unswapped      at once, without a budget: the reference for step times)
+    processes       in separate processes, under a broker
+    comes and goes  all processes but one join later, and that one leaves earlier
+    static          a baseline: in processes, each with an equal share
+    sequential      a baseline: one after the other, each with the whole budget
 
-One JSON line a case: jobs, models, mode, budget_bytes, measured_peak_bytes (the largest sum of what
-all steps that ran at one time needed), msr (memory saving ratio, 1 - peak / unswapped peak), eor
-(extra overhead ratio, step time / unswapped step time - 1, the mean of the jobs), throughput_ratio
-(examples a second, all jobs together, over one after the other); logged_msr and logged_eor are what
-the authors' repository has (papers' batch 16, another framework, a GPU).
+One JSON line a case: jobs, models, mode, budget_bytes, measured_peak_bytes (the largest sum of the
+needs of concurrent steps), msr (memory saving ratio, 1 - peak / unswapped peak), eor (extra
+overhead ratio, step time / unswapped step time - 1, the mean of the jobs), throughput_ratio
+(examples per second of all jobs together, relative to one after the other); logged_msr and
+logged_eor are from the authors' repository (batch 16 as in the paper, another framework, a GPU).
 
 Source: Zhang, Wang et al., TENSILE, arXiv 2105.13336; the ratios as in the first author's code.
 """

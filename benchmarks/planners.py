@@ -2,11 +2,11 @@ r"""Compare the plans of all planners for one trace under shrinking limits: a JS
 
     python -m benchmarks.planners --trace FILE --limits 280,300,320,350,380,400,420,440,450,490
 
-FILE is a timeline of tfswap's (`benchmarks/traces` has some of a CPU; to these, a link of 0.2 GB/s
-is what PCI Express is to a GPU's) or an event list of SINGA's. With ``--accounting honest`` (the
-default) each plan is judged by the simulator; with ``published``, for an event list of SINGA's, as
-the authors of AutoSwap added up their overheads. Keys: limit_mib policy accounting overhead_ms
-peak_mib bound_ms seconds trace; what a policy cannot do is null, and "error" says why.
+FILE is a timeline of tfswap (`benchmarks/traces` has some of a CPU; for these, a link of 0.2 GB/s
+corresponds to a GPU's PCI Express) or an event list of SINGA. With ``--accounting honest`` (the
+default) the simulator judges each plan; with ``published``, for an event list of SINGA, overheads
+are counted as by the authors of AutoSwap. Keys: limit_mib policy accounting overhead_ms peak_mib
+bound_ms seconds trace; impossible values are null, and "error" is the reason.
 """
 
 from __future__ import annotations

@@ -3,18 +3,18 @@ r"""Train for half an hour in one process: check losses, and measure growth.
     python -m benchmarks.soak [--minutes 30] [--steps 2000] [--seed 0] [--quick]
                               [--mode tfswap|unswapped] [--models fresh|kept]
 
-Trainings follow one another until both the minutes and the steps have passed: small models
-(convolutions; dense layers with Adam; an embedding and an LSTM) by turns, with batches of several
+Trainings run in sequence until both the minutes and the steps have passed: small models
+(convolutions; dense layers with Adam; an embedding and an LSTM) in turns, with batches of several
 sizes, under budgets, policies and options as drawn, some with validation. Losses are compared, bit
-for bit, with those of the same training without tfswap. ``--mode unswapped`` is the rival: the same
-trainings by TensorFlow alone, whose own growth is the least possible.
+for bit, with those of the same training without tfswap. ``--mode unswapped`` is the baseline: the
+same trainings with TensorFlow alone, whose growth is the least possible.
 
 One JSON line a training: mode, training, step (of all so far), minutes, model, batch, budget_bytes,
 outcome ("budget too small": it ended with the error that says so), options, losses_equal (of the
 steps that there were), resident_bytes, threads, handles, load_bytes (on the device). Then one of
 the whole: mode, trainings, steps, minutes, wrong (trainings with other losses), too_small, growth
 (resident memory at the end over that when a quarter of the trainings had passed, medians of 24,
-minus 1), threads_gained, handles_gained, load_gained_bytes (likewise).
+minus 1), threads_gained, handles_gained, load_gained_bytes (computed in the same way).
 """
 
 from __future__ import annotations

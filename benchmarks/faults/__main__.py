@@ -4,21 +4,20 @@
 
 Each case is a training of a small model (convolutions; dense layers with Adam; an embedding and an
 LSTM) under `AutoSwap`, with the file tier, codecs, streamed weights, planned addresses and
-checksums as drawn, in which something goes wrong: a copy, an allocation, the disk, a thread, a
-callback, the data, Ctrl-C, a fork, another training, ``kill -9``. It ends in
+checksums as drawn, with one fault: a copy, an allocation, the disk, a thread, a callback, the data,
+Ctrl-C, a fork, another training, ``kill -9``. It ends in
 
     correct       the losses of the unswapped training, bit for bit
-    clear error   one error whose text says what happened
-    wrong         other losses; another error; something left behind: memory, far memory, files,
-                  threads, handles; or the same process does not train on with the right losses
+    clear error   one error whose text names the cause
+    wrong         other losses; another error; leftover memory, far memory, files, threads or
+                  handles; or the next training of the same process has wrong losses
     crash, hang   of the process
 
 A JSON line per case: number, kind, detail, subject, start (lazy: under on-demand swaps; planned:
 under a given plan; whole: until addresses are planned), options, step, after, times, part, struck
-(how often the fault did), outcome, said (the error), why (it is wrong), seconds. Then a table:
-kind, count, outcomes; and for how many faults of the core there was something to strike. The exit
-status is 1 if any is wrong. Cases run in a process that is used again until one takes it along;
-`kill-9` has processes of its own.
+(how often the fault took effect), outcome, said (the error), why (it is wrong), seconds. Then a
+table: kind, count, outcomes; and how many faults of the core took effect. The exit status is 1 if
+any is wrong. Cases share a process until one of them ends it; `kill-9` has separate processes.
 """
 
 from __future__ import annotations

@@ -2,18 +2,18 @@
 
     python -m benchmarks.os_swap --model ResNet50 --batch 16 --image 224 --rss 2000,1600,1300
 
-Needs root. Each training runs in a process of its own, within a memory cgroup of so many MiB and
-with a swap file: once TensorFlow as it is, once under tfswap, whose file tier is on the same disk.
-(What either process does not use any more, of its start say, the kernel swaps out.) The cgroup and
-the swap file are taken away at the end. For each limit, in turns:
+Needs root. Each training runs in a separate process, within a memory cgroup of that many MiB and
+with a swap file: once under stock TensorFlow, once under tfswap, whose file tier is on the same
+disk. (The kernel also swaps out what either process no longer uses, for example of its start.) The
+cgroup and the swap file are removed at the end. For each limit, in turns:
 
     unlimited ─▶ tfswap ─▶ os_swap ─▶ unlimited ─▶ ...
     └────────── --repeats times ─────────┘
 
 A JSON line for each limit. Keys: rss_mib unlimited_step_s os_swap_step_s tfswap_step_s
 os_swap_ratio tfswap_ratio (both to the unlimited step of the same turns); null: a training ran out
-of memory. Times are medians over all timed steps. Of tfswap's last training also what it says of
-itself (`training.py`).
+of memory. Times are medians over all timed steps. Further keys are from the output of tfswap's last
+training (`training.py`).
 """
 
 from __future__ import annotations

@@ -2,28 +2,28 @@ r"""Run third-party programs unchanged under TFSWAP_BUDGET.
 
     python -m benchmarks.programs --scripts FOLDER [--only mnist,vae] [--budget-part 0.6]
 
-FOLDER is a checkout of Keras, or any folder with scripts. Each script runs in processes of its own:
+FOLDER is a checkout of Keras, or any folder with scripts. Each script runs in separate processes:
 
     measured    with tfswap imported and no budget: the peaks of its trainings
     plain       without tfswap: does TensorFlow repeat itself?
-    budget      under TFSWAP_BUDGET: --budget-part of what its steps need beyond what stays
-                between them (weights, optimizers' state, data); if it runs out of memory, more
+    budget      under TFSWAP_BUDGET: --budget-part of what its steps need beyond resident memory
+                (weights, optimizer state, data); if it runs out of memory, more
 
-Nothing of a script is changed. From outside of it come seeds, deterministic ops, other data in the
-place of what Keras would download (`datasets.py`), and limits on batches and epochs (`limits.py`),
-the same in each run. The first run says by its time which ones.
+The scripts are not changed. Seeds, deterministic ops, data in place of Keras's downloads
+(`datasets.py`), and limits on batches and epochs (`limits.py`) are set from outside, the same in
+each run. The time of the first run decides the limits.
 
-A script that does not run without tfswap either, for want of a package or data, is said to, and no
-more. One JSON line a script: program; runs ("ok", or why not); trainings: of each `fit` and each
-other function that trains its name and steps; unswapped_peak_bytes; resident_bytes: of it, what
-stays; largest_bytes: of a tensor (those below 1 MiB are not swapped); op_by_op_steps: changes of
-weights outside of any `tf.function`; others_peak_bytes: of those, and of functions that train
-nothing, which no budget is below; budget_bytes; budget_part: the one that it trained in; too_small:
-budgets that it did not train in, and why; measured_peak_bytes; within_budget; swapped_bytes, in
-all; repeats: whether unswapped runs have the same bits; losses_equal (every number that functions
-answered), weights_equal (None where unswapped runs differ); seconds: in trainings, unswapped_s and
-under the budget; ratio of the two (with tracing and planning: of so few steps they are a good
-part); said: tfswap's last words.
+A script that does not run without tfswap either, because a package or data are missing, is only
+reported. One JSON line a script: program; runs ("ok", or the problem); trainings: name and steps of
+each `fit` and each other training function; unswapped_peak_bytes; resident_bytes: the part of that
+which stays; largest_bytes: of a tensor (those below 1 MiB are not swapped); op_by_op_steps: updates
+of weights outside of any `tf.function`; others_peak_bytes: the peak of those, and of functions
+without training, a lower bound of all budgets; budget_bytes; budget_part: the one that it trained
+in; too_small: budgets that it did not train in, with reasons; measured_peak_bytes; within_budget;
+swapped_bytes, in total; repeats: whether unswapped runs have the same bits; losses_equal (all
+results of functions), weights_equal (None if unswapped runs differ); seconds: in trainings,
+unswapped_s and under the budget; ratio of the two (with tracing and planning, a large part of so
+few steps); said: tfswap's last message.
 """
 
 from __future__ import annotations
