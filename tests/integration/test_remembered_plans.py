@@ -92,7 +92,7 @@ def test_a_later_training_begins_with_the_plan(unswapped: Losses, tmp_path: Path
     assert "profile" in phases.seen
     losses, later, phases = trained_under(first.report.plan.budget_bytes, tmp_path)
     assert later.report.first_plan == "remembered"
-    assert phases.seen[:2] == ["first", "measure"] and "profile" not in phases.seen
+    assert phases.seen[:2] == ["bootstrap", "measure"] and "profile" not in phases.seen
     assert later.report.outcome == "swapped"
     assert losses.losses == unswapped.losses
     assert max(losses.peaks) <= budget_bytes
@@ -258,7 +258,7 @@ def test_a_file_that_the_pass_cannot_use_leaves_on_demand_swaps(
     budget_bytes = budget_of(unswapped, 0.7)
     losses, swap, phases = trained_under(budget_bytes, remembered, policy="greedy")
     assert phases.outcomes == ["bootstrapped"]
-    assert phases.seen[:3] == ["first", "warm", "profile"]
+    assert phases.seen[:3] == ["bootstrap", "warm", "profile"]
     assert swap.report.first_plan == ""
     assert losses.losses == unswapped.losses
     assert max(losses.peaks) <= budget_bytes
