@@ -19,7 +19,7 @@ from benchmarks.gpu_check.subject import Subject, Trained
 
 BUDGET_BYTES = 16 * 10**9
 STEPS = 6
-"""A batch counts when so many steps of it have trained within the budget."""
+"""A batch counts when that many of its steps have trained within the budget."""
 
 # The factor from a batch that trained to the next one, and when two are close enough.
 _GROWTH, _NEAR_ENOUGH = 1.25, 1.06
