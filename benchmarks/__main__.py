@@ -1,13 +1,12 @@
-r"""Every benchmark that this machine can run, each beside its rival, and one document of them all.
+r"""Run every benchmark that this machine can run, with its baseline, and write one document.
 
     python -m benchmarks [--quick] [--only allocator,jobs] [--scripts FOLDER] [--document-only]
 
-JSON lines go to build/bench/<ruler>.jsonl, what is said on the way to <ruler>.log, and
-docs/benchmarks.md with its pictures is made of those that are there, so with ``--document-only`` it
-is made again without measuring; of rulers without lines it keeps what it has. A ruler that fails,
-or takes longer than it may, is named in the document; its lines so far stay. ``--quick``: small
-models, under ten minutes in all. ``--scripts``: a checkout of Keras, whose programs are then run
-too.
+JSON lines go to build/bench/<ruler>.jsonl, progress to <ruler>.log, and docs/benchmarks.md with its
+pictures is made from the existing files: with ``--document-only`` it is made again without
+measuring; a benchmark without lines keeps its section. The document names benchmarks that fail or
+exceed their time limit; their lines so far stay. ``--quick``: small models, under ten minutes in
+all. ``--scripts``: a checkout of Keras, to run its programs.
 
 The exit status is 1 if a figure in `expected.json` (peaks, predictions, bits: of quick runs) does
 not hold, or if a ruler failed.
@@ -32,7 +31,7 @@ PAGE = TREE / "docs" / "benchmarks.md"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -57,7 +56,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def why_not(ruler: Ruler, options: argparse.Namespace) -> str:
-    """Why a ruler is not run here; "": it is."""
+    """Return why a benchmark is not run here; "" if it is."""
     if not ruler.exists:
         return "there is no such benchmark yet"
     if options.quick and not ruler.quick:
@@ -70,7 +69,7 @@ def why_not(ruler: Ruler, options: argparse.Namespace) -> str:
 
 
 def run(ruler: Ruler, options: argparse.Namespace) -> Measured:
-    """Runs a ruler as the options say."""
+    """Run a benchmark as the options say."""
     more = ["--scripts", str(options.scripts.resolve())] if ruler.needs_scripts else []
     print(f"{ruler.name} ...", end=" ", file=sys.stderr, flush=True)
     found = measure(ruler, options.quick, options.folder, more)
@@ -82,7 +81,7 @@ def run(ruler: Ruler, options: argparse.Namespace) -> Measured:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, and writes the document."""
+    """Measure, and write the document."""
     options = parse(arguments)
     measured: list[tuple[Ruler, Measured]] = []
     left_out: dict[str, str] = {}

@@ -1,17 +1,17 @@
-r"""Weights and optimizer state swapped across iterations, where they are most of the memory.
+r"""Swap weights and optimizer state across iterations, where they are most of the memory.
 
     python -m benchmarks.across_iterations [--model VGG16] [--batch 8] [--image 224] \
         [--budgets 0.8,0.6,0.5] [--steps 6] [--link-bandwidth 6GB/s]
 
-Adam keeps two values for each weight. Each case trains in a process of its own, with deterministic
+Adam keeps two values for each weight. Each case trains in a separate process, with deterministic
 ops, from the same weights:
 
     unswapped          without a budget, before the others and after them
-    swaps              under the budget, activations and gradients alone swapped
+    swaps              under the budget, with swaps of activations and gradients only
     weights too        with stream_weights=True; a checkpoint is written between two steps
 
-The checkpoint is restored in a process that knows nothing of tfswap, and what is in it compared bit
-by bit with what the unswapped training had then.
+The checkpoint is restored in a process without tfswap, and compared bit by bit with the values of
+the unswapped training.
 
 One JSON line a case: model, batch, image, link_bandwidth, mode, budget_part, budget_bytes, outcome,
 least_budget_bytes (what the profile says), unswapped_peak_bytes, predicted_peak_bytes,
@@ -36,14 +36,14 @@ from benchmarks.watched_steps import WatchedStep, watching
 
 MODULE = "benchmarks.across_iterations"
 UNSWAPPED, SWAPS, WEIGHTS_TOO, RESTORED = "unswapped", "swaps", "weights too", "restored"
-# Steps until there is a plan with addresses, at most.
+# The maximum of steps until there is a plan with addresses.
 MAX_STEPS = 60
-# Behind which the checkpoint is written.
+# The step after which the checkpoint is written.
 CHECKPOINT_STEP = 4
 
 
 def model_of(options: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """A model that Adam trains, and its batch."""
+    """Return a model with Adam, and its batch."""
     import keras
 
     from benchmarks.models import workload
@@ -56,7 +56,7 @@ def model_of(options: argparse.Namespace) -> tuple[Any, Any, Any]:
 
 
 def digest(model: Any) -> str:
-    """Of all that the model and its optimizer know."""
+    """Return a digest of all variables of the model and its optimizer."""
     found = hashlib.sha256()
     for variable in (*model.variables, *model.optimizer.variables):
         found.update(variable.numpy().tobytes())
@@ -64,7 +64,7 @@ def digest(model: Any) -> str:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """One training."""
+    """Run one training."""
     import keras
     import tensorflow as tf
 
@@ -116,7 +116,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def restore(options: argparse.Namespace) -> dict[str, Any]:
-    """Reads the checkpoint without tfswap."""
+    """Read the checkpoint without tfswap."""
     import tensorflow as tf
 
     model, _, _ = model_of(options)
@@ -128,18 +128,18 @@ def restore(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_process(options: argparse.Namespace, case: str, **changes: Any) -> dict[str, Any]:
-    """Runs a case in a process of its own."""
+    """Run a case in a separate process."""
     return one_case.in_process(MODULE, {**vars(options), **changes, "case": case})
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
-    """That process."""
+    """Run the case in this process."""
     options = argparse.Namespace(**case)
     return restore(options) if options.case == RESTORED else train(options)
 
 
 def sweep(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """All cases, as lines."""
+    """Run all cases; yield their lines."""
     about = {key: getattr(options, key) for key in ("model", "batch", "image", "link_bandwidth")}
     first = in_process(options, UNSWAPPED)
     if "failed" in first:
@@ -184,7 +184,7 @@ def sweep(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.across_iterations",
         description=__doc__,

@@ -1,25 +1,25 @@
-r"""Planned addresses beside TensorFlow's BFC allocator: in real trainings, and call by call.
+r"""Planned addresses and TensorFlow's BFC allocator: in real trainings, and call by call.
 
     python -m benchmarks.allocator [--models ResNet50,...] [--parts train,least,replay] [--quick]
 
-train: each model unswapped and in half of its unswapped peak (a little above the load bound, where
-that is more than half), with all of its memory from BFC (an arena as large as the budget) and at
-planned addresses. A JSON line each: model batch image allocator budget_bytes budget_share (of the
-unswapped peak) footprint_bytes peak_load_bytes ratio slab_share planned_share step_s
-losses_equal (null where unswapped trainings differ, as they may with several threads, and where it
-failed; there are two of them, and up to five before other losses are believed). `footprint_bytes`
-is all memory behind what was asked for: with BFC the end of the highest block, else what the
-budget was charged. Shares are of the bytes of the timed steps: `slab_share` came from the slab,
-`planned_share`, of what lives within a step, from its planned place.
+train: each model unswapped and in half of its unswapped peak (a little above the load bound if that
+is more than half), with all of its memory from BFC (an arena as large as the budget) and at planned
+addresses. A JSON line each: model batch image allocator budget_bytes budget_share (of the unswapped
+peak) footprint_bytes peak_load_bytes ratio slab_share planned_share step_s losses_equal (null if it
+failed, or if unswapped trainings differ, as they may with several threads; there are two of them,
+and up to five before a difference is reported). `footprint_bytes` is the memory behind all
+requests: with BFC the end of the highest block, else the budget's count. Shares are of the bytes of
+the timed steps: `slab_share` came from the slab, `planned_share`, of those that live within a step,
+from planned addresses.
 
-least: the least budget in which each model trains, on a grid of 1 % above the load bound (what no
-plan of swaps goes below), bisected. A line an allocator: model batch image allocator
+least: the least budget in which each model trains, on a grid of 1 % above the load bound (the
+minimum of all plans of swaps), by bisection. A line an allocator: model batch image allocator
 least_budget_bytes load_bound_bytes ratio step_s.
 
-replay: what an allocation and its free cost (`benchmarks.replay`): trace pairs threads allocator
+replay: the cost of an allocation and its free (`benchmarks.replay`): trace pairs threads allocator
 ns_per_pair ratio_to_bfc failures taken.
 
-Each training is a process of its own; progress goes to stderr.
+Each training is a separate process; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from tfswap.traces.timeline_file import load_profile
 MODULE = "benchmarks.allocator"
 TRACE = TREE / "benchmarks" / "traces" / "ResNet50_16x96.profile"
 
-# Batch, and pixels or tokens. Half of the unswapped peak is above the load bound, but for VGG16:
-# what one op needs there is half of it without any weights.
+# Batch, and pixels or tokens. Half of the unswapped peak is above the load bound, except for VGG16:
+# one of its ops needs half of the peak without any weights.
 WORKLOADS = {
     "ResNet50": (16, 128),
     "DenseNet121": (16, 96),
@@ -70,18 +70,18 @@ PARTS = ("train", "least", "replay")
 ALLOCATORS = ("bfc", "slab")
 
 _UNSWAPPED = (("bfc", False), ("bfc", False), ("slab", False))
-# Before other losses are believed: with several threads TensorFlow often repeats itself twice.
+# Before a difference is reported: TensorFlow with several threads often repeats itself only twice.
 _MAX_UNSWAPPED = 5
 _TIMED_STEPS = 7
 _TIMED_STEPS_OF_A_TRIAL = 2
-# Where half is below the load bound, so much above that.
+# Where half is below the load bound, use that much above the bound.
 _ABOVE_BOUND = 1.05
-# The highest budget that is tried: so many percent above the bound.
+# The highest budget that is tried, in percent above the bound.
 _GRID = 100
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocator", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     names = lambda text: text.split(",")  # noqa: E731
@@ -104,11 +104,11 @@ class Case:
     """One training.
 
     Attributes:
-        model, batch, image: What is trained.
+        model, batch, image: The model and its batch.
         allocator: "bfc" or "slab".
         budget_bytes: None for no limit.
-        threads: Between and inside of ops.
-        plan: File of a plan to go by from the first step on.
+        threads: Number of threads between and inside of ops.
+        plan: File of a plan to use from the first step on.
         profile: File that the profile is written to.
         timed_steps: How many steps are timed.
     """
@@ -125,7 +125,7 @@ class Case:
 
 
 def train(case: Case) -> dict[str, Any]:
-    """Trains until some steps have been timed; in this process."""
+    """Train in this process until enough steps have been timed."""
     import tfswap
     from benchmarks.models import workload
     from tfswap.ops import library
@@ -180,7 +180,7 @@ def _shares(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
 
 
 def in_a_process(case: Case) -> dict[str, Any]:
-    """The same in a process of its own; {"failed": why} if it does not train."""
+    """Train in a separate process; return {"failed": reason} if it does not train."""
     with Trainer(MODULE) as trainer:
         answer = trainer.train(case)
     say = {key: value for key, value in answer.items() if key not in ("losses", "failed")}
@@ -190,11 +190,11 @@ def in_a_process(case: Case) -> dict[str, Any]:
 
 
 def trainings(model: str, batch: int, image: int, threads: int, profile: Path) -> Iterator[Any]:
-    """The lines of the part "train"; writes the profile that the part "least" goes by."""
+    """Yield the lines of "train"; write the profile that "least" uses."""
     answers: list[tuple[str, int | None, dict[str, Any]]] = []
     peak = 0
     least: int | None = None
-    # The first one twice: where it does not repeat itself, there is nothing to compare losses with.
+    # Twice the first one: if it does not repeat itself, losses cannot be compared.
     for allocator, limited in (*_UNSWAPPED, *((name, True) for name in ALLOCATORS)):
         case = Case(model, batch, image, allocator, least if limited else None, threads)
         if not limited:
@@ -225,12 +225,12 @@ def trainings(model: str, batch: int, image: int, threads: int, profile: Path) -
 
 
 def _repeats(unswapped: Sequence[dict[str, Any]]) -> bool:
-    """Whether TensorFlow repeats itself bit for bit, as far as is known."""
+    """Return whether TensorFlow repeats itself bit for bit, as far as known."""
     return all(_agree(unswapped[0], each) for each in unswapped[1:])
 
 
 def _agree(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
-    """Whether two trainings had the same losses, as far as both went; None if one had none."""
+    """Return whether two trainings had equal losses for their common steps; None without losses."""
     if not one.get("losses") or not other.get("losses"):
         return None
     return agree(one["losses"], other["losses"])
@@ -239,7 +239,7 @@ def _agree(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
 def least_budgets(
     model: str, batch: int, image: int, threads: int, profile_path: Path
 ) -> Iterator[Any]:
-    """The lines of the part "least"."""
+    """Yield the lines of "least"."""
     profile = load_profile(profile_path)
     bound = load_bound(profile)
     for allocator in ALLOCATORS:
@@ -269,7 +269,7 @@ def least_budgets(
 
 
 def load_bound(profile: Profile) -> int:
-    """What no plan of swaps goes below, in bytes."""
+    """Return the load bound of all plans of swaps, in bytes."""
     try:
         plan_function(profile, "greedy", Machine.measure(), 1)
     except BudgetTooSmall as error:
@@ -278,7 +278,7 @@ def load_bound(profile: Profile) -> int:
 
 
 def trial(case: Case, profile: Profile, bound: int, percent: int) -> float | None:
-    """Seconds a step at so much above the bound; None if that does not train."""
+    """Return the step time at that much above the bound; None if that does not train."""
     budget_bytes = int(bound * (1 + percent / 100))
     try:
         planned = plan_function(profile, "auto", Machine.measure(), budget_bytes)
@@ -292,7 +292,7 @@ def trial(case: Case, profile: Profile, bound: int, percent: int) -> float | Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the lines."""
+    """Print the lines."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     options = parse(arguments)
     if options.serve:

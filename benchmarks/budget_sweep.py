@@ -1,26 +1,26 @@
-r"""Step time, peak and losses of one model under shrinking budgets, beside the unswapped training.
+r"""Step time, peak and losses of one model under shrinking budgets, and of unswapped trainings.
 
     python -m benchmarks.budget_sweep --model ResNet50 --batch 16 --image 224 \
         --budgets 0.8,0.65,0.55,0.4 --steps 6 [--policies auto,capuchin] [--link-bandwidth 1GB/s] \
         [--recompute-grad 4,8]
 
-Each case trains in a process of its own. One JSON line a budget and policy goes to stdout, progress
+Each case trains in a separate process. One JSON line a budget and policy goes to stdout, progress
 to stderr.
 
     unswapped ─▶ for each budget: unswapped under it (must fail),
                  AutoSwap under it with each policy                ─▶ unswapped
 
-With --recompute-grad, the model is also trained with `tf.recompute_grad` by hand around so many
+With --recompute-grad, the model is also trained with `tf.recompute_grad` by hand around that many
 segments (`benchmarks.remat`), and each policy under the memory that this takes.
 
-predicted_peak_bytes foretells settled_peak_load_bytes: what ops asked for in the timed steps.
-measured_peak_bytes is what the budget counts in the whole training: idle pages, which stay until
-the budget needs them, and the first steps, whose swaps are lazy, too.
+predicted_peak_bytes predicts settled_peak_load_bytes, the load in the timed steps.
+measured_peak_bytes is the footprint in the whole training. It includes idle pages, which stay until
+the budget needs them, and the first steps, which use on-demand swaps.
 
-The two unswapped trainings say how fast the machine was before and after, so that drift shows less,
-and whether losses repeat bit for bit at all: where they do not, there is nothing to compare. If
-they agree but a swapped training differs, more unswapped ones are run before that is believed: with
-several threads TensorFlow often repeats itself twice, and not the third time.
+The two unswapped trainings show the machine's speed before and after, to reveal drift, and whether
+losses repeat bit for bit at all: otherwise they are not compared. If they agree but a swapped
+training differs, more unswapped ones are run before a difference is reported: with several threads
+TensorFlow often repeats itself twice, and not the third time.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from benchmarks.reasons import reason
 
 TREE = Path(__file__).resolve().parent.parent
 
-# Batches before the timed ones: of an unswapped training; and, at the most, until a plan has been
-# made, checked, given addresses, and these have stood their trial.
+# Batches before the timed ones: of an unswapped training; and the maximum until a plan has been
+# made, checked and given addresses, and these have been tried.
 SETTLING_BATCHES, MAX_SETTLING_BATCHES = 7, 60
-# Enough to allocate what the optimizer keeps, and to go through a whole step after that.
+# Enough for the optimizer's allocations, and for a whole step after them.
 FITTING_BATCHES = 2
 SETTLED_PHASES = ("measure", "steady")
-# Of a report.
+# In a report.
 REPORTED = (
     "outcome",
     "predicted_peak_bytes",
@@ -57,12 +57,12 @@ REPORTED = (
     "bytes_in_per_step",
     "recomputed_buffers",
 )
-# Unswapped trainings that must agree before a swapped one is said to differ.
+# Unswapped trainings that must agree before a swapped one counts as different.
 MAX_BASELINES = 5
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.budget_sweep", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
@@ -101,16 +101,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-# One case, in a process of its own.
+# One case, in a separate process.
 
 
 def unswapped(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains without a budget."""
+    """Train without a budget."""
     return _train(options, options.steps + SETTLING_BATCHES, [])
 
 
 def unswapped_under_budget(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains under the budget without AutoSwap: does the model fit as it is?"""
+    """Train under the budget without AutoSwap, to see whether the model fits."""
     import tensorflow as tf
 
     try:
@@ -121,7 +121,7 @@ def unswapped_under_budget(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def swapped(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains under the budget with AutoSwap."""
+    """Train under the budget with AutoSwap."""
     import tfswap
 
     callback = tfswap.AutoSwap(
@@ -136,7 +136,7 @@ def swapped(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def recompute_grad(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains without a budget, segments wrapped by hand."""
+    """Train without a budget, with segments wrapped by hand."""
     return _train(options, options.steps + SETTLING_BATCHES, [], segments=int(options.case_policy))
 
 
@@ -155,7 +155,7 @@ def _train(
     budget_bytes: int | None = None,
     segments: int = 0,
 ) -> dict[str, Any]:
-    """Trains, and answers each step's loss, seconds, phase and load, and the peak of it all."""
+    """Train; return each step's loss, seconds, phase and load, and the total peak."""
     import keras
     import tensorflow as tf
 
@@ -170,7 +170,7 @@ def _train(
         tf.config.threading.set_inter_op_parallelism_threads(options.inter)
 
     class Recorder(keras.callbacks.Callback):
-        """Before the other callbacks, so that their work at a step's end is not in its time."""
+        """Record steps before other callbacks: their work at a step's end is not timed."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -178,7 +178,7 @@ def _train(
             self.peak_bytes = 0
 
         def take_peak(self) -> None:
-            """Into `peak_bytes`, that of it all; the device's is that of what follows then."""
+            """Store the peak so far in `peak_bytes`; the device's peak starts again."""
             self.peak_bytes = max(self.peak_bytes, tfswap.memory_stats()["peak_bytes"])
             tfswap.reset_memory_stats()
 
@@ -190,7 +190,7 @@ def _train(
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seconds = time.perf_counter() - self.begun_s
-            # A running mean, but a function of all losses so far: equal bits mean equal losses.
+            # A running mean is a function of all losses so far: equal bits mean equal losses.
             step = {"loss": float(logs["loss"]).hex(), "seconds": seconds, "phase": self.phase}
             step["peak_load_bytes"] = tfswap.memory_stats()["peak_load_bytes"]
             self.steps.append(step)
@@ -210,13 +210,13 @@ def _train(
 
 
 def run_case(options: argparse.Namespace) -> None:
-    """Runs the case that the options name and writes its result, or why there is none."""
+    """Run the case that the options name; write its result, or the reason of its failure."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             result = CASES[options.case](options)
-        except Exception as error:  # whatever it is, it is this case's result
+        except Exception as error:  # any error is this case's result
             result = {"error": f"{type(error).__name__}: {reason(str(error))}"}
     result["warnings"] = [str(w.message) for w in caught if str(w.message).startswith("tfswap")]
     options.case_result.write_text(json.dumps(result))
@@ -228,7 +228,7 @@ def run_case(options: argparse.Namespace) -> None:
 def measure(
     options: argparse.Namespace, case: str, budget_bytes: int | None, policy: str = "auto"
 ) -> dict[str, Any]:
-    """Runs one case in a new process on the CPU; answers its result."""
+    """Run one case in a new process on the CPU; return its result."""
     shown = f", {budget_bytes / 2**20:.0f} MiB" if budget_bytes else ""
     shown += f", {policy}" if len(options.policies) > 1 else ""
     print(f"{case.replace('_', ' ')}{shown} ...", file=sys.stderr, end=" ", flush=True)
@@ -264,7 +264,7 @@ def measure(
 
 
 def settled(steps: list[dict[str, Any]], count: int, key: str = "seconds") -> list[Any]:
-    """Of the last steps, at most `count`, after whatever changed the plan or measured it."""
+    """Return the last steps, at most `count`, after the last change or measurement of the plan."""
     found: list[Any] = []
     for step in reversed(steps):
         if step["phase"] not in SETTLED_PHASES or len(found) == count:
@@ -276,9 +276,9 @@ def settled(steps: list[dict[str, Any]], count: int, key: str = "seconds") -> li
 def losses_equal(
     baselines: Sequence[dict[str, Any]], swapped_result: dict[str, Any]
 ) -> bool | None:
-    """Whether all losses have the same bits, as far as there are unswapped ones.
+    """Return whether all losses have the same bits; None if two unswapped trainings disagree.
 
-    None where two unswapped trainings disagree.
+    Only the steps that an unswapped training has are compared.
     """
     losses = [[step["loss"] for step in result["steps"]] for result in baselines]
     if any(other != losses[0] for other in losses):
@@ -295,7 +295,7 @@ def line(
     fitting: dict[str, Any],
     result: dict[str, Any],
 ) -> dict[str, Any]:
-    """The JSON line of one budget and policy; what is not known is None, and "error" says why."""
+    """Return the JSON line of one budget and policy; unknown values are None, "error" says why."""
     unswapped_step_s = statistics.median(
         seconds for baseline in baselines for seconds in settled(baseline["steps"], options.steps)
     )
@@ -347,7 +347,7 @@ def line(
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Runs all cases and prints a JSON line for each budget; answers the exit status."""
+    """Run all cases and print a JSON line for each budget; return the exit status."""
     before = measure(options, "unswapped", None)
     if "error" in before:
         print(before["error"], file=sys.stderr)
@@ -384,7 +384,7 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the sweep, or the one case that a sweep asks a new process for."""
+    """Run the sweep, or the one case for which a sweep starts a new process."""
     options = parse(arguments)
     if options.case:
         run_case(options)

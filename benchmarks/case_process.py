@@ -1,4 +1,4 @@
-"""A process that answers cases, one after the other, so that starting is paid for once.
+"""A process that runs one case after the other, so that it starts only once.
 
 benchmark ── a case, as a line of JSON ──▶ process: does it, waits for the next
           ◀─ its answer, as another one ──
@@ -32,11 +32,11 @@ _TAIL_CHARACTERS = 3000
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """Why there is none.
+    """The process did not answer.
 
     Attributes:
-        status: With which the process ended; None: it said nothing in time.
-        said: The end of what it wrote otherwise; of one that said nothing, where its threads were.
+        status: Exit status of the process; None if it did not answer in time.
+        said: The end of its other output; without any, the stacks of its threads.
     """
 
     status: int | None
@@ -44,13 +44,13 @@ class NoAnswer:
 
 
 class CaseProcess:
-    """The benchmark's side. A process that does not answer is ended; the next case begins another.
+    """The benchmark's side. A process that does not answer is ended; the next case starts another.
 
     Args:
-        module: Of the benchmark; run with `SERVE` it calls `serve`.
-        arguments: More, behind that one.
-        environment: Changes to that of this process; there are no GPUs in it.
-        most_s: What a case may take, seconds; None: any time.
+        module: The benchmark's module; with `SERVE` as argument it calls `serve`.
+        arguments: Further arguments.
+        environment: Changes of this process's environment; GPUs are hidden.
+        most_s: Time limit of a case in seconds; None: no limit.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class CaseProcess:
         self._said.close()
 
     def ask(self, case: Any) -> dict[str, Any] | NoAnswer:
-        """The answer to a case, a dataclass."""
+        """Return the answer to a case, which is a dataclass."""
         process = self._process or self._begin()
         assert process.stdin is not None
         text: str | None = ""
@@ -108,7 +108,7 @@ class CaseProcess:
         return NoAnswer(status, self._tail())
 
     def end(self) -> None:
-        """What the process still holds is no other case's."""
+        """End the process: its state must not affect another case."""
         if self._process is None:
             return
         self._process.kill()
@@ -119,7 +119,7 @@ class CaseProcess:
         self._process = None
 
     def _line(self, most_s: float | None) -> str | None:
-        """What it says next; "" if it has ended, None if it says nothing."""
+        """Return the next line; "" if the process has ended, None after the time limit."""
         assert self._process is not None and self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], most_s)
         return self._process.stdout.readline() if ready else None
@@ -147,7 +147,7 @@ class CaseProcess:
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-    """The other side: answers what comes, until nothing more does.
+    """Answer cases until the input ends.
 
     Args:
         answer: Called with the fields of each case.
@@ -158,7 +158,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     answers = os.fdopen(os.dup(1), "w")
     os.set_inheritable(answers.fileno(), False)
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    os.dup2(2, 1)  # other output is not the answer
     answers.write(_READY)
     answers.flush()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""How small codecs make tensors, and how fast: a JSON line each.
+"""Measure the sizes and speeds of codecs: a JSON line each.
 
     python -m benchmarks.codecs [--quick] [--codec CODEC ...] [--data DATA ...]
 
@@ -39,7 +39,7 @@ SLOW = ("lz4", "zstd", "zfp")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.codecs", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="fewer data, in under a minute")
@@ -61,12 +61,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def activations(name: str, steps: int, values: int) -> NDArray[np.float32]:
-    """So many values of a model's intermediate outputs, a stretch of each by its share of all.
+    """Return values of a model's intermediate outputs, in proportion to their sizes.
 
     Args:
         name: A key of MODELS.
-        steps: Of training with SGD on one random batch.
-        values: How many are wanted; fewer may come.
+        steps: Number of steps of training with SGD on one random batch.
+        values: The wanted number; there may be fewer.
     """
     import keras
 
@@ -83,7 +83,7 @@ def activations(name: str, steps: int, values: int) -> NDArray[np.float32]:
 
 
 def synthetic(name: str, values: int) -> NDArray[np.float32]:
-    """Normal values, of which the percentage in the name is zero."""
+    """Return normal values, of which the percentage in the name is zero."""
     random = np.random.default_rng(1)
     data = random.standard_normal(values, np.float32)
     data[random.random(values, np.float32) < int(name.removeprefix("zeros")) / 100] = 0
@@ -91,7 +91,7 @@ def synthetic(name: str, values: int) -> NDArray[np.float32]:
 
 
 def cast(data: NDArray[np.float32], dtype: str) -> NDArray[Any]:
-    """The values in another type, of 2 bytes as bare words: NumPy's own do not know bfloat16."""
+    """Convert the values, 2-byte types to bare words: NumPy has no bfloat16."""
     if dtype == "float32":
         return data
     if dtype == "float16":
@@ -102,7 +102,7 @@ def cast(data: NDArray[np.float32], dtype: str) -> NDArray[Any]:
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The lines."""
+    """Yield the lines."""
     values = int(options.mib * (1 << 20)) // 4
     for name in options.data:
         source = (
@@ -127,7 +127,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the lines; answers 0."""
+    """Print the lines; return 0."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     options = parse(arguments)
     for codec in options.codec:

@@ -1,37 +1,35 @@
-r"""What encoding of far memory saves of the time that swapping takes, over emulated links.
+r"""Measure what encoding far memory saves of the time that swapping takes, over emulated links.
 
     python -m benchmarks.compression [--quick] [--models AlexNet,...] [--links 0.25,2,6,12]
         [--activations relu,leaky_relu] [--modes none,all,cswap,auto,lossy] [--accuracy]
 
 The models are those of CSWAP+ (Chen et al. 2022), trained on enlarged digits with the device's
-memory capped at half of what they need (or a little above the least that works, where that is more;
-"note" says so). Modes: ``none`` swaps everything as it is, ``all`` encodes it with ZVC wherever
-that makes it smaller, ``cswap`` where that paper's inequality says so, ``auto`` where it shortens
-the step in the simulator. All are lossless; leaky ReLU leaves no zeros to save, so only there
-``lossy`` is ``auto`` with lossy codecs too (its losses differ), in a training of eight short
-epochs, over which its rate falls: its step is the mean over the epochs, "step_s_by_epoch" says
-each. ``--accuracy`` says instead what that does to a training (``compression_accuracy.py``). To a
-few cores, a link of 0.25 GB/s is what PCI Express is to a GPU; over one of 2 GB/s, what is exposed
-is mostly the cores' own work.
+memory limited to half of their need (or a little above the least budget, if that is more; "note"
+says so). Modes: ``none`` swaps everything unencoded, ``all`` encodes everything that ZVC makes
+smaller, ``cswap`` uses that paper's inequality, ``auto`` encodes where that shortens the simulated
+step. All are lossless; leaky ReLU leaves no zeros, so only there ``lossy`` is ``auto`` with lossy
+codecs (its losses differ), in a training of eight short epochs with a falling rate: its step is the
+mean over the epochs, which "step_s_by_epoch" lists. ``--accuracy`` measures the effect of that on a
+training instead (``compression_accuracy.py``). For a few cores, a link of 0.25 GB/s corresponds to
+a GPU's PCI Express; over one of 2 GB/s, exposed time is mostly the cores' own work.
 
     prepare ─▶ unswapped ─▶ none ─▶ all ─▶ cswap ─▶ auto ─▶ unswapped ─▶ (the next link) ...
     (warm weights, profile)  └──────── --repeats times ───────┘
 
-Where unswapped trainings agree and a lossless mode differs, up to five unswapped ones are run
-before that is believed: with several threads TensorFlow often repeats itself twice, and not a third
+If unswapped trainings agree and a lossless mode differs, up to five unswapped ones are run before a
+difference is reported: with several threads TensorFlow often repeats itself twice, and not a third
 time.
 
 Each training begins with the same warm weights, so that zeros are as frequent as in training. All
-of a model and activation are in one process as long as they do not fail (`benchmarks.trainings`).
-One JSON line a mode goes to stdout, progress to stderr. Keys: model activation
-link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s predicted_step_s
+trainings of a model and activation share a process as long as they do not fail
+(`benchmarks.trainings`). One JSON line a mode goes to stdout, progress to stderr. Keys: model
+activation link_gb_s mode budget_bytes measured_peak_bytes unswapped_step_s step_s predicted_step_s
 predicted_wait_s exposed_s exposed_reduction compressed_tensors swapped_tensors ratio losses_equal.
-Times are medians over all timed steps. ``predicted_wait_s``: for how long copies were foretold to
-hold the step up, which is what codecs can save. ``exposed_s``: by how much the step is longer than
-the unswapped one, which has planned addresses too. ``exposed_reduction``: the part of it that the
-mode saves against ``none``, 1 at most; null where that exposes less than 2 % of the step, which
-noise alone does. ``ratio``: kept to source bytes of what was encoded. ``losses_equal``: null where
-unswapped trainings differ.
+Times are medians over all timed steps. ``predicted_wait_s``: the predicted wait for copies, which
+codecs can save. ``exposed_s``: by how much the step is longer than the unswapped one, which has
+planned addresses, too. ``exposed_reduction``: the part of it that the mode saves against ``none``,
+at most 1; null if ``none`` exposes less than 2 % of the step, which is noise. ``ratio``: encoded to
+source bytes. ``losses_equal``: null if unswapped trainings differ.
 
 Last, a line for each activation: the mean and the largest reduction by mode over all models and
 links, beside what CSWAP+ printed as its largest.
@@ -78,17 +76,17 @@ KEYS = (
     "predicted_step_s predicted_wait_s exposed_s exposed_reduction compressed_tensors "
     "swapped_tensors ratio losses_equal"
 ).split()
-# The largest reduction of the swaps' latency that CSWAP+ printed; that of dense tensors is lossy.
+# The largest reduction of the swaps' latency in CSWAP+; that of dense tensors is lossy.
 PUBLISHED = {"relu": 0.509, "leaky_relu": 0.461}
 
 _BUDGET_SHARE = 0.5
-# Where that is below the load bound, so much above that; and more, until on-demand swaps do.
+# If that is below the load bound, that much above it; and more, until on-demand swaps train.
 _ABOVE_BOUND, _HIGHER = 1.05, 1.08
 _MIN_EXPOSED = 0.02
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compression", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     names = lambda text: text.split(",")  # noqa: E731
@@ -128,7 +126,7 @@ Train = Callable[[Case], dict[str, Any]]
 
 
 def aloud(train: Train) -> Train:
-    """The same, with progress on stderr."""
+    """Return the function with progress on stderr."""
 
     def trained(case: Case) -> dict[str, Any]:
         begun_s = time.monotonic()
@@ -151,12 +149,12 @@ def aloud(train: Train) -> Train:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What all trainings of one model and activation begin with.
+    """The common start of all trainings of one model and activation.
 
     Attributes:
-        case: With the warm weights.
-        unswapped_peak_bytes: Measured.
-        bound_bytes: What no plan of swaps goes below.
+        case: The case with the warm weights.
+        unswapped_peak_bytes: The measured peak.
+        bound_bytes: The lower bound of all plans of swaps.
     """
 
     case: Case
@@ -167,7 +165,7 @@ class Prepared:
 def prepare(
     options: argparse.Namespace, model: str, activation: str, folder: Path, train: Train
 ) -> Prepared:
-    """Warms the weights up, and profiles a step.
+    """Train for warm weights, and profile a step.
 
     Raises:
         RuntimeError: It does not train.
@@ -190,10 +188,10 @@ class Cell:
     """Trainings of one model and activation over one link.
 
     Attributes:
-        model, activation, link_gb_s: Which.
-        unswapped_peak_bytes: Without a budget.
-        budget_bytes: In which all of them are.
-        unswapped: Answers of those without a budget.
+        model, activation, link_gb_s: The model, its activation and the link.
+        unswapped_peak_bytes: The peak without a budget.
+        budget_bytes: The budget of all of them.
+        unswapped: Answers of the unswapped trainings.
         swapped: Answers by mode.
     """
 
@@ -207,7 +205,7 @@ class Cell:
 
 
 def cells(options: argparse.Namespace, prepared: Prepared, train: Train) -> Iterator[Cell]:
-    """A cell for each link; the last unswapped training of one is the first of the next."""
+    """Yield a cell for each link; the last unswapped training of one is the first of the next."""
     case, peak_bytes = prepared.case, prepared.unswapped_peak_bytes
     budget_bytes = max(int(_BUDGET_SHARE * peak_bytes), int(_ABOVE_BOUND * prepared.bound_bytes))
     dense = case.activation in DENSE_ACTIVATIONS
@@ -227,7 +225,7 @@ def cells(options: argparse.Namespace, prepared: Prepared, train: Train) -> Iter
 
 
 def _seems_wrong(cell: Cell) -> bool:
-    """Whether a lossless mode has other losses than the unswapped trainings, which all agree."""
+    """Return whether a lossless mode differs from the unswapped trainings, which all agree."""
     return any(
         losses_equal(cell.unswapped, answers) is False
         for mode, answers in cell.swapped.items()
@@ -236,7 +234,7 @@ def _seems_wrong(cell: Cell) -> bool:
 
 
 def _measure(cell: Cell, case: Case, repeats: int, train: Train) -> None:
-    """Trains in all modes, in turns; until the first one trains, in larger and larger budgets."""
+    """Train in all modes, in turns; raise the budget until the first mode trains."""
 
     def answer(mode: str) -> dict[str, Any]:
         return train(
@@ -266,7 +264,7 @@ def _measure(cell: Cell, case: Case, repeats: int, train: Train) -> None:
 
 
 def lines(cell: Cell) -> Iterator[dict[str, Any]]:
-    """The JSON lines; what is not known is None, and "error" says why."""
+    """Yield the JSON lines; unknown values are None, and "error" is the reason."""
     unswapped_s = _step_s(cell.unswapped)
     none_s = _step_s(cell.swapped.get("none", []))
     share = cell.budget_bytes / cell.unswapped_peak_bytes
@@ -307,7 +305,7 @@ def lines(cell: Cell) -> Iterator[dict[str, Any]]:
 
 
 def reduction(unswapped_s: float, none_s: float | None, step_s: float) -> float | None:
-    """The part of the exposed time of mode "none" that is saved."""
+    """Return the part of the exposed time of mode "none" that is saved."""
     if none_s is None or none_s - unswapped_s < _MIN_EXPOSED * unswapped_s:
         return None
     return 1 - max(step_s - unswapped_s, 0.0) / (none_s - unswapped_s)
@@ -316,7 +314,7 @@ def reduction(unswapped_s: float, none_s: float | None, step_s: float) -> float 
 def losses_equal(
     unswapped: Sequence[dict[str, Any]], swapped: Sequence[dict[str, Any]]
 ) -> bool | None:
-    """Whether all losses that there are have the same bits; None where they need not."""
+    """Return whether all losses have the same bits; None if they need not."""
     baselines, losses = (
         [answer["losses"] for answer in answers if "failed" not in answer]
         for answers in (unswapped, swapped)
@@ -344,7 +342,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def summary(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A line for each activation; reductions by mode."""
+    """Yield a line for each activation, with reductions by mode."""
     for activation in dict.fromkeys(line["activation"] for line in found):
         by_mode: dict[str, list[float]] = {}
         for line in found:
@@ -362,7 +360,7 @@ def summary(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the lines; answers 1 if some training failed."""
+    """Print the lines; return 1 if a training failed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     options = parse(arguments)
     if options.serve:

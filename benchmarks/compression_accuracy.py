@@ -1,4 +1,4 @@
-"""What lossy far memory does to a training: exact and lossy, from the same seed.
+"""Measure the effect of lossy far memory on a training: exact and lossy, from the same seed.
 
     python -m benchmarks.compression --accuracy --activations leaky_relu --links 0.25 [--epochs 8]
 
@@ -25,19 +25,19 @@ KEYS = (
 _DIGITS, _BATCH = 1797, 32
 _VALIDATION_SPLIT = 0.2
 _LEARNING_RATE = 0.02
-# Deterministic ops take more than those of `examples/plain20.py`.
+# Deterministic ops need more memory than those of `examples/plain20.py`.
 _BUDGET = "40MiB"
 
 
 @dataclass(frozen=True)
 class Training:
-    """One of the two.
+    """One of the two trainings.
 
     Attributes:
-        activation: Of all layers.
+        activation: Activation of all layers.
         link_gb_s: Speed of the emulated link.
-        epochs: How many.
-        lossy: Whether bits may be lost.
+        epochs: Number of epochs.
+        lossy: Whether lossy codecs may be used.
     """
 
     activation: str
@@ -48,12 +48,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it; rates in percent, None where nothing was lost.
+    """The result; rates in percent, None without lossy tensors.
 
     Attributes:
-        loss, accuracy: Of the validation after the last epoch.
+        loss, accuracy: Those of the validation after the last epoch.
         rate_top, rate_bottom: Range of the rate.
-        worst_relative_error: Of all tensors and epochs.
+        worst_relative_error: The largest of all tensors and epochs.
     """
 
     loss: float
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def train(training: Training) -> Outcome:
-    """Trains in this process."""
+    """Train in this process."""
     import keras
     import tensorflow as tf
 
@@ -105,7 +105,7 @@ def train(training: Training) -> Outcome:
 
 
 def compare(activation: str, link_gb_s: float, epochs: int) -> dict[str, Any]:
-    """Both trainings, and the line about them."""
+    """Run both trainings; return their line."""
     trainings = [Training(activation, link_gb_s, epochs, lossy) for lossy in (False, True)]
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         exact, lossy = pool.map(train, trainings, chunksize=1)
@@ -113,7 +113,7 @@ def compare(activation: str, link_gb_s: float, epochs: int) -> dict[str, Any]:
 
 
 def line(training: Training, exact: Outcome, lossy: Outcome) -> dict[str, Any]:
-    """The values of KEYS."""
+    """Return the values of KEYS."""
     return {
         "model": MODEL,
         "activation": training.activation,

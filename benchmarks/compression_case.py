@@ -1,4 +1,4 @@
-"""One training of the compression benchmark: a net on enlarged digits, by a mode."""
+"""One training of the compression benchmark: a net on enlarged digits, in one mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.trainings import PLENTY_BYTES, forget, repeatable, timed
 
-# How AutoSwap's `codec` is called here.
+# The names of AutoSwap's `codec` values here.
 CODECS: dict[str, str | None] = {
     "none": None,
     "all": "zvc",
@@ -53,7 +53,7 @@ class Case:
 
 
 def net(model: str, activation: str, image: int) -> Any:
-    """One of the models, without weights of others, for images of so many pixels."""
+    """Build one of the models, with new weights, for images of that many pixels."""
     import keras
 
     from benchmarks import models
@@ -66,7 +66,7 @@ def net(model: str, activation: str, image: int) -> Any:
         return plain20(_CLASSES, activation)
     if model == "SqueezeNet":
         return models.squeezenet(image, _CLASSES, activation)
-    # As for CIFAR, VGG16 goes without the hidden layers that most of its weights are in.
+    # As for CIFAR, VGG16 has no hidden layers, which would hold most of its weights.
     factory = getattr(keras.applications, model)
     features = factory(
         weights=None, input_shape=(image, image, 3), include_top=False, pooling="avg"
@@ -77,7 +77,7 @@ def net(model: str, activation: str, image: int) -> Any:
 
 
 def train(case: Case) -> dict[str, Any]:
-    """Trains until some steps have been timed; in this process."""
+    """Train in this process until enough steps have been timed."""
     import keras
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The document that is made of what rulers measured: `docs/benchmarks.md` and its pictures."""
+"""The document about the measurements: `docs/benchmarks.md` and its pictures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXPECTED = "What is expected"
 
 
 def shown(value: Any, unit: str = "") -> str:
-    """A value in a cell."""
+    """Format a value for a cell."""
     if value is None or value == []:
         return ""
     if isinstance(value, bool):
@@ -60,7 +60,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table_of(table: Table, lines: Sequence[dict[str, Any]]) -> list[str]:
-    """A table's rows of Markdown, without columns that are empty; none if it shows no line."""
+    """Return the Markdown rows of a table without empty columns; none if no line belongs in it."""
     rows = [line for line in lines if table.shows(line)]
     columns: list[Column] = [
         column for column in table.columns if any(row.get(column.key) is not None for row in rows)
@@ -73,19 +73,19 @@ def table_of(table: Table, lines: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def sections_of(text: str) -> dict[str, str]:
-    """What a document has under each of its titles, which it begins with."""
+    """Return the sections of a document by title."""
     found = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
     return {each.splitlines()[0].removeprefix("## "): each for each in found}
 
 
 def section(ruler: Ruler, measured: Measured, pictures: Path, page: Path) -> list[str]:
-    """Of one ruler: what was run, what went wrong, tables, pictures.
+    """Return the section of one benchmark: runs, problems, tables and pictures.
 
     Args:
-        ruler: Which one.
-        measured: What there is of it.
-        pictures: Folder for them.
-        page: The document, which links to them.
+        ruler: The benchmark.
+        measured: Its results.
+        pictures: Folder for pictures.
+        page: The document, which links to the pictures.
     """
     found = [f"## {ruler.title}", "", ruler.text, ""]
     for run in measured.runs:
@@ -118,14 +118,14 @@ def document(
     page: Path,
     rulers: Sequence[Ruler] = RULERS,
 ) -> str:
-    """The whole text; its pictures are written.
+    """Return the whole text, and write its pictures.
 
     Args:
-        measured: What is shown anew.
-        left_out: Why the others were not run, by name.
-        verdicts: On the figures that are expected.
-        page: Where the text will be; what is there of other rulers stays.
-        rulers: All, in the order of their sections. Defaults to `RULERS`.
+        measured: New results.
+        left_out: Reasons why the others were not run, by name.
+        verdicts: Results of the expectations.
+        page: The document's path; its sections of other benchmarks stay.
+        rulers: All benchmarks, in the order of their sections. Defaults to `RULERS`.
     """
     before = sections_of(page.read_text()) if page.exists() else {}
     parts: list[list[str]] = []

@@ -1,7 +1,7 @@
 """Figures that must not get worse: peaks, predictions and bits of quick runs, in `expected.json`.
 
-An entry is for the lines of a ruler that have what `where` says, of which there must be one at
-least::
+An entry applies to the lines of a benchmark that match `where`, of which there must be at least
+one::
 
     {"ruler": "budget_sweep", "where": {"model": "MobileNetV2"},
      "equal": {"loss_bit_equal": true},            exactly this
@@ -9,7 +9,7 @@ least::
      "at_least": {"planned_share": 0.95},
      "near": {"predicted_peak_bytes": ["settled_peak_load_bytes", 0.03]}}   but for such a part
 
-Times are in none of them: a slower step is shown, and fails nothing.
+Times are not included: a slower step is shown, but is no failure.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FIELDS = {"ruler", "where", "equal", "at_most", "at_least", "near"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """On one figure of one line.
+    """The verdict on one figure of one line.
 
     Attributes:
         holds: Whether it is as expected.
-        text: What was expected, and what was found.
+        text: The expected and the actual value.
     """
 
     holds: bool
@@ -38,10 +38,10 @@ class Verdict:
 
 
 def read(path: Path = EXPECTED) -> list[dict[str, Any]]:
-    """The entries.
+    """Return the entries.
 
     Raises:
-        ValueError: One has a field that there is not.
+        ValueError: An entry has an unknown field.
     """
     entries: list[dict[str, Any]] = json.loads(path.read_text())
     for entry in entries:
@@ -53,11 +53,11 @@ def read(path: Path = EXPECTED) -> list[dict[str, Any]]:
 def judge(
     entries: Sequence[Mapping[str, Any]], lines: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[Verdict]:
-    """Compares what was measured with what is expected.
+    """Compare measurements with expectations.
 
     Args:
-        entries: As `read` answers them.
-        lines: By ruler; entries of others are left out.
+        entries: Entries from `read`.
+        lines: Lines by benchmark; entries of other benchmarks are skipped.
     """
     found = []
     for entry in entries:
@@ -78,7 +78,7 @@ def judge(
 
 
 def _of_line(name: str, entry: Mapping[str, Any], line: Mapping[str, Any]) -> list[Verdict]:
-    """Each figure that an entry says of a line."""
+    """Judge each figure of an entry for a line."""
     found = []
     rules: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
         ("equal", "", lambda value, limit: value == limit),

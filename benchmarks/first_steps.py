@@ -1,13 +1,13 @@
-r"""The first steps of a training: with on-demand swaps, and under a remembered plan.
+r"""Measure the first steps of a training: with on-demand swaps, and under a remembered plan.
 
     python -m benchmarks.first_steps [--models ResNet50,VGG16] [--batch 16] [--image 128] \
         [--budget 0.6] [--links 1GB/s,6GB/s] [--steps 16]
 
-Each training in a process of its own, all from the same weights:
+Each training runs in a separate process, all from the same weights:
 
     unswapped     without a budget
     lazy          with on-demand swaps until the step is profiled; the plan cache is empty
-    remembered    under the plan that the training before has left in the cache
+    remembered    under the plan that the previous training left in the cache
 
 One JSON line a training: model, link_bandwidth, mode, budget_bytes, first_plan, steps_s (of each
 step), first_steps_s (of the four after the first one, which is traced), until_steady
@@ -37,7 +37,7 @@ UNSWAPPED, LAZY, REMEMBERED = "unswapped", "lazy", "remembered"
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """One training."""
+    """Run one training."""
     import tensorflow as tf
 
     import tfswap
@@ -72,7 +72,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """All trainings, as lines."""
+    """Run all trainings; yield their lines."""
     for model in options.models:
         common = {key: getattr(options, key) for key in ("batch", "image", "steps")}
         unswapped, again = (
@@ -99,12 +99,12 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def without_losses(found: dict[str, Any]) -> dict[str, Any]:
-    """What is printed."""
+    """Return the printed part of a line."""
     return {key: value for key, value in found.items() if key != "losses"}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.first_steps",
         description=__doc__,

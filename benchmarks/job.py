@@ -1,10 +1,10 @@
-"""Job: a training that runs beside others, in a process of its own.
+"""Run one job: a training in a separate process, concurrent with others.
 
     python -m benchmarks.job --folder FOLDER [--swapped] JOB
 
-trains until it is told to stop (by a file, NAME.stop in the folder), and writes what each step took
-and needed into the folder: a line a step in NAME.jsonl, and the least budget with swaps, if it was
-planned, in NAME.least. JOB is a `Job` as JSON.
+trains until it is told to stop (by a file, NAME.stop in the folder), and writes the time and need
+of each step into the folder: a line a step in NAME.jsonl, and the least budget with swaps, if it
+was planned, in NAME.least. JOB is a `Job` as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# A model that does not fit is given up after this.
+# The time limit for a model that does not fit.
 MAX_S = 900.0
 UNTIMED = 2
 
@@ -28,12 +28,12 @@ class Job:
     """One training.
 
     Attributes:
-        name: By which its lines are known.
-        model: Of `benchmarks.models`.
-        batch: Examples.
-        image: Pixels of a side.
-        budget_bytes: Its own; 0: none.
-        socket: Of the broker; "": there is none.
+        name: Its name in output.
+        model: One of `benchmarks.models`.
+        batch: Number of examples.
+        image: Height and width in pixels.
+        budget_bytes: Its own budget; 0: none.
+        socket: The broker's socket; "": no broker.
     """
 
     name: str
@@ -49,8 +49,8 @@ class Step:
     """One step of a job.
 
     Attributes:
-        begin_s, end_s: On the clock of all processes.
-        peak_bytes: Of the device.
+        begin_s, end_s: Times on the clock of all processes.
+        peak_bytes: Peak of the device.
         before_bytes: In use when it began, for example after its share had shrunk.
         settled: Whether the plan, if any, is made.
         grew: When its budget became more in the middle of it (a first step waits for that), and
@@ -65,7 +65,7 @@ class Step:
     grew: Sequence[tuple[float, int]] = ()
 
     def needs(self) -> Iterator[tuple[float, int]]:
-        """From when on it needed how many bytes at the most."""
+        """Yield times and the most bytes that the step needed from then on."""
         at_s = self.begin_s
         for then_s, budget_bytes in self.grew:
             yield at_s, min(self.peak_bytes, budget_bytes)
@@ -74,7 +74,7 @@ class Step:
 
 
 def train(job: Job, folder: Path, swapped: bool) -> None:
-    """Trains until there is a file that says stop; writes a line for each step."""
+    """Train until the stop file exists; write a line for each step."""
     import keras
     import tensorflow as tf
 
@@ -132,7 +132,7 @@ def train(job: Job, folder: Path, swapped: bool) -> None:
         swap = tfswap.AutoSwap(**options)
     callbacks = [Lines()] if swap is None else [swap, Lines()]
     training = workload(job.model, job.batch, job.image)
-    # At the process's end, tf.data waits for its thread that tunes, which may sleep for a minute.
+    # At exit, tf.data waits for its tuning thread, which may sleep for a minute.
     untuned = tf.data.Options()
     untuned.autotune.enabled = False
     data = tf.data.Dataset.from_tensors((training.x, training.y)).repeat().with_options(untuned)

@@ -2,20 +2,20 @@ r"""Several trainings on one device: memory saved, time lost and total throughpu
 
     python -m benchmarks.jobs [--quick] [--models VGG16,ResNet50] [--image 128] [--budget 0.5]
 
-Each model alone, under what TENSILE's authors logged as its saving; then two and three at once, of
-the same and of different models, under one budget (a part of the sum of their unswapped peaks):
+Train each model alone, with the saving that TENSILE's authors logged; then two and three at once,
+of the same and of different models, under one budget (a part of the sum of their unswapped peaks):
 
-    (unswapped      at once, without a budget: what step times are compared with)
-    processes       in processes, under a broker
-    comes and goes  processes, of which all but one join later, and that one leaves earlier
-    static          a rival: in processes, each under an equal share
-    sequential      a rival: one after the other, each under all of the budget
+    (unswapped      at once, without a budget: the reference for step times)
+    processes       in separate processes, under a broker
+    comes and goes  all processes but one join later, and that one leaves earlier
+    static          a baseline: in processes, each with an equal share
+    sequential      a baseline: one after the other, each with the whole budget
 
-One JSON line a case: jobs, models, mode, budget_bytes, measured_peak_bytes (the largest sum of what
-all steps that ran at one time needed), msr (memory saving ratio, 1 - peak / unswapped peak), eor
-(extra overhead ratio, step time / unswapped step time - 1, the mean of the jobs), throughput_ratio
-(examples a second, all jobs together, over one after the other); logged_msr and logged_eor are what
-the authors' repository has (papers' batch 16, another framework, a GPU).
+One JSON line a case: jobs, models, mode, budget_bytes, measured_peak_bytes (the largest sum of the
+needs of concurrent steps), msr (memory saving ratio, 1 - peak / unswapped peak), eor (extra
+overhead ratio, step time / unswapped step time - 1, the mean of the jobs), throughput_ratio
+(examples per second of all jobs together, relative to one after the other); logged_msr and
+logged_eor are from the authors' repository (batch 16 as in the paper, another framework, a GPU).
 
 Source: Zhang, Wang et al., TENSILE, arXiv 2105.13336; the ratios as in the first author's code.
 """
@@ -46,19 +46,19 @@ LOGGED = {
 ALONE, UNSWAPPED, PROCESSES = "alone", "unswapped", "processes"
 STATIC, SEQUENTIAL, COMES_AND_GOES = "static", "sequential", "comes and goes"
 MODES = (PROCESSES, STATIC, SEQUENTIAL, COMES_AND_GOES)
-# Of the least that is possible.
+# The budget as a multiple of the least possible one.
 _SPARE = 1.03
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of jobs that ran at once.
+    """The results of concurrent jobs.
 
     Attributes:
-        step_s: Of each, the median.
-        examples_per_s: Of all together.
+        step_s: Median step time of each.
+        examples_per_s: Examples per second of all together.
         peak_bytes: The largest sum at any time.
-        least_bytes: What the first one can run in with swaps; 0: it was not planned.
+        least_bytes: The least budget of the first one with swaps; 0: it was not planned.
     """
 
     step_s: tuple[float, ...]
@@ -68,7 +68,7 @@ class Measured:
 
 
 def at_once(jobs: Sequence[Job], options: argparse.Namespace, mode: str, budget: int) -> Measured:
-    """Runs jobs beside each other until all have settled and made some more steps."""
+    """Run jobs concurrently until all have settled and made some more steps."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         if mode in (PROCESSES, COMES_AND_GOES):
@@ -111,7 +111,7 @@ def at_once(jobs: Sequence[Job], options: argparse.Namespace, mode: str, budget:
 def rates(
     jobs: Sequence[Job], steps: Sequence[Sequence[Step]], since_s: float
 ) -> tuple[tuple[float, ...], float]:
-    """Median step times, and examples a second of all steps between a time and the last end."""
+    """Return median step times, and examples per second between a time and the last end."""
     until_s = max(each[-1].end_s for each in steps)
     examples, step_s = 0.0, []
     for job, each in zip(jobs, steps, strict=True):
@@ -122,10 +122,10 @@ def rates(
 
 
 def largest_sum(jobs: Sequence[Sequence[Step]]) -> int:
-    """The largest sum of what steps needed that ran at one time.
+    """Return the largest sum of the needs of concurrent steps.
 
-    Between two steps a job counts with what it has when the second begins: in between it gives up
-    what its share has no room for any more, before anybody else gets that.
+    Between two steps a job counts with the bytes in use when the second begins: in between it
+    releases what exceeds its share, before another job gets that.
     """
     changes: list[tuple[float, int, int]] = []
     for number, steps in enumerate(jobs):
@@ -142,7 +142,7 @@ def largest_sum(jobs: Sequence[Sequence[Step]]) -> int:
 
 
 def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """All cases, as they are done."""
+    """Run all cases; yield their lines."""
     alone: dict[str, Measured] = {}
     for model in dict.fromkeys([*options.models, *(m for each in options.together for m in each)]):
         job = Job("a", model, options.batch, options.image)
@@ -171,7 +171,7 @@ def measured_line(
     alone: dict[str, Measured],
     beside: Measured | None = None,
 ) -> dict[str, Any]:
-    """One case, and what it is compared with."""
+    """Return the line of one case and its reference."""
     models = [job.model for job in jobs]
     line: dict[str, Any] = {
         "jobs": len(jobs),
@@ -210,7 +210,7 @@ def measured_line(
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     names = lambda text: text.split(",")  # noqa: E731
@@ -246,7 +246,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     for line in compare(parse()):
         print(json.dumps(line), flush=True)
     return 0

@@ -1,7 +1,7 @@
-"""What rulers printed, kept in files, so that a document can be made of it again.
+"""Benchmark output in files, from which a document can be made again.
 
-FOLDER/<ruler>.jsonl begins with a line {"about": {...}}: machine, versions, runs; its lines follow.
-FOLDER/<ruler>.log has what it said on its way.
+FOLDER/<ruler>.jsonl begins with a line {"about": {...}}: machine, versions, runs; the lines follow.
+FOLDER/<ruler>.log has the progress messages.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _TAIL_CHARACTERS = 600
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a ruler.
+    """One run of a benchmark.
 
     Attributes:
-        command: As one would type it.
-        seconds: That it took.
-        problem: Why it did not end well; "": it did.
+        command: Its command line.
+        seconds: Its duration.
+        problem: The reason of a failure; "": it succeeded.
     """
 
     command: str
@@ -45,15 +45,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Measured:
-    """What there is of a ruler.
+    """The stored results of a benchmark.
 
     Attributes:
-        name: Of the ruler.
-        date: When it was run.
+        name: The benchmark's name.
+        date: The date of the run.
         machine: See `machine`.
         is_quick: Whether its runs were the quick ones.
-        runs: In their order.
-        lines: All that it printed.
+        runs: Its runs, in order.
+        lines: All of its output lines.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Measured:
 
 
 def machine() -> dict[str, str]:
-    """What it is measured on: hardware, and what is installed."""
+    """Return the machine: hardware, and installed software."""
     processor = _first(r"model name\s*: (.*)", "/proc/cpuinfo") or platform.processor()
     kib = int(_first(r"MemTotal:\s*(\d+)", "/proc/meminfo") or 0)
     facts = {
@@ -111,13 +111,13 @@ def _commit() -> str:
 
 
 def measure(ruler: Ruler, is_quick: bool, folder: Path, more: Sequence[str] = ()) -> Measured:
-    """Runs a ruler; what it printed stays, whatever becomes of it.
+    """Run a benchmark; keep its output even if it fails.
 
     Args:
-        ruler: Which one.
-        is_quick: Whether its quick runs are wanted.
-        folder: Where the files go.
-        more: Arguments of all runs that hang on this machine. Defaults to none.
+        ruler: The benchmark.
+        is_quick: Whether to do the quick runs.
+        folder: Folder of the files.
+        more: Machine-dependent arguments of all runs. Defaults to none.
     """
     folder.mkdir(parents=True, exist_ok=True)
     today = datetime.date.today().isoformat()
@@ -138,7 +138,7 @@ def measure(ruler: Ruler, is_quick: bool, folder: Path, more: Sequence[str] = ()
 
 
 def printed_by(command: list[str], limit_s: float, log: Any) -> tuple[list[dict[str, Any]], str]:
-    """The JSON lines of a process, and what was wrong with it ("": nothing)."""
+    """Return the JSON lines of a process, and its problem ("": none)."""
     begins = log.tell()
     process = subprocess.Popen(
         command, cwd=TREE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
@@ -158,7 +158,7 @@ def printed_by(command: list[str], limit_s: float, log: Any) -> tuple[list[dict[
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
-    """The JSON objects among lines, of which the last one may have been cut off."""
+    """Return the JSON objects among lines, of which the last one may be truncated."""
     found = []
     for line in text.splitlines():
         try:
@@ -171,7 +171,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 
 def save(measured: Measured, folder: Path) -> None:
-    """Writes a ruler's file."""
+    """Write a benchmark's file."""
     about = {key: value for key, value in asdict(measured).items() if key != "lines"}
     lines = [{"about": about}, *measured.lines]
     text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -179,7 +179,7 @@ def save(measured: Measured, folder: Path) -> None:
 
 
 def load(name: str, folder: Path) -> Measured | None:
-    """What there is of a ruler; None: nothing."""
+    """Return the stored results of a benchmark; None if there are none."""
     path = folder / f"{name}.jsonl"
     if not path.exists():
         return None

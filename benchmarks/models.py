@@ -1,4 +1,4 @@
-"""The models that are trained, with one random batch for each."""
+"""The trained models, with one random batch for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYERS, WIDTH, HEADS, FEED_FORWARD, VOCABULARY = 6, 512, 8, 2048, 8000
 
 @dataclass(frozen=True)
 class Workload:
-    """A compiled model and the batch that it is trained on."""
+    """A compiled model and its training batch."""
 
     model: Any
     x: NDArray[Any]
@@ -25,14 +25,14 @@ class Workload:
 
 
 def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
-    """A compiled model, the same weights and data for the same arguments.
+    """Return a compiled model and batch, the same ones for the same arguments.
 
     Args:
         name: Any of keras.applications; "Transformer"; "U-Net", with 16 filters and batch norm, or
             "U-Net64", with 64 and none, as published.
         batch: Examples in a batch.
         image: Height and width in pixels; for the Transformer, tokens in a sequence.
-        seed: Of weights and data. Defaults to 1.
+        seed: Seed of weights and data. Defaults to 1.
 
     Raises:
         ValueError: There is no such model.
@@ -65,7 +65,7 @@ def _loss(name: str) -> Any:
     from keras import losses
 
     if name in (UNET, PUBLISHED_UNET):
-        return losses.BinaryCrossentropy(from_logits=True)  # of each pixel
+        return losses.BinaryCrossentropy(from_logits=True)  # for each pixel
     return losses.SparseCategoricalCrossentropy(from_logits=name == TRANSFORMER)
 
 
@@ -88,7 +88,7 @@ def _application(name: str, image: int) -> Any:
 
 
 def transformer(tokens: int) -> Any:
-    """A decoder-only language model of six pre-normalised layers, as in GPT-2."""
+    """Build a decoder-only language model of six pre-normalized layers, as in GPT-2."""
     import keras
     from keras import layers
 
@@ -105,7 +105,7 @@ def transformer(tokens: int) -> Any:
 
 
 def squeezenet(image: int, classes: int = 1000, activation: str = "relu") -> Any:
-    """SqueezeNet 1.1 (Iandola et al. 2016; 1.1 pools earlier, for 2.4 times less computation)."""
+    """Build SqueezeNet 1.1 (Iandola et al. 2016; 1.1 pools earlier, with less computation)."""
     import keras
     from keras import layers
 
@@ -130,7 +130,7 @@ def squeezenet(image: int, classes: int = 1000, activation: str = "relu") -> Any
 
 
 def with_activation(model: Any, activation: str) -> Any:
-    """A model with new weights and another activation wherever it has a ReLU of any kind."""
+    """Return a model with new weights and another activation in place of each kind of ReLU."""
     import keras
     from keras import layers
 
@@ -152,7 +152,7 @@ _RESNET_STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3,
 
 
 def cifar_vgg(depth: int, classes: int = 10) -> Any:
-    """VGG for 32 px with batch norm behind each convolution and one hidden layer of 512."""
+    """Build VGG for 32 px with batch norm after each convolution and one hidden layer of 512."""
     import keras
     from keras import layers
 
@@ -169,7 +169,7 @@ def cifar_vgg(depth: int, classes: int = 10) -> Any:
 
 
 def cifar_resnet(depth: int, classes: int = 10) -> Any:
-    """ResNet for 32 px: the blocks of ImageNet's behind one convolution without stride."""
+    """Build ResNet for 32 px: ImageNet's blocks after one convolution without stride."""
     import keras
     from keras import layers
 

@@ -1,4 +1,4 @@
-"""One case of a benchmark, in a process of its own."""
+"""Run one case of a benchmark in a separate process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def in_process(
     environment: Mapping[str, str] | None = None,
     limit_s: float | None = None,
 ) -> dict[str, Any]:
-    """Runs a case on the CPU; what it answers, or {"failed": the end of what it said}.
+    """Run a case on the CPU; return its answer, or {"failed": the end of its output}.
 
     Args:
-        module: Of the benchmark.
-        case: As `answer` is given it there.
-        environment: All of that process's variables. Defaults to None: this one's.
-        limit_s: Ends it when so many seconds have passed. Defaults to None: never.
+        module: The benchmark's module.
+        case: The argument of `answer` there.
+        environment: All variables of that process. Defaults to None: those of this process.
+        limit_s: Time limit in seconds. Defaults to None: none.
     """
     with tempfile.TemporaryDirectory() as name:
         result = Path(name) / "result.json"
@@ -58,10 +58,10 @@ def in_process(
 
 
 def answer(text: str, run: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-    """That process's side.
+    """Run the process's side.
 
     Args:
-        text: The case, behind `SERVE`.
+        text: The case, after `SERVE`.
         run: Called with the case.
     """
     case = json.loads(text)

@@ -1,12 +1,12 @@
-"""How low packers come, and how fast: a JSON line a file.
+"""Measure the heights and speeds of packers: a JSON line a file.
 
     python -m benchmarks.packing FILES...
 
-FILE is an instance of MiniMalloc's (columns id,lower,upper,size; the capacity is the number in its
-name), an event list of SINGA's, or a timeline of tfswap's (`benchmarks/traces`). Keys: instance
+FILE is an instance of MiniMalloc (columns id,lower,upper,size; the capacity is the number in its
+name), an event list of SINGA, or a timeline of tfswap (`benchmarks/traces`). Keys: instance
 buffers capacity max_live height solved seconds; for traces also kind, and first_fit and best_fit:
-the heights that SmartPool's colouring reaches. Sizes are in bytes, or in the instance's own unit.
-``solved``: within the capacity; of a trace that is its largest load, which nothing can be below.
+the heights of SmartPool's coloring. Sizes are in bytes, or in the instance's own unit.
+``solved``: within the capacity; for a trace that is its largest load, the lower bound.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tfswap.traces.singa import read_singa
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.packing", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path)
@@ -42,7 +42,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def read_instance(path: Path) -> tuple[Buffers, int]:
-    """An instance of MiniMalloc's and its capacity."""
+    """Return an instance of MiniMalloc and its capacity."""
     capacity = re.search(r"\.(\d+)\.", path.name)
     if capacity is None:
         raise ValueError(f"{path}: the name says no capacity, as in A.1048576.csv")
@@ -55,10 +55,10 @@ def read_instance(path: Path) -> tuple[Buffers, int]:
 
 
 def buffers_of_events(step: Step) -> Buffers:
-    """Blocks of a repeating step, on the clock of its events.
+    """Return the blocks of a repeating step, on the clock of its events.
 
-    A block that goes on into the next step has its addresses from its allocation round to its free.
-    One that is longer than a step needs as many places as there are of it at once: all are taken
+    A block that continues into the next step keeps its addresses from its allocation to its free.
+    A block longer than a step needs as many addresses as its concurrent copies: all are in use
     all the time.
     """
     events, length = step.events, step.length
@@ -102,7 +102,7 @@ def _ends(events: Events) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def buffers_of_timeline(timeline: Timeline) -> Buffers:
-    """What a recorded step allocates; what outlives it is there all the time."""
+    """Return the allocations of a recorded step; those that outlive it are live all the time."""
     outlives = timeline.buffer_free_ns == OUTLIVES_STEP_NS
     end_ns = timeline.step_ns + 1
     there = timeline.buffer_alloc_ns < 0
@@ -113,7 +113,7 @@ def buffers_of_timeline(timeline: Timeline) -> Buffers:
 
 
 def measure(path: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """One file's line."""
+    """Return the line of one file."""
     more: dict[str, Any] = {}
     if path.suffix == ".csv" and path.open().readline().startswith("id,"):
         buffers, capacity = read_instance(path)
@@ -145,7 +145,7 @@ def measure(path: Path, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the lines; answers 0, or 1 where a file cannot be read."""
+    """Print the lines; return 0, or 1 if a file cannot be read."""
     options = parse(arguments)
     status = 0
     for path in options.files:

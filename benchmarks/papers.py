@@ -1,4 +1,4 @@
-r"""What the papers measured on their machines, beside what is foretold of them without a run.
+r"""Compare figures of papers with predictions of them, without running anything.
 
     python -m benchmarks.papers [--figures vdnn,autoswap,capuchin] [--models AlexNet,VGG16] \
         [--vdnn-data FILE] [--singa-trace FILE]
@@ -59,7 +59,7 @@ SINGA_TRACE = Path("shared/data/singa/vec_block_fresh_vgg.csv")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--figures", default="vdnn,autoswap,capuchin", help="which papers")
@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the lines."""
+    """Print the lines."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     options = parse(arguments)
     from tfswap.ops import library
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def traced(name: str, image: int) -> TracedStep:
-    """The training step of a net by name."""
+    """Return the training step of a net by name."""
     import keras
 
     from benchmarks import models
@@ -128,7 +128,7 @@ def line(
     auto: float | None,
     note: str,
 ) -> dict[str, Any]:
-    """One cell."""
+    """Return the line of one cell."""
     ratio = None if simulated is None else simulated / published
     near = ratio is not None and abs(ratio - 1) <= 0.1
     return {
@@ -162,7 +162,7 @@ def vdnn(
     wanted: set[str] | None,
     planning_time_s: float,
 ) -> Iterator[dict[str, Any]]:
-    """Figures 11 (memory) and 14 (speed)."""
+    """Yield figures 11 (memory) and 14 (speed)."""
     machine = find_machine("titan-x")
     assert machine.device is not None
     steps: dict[str, TracedStep] = {}
@@ -201,7 +201,7 @@ def vdnn(
 
 
 def classifier_bytes(step: TracedStep) -> int:
-    """Weights of matrix products: variables of the layers behind the feature maps."""
+    """Return the bytes of the weights of matrix products, after the feature maps."""
     from tensorflow import TensorShape
 
     readers = {node.input[0]: node.name for node in step.graph.node if node.op == "ReadVariableOp"}
@@ -223,7 +223,7 @@ def classifier_bytes(step: TracedStep) -> int:
 
 
 def network_wide_bytes(timeline: Timeline) -> int:
-    """All that the forward part makes and keeps, and two of the largest gradient."""
+    """Return the bytes that the forward part makes and keeps, and two of the largest gradient."""
     names = timeline.op_names
     backward_ns = next(
         int(timeline.op_start_ns[op]) for op, name in enumerate(names) if "gradient_tape" in name
@@ -238,7 +238,7 @@ def network_wide_bytes(timeline: Timeline) -> int:
 def least_without_waiting(
     timeline: Timeline, machine: Machine, policy: str, planning_time_s: float
 ) -> int:
-    """The least budget, to 1 %, under which a policy's step takes no longer than unswapped."""
+    """Return the least budget, to 1 %, under which a policy's step is no longer than unswapped."""
     above = peak_load(timeline)
     below = whatif.least_budget_bytes(timeline, machine)
     while above - below > 0.01 * above:
@@ -260,7 +260,7 @@ def least_without_waiting(
 def autoswap_traced(
     path: Path, wanted: set[str] | None, planning_time_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Table II's VGG16 from the authors' own step, where that is at hand."""
+    """Yield table II's VGG16 from the authors' own step, if that is available."""
     if not path.exists() or (wanted is not None and "cifar_vgg16" not in wanted):
         return
     untouched_bytes = UNTOUCHED_BYTES.get(path.name, 0)
@@ -294,7 +294,7 @@ def autoswap_traced(
 
 
 def autoswap(wanted: set[str] | None, planning_time_s: float) -> Iterator[dict[str, Any]]:
-    """Table II: the load, and how low it gets without overhead."""
+    """Yield table II: the load, and the least load without overhead."""
     machine = find_machine("gtx-1080-ti")
     assert machine.device is not None
     for name, (load_mib, reduced_mib) in AUTOSWAP.items():
@@ -320,7 +320,7 @@ def autoswap(wanted: set[str] | None, planning_time_s: float) -> Iterator[dict[s
 
 
 def capuchin(wanted: set[str] | None) -> Iterator[dict[str, Any]]:
-    """The largest batches."""
+    """Yield the largest batches."""
     machine = find_machine("p100")
     device = machine.device
     assert device is not None
@@ -365,7 +365,7 @@ def capuchin(wanted: set[str] | None) -> Iterator[dict[str, Any]]:
 
 
 def _least_peak(policy: str, timeline: Timeline, machine: Machine) -> int:
-    """The peak that a policy needs; for one that plans to a budget, on the machine's memory."""
+    """Return the peak that a policy needs; with the machine's memory as its budget, if any."""
     assert machine.device is not None
     memory = machine.device.memory_bytes
     if policy == "greedy":
@@ -374,7 +374,7 @@ def _least_peak(policy: str, timeline: Timeline, machine: Machine) -> int:
     try:
         return int(portfolio.POLICIES[policy](timeline, machine, budget).result.peak_bytes)
     except BudgetTooSmall as error:
-        # What its own plan would need is not known: only that it is too much.
+        # The need of its own plan is not known, only that it is too much.
         return max(memory + 1, int(error.floor_bytes))
 
 

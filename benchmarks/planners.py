@@ -1,12 +1,12 @@
-r"""What each planner makes of one trace under shrinking limits: a JSON line per limit and policy.
+r"""Compare the plans of all planners for one trace under shrinking limits: a JSON line each.
 
     python -m benchmarks.planners --trace FILE --limits 280,300,320,350,380,400,420,440,450,490
 
-FILE is a timeline of tfswap's (`benchmarks/traces` has some of a CPU; to these, a link of 0.2 GB/s
-is what PCI Express is to a GPU's) or an event list of SINGA's. With ``--accounting honest`` (the
-default) each plan is judged by the simulator; with ``published``, for an event list of SINGA's, as
-the authors of AutoSwap added up their overheads. Keys: limit_mib policy accounting overhead_ms
-peak_mib bound_ms seconds trace; what a policy cannot do is null, and "error" says why.
+FILE is a timeline of tfswap (`benchmarks/traces` has some of a CPU; for these, a link of 0.2 GB/s
+corresponds to a GPU's PCI Express) or an event list of SINGA. With ``--accounting honest`` (the
+default) the simulator judges each plan; with ``published``, for an event list of SINGA, overheads
+are counted as by the authors of AutoSwap. Keys: limit_mib policy accounting overhead_ms peak_mib
+bound_ms seconds trace; impossible values are null, and "error" is the reason.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ MIB = 1 << 20
 # The link on which AutoSwap was measured: 47.2 us + 0.0756 ns a byte out, 9.7 us + 0.0823 ns in.
 AUTOSWAP_LINK = Machine("GTX 1080 Ti, PCIe 3", 1e9 / 0.0756, 1e9 / 0.0823, 47_200, 9_700)
 
-# The authors' log of VGG16 peaks at 647.73 MiB; the blocks that its event list names, at 634.61.
+# The authors' log of VGG16 peaks at 647.73 MiB; the blocks in its event list at 634.61.
 UNTOUCHED_BYTES = {"vec_block_fresh_vgg.csv": 13_757_242}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planners", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--trace", type=Path, required=True, help="a timeline or an event list")
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def limits(texts: Sequence[str], peak_bytes: int) -> list[int]:
-    """In bytes: numbers are MiB, percentages of the peak."""
+    """Return limits in bytes: numbers are MiB, percentages are of the peak."""
     return [
         int(float(text[:-1]) / 100 * peak_bytes) if text.endswith("%") else int(float(text) * MIB)
         for text in texts
@@ -71,7 +71,7 @@ def limits(texts: Sequence[str], peak_bytes: int) -> list[int]:
 
 
 def honest(options: argparse.Namespace) -> None:
-    """Each policy's plan in the simulator."""
+    """Yield each policy's plan in the simulator."""
     timeline = read_trace(options.trace)
     untouched_bytes = UNTOUCHED_BYTES.get(options.trace.name, 0)
     timeline = replace(timeline, resident_bytes=timeline.resident_bytes + untouched_bytes)
@@ -121,7 +121,7 @@ def _plan(
 
 
 def published(options: argparse.Namespace) -> None:
-    """The authors' own counting."""
+    """Yield the authors' own accounting."""
     accounting = PublishedAccounting(
         find_step(read_singa(options.trace)), UNTOUCHED_BYTES.get(options.trace.name, 0)
     )
@@ -154,7 +154,7 @@ def _line(trace: Path, limit_mib: float, policy: str, accounting: str) -> dict[s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the lines; answers 0, or 1 where the trace cannot be read."""
+    """Print the lines; return 0, or 1 if the trace cannot be read."""
     options = parse(arguments)
     try:
         if options.accounting == "published":

@@ -1,4 +1,4 @@
-"""Pictures of what rulers measured, as SVG files."""
+"""Pictures of benchmark results, as SVG files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.ruler import MIB, Plot
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 7.0, 3.0
-_MAX_LEVEL_LETTERS = 60  # names of more are slanted, which else would overlap
+_MAX_LEVEL_LETTERS = 60  # more names are slanted, to avoid overlaps
 _COLORS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888", "#222222",
 )  # fmt: skip
@@ -17,7 +17,7 @@ _SCALES = {"MiB": 1 / MIB, "GiB": 1 / MIB / 1024, "%": 100.0}
 
 
 def points(plot: Plot, lines: Sequence[dict[str, Any]]) -> dict[str, dict[Any, float]]:
-    """By series, the heights at each place, in the order of the lines."""
+    """Return by series the heights at each place, in the order of the lines."""
     found: dict[str, dict[Any, float]] = {}
     for line in lines:
         if not plot.shows(line):
@@ -33,7 +33,7 @@ def _place(plot: Plot, line: dict[str, Any]) -> str:
 
 
 def _letters(places: Sequence[str]) -> int:
-    """Of the longest lines of names beside one another."""
+    """Return the length of the longest lines of adjacent names."""
     return sum(max(map(len, place.split("\n"))) for place in places)
 
 
@@ -52,7 +52,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def draw(plot: Plot, lines: Sequence[dict[str, Any]], path: Path) -> bool:
-    """Writes the picture; False where there is nothing to show, or nothing to draw with."""
+    """Draw the picture; return False if there is nothing to show, or no library to draw with."""
     found = points(plot, lines)
     if sum(len(heights) for heights in found.values()) < 2:
         return False
@@ -63,7 +63,7 @@ def draw(plot: Plot, lines: Sequence[dict[str, Any]], path: Path) -> bool:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    # The same lines make the same file.
+    # Equal lines make equal files.
     style = {"svg.hashsalt": "tfswap", "svg.fonttype": "path", "font.size": 8}
     with pyplot.rc_context(style):
         figure, axes = pyplot.subplots(figsize=(_WIDTH_INCHES, _HEIGHT_INCHES))

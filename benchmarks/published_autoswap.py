@@ -1,10 +1,10 @@
-"""AutoSwap's overheads as its authors' script counted them, to compare with their logs.
+"""AutoSwap's overheads as counted by its authors' script, for comparison with their logs.
 
-Not how a step runs: overheads are added up without moving what comes after, what is prefetched
-takes no memory before its use, and an op index stands for a moment. The planner that does it
-properly is `tfswap.planning.planners.papers.autoswap`; this shows only that the same trace
+Real steps run differently: overheads are added up without delaying later ops, prefetched tensors
+take no memory before their use, and an op index stands for a moment. The real planner
+is `tfswap.planning.planners.papers.autoswap`; this shows only that the same trace
 gives the same numbers.
-Source: arXiv 1903.06631 and its script, whose slips are kept.
+Source: arXiv 1903.06631 and its script, including its mistakes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCORES = ("doa", "aoa", "swdoa")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A gap across the peak: between the events `after` and `before`, counted from the step's."""
+    """A gap across the peak, between the events `after` and `before` of the step."""
 
     after: int
     before: int
@@ -30,7 +30,7 @@ class Candidate:
 
 
 class PublishedAccounting:
-    """One step with those before and after it.
+    """One step with its predecessor and successor.
 
     Args:
         step: The step; the events hold one before and one after it.
@@ -45,7 +45,7 @@ class PublishedAccounting:
         self.candidates = _candidates(step, self.peak)
 
     def overhead_ms(self, score: str, limit_bytes: int) -> tuple[float, int]:
-        """Added waits and the load's peak after selection, with one score under one limit."""
+        """Return added waits and the load's peak after one score's selection under one limit."""
         chosen, peak_bytes = self._select(self._order(score), limit_bytes)
         return self._overhead_ns(chosen, limit_bytes) / 1e6, peak_bytes
 
@@ -59,7 +59,7 @@ class PublishedAccounting:
         if score == "swdoa":
             return self._by_area()
         gap_ns = {c: self._at_ns(c.before) - self._at_ns(c.after) for c in self.candidates}
-        # The script forgets the time of the copy-in (a line that goes on after its end).
+        # The script ignores the time of the copy-in (a line that continues after its end).
         doa = {c: gap_ns[c] - _out_ns(c.bytes) for c in self.candidates}
         if score == "doa":
             return sorted(self.candidates, key=lambda c: -doa[c])
@@ -67,7 +67,7 @@ class PublishedAccounting:
         return sorted(self.candidates, key=lambda c: -aoa[c])
 
     def _by_area(self) -> list[Candidate]:
-        """SWDOA: areas go round the step's end, what is taken out of the load does not."""
+        """Select by SWDOA: areas wrap around the step's end, their removal does not."""
         load = self.load.astype(np.float64)
         left, order = list(self.candidates), []
         while left:

@@ -1,4 +1,4 @@
-"""Figures that papers published: vDNN, AutoSwap and Capuchin."""
+"""Published figures of papers: vDNN, AutoSwap and Capuchin."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CAPUCHIN = {
 
 
 def vdnn_figures(path: Path) -> dict[tuple[str, int], dict[str, tuple[float, float, float]]]:
-    """The digitised figures; the constants above where the file is not there."""
+    """Return the digitized figures; the constants above if the file is missing."""
     if not path.exists():
         return VDNN
     rows: dict[tuple[str, str], tuple[float, float]] = {}

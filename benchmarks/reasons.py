@@ -1,4 +1,4 @@
-"""Why a training ended, as it is shown."""
+"""Format the reason of a training's end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ _MAX_CHARACTERS = 800
 
 
 def reason(said: str) -> str:
-    """What tfswap said, of what a training wrote, without the stack that TensorFlow puts around it.
+    """Return tfswap's message in a training's output, without the stack that TensorFlow adds.
 
-    Without one: the last line behind a traceback, or all of it if there is none.
+    Without one: the last line after a traceback, or all output if there is none.
     """
     traced = said.rfind("Traceback")
-    begin = said.rfind("tfswap: ", max(traced, 0))  # what is before it are warnings
+    begin = said.rfind("tfswap: ", max(traced, 0))  # earlier lines are warnings
     if begin < 0 and traced < 0:
         return said
     lines = said[begin:].splitlines()[:1] if begin >= 0 else said.strip().splitlines()[-1:]

@@ -1,13 +1,13 @@
-"""Models with `tf.recompute_grad` around segments, as people do it by hand.
+"""Wrap segments of models in `tf.recompute_grad`, as users do by hand.
 
-A functional model is cut where all that comes later needs one tensor only, into segments of about
-equal numbers of layers. Of each, the input is kept; all else is computed again in the backward
-part::
+A functional model is cut where all later layers need only one tensor, into segments of about
+equal numbers of layers. The input of each is kept; the backward part computes all else
+again::
 
     x ──▶ [ segment 1 ] ──▶ a ──▶ [ segment 2 ] ──▶ b ──▶ ... ──▶ y       x, a, b stay
 
-What a layer does beside its output (batch norm's moving averages) is done twice, as everywhere with
-`tf.recompute_grad`: losses are the same, what `evaluate` uses is not.
+Side effects of a layer (batch norm's moving averages) happen twice, as always with
+`tf.recompute_grad`: losses are the same, but statistics for `evaluate` are not.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 
 def with_recompute_grad(model: Any, segments: int) -> Any:
-    """The same model, with the same weights, whose segments are computed again.
+    """Return the same model, with the same weights, whose segments are recomputed.
 
     Args:
         model: A functional model of one input and one output, compiled.
-        segments: How many, if there are as many places to cut at.
+        segments: Number of segments, if there are enough places to cut.
     """
     import keras
     import tensorflow as tf
@@ -49,7 +49,7 @@ def with_recompute_grad(model: Any, segments: int) -> Any:
 
 
 def _places(model: Any) -> Sequence[int]:
-    """Layers behind which only their own output is needed, by their place."""
+    """Return layers after which only their own output is needed, by their place."""
     order = {layer: place for place, layer in enumerate(model.layers)}
     last_use = [0] * len(order)
     for layer, place in order.items():

@@ -1,8 +1,9 @@
-"""What an allocation and its free cost: a step replayed on TensorFlow's allocator and on the slab.
+"""Measure the cost of an allocation and its free: a step on TensorFlow's allocator and on the slab.
 
-Nothing is computed: each thread makes a recorded step's allocations and frees in their order, with
-slots of its own. "slab" is the planned allocator alone, over one that is never asked if all goes by
-plan; "device" is all of the device's allocators, "bfc" TensorFlow's. They take turns; medians.
+Nothing is computed: each thread makes a recorded step's allocations and frees in order, with
+its own slots. "slab" is the planned allocator alone, over an allocator that is unused if all goes
+as planned; "device" is all of the device's allocators, "bfc" TensorFlow's. They take turns;
+values are medians.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ROUNDS = 5
 
 
 def events_of(timeline: Timeline) -> tuple[NDArray[np.int64], int]:
-    """Rows (bytes or -1, block, offset) of what a step allocates and frees, and the height."""
+    """Return a step's allocations and frees as (bytes or -1, block, offset), and the height."""
     inside = (timeline.buffer_alloc_ns >= 0) & (timeline.buffer_free_ns != OUTLIVES_STEP_NS)
     kept = np.flatnonzero(inside & (timeline.buffer_bytes >= _MIN_BYTES))
     sizes = timeline.buffer_bytes[kept]
@@ -40,7 +41,7 @@ def events_of(timeline: Timeline) -> tuple[NDArray[np.int64], int]:
     blocks = np.arange(len(kept))
     times = np.concatenate([begin, np.maximum(end, begin + 1)])
     order = np.lexsort((np.concatenate([np.ones_like(blocks), np.zeros_like(blocks)]), times))
-    # On the clock of the events, in which the packed step is replayed.
+    # On the clock of the events, on which the packed step is replayed.
     place = np.empty(len(times), dtype=np.int64)
     place[order] = np.arange(len(times))
     granules = -(-sizes // GRANULE_BYTES)
@@ -54,12 +55,12 @@ def events_of(timeline: Timeline) -> tuple[NDArray[np.int64], int]:
 
 
 def replay(trace: Path, threads: int, repeats: int) -> Iterator[dict[str, Any]]:
-    """A line an allocator: trace pairs threads allocator ns_per_pair ratio_to_bfc failures taken.
+    """Yield lines: trace pairs threads allocator ns_per_pair ratio_to_bfc failures taken.
 
     Args:
-        trace: A timeline of tfswap's.
-        threads: That replay it at once.
-        repeats: Steps in a round.
+        trace: A timeline of tfswap.
+        threads: Number of concurrent threads.
+        repeats: Number of steps in a round.
 
     Raises:
         OSError, ValueError: The trace cannot be read.

@@ -1,4 +1,4 @@
-"""What a benchmark is: its runs, and the tables and plots of its lines."""
+"""The description of a benchmark: its runs, and the tables and plots of its lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table.
+    """A column of a table.
 
     Attributes:
-        title: At its head.
-        key: Of the JSON lines.
-        unit: What the value is in: "" (as it is), "MiB" and "GiB" (of bytes), "s", "%" (of a
-            part), "x" (a ratio), "fact" (of a truth: no is nothing bad).
+        title: Its heading.
+        key: Its key in the JSON lines.
+        unit: The unit of the value: "" (as it is), "MiB" and "GiB" (of bytes), "s", "%" (of a
+            part), "x" (a ratio), "fact" (a truth value; false is not bad).
     """
 
     title: str
@@ -33,13 +33,13 @@ class Plot:
 
     Attributes:
         kind: "bars" or "lines".
-        x: Keys whose values together say where; of lines, one whose values are numbers.
-        series: Key whose values have a color each; "": there is one.
+        x: Keys whose values together are the place; for lines, one with numbers.
+        series: Key whose values have one color each; "": only one.
         value: Key of the height.
-        unit: As of a column.
-        title: Of the vertical axis.
-        at: A horizontal line, such as the rival's 1; None: none.
-        only: What lines have.
+        unit: As in a column.
+        title: Title of the vertical axis.
+        at: A horizontal line, such as the baseline's 1; None: none.
+        only: Values that lines must have.
         having: Keys whose values are not None.
     """
 
@@ -54,7 +54,7 @@ class Plot:
     having: tuple[str, ...] = ()
 
     def shows(self, line: dict[str, Any]) -> bool:
-        """Whether a line has a place in it."""
+        """Return whether a line is in the plot."""
         return (
             isinstance(line.get(self.value), int | float)
             and all(key in line for key in self.x)
@@ -68,9 +68,9 @@ class Table:
     """Lines that have all of some keys.
 
     Attributes:
-        columns: What it shows.
-        having: Keys, beside which lines may have others; empty: those of the columns.
-        only: What the lines have.
+        columns: Its columns.
+        having: Keys of the lines, which may have others; empty: those of the columns.
+        only: Values that lines must have.
     """
 
     columns: tuple[Column, ...]
@@ -78,7 +78,7 @@ class Table:
     only: tuple[tuple[str, Any], ...] = ()
 
     def shows(self, line: dict[str, Any]) -> bool:
-        """Whether a line belongs in it."""
+        """Return whether a line is in the table."""
         keys = self.having or tuple(column.key for column in self.columns)
         return all(key in line for key in keys) and all(line.get(k) == v for k, v in self.only)
 
@@ -89,14 +89,14 @@ class Ruler:
 
     Attributes:
         name: Its module in `benchmarks`.
-        title: Of its section.
-        text: What is compared with what.
+        title: Title of its section.
+        text: A description of the comparison.
         full: The arguments of its runs.
-        quick: Of those of a quick document; empty: it is left out there.
+        quick: The arguments of quick runs; empty: it is left out there.
         limit_s: Of each run; `quick_limit_s`: of each quick one.
-        tables, plots, tally: What is shown of its lines.
-        needs_scripts: Whether it runs programs from a checkout that is given.
-        needs_root: Whether it makes cgroups and swap files.
+        tables, plots, tally: Presentation of its lines.
+        needs_scripts: Whether it runs programs of a given checkout.
+        needs_root: Whether it creates cgroups and swap files.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Ruler:
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a module in this tree."""
+        """Return whether the module exists in this tree."""
         return importlib.util.find_spec(f"benchmarks.{self.name}") is not None
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks that `python -m benchmarks` runs, and what is shown of them."""
+"""The benchmarks of `python -m benchmarks`, and the presentation of their lines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SWEPT = "auto,greedy,autoswap:best,vdnn_dyn,tensile,capuchin"
 _OTHERS = ("VGG16", "InceptionV3", "DenseNet121", "U-Net")
 _SMALL = "--batch 16 --image 96 --steps 5"
 _POLICIES = "auto,greedy,autoswap:best,vdnn_all,vdnn_conv,vdnn_dyn,tensile,capuchin"
-# Scripts of Keras's examples and guides (keras, keras-core) that need no download but the data that
-# `benchmarks.programs` has others for.
+# Scripts of Keras's examples and guides (keras, keras-core) that need no downloads except data for
+# which `benchmarks.programs` has substitutes.
 _PROGRAMS = (
     "token_learner,cct,image_classification_with_vision_transformer,eanet,swim_transformers,"
     "mlp_image_classification,mnist_convnet,involution,antirectifier,siamese_contrastive,vae,"
@@ -33,7 +33,7 @@ RULERS: tuple[Ruler, ...] = (
         full=(
             f"--model ResNet50 --budgets 0.8,0.65,0.5,0.4 --policies {_SWEPT} {_SMALL}",
             *(f"--model {model} --budgets 0.8,0.65,0.5 {_SMALL}" for model in _OTHERS),
-            # Its steps are so short that five can all be disturbed.
+            # Its steps are so short that all five can be disturbed.
             "--model MobileNetV2 --budgets 0.8,0.65,0.5 --batch 16 --image 96 --steps 25",
             "--model Transformer --batch 8 --image 96 --budgets 0.8,0.65,0.5 --steps 5",
             *(
@@ -384,10 +384,10 @@ RULERS: tuple[Ruler, ...] = (
 
 
 def named(names: list[str]) -> list[Ruler]:
-    """Rulers by name; all if there are no names.
+    """Return benchmarks by name; all without names.
 
     Raises:
-        ValueError: There is no such ruler.
+        ValueError: There is no such benchmark.
     """
     known = {ruler.name: ruler for ruler in RULERS}
     unknown = [name for name in names if name not in known]

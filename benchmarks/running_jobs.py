@@ -1,4 +1,4 @@
-"""Running: jobs that train in processes of their own, and the broker that they may be under."""
+"""Run jobs in separate processes, with or without a broker."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Running:
     """Processes that train.
 
     Args:
-        folder: Where they write.
-        swapped: Whether under tfswap.
+        folder: Folder of their output.
+        swapped: Whether to use tfswap.
     """
 
     def __init__(self, folder: Path, swapped: bool = True) -> None:
@@ -46,13 +46,13 @@ class Running:
         )
 
     def steps(self, name: str) -> list[Step]:
-        """Of a job, so far."""
+        """Return the steps of a job so far."""
         path = self._folder / f"{name}.jsonl"
         text = path.read_text() if path.exists() else ""
         return [Step(**json.loads(line)) for line in text.splitlines() if line.endswith("}")]
 
     def settled(self, name: str) -> list[Step]:
-        """The last steps of a job, all of them settled."""
+        """Return the last settled steps of a job."""
         found: list[Step] = []
         for step in reversed(self.steps(name)):
             if not step.settled:
@@ -61,7 +61,7 @@ class Running:
         return found
 
     def wait(self, jobs: Sequence[Job], count: int) -> None:
-        """Until each has so many settled steps that began when all had settled."""
+        """Wait until each has enough settled steps that began when all had settled."""
         deadline_s = time.monotonic() + MAX_S
         while True:
             self._check(deadline_s)
@@ -80,12 +80,12 @@ class Running:
             raise Failed(f"not settled after {MAX_S:g} s")
 
     def end(self, *jobs: Job) -> None:
-        """Has jobs stop behind their next step."""
+        """Stop jobs after their next step."""
         for job in jobs:
             (self._folder / f"{job.name}.stop").touch()
 
     def close(self, jobs: Sequence[Job]) -> None:
-        """Has all stop."""
+        """Stop all jobs."""
         self.end(*jobs)
         for process in self._processes:
             try:
@@ -96,7 +96,7 @@ class Running:
 
 
 class BrokerRunning:
-    """A broker in a process of its own, for as long as the context lasts."""
+    """A broker in a separate process, for the duration of the context."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.socket = folder / "run" / "broker.sock"

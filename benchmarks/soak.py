@@ -1,20 +1,20 @@
-r"""Half an hour of trainings in one process: what grows meanwhile, and whether numbers stay right.
+r"""Train for half an hour in one process: check losses, and measure growth.
 
     python -m benchmarks.soak [--minutes 30] [--steps 2000] [--seed 0] [--quick]
                               [--mode tfswap|unswapped] [--models fresh|kept]
 
-Trainings follow one another until both the minutes and the steps have passed: small models
-(convolutions; dense layers with Adam; an embedding and an LSTM) by turns, with batches of several
+Trainings run in sequence until both the minutes and the steps have passed: small models
+(convolutions; dense layers with Adam; an embedding and an LSTM) in turns, with batches of several
 sizes, under budgets, policies and options as drawn, some with validation. Losses are compared, bit
-for bit, with those of the same training without tfswap. ``--mode unswapped`` is the rival: the same
-trainings by TensorFlow alone, whose own growth is the least possible.
+for bit, with those of the same training without tfswap. ``--mode unswapped`` is the baseline: the
+same trainings with TensorFlow alone, whose growth is the least possible.
 
 One JSON line a training: mode, training, step (of all so far), minutes, model, batch, budget_bytes,
 outcome ("budget too small": it ended with the error that says so), options, losses_equal (of the
 steps that there were), resident_bytes, threads, handles, load_bytes (on the device). Then one of
 the whole: mode, trainings, steps, minutes, wrong (trainings with other losses), too_small, growth
 (resident memory at the end over that when a quarter of the trainings had passed, medians of 24,
-minus 1), threads_gained, handles_gained, load_gained_bytes (likewise).
+minus 1), threads_gained, handles_gained, load_gained_bytes (computed in the same way).
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ MIB = 1 << 20
 TFSWAP, UNSWAPPED, TOO_SMALL = "tfswap", "unswapped", "budget too small"
 FRESH, KEPT = "fresh", "kept"
 MODES, MODELS = (TFSWAP, UNSWAPPED), (KEPT, FRESH)
-BATCHES = (1.0, 0.75, 0.5)  # of a model's own
+BATCHES = (1.0, 0.75, 0.5)  # of a model's own batch
 EPOCHS = 2
-# Small batches need more of what they need unswapped, since weights are more of that.
+# Small batches need more of their unswapped need, since weights are a larger part.
 _SPARE = 0.05
 # Trainings whose medians are compared, and which part of all is left out as warming up. What
 # TensorFlow has optimised for a model is forgotten in every second of its trainings, so memory goes
 # up and down by a twentieth with a period of twice as many trainings as there are models.
 _COMPARED, _WARM = 24, 0.25
-_SETTLED_S = 0.2  # for threads that are on their way out
+_SETTLED_S = 0.2  # for threads that are about to end
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=30.0, help="at least (30)")
@@ -65,16 +65,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Training:
-    """What is drawn of one.
+    """A drawn training.
 
     Attributes:
         model: Its name.
-        batch: Examples.
-        steps: Of an epoch.
-        part: Of what the unswapped training needs on the device, beside what is there anyway.
-        policy: Of `AutoSwap`.
-        options: Of `AutoSwap`, too, by name.
-        validates: After each epoch.
+        batch: Number of examples.
+        steps: Steps of an epoch.
+        part: The part of the unswapped need on the device, beyond the bytes in use before.
+        policy: `AutoSwap`'s policy.
+        options: Other options of `AutoSwap`, by name.
+        validates: Whether to validate after each epoch.
     """
 
     model: str
@@ -87,11 +87,11 @@ class Training:
 
 
 def drawn(seed: int, models: Sequence[tuple[str, int, float]]) -> Iterator[Training]:
-    """Trainings without end, the same ones for the same seed.
+    """Yield endless trainings, the same ones for the same seed.
 
     Args:
-        seed: Of the draws.
-        models: Name, own batch, and the least part of its need that each trains in.
+        seed: Seed of the draws.
+        models: Name, usual batch, and the least part of its need that each trains in.
     """
     dice = random.Random(seed)
     while True:
@@ -117,7 +117,7 @@ def drawn(seed: int, models: Sequence[tuple[str, int, float]]) -> Iterator[Train
 
 
 def resident_bytes() -> int:
-    """Of this process, as the kernel counts."""
+    """Return the resident memory of this process, as the kernel counts it."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -126,8 +126,8 @@ class Soak:
     """The trainings of one process.
 
     Args:
-        mode: Of `MODES`.
-        models: Of `MODELS`: whether each training has a new model.
+        mode: One of `MODES`.
+        models: One of `MODELS`: whether each training has a new model.
         folder: On a disk, for the file tier.
     """
 
@@ -140,7 +140,7 @@ class Soak:
         self._expected: dict[tuple[str, int, int, bool], tuple[list[str], int]] = {}
 
     def train(self, training: Training) -> dict[str, Any]:
-        """One training; what its line says of it."""
+        """Run one training; return the values of its line."""
         import keras
 
         import tfswap
@@ -168,7 +168,7 @@ class Soak:
         return line
 
     def _fit_within(self, subject: Any, training: Training, swap: Any) -> tuple[list[str], str]:
-        """Losses, of as many steps as there were; `TOO_SMALL` if the budget was."""
+        """Return the losses of the completed steps; `TOO_SMALL` if the budget was too small."""
         import tensorflow as tf
 
         try:
@@ -220,7 +220,7 @@ class Soak:
 
 
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The line of each training."""
+    """Yield the line of each training."""
     from benchmarks.faults.disk_folder import disk_folder
     from benchmarks.faults.subjects import MODELS, subject
 
@@ -248,7 +248,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _held() -> dict[str, int]:
-    """What the process has between two trainings."""
+    """Return the process's resources between two trainings."""
     import tfswap
 
     gc.collect()
@@ -262,10 +262,10 @@ def _held() -> dict[str, int]:
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What all trainings come to.
+    """Summarize all trainings.
 
     Args:
-        lines: Of each of them, at least one.
+        lines: Lines of all trainings, at least one.
     """
     warm = lines[int(_WARM * len(lines)) :]
 
@@ -291,7 +291,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains; the exit status is 1 if a training had other losses."""
+    """Train; the exit status is 1 if a training had wrong losses."""
     options = parse(arguments)
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", TFSWAP_PLAN_CACHE="none")
     import tensorflow as tf

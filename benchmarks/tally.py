@@ -1,4 +1,4 @@
-"""Tally: how many lines there are of each kind, by what became of them."""
+"""Count the lines of each kind by outcome."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Tally:
     """A table of counts.
 
     Attributes:
-        kind: Key of the rows, also at the table's head.
+        kind: Key of the rows, also the table's first heading.
         outcome: Key of the columns.
-        kinds, outcomes: Which come first, in what order; of the rest, those that occur follow.
+        kinds, outcomes: The first ones, in order; others follow if they occur.
     """
 
     kind: str
@@ -24,7 +24,7 @@ class Tally:
     outcomes: tuple[str, ...] = ()
 
     def rows(self, lines: Sequence[dict[str, Any]]) -> list[list[str]]:
-        """Cells: a head, a row of each kind that occurs, and one of all; nothing without lines."""
+        """Return cells: a head, a row of each kind, and totals; nothing without lines."""
         if not lines:
             return []
         counts = collections.Counter((line[self.kind], line[self.outcome]) for line in lines)

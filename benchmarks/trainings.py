@@ -1,4 +1,4 @@
-"""Trainings that benchmarks time: in processes of their own, until some steady steps are done."""
+"""Timed trainings: in separate processes, until enough steady steps are done."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 from benchmarks import case_process
 from benchmarks.case_process import CaseProcess, NoAnswer
 
-# More than any of the models needs; address space, not memory.
+# More than any of the models needs; this reserves address space, not memory.
 PLENTY_BYTES = 64 << 30
 
 _UNTIMED_STEPS = 2
 _MAX_STEPS = 60
-# Of several epochs; at the beginning of one, tensors may get other places.
+# With several epochs: at the beginning of one, tensors may be reassigned to tiers.
 _STEPS_AN_EPOCH = 11
 _UNTIMED_STEPS_AN_EPOCH = 4
-# On the device, of a training that is over.
+# On the device, of a training that has ended.
 _MAX_LEFT_BYTES = 1 << 20
 
 
 class Trainer(CaseProcess):
-    """The benchmark's side: a process that has failed, or not forgotten everything, gives way to
-    a new one, so that no training meets what another one left.
+    """The benchmark's side: a process that has failed, or still holds memory, is replaced by
+    a new one, so that no training is affected by an earlier one.
     """
 
     def train(self, case: Any) -> dict[str, Any]:
-        """The answer to a case, a dataclass; {"failed": why} if it does not train."""
+        """Return the answer to a case, a dataclass; {"failed": reason} if it does not train."""
         answer = self.ask(case)
         if isinstance(answer, NoAnswer):
             return {"failed": f"the process ended with status {answer.status}: {answer.said}"}
@@ -39,11 +39,11 @@ class Trainer(CaseProcess):
 
 
 def serve(train: Callable[[Any], dict[str, Any]], case: type[Any]) -> int:
-    """The other side: trains what comes, until nothing more does.
+    """Train cases until the input ends.
 
     Args:
         train: Called with each case.
-        case: What a line is read as.
+        case: The class of the cases in the input.
     """
     import keras
 
@@ -52,7 +52,7 @@ def serve(train: Callable[[Any], dict[str, Any]], case: type[Any]) -> int:
     def answer(fields: dict[str, Any]) -> dict[str, Any]:
         try:
             found = train(case(**fields))
-        except Exception as error:  # whatever it is, it is the case's answer
+        except Exception as error:  # any error is the case's answer
             found = {"failed": f"{type(error).__name__}: {error}"}
         keras.backend.clear_session()
         gc.collect()
@@ -62,7 +62,7 @@ def serve(train: Callable[[Any], dict[str, Any]], case: type[Any]) -> int:
 
 
 def repeatable(threads: int) -> None:
-    """So many threads between and inside of ops, which repeat themselves bit for bit."""
+    """Use that many threads between and inside of ops, which repeat themselves bit for bit."""
     import tensorflow as tf
 
     tf.config.threading.set_inter_op_parallelism_threads(threads)
@@ -72,13 +72,13 @@ def repeatable(threads: int) -> None:
 
 @dataclass(frozen=True)
 class Timed:
-    """A training.
+    """The results of a training.
 
     Attributes:
-        losses: After each step, every bit of them, as text.
-        seconds: Of the timed steps, by epoch; without epochs that had none.
+        losses: After each step, as text with all bits.
+        seconds: Times of the timed steps, by epoch; epochs without any are left out.
         before: `tfswap.memory_stats()` before the first of those.
-        after: After the last one.
+        after: The same after the last one.
     """
 
     losses: list[str]
@@ -90,14 +90,14 @@ class Timed:
 def timed(
     model: Any, batch: tuple[Any, Any], swap: Any, timed_steps: int, epochs: int = 1
 ) -> Timed:
-    """Trains on the same batch until so many steps have been timed in the steady state.
+    """Train on the same batch until enough steps have been timed in the steady state.
 
     Args:
         model: Compiled.
         batch: Inputs and targets.
         swap: The `AutoSwap` to train under.
-        timed_steps: How many, if there is one epoch.
-        epochs: Of more than one, all steps in the steady state are timed but the first ones.
+        timed_steps: Number of timed steps, if there is one epoch.
+        epochs: With more than one, all steps in the steady state are timed except the first ones.
 
     Raises:
         RuntimeError: There was no steady state.
@@ -110,7 +110,7 @@ def timed(
     found = Timed([], [], {}, {})
 
     class Timer(keras.callbacks.Callback):
-        """Goes behind AutoSwap: what it sees is the state after the step."""
+        """Runs after AutoSwap, and so sees the state after the step."""
 
         steady_steps = 0
 
@@ -148,7 +148,7 @@ def timed(
 
 
 def forget(model: Any) -> None:
-    """Empties its variables: graphs of trained models, and with them all variables, stay."""
+    """Empty its variables: graphs of trained models, and so all their variables, stay alive."""
     import tensorflow as tf
 
     kept = [*model.variables, *(model.optimizer.variables if model.optimizer else ())]
@@ -158,5 +158,5 @@ def forget(model: Any) -> None:
 
 
 def agree(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two trainings had the same losses, as far as both went."""
+    """Return whether two trainings had equal losses for their common steps."""
     return all(a == b for a, b in zip(one, other, strict=False))

@@ -1,4 +1,4 @@
-"""What each step of a training took, lost and needed, seen from outside."""
+"""Observe time, loss and memory of each step of a training."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class WatchedStep:
     """One step.
 
     Attributes:
-        seconds: It took.
-        phase: Of the plan behind it, as in `tfswap.status()`; "" without tfswap's callback.
-        loss: Of its batch, every bit of it (float.hex).
-        peak_bytes: Of the device.
+        seconds: Its duration.
+        phase: Phase of its plan, as in `tfswap.status()`; "" without tfswap's callback.
+        loss: Loss of its batch, with every bit (float.hex).
+        peak_bytes: Peak of the device.
     """
 
     seconds: float
@@ -25,10 +25,10 @@ class WatchedStep:
 
 
 def watching(steps: list[WatchedStep]) -> Any:
-    """A Keras callback that appends each step; the last of a list of callbacks.
+    """Return a Keras callback that records each step; put it last in a list of callbacks.
 
     Args:
-        steps: Appended to.
+        steps: The list to append to.
     """
     import keras
 

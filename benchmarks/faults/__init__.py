@@ -1,1 +1,1 @@
-"""Faults in the middle of small trainings: what each ends in, and what it leaves behind."""
+"""Faults in the middle of small trainings: their outcomes, and what they leave behind."""

@@ -1,24 +1,23 @@
-"""Faults, one after the other, in the middle of small trainings.
+"""Inject faults into small trainings, one after the other.
 
     python -m benchmarks.faults [--count 1000] [--seed 0] [--quick] [--kinds cancel,interrupt]
 
 Each case is a training of a small model (convolutions; dense layers with Adam; an embedding and an
 LSTM) under `AutoSwap`, with the file tier, codecs, streamed weights, planned addresses and
-checksums as drawn, in which something goes wrong: a copy, an allocation, the disk, a thread, a
-callback, the data, Ctrl-C, a fork, another training, ``kill -9``. It ends in
+checksums as drawn, with one fault: a copy, an allocation, the disk, a thread, a callback, the data,
+Ctrl-C, a fork, another training, ``kill -9``. It ends in
 
     correct       the losses of the unswapped training, bit for bit
-    clear error   one error whose text says what happened
-    wrong         other losses; another error; something left behind: memory, far memory, files,
-                  threads, handles; or the same process does not train on with the right losses
+    clear error   one error whose text names the cause
+    wrong         other losses; another error; leftover memory, far memory, files, threads or
+                  handles; or the next training of the same process has wrong losses
     crash, hang   of the process
 
 A JSON line per case: number, kind, detail, subject, start (lazy: under on-demand swaps; planned:
 under a given plan; whole: until addresses are planned), options, step, after, times, part, struck
-(how often the fault did), outcome, said (the error), why (it is wrong), seconds. Then a table:
-kind, count, outcomes; and for how many faults of the core there was something to strike. The exit
-status is 1 if any is wrong. Cases run in a process that is used again until one takes it along;
-`kill-9` has processes of its own.
+(how often the fault took effect), outcome, said (the error), why (it is wrong), seconds. Then a
+table: kind, count, outcomes; and how many faults of the core took effect. The exit status is 1 if
+any is wrong. Cases share a process until one of them ends it; `kill-9` has separate processes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _QUICK = 12
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--count", type=int, default=1000, help="cases (1000)")
@@ -68,7 +67,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    """Those that the command line asks for."""
+    """Return the cases that the command line selects."""
     kinds = tuple(filter(None, options.kinds.split(",")))
     if options.quick:
         kinds = kinds or tuple(name for name in KINDS if name != "kill-9")
@@ -77,7 +76,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The line of each case."""
+    """Yield the line of each case."""
     from benchmarks.faults.victims import Victims
 
     folder = disk_folder()
@@ -110,7 +109,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """How often which kind came to what."""
+    """Return how often each kind had each outcome."""
     rows = Tally("kind", "outcome", tuple(KINDS), OUTCOMES).rows(lines)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -120,7 +119,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def strikes(lines: Sequence[dict[str, Any]]) -> str:
-    """How many faults there was something for: a copy, say, where copies were to fail."""
+    """Return how many faults took effect: for example, whether there was a copy to fail."""
     told = [line["struck"] for line in lines if line["struck"] >= 0]
     return f"{sum(struck > 0 for struck in told)} of {len(told)} faults of the core struck"
 
@@ -130,14 +129,14 @@ def _end(number: int, frame: object) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the cases; answers the exit status."""
+    """Run the cases; return the exit status."""
     options = parse(arguments)
     if options.serve:
         from benchmarks.faults.process import serve
 
         return serve(Path(options.serve))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)  # so that nothing stays behind
+        signal.signal(number, _end)  # so that nothing is left behind
     lines: list[dict[str, Any]] = []
     try:
         for line in run(options):

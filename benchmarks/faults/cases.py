@@ -1,4 +1,4 @@
-"""Cases: a small training, how it is swapped, what goes wrong and when; drawn at random."""
+"""Cases: a small training, its options, and a fault at some time; drawn at random."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 SUBJECTS = ("convolutions", "dense", "lstm")
 
-# Of a training: from which plan on it goes.
+# Where a training starts: the plan that it begins with.
 LAZY, PLANNED, WHOLE = "lazy", "planned", "whole"
 STARTS = (LAZY, PLANNED, WHOLE)
 STEPS = {LAZY: 3, PLANNED: 4, WHOLE: 14}
@@ -21,17 +21,17 @@ HOOKS = (
 
 @dataclass(frozen=True)
 class Kind:
-    """What can go wrong.
+    """A kind of fault.
 
     Attributes:
-        name: Of it.
-        weight: How often it is drawn, beside others.
-        needs: Options without which it would not strike.
-        most: Times that it could have struck before it does, at most.
-        first: Whether it would not strike later than in the first step.
-        times: One of which is how often it strikes; 0: always.
+        name: Its name.
+        weight: Its relative frequency.
+        needs: Options without which it has no effect.
+        most: The maximum number of occasions before it takes effect.
+        first: Whether it has an effect only in the first step.
+        times: Possible numbers of its repetitions; 0: always.
         in_core: Whether ``cc/core/util/faults.h`` knows it.
-        details: One of which a case has.
+        details: Possible details of a case.
     """
 
     name: str
@@ -83,19 +83,19 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One training that something happens to.
+    """A training with a fault.
 
     Attributes:
-        number: Of it, in its run.
-        kind: Of `KINDS`.
-        detail: Of the kind.
-        subject: Of `SUBJECTS`.
-        start: Of `STARTS`.
-        options: Of the swapping: file, codec, stream, verify, slab.
-        step: In which the fault begins, from 0.
-        after: How often it could strike before it does.
-        times: How often it does; 0: always from then on.
-        part: Of the time of a step, or place of a bit; 0..1.
+        number: Its number in the run.
+        kind: One of `KINDS`.
+        detail: A detail of the kind.
+        subject: One of `SUBJECTS`.
+        start: One of `STARTS`.
+        options: Options of the swaps: file, codec, stream, verify, slab.
+        step: The step in which the fault begins, from 0.
+        after: The number of occasions before it takes effect.
+        times: How often it takes effect; 0: always from then on.
+        part: A part of a step's time, or the place of a bit; 0..1.
     """
 
     number: int
@@ -111,12 +111,12 @@ class Case:
 
     @property
     def steps(self) -> int:
-        """Of the training."""
+        """The number of steps of the training."""
         return STEPS[self.start]
 
     @property
     def fault(self) -> str:
-        """As the core's switchboard takes it."""
+        """Return the fault as the core's setting."""
         kind = KINDS[self.kind]
         text = f"{self.kind} after={self.after}" + (f" times={self.times}" if self.times else "")
         if self.kind in ("slow-copy", "slow-disk"):
@@ -127,7 +127,7 @@ class Case:
 
 
 def drawn(seed: int, count: int, kinds: tuple[str, ...] = ()) -> list[Case]:
-    """So many cases, the same for a seed; of some kinds only, if any are named."""
+    """Draw cases, the same ones for a seed; of the named kinds only, if any."""
     dice = random.Random(seed)
     among = [kind for kind in KINDS.values() if not kinds or kind.name in kinds]
     weights = [kind.weight for kind in among]

@@ -1,4 +1,4 @@
-"""Where a file of far memory can be."""
+"""Find a folder for a file of far memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def disk_folder() -> Path:
-    """A new folder whose file system reads and writes past the page cache.
+    """Return a new folder whose file system supports direct I/O.
 
     Raises:
         OSError: There is none.

@@ -1,4 +1,4 @@
-"""What goes wrong in Python: exceptions, interrupts, forks, trainings inside of trainings."""
+"""Faults in Python: exceptions, interrupts, forks, trainings inside of trainings."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _CHILD_S = 20.0
 
 
 class Boom(Exception):
-    """Of a callback or of data."""
+    """The error of a callback or of data."""
 
 
 class AtStep(keras.callbacks.Callback):
-    """Calls something when a step begins.
+    """Call a function when a step begins.
 
     Args:
-        step: Which, from 0.
-        act: What.
+        step: The step's number, from 0.
+        act: The function.
     """
 
     def __init__(self, step: int, act: Callable[[], None]) -> None:
@@ -45,16 +45,16 @@ class AtStep(keras.callbacks.Callback):
 
 
 def core_fault(case: Case) -> AtStep:
-    """Has the core fail from a step on."""
+    """Return a callback that makes the core fail from a step on."""
     return AtStep(case.step, lambda: library.load().set_faults(case.fault))
 
 
 class Raises(keras.callbacks.Callback):
-    """Raises in one of its methods.
+    """Raise in one of the callback's methods.
 
     Args:
         hook: The method's name.
-        step: In which step it does, if it is a step's.
+        step: The step in which a step's method raises.
     """
 
     def __init__(self, hook: str, step: int) -> None:
@@ -69,7 +69,7 @@ class Raises(keras.callbacks.Callback):
 
 
 def raising(arrays: tuple[Any, Any], batch: int, step: int) -> Iterator[tuple[Any, Any]]:
-    """Batches, one after the other, until it raises."""
+    """Yield batches until it raises."""
     x, y = arrays
     for i in range(step):
         yield x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]
@@ -77,7 +77,7 @@ def raising(arrays: tuple[Any, Any], batch: int, step: int) -> Iterator[tuple[An
 
 
 class Batches(keras.utils.PyDataset):
-    """Batches that processes of their own make."""
+    """Batches from worker processes."""
 
     def __init__(self, x: Any, y: Any, batch: int, steps: int) -> None:
         super().__init__(workers=2, use_multiprocessing=True, max_queue_size=4)
@@ -93,7 +93,7 @@ class Batches(keras.utils.PyDataset):
 
 @contextlib.contextmanager
 def interrupted(seconds: float) -> Iterator[None]:
-    """Has Ctrl-C pressed after so many seconds, unless what is inside has ended by then."""
+    """Send SIGINT after a delay, unless the block has ended by then."""
     armed = True
 
     def handle(number: int, frame: Any) -> None:
@@ -113,7 +113,7 @@ def interrupted(seconds: float) -> Iterator[None]:
 
 
 def _work_in_child(kept: list[Any]) -> None:
-    """What a loader of data does, and what ends with it."""
+    """Work like a data loader's process, and end."""
     values = np.random.default_rng(0).random((64, 64))
     assert float((values @ values).sum()) > 0
     kept.clear()  # tensors of the parent
@@ -122,10 +122,10 @@ def _work_in_child(kept: list[Any]) -> None:
 
 
 def fork_and_wait() -> None:
-    """A forked process works and ends, as multiprocessing's do.
+    """Fork a process that works and ends, like those of multiprocessing.
 
     Raises:
-        RuntimeError: It has not.
+        RuntimeError: It did not end well.
     """
     kept = [tf.zeros([1 << 18])]
     child = multiprocessing.get_context("fork").Process(target=_work_in_child, args=(kept,))
@@ -137,11 +137,11 @@ def fork_and_wait() -> None:
 
 
 class InThread:
-    """Something that happens in another thread, and what came of it.
+    """Run a function in another thread, and keep its result.
 
     Args:
-        act: What.
-        delay_s: After how long.
+        act: The function.
+        delay_s: The delay.
     """
 
     def __init__(self, act: Callable[[], Any], delay_s: float = 0) -> None:
@@ -166,12 +166,12 @@ class InThread:
 
 
 def no_faults() -> None:
-    """Nothing goes wrong on purpose from now on."""
+    """Disable all faults."""
     library.load().set_faults("")
 
 
 def struck(case: Case) -> int:
-    """How often the core's fault has struck."""
+    """Return how often the core's fault took effect."""
     return library.load().fault_counts().get(case.kind, (0, 0))[1]
 
 

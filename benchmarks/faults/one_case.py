@@ -1,4 +1,4 @@
-"""One case in this process: a training that something happens to, and what it has come to."""
+"""Run one case in this process: a training with a fault, and its outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTCOMES = (CORRECT, CLEAR_ERROR, WRONG, CRASH, HANG)
 
 _SHORT = r"tfswap: (the memory budget of|the device has no memory left)|Far memory is full"
 _CHANGED = r"came back from far memory changed|cannot be decoded"
-# What an error may say, by kind; no error is right where there is none.
+# Allowed errors by kind; no error is correct where there is none.
 _SAID = {
     "copy-out-fails": rf"swapping out .* failed: injected fault|{_SHORT}",
     "copy-in-fails": r"swapping in .* failed: injected fault",
@@ -35,7 +35,7 @@ _SAID = {
     "read-error": r"swapping in .* failed: reading .* failed: Input/output error",
     "end-of-file": r"swapping in .* failed: reading .* it is shorter than when it was written",
     "file-bit-flip": r"swapping in .* failed: the .* are not the ones that were written",
-    # An op that waits for memory which copies were to free finds none when they are cancelled.
+    # An op that waits for memory of swap-outs finds none when these are cancelled.
     "cancel": rf"(?i)cancel|{_SHORT}",
     "callback-raises": r"^a callback has failed$",
     "data-raises": r"the data have ended",
@@ -49,12 +49,12 @@ _STEPS_AFTER = 2
 _VALIDATION = "validation"
 _took_s: dict[tuple[str, str], float] = {}
 _losses: dict[tuple[Any, ...], list[str]] = {}
-_held_first: dict[str, Held] = {}  # by this process, since it has its models
+_held_first: dict[str, Held] = {}  # in this process, since it built its models
 
 
 @functools.cache
 def subject(name: str) -> Subject:
-    """A model of this process; what is there then is not looked at when garbage is collected."""
+    """Return a model of this process; garbage collection does not scan it again."""
     made = subjects.subject(name)
     gc.collect()
     gc.freeze()
@@ -63,10 +63,10 @@ def subject(name: str) -> Subject:
 
 
 def run(case: Case, folder: Path) -> dict[str, Any]:
-    """Trains, has the fault happen, looks at what is left, and trains on.
+    """Train with the fault, look for what is left, and train again.
 
     Args:
-        case: Of a kind that ends no process.
+        case: A case of a kind that ends no process.
         folder: On a disk, for the file.
 
     Returns:
@@ -103,7 +103,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
 
 @functools.cache
 def _started_loaders() -> None:
-    """What Keras keeps of them is there from then on."""
+    """Start Keras's loaders: their leftovers then count as present from the start."""
     one = subject(SUBJECTS[0])
     one.train([], 2, _loader(one, 2), shuffle=False)
 
@@ -114,16 +114,16 @@ def _loader(one: Subject, steps: int) -> happenings.Batches:
 
 
 def _expected(case: Case, one: Subject) -> list[str]:
-    """Losses without tfswap. Where data or callbacks are others, they are Keras's with those."""
+    """Return losses without tfswap; with other data or callbacks, those of Keras with them."""
     steps = case.steps
     train: Callable[[], Any] | None = None
     if case.kind == "loader-processes":
-        # Of other batches than arrays are cut into, graphs do not know the size.
+        # Keras does not know the sizes of batches that do not come from arrays.
         train = lambda: one.train([], steps, _loader(one, steps), shuffle=False)  # noqa: E731
     elif case.kind == "data-raises":
         train = lambda: _train_until_data_raise(case, one, [])  # noqa: E731
     elif case.kind == "nested-fit" and case.detail == _VALIDATION:
-        # It begins the mean anew that is logged as the loss.
+        # It resets the mean that is logged as the loss.
         act = happenings.AtStep(case.step, lambda: _validate(one))
         train = lambda: one.train([act], steps)  # noqa: E731
     if train is None:
@@ -155,7 +155,7 @@ def _judged(
     said = _SAID.get(case.kind)
     if isinstance(error, KeyboardInterrupt) and case.kind != "interrupt":
         return WRONG, "KeyboardInterrupt"
-    # With its type: where a step is cancelled while it reads data, the text has no word of that.
+    # With its type: if a step is cancelled while it reads data, the text does not mention it.
     text = f"{type(error).__name__}: {error}"
     if said is None or not any(re.search(said, each) for each in (str(error), text)):
         return WRONG, f"another error than this fault's: {text}"[:2000]
@@ -167,7 +167,7 @@ def _first_difference(some: list[str], others: list[str]) -> int:
 
 
 def _trains_on(case: Case, one: Subject, folder: Path) -> str:
-    """The same process, under the same options; what is wrong, or ""."""
+    """Train in the same process under the same options; return what is wrong, or ""."""
     steps = min(_STEPS_AFTER, case.steps)
     start = PLANNED if case.start == PLANNED else LAZY
     try:
@@ -188,7 +188,7 @@ def _caught(train: Callable[[], Any]) -> BaseException | None:
 
 
 def _happen(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseException | None, str]:
-    """Trains with the fault; the error of the training, and what went wrong beside it."""
+    """Train with the fault; return the training's error, and what else went wrong."""
     steps = case.steps
     if KINDS[case.kind].in_core:
         return _caught(lambda: one.train([happenings.core_fault(case), swap], steps)), ""
@@ -197,7 +197,7 @@ def _happen(case: Case, one: Subject, swap: Any, folder: Path) -> tuple[BaseExce
         fit: dict[str, Any] = {}
         if "test" in case.detail:
             fit["validation_data"] = _validation(one)
-        # In front of it, or behind it.
+        # Before or after it.
         callbacks = [raises, swap] if case.part < 0.5 else [swap, raises]
         return _caught(lambda: one.train(callbacks, steps, **fit)), ""
     if case.kind == "data-raises":
@@ -228,7 +228,7 @@ def _other(case: Case) -> Subject:
 
 
 def _interrupted(case: Case, one: Subject, swap: Any) -> BaseException | None:
-    """After a part of what such a training took when it was not interrupted."""
+    """Interrupt after a part of the time of an uninterrupted training."""
     key = (case.subject, case.start)
     begun_s = time.perf_counter()
     try:

@@ -1,4 +1,4 @@
-"""The process that cases run in, one after the other, under a watchdog."""
+"""The process that runs cases, one after the other, under a watchdog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODULE = "benchmarks.faults"
 
 
 class FaultProcess(CaseProcess):
-    """Runs cases in a process that is begun anew when one has taken it along.
+    """Run cases in a process that is replaced when a case has ended it.
 
     Args:
         folder: On a disk, for the file tier.
@@ -25,19 +25,19 @@ class FaultProcess(CaseProcess):
         super().__init__(_MODULE, str(folder), environment=environment, most_s=most_s)
 
     def run(self, case: Case) -> dict[str, Any]:
-        """What the case came to, as `one_case.run` answers; or a crash, or a hang."""
+        """Return a case's outcome, as `one_case.run` does; or a crash, or a hang."""
         answer = self.ask(case)
         if isinstance(answer, NoAnswer):
             outcome = "hang" if answer.status is None else "crash"
             why = f"{answer.status}: {answer.said}"
             return {"outcome": outcome, "struck": -1, "said": "", "why": why}
         if answer["outcome"] == "wrong":
-            self.end()  # what it has left is no other case's
+            self.end()  # its leftovers must not count for another case
         return answer
 
 
 def serve(folder: Path) -> int:
-    """The other side: runs what comes, until nothing more does.
+    """Run cases until the input ends.
 
     Args:
         folder: On a disk, for the file tier.

@@ -1,4 +1,4 @@
-"""What a process has in its hands, before a fault and after it."""
+"""The resources that a process holds, before a fault and after it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pathlib import Path
 
 import tfswap
 
-# A few graphs that were optimised for trainings stay with their constants, the newest of each
-# function; from one case to the next that is more or less, but never more than this.
+# Some optimized graphs of trainings stay with their constants, the newest of each function; their
+# size varies from case to case, but never exceeds this.
 _MAX_LEFT_BYTES = 2 << 20
 _PATIENCE_S = 3.0
-# Made when they are first needed, and kept: a thread for the swap-ins of each job that there may be
-# at once, and the memory that crashing kernels get where there is none.
+# Created on first use, and kept: a thread for the swap-ins of each possible concurrent job,
+# and the memory that kernels get in place of a failed allocation.
 _MAX_KEPT = {"tfswap_in": 17, "/memfd:tfswap_stand_in (deleted)": 1}
-# Pools that TensorFlow and Python fill up when they are first needed, and keep.
+# Thread pools that TensorFlow and Python fill on first use, and keep.
 _POOLS = ("tf_", "Thread-", "ThreadPool", "python", "asyncio", "Eigen")
 
 
 @dataclass(frozen=True)
 class Held:
-    """At one moment.
+    """The resources at one moment.
 
     Attributes:
         threads: How many there are of each name.
-        handles: How many open files there are of each kind or path.
+        handles: Number of open files by kind or path.
         bytes: Memory and far memory in use, by name.
-        files: In the folder of the file tier.
-        trainings: That are under way, as tfswap says.
+        files: Files in the folder of the file tier.
+        trainings: Trainings in progress, according to tfswap.
     """
 
     threads: Mapping[str, int]
@@ -45,14 +45,14 @@ class Held:
 
     @classmethod
     def now(cls, folder: Path) -> Held:
-        """As it is, after what is garbage has gone."""
+        """Return the present resources, after garbage collection."""
         gc.collect()
         stats = tfswap.memory_stats()
         kept = ("load_bytes", "host_bytes_in_use", "host_bytes_cached", "far_buffers")
         held = {name: int(stats[name]) for name in kept}
         held["far_file_bytes_in_use"] = int(stats["far_file_bytes_in_use"])
         held["budget_bytes"] = stats["budget_bytes"] or 0
-        # What the budget counts, but for idle pages of the slab beside what still lies there.
+        # The budget's count without idle pages of the slab.
         idle_bytes = stats["slab_bytes"] - stats["slab_claimed_bytes"]
         held["counted_bytes"] = int(stats["bytes_in_use"] - idle_bytes)
         return cls(
@@ -61,15 +61,15 @@ class Held:
 
 
 def left_behind(before: Held, folder: Path, first: Held | None = None) -> str:
-    """What there is now that there was not before, in words; "" for nothing.
+    """Describe resources that are new since `before`; "" for none.
 
-    What is on its way has some time to go.
+    Resources that are being released have some time for it.
 
     Args:
-        before: What there was.
-        folder: Of the file tier.
-        first: What there was before the first case of the process with these models, so that what
-            little each case may leave does not add up.
+        before: The resources before the case.
+        folder: Folder of the file tier.
+        first: Resources before the first case of the process with these models, so that small
+            leftovers of cases do not add up.
     """
     until_s = time.monotonic() + _PATIENCE_S
     while True:
@@ -84,7 +84,7 @@ def _compared(before: Held, after: Held, first: Held) -> str:
     for name, value in after.bytes.items():
         allowed = before.bytes[name]
         if name in ("load_bytes", "counted_bytes"):
-            # What was more before the case is not the case's; it is to add nothing to that.
+            # A case may not add to an earlier excess.
             allowed = max(first.bytes[name] + _MAX_LEFT_BYTES, before.bytes[name])
         if value > allowed:
             said.append(f"{name} {before.bytes[name]} -> {value}")
@@ -115,7 +115,7 @@ def _threads() -> dict[str, int]:
             continue  # it has just ended
         if not name.startswith(_POOLS):
             names.append(name)
-    # All of Python's have one name there; those have none here that are known by their number.
+    # All threads of Python have one name there; those known by their number are left out.
     names += [re.sub(r"\d+", "", each.name) for each in threading.enumerate()]
     return dict(collections.Counter(names))
 
@@ -127,6 +127,6 @@ def _handles() -> dict[str, int]:
             target = os.readlink(handle)
         except OSError:
             continue
-        # Of pipes and sockets, the number says nothing.
+        # The numbers of pipes and sockets are irrelevant.
         targets.append(target.partition(":")[0] if not target.startswith("/") else target)
     return dict(collections.Counter(targets))

@@ -1,4 +1,4 @@
-"""Small models that train the same way again and again, and what they come to unswapped."""
+"""Small models whose trainings repeat exactly, and their unswapped losses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tfswap.plan.schema import SwapPlan
 
 MIB = 1 << 20
 MAX_STEPS = max(STEPS.values())
-# How much a case has of what a step needs beside what is there anyway.
+# The budget of a case: a part of what a step needs, plus the bytes in use before.
 MODELS = {"convolutions": 0.7, "dense": 0.92, "lstm": 0.92}
-# That is the least that several trainings needed: one and so many more.
+# The need is the minimum of several trainings: one and this many more.
 _MORE_TRAININGS = 3
 
 
@@ -56,7 +56,7 @@ _BUILDERS = {"convolutions": _convolutions, "dense": _dense, "lstm": _lstm}
 
 
 class Losses(keras.callbacks.Callback):
-    """After each step, every bit of it."""
+    """Record each step's loss, with all bits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Subject:
         return losses.losses
 
     def peak_bytes(self) -> int:
-        """What a training needs of the device beyond what is there before it."""
+        """Return the peak of a training beyond the bytes in use before it."""
         tfswap.reset_memory_stats()
         before_bytes: int = tfswap.memory_stats()["bytes_in_use"]
         assert self.train([], MAX_STEPS) == self.losses, "unswapped losses do not repeat themselves"
@@ -127,7 +127,7 @@ class Subject:
         return peak_bytes - before_bytes
 
     def budget_bytes(self) -> int:
-        """What a training may have of the device, as it is now."""
+        """Return the present budget of a training."""
         gc.collect()
         in_use_bytes: int = tfswap.memory_stats()["bytes_in_use"]
         return in_use_bytes + int(MODELS[self.name] * self.needed_bytes)
@@ -159,7 +159,7 @@ class Subject:
         return tfswap.AutoSwap(**{**given, **others})
 
     def _plan(self, options: tuple[str, ...], folder: Path) -> SwapPlan | None:
-        """One that a training came to, made once; None: it came to none."""
+        """Return the plan of a training, made once; None if it made none."""
         if options not in self._plans:
             swap = self.swap(WHOLE, options, folder)
             losses = self.train([swap], MAX_STEPS, epochs=2)
@@ -174,7 +174,7 @@ def _variables(model: keras.Model) -> list[Any]:
 
 @functools.cache
 def subject(name: str) -> Subject:
-    """A model of this process, trained without tfswap until it is known to repeat itself."""
+    """Return a model of this process, after trainings without tfswap that gave equal losses."""
     keras.utils.set_random_seed(7)
     model, batch, shape, optimizer = _BUILDERS[name]()
     model.compile(
@@ -196,8 +196,8 @@ def subject(name: str) -> Subject:
     made.losses = made.train([], MAX_STEPS)
     made.needed_bytes = made.peak_bytes()
     for _ in range(_MORE_TRAININGS):
-        # Beside other work ops come in another order, which may need more: in that much room
-        # nothing would have to leave, and copies that there are not cannot fail.
+        # Other work can change the order of ops, which may increase the need: in that much memory
+        # nothing would have to leave, and there would be no copies to fail.
         made.needed_bytes = min(made.needed_bytes, made.peak_bytes())
     return made
 

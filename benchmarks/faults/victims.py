@@ -1,7 +1,7 @@
-"""Trainings in processes of their own that are killed, and those that come after them.
+"""Trainings in separate processes that are killed, and their successors.
 
-Each process of a folder is the successor of the one that was killed there before: what that has
-left is its to take over.
+Each process of a folder succeeds the one that was killed there before, and has to take over
+what that has left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RIGHT, _WRONG = "right", "wrong"
 
 
 class Victims:
-    """Kills one training after the other.
+    """Kill one training after the other.
 
     Args:
         folder: On a disk; for the file tier, remembered plans and the broker's socket.
@@ -42,7 +42,7 @@ class Victims:
         self._lock = threading.Lock()  # one after the other
 
     def run(self, case: Case) -> dict[str, Any]:
-        """Kills what the case says, in the step that it says; as `one_case.run` answers."""
+        """Kill a training in the case's step; return the same as `one_case.run`."""
         with self._lock:
             return self._run(case)
 
@@ -60,13 +60,13 @@ class Victims:
         return {"outcome": outcome, "struck": 1, "said": "", "why": why or self._left()}
 
     def end(self) -> None:
-        """Ends the broker."""
+        """End the broker."""
         if self._broker is not None:
             self._broker.terminate()
             self._broker.wait()
 
     def _kill(self, victim: subprocess.Popen[str], case: Case) -> str:
-        """What is wrong, or ""."""
+        """Return what is wrong, or ""."""
         assert victim.stdout is not None
         for step in range(_STEPS):
             line = victim.stdout.readline().strip()
@@ -76,13 +76,13 @@ class Victims:
                 return f"step {step} of a training after a killed one was {line!r}{said}"
             if step != case.step:
                 continue
-            time.sleep(0.03 * case.part)  # some way into the next one
+            time.sleep(0.03 * case.part)  # during the next step
             if case.detail == "the broker":
                 assert self._broker is not None
                 self._broker.send_signal(signal.SIGKILL)
                 self._broker.wait()
                 self._broker = None
-                continue  # the training goes on
+                continue  # the training continues
             victim.send_signal(signal.SIGKILL)
             victim.wait()
             return ""
@@ -127,7 +127,7 @@ def _environment() -> dict[str, str]:
 
 
 def main() -> int:
-    """A victim: says of each step whether its loss is right."""
+    """Train, and report for each step whether its loss is correct."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""The GPU path proved on a machine with an NVIDIA GPU: `make gpu-check`.
+"""Check the GPU path on a machine with an NVIDIA GPU: `make gpu-check`.
 
 ::
 
@@ -6,5 +6,5 @@
                    │                              (stages: which, in which order, how long)
                    └──▶ record: a JSON file after each stage, a line each, a table, the verdict
 
-Stages know nothing of one another. `context` is what each of them is given.
+Stages do not depend on one another. Each gets a `context`.
 """

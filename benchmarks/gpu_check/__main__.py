@@ -1,12 +1,12 @@
-r"""Proves the GPU path on this machine's GPU, in at most eight minutes and without a network.
+r"""Check the GPU path on this machine's GPU, in at most eight minutes and without a network.
 
     python -m benchmarks.gpu_check [--minutes 8] [--out build/gpu-check.json] [--quick]
         [--stages copies,sweep]
 
-One JSON line a stage goes to stdout, progress to stderr, everything into one JSON file, and a table
-comes last. The exit status is 0 if all that must hold does (tests pass, peaks keep their budgets,
-losses have the same bits where unswapped ones do), 1 if not, 2 where there is no GPU to check.
-Figures that miss their target do not fail: they are shown beside it.
+One JSON line a stage goes to stdout, progress to stderr, everything into one JSON file; a table
+comes last. The exit status is 0 if all requirements hold (tests pass, peaks keep their budgets,
+losses have the same bits if unswapped ones do), 1 if not, 2 if there is no GPU to check.
+Figures that miss their target are no failure: the table shows the target.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.gpu_check.stage_process import serve
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=8.0, help="for all of it (8)")
@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the check, or the one stage that it asks a new process for."""
+    """Run the check, or the one stage for which it starts a new process."""
     options = parse(arguments)
     if options.stage:
         (stage,) = (s for s in stages.all_stages() if s.name == options.stage)

@@ -1,7 +1,7 @@
-"""Stage: the GPU's codecs beside a plain copy of the same bytes, and the launch that suits each.
+"""Stage: the GPU's codecs and plain copies of the same bytes, and each codec's best launch.
 
-Rates are of the tensor's bytes: what an encoded one gains over a plain copy is their ratio. Where
-nvCOMP is installed its codecs are among them; they have no launch, but a workspace.
+Rates are of the tensor's bytes: an encoded copy's gain over a plain copy is their ratio. If
+nvCOMP is installed, its codecs are included; they have no launch, but a workspace.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ MIB = 1 << 20
 _SIZE_BYTES, _QUICK_BYTES = 64 * MIB, MIB // 8
 _DTYPES = {"float32": 4, "float16": 2}
 _ZEROS, _QUICK_ZEROS = (0.2, 0.4, 0.6, 0.8), (0.6,)
-# The launch is looked for at this share, and used at all.
+# The share of zeros at which the launch is searched.
 _SEARCHED_ZEROS = 0.6
 _BLOCKS, _QUICK_BLOCKS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128), (2, 4)
 _THREADS, _QUICK_THREADS = (128, 256, 512, 1024), (64, 128)
-# Of the 40, so many are tried by chance, and by what is known then.
+# Of the 40, this many are random; the others follow from the results.
 _RANDOM, _GUIDED = 6, 12
 _WORKSPACES, _QUICK_WORKSPACES = (16 * MIB, nvcomp.WORKSPACE_BYTES, 256 * MIB), (MIB, 2 * MIB)
 _ROUNDS, _REPEATS = 3, 4
-# A launch of fewer threads is taken for this much of the best one's time: the rest of the GPU
+# A launch of fewer threads is preferred up to this multiple of the best time: the rest of the GPU
 # computes meanwhile.
 _GOOD_ENOUGH = 1.05
 
 
 @dataclass(frozen=True)
 class Rates:
-    """GB of the tensor a second, each way."""
+    """GB of the tensor per second, in each direction."""
 
     out_gb_s: float
     in_gb_s: float
 
     @property
     def both_s_a_gb(self) -> float:
-        """What a swap there and back takes."""
+        """Return the time of a swap out and in."""
         return 1 / self.out_gb_s + 1 / self.in_gb_s
 
 
 class Bench:
-    """One tensor on the GPU, another one to decode into, and pinned memory for both forms."""
+    """A tensor on the GPU, another one to decode into, and pinned memory for both forms."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -74,7 +74,7 @@ class Bench:
         ctypes.memset(self._fault, 0, 8)
 
     def use_nvcomp(self, codec: str, path: str, workspace_bytes: int) -> None:
-        """Has it work in so much of the GPU's memory from now on."""
+        """Limit nvCOMP's workspace in the GPU's memory."""
         if workspace_bytes not in self._workspaces:
             self._workspaces[workspace_bytes] = self.driver.device_memory(workspace_bytes)
         self.codecs.use_nvcomp(
@@ -83,17 +83,17 @@ class Bench:
         )
 
     def fill(self, tensor: NDArray[np.uint8]) -> None:
-        """Makes that the tensor on the GPU."""
+        """Fill the tensor on the GPU."""
         self._host[:] = tensor
         self._copy_in(self._source)
         self.driver.call("cuStreamSynchronize", self.stream)
 
     def copies(self) -> Rates:
-        """Of the tensor as it is, between the GPU and pinned memory."""
+        """Measure plain copies between the GPU and pinned memory."""
         return Rates(self._rate(self._copy_out), self._rate(lambda: self._copy_in(self._target)))
 
     def encoded(self, codec: str, element_bytes: int, launch: Launch) -> Rates:
-        """Of the tensor by a codec, there and back."""
+        """Measure swaps with a codec, out and in."""
 
         def arguments(tensor: ctypes.c_void_p) -> tuple[int, int, int, int, Launch]:
             stream = self.stream.value or 0
@@ -105,11 +105,11 @@ class Bench:
         )
 
     def part(self) -> float:
-        """The encoded tensor's bytes, of those that it has."""
+        """Return the encoded part of the tensor's bytes."""
         return self.codecs.encoded_bytes(self._far.value or 0) / self.size_bytes
 
     def is_same(self, tensor: NDArray[np.uint8]) -> bool:
-        """Whether that is what was decoded last."""
+        """Return whether the tensor equals the last decoded one."""
         self._host[:] = 0
         self.driver.call(
             *("cuMemcpyDtoHAsync_v2", self._pinned, self._target),
@@ -128,7 +128,7 @@ class Bench:
         self.driver.call("cuMemcpyHtoDAsync_v2", to, self._pinned, size, self.stream)
 
     def _rate(self, give: Callable[[], None]) -> float:
-        give()  # what a kernel's first launch loads is not its time
+        give()  # not including the loading at a kernel's first launch
         seconds = []
         for _ in range(_ROUNDS):
             self.driver.call("cuEventRecord", self._events[0], self.stream)
@@ -140,10 +140,10 @@ class Bench:
 
 
 def run(context: Context) -> None:
-    """Measures each codec, type and share of zeros, by the launch that was best for the first two.
+    """Measure each codec, type and share of zeros, with the best launch for the first two.
 
     Raises:
-        Skip: There are no codecs here.
+        Skip: No codecs are available.
     """
     size_bytes = _QUICK_BYTES if context.quick else _SIZE_BYTES
     try:
@@ -184,7 +184,7 @@ def run(context: Context) -> None:
 def _tensors(
     context: Context, size_bytes: int, element_bytes: int
 ) -> dict[float, NDArray[np.uint8]]:
-    """By share of zeros."""
+    """Return tensors by share of zeros."""
     dice = np.random.default_rng(0)
     bits = dice.integers(1, 1 << 8 * element_bytes, size_bytes // element_bytes, np.uint32)
     where = dice.random(bits.size, np.float32)
@@ -196,7 +196,7 @@ def _tensors(
 
 
 def _search(context: Context, bench: Bench, codec: str, dtype: str) -> Launch:
-    """The launch of the fewest threads that is nearly as fast as the fastest."""
+    """Return the launch of the fewest threads that is nearly as fast as the fastest."""
 
     def seconds_a_gb(point: Point) -> float:
         rates = bench.encoded(codec, _DTYPES[dtype], Launch(*point))
@@ -222,7 +222,7 @@ def _search(context: Context, bench: Bench, codec: str, dtype: str) -> Launch:
 
 
 def _best_workspace(context: Context, bench: Bench, codec: str, dtype: str, path: str) -> int:
-    """Of those that are tried, the smallest in which nvCOMP is nearly as fast as in the best."""
+    """Return the smallest tried workspace in which nvCOMP is nearly as fast as in the best."""
     s_a_gb = {}
     for workspace_bytes in _QUICK_WORKSPACES if context.quick else _WORKSPACES:
         bench.use_nvcomp(codec, path, workspace_bytes)

@@ -1,4 +1,4 @@
-"""A swapped training beside unswapped ones: figures, bits, promises."""
+"""Compare a swapped training with unswapped ones: figures, bits, requirements."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.gpu_check.subject import Trained
 def figures_of(
     baselines: Sequence[Trained], swapped: Trained, equal: bool | None = None
 ) -> dict[str, Any]:
-    """The figures of one training under a budget.
+    """Return the figures of one training under a budget.
 
     Args:
         baselines: Unswapped trainings of the same model; the faster of the first two counts.
         swapped: The training.
-        equal: Whether losses are those of the unswapped; None: not compared.
+        equal: Whether its losses equal the unswapped ones; None: not compared.
     """
     unswapped = [trained.step_s for trained in baselines[:2] if trained.step_s is not None]
     unswapped_s = min(unswapped, default=None)
@@ -55,7 +55,7 @@ def figures_of(
 
 
 def shown(values: dict[str, Any]) -> str:
-    """The same for the table."""
+    """Format the figures for the table."""
     from tfswap.report.summary import readable_bytes
 
     if values["error"] is not None:
@@ -72,7 +72,7 @@ def shown(values: dict[str, Any]) -> str:
 
 
 def broken(name: str, values: dict[str, Any]) -> list[str]:
-    """What must hold and does not; the name is that of the case."""
+    """Return the requirements that do not hold; `name` is the case's."""
     found = []
     if values["over_budget"]:
         found.append(f"{name}: peak {values['peak_bytes']} over {values['budget_bytes']} bytes")
@@ -82,7 +82,7 @@ def broken(name: str, values: dict[str, Any]) -> list[str]:
 
 
 def same_bits(baselines: Sequence[Trained], other: Trained) -> bool | None:
-    """Whether losses have the same bits, as far as both go; None where unswapped ones differ."""
+    """Return whether losses have the same bits for common steps; None if unswapped ones differ."""
     count = common_steps([*baselines, other])
     if count == 0 or not all(map(_is_finite, other.losses[:count])):
         return None
@@ -94,7 +94,7 @@ def same_bits(baselines: Sequence[Trained], other: Trained) -> bool | None:
 
 
 def common_steps(trainings: Sequence[Trained]) -> int:
-    """How many steps all of them have a loss for."""
+    """Return for how many steps all of them have a loss."""
     return min(len(trained.losses) for trained in trainings)
 
 

@@ -1,4 +1,4 @@
-"""What a stage is given: its time, and where it writes what it has found."""
+"""The context of a stage: its time, and its results."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 
 class Skip(Exception):
-    """The stage makes no sense here; the text says why."""
+    """The stage cannot run here; the text says why."""
 
 
 class Missing(Exception):
-    """Without that there is no GPU to check; the text says what to do."""
+    """There is no GPU to check; the text says what to do."""
 
 
 class Context:
-    """Time and results of one stage.
+    """The time and results of one stage.
 
     Attributes:
         quick: Small shapes and few steps, to try the check itself.
-        figures: What was measured, by name; written as JSON.
-        lines: Rows of the table that people read: what, value, target.
-        broken: What must hold and does not, each a sentence.
-        notes: What else there is to know.
-        fake: The GPU is the one of ``tests/gpu/fake_cuda``, which computes nothing.
+        figures: Measured values by name; written as JSON.
+        lines: Rows of the printed table: title, value, target.
+        broken: Requirements that do not hold, each a sentence.
+        notes: Further remarks.
+        fake: The GPU is that of ``tests/gpu/fake_cuda``, which computes nothing.
     """
 
     def __init__(self, result_file: Path, deadline_s: float, quick: bool, fake: bool) -> None:
@@ -40,20 +40,20 @@ class Context:
         self.notes: list[str] = []
 
     def seconds_left(self) -> float:
-        """Until the stage should have ended by itself."""
+        """Return the seconds until the stage should have ended by itself."""
         return self._deadline_s - time.monotonic()
 
     def line(self, what: str, value: str, target: str = "") -> None:
-        """Adds a row to the table."""
+        """Add a row to the table."""
         self.lines.append((what, value, target))
 
     def note(self, text: str) -> None:
-        """Adds a note, once."""
+        """Add a note, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def save(self, **outcome: Any) -> None:
-        """Writes what there is: a stage that is ended early leaves what it saved last."""
+        """Write the results so far: a stage that is ended early leaves what it saved last."""
         result = {
             "figures": self.figures,
             "lines": self.lines,
@@ -67,7 +67,7 @@ class Context:
 
 
 def as_json(value: Any) -> Any:
-    """The same with None for numbers that JSON does not have."""
+    """Return the value with None for numbers that JSON does not support."""
     if isinstance(value, dict):
         return {str(key): as_json(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

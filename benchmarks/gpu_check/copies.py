@@ -1,4 +1,4 @@
-"""Stage: speed of tfswap's copies beside plain copies of pinned memory, in turns."""
+"""Stage: speed of tfswap's copies and of plain copies of pinned memory, in turns."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MIB = 1 << 20
 SHARE_TARGET = 0.9
 _SIZES_MIB = (1, 4, 16, 64, 256)
 _ROUNDS = 5
-# In one measurement: enough that its begin and end do not count.
+# In one measurement: enough to make its start and end negligible.
 _MEASURED_BYTES, _FEWEST, _MOST = 1 << 30, 4, 64
-# Smaller blocks are limited by what a copy costs to start.
+# The start of a copy limits the speed of smaller blocks.
 _LINK_BOUND_BYTES = 16 * MIB
 
 Rates = dict[str, float]
@@ -25,7 +25,7 @@ _WAYS = ("out", "in", "both_out", "both_in")
 
 
 class PlainCopies:
-    """``cuMemcpyDtoHAsync`` and ``cuMemcpyHtoDAsync`` of pinned blocks, a stream a direction."""
+    """``cuMemcpyDtoHAsync`` and ``cuMemcpyHtoDAsync`` of pinned blocks, with two streams."""
 
     def __init__(self, driver: Driver, largest_bytes: int) -> None:
         self._driver = driver
@@ -36,8 +36,8 @@ class PlainCopies:
         self._ends = {way: driver.event() for way in ("out", "in")}
 
     def measure(self, block_bytes: int, blocks: int) -> Rates:
-        """Bytes per second: each direction alone, and both at once."""
-        self._rates(("out", "in"), block_bytes, 1)  # the first copy of all is slower
+        """Return bytes per second: each direction alone, and both at once."""
+        self._rates(("out", "in"), block_bytes, 1)  # the very first copy is slower
         both = self._rates(("out", "in"), block_bytes, blocks)
         return {
             "out": self._rates(("out",), block_bytes, blocks)["out"],
@@ -67,7 +67,7 @@ class PlainCopies:
 
 
 def run(context: Context) -> None:
-    """Measures both for each size of block."""
+    """Measure both for each block size."""
     from tfswap import state
     from tfswap.ops import library
 
@@ -75,7 +75,7 @@ def run(context: Context) -> None:
     rounds = 2 if context.quick else _ROUNDS
     driver = Driver()
     driver.enter_context()
-    plain = PlainCopies(driver, max(sizes))  # before TensorFlow takes the rest of the GPU
+    plain = PlainCopies(driver, max(sizes))  # before TensorFlow allocates the rest of the GPU
     touch_gpu()
     driver.enter_context()
     number = state.device_number(GPU)

@@ -1,4 +1,4 @@
-"""NVIDIA's driver without TensorFlow: what is there, and plain copies of pinned memory."""
+"""NVIDIA's driver without TensorFlow: versions, and plain copies of pinned memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PCIE_GENERATION, _PCIE_WIDTH = (
 
 
 class DriverError(RuntimeError):
-    """The driver is not there, or refused a call."""
+    """The driver is missing, or refused a call."""
 
 
 class Driver:
-    """The few functions of ``libcuda.so.1`` that a plain copy needs, in device 0's context."""
+    """The functions of ``libcuda.so.1`` that a plain copy needs, in device 0's context."""
 
     def __init__(self) -> None:
         try:
@@ -32,7 +32,7 @@ class Driver:
             raise DriverError("The NVIDIA driver sees no GPU")
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Calls one of the driver's functions.
+        """Call one of the driver's functions.
 
         Raises:
             DriverError: It did not succeed.
@@ -45,44 +45,44 @@ class Driver:
             raise DriverError(f"{name} failed: {said} (CUDA error {result})")
 
     def cuda_version(self) -> str:
-        """The newest CUDA that the driver can serve."""
+        """Return the newest CUDA version that the driver supports."""
         version = ctypes.c_int()
         self.call("cuDriverGetVersion", ctypes.byref(version))
         return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
     def enter_context(self) -> None:
-        """Makes device 0's primary context, which is TensorFlow's too, this thread's."""
+        """Enter device 0's primary context, which TensorFlow also uses, in this thread."""
         device, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGet", ctypes.byref(device), 0)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
 
     def device_memory(self, size_bytes: int) -> ctypes.c_void_p:
-        """Memory of the GPU."""
+        """Allocate memory of the GPU."""
         block = ctypes.c_void_p()
         self.call("cuMemAlloc_v2", ctypes.byref(block), ctypes.c_size_t(size_bytes))
         return block
 
     def pinned_memory(self, size_bytes: int) -> ctypes.c_void_p:
-        """Pinned memory of the host."""
+        """Allocate pinned memory of the host."""
         block = ctypes.c_void_p()
         self.call("cuMemHostAlloc", ctypes.byref(block), ctypes.c_size_t(size_bytes), _PORTABLE)
         return block
 
     def stream(self) -> ctypes.c_void_p:
-        """A stream of its own."""
+        """Create a stream."""
         stream = ctypes.c_void_p()
         self.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
         return stream
 
     def event(self) -> ctypes.c_void_p:
-        """An event with a time."""
+        """Create an event with timing."""
         event = ctypes.c_void_p()
         self.call("cuEventCreate", ctypes.byref(event), 0)
         return event
 
     def seconds_between(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
-        """Between two recorded events; waits for the second one."""
+        """Return the time between two recorded events; wait for the second one."""
         self.call("cuEventSynchronize", end)
         milliseconds = ctypes.c_float()
         self.call("cuEventElapsedTime", ctypes.byref(milliseconds), begin, end)
@@ -90,7 +90,7 @@ class Driver:
 
 
 def management() -> dict[str, Any]:
-    """The driver's release and the GPU's link, as far as NVIDIA's management library tells."""
+    """Return the driver's release and the GPU's link, from NVIDIA's management library."""
     found: dict[str, Any] = {"driver": None, "pcie_generation": None, "pcie_lanes": None}
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")

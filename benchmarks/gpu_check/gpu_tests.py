@@ -12,14 +12,14 @@ from benchmarks.gpu_check.context import Context
 TREE = Path(__file__).resolve().parents[2]
 FOLDER = Path("tests") / "gpu"
 
-# Ours, which runs this check, and what runs on the CPU.
+# Tests of this check itself, and tests that run on the CPU.
 _NOT_THESE = ("test_gpu_check.py", "test_codec_kernels.py")
-# Below that, tests that run at once would only take turns.
+# With less memory, concurrent tests would only wait for each other.
 _CORES_FOR_ALL_AT_ONCE = 8
 
 
 def run(context: Context) -> None:
-    """Runs each file in a process of its own: some of them start trainings, which need the GPU."""
+    """Run each file in a separate process: some start trainings, which need the GPU."""
     names = sorted(path.name for path in (TREE / FOLDER).glob("test_*.py"))
     names = [name for name in names if name not in _NOT_THESE]
     if context.quick:

@@ -1,7 +1,7 @@
-"""Stage: the largest batch that trains within a budget, beside what papers reached.
+"""Stage: the largest batch that trains within a budget, with the results of papers.
 
-Few batches can be tried: what leaves the GPU is pinned once for each of them, and that takes long.
-So the published batch is tried first, and what comes next follows from what happened.
+Few batches can be tried: for each of them, swapped memory is pinned once, which takes long. So the
+published batch is tried first, and the next one depends on the result.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from benchmarks.gpu_check.subject import Subject, Trained
 
 BUDGET_BYTES = 16 * 10**9
 STEPS = 6
-"""A batch counts when so many steps of it have trained within the budget."""
+"""A batch counts when that many of its steps have trained within the budget."""
 
-# Steps from a batch that trained to the next one, and when two are near enough.
+# The factor from a batch that trained to the next one, and when two are close enough.
 _GROWTH, _NEAR_ENOUGH = 1.25, 1.06
-# What is tried is so much below what should just fit.
+# The margin below the batch that should just fit.
 _MARGIN = 0.97
 _UNSWAPPED_MARGINS = (0.97, 0.9)
-# A larger batch takes longer than in proportion, where more of it leaves the GPU.
+# A larger batch takes more than proportionally longer if it swaps more.
 _LONGER = 1.3
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and what papers reached with it.
+    """A model and the results of papers.
 
     Attributes:
         model: Its name.
         image: Pixels of a side, or tokens.
-        published: Largest batches by who reached them; ours is to be compared with the first.
-        probe: A batch that surely fits, unswapped.
+        published: Largest batches by method; tfswap is to be compared with the first.
+        probe: A batch that fits unswapped for sure.
     """
 
     model: str
@@ -53,7 +53,7 @@ BERT = Case(BERT_BASE, 128, {"Capuchin": 450}, 32)
 
 @dataclass(frozen=True)
 class Tried:
-    """A batch, whether it trained, and the smallest budget that it needed if that is known."""
+    """A batch, whether it trained, and the smallest budget that it needed, if known."""
 
     batch: int
     trained: bool
@@ -61,7 +61,7 @@ class Tried:
 
 
 def next_batch(first: int, tried: list[Tried], budget_bytes: int) -> int | None:
-    """Which batch to try now; None when the largest one is known well enough."""
+    """Return the next batch to try; None if the largest one is known well enough."""
     if not tried:
         return first
     most = max((t.batch for t in tried if t.trained), default=0)
@@ -80,7 +80,7 @@ def next_batch(first: int, tried: list[Tried], budget_bytes: int) -> int | None:
 
 
 def run(case: Case, context: Context) -> None:
-    """Finds the largest batch without swapping and with it.
+    """Find the largest batch without and with swapping.
 
     Raises:
         Skip: The GPU has less memory than the budget.
@@ -117,7 +117,7 @@ class _Search:
         self._best: dict[str, Any] | None = None
 
     def largest_unswapped(self, probe: int, probed: Trained) -> None:
-        """Foretold from one training: what an example takes is the same in every batch."""
+        """Predict it from one training: an example takes the same memory in every batch."""
         self._resident_bytes = probed.resident_bytes
         self._bytes_an_example = max(probed.peak_bytes - probed.resident_bytes, 1) / probe
         fitting = (self._budget_bytes - self._resident_bytes) / self._bytes_an_example
@@ -136,7 +136,7 @@ class _Search:
                 return
 
     def largest_swapped(self, first: int) -> None:
-        """Tries batches while there is time for one more."""
+        """Try batches while there is time for one more."""
         import tfswap
 
         tried: list[Tried] = []
@@ -171,12 +171,12 @@ class _Search:
                 context.save()
 
     def _beside_unswapped(self, batch: int, swapped: Trained, values: dict[str, Any]) -> None:
-        """Times the same batch without a budget, if the GPU has the memory for it."""
+        """Time the same batch without a budget, if the GPU has the memory for it."""
         values["examples_per_s"] = _examples_per_s(batch, swapped)
         if self._unswapped is not None:
             values["batch_ratio"] = batch / self._unswapped[0]
         needed = self._resident_bytes + batch * self._bytes_an_example
-        # Its graph is made anew; nothing is pinned.
+        # Its graph is built again; nothing is pinned.
         if needed > 0.95 * gpu_bytes() or self._context.seconds_left() < swapped.seconds / 2:
             return
         alone = self._subject.train(blocks=2, seconds=self._context.seconds_left())
@@ -185,7 +185,7 @@ class _Search:
             values["unswapped_peak_bytes"] = alone.peak_bytes
 
     def show(self) -> None:
-        """The row of the table."""
+        """Add the row of the table."""
         others = ", ".join(f"{who} {batch}" for who, batch in self._case.published.items())
         value = "none trained"
         if self._best is not None:

@@ -1,4 +1,4 @@
-"""Stage: what is there, and whether a GPU can be checked at all."""
+"""Stage: hardware and software, and whether a GPU can be checked at all."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from benchmarks.gpu_check.context import Context, Missing
 from benchmarks.gpu_check.driver import Driver, DriverError, management
 
 GPU = "GPU:0"
-# What the GPU of tests/gpu/fake_cuda calls itself.
+# The name that the GPU of tests/gpu/fake_cuda reports.
 _FAKE_NAME = "FAKE"
 
 
 def run(context: Context) -> None:
-    """Finds the GPU, its driver, TensorFlow and tfswap.
+    """Find the GPU, its driver, TensorFlow and tfswap.
 
     Raises:
-        Missing: One of them is not there; the text says what to do.
+        Missing: One of them is missing; the text says what to do.
     """
     figures = context.figures
     figures |= _software()
@@ -105,7 +105,7 @@ def _gpu() -> dict[str, Any]:
 
 
 def touch_gpu() -> None:
-    """Has TensorFlow make its GPU device: tfswap knows it from its first operation on."""
+    """Make TensorFlow create its GPU device: tfswap knows the GPU from its first operation on."""
     import tensorflow as tf
 
     with tf.device(GPU):
@@ -113,7 +113,7 @@ def touch_gpu() -> None:
 
 
 def gpu_bytes() -> int:
-    """What TensorFlow may take of the GPU."""
+    """Return the GPU memory that TensorFlow may allocate."""
     from tfswap import state
     from tfswap.ops import library
 

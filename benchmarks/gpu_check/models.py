@@ -11,20 +11,20 @@ from benchmarks.models import CLASSES, TRANSFORMER, VOCABULARY, Workload, worklo
 
 BERT = "BERT-base"
 _WORDS = 30522
-# A batch is made of this many examples, again and again.
+# A batch repeats this many examples.
 _DIFFERENT = 32
-# Stands in where the GPU computes nothing: what cuDNN does not write, it also plans by.
-_DENSE_WIDTH, _DENSE_LAYERS, _DENSE_ROWS = 256, 10, 64  # rows for an example
+# A substitute if the GPU computes nothing: cuDNN would read its own missing output.
+_DENSE_WIDTH, _DENSE_LAYERS, _DENSE_ROWS = 256, 10, 64  # rows per example
 
 
 def build(name: str, batch: int, image: int, fake: bool) -> Workload:
-    """A compiled model and its batch.
+    """Return a compiled model and its batch.
 
     Args:
         name: Any of `benchmarks.models`, or "BERT-base".
         batch: Examples in a batch.
         image: Pixels of a side, or tokens.
-        fake: Takes a dense network in its place.
+        fake: Return a dense network instead.
     """
     import keras
 
@@ -39,7 +39,7 @@ def build(name: str, batch: int, image: int, fake: bool) -> Workload:
 
 
 def batch_of(name: str, batch: int, image: int, fake: bool = False) -> tuple[Any, Any]:
-    """Inputs and targets; the same ones for the same arguments."""
+    """Return inputs and targets; the same ones for the same arguments."""
     random = np.random.default_rng(1)
     few = min(batch, _DIFFERENT)
     if fake:
@@ -70,7 +70,7 @@ def bert(
     feed_forward: int = 3072,
     words: int = _WORDS,
 ) -> Any:
-    """BERT (Devlin et al. 2019) with a classifier on its first token, compiled with Adam."""
+    """Build BERT (Devlin et al. 2019) with a classifier on its first token, compiled with Adam."""
     import keras
     from keras import layers as of
 
@@ -101,6 +101,6 @@ def _dense(batch: int) -> Workload:
         x = keras.layers.Dense(_DENSE_WIDTH, activation="relu")(x)
     model = keras.Model(inputs, keras.layers.Dense(4)(x))
     sgd = keras.optimizers.SGD(0.01, momentum=0.9)
-    # A loss scale would have the GPU decide what is run next.
+    # With a loss scale, the GPU would decide which ops run.
     model.compile(sgd, "mse", jit_compile=False, auto_scale_loss=False)
     return Workload(model, *batch_of("", batch, 0, fake=True))

@@ -1,4 +1,4 @@
-"""Stage: what the callback costs where the model fits and nothing has to move."""
+"""Stage: the cost of the callback when the model fits and nothing has to move."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCKS, _STEPS_A_BLOCK = 3, 6
 
 
 def run(context: Context) -> None:
-    """Trains without and with the callback in turns, in one process."""
+    """Train without and with the callback in turns, in one process."""
     import tfswap
 
     touch_gpu()
@@ -33,7 +33,7 @@ def run(context: Context) -> None:
         without = subject.train(blocks=blocks, steps_a_block=steps_a_block)
         swap = tfswap.AutoSwap(budget=_BUDGET, verbose=0)
         with_callback = subject.train(swap, blocks=blocks, steps_a_block=steps_a_block)
-        # The first pair also makes the graphs.
+        # The first pair also builds the graphs.
         pair_s = with_callback.seconds + without.seconds
         figures["pairs"].append(_pair(without, with_callback))
         context.save()

@@ -1,4 +1,4 @@
-"""Times blocks of a training's steps and notes its losses, as a Keras callback."""
+"""Time blocks of a training's steps and record its losses, as a Keras callback."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from benchmarks.gpu_check.machine import GPU
 if TYPE_CHECKING:
     from benchmarks.gpu_check.subject import Trained
 
-# Steps before the first timed one: trace and warm up.
+# Steps before the first timed one: tracing and warm-up.
 _WARM_STEPS = 3
-# A training that changes its plan for longer than this is timed as it is.
+# A training that changes its plan for longer than this is timed anyway.
 _MAX_SETTLING_STEPS = 28
 _STEADY = "steady"
 
 
 class Pacer(keras.callbacks.Callback):
-    """Stands before `AutoSwap` in the list: its work at a step's end is in the step's time.
+    """Goes before `AutoSwap` in the list: its work at a step's end is part of the step's time.
 
     The host runs ahead of the GPU, so steps are timed in blocks, between two moments at which the
-    GPU has nothing left to do. Within a block nothing is read from it: losses are kept on the GPU
-    until the block has ended.
+    GPU is idle. Within a block nothing is read from it: losses stay on the GPU until the block has
+    ended.
     """
 
     def __init__(self, blocks: int, steps_a_block: int, least_steps: int, seconds: float) -> None:
@@ -38,7 +38,7 @@ class Pacer(keras.callbacks.Callback):
         self._read: list[str] = []
         self._block_s: list[float] = []
         self._copied: list[tuple[int, int]] = []
-        self._in_block = 0  # steps of it that have ended
+        self._in_block = 0  # its steps that have ended
         self._begun_s: float | None = None
         self._before: dict[str, Any] = {}
         self._settled = True
@@ -64,7 +64,7 @@ class Pacer(keras.callbacks.Callback):
         import tfswap
 
         self._losses.append(logs["loss"])
-        print(".", end="", flush=True)  # what is silent for long hangs
+        print(".", end="", flush=True)  # a long silence counts as a hang
         if self._begun_s is not None:
             self._in_block += 1
             if self._in_block < self._steps_a_block:
@@ -84,7 +84,7 @@ class Pacer(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def describe(self, trained: Trained) -> None:
-        """Enters what was seen; reads losses of a block that did not end."""
+        """Add the results; read losses of a block that did not end."""
         trained.steps = len(self._losses)
         if trained.error is None:
             self._read_losses()
@@ -98,7 +98,7 @@ class Pacer(keras.callbacks.Callback):
         self._losses = []
 
     def _read_losses(self) -> None:
-        # A running mean, but a function of all losses so far: equal bits mean equal losses.
+        # A running mean is a function of all losses so far: equal bits mean equal losses.
         for position in range(len(self._read), len(self._losses)):
             self._read.append(float(self._losses[position]).hex())
             self._losses[position] = None

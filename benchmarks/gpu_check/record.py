@@ -12,12 +12,12 @@ from benchmarks.gpu_check.context import as_json
 from benchmarks.gpu_check.stages import MACHINE
 
 FORMAT = 1
-# A stage that was ended after so much silence was not slow: it hung.
+# A stage that was ended after this much silence was not slow: it hung.
 _HUNG_S = 60.0
 
 
 class Record:
-    """What the check has found so far; the file is written again after each stage."""
+    """The results so far; the file is written again after each stage."""
 
     def __init__(self, file: Path, minutes: float, quick: bool) -> None:
         self._file = file
@@ -36,16 +36,16 @@ class Record:
 
     @property
     def fake(self) -> bool:
-        """Whether the GPU computes nothing: no number of it means anything."""
+        """Return whether the GPU computes nothing: its numbers are meaningless."""
         return bool(self._values["machine"].get("fake", False))
 
     @property
     def exit_status(self) -> int:
-        """0 if all that must hold does, 1 if not, 2 without a GPU."""
+        """0 if all requirements hold, 1 if not, 2 without a GPU."""
         return 2 if self.missing is not None else int(bool(self._values["broken"]))
 
     def add(self, stage: dict[str, Any]) -> None:
-        """Enters a stage, writes the file, and prints the stage as a line of JSON."""
+        """Add a stage, write the file, and print the stage as a line of JSON."""
         name, status = stage["stage"], stage["status"]
         self._values["stages"].append(stage)
         if name == MACHINE:
@@ -65,20 +65,20 @@ class Record:
         print(f"{name} {status}{seconds}{why}", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
-        """Writes the file for the last time."""
+        """Write the file for the last time."""
         self._values["finished"] = True
         self._values["exit_status"] = self.exit_status
         self.write()
 
     def write(self) -> None:
-        """Writes the file, never half of it."""
+        """Write the file atomically."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         written = self._file.with_name(self._file.name + ".new")
         written.write_text(json.dumps(as_json(self._values), indent=1) + "\n")
         written.replace(self._file)
 
     def table(self) -> str:
-        """What people read: each figure with its target beside it, then what is broken."""
+        """Return the printed table: each figure with its target, then failed requirements."""
         rows = [("", "target", "")]
         for stage in self._values["stages"]:
             status = stage["status"]

@@ -1,4 +1,4 @@
-"""One stage after the other, within the time there is."""
+"""Run one stage after the other, within the available time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from benchmarks.gpu_check.record import Record
 from benchmarks.gpu_check.stage_process import StageProcess
 from benchmarks.gpu_check.stages import MACHINE, Stage
 
-# A stage that would get less than this is not begun.
+# A stage that would get less than this is not started.
 _MIN_S = 8.0
-# One that hangs may take so many times its planned share.
+# A stage that hangs may take this many times its planned share.
 _MAX_SHARES = 3.0
 _PLANNED_S = 480.0
 # For the record and its table.
@@ -20,12 +20,12 @@ _RESERVE_S = 2.0
 
 
 def share_of(left_s: float, stage: Stage, following: Sequence[Stage]) -> float:
-    """How long a stage may take: its share of what is left for it and those behind it."""
+    """Return a stage's time limit: its share of the time left for it and later ones."""
     return left_s * stage.share / (stage.share + sum(other.share for other in following))
 
 
 def run_stages(stages: Sequence[Stage], total_s: float, quick: bool, record: Record) -> None:
-    """Runs all stages for which there is time, and writes each one's result into the record."""
+    """Run all stages for which there is time, and add each one's result to the record."""
     begun_s = time.monotonic()
     prepared: dict[str, StageProcess] = {}
     try:
@@ -34,7 +34,7 @@ def run_stages(stages: Sequence[Stage], total_s: float, quick: bool, record: Rec
             left_s = total_s - _RESERVE_S - (time.monotonic() - begun_s)
             most_s = _MAX_SHARES * stage.share * max(total_s / _PLANNED_S, 1.0)
             seconds = min(share_of(left_s, stage, following), most_s)
-            if stage.name == MACHINE:  # all the rest hangs on it
+            if stage.name == MACHINE:  # all others depend on it
                 seconds = min(left_s, 60.0)
             if seconds < _MIN_S:
                 record.add({"stage": stage.name, "status": "skipped", "why": "time"})
@@ -54,7 +54,7 @@ def run_stages(stages: Sequence[Stage], total_s: float, quick: bool, record: Rec
 
 
 def _prepare(following: Sequence[Stage], prepared: dict[str, StageProcess], quick: bool) -> None:
-    """Starts the next process, and the one behind it too if the next stage must be alone."""
+    """Start the next process, and the one after it, too, if the next stage must be alone."""
     for stage in following:
         if stage.name not in prepared:
             prepared[stage.name] = StageProcess(stage, quick)

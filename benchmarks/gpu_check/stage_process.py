@@ -1,7 +1,7 @@
-"""One stage in a process of its own, from both sides.
+"""Run one stage in a separate process; both sides.
 
-A process is started ahead of its turn: it imports TensorFlow, touches no GPU, and waits for its
-line on stdin, the time at which it has to end. So the import costs the check nothing.
+A process is started early: it imports TensorFlow, does not touch the GPU, and waits for a line on
+stdin, the time at which it has to end. So the import costs the check no time.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarks.gpu_check.stages import Stage
 
 TREE = Path(__file__).resolve().parents[2]
 
-# What a stage keeps to end by itself, before it is ended.
+# The time that a stage has to end by itself, before it is killed.
 _GRACE_S = 4.0
 _TAIL_LINES, _TAIL_CHARACTERS = 30, 3000
 
 
 class StageProcess:
-    """A stage's process, as the check sees it: made ahead, told to go, waited for."""
+    """A stage's process, from the check's side: started early, then run, then awaited."""
 
     def __init__(self, stage: Stage, quick: bool) -> None:
         self.stage = stage
@@ -47,11 +47,11 @@ class StageProcess:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that what it starts ends with it
+                start_new_session=True,  # so that its children end with it
             )
 
     def run(self, seconds: float, fake: bool) -> dict[str, Any]:
-        """Runs the stage for at most that long; answers its record."""
+        """Run the stage for at most that long; return its record."""
         begun_s = time.monotonic()
         turn = {"deadline_s": begun_s + max(seconds - _GRACE_S, 1.0), "fake": fake}
         cut = False
@@ -67,7 +67,7 @@ class StageProcess:
         return self._record(cut, time.monotonic() - begun_s)
 
     def end(self) -> None:
-        """Ends whatever is left of it."""
+        """End the process and its children."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -107,8 +107,8 @@ class StageProcess:
 
 
 def serve(stage: Stage, result_file: Path, quick: bool) -> int:
-    """The stage's side: prepares, waits for its turn, works."""
-    faulthandler.register(signal.SIGUSR1)  # says where it is when its time is over
+    """Run the stage's side: prepare, wait for the turn, work."""
+    faulthandler.register(signal.SIGUSR1)  # prints its stacks when its time is over
     if stage.trains:
         import tfswap  # noqa: F401, I001  # before anything that makes devices
         import keras  # noqa: F401
@@ -123,12 +123,12 @@ def serve(stage: Stage, result_file: Path, quick: bool) -> int:
         context.save(ended=True, status="skipped", why=str(reason))
     except Missing as reason:
         context.save(ended=True, status="missing", why=str(reason))
-    except Exception as error:  # whatever it is, it is this stage's result
+    except Exception as error:  # any error is this stage's result
         traceback.print_exc()
         text = str(error).strip().splitlines()[0] if str(error).strip() else ""
         context.save(ended=True, status="failed", why=f"{type(error).__name__}: {text}")
     else:
         context.save(ended=True, status="done")
     sys.stdout.flush()
-    # What the GPU still does, and TensorFlow's threads, are of no interest any more.
+    # The rest of the GPU's work and TensorFlow's threads are irrelevant.
     os._exit(0)

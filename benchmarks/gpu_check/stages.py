@@ -1,4 +1,4 @@
-"""Which stages there are, in which order, and how long each may take."""
+"""The stages, their order, and how long each may take."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Stage:
     """One stage; the most important ones come first.
 
     Attributes:
-        name: Of the stage; what follows a colon tells it from its like.
-        run: Does the stage's work.
+        name: Its name; a part after a colon distinguishes similar stages.
+        run: Runs it.
         share: Its part of the time, in seconds of a run of eight minutes.
-        quiet: Nothing else may run beside it.
-        trains: Imports Keras before its time begins.
+        quiet: Nothing else may run at the same time.
+        trains: Import Keras before its time begins.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Stage:
 
 
 def all_stages() -> list[Stage]:
-    """All stages, in their order."""
+    """Return all stages, in their order."""
     from benchmarks.gpu_check import (
         codecs,
         copies,
@@ -69,7 +69,7 @@ def all_stages() -> list[Stage]:
 
 
 def chosen(names: Sequence[str]) -> list[Stage]:
-    """The machine, and the stages of these names; "sweep" means all sweeps. None given: all.
+    """Return the machine stage and those of these names; "sweep" means all sweeps. No names: all.
 
     Raises:
         ValueError: There is no such stage.

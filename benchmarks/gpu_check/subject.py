@@ -1,4 +1,4 @@
-"""A model that is trained again and again from the same start, with and without a budget."""
+"""A model that is trained repeatedly from the same start, with and without a budget."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _NEEDED = re.compile(r"The smallest budget that could work is ([\d.]+ ?\w+)")
 
 @dataclass
 class Trained:
-    """What one training was like; bytes and seconds, None is not known.
+    """The results of one training; bytes and seconds, None if unknown.
 
     Attributes:
-        resident_bytes: On the device before it began: weights and what the optimizer keeps.
-        steps: How many there were.
-        losses: After each step, as hexadecimal floats: the same text means the same bits.
+        resident_bytes: On the device before it began: weights and optimizer state.
+        steps: Number of steps.
+        losses: After each step, as hexadecimal floats: equal text means equal bits.
         step_s: Median of the timed blocks, after everything had settled.
-        block_s: Seconds of a step in each block.
-        peak_bytes: Of the device, over the whole training.
-        bytes_out: That left the device in a step, of the timed ones.
-        bytes_in: That came back.
-        settled: Whether nothing was planned or measured any more when blocks were timed.
-        seconds: Of the whole training, its graphs' making included.
-        error: Why it ended early.
-        needed_bytes: The smallest budget that could work, if the error says it.
-        report: Of `AutoSwap`.
+        block_s: Step time in each block.
+        peak_bytes: Peak of the device over the whole training.
+        bytes_out: Bytes swapped out in a timed step.
+        bytes_in: Bytes swapped in.
+        settled: Whether planning and measuring had ended when blocks were timed.
+        seconds: Time of the whole training, including that for building graphs.
+        error: The reason of an early end.
+        needed_bytes: The smallest budget that could work, if the error names it.
+        report: `AutoSwap`'s report.
     """
 
     budget_bytes: int | None = None
@@ -73,21 +73,21 @@ class Trained:
 
     @property
     def copied_bytes_per_s(self) -> float | None:
-        """Bytes out and in over the step's time."""
+        """Return bytes out and in divided by the step's time."""
         if self.step_s is None or self.bytes_out is None or self.bytes_in is None:
             return None
         return (self.bytes_out + self.bytes_in) / self.step_s
 
     @property
     def over_budget(self) -> bool:
-        """Whether the training took more; not if there was more before it began."""
+        """Return whether the training exceeded the budget; not if it began above it."""
         if self.budget_bytes is None:
             return False
         return self.peak_bytes > max(self.budget_bytes, self.resident_bytes)
 
 
 class Subject:
-    """A compiled model, its batch, and the values that all its variables begin with."""
+    """A compiled model, its batch, and the initial values of all its variables."""
 
     def __init__(self, work: Workload) -> None:
         self.model = work.model
@@ -97,9 +97,9 @@ class Subject:
         self._first_values = [variable.numpy() for variable in self._variables]
 
     def take(self, x: Any, y: Any) -> None:
-        """Trains on another batch from now on."""
+        """Train on another batch from now on."""
         self.x, self.y = x, y
-        # Otherwise Keras makes one function for all batches, whose shapes nobody knows ahead.
+        # Otherwise Keras builds one function for all batches, with unknown shapes.
         self.model.make_train_function(force=True)
 
     def train(
@@ -112,15 +112,15 @@ class Subject:
         least_steps: int = 0,
         seconds: float = float("inf"),
     ) -> Trained:
-        """Trains from the start, as long as it takes to time what is asked for.
+        """Train from the start, until the timed steps are done.
 
         Args:
             swap: An `AutoSwap` of this budget; None trains without.
             budget_bytes: Cap on the GPU's memory.
-            blocks: How often steps are timed, together, and the GPU waited for.
-            steps_a_block: How many at once.
-            least_steps: Trains so many at least.
-            seconds: After that, the next step is the last.
+            blocks: Number of blocks of steps, after each of which the GPU is waited for.
+            steps_a_block: Number of steps in a block.
+            least_steps: Minimum number of steps.
+            seconds: After that time, the next step is the last.
         """
         import tensorflow as tf
 
@@ -172,7 +172,7 @@ class Subject:
 
 
 def _own_words(text: str) -> str:
-    """What the allocator said, without the stack that TensorFlow puts around it."""
+    """Return the allocator's message, without the stack that TensorFlow adds."""
     refusal = _REFUSAL.search(text)
     return refusal[0] if refusal else text[:1000]
 

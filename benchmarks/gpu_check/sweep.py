@@ -1,8 +1,8 @@
 """Stage: one model under shrinking budgets, each loss compared bit by bit with the unswapped ones.
 
-TensorFlow repeats itself on a GPU only if it is told to: ``enable_op_determinism`` has cuDNN choose
-the same algorithms each time, and none that add in another order each time. Times here are with it,
-on both sides.
+TensorFlow on a GPU is deterministic only on request: ``enable_op_determinism`` makes cuDNN choose
+the same algorithms each time, and none that add in varying order. All times here are with that
+option.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SHAPES = {
     "DenseNet121": (96, 224),
     "Transformer": (32, 512),
 }
-# Parts of the unswapped peak; the most telling ones first, since time may not do for all.
+# Parts of the unswapped peak; the most important ones first, since time may end early.
 PARTS = (0.5, 0.8, 0.35, 0.65, 0.25)
-# As many as a swapped training has at most, so that all its losses are compared.
+# As many as the maximum of a swapped training, so that all its losses are compared.
 _BASELINE_STEPS = 34
 
 
 def run(model: str, dtype: str, context: Context) -> None:
-    """Trains unswapped twice, then under each budget for which there is time."""
+    """Train unswapped twice, then under each budget for which there is time."""
     import keras
     import tensorflow as tf
 
@@ -82,7 +82,7 @@ def run(model: str, dtype: str, context: Context) -> None:
 def _surely_same(
     subject: Subject, baselines: list[Trained], swapped: Trained, least_steps: int
 ) -> bool | None:
-    """Runs more unswapped trainings before a difference is believed."""
+    """Run more unswapped trainings before a difference is reported."""
     equal = same_bits(baselines, swapped)
     while equal is False and len(baselines) < MAX_BASELINES:
         baselines.append(subject.train(least_steps=least_steps, blocks=0))

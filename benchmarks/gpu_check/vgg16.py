@@ -22,7 +22,7 @@ _QUICK_PART = 0.6
 
 
 def run(context: Context) -> None:
-    """Times it unswapped and under the budget, with tensor cores and without.
+    """Time it unswapped and under the budget, with and without tensor cores.
 
     Raises:
         Skip: The GPU has less memory than the budget.
@@ -71,5 +71,5 @@ def run(context: Context) -> None:
 
 
 def _loss(step_ratio: float | None) -> float | None:
-    """The part of the unswapped throughput that is lost."""
+    """Return the lost part of the unswapped throughput."""
     return None if step_ratio is None else 1 - 1 / step_ratio

@@ -1,1 +1,1 @@
-"""Training in less memory than it needs: the kernel's swapping beside tfswap's file tier."""
+"""Training in less memory than it needs: the kernel's swapping against tfswap's file tier."""

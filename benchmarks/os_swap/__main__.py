@@ -1,19 +1,19 @@
-"""Training in less memory than it needs: the kernel's swapping beside tfswap's file tier.
+"""Train in less memory than needed: the kernel's swapping against tfswap's file tier.
 
     python -m benchmarks.os_swap --model ResNet50 --batch 16 --image 224 --rss 2000,1600,1300
 
-Needs root. Each training runs in a process of its own, within a memory cgroup of so many MiB and
-with a swap file: once TensorFlow as it is, once under tfswap, whose file tier is on the same disk.
-(What either process does not use any more, of its start say, the kernel swaps out.) The cgroup and
-the swap file are taken away at the end. For each limit, in turns:
+Needs root. Each training runs in a separate process, within a memory cgroup of that many MiB and
+with a swap file: once under stock TensorFlow, once under tfswap, whose file tier is on the same
+disk. (The kernel also swaps out what either process no longer uses, for example of its start.) The
+cgroup and the swap file are removed at the end. For each limit, in turns:
 
     unlimited ─▶ tfswap ─▶ os_swap ─▶ unlimited ─▶ ...
     └────────── --repeats times ─────────┘
 
 A JSON line for each limit. Keys: rss_mib unlimited_step_s os_swap_step_s tfswap_step_s
 os_swap_ratio tfswap_ratio (both to the unlimited step of the same turns); null: a training ran out
-of memory. Times are medians over all timed steps. Of tfswap's last training also what it says of
-itself (`training.py`).
+of memory. Times are medians over all timed steps. Further keys are from the output of tfswap's last
+training (`training.py`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from benchmarks.os_swap.limits import MemoryLimit, NotAllowed, SwapFile
 
 _MIB = 1 << 20
 _CHILD = "benchmarks.os_swap.training"
-# By the name of the keys: how it is trained, and whether within the limit.
+# By key name: how to train, and whether within the limit.
 KINDS = {"unlimited": ("plain", False), "tfswap": ("tfswap", True), "os_swap": ("plain", True)}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.os_swap", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", default="ResNet50", help="of keras.applications (ResNet50)")
@@ -60,11 +60,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the trainings; answers the exit status."""
+    """Run the trainings; return the exit status."""
     options = parse(arguments)
     skipped = set(filter(None, options.skip.split(",")))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)  # so that nothing stays behind
+        signal.signal(number, _end)  # so that nothing is left behind
     try:
         limits = [int(limit) for limit in options.rss.split(",")]
         with MemoryLimit() as cgroup:
@@ -87,7 +87,7 @@ def _end(number: int, frame: object) -> None:
 def in_turns(
     options: argparse.Namespace, skipped: set[str], cgroup: MemoryLimit
 ) -> dict[str, list[dict[str, Any]]]:
-    """What the trainings within one limit say of themselves, by how they were run."""
+    """Return the output of the trainings within one limit, by mode."""
     trained: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for _ in range(options.repeats):
         for kind, (mode, limited) in KINDS.items():
@@ -97,7 +97,7 @@ def in_turns(
 
 
 def train(options: argparse.Namespace, mode: str, cgroup: MemoryLimit | None) -> dict[str, Any]:
-    """One training in a process of its own; what it says of itself, nothing if it was killed."""
+    """Run one training in a separate process; return its output, none if it was killed."""
     command = [sys.executable, "-m", _CHILD, mode, options.model, str(options.batch),
                str(options.image), str(options.steps), str(options.folder)]  # fmt: skip
     child = subprocess.Popen(
@@ -123,7 +123,7 @@ def train(options: argparse.Namespace, mode: str, cgroup: MemoryLimit | None) ->
 
 
 def _step_s(trained: list[dict[str, Any]]) -> float | None:
-    """The median of all steps; none if a training was killed."""
+    """Return the median of all steps; None if a training was killed."""
     if not trained or not all(trained):
         return None
     return statistics.median(step_s for each in trained for step_s in each["step_s"])
@@ -134,7 +134,7 @@ def _ratio(step_s: float | None, unlimited_s: float | None) -> float | None:
 
 
 def line(rss_mib: int, trained: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """What is printed for one limit."""
+    """Return the line of one limit."""
     step_s = {kind: _step_s(each) for kind, each in trained.items()}
     said = trained["tfswap"][-1] if trained["tfswap"] else {}
     return {

@@ -1,4 +1,4 @@
-"""A memory cgroup and a swap file for the time of a benchmark."""
+"""A memory cgroup and a swap file for the duration of a benchmark."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _NAME = f"tfswap-benchmark-{os.getpid()}"
 
 
 class NotAllowed(Exception):
-    """What this machine or this user may not do; the text says it."""
+    """The machine or the user may not do something; the text says what."""
 
 
 class MemoryLimit:
-    """A cgroup of version 1 or 2 with a memory limit; removed on leaving."""
+    """A cgroup of version 1 or 2 with a memory limit; removed on exit."""
 
     def __init__(self, root: Path = Path("/sys/fs/cgroup")) -> None:
         if (root / "memory" / "memory.limit_in_bytes").exists():
@@ -48,16 +48,16 @@ class MemoryLimit:
         self._folder.rmdir()
 
     def set_bytes(self, limit_bytes: int) -> None:
-        """The limit from now on, for whoever enters."""
+        """Set the limit for all processes that enter."""
         (self._folder / self._limit_file).write_text(str(limit_bytes))
 
     def enter(self) -> None:
-        """Puts the calling process in."""
+        """Move the calling process into the cgroup."""
         (self._folder / "cgroup.procs").write_text(str(os.getpid()))
 
 
 class SwapFile:
-    """A swap file that is on; off and removed on leaving."""
+    """An active swap file; deactivated and removed on exit."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
         self._folder = folder

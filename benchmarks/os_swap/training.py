@@ -1,4 +1,4 @@
-"""One training, in a process that `benchmarks.os_swap` starts: prints a JSON object.
+"""Run one training, in a process that `benchmarks.os_swap` starts; print a JSON object.
 
 python -m benchmarks.os_swap.training plain|tfswap MODEL BATCH IMAGE STEPS FOLDER
 """
@@ -11,14 +11,14 @@ import sys
 import time
 from typing import Any
 
-# Before those that are timed: tracing, and under tfswap whatever comes before its steady state, the
-# first step of which touches memory for the first time.
+# Before the timed ones: tracing, and under tfswap the steps before its steady state, whose first
+# step touches memory for the first time.
 _WARM_STEPS = {"plain": 3, "tfswap": 2}
 _MAX_STEPS = 80
 
 
 def main(mode: str, model: str, batch: str, image: str, steps: str, folder: str) -> None:
-    """Trains and prints the durations of the last steps."""
+    """Train, and print the durations of the last steps."""
     swap: Any = None
     if mode == "tfswap":
         import tfswap
@@ -33,7 +33,7 @@ def main(mode: str, model: str, batch: str, image: str, steps: str, folder: str)
     warm = _WARM_STEPS[mode]
 
     class Clock(keras.callbacks.Callback):
-        """Goes behind AutoSwap: what it sees is the state after the step."""
+        """Runs after AutoSwap, and so sees the state after the step."""
 
         step_s: list[float] = []
         steps_before = 0

@@ -1,1 +1,1 @@
-"""Programs that others wrote, run unchanged under a budget: `python -m benchmarks.programs`."""
+"""Third-party programs, run unchanged under a budget: `python -m benchmarks.programs`."""

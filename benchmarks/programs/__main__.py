@@ -1,29 +1,29 @@
-r"""Programs that others wrote, run unchanged under TFSWAP_BUDGET.
+r"""Run third-party programs unchanged under TFSWAP_BUDGET.
 
     python -m benchmarks.programs --scripts FOLDER [--only mnist,vae] [--budget-part 0.6]
 
-FOLDER is a checkout of Keras, or any folder with scripts. Each script runs in processes of its own:
+FOLDER is a checkout of Keras, or any folder with scripts. Each script runs in separate processes:
 
     measured    with tfswap imported and no budget: the peaks of its trainings
     plain       without tfswap: does TensorFlow repeat itself?
-    budget      under TFSWAP_BUDGET: --budget-part of what its steps need beyond what stays
-                between them (weights, optimizers' state, data); if it runs out of memory, more
+    budget      under TFSWAP_BUDGET: --budget-part of what its steps need beyond resident memory
+                (weights, optimizer state, data); if it runs out of memory, more
 
-Nothing of a script is changed. From outside of it come seeds, deterministic ops, other data in the
-place of what Keras would download (`datasets.py`), and limits on batches and epochs (`limits.py`),
-the same in each run. The first run says by its time which ones.
+The scripts are not changed. Seeds, deterministic ops, data in place of Keras's downloads
+(`datasets.py`), and limits on batches and epochs (`limits.py`) are set from outside, the same in
+each run. The time of the first run decides the limits.
 
-A script that does not run without tfswap either, for want of a package or data, is said to, and no
-more. One JSON line a script: program; runs ("ok", or why not); trainings: of each `fit` and each
-other function that trains its name and steps; unswapped_peak_bytes; resident_bytes: of it, what
-stays; largest_bytes: of a tensor (those below 1 MiB are not swapped); op_by_op_steps: changes of
-weights outside of any `tf.function`; others_peak_bytes: of those, and of functions that train
-nothing, which no budget is below; budget_bytes; budget_part: the one that it trained in; too_small:
-budgets that it did not train in, and why; measured_peak_bytes; within_budget; swapped_bytes, in
-all; repeats: whether unswapped runs have the same bits; losses_equal (every number that functions
-answered), weights_equal (None where unswapped runs differ); seconds: in trainings, unswapped_s and
-under the budget; ratio of the two (with tracing and planning: of so few steps they are a good
-part); said: tfswap's last words.
+A script that does not run without tfswap either, because a package or data are missing, is only
+reported. One JSON line a script: program; runs ("ok", or the problem); trainings: name and steps of
+each `fit` and each other training function; unswapped_peak_bytes; resident_bytes: the part of that
+which stays; largest_bytes: of a tensor (those below 1 MiB are not swapped); op_by_op_steps: updates
+of weights outside of any `tf.function`; others_peak_bytes: the peak of those, and of functions
+without training, a lower bound of all budgets; budget_bytes; budget_part: the one that it trained
+in; too_small: budgets that it did not train in, with reasons; measured_peak_bytes; within_budget;
+swapped_bytes, in total; repeats: whether unswapped runs have the same bits; losses_equal (all
+results of functions), weights_equal (None if unswapped runs differ); seconds: in trainings,
+unswapped_s and under the budget; ratio of the two (with tracing and planning, a large part of so
+few steps); said: tfswap's last message.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from benchmarks.programs.record import NO_TRAINING, OP_BY_OP
 
 MODULE = "benchmarks.programs"
 FOLDERS = ("examples", "guides", "integration_tests")
-# Batches an epoch and epochs: the first ones with which a program takes no more than its time.
+# Batches per epoch and epochs: the first ones that keep a program within its time.
 LIMITS = ((20, 2), (4, 1), (2, 1))
 TIME_LIMIT_S = 90
 SWAPPED_TIME_LIMIT_S = 450
-# Unswapped runs that must agree before one under a budget is said to differ.
+# Unswapped runs that must agree before one under a budget counts as different.
 MAX_PLAIN_RUNS = 4
-# Of what nothing can be swapped in: its tensors lie where there happens to be room.
+# Memory that cannot be swapped, with a margin: its tensors have no planned addresses.
 OTHERS_SPARE = 1.1
-# Of the device; what a budget is rounded up to.
+# Of the device; budgets are rounded up to it.
 GRANULE_BYTES = 64 << 10
 
 Answer = dict[str, Any]
 
 
 def scripts_in(folder: Path, only: Sequence[str] = ()) -> list[Path]:
-    """Those of a folder's examples, guides and tests, or all of it; of some names, if given."""
+    """Return scripts in a folder's examples, guides and tests, or in all of it, or by name."""
     inside = [folder / name for name in FOLDERS if (folder / name).is_dir()] or [folder]
     found = sorted(path for each in inside for path in each.rglob("*.py"))
     return [
@@ -69,7 +69,7 @@ def scripts_in(folder: Path, only: Sequence[str] = ()) -> list[Path]:
 
 
 def environment(epochs: int, budget_bytes: int | None) -> dict[str, str]:
-    """The variables that a program runs with."""
+    """Return the environment variables of a program."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("TFSWAP_")}
     kept.update(
         KERAS_BACKEND="tensorflow",
@@ -87,7 +87,7 @@ def environment(epochs: int, budget_bytes: int | None) -> dict[str, str]:
 def run(
     script: Path, limits: tuple[int, int], with_tfswap: bool, budget_bytes: int | None = None
 ) -> Answer:
-    """One run of a program; its error is under "error", wherever it comes from."""
+    """Run one program once; any error is stored under "error"."""
     shown = f"under {budget_bytes / 2**20:.1f} MiB" if budget_bytes else "unswapped"
     print(f"{script.stem}, {shown} ...", end=" ", file=sys.stderr, flush=True)
     case = {"script": str(script), "with_tfswap": with_tfswap, "batches": limits[0]}
@@ -100,14 +100,14 @@ def run(
 
 
 def budget_for(windows: Sequence[Mapping[str, Any]], part: float) -> int:
-    """A budget with so much of what steps need beyond what stays, in all trainings.
+    """Return a budget with that part of the steps' need beyond resident memory, for all trainings.
 
     Args:
-        windows: Of the unswapped run.
-        part: From 0 (what stays) to 1 (the peak).
+        windows: Windows of the unswapped run.
+        part: From 0 (resident memory) to 1 (the peak).
 
     Returns:
-        Bytes; enough for what trains nothing, and for what is done op by op, in which nothing can
+        Bytes; enough for work without training, and for single ops, in which nothing can
         be swapped.
     """
     needs = [
@@ -120,7 +120,7 @@ def budget_for(windows: Sequence[Mapping[str, Any]], part: float) -> int:
 
 
 def parts_from(part: float) -> Iterator[float]:
-    """The parts that are tried: halfway to the peak each time, the peak, and beyond it."""
+    """Yield the parts to try: each time halfway to the peak, then the peak, and beyond it."""
     for _ in range(3):
         yield round(part, 3)
         part = (1 + part) / 2
@@ -128,12 +128,12 @@ def parts_from(part: float) -> Iterator[float]:
 
 
 def same(runs: Sequence[Answer], key: str) -> bool:
-    """Whether all runs have the same numbers, or weights."""
+    """Return whether all runs have the same numbers, or weights."""
     return all(each.get(key) == runs[0].get(key) for each in runs)
 
 
 def measure(script: Path, part: float) -> Answer:
-    """All runs of one program; its JSON line."""
+    """Run one program in all ways; return its JSON line."""
     about: Answer = {"program": script.stem}
     for limits in LIMITS:
         measured = run(script, limits, True)
@@ -182,7 +182,7 @@ def measure(script: Path, part: float) -> Answer:
 def compared(
     unswapped: Sequence[Answer], swapped: Answer, repeats: bool, budget_bytes: int
 ) -> Answer:
-    """What a run under a budget did, beside unswapped ones."""
+    """Compare a run under a budget with unswapped ones."""
     capped = [each for each in swapped["windows"] if each["steps"] and each["capped"]]
     capped = [each for each in capped if each["name"] not in (OP_BY_OP, NO_TRAINING)]
     peak_bytes = max((each["peak_bytes"] for each in capped), default=None)
@@ -200,7 +200,7 @@ def compared(
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {MODULE}",
         description=__doc__,
@@ -222,7 +222,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs all programs, or what one process is for."""
+    """Run all programs, or the one run of a child process."""
     options = parse()
     if options.serve:
         from benchmarks.programs import process

@@ -1,6 +1,6 @@
-"""What takes the place of Keras's data sets, which would be downloaded: the same shapes and types.
+"""Substitutes for Keras's datasets, which would be downloaded: the same shapes and types.
 
-Images are of scikit-learn's digits, enlarged, or generated where it is not installed. The numbers
+Images are scikit-learn's digits, enlarged, or random if it is not installed. The numbers
 are the same in each run.
 """
 
@@ -23,7 +23,7 @@ Loaded = tuple[Split, Split]
 
 @functools.cache
 def _digits() -> tuple[Any, Any]:
-    """Small images of 8 x 8 pixels from 0 to 16, and their classes."""
+    """Return small images of 8 x 8 pixels from 0 to 16, and their classes."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -36,7 +36,7 @@ def _digits() -> tuple[Any, Any]:
 
 
 def _some(count: int, test: bool) -> tuple[Any, Any]:
-    """So many of the digits, again and again; those for tests are others."""
+    """Return that many digits, repeated; test digits differ from training digits."""
     images, classes = _digits()
     held_back = len(images) // 5
     start, length = (0, held_back) if test else (held_back, len(images) - held_back)
@@ -45,7 +45,7 @@ def _some(count: int, test: bool) -> tuple[Any, Any]:
 
 
 def gray_images() -> Loaded:
-    """As of mnist and fashion_mnist."""
+    """Return data like mnist and fashion_mnist."""
 
     def split(count: int, test: bool) -> Split:
         small, classes = _some(count, test)
@@ -56,7 +56,7 @@ def gray_images() -> Loaded:
 
 
 def color_images(classes: int, label_mode: str = "fine") -> Loaded:
-    """As of cifar10 and cifar100."""
+    """Return data like cifar10 and cifar100."""
 
     def split(count: int, test: bool) -> Split:
         small, digits = _some(count, test)
@@ -71,7 +71,7 @@ def color_images(classes: int, label_mode: str = "fine") -> Loaded:
 
 
 def texts(classes: int, counts: tuple[int, int]) -> Callable[..., Loaded]:
-    """As of imdb and reuters: lists of words' numbers."""
+    """Return data like imdb and reuters: lists of word numbers."""
 
     def load(
         path: str = "", num_words: int | None = None, maxlen: int | None = None, **others: Any
@@ -94,7 +94,7 @@ def texts(classes: int, counts: tuple[int, int]) -> Callable[..., Loaded]:
 
 
 def table(columns: int, counts: tuple[int, int]) -> Callable[..., Loaded]:
-    """As of boston_housing and california_housing."""
+    """Return data like boston_housing and california_housing."""
 
     def load(**others: Any) -> Loaded:
         random = np.random.default_rng(_SEED)
@@ -132,10 +132,10 @@ def _with_random_weights(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Has Keras load these, by whichever name it is imported, and download nothing.
+    """Make Keras load these, by whichever name it is imported, and download nothing.
 
-    Weights that somebody trained are random ones then. Nor are pictures of models drawn, for which
-    Keras needs another program.
+    Pretrained weights become random ones. Pictures of models are not drawn, because Keras
+    needs another program for them.
     """
 
     def refuse(*arguments: Any, **named: Any) -> Any:

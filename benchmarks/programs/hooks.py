@@ -1,4 +1,4 @@
-"""Has calls of others' methods go through ours."""
+"""Wrap methods of other modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Has calls of a method go through `wrapper`, which is given the method first, for good."""
+    """Wrap a method permanently; `wrapper` gets the original method as first argument."""
     original = getattr(owner, name)
 
     @functools.wraps(original)

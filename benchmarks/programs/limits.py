@@ -1,7 +1,7 @@
-"""How much of their data programs go through, said from outside of them.
+"""Limit the data that programs use, without changing them.
 
-Epochs are limited by Keras's own environment variable. Its other one, for batches, makes batches
-larger where a program leaves their size to Keras, so batches are counted here.
+An environment variable of Keras limits epochs. Its other one, for batches, makes batches
+larger if a program leaves their size to Keras, so batches are counted here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from benchmarks.programs.hooks import wrap
 
 
 class BatchLimit:
-    """At most so many batches: in an epoch, in a validation, from a program's own iterator.
+    """Limit batches: in an epoch, in a validation, from a program's own iterator.
 
-    Predictions are not limited, since programs know how many there must be.
+    Predictions are not limited, since programs rely on their number.
 
     Args:
-        batches: That many.
+        batches: The limit.
     """
 
     def __init__(self, batches: int) -> None:
@@ -27,7 +27,7 @@ class BatchLimit:
         self._loops: list[str] = []
 
     def install(self) -> None:
-        """Holds from now on."""
+        """Activate the limit."""
         import keras
         from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 

@@ -1,4 +1,4 @@
-"""The process that one program runs in, unchanged, seeded and watched from outside of it."""
+"""The process of one program, which runs unchanged, seeded and observed from outside."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 
 _SEED = 42
 _ERROR_CHARACTERS = 700
-# Where Keras 3 was made; programs of that time import it by this name.
+# The origin of Keras 3; programs of that time import it by this name.
 _FORMER_NAME = "keras_core"
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
-    """Runs the program that a case says.
+    """Run the program of a case.
 
     Args:
-        case: script, a path; with_tfswap, whether tfswap is imported, under what the environment
-            says; batches, at most in an epoch.
+        case: script, a path; with_tfswap, whether tfswap is imported, with options from the
+            environment; batches, the limit per epoch.
 
     Returns:
         error (None if it ended well), numbers, weights, windows, largest_bytes (see `Recorder`),
@@ -74,7 +74,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end_of(script: Path) -> str | None:
-    """Runs a script as `python` would, or its tests; None, or the error that it ended with."""
+    """Run a script as `python` would, or its tests; return None, or the error that ended it."""
     sys.argv = [str(script)]
     sys.path.insert(0, str(script.parent))
     try:
@@ -86,19 +86,19 @@ def _end_of(script: Path) -> str | None:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as ended:
         return None if not ended.code else f"it exits with {ended.code}"
-    except BaseException as error:  # whatever it is, it is the program's
+    except BaseException as error:  # any error is the program's
         return reason(error)
     return None
 
 
 def has_tests_alone(text: str) -> bool:
-    """Whether a script does nothing but define tests."""
+    """Return whether a script only defines tests."""
     tests = re.search(r"^(def test_|class \w+\(.*TestCase\):)", text, re.MULTILINE)
     return tests is not None and "__main__" not in text
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, short: of a budget that is exceeded, what the allocator said."""
+    """Return a short error text: for an exceeded budget, the allocator's message."""
     text = str(error)
     refusal = re.search(r"tfswap: the memory budget of .*", text)
     said = refusal[0] if refusal else " ".join(text.split())
@@ -107,7 +107,7 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _heard(said: list[str]) -> Any:
-    """Keeps what tfswap prints and warns of."""
+    """Keep the output and warnings of tfswap."""
     printed = io.StringIO()
 
     def show(message: Any, *rest: Any, **named: Any) -> None:

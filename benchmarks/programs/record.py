@@ -1,7 +1,7 @@
-"""What a program computes, seen from outside of it: numbers, weights, and the memory for them.
+"""Record a program's results from outside: numbers, weights, and memory.
 
-Keras's and TensorFlow's classes are watched: what the outermost `tf.function`s answer (losses,
-metrics), what optimizers are given outside of those, and all weights that optimizers change.
+Keras's and TensorFlow's classes are wrapped: results of the outermost `tf.function`s (losses,
+metrics), gradients that optimizers get outside of those, and all weights that optimizers change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MemoryStats = Callable[[], dict[str, Any]]
 
 
 def digest(arrays: Any) -> str:
-    """Of the bytes of arrays, in their order."""
+    """Return a digest of the bytes of arrays, in their order."""
     found = hashlib.sha256()
     for array in arrays:
         found.update(array.tobytes())
@@ -30,7 +30,7 @@ def digest(arrays: Any) -> str:
 
 
 def numbers_in(result: Any) -> Iterator[Any]:
-    """The numeric arrays in what a function answered."""
+    """Return the numeric arrays in a function's result."""
     import tensorflow as tf
 
     for leaf in tf.nest.flatten(result):
@@ -44,21 +44,21 @@ def numbers_in(result: Any) -> Iterator[Any]:
 
 
 class Recorder:
-    """Watches one program.
+    """Record one program.
 
     Args:
-        memory: Answers `tfswap.memory_stats()`; where tfswap is not there, nothing.
-        reset_memory: Begins its peaks anew.
+        memory: Return `tfswap.memory_stats()`; nothing without tfswap.
+        reset_memory: Reset its peaks.
 
     Attributes:
-        numbers: What was computed, as text, every bit of it, in order.
+        numbers: Results, as text with every bit, in order.
         weights: Digests of all weights, after each `fit` and at the end.
-        windows: Of each `fit`, of each other function that trains, and of the rest: name, steps,
-            peak_bytes, what stays on the device between steps (resident_bytes), and whether a
-            budget was in force at each of them (capped).
+        windows: For each `fit`, each other training function, and the rest: name, steps,
+            peak_bytes, the bytes that stay on the device between steps (resident_bytes), and
+            whether a budget was active at each of them (capped).
         train_s: Time in the trainings among those.
         largest_bytes: The largest tensor in any of them.
-        moved_bytes: What was swapped, in all: bytes_out and bytes_in.
+        moved_bytes: Swapped bytes in total: bytes_out and bytes_in.
     """
 
     def __init__(self, memory: MemoryStats, reset_memory: Callable[[], None]) -> None:
@@ -75,11 +75,11 @@ class Recorder:
         self._training: weakref.WeakSet[Any] = weakref.WeakSet()
         self._of_functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._of_rest: dict[str, dict[str, Any]] = {}
-        # They stay, in each run alike, so that their digest does not hang on a garbage collection.
+        # They stay alive in each run, so that their digest does not depend on garbage collection.
         self._variables: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Watches from now on, for good."""
+        """Start recording, permanently."""
         import keras
         from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
@@ -88,11 +88,11 @@ class Recorder:
         wrap(keras.Model, "fit", self._fitted)
 
     def finish(self) -> None:
-        """The program has ended."""
+        """Finish when the program has ended."""
         self._reset_memory()
         self._note_weights("end")
 
-    # What is watched.
+    # Wrapped methods.
 
     def _called(self, call: Any, function: Any, *arguments: Any, **named: Any) -> Any:
         import tensorflow as tf
@@ -154,7 +154,7 @@ class Recorder:
         self._note_weights(FIT)
         return result
 
-    # What is written down.
+    # Records.
 
     def _window(self, name: str) -> dict[str, Any]:
         window = {"name": name, "steps": 0, "peak_bytes": 0, "resident_bytes": 0, "capped": True}
@@ -167,27 +167,27 @@ class Recorder:
         return self._of_rest[name]
 
     def _begin_anew(self) -> None:
-        """What has happened since the last function was outside of any."""
+        """Reset what has happened since the last function outside of any."""
         if self.windows:
             self._peak_of(self._rest(OP_BY_OP))
         self._reset_memory()
 
     def _reset_memory(self) -> None:
-        """Begins peaks anew; what was counted since the last time is added up."""
+        """Reset peaks; counts since the last reset are added up."""
         stats = self._memory()
         for key in self.moved_bytes:
             self.moved_bytes[key] += stats.get(key, 0)
         self._forget_memory()
 
     def _peak_of(self, window: dict[str, Any]) -> dict[str, Any]:
-        """Notes the peak since memory was reset; answers the statistics."""
+        """Record the peak since the last reset; return the statistics."""
         stats = self._memory()
         self.largest_bytes = max(self.largest_bytes, stats.get("largest_request_bytes", 0))
         window["peak_bytes"] = max(window["peak_bytes"], stats.get("peak_bytes", 0))
         return stats
 
     def _step_of(self, window: dict[str, Any]) -> None:
-        """Notes what is there after a step."""
+        """Record the bytes in use after a step."""
         stats = self._peak_of(window)
         window["steps"] += 1
         window["resident_bytes"] = max(window["resident_bytes"], stats.get("load_bytes", 0))

@@ -1,1 +1,1 @@
-"""Sections: batches and images of which a single layer does not fit, and the least budgets."""
+"""Sections: batches and images too large for a single layer, and the least budgets."""

@@ -1,34 +1,34 @@
-r"""Where a single layer does not fit: sections of the batch, or of images, one after the other.
+r"""Train when a single layer does not fit: on sections of the batch or of images in sequence.
 
     python -m benchmarks.sections [--quick] [--cases 256:4GiB:32:3,512:6GiB:64:1]
     python -m benchmarks.sections --least [--quick] [--models ResNet50,U-Net] [--sections 4,8]
     python -m benchmarks.sections --images [--quick] [--budget 2GiB] [--limit 4096] [--sections 16]
         [--spill-dir FOLDER]
 
-Every training runs in a process of its own. One JSON line a case goes to stdout, progress to
-stderr. Keys: model batch image budget_bytes measured_peak_bytes step_s images_per_s
-loss_relative_error, and others by mode.
+Every training runs in a separate process. One JSON line a case goes to stdout, progress to stderr.
+Keys: model batch image budget_bytes measured_peak_bytes step_s images_per_s loss_relative_error,
+and others by mode.
 
-Without a mode: VGG-16 at 224 px, as tvDNN (Park et al., PPoPP 2018) has it: "a large batch size,
-such as 256 or 512, using a few GB". A case is batch:budget:sections:steps, and the first line is of
-a batch of 16 as TensorFlow trains it. Further keys: steps_s: each step's time, the first with
-tracing; sections; losses. The error is the largest of all steps beside a training with gradient
-accumulation over the same images, 16 at a time, which TensorFlow runs without tfswap's passes.
-``--quick``: batch 256, one step.
+Without a mode: VGG-16 at 224 px, as in tvDNN (Park et al., PPoPP 2018): "a large batch size, such
+as 256 or 512, using a few GB". A case is batch:budget:sections:steps; the first line is of a batch
+of 16 under stock TensorFlow. Further keys: steps_s: each step's time, the first with tracing;
+sections; losses. The error is the largest of all steps against a training with gradient
+accumulation over the same images, 16 at a time, without tfswap's passes. ``--quick``: batch 256,
+one step.
 
-``--least``: the least budget that each model trains in, by swaps alone and with sections. A
-profile says what no plan goes below; 2 % more is tried, then 5 % more until 14 steps train: the
-first ones swap lazily, and ops run at once. Further keys: mode (unswapped, swapped, sections);
-sections; unswapped_peak_bytes, unswapped_step_s; possible_bytes, limiting_op: what the profile
-says; resident_bytes: of it, what stays (weights, optimiser state, batch); tries; settled: whether
-step_s is of the final plan. The error is the largest of the first three losses to those unswapped,
-which in ResNet50 are not the same in two unswapped trainings either; first_loss_relative_error is
-rounding alone.
+``--least``: the least budget that each model trains in, with swaps only and with sections. 2 %
+above the lower bound of the profile is tried, then 5 % more until 14 steps train: the first steps
+use on-demand swaps and run ops concurrently. Further keys: mode (unswapped, swapped, sections);
+sections; unswapped_peak_bytes, unswapped_step_s; possible_bytes, limiting_op: from the profile;
+resident_bytes: the part of that which stays (weights, optimizer state, batch); tries; settled:
+whether step_s is of the final plan. The error is the largest of the first three losses against
+unswapped ones; ResNet50's losses differ between two unswapped trainings, too.
+first_loss_relative_error is rounding alone.
 
-``--images``: the largest image, a multiple of 64 px, of which three steps train at batch 1
-within the budget, under on-demand swaps, with far memory in host memory and, with --spill-dir, a
-file. Further keys: mode; sections; limited_by (memory, or --limit); steps_s; tries. The error
-is that to losses without sections, at compared_image, the largest that both trained.
+``--images``: the largest image, a multiple of 64 px, with which three steps train at batch 1 within
+the budget, under on-demand swaps, with far memory in host memory and, with --spill-dir, in a file.
+Further keys: mode; sections; limited_by (memory, or --limit); steps_s; tries. The error is against
+losses without sections, at compared_image, the largest that both trained.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tfswap.machine.budget import parse_bytes
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sections", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     modes = parser.add_mutually_exclusive_group()
@@ -69,7 +69,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What is to be printed, as it is known."""
+    """Yield the lines."""
     quick = options.quick
     models = options.models.split(",") if options.models else None
     sections = [int(number) for number in options.sections.split(",")] if options.sections else []
@@ -93,7 +93,7 @@ def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a line for each case."""
+    """Print a line for each case."""
     for line in lines(parse(arguments)):
         print(json.dumps(line), flush=True)
 

@@ -1,6 +1,6 @@
-"""Gradient accumulation, as users write it: ``python -m benchmarks.sections.accumulation CASE``.
+"""Train with gradient accumulation: ``python -m benchmarks.sections.accumulation CASE``.
 
-The case is one JSON object, the answer the losses, on the last line of stdout.
+The case is one JSON object; the last line of stdout has the losses.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Accumulation:
     """A training without tfswap's passes.
 
     Attributes:
-        model: Of `benchmarks.models`, with a loss of classes.
-        batch: Examples between two updates of the weights.
-        part: Of them, how many at a time.
-        image: Pixels.
-        steps: Updates.
+        model: One of `benchmarks.models`, with a classification loss.
+        batch: Examples per update of the weights.
+        part: Examples at a time.
+        image: Height and width in pixels.
+        steps: Number of updates.
     """
 
     model: str
@@ -32,7 +32,7 @@ class Accumulation:
 
 
 def accumulated(case: Accumulation) -> list[float]:
-    """The losses that a process answers."""
+    """Return the losses of a separate process."""
     process = subprocess.run(
         [sys.executable, "-m", __name__, json.dumps(dataclasses.asdict(case))],
         stdout=subprocess.PIPE,
@@ -44,7 +44,7 @@ def accumulated(case: Accumulation) -> list[float]:
 
 
 def accumulate(case: Accumulation) -> list[float]:
-    """Trains in this process; the loss of each step."""
+    """Train in this process; return the loss of each step."""
     import tensorflow as tf
 
     from benchmarks.models import workload

@@ -1,4 +1,4 @@
-"""The largest image that trains by itself within a budget: by swaps alone, and with sections."""
+"""The largest image that trains alone within a budget: with swaps only, and with sections."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from benchmarks.sections.lines import line
 from benchmarks.sections.search import IMAGE_STEP, largest_image
 from benchmarks.sections.training import Case, Training, relative_error, trained
 
-# The net as published has no batch norm: of one image, its statistics say nothing of others, and
-# each part of an image would wait in it for all parts.
+# The published net has no batch norm: statistics of one image do not apply to others, and
+# each part of an image would wait for all parts.
 MODELS = ("ResNet50", PUBLISHED_UNET)
 QUICK_MODELS = (UNET,)
 SECTIONS = 16
 BUDGET, LIMIT = "2GiB", 4096
 QUICK_BUDGET, QUICK_LIMIT = "100MiB", 512
-# Under on-demand swaps: final plans take ten steps, and do not need more than those did.
+# Under on-demand swaps: final plans take ten steps, and do not need more memory.
 _STEPS = 3
-# By 0.01 a ResNet50 knows one image after a step: losses are 0, and say nothing.
+# With 0.01, a ResNet50 knows one image after a step: losses are 0 and meaningless.
 _LEARNING_RATE = 1e-4
 
 
@@ -31,12 +31,12 @@ def largest_images(
     limit: int,
     spill_dir: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A line for each model under swaps alone, and one with sections.
+    """Yield a line for each model under swaps only, and one with sections.
 
     Args:
-        models: Of `benchmarks.models`.
-        sections: How many.
-        budget_bytes: What the device may hold.
+        models: Names in `benchmarks.models`.
+        sections: Number of sections.
+        budget_bytes: Budget of the device.
         limit: No larger image is tried.
         spill_dir: A folder on a disk, for what host memory does not hold.
     """
@@ -53,7 +53,7 @@ def largest_images(
 
 
 def _largest(case: Case, limit: int, tried: dict[int, Training]) -> dict[str, Any]:
-    """The line of the largest image; what was tried is added by its pixels."""
+    """Return the line of the largest image; add the tried cases by image size."""
 
     def fits(image: int) -> bool:
         tried[image] = trained(replace(case, image=image))
@@ -74,7 +74,7 @@ def _largest(case: Case, limit: int, tried: dict[int, Training]) -> dict[str, An
 
 
 def _compared(tried: dict[int, Training], swapped: dict[int, Training]) -> dict[str, Any]:
-    """The error of losses beside those without sections, at the largest image that both trained."""
+    """Return the error of losses against those without sections, at the largest common image."""
     both = [
         image
         for image in tried.keys() & swapped.keys()

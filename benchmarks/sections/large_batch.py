@@ -1,4 +1,4 @@
-"""Batches of which a single layer does not fit, beside gradient accumulation."""
+"""Batches that are too large for a single layer, and gradient accumulation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.sections.training import Case, Training, relative_error, trained
 from tfswap.machine.budget import parse_bytes
 
 MODEL, IMAGE = "VGG16", 224
-# Of a training that needs no sections, and of gradient accumulation's parts.
+# Of a training without sections, and of gradient accumulation's parts.
 SMALL_BATCH = 16
 CASES = "256:4GiB:32:3,512:6GiB:64:1"
 QUICK_CASES = "256:4GiB:32:1"
 
 
 def large_batches(cases: str) -> Iterator[dict[str, Any]]:
-    """A line for a batch that needs no sections, and one for each case.
+    """Yield a line for a batch that needs no sections, and one for each case.
 
     Args:
         cases: batch:budget:sections:steps, with commas.

@@ -1,4 +1,4 @@
-"""The least budget that a model trains in: by swaps alone, and with sections."""
+"""The least budget that a model trains in: with swaps only, and with sections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECTIONS = (4, 8)
 QUICK_SECTIONS, QUICK_BATCH, QUICK_IMAGE = (4,), 4, 64
 
 _UNSWAPPED_STEPS = 5
-# The final plan is there after six or so; what is tried later makes little difference.
+# The final plan exists after about six steps; later trials make little difference.
 _MAX_STEPS = 14
 _COMPARED_STEPS = 3
 
@@ -27,12 +27,12 @@ _COMPARED_STEPS = 3
 def least(
     models: Sequence[str], sections: Sequence[int], batch: int, image: int | None
 ) -> Iterator[dict[str, Any]]:
-    """A line for each model unswapped, under swaps alone, and for each number of sections.
+    """Yield a line for each model unswapped, under swaps only, and for each number of sections.
 
     Args:
-        models: Of `benchmarks.models`.
-        sections: Numbers of them.
-        batch: Examples in it.
+        models: Names in `benchmarks.models`.
+        sections: Numbers of sections.
+        batch: Number of examples.
         image: Pixels, or tokens; None: 256 for the U-Net, else 224.
     """
     for model in models:
@@ -52,7 +52,7 @@ def least(
 
 
 def _at_the_least(case: Case, losses: Sequence[float]) -> dict[str, Any]:
-    """A line of the least budget at which it trains; of the largest one tried, if at none."""
+    """Return the line of the least budget that trains; of the largest tried one, if none trains."""
     asked = replace(case, budget_bytes=PLENTY_BYTES, until="profiled")
     recorded = trained(asked)
     if not recorded.profile:

@@ -1,4 +1,4 @@
-"""What is printed of a training: keys that all modes have, in one order."""
+"""The output for a training: keys that all modes have, in one order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.sections.training import Case, Training
 def line(
     case: Case, training: Training | None, step_s: float | None, error: float | None
 ) -> dict[str, Any]:
-    """The keys.
+    """Return the line.
 
     Args:
-        case: What was trained; without a budget, its number is none.
-        training: What came of it; None: it did not train.
-        step_s: Of a step.
-        error: Of its losses, to what the mode says.
+        case: The trained case; without a budget, its number is None.
+        training: The result; None: it did not train.
+        step_s: The step time.
+        error: The error of its losses, as the mode defines it.
     """
     return {
         "model": case.model,

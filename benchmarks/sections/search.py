@@ -1,4 +1,4 @@
-"""Where memory ends: the least budget that trains, and the largest image.
+"""Search the limits of memory: the least budget that trains, and the largest image.
 
 ::
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 MIB = 1 << 20
 
-# A profile's least budget is to the byte, of one order of ops, and of blocks without their chunks.
+# A profile's least budget is exact to the byte, for one order of ops and unrounded blocks.
 _ROOM = 1.02
 _RISE = 1.05
 _MAX_TRIES = 12
@@ -25,10 +25,10 @@ _FIRST_IMAGE = 256
 
 
 def rising_budgets(possible_bytes: int) -> Iterator[int]:
-    """Budgets to try, in whole MiB, from just above what is possible.
+    """Yield budgets to try, in whole MiB, from just above the minimum.
 
     Args:
-        possible_bytes: What the profile says.
+        possible_bytes: The minimum in the profile.
     """
     budget_mib = -(-possible_bytes * _ROOM // MIB)
     for _ in range(_MAX_TRIES):
@@ -37,13 +37,13 @@ def rising_budgets(possible_bytes: int) -> Iterator[int]:
 
 
 def largest_image(fits: Callable[[int], bool], limit: int) -> int:
-    """The largest image that fits, a multiple of `IMAGE_STEP`; 0 if none does.
+    """Return the largest image that fits, a multiple of `IMAGE_STEP`; 0 if none does.
 
-    Doubles until one does not fit, then halves what is open. No size is tried twice.
+    Double until one does not fit, then bisect. No size is tried twice.
 
     Args:
-        fits: Whether an image of so many pixels does; a larger one than one that does not
-            does not either.
+        fits: Return whether an image of that many pixels fits; if one does not, larger ones do
+            not either.
         limit: No larger image is tried.
     """
     top = limit // IMAGE_STEP

@@ -1,7 +1,7 @@
-"""A training in a process of its own: ``python -m benchmarks.sections.training CASE``.
+"""A training in a separate process: ``python -m benchmarks.sections.training CASE``.
 
-The case is one JSON object, the answer too, the last line on stdout; progress goes to stderr. Every
-epoch is one step on the same random batch, so that Keras' losses are those of single steps.
+The case is one JSON object, as is the answer, the last line on stdout; progress goes to stderr.
+Every epoch is one step on the same random batch, so that Keras's losses are those of single steps.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import Any
 
 from benchmarks.trainings import PLENTY_BYTES
 
-# Phases of a training whose plan is final; in the first of them addresses are tried out.
+# Phases of a training whose plan is final; the first of them tries addresses.
 _SETTLED = ("addresses", "steady")
-# Steps after which nothing changes any more, before a training that is to be timed ends.
+# The number of settled steps after which a timed training ends.
 _STEADY_STEPS = 3
 _OTHER_ERRORS = "a training failed, and not for want of memory: "
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained.
+    """The training to run.
 
     Attributes:
-        model: Of `benchmarks.models`.
-        batch: Examples in it.
+        model: One of `benchmarks.models`.
+        batch: Number of examples.
         image: Pixels, or tokens.
-        steps: The most.
-        budget_bytes: None: TensorFlow as it is, without a budget.
-        sections: Into which the batch is cut; None: it is not.
-        learning_rate: Of the optimiser.
+        steps: The maximum number of steps.
+        budget_bytes: The budget; None: TensorFlow alone.
+        sections: Number of sections of the batch; None: it is not cut.
+        learning_rate: The optimizer's learning rate.
         until: "" is all steps; "profiled" ends when a step has been recorded, "timed" when
             nothing changes any more.
         spill_dir: A folder on a disk, for what host memory does not hold; None: there is none.
@@ -58,16 +58,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Training:
-    """What came of it.
+    """The result of a training.
 
     Attributes:
-        out_of_memory: What the error said; "" if there was none. Then the rest is what it was
+        out_of_memory: The error message; "" if there was none. With an error, the rest is the state
             until then.
-        peak_bytes: The most that the device held in any step.
+        peak_bytes: The peak of the device in any step.
         losses: Of each step.
         steps_s: Of each step, the first with tracing.
-        settled_steps: How many of the last steps were made by the final plan.
-        profile: `Profiled`, as a dictionary; empty if nobody asked.
+        settled_steps: Number of the last steps under the final plan.
+        profile: `Profiled`, as a dictionary; empty unless requested.
     """
 
     out_of_memory: str
@@ -79,7 +79,7 @@ class Training:
 
     @property
     def step_s(self) -> float | None:
-        """The median by the final plan; without one, of those after the first two."""
+        """Return the median under the final plan; without one, of the steps after the first two."""
         untraced = self.steps_s[2:] or self.steps_s[1:] or self.steps_s
         settled = self.steps_s[-self.settled_steps :] if self.settled_steps else untraced
         return statistics.median(settled) if settled else None
@@ -87,12 +87,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Profiled:
-    """What the recorded step says.
+    """Results of the profile.
 
     Attributes:
-        least_bytes: No plan of swaps goes lower.
+        least_bytes: The lower bound of all plans of swaps.
         limiting_op: The op that sets it.
-        resident_bytes: What stays: weights, optimiser state, the batch.
+        resident_bytes: Resident memory: weights, optimizer state, the batch.
     """
 
     least_bytes: int
@@ -101,10 +101,10 @@ class Profiled:
 
 
 def trained(case: Case) -> Training:
-    """The answer of a process that trains it.
+    """Train in a separate process; return its answer.
 
     Raises:
-        SystemExit: It failed, and memory was not the reason.
+        SystemExit: It failed for another reason than memory.
     """
     said = f"{case.model}, batch {case.batch}, {case.image} px"
     if case.budget_bytes not in (None, PLENTY_BYTES):
@@ -126,13 +126,13 @@ def trained(case: Case) -> Training:
 
 
 def relative_error(losses: Sequence[float], others: Sequence[float]) -> float:
-    """The largest of those steps that both made; where the other loss is 0, the difference."""
+    """Return the largest error of common steps; where the other loss is 0, the difference."""
     pairs = zip(losses, others, strict=False)
     return max(abs(own - other) / (abs(other) or 1.0) for own, other in pairs)
 
 
 def train(case: Case) -> Training:
-    """Trains it in this process."""
+    """Train in this process."""
     import keras
     import tensorflow as tf
 
@@ -149,7 +149,7 @@ def train(case: Case) -> Training:
         recorded = Path(folder) / "step.profile"
 
         class Steps(keras.callbacks.Callback):
-            """Goes behind AutoSwap: what it sees is the state after the step."""
+            """Runs after AutoSwap, and so sees the state after the step."""
 
             begun_s = 0.0
 
@@ -210,22 +210,22 @@ def train(case: Case) -> Training:
 
 
 def profiled(path: Path) -> Profiled:
-    """What a file says that `AutoSwap(save_profile=...)` wrote."""
+    """Read a file of `AutoSwap(save_profile=...)`."""
     from tfswap.machine.machine import Machine
     from tfswap.planning.least_budget import with_swaps
     from tfswap.traces.read import read_trace
 
     timeline = read_trace(path)
-    # Speeds make no difference to bytes.
+    # Speeds do not affect bytes.
     least = with_swaps(timeline, Machine("any", 1e10, 1e10))
     return Profiled(least.bytes, least.op, timeline.resident_bytes)
 
 
 def main() -> None:
-    """Trains the case of the command line."""
+    """Train the case of the command line."""
     try:
         answer = dataclasses.asdict(train(Case(**json.loads(sys.argv[1]))))
-    except Exception as error:  # whatever it is, it ends the benchmark with its text
+    except Exception as error:  # any error ends the benchmark with its text
         answer = {"failed": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer))
 

@@ -1,4 +1,4 @@
-"""Programs that `test_options` runs, each in a process of its own with TensorFlow's GPU options."""
+"""Programs that `test_options` runs, in separate processes, with TensorFlow's GPU options."""
 
 from __future__ import annotations
 

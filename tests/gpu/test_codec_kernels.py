@@ -200,7 +200,7 @@ def test_zero_is_the_value_without_set_bits(
 
 
 @codecs_and_sizes
-def test_what_does_not_shrink_is_stored(
+def test_incompressible_sections_are_stored(
     kernels: KernelsOnCpu, codec: str, element_bytes: int
 ) -> None:
     source = values(5 * SECTION_BYTES // element_bytes, element_bytes, 0.0)

@@ -129,7 +129,7 @@ def test_a_copy_that_fails_is_an_error(kind: str) -> None:
     assert step(x, tf.constant(2.0))
 
 
-def test_a_changed_byte_in_far_memory_is_noticed() -> None:
+def test_a_changed_byte_in_far_memory_is_detected() -> None:
     lib = library.load()
     number = tfswap.state.device_number("GPU:0")
     x = host_values(4)

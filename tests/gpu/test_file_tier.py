@@ -233,9 +233,7 @@ def test_short_transfers_are_continued(lib: Library) -> None:
         ("file-bit-flip", "are not the ones that were written"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_never_a_wrong_number(
-    lib: Library, kind: str, text: str
-) -> None:
+def test_a_failed_read_is_an_error_never_a_wrong_number(lib: Library, kind: str, text: str) -> None:
     step = swapped_and_compared(["GPU:0"], 3, lazy=False, tier="file")
     assert step(host_values(9), tf.constant(0.0))
     lib.set_faults(kind)

@@ -162,7 +162,7 @@ def test_values_that_cannot_be_copied_out_stay(streamed: Streamed) -> None:
     streamed.stats()
 
 
-def test_a_changed_byte_in_far_memory_is_noticed(streamed: Streamed) -> None:
+def test_a_changed_byte_in_far_memory_is_detected(streamed: Streamed) -> None:
     weights = streamed.weights
     streamed.lib.set_verify(streamed.number, True)
     for i in range(COUNT):

@@ -58,7 +58,7 @@ def test_every_byte_comes_back(number: int, codec: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("codec", NAMES)
-def test_what_does_not_shrink_is_stored(number: int, codec: str) -> None:
+def test_incompressible_sections_are_stored(number: int, codec: str) -> None:
     use(number, codec)
     # Between two sections.
     x = host_values(0.4, zeros=0.0)

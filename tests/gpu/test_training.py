@@ -72,7 +72,7 @@ def unswapped(stock: dict) -> int:
 
 
 @pytest.mark.parametrize("part", [pytest.param(0.65, marks=pytest.mark.slow), 0.5])
-def test_a_plan_keeps_a_hard_budget_and_foretells_the_peak(
+def test_a_plan_keeps_a_hard_budget_and_predicts_the_peak(
     stock: dict, unswapped: int, part: float
 ) -> None:
     budget = int(part * unswapped)

@@ -33,7 +33,7 @@ def test_counts_what_is_in_use_and_its_peak(megabytes):
     assert tfswap.memory_stats()["peak_bytes"] == before
 
 
-def test_an_allocation_beyond_the_budget_says_all_that_it_should(megabytes):
+def test_an_allocation_beyond_the_budget_has_a_complete_message(megabytes):
     held = [megabytes(4), megabytes(6)]
     tfswap.set_budget(tfswap.memory_stats()["bytes_in_use"] + 2 * MIB)
 

@@ -78,7 +78,7 @@ def open_files() -> set[str]:
     return {target for target in targets if target.startswith("/")}
 
 
-def test_what_host_memory_has_no_room_for_goes_to_the_file(unswapped, disk):
+def test_tensors_that_exceed_host_memory_go_to_the_file(unswapped, disk):
     before, open_before = set(os.listdir(disk)), open_files()
     losses, swap = swapped(unswapped, host_limit=4 * MIB, spill_dir=disk)
     assert losses.losses == unswapped.losses
@@ -245,7 +245,7 @@ def test_tensors_that_cannot_be_written_stay_in_memory(lib, unswapped, disk, kin
         ("file-bit-flip", "checksum"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_never_a_wrong_number(lib, unswapped, disk, kind, text):
+def test_a_failed_read_is_an_error_never_a_wrong_number(lib, unswapped, disk, kind, text):
     with pytest.raises(tf.errors.OpError, match="tfswap: swapping in") as error:
         with_fault(lib, unswapped, disk, kind, host_limit=1)
     assert text in str(error.value)

@@ -147,7 +147,7 @@ def test_an_emulated_link_changes_no_number(unswapped):
 
 
 @pytest.mark.slow
-def test_a_plan_that_is_slower_than_lazy_swaps_is_given_up(unswapped, monkeypatch):
+def test_a_plan_that_is_slower_than_on_demand_swaps_is_dropped(unswapped, monkeypatch):
     monkeypatch.setattr(MeasuredPlan, "is_slower_than", lambda attempt, seconds: bool(seconds))
     budget = budget_of(unswapped, 0.6)
     swap = tfswap.AutoSwap(budget=budget)

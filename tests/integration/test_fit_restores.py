@@ -136,9 +136,7 @@ def test_other_threads_are_not_affected(unswapped):
     assert seen == ["0"]
 
 
-def test_models_and_checkpoints_saved_meanwhile_are_those_of_an_unswapped_training(
-    unswapped, tmp_path
-):
+def test_saved_models_and_checkpoints_are_those_of_an_unswapped_training(unswapped, tmp_path):
     def fit(folder: Path, **options) -> Losses:
         def build() -> keras.Model:
             if not options.get("go_on"):

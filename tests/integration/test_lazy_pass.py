@@ -17,7 +17,7 @@ def x():
     return matrix()
 
 
-def test_the_bootstrap_holds_loops_and_branches(lib, x):
+def test_the_bootstrap_supports_loops_and_branches(lib, x):
     @tf.function
     def f(x, turns):
         a = tf.matmul(x, x)

@@ -24,7 +24,7 @@ def again(tensor="a:0", nodes=("a",), trigger="d", consumers=("e",)) -> Recomput
     return Recompute(tensor, nodes, trigger, consumers)
 
 
-def test_the_pass_makes_it_again(lib, x):
+def test_the_pass_recomputes(lib, x):
     f = chain()
     expected = f(x)
     name, _ = fingerprint(lib, f, x)

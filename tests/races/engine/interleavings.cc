@@ -32,7 +32,7 @@ constexpr int64_t kBytesOfVariables = tfswap::StreamedVariables::kMinBytes;
 constexpr int64_t kBytesInSections = int64_t{32} << 20;
 constexpr int64_t kSlack = 4096;  // for handles
 
-// State that a run shares: created anew for each.
+// State that a run shares: created again for each run.
 struct Shared {
   Event x_left, y_left;
   Tensor x, y;  // handles

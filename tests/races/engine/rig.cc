@@ -172,7 +172,7 @@ std::string Rig::Leftovers() {
     return std::string(what) + ": " + std::to_string(number) + " are left";
   };
   const tfswap::BudgetStats budget = allocator_->budget()->Stats();
-  // The slab's claimed memory is paid for, whoever uses it.
+  // The slab's claimed memory is paid for, for any user.
   const tfswap::SlabAllocatorStats slab = allocator_->slab()->Stats();
   if (slab.slab.claimed_bytes != 0) return left("bytes of the slab", slab.slab.claimed_bytes);
   if (budget.bytes_in_use != slab.slab.committed_bytes) {

@@ -1,4 +1,4 @@
-"""How benchmarks have their trainings done by processes of their own."""
+"""How benchmarks run their trainings in separate processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Case:
 
 @pytest.fixture
 def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trainer]:
-    """Its processes answer with their numbers, or do as the case says."""
+    """Return a trainer whose processes return their numbers, or do as the case says."""
     (tmp_path / "served.py").write_text(
         textwrap.dedent(
             """
@@ -49,7 +49,7 @@ def test_one_process_trains_one_case_after_the_other(trainer: Trainer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["crash", "fail", "keep"])
-def test_what_failed_or_left_something_behind_gives_way_to_a_new_process(
+def test_a_process_that_failed_or_left_something_behind_is_replaced(
     trainer: Trainer, kind: str
 ) -> None:
     first = trainer.train(Case(""))
@@ -64,7 +64,7 @@ def test_what_failed_or_left_something_behind_gives_way_to_a_new_process(
 
 
 @pytest.mark.slow
-def test_what_serves_answers_errors_and_goes_on(
+def test_the_process_reports_errors_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "real.py").write_text(
@@ -93,10 +93,10 @@ def test_what_serves_answers_errors_and_goes_on(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Trainer("real") as trainer:
         first = trainer.train(Case(""))
-        assert trainer.train(Case("")) == first  # so nothing was left behind
+        assert trainer.train(Case("")) == first  # nothing was left behind
         assert trainer.train(Case("fail")) == {"failed": "ValueError: of this case"}
 
 
-def test_losses_agree_as_far_as_both_went() -> None:
+def test_losses_are_compared_for_the_common_steps() -> None:
     assert agree(["0x1p0", "0x1p1"], ["0x1p0"])
     assert not agree(["0x1p0", "0x1p1"], ["0x1p0", "0x1.8p1"])

@@ -1,4 +1,4 @@
-"""GraphWatch: which graphs of a training get plans of their own."""
+"""GraphWatch: which graphs of a training get their own plans."""
 
 from __future__ import annotations
 
