@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -96,8 +95,9 @@ def build() -> Path:
 
 def _objects_of_library() -> list[Path]:
     """Return the objects of the library's build that the parsers need."""
-    folder = TREE / "build" / "native" / str(sys.implementation.cache_tag)
-    return sorted((folder / "codecs").glob("*.o")) + sorted((folder / "core").rglob("*.o"))
+    sources = compilation.sources("codecs", "core")
+    folder = compilation.objects_folder()
+    return [(folder / path.relative_to(CC)).with_suffix(".o") for path in sources]
 
 
 def _objects(sources: Sequence[Path], flags: list[str]) -> list[Path]:
