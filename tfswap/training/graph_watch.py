@@ -1,4 +1,4 @@
-"""Find further graphs of a training that deserve plans of their own, and start to plan them."""
+"""GraphWatch: find further graphs of a training that deserve plans of their own."""
 
 from __future__ import annotations
 

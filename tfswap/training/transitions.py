@@ -62,7 +62,7 @@ _STEPS_BETWEEN, _STEPS_AT_A_RATE = 32, 8
 def next_state(state: TrainingState, event: Event) -> Step:
     """Return the next state and the actions that it needs, in order.
 
-    An action that is answered by an event (see `tfswap.training.states`) is the last one of its
+    An action that is answered by an event (see `tfswap.training.events`) is the last one of its
     graph.
     """
     match event:
