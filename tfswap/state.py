@@ -94,7 +94,9 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
         stayed in memory).
 
         Counts: `allocations`, `waits`, `failures`, `copies_out`, `copies_in`, `copies_declined`,
-        `far_buffers`. In ns: `wait_ns`, `busy_out_ns`, `busy_in_ns`.
+        `far_buffers`. In ns: `wait_ns`, `busy_out_ns`, `busy_in_ns`. `workspaces_declined`: GPU
+        convolutions that ran without their workspace, so with another algorithm, whose last bits
+        may differ.
 
     Raises:
         LibraryError: The library is not loaded.

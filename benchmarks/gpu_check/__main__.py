@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     record = Record(options.out, options.minutes, options.quick)
-    run_stages(chosen, 60 * options.minutes, options.quick, record)
+    logs = options.out.with_name(f"{options.out.stem}-logs")
+    run_stages(chosen, 60 * options.minutes, options.quick, record, logs)
     record.finish()
     if record.missing is not None:
         print(f"There is no GPU to check. {record.missing}", file=sys.stderr)

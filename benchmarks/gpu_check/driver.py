@@ -37,18 +37,43 @@ class Driver:
         Raises:
             DriverError: It did not succeed.
         """
-        result = getattr(self._cuda, name)(*arguments)
+        result = self.result(name, *arguments)
         if result != 0:
             text = ctypes.c_char_p()
             self._cuda.cuGetErrorString(result, ctypes.byref(text))
             said = (text.value or b"no text").decode(errors="replace")
             raise DriverError(f"{name} failed: {said} (CUDA error {result})")
 
+    def result(self, name: str, *arguments: Any) -> int:
+        """Call one of the driver's functions and return its result; 0 is success."""
+        return int(getattr(self._cuda, name)(*arguments))
+
+    def module(self, image: bytes) -> ctypes.c_void_p:
+        """Load kernels: PTX, or the machine code of this GPU."""
+        module = ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(image))
+        return module
+
+    def launch(
+        self, module: ctypes.c_void_p, name: str, stream: Any, arguments: list[Any]
+    ) -> None:
+        """Launch a kernel with one block of 1024 threads."""
+        function = ctypes.c_void_p()
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        self.call("cuLaunchKernel", function, 1, 1, 1, 1024, 1, 1, 0, stream, pointers, None)
+
     def cuda_version(self) -> str:
         """Return the newest CUDA version that the driver supports."""
         version = ctypes.c_int()
         self.call("cuDriverGetVersion", ctypes.byref(version))
         return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+    def name(self) -> str:
+        """Return the name of device 0."""
+        name = ctypes.create_string_buffer(128)
+        self.call("cuDeviceGetName", name, 128, 0)
+        return name.value.decode(errors="replace")
 
     def enter_context(self) -> None:
         """Enter device 0's primary context, which TensorFlow also uses, in this thread."""
@@ -75,10 +100,10 @@ class Driver:
         self.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
         return stream
 
-    def event(self) -> ctypes.c_void_p:
-        """Create an event with timing."""
+    def event(self, flags: int = 0) -> ctypes.c_void_p:
+        """Create an event; it has a time unless `flags` is 2."""
         event = ctypes.c_void_p()
-        self.call("cuEventCreate", ctypes.byref(event), 0)
+        self.call("cuEventCreate", ctypes.byref(event), flags)
         return event
 
     def seconds_between(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:

@@ -40,7 +40,7 @@ def _started(name: str, fake: bool) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--color=no"]
     environment = {
         **os.environ,
-        "TFSWAP_TEST_GPU": "fake" if fake else "real",
+        "TEST_GPU": "fake" if fake else "real",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # several processes share the GPU
     }
     return subprocess.Popen(

@@ -79,12 +79,13 @@ def next_batch(first: int, tried: list[Tried], budget_bytes: int) -> int | None:
     return guess if most < guess < least.batch else None
 
 
-def run(case: Case, context: Context) -> None:
-    """Find the largest batch without and with swapping.
+def run(model: str, context: Context) -> None:
+    """Find the largest batch of a model without and with swapping.
 
     Raises:
         Skip: The GPU has less memory than the budget.
     """
+    (case,) = (case for case in (RESNET50, BERT) if case.model == model)
     touch_gpu()
     if not context.quick and gpu_bytes() < BUDGET_BYTES:
         raise Skip("the GPU has less than 16 GB")

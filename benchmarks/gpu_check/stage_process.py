@@ -31,14 +31,15 @@ _TAIL_LINES, _TAIL_CHARACTERS = 30, 3000
 class StageProcess:
     """A stage's process, from the check's side: started early, then run, then awaited."""
 
-    def __init__(self, stage: Stage, quick: bool) -> None:
+    def __init__(self, stage: Stage, quick: bool, logs: Path) -> None:
         self.stage = stage
         self._folder = tempfile.TemporaryDirectory(prefix="tfswap-gpu-check-")
         self._result_file = Path(self._folder.name) / "result.json"
-        self._output_file = Path(self._folder.name) / "output"
+        logs.mkdir(parents=True, exist_ok=True)
+        self._output_file = logs / f"{stage.name.replace(':', '-')}.txt"
         command = [sys.executable, "-m", "benchmarks.gpu_check", "--stage", stage.name]
         command += ["--stage-result", str(self._result_file), *(["--quick"] if quick else [])]
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "0", **os.environ, "PYTHONUNBUFFERED": "1"}
         with self._output_file.open("wb") as output:
             self._process = subprocess.Popen(
                 command,

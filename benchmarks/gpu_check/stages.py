@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class Stage:
         share: Its part of the time, in seconds of a run of eight minutes.
         quiet: Nothing else may run at the same time.
         trains: Import Keras before its time begins.
+        needs_tfswap: It runs only if the stage "machine" found all that tfswap needs.
     """
 
     name: str
@@ -30,34 +31,32 @@ class Stage:
     share: float
     quiet: bool = False
     trains: bool = True
+    needs_tfswap: bool = True
 
 
 def all_stages() -> list[Stage]:
     """Return all stages, in their order."""
-    from benchmarks.gpu_check import (
-        codecs,
-        copies,
-        gpu_tests,
-        largest_batch,
-        machine,
-        nothing_to_swap,
-        sweep,
-        vgg16,
-    )
+
+    def without_tfswap(name: str, share: float) -> Stage:
+        return Stage(name, _runs(name), share, quiet=True, trains=False, needs_tfswap=False)
 
     def budget_sweep(model: str, dtype: str, share: float) -> Stage:
-        return Stage(f"sweep:{model}:{dtype}", partial(sweep.run, model, dtype), share)
+        return Stage(f"sweep:{model}:{dtype}", _runs("sweep", model, dtype), share)
 
     return [
-        Stage(MACHINE, machine.run, 12, trains=False),
-        Stage("tests", gpu_tests.run, 50, trains=False),
-        Stage("copies", copies.run, 15, quiet=True),
-        Stage("codecs", codecs.run, 20, quiet=True),
-        Stage("nothing_to_swap", nothing_to_swap.run, 30, quiet=True),
+        without_tfswap("link", 25),
+        without_tfswap("ordering", 20),
+        without_tfswap("pytorch", 60),
+        without_tfswap("stock_tensorflow", 30),
+        Stage(MACHINE, _runs("machine"), 12, trains=False),
+        Stage("tests", _runs("gpu_tests"), 50, trains=False),
+        Stage("copies", _runs("copies"), 15, quiet=True),
+        Stage("codecs", _runs("codecs"), 20, quiet=True),
+        Stage("nothing_to_swap", _runs("nothing_to_swap"), 30, quiet=True),
         budget_sweep("ResNet50", "float32", 45),
-        Stage("vgg16_12gb", vgg16.run, 35),
-        Stage("resnet50_max_batch", partial(largest_batch.run, largest_batch.RESNET50), 90),
-        Stage("bert_max_batch", partial(largest_batch.run, largest_batch.BERT), 80),
+        Stage("vgg16_12gb", _runs("vgg16"), 35),
+        Stage("resnet50_max_batch", _runs("largest_batch", "ResNet50"), 90),
+        Stage("bert_max_batch", _runs("largest_batch", "BERT-base"), 80),
         budget_sweep("Transformer", "mixed_float16", 20),
         budget_sweep("VGG16", "float32", 20),
         budget_sweep("ResNet50", "mixed_float16", 20),
@@ -68,8 +67,19 @@ def all_stages() -> list[Stage]:
     ]
 
 
+def _runs(module: str, *arguments: str) -> Callable[[Context], None]:
+    """Return what imports the module in the stage's own process, and runs it."""
+
+    def run(context: Context) -> None:
+        import_module(f"benchmarks.gpu_check.{module}").run(*arguments, context)
+
+    return run
+
+
 def chosen(names: Sequence[str]) -> list[Stage]:
-    """Return the machine stage and those of these names; "sweep" means all sweeps. No names: all.
+    """Return the stages of these names, and "machine" if one needs it; "sweep" means all sweeps.
+
+    No names: all stages.
 
     Raises:
         ValueError: There is no such stage.
@@ -79,11 +89,11 @@ def chosen(names: Sequence[str]) -> list[Stage]:
         if not any(_is_meant(name, stage) for stage in stages):
             known = ", ".join(stage.name for stage in stages)
             raise ValueError(f"unknown stage {name!r}: there are {known}")
-    return [
-        stage
-        for stage in stages
-        if not names or stage.name == MACHINE or any(_is_meant(name, stage) for name in names)
-    ]
+    if not names:
+        return stages
+    meant = [stage for stage in stages if any(_is_meant(name, stage) for name in names)]
+    needs_machine = any(stage.needs_tfswap for stage in meant)
+    return [s for s in stages if s in meant or (needs_machine and s.name == MACHINE)]
 
 
 def _is_meant(name: str, stage: Stage) -> bool:

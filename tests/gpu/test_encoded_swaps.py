@@ -31,7 +31,7 @@ pytestmark = [
     ),
 ]
 on_fake_gpu = pytest.mark.skipif(
-    os.environ.get("TFSWAP_TEST_GPU") == "real", reason="asks the fake GPU"
+    os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU"
 )
 
 

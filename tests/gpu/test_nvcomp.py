@@ -24,7 +24,7 @@ PATH = str(fake_nvcomp.library())
 
 pytestmark = [
     pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
-    pytest.mark.skipif(os.environ.get("TFSWAP_TEST_GPU") == "real", reason="asks the fake GPU"),
+    pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU"),
     pytest.mark.skipif(
         not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists(),
         reason="built without nvcc",

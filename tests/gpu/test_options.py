@@ -25,7 +25,7 @@ PROGRAMS = Path(__file__).with_name("option_programs.py")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
-    pytest.mark.skipif(os.environ.get("TFSWAP_TEST_GPU") == "real", reason="uses the fake GPU"),
+    pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="uses the fake GPU"),
 ]
 
 

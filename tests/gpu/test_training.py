@@ -101,7 +101,7 @@ def test_on_demand_swaps_keep_the_budget_without_a_plan(unswapped: int) -> None:
 
 
 @pytest.mark.skipif(
-    os.environ.get("TFSWAP_TEST_GPU") == "real", reason="knows the fake GPU's memory"
+    os.environ.get("TEST_GPU") == "real", reason="knows the fake GPU's memory"
 )
 def test_a_budget_may_be_a_part_of_the_gpu(unswapped: int) -> None:
     stats, _ = trained("50%")

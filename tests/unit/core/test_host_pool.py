@@ -17,11 +17,13 @@ class Taken:
     def __init__(self) -> None:
         self.blocks: dict[int, int] = {}
         self.times = 0
+        self.refusal = ""
 
-    def taken(self, begin: int, size: int) -> bool:
-        self.blocks[begin] = size
+    def taken(self, begin: int, size: int) -> str:
         self.times += 1
-        return True
+        if not self.refusal:
+            self.blocks[begin] = size
+        return self.refusal
 
     def released(self, begin: int, size: int) -> None:
         assert self.blocks.pop(begin) == size
@@ -136,3 +138,16 @@ def test_random_use_never_overlaps_or_exceeds_the_limit(arena_bytes: int) -> Non
         pool.free(block, size)
     pool.trim()
     assert not taken.blocks and pool.bytes_cached == 0
+
+
+def test_a_refusal_of_the_device_is_the_reason_until_memory_is_taken_again() -> None:
+    pool, taken = pool_of()
+    taken.refusal = "pinning 1048576 bytes of host memory: out of memory (CUDA error 2)"
+    assert pool.allocate(MIB) == 0
+    assert taken.refusal in pool.why_full(MIB)
+    assert "host_limit" not in pool.why_full(MIB)
+    taken.refusal = ""
+    pool.free(pool.allocate(MIB), MIB)
+    pool.set_limit(2 * MIB)
+    assert pool.allocate(3 * MIB) == 0
+    assert "host_limit" in pool.why_full(3 * MIB)

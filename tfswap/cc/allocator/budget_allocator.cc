@@ -59,7 +59,10 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   if (!last_failure.empty()) last_failure.clear();
   const Request request{alignment, num_bytes, attributes};
   const bool is_workspace = !attributes.retry_on_failure;
-  if (is_workspace && HasBudget() && request.counted() > limit_.load()) return nullptr;
+  if (is_workspace && HasBudget() && request.counted() > limit_.load()) {
+    workspaces_declined_.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
   Refusal refusal = Refusal::kNone;
   void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
   if (ptr == nullptr) {
@@ -72,7 +75,11 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
     }
   }
   const bool gave_way = KernelScope::current != nullptr && KernelScope::current->gave_way;
-  if (ptr != nullptr || gave_way || is_workspace) return ptr;
+  if (ptr != nullptr || gave_way) return ptr;
+  if (is_workspace) {
+    workspaces_declined_.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
   failures_.fetch_add(1, std::memory_order_relaxed);
   last_failure = ShortageOf(request, refusal).Text();
   return nullptr;
@@ -99,6 +106,7 @@ bool BudgetAllocator::ClearStats() {
   waits_.store(0);
   wait_ns_.store(0);
   failures_.store(0);
+  workspaces_declined_.store(0);
   next()->ClearStats();
   return true;
 }
@@ -132,6 +140,7 @@ BudgetStats BudgetAllocator::Stats() const {
   stats.waits = waits_.load();
   stats.wait_ns = wait_ns_.load();
   stats.failures = failures_.load();
+  stats.workspaces_declined = workspaces_declined_.load();
   return stats;
 }
 

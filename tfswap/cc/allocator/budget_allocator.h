@@ -64,6 +64,8 @@ struct BudgetStats {
   int64_t waits = 0;    // allocations that had to wait for memory
   int64_t wait_ns = 0;  // their total time
   int64_t failures = 0;
+  // Workspaces that did not fit: their kernels used other algorithms, which round differently.
+  int64_t workspaces_declined = 0;
 };
 
 // A hard limit on another allocator: bytes in use never exceed the budget, not even briefly. An
@@ -170,6 +172,7 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   std::atomic<int64_t> waits_{0};
   std::atomic<int64_t> wait_ns_{0};
   std::atomic<int64_t> failures_{0};
+  std::atomic<int64_t> workspaces_declined_{0};
 
   std::mutex wait_mu_;
   std::condition_variable freed_;

@@ -166,7 +166,7 @@ void BindGpu(py::module_& module) {
       .def(py::init([](py::function taken, py::function released, int64_t arena_bytes) {
              return std::make_unique<HostPool>(HostPool::Hooks{
                  [taken](void* begin, int64_t bytes) {
-                   return taken(Number(begin), bytes).cast<bool>();
+                   return taken(Number(begin), bytes).cast<std::string>();
                  },
                  [released](void* begin, int64_t bytes) { released(Number(begin), bytes); },
                  arena_bytes});
@@ -177,6 +177,8 @@ void BindGpu(py::module_& module) {
                       int64_t bytes) { self.Free(const_cast<void*>(Pointer(block)), bytes); })
       .def("set_limit", &HostPool::SetLimit)
       .def("trim", &HostPool::Trim)
+      .def("why_full", [](const HostPool& self,
+                          int64_t missing_bytes) { return WhyFull(self.Stats(), missing_bytes); })
       .def_property_readonly("bytes_in_use",
                              [](const HostPool& self) { return self.Stats().bytes_in_use; })
       .def_property_readonly("bytes_cached",

@@ -92,11 +92,11 @@ void CudaGpu::Recycle(Event event) {
 }
 
 bool CudaGpu::Move(Queue queue, const Transfer& transfer) {
+  if (failed()) return false;  // one of its waits may be missing
   if (transfer.form.kind == Form::Kind::kPlain) return Copy(queue, transfer);
   const absl::Status status = EncodeOrDecode(queue, transfer);
   if (status.ok()) return true;
-  std::lock_guard<std::mutex> lock(mu_);
-  if (error_.empty()) error_ = std::string(absl::StripPrefix(status.message(), kMessagePrefix));
+  Fail(std::string(absl::StripPrefix(status.message(), kMessagePrefix)));
   return false;
 }
 
@@ -257,14 +257,20 @@ void CudaGpu::Unpin(void* begin) {
 
 absl::Status CudaGpu::status() const {
   std::lock_guard<std::mutex> lock(mu_);
-  return error_.empty() ? absl::OkStatus() : absl::InternalError(absl::StrCat("tfswap: ", error_));
+  if (error_.empty()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("tfswap: ", error_));
 }
 
 bool CudaGpu::Check(const char* doing, CudaDriver::Result result) {
   if (result == CudaDriver::kSuccess) return true;
-  std::lock_guard<std::mutex> lock(mu_);
-  if (error_.empty()) error_ = absl::StrCat(doing, ": ", driver_->Text(result));
+  Fail(absl::StrCat(doing, ": ", driver_->Text(result)));
   return false;
+}
+
+void CudaGpu::Fail(std::string error) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (error_.empty()) error_ = std::move(error);
+  failed_.store(true, std::memory_order_release);
 }
 
 }  // namespace tfswap

@@ -67,8 +67,10 @@ class CudaGpu : public Gpu {
   absl::Status Pin(void* begin, int64_t bytes);
   void Unpin(void* begin);
 
-  // The first error; the GPU must not be used after one.
+  // The first error of any call, of a wait, too: after one, commands may run too early, so all later
+  // moves and kernels fail.
   absl::Status status() const;
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
 
  private:
   CudaGpu(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
@@ -78,6 +80,7 @@ class CudaGpu : public Gpu {
   absl::Status EncodeOrDecode(Queue queue, const Transfer& transfer);
   // Store the first error; return whether the call succeeded.
   bool Check(const char* doing, CudaDriver::Result result);
+  void Fail(std::string error);
 
   const CudaDriver* const driver_;
   const CudaDriver::Context context_;
@@ -90,6 +93,7 @@ class CudaGpu : public Gpu {
   std::array<std::shared_ptr<NvcompCodec>, kGpuCodecs - kGpuKernels> nvcomp_;
   std::array<CodecLaunch, kGpuCodecs> launches_;
   std::string error_;
+  std::atomic<bool> failed_{false};  // whether there is an error
 };
 
 }  // namespace tfswap

@@ -49,6 +49,7 @@ struct Gpu {
   std::unique_ptr<DeviceAllocator> allocator;
   HazardAllocator* hazards = nullptr;  // owned by the allocator
   HazardTracker::Memory memory = HazardTracker::Memory::kInOrder;
+  CudaGpu* cuda = nullptr;  // set before the tracker
   std::mutex mu;
   std::atomic<HazardTracker*> tracker{nullptr};  // null until there is a stream
 };
@@ -135,19 +136,20 @@ class SwapGpuDevice : public BaseGPUDevice {
     }
     KernelScope scope(KernelScope::Role::kKernel, context);
     if (planned) scope.planned = slab->Find(*kernel);
-    if (tracked) BeforeOp(tracker, context);
+    if (tracked && !BeforeOp(tracker, context)) return;
     if (counted) allocator->budget()->KernelBegins(context->step_id());
     StepRecorder::Op op;
     if (recorder->on()) op = recorder->OpBegins(*kernel, context);
     BaseGPUDevice::Compute(kernel, context);
     Explain(context);
+    if (tracked) CheckGpu(context);
     if (op) recorder->OpEnds(op, context, scope.wait_ns);
     if (counted) allocator->budget()->KernelEnds();
   }
 
   void RunAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel::DoneCallback done) {
     HazardTracker* tracker = TrackerOf();
-    if (tracker != nullptr && tracker->active()) BeforeOp(tracker, context);
+    if (tracker != nullptr && tracker->active() && !BeforeOp(tracker, context)) return done();
     StepRecorder* recorder = gpu_->allocator->recorder();
     if (recorder->on()) done = recorder->OpBeginsAsync(*kernel, context, std::move(done));
     const bool counted = gpu_->allocator->budget()->HasBudget();
@@ -184,16 +186,25 @@ class SwapGpuDevice : public BaseGPUDevice {
     new StreamCopyEngine(gpu_->allocator.get(), *gpu, tracker);
     gpu_->allocator->recorder()->SetGpuClock((*gpu)->clock());
     gpu_->hazards->SetTracker(tracker);
+    gpu_->cuda = *gpu;
     gpu_->tracker.store(tracker, std::memory_order_release);
     return tracker;
   }
 
-  static void BeforeOp(HazardTracker* tracker, OpKernelContext* context) {
+  // Return whether the op may run. A wait that the driver refused is a missing order.
+  bool BeforeOp(HazardTracker* tracker, OpKernelContext* context) {
     tracker->OpBegins();
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (!context->has_input(i) || context->input_is_ref(i)) continue;
       tracker->BeforeUse(RootOf(context->input(i)));
     }
+    return CheckGpu(context);
+  }
+
+  bool CheckGpu(OpKernelContext* context) {
+    if (!gpu_->cuda->failed()) return true;
+    if (context->status().ok()) context->SetStatus(gpu_->cuda->status());
+    return false;
   }
 
   Gpu* const gpu_;

@@ -32,7 +32,9 @@ StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaGpu* gpu, Haz
     : CopyEngine(allocator),
       gpu_(gpu),
       tracker_(tracker),
-      host_memory_({[gpu](void* block, int64_t bytes) { return gpu->Pin(block, bytes).ok(); },
+      host_memory_({[gpu](void* block, int64_t bytes) {
+                      return std::string(gpu->Pin(block, bytes).message());
+                    },
                     [gpu, tracker](void* block, int64_t bytes) {
                       // The only place where the host blocks: far memory is released to the system.
                       while (!tracker->IsIdle(block, bytes) && gpu->status().ok()) {

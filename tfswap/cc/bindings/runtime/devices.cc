@@ -75,6 +75,7 @@ Counts MemoryStats(int device) {
                        {"waits", budget.waits},
                        {"wait_ns", budget.wait_ns},
                        {"failures", budget.failures},
+                       {"workspaces_declined", budget.workspaces_declined},
                        {"slab_limit_bytes", slab.slab.limit_bytes},
                        {"slab_bytes", slab.slab.committed_bytes},
                        {"slab_claimed_bytes", slab.slab.claimed_bytes},

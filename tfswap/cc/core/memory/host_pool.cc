@@ -20,6 +20,10 @@ int64_t RoundToPages(int64_t bytes) {
 }  // namespace
 
 std::string WhyFull(const HostPoolStats& stats, int64_t missing_bytes) {
+  if (!stats.refusal.empty()) {
+    return "Nothing more could be moved to host memory, of which " +
+           ReadableBytes(stats.bytes_in_use) + " are in use: " + stats.refusal;
+  }
   return "Far memory is full (" + ReadableBytes(stats.bytes_in_use) + " of host_limit " +
          ReadableBytes(stats.limit_bytes) +
          "), so nothing more could be moved: raise host_limit to " +
@@ -61,6 +65,7 @@ void HostPool::Free(void* block, int64_t bytes) {
 }
 
 void* HostPool::MapFromSystem(int64_t bytes) {
+  stats_.refusal.clear();
   if (stats_.limit_bytes > 0) {
     const int64_t over = stats_.bytes_in_use + stats_.bytes_cached + bytes - stats_.limit_bytes;
     if (over > 0) TrimLocked(over);
@@ -70,9 +75,12 @@ void* HostPool::MapFromSystem(int64_t bytes) {
   if (begin == MAP_FAILED) return nullptr;
   // Fewer page faults on the first write; advice only.
   madvise(begin, bytes, MADV_HUGEPAGE);
-  if (hooks_.taken && !hooks_.taken(begin, bytes)) {
-    munmap(begin, bytes);
-    return nullptr;
+  if (hooks_.taken) {
+    stats_.refusal = hooks_.taken(begin, bytes);
+    if (!stats_.refusal.empty()) {
+      munmap(begin, bytes);
+      return nullptr;
+    }
   }
   stats_.bytes_cached += bytes;
   return begin;

@@ -17,6 +17,7 @@ struct HostPoolStats {
   int64_t peak_bytes_in_use = 0;
   int64_t bytes_cached = 0;  // for the next step; counts against the limit
   int64_t limit_bytes = 0;   // 0: none
+  std::string refusal;  // why the device refused the memory last taken for it; "" if it did not
 };
 
 // Return why `missing_bytes` more do not fit and what to do about it: a sentence without its full
@@ -33,9 +34,9 @@ class HostPool {
  public:
   // Callbacks of a device for memory that it copies from and to.
   struct Hooks {
-    // Called with memory from the system (returns whether it may be used), and before it is
+    // Called with memory from the system (returns why it cannot be used, or ""), and before it is
     // released to the system.
-    std::function<bool(void* begin, int64_t bytes)> taken;
+    std::function<std::string(void* begin, int64_t bytes)> taken;
     std::function<void(void* begin, int64_t bytes)> released;
     // The size of arenas, if registering memory is expensive; 0: no arenas.
     int64_t arena_bytes = 0;
