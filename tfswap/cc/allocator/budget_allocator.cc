@@ -57,6 +57,7 @@ std::string BudgetAllocator::TakeUnreportedShortage() {
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
                                    const AllocationAttributes& attributes) {
   if (!last_failure.empty()) last_failure.clear();
+  if (reclaimer_ != nullptr) reclaimer_->ReleaseUnread();
   const Request request{alignment, num_bytes, attributes};
   const bool is_workspace = !attributes.retry_on_failure;
   if (is_workspace && HasBudget() && request.counted() > limit_.load()) {
@@ -304,6 +305,7 @@ void* BudgetAllocator::ObtainOrWait(const Request& request, Refusal* refusal) {
     const int64_t missing = Missing(request, *refusal);
     const bool copying_in = reclaimer_ != nullptr && reclaimer_->IsCopyingIn();
     const int64_t reclaimed = missing > leaving ? Reclaim(missing - leaving) : 0;
+    if (reclaimer_ != nullptr) reclaimer_->ReleaseUnread();
     const bool released = releases_.load() != seen_releases;
     if (released) seen_releases = releases_.load();
     // A kernel that waits for memory frees none. Progress can only come from other kernels: those

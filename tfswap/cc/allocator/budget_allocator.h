@@ -26,6 +26,9 @@ class Reclaimer {
   virtual ~Reclaimer() = default;
   // Start swapping out at least `bytes` bytes if possible. Return the bytes that were started.
   virtual int64_t Reclaim(int64_t bytes) = 0;
+  // Release what was swapped out while ops were still reading it, and is read no more. Called
+  // before each allocation.
+  virtual void ReleaseUnread() {}
   // Return the bytes that are being swapped out, which become free without further action.
   virtual int64_t BytesLeaving() const = 0;
   // Return whether an allocated tensor is being filled. The ops that wait for it will run and free

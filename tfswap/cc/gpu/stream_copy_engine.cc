@@ -1,7 +1,9 @@
 #include "gpu/stream_copy_engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -9,6 +11,7 @@
 
 #include "core/memory/copy.h"
 #include "core/util/faults.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 
 namespace tfswap {
 
@@ -55,8 +58,25 @@ void StreamCopyEngine::SwapOut(const FarBufferPtr& buffer, Done done) {
     std::lock_guard<std::mutex> lock(mu_);
     status = SwapOutLocked(buffer, &done, &given_up);
   }
-  given_up.clear();
+  if (!given_up.empty()) {
+    std::lock_guard<std::mutex> lock(unread_mu_);
+    std::move(given_up.begin(), given_up.end(), std::back_inserter(unread_));
+    has_unread_.store(true, std::memory_order_release);
+  }
   if (done) done(status);
+}
+
+void StreamCopyEngine::ReleaseUnread() {
+  if (!has_unread_.load(std::memory_order_acquire)) return;
+  std::vector<Tensor> released;
+  std::lock_guard<std::mutex> lock(unread_mu_);
+  const auto first = std::partition(unread_.begin(), unread_.end(), [](const Tensor& each) {
+    auto* memory = const_cast<tensorflow::TensorBuffer*>(tensorflow::DMAHelper::buffer(&each));
+    return !memory->RefCountIsOne() || !memory->root_buffer()->RefCountIsOne();
+  });
+  std::move(first, unread_.end(), std::back_inserter(released));
+  unread_.erase(first, unread_.end());
+  has_unread_.store(!unread_.empty(), std::memory_order_release);
 }
 
 void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>* given_up) {

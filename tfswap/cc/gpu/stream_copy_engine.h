@@ -18,9 +18,10 @@
 namespace tfswap {
 
 // Copies on streams of the GPU. All decisions are made when the host enqueues a command: a
-// swapped-out buffer is released immediately, a swapped-in one exists immediately, and the GPU is
-// given the dependencies (core/gpu/hazard_tracker.h). So the host never blocks for a copy; only a
-// swap-in without available memory goes to a thread that waits for memory.
+// swapped-out buffer is released as soon as no op reads it any more, a swapped-in one exists
+// immediately, and the GPU is given the dependencies (core/gpu/hazard_tracker.h). So the host never
+// blocks for a copy; only a swap-in without available memory goes to a thread that waits for
+// memory.
 //
 // The file is the exception (stream_file_tier.h): a buffer is released when the disk has it, and
 // occupies the device until then. If the disk fails, the buffer goes to pinned memory or stays.
@@ -33,6 +34,7 @@ class StreamCopyEngine : public CopyEngine {
   StreamCopyEngine(DeviceAllocator* allocator, CudaGpu* gpu, HazardTracker* tracker);
 
   void SwapOut(const FarBufferPtr& buffer, Done done) override;
+  void ReleaseUnread() override;
   absl::StatusOr<LinkTimes> MeasureLink(int64_t block_bytes, int copies) override;
   std::string WhyBlocked(int64_t missing_bytes) const override;
   HostPool* host_memory() override { return &host_memory_; }
@@ -99,6 +101,11 @@ class StreamCopyEngine : public CopyEngine {
   CudaGpu* const gpu_;
   HazardTracker* const tracker_;
   HostPool host_memory_;
+  // Tensors whose copies-out were enqueued. While an op holds one, so does this: an op that holds
+  // the last reference may write its output there, and no copy-out is ordered before that.
+  std::mutex unread_mu_;
+  std::vector<tensorflow::Tensor> unread_;
+  std::atomic<bool> has_unread_{false};
   std::atomic<bool> far_memory_full_{false};
   FarCounts counts_;
   StreamFileTier file_;
