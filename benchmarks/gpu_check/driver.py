@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from benchmarks.gpu_check.context import Missing
+
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _PCIE_GENERATION, _PCIE_WIDTH = (
@@ -15,6 +17,18 @@ _PCIE_GENERATION, _PCIE_WIDTH = (
 
 class DriverError(RuntimeError):
     """The driver is missing, or refused a call."""
+
+
+def the_driver() -> Driver:
+    """Return the driver.
+
+    Raises:
+        Missing: There is none, or it sees no GPU.
+    """
+    try:
+        return Driver()
+    except DriverError as error:
+        raise Missing(f"{error}. Install the driver, or run this where there is one.") from None
 
 
 class Driver:
@@ -54,9 +68,7 @@ class Driver:
         self.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(image))
         return module
 
-    def launch(
-        self, module: ctypes.c_void_p, name: str, stream: Any, arguments: list[Any]
-    ) -> None:
+    def launch(self, module: ctypes.c_void_p, name: str, stream: Any, arguments: list[Any]) -> None:
         """Launch a kernel with one block of 1024 threads."""
         function = ctypes.c_void_p()
         self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())

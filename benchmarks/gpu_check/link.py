@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.gpu_check.context import Context
 from benchmarks.gpu_check.copies import PlainCopies
-from benchmarks.gpu_check.driver import Driver, DriverError, management
+from benchmarks.gpu_check.driver import Driver, DriverError, management, the_driver
 
 MIB, GIB = 1 << 20, 1 << 30
 LIBRARIES = (
@@ -57,10 +57,14 @@ _BLOCKED_S = 0.05
 
 
 def run(context: Context) -> None:
-    """Measure everything, and save after each part."""
+    """Measure everything, and save after each part.
+
+    Raises:
+        Missing: There is no driver, or no GPU.
+    """
     context.figures["libraries"] = {name: _loader_says(name) for name in LIBRARIES}
     context.figures["host"] = _host()
-    driver = Driver()
+    driver = the_driver()
     driver.enter_context()
     context.figures["driver"] = {"cuda": driver.cuda_version(), **management()}
     context.figures["gpu"] = _gpu(driver)

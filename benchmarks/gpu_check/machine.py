@@ -7,7 +7,7 @@ import platform
 from typing import Any
 
 from benchmarks.gpu_check.context import Context, Missing
-from benchmarks.gpu_check.driver import Driver, DriverError, management
+from benchmarks.gpu_check.driver import management, the_driver
 
 GPU = "GPU:0"
 # The name that the GPU of tests/gpu/fake_cuda reports.
@@ -22,7 +22,7 @@ def run(context: Context) -> None:
     """
     figures = context.figures
     figures |= _software()
-    driver = _driver()
+    driver = the_driver()
     figures["driver_cuda"] = driver.cuda_version()
     figures |= management()
     figures |= _gpu()
@@ -69,13 +69,6 @@ def _software() -> dict[str, Any]:
         "tensorflow_cuda": build.get("cuda_version"),
         "tensorflow_cudnn": build.get("cudnn_version"),
     }
-
-
-def _driver() -> Driver:
-    try:
-        return Driver()
-    except DriverError as error:
-        raise Missing(f"{error}. Install the driver, or run this where there is one.") from None
 
 
 def _gpu() -> dict[str, Any]:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.gpu_check.context import Context
-from benchmarks.gpu_check.driver import Driver
+from benchmarks.gpu_check.driver import Driver, the_driver
 
 _TREE = Path(__file__).resolve().parents[2]
 _KERNELS = Path(__file__).with_name("ordering.ptx")
@@ -192,8 +192,12 @@ class Programs:
 
 
 def run(context: Context) -> None:
-    """Run all programs with the tracker's waits, and some without."""
-    driver = Driver()
+    """Run all programs with the tracker's waits, and some without.
+
+    Raises:
+        Missing: There is no driver, or no GPU.
+    """
+    driver = the_driver()
     driver.enter_context()
     programs = Programs(driver)
     figures = context.figures

@@ -50,30 +50,9 @@ def run(context: Context) -> None:
 
 
 def _trained(torch: Any, model: Any, batch: int, way: str) -> dict[str, float]:
-    from torch.utils.checkpoint import checkpoint_sequential
-
     torch.manual_seed(1)
     model = model.cuda().train()
-    sgd = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    x = torch.rand(batch, 3, 224, 224, device="cuda")
-    y = torch.randint(1000, (batch,), device="cuda")
-    layers = torch.nn.Sequential(*_parts(torch, model))
-    forward: Callable[[Any], Any] = model
-    if way == "checkpoint":
-        forward = lambda x: checkpoint_sequential(  # noqa: E731
-            layers, _SEGMENTS, x, use_reentrant=False
-        )
-
-    def step() -> None:
-        sgd.zero_grad(set_to_none=True)
-        if way == "save_on_cpu":
-            with torch.autograd.graph.save_on_cpu(pin_memory=True):
-                loss = torch.nn.functional.cross_entropy(forward(x), y)
-        else:
-            loss = torch.nn.functional.cross_entropy(forward(x), y)
-        loss.backward()
-        sgd.step()
-
+    step = _step_of(torch, model, batch, way)
     begun = time.perf_counter()
     for _ in range(_WARM):
         step()
@@ -87,7 +66,7 @@ def _trained(torch: Any, model: Any, batch: int, way: str) -> dict[str, float]:
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)
     peak = torch.cuda.max_memory_allocated()
-    del model, sgd, x, y, layers, forward
+    del model, step
     torch.cuda.empty_cache()
     return {
         "step_s": round(statistics.median(seconds), 4),
@@ -96,13 +75,46 @@ def _trained(torch: Any, model: Any, batch: int, way: str) -> dict[str, float]:
     }
 
 
+def _step_of(torch: Any, model: Any, batch: int, way: str) -> Callable[[], None]:
+    """Return a step of training with SGD."""
+    from torch.utils.checkpoint import checkpoint_sequential
+
+    sgd = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    x = torch.rand(batch, 3, 224, 224, device="cuda")
+    y = torch.randint(1000, (batch,), device="cuda")
+    layers = torch.nn.Sequential(*_parts(torch, model))
+    if way == "checkpoint":
+        for module in model.modules():
+            if isinstance(module, torch.nn.ReLU):
+                module.inplace = False  # its input may begin a segment
+
+    def loss() -> Any:
+        if way == "checkpoint":
+            found = checkpoint_sequential(layers, _SEGMENTS, x, use_reentrant=False)
+        elif way == "save_on_cpu":
+            with torch.autograd.graph.save_on_cpu(pin_memory=True):
+                found = model(x)
+        else:
+            found = model(x)
+        return torch.nn.functional.cross_entropy(found, y)
+
+    def step() -> None:
+        sgd.zero_grad(set_to_none=True)
+        loss().backward()
+        sgd.step()
+
+    return step
+
+
 def _parts(torch: Any, model: Any) -> list[Any]:
     """Return the layers of a model of torchvision, to be run one after the other."""
     if hasattr(model, "features"):
         flat = torch.nn.Flatten()
         return [*model.features, model.avgpool, flat, *model.classifier]
     stem = [model.conv1, model.bn1, model.relu, model.maxpool]
-    blocks = [b for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for b in layer]
+    blocks = [
+        b for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for b in layer
+    ]
     return [*stem, *blocks, model.avgpool, torch.nn.Flatten(), model.fc]
 
 

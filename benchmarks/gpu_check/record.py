@@ -51,8 +51,9 @@ class Record:
         if name == MACHINE:
             self._values["machine"] = stage.get("figures", {})
             self.can_go_on = status == "done"
-            if status == "missing":
-                self.missing = stage["why"]
+        if status == "missing":
+            self.missing = stage["why"]
+            self.can_go_on = False
         if status == "failed":
             self._values["broken"].append(f"{name}: {stage['why']}")
         elif stage.get("silent_s", 0.0) >= _HUNG_S:

@@ -38,7 +38,9 @@ def run(context: Context) -> None:
         try:
             figures[f"losses_xla_{'on' if jit else 'off'}"] = _losses(jit)
         except Exception as error:  # XLA needs tools that a machine may lack
-            figures[f"losses_xla_{'on' if jit else 'off'}"] = f"{type(error).__name__}: {error}"[:600]
+            figures[f"losses_xla_{'on' if jit else 'off'}"] = f"{type(error).__name__}: {error}"[
+                :600
+            ]
             context.note(f"stock TensorFlow fails with XLA {'on' if jit else 'off'}")
             if not jit:
                 context.broken.append(f"stock TensorFlow cannot train: {type(error).__name__}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.budget_sweep import MAX_BASELINES
 from benchmarks.gpu_check.comparison import broken, figures_of, same_bits, shown
 from benchmarks.gpu_check.context import Context
 from benchmarks.gpu_check.machine import touch_gpu
@@ -71,23 +70,12 @@ def run(model: str, dtype: str, context: Context) -> None:
         swap = tfswap.AutoSwap(budget=budget_bytes, verbose=0)
         swapped = subject.train(swap, budget_bytes=budget_bytes, seconds=context.seconds_left())
         longest_s = max(longest_s, swapped.seconds)
-        equal = None if context.fake else _surely_same(subject, baselines, swapped, least)
+        equal = None if context.fake else same_bits(baselines, swapped)
         values = {"part": part, **figures_of(baselines, swapped, equal)}
         figures["budgets"].append(values)
         context.line(f"{name}: {part}", shown(values), "losses equal, peak within")
         context.broken += broken(f"at {part}", values)
         context.save()
-
-
-def _surely_same(
-    subject: Subject, baselines: list[Trained], swapped: Trained, least_steps: int
-) -> bool | None:
-    """Run more unswapped trainings before a difference is reported."""
-    equal = same_bits(baselines, swapped)
-    while equal is False and len(baselines) < MAX_BASELINES:
-        baselines.append(subject.train(least_steps=least_steps, blocks=0))
-        equal = same_bits(baselines, swapped)
-    return equal
 
 
 def _unswapped(trained: Trained) -> dict[str, Any]:

@@ -69,9 +69,7 @@ def test_the_machine_code_is_for_the_gpus_and_the_ptx_for_older_drivers() -> Non
 # On a GPU.
 
 needs_gpu = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
-on_fake_gpu = pytest.mark.skipif(
-    os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU"
-)
+on_fake_gpu = pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU")
 
 
 class Gpu:

@@ -30,9 +30,7 @@ pytestmark = [
         reason="built without nvcc",
     ),
 ]
-on_fake_gpu = pytest.mark.skipif(
-    os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU"
-)
+on_fake_gpu = pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU")
 
 
 def zvc_bytes(tensor: tf.Tensor) -> int:

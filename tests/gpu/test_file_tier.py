@@ -23,9 +23,7 @@ MIB = 1 << 20
 LEAST, MOST = 4 * MIB, 16 * MIB
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`")
-on_fake_gpu = pytest.mark.skipif(
-    os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU"
-)
+on_fake_gpu = pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU")
 
 
 @pytest.fixture

@@ -108,7 +108,23 @@ def test_stages_are_chosen_with_the_machine() -> None:
     assert [stage.name for stage in stages.chosen(["copies"])] == ["machine", "copies"]
     assert len(stages.chosen(["sweep"])) == 9  # four models in two types
     every = [stage.name for stage in stages.all_stages()]
-    assert [stage.name for stage in stages.chosen([])] == every and every[0] == "machine"
+    assert [stage.name for stage in stages.chosen([])] == every
+    without = ["link", "ordering"]  # of tfswap and TensorFlow
+    assert [stage.name for stage in stages.chosen(without)] == every[:2] == without
+
+
+@needs_cuda
+def test_the_driver_s_stages_run_without_tensorflow(tmp_path: Path) -> None:
+    ran = checked(tmp_path / "check.json", "--quick", "--stages", "link,ordering")
+    assert ran.returncode == 0, ran.stderr
+    link, ordering = json.loads((tmp_path / "check.json").read_text())["stages"]
+    assert link["status"] == ordering["status"] == "done"
+    assert link["figures"]["libraries"]["libcuda.so.1"] == ""
+    assert set(link["figures"]["pinned_gb_per_s"]) == {"1 MiB", "4 MiB"}
+    assert "register huge pages, untouched" in link["figures"]["pinning_s_per_gib"]
+    assert ordering["figures"]["programs"] == 20 and ordering["figures"]["wrong_words"] == 0
+    logs = tmp_path / "check-logs"
+    assert "tensorflow" not in (logs / "link.txt").read_text().lower()
 
 
 def test_shares_fit_into_the_time() -> None:

@@ -100,9 +100,7 @@ def test_on_demand_swaps_keep_the_budget_without_a_plan(unswapped: int) -> None:
     assert 0 < stats["copies_out"] and stats["peak_bytes"] <= 0.5 * unswapped
 
 
-@pytest.mark.skipif(
-    os.environ.get("TEST_GPU") == "real", reason="knows the fake GPU's memory"
-)
+@pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="knows the fake GPU's memory")
 def test_a_budget_may_be_a_part_of_the_gpu(unswapped: int) -> None:
     stats, _ = trained("50%")
     # TensorFlow leaves a part of the GPU's 4 GiB to the system.

@@ -11,8 +11,9 @@
 // There are FAKE_CUDA_DEVICES GPUs, each with its own memory, streams and context.
 // FAKE_CUDA_MEMORY_MIB is their memory, one number for all, or several: "4096,1024". The functions
 // reject what the driver rejects: an event on another GPU's stream, a copy of unallocated GPU
-// memory.
+// memory. A test may make a function fail (fake_cuda_fail).
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -49,6 +50,7 @@ constexpr int kNoBinaryForGpu = 209;
 constexpr int kUnsupportedPtxVersion = 222;
 constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
+constexpr int kUnknown = 999;
 
 int64_t Setting(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
@@ -322,6 +324,7 @@ int DestroyStream(void* stream) {
 }
 
 int RecordEvent(void* event, void* stream) {
+  if (event == nullptr) return kInvalidHandle;
   auto* recorded = static_cast<FakeEvent*>(event);
   if (recorded->gpu != StreamOf(stream)->gpu) return kInvalidHandle;
   // Atomic for other threads: one that waits for the event must find it on its stream.
@@ -337,6 +340,7 @@ int RecordEvent(void* event, void* stream) {
 }
 
 int WaitEvent(void* stream, void* event) {
+  if (event == nullptr) return kInvalidHandle;
   auto* awaited = static_cast<FakeEvent*>(event);
   std::lock_guard<std::mutex> at_once(awaited->mu);
   const int64_t number = awaited->recorded;
@@ -354,6 +358,7 @@ int WaitEvent(void* stream, void* event) {
 }
 
 int QueryEvent(void* event) {
+  if (event == nullptr) return kInvalidHandle;
   auto* asked = static_cast<FakeEvent*>(event);
   std::lock_guard<std::mutex> lock(asked->mu);
   return asked->happened >= asked->recorded ? kSuccess : kNotReady;
@@ -464,9 +469,29 @@ int64_t AttributeOf(int attribute) {
 int context_object;
 thread_local std::deque<void*> launch_streams;  // of kernels that are being launched
 
+// The function that fails when tfswap's GPU library calls it, but not when TensorFlow does.
+std::mutex failing_mu;
+std::string failing;
+
+bool Fails(const char* name, void* caller) {
+  std::lock_guard<std::mutex> lock(failing_mu);
+  if (failing != name) return false;
+  Dl_info info;
+  return dladdr(caller, &info) != 0 && std::strstr(info.dli_fname, "libtfswap_gpu") != nullptr;
+}
+
+#define FAIL_IF_ASKED() \
+  if (Fails(__func__, __builtin_return_address(0))) return kUnknown
+
 }  // namespace
 
 extern "C" {
+
+// Make all calls of this function by tfswap fail; "" ends that.
+void fake_cuda_fail(const char* name) {
+  std::lock_guard<std::mutex> lock(failing_mu);
+  failing = name;
+}
 
 int fake_cuda_called(const char* name) {
   static const bool verbose = std::getenv("FAKE_CUDA_VERBOSE") != nullptr;
@@ -581,6 +606,7 @@ int cuMemHostAlloc(void** block, size_t bytes, unsigned) {
 }
 int cuMemFreeHost(void* block) { return CountUnpinned(block), std::free(block), kSuccess; }
 int cuMemHostRegister_v2(void* block, size_t bytes, unsigned) {
+  FAIL_IF_ASKED();
   return CountPinned(block, bytes), kSuccess;
 }
 int cuMemHostUnregister(void* block) { return CountUnpinned(block), kSuccess; }
@@ -593,7 +619,10 @@ int cuPointerGetAttribute(void* value, int attribute, void* pointer) {
   return kSuccess;
 }
 int cuStreamCreate(void** stream, unsigned) { return MakeStream(stream); }
-int cuStreamCreateWithPriority(void** stream, unsigned, int) { return MakeStream(stream); }
+int cuStreamCreateWithPriority(void** stream, unsigned, int) {
+  FAIL_IF_ASKED();
+  return MakeStream(stream);
+}
 int cuStreamDestroy_v2(void* stream) { return DestroyStream(stream); }
 int cuStreamSynchronize(void* stream) {
   return ++synchronizations, StreamOf(stream)->Finish(), kSuccess;
@@ -602,14 +631,24 @@ int cuStreamQuery(void* stream) { return StreamOf(stream)->Idle() ? kSuccess : k
 int cuStreamGetCtx(void* stream, void** context) {
   return *context = StreamOf(stream)->gpu, kSuccess;
 }
-int cuStreamWaitEvent(void* stream, void* event, unsigned) { return WaitEvent(stream, event); }
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  FAIL_IF_ASKED();
+  return WaitEvent(stream, event);
+}
 int cuStreamIsCapturing(void*, int* status) { return *status = 0, kSuccess; }
 int cuEventCreate(void** event, unsigned) {
+  FAIL_IF_ASKED();
   return *event = new FakeEvent{&CurrentGpu()}, kSuccess;
 }
 int cuEventDestroy_v2(void*) { return kSuccess; }  // pending commands may refer to it
-int cuEventRecord(void* event, void* stream) { return RecordEvent(event, stream); }
-int cuEventQuery(void* event) { return QueryEvent(event); }
+int cuEventRecord(void* event, void* stream) {
+  FAIL_IF_ASKED();
+  return RecordEvent(event, stream);
+}
+int cuEventQuery(void* event) {
+  FAIL_IF_ASKED();
+  return QueryEvent(event);
+}
 int cuEventSynchronize(void* event) {
   ++synchronizations;
   auto* awaited = static_cast<FakeEvent*>(event);
@@ -624,10 +663,12 @@ int cuEventElapsedTime(float* ms, void* begin, void* end) {
   return kSuccess;
 }
 int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+  FAIL_IF_ASKED();
   if (OwnerOf(to, bytes) == nullptr) return kInvalidValue;
   return CopyOnStream(to, from, bytes, stream);
 }
 int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+  FAIL_IF_ASKED();
   if (OwnerOf(from, bytes) == nullptr) return kInvalidValue;
   return CopyOnStream(to, from, bytes, stream);
 }

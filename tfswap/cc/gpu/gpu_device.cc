@@ -49,7 +49,8 @@ struct Gpu {
   std::unique_ptr<DeviceAllocator> allocator;
   HazardAllocator* hazards = nullptr;  // owned by the allocator
   HazardTracker::Memory memory = HazardTracker::Memory::kInOrder;
-  CudaGpu* cuda = nullptr;  // set before the tracker
+  CudaGpu* cuda = nullptr;          // set before the tracker
+  std::atomic<bool> broken{false};  // it has no streams for copies
   std::mutex mu;
   std::atomic<HazardTracker*> tracker{nullptr};  // null until there is a stream
 };
@@ -172,14 +173,15 @@ class SwapGpuDevice : public BaseGPUDevice {
   // Created with the first kernel, because TensorFlow creates its streams after the device.
   HazardTracker* TrackerOf() {
     HazardTracker* tracker = gpu_->tracker.load(std::memory_order_acquire);
-    if (tracker != nullptr || compute_stream() == nullptr) return tracker;
+    if (tracker != nullptr || compute_stream() == nullptr || gpu_->broken.load()) return tracker;
     std::lock_guard<std::mutex> lock(gpu_->mu);
     tracker = gpu_->tracker.load(std::memory_order_relaxed);
     if (tracker != nullptr) return tracker;
     absl::StatusOr<CudaGpu*> gpu =
         CudaGpu::Make(compute_stream()->platform_specific_handle().stream);
-    if (!gpu.ok()) {
-      LOG(WARNING) << gpu.status().message();
+    if (!gpu.ok()) {  // an error of the first swap
+      CopyEngine::SetProblem(gpu_->allocator.get(), gpu.status());
+      gpu_->broken.store(true);
       return nullptr;
     }
     tracker = new HazardTracker(*gpu, gpu_->memory);

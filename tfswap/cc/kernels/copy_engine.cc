@@ -25,6 +25,7 @@ constexpr char kSuspectMemory[] = ". Suspect the host's memory.";
 struct Engines {
   std::mutex mu;
   std::map<DeviceAllocator*, CopyEngine*> by_device;
+  std::map<DeviceAllocator*, absl::Status> problems;
 };
 
 Engines& AllEngines() {
@@ -76,6 +77,19 @@ CopyEngine* CopyEngine::For(DeviceAllocator* allocator) {
     if (known != engines.by_device.end()) return known->second;
   }
   return allocator->OnHost() ? new ThreadCopyEngine(allocator) : nullptr;
+}
+
+void CopyEngine::SetProblem(DeviceAllocator* allocator, const absl::Status& problem) {
+  Engines& engines = AllEngines();
+  std::lock_guard<std::mutex> lock(engines.mu);
+  engines.problems[allocator] = problem;
+}
+
+absl::Status CopyEngine::ProblemOf(DeviceAllocator* allocator) {
+  Engines& engines = AllEngines();
+  std::lock_guard<std::mutex> lock(engines.mu);
+  const auto problem = engines.problems.find(allocator);
+  return problem == engines.problems.end() ? absl::OkStatus() : problem->second;
 }
 
 void CopyEngine::MakeEvictable(const FarBufferPtr& buffer) {

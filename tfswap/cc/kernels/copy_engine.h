@@ -104,8 +104,12 @@ struct CopyStats {
 class CopyEngine : public Reclaimer {
  public:
   // Return the engine of the device of `allocator`, which is never destroyed. It is created on the
-  // first call for a CPU; null for a GPU that has not run an op yet.
+  // first call for a CPU; null for a GPU that has not run an op yet, or whose engine could not be
+  // made (SetProblem).
   static CopyEngine* For(DeviceAllocator* allocator);
+  // Note why there is no engine for this device; ProblemOf() returns it, or OK.
+  static void SetProblem(DeviceAllocator* allocator, const absl::Status& problem);
+  static absl::Status ProblemOf(DeviceAllocator* allocator);
 
   using Done = std::function<void(const absl::Status&)>;
 

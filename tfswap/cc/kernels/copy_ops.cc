@@ -90,8 +90,11 @@ CopyEngine* EngineOf(OpKernelContext* context) {
   }
   CopyEngine* engine = CopyEngine::For(allocator);
   if (engine == nullptr) {
-    context->SetStatus(absl::FailedPreconditionError(
-        absl::StrCat("tfswap: device ", context->device()->name(), " has no stream yet")));
+    const absl::Status problem = CopyEngine::ProblemOf(allocator);
+    context->SetStatus(
+        problem.ok() ? absl::FailedPreconditionError(absl::StrCat(
+                           "tfswap: device ", context->device()->name(), " has no stream yet"))
+                     : problem);
   }
   return engine;
 }
