@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
 
 # A tensor with at most this many distinct words is a mask. The library counts up to one more.
 _MASK_NUMBERS = 16
-
-# The library has one sampler.
-_sampling = threading.Lock()
 
 
 class RatioSamples:
@@ -34,17 +30,11 @@ class RatioSamples:
         self._samples: dict[str, CodecSample] = {}
         self._is_sampling = False
 
-    def start(self) -> bool:
-        """Encode sections of everything that is swapped out from now on, to measure its ratios.
-
-        Returns:
-            Whether sampling has started or there is nothing to sample; False while another
-            training samples.
-        """
-        if self._codecs and _sampling.acquire(blocking=False):
+    def start(self) -> None:
+        """Encode sections of everything that is swapped out from now on, to measure its ratios."""
+        if self._codecs:
             self._is_sampling = True
             self._library.sample_codecs(self._codecs)
-        return self._is_sampling or not self._codecs
 
     def stop(self) -> None:
         """Stop sampling and merge the samples into the earlier ones.
@@ -57,7 +47,6 @@ class RatioSamples:
         for sample in self._library.codec_samples():
             self._samples[sample.label] = sample
         self._library.sample_codecs(())
-        _sampling.release()
 
     def of(self, tensor: str) -> dict[str, float]:
         """Return the ratios of one tensor ("node:port") by codec; empty if it was not sampled."""
