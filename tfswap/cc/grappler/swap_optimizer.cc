@@ -344,14 +344,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       // A step without swaps stays unchanged except for the order that its planned addresses need.
       if (!changes && !entry->reserve) return Rewrite(graph, *as_given, {}, entry->order, 0);
       std::vector<SwapSpec> swaps = entry->swaps;
-      if (entry->reserve) AddReserve(Bootstrap(ordering->index), &swaps);
+      if (entry->reserve) AddReserve(Bootstrap(ordering->index, ordering->chain), &swaps);
       return Rewrite(ordering->graph, ordering->index, swaps, entry->order, min_bytes);
     }
     if (plan_.unmatched == Unmatched::kLeave) {
       record->outcome = "left";
       return graph;
     }
-    const std::vector<SwapSpec> swaps = Bootstrap(ordering->index);
+    const std::vector<SwapSpec> swaps = Bootstrap(ordering->index, ordering->chain);
     record->outcome = "bootstrapped";
     record->swaps = swaps.size();
     Edges order = ordering->delays;

@@ -49,35 +49,25 @@ std::vector<Access> Readers(const GraphIndex& index, TensorId root) {
   return readers;
 }
 
-// The large ops of GPUs, in the order in which they run (`Chain`). Empty if a CPU is managed.
-std::vector<int> ChainOrder(const GraphIndex& index) {
-  std::vector<int> order;
-  if (!index.ManagesGpu()) return order;
-  for (int n = 0; n < index.size(); ++n) {
-    if (index.IsGateable(n)) order.push_back(n);
-  }
-  std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return index.position(a) < index.position(b); });
-  return order;
+// By op, the one before it in the chain of a GPU's large ops; -1 for ops that are not in it.
+std::vector<int> ChainPredecessors(const GraphIndex& index, const Edges& chain) {
+  std::vector<int> before(index.size(), -1);
+  for (const auto& [earlier, later] : chain) before[index.Find(later)] = index.Find(earlier);
+  return before;
 }
 
 // Return the last op of the chain before `reader` and after position `above`; -1 if there is none.
 // With an earlier trigger, the tensor would take memory from the ops between. The copy starts early
 // all the same: the host runs ahead of the GPU.
-int ChainTrigger(const GraphIndex& index, const std::vector<int>& order, int reader, int above) {
-  auto at = std::lower_bound(order.begin(), order.end(), index.position(reader),
-                             [&](int n, int value) { return index.position(n) < value; });
-  while (at != order.begin() && index.position(*--at) > above) {
-    if (index.node(*at).device() == index.node(reader).device() &&
-        index.context(*at) == index.context(reader) && index.AliveWith(*at, reader)) {
-      return *at;
-    }
+int ChainTrigger(const GraphIndex& index, const std::vector<int>& before, int reader, int above) {
+  for (int at = before[reader]; at >= 0 && index.position(at) > above; at = before[at]) {
+    if (index.AliveWith(at, reader)) return at;
   }
   return -1;
 }
 
 SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Access>& readers,
-                 const std::vector<int>& chain) {
+                 const std::vector<int>& before_in_chain) {
   SwapSpec swap;
   swap.tensor = absl::StrCat(index.node(root.node).name(), ":", root.port);
   swap.lazy = true;
@@ -91,8 +81,8 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
       // Fused with the reader before: uses its swap-in.
     } else if (absence < kMinAbsence && index.IsRacing(reader.node)) {
       // Must not wait for a swap-in.
-    } else if (index.ManagesGpu()) {
-      trigger = ChainTrigger(index, chain, reader.node, last_position);
+    } else if (before_in_chain[reader.node] >= 0) {
+      trigger = ChainTrigger(index, before_in_chain, reader.node, last_position);
     } else if (absence >= kMinAbsence) {
       trigger = index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence);
     } else {
@@ -121,8 +111,8 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
 
 }  // namespace
 
-std::vector<SwapSpec> Bootstrap(const GraphIndex& index) {
-  const std::vector<int> chain = ChainOrder(index);
+std::vector<SwapSpec> Bootstrap(const GraphIndex& index, const Edges& chain) {
+  const std::vector<int> before_in_chain = ChainPredecessors(index, chain);
   std::vector<SwapSpec> swaps;
   for (int n = 0; n < index.size(); ++n) {
     if (!index.IsSwappableProducer(n) || index.IsAlias(n)) continue;
@@ -130,7 +120,7 @@ std::vector<SwapSpec> Bootstrap(const GraphIndex& index) {
       const TensorId root{n, port};
       if (!index.InDeviceMemory(root)) continue;
       if (!tensorflow::DataTypeCanUseMemcpy(index.OutputType(root))) continue;
-      SwapSpec swap = SwapsOf(index, root, Readers(index, root), chain);
+      SwapSpec swap = SwapsOf(index, root, Readers(index, root), before_in_chain);
       if (!swap.returns.empty()) swaps.push_back(std::move(swap));
     }
   }

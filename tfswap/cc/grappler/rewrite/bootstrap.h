@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "grappler/index/graph_index.h"
+#include "grappler/rewrite/order_edges.h"
 #include "grappler/swap_spec.h"
 
 namespace tfswap {
@@ -25,7 +26,10 @@ namespace tfswap {
 // Between neighbouring milestones a tensor becomes evictable as well if two gateable ops run on the
 // path to its reader; the later one triggers the prefetch. The gradient of batch norm has such
 // tensors.
-std::vector<SwapSpec> Bootstrap(const GraphIndex& index);
+//
+// The large ops of a GPU run in the order of `chain` (order_edges.h). There the op before the
+// reader triggers the swap-in.
+std::vector<SwapSpec> Bootstrap(const GraphIndex& index, const Edges& chain);
 
 }  // namespace tfswap
 
