@@ -67,8 +67,8 @@ class CudaGpu : public Gpu {
   absl::Status Pin(void* begin, int64_t bytes);
   void Unpin(void* begin);
 
-  // The first error of any call, of a wait, too: after one, commands may run too early, so all later
-  // moves and kernels fail.
+  // The first error of any call, of a wait, too: after one, commands may run too early, so all
+  // later moves and kernels fail.
   absl::Status status() const;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
