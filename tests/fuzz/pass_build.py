@@ -22,6 +22,7 @@ WATCHED = (
     "grappler/index/activations.cc",
     "grappler/index/alive_contexts.cc",
     "grappler/rewrite/bootstrap.cc",
+    "grappler/rewrite/order_edges.cc",
     "grappler/index/graph_index.cc",
     "grappler/index/loop_frames.cc",
     "grappler/index/collective_groups.cc",

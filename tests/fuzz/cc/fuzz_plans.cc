@@ -108,7 +108,7 @@ class Target {
     if (function.reserve) {
       std::set<std::string> planned;
       for (const SwapSpec& swap : swaps) planned.insert(swap.tensor);
-      for (SwapSpec& lazy : Bootstrap(*index)) {
+      for (SwapSpec& lazy : Bootstrap(*index, Chain(*index, Delays(*index)))) {
         if (planned.count(lazy.tensor) == 0) swaps.push_back(std::move(lazy));
       }
     }
