@@ -305,7 +305,7 @@ def test_with_and_without_onednn():
     from tensorflow.python.util import _pywrap_util_port
 
     other = "0" if _pywrap_util_port.IsMklEnabled() else "1"
-    these = "fused_otherwise or cannot_be_met or smaller_batches"
+    these = "fused_differently or cannot_be_met or smaller_batches"
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", these]
         + ["test_ways_to_train.py", "test_fit.py", "test_slab.py"],
