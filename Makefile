@@ -38,7 +38,7 @@ $(ENVIRONMENT): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "Cannot create a virtual environment. Debian, Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; }
-	$(BIN)/python -m pip install --quiet "setuptools>=68" wheel "pybind11>=2.12" "tensorflow-cpu>=2.21,<2.22"
+	$(BIN)/python -m pip install --quiet "setuptools>=77" wheel "pybind11>=2.12" "tensorflow-cpu>=2.21,<2.22"
 	touch $@
 
 $(INSTALLED): $(ENVIRONMENT)

@@ -73,6 +73,10 @@ class Products(keras.Model):
             return {"loss": tf.reduce_sum(out) + tf.reduce_sum(x)}
 
 losses, between, steps, evaluations, error = [], [], [], [], ""
+# The loss that `evaluate` returns is no matrix product: the simulated GPU does not compute it.
+class Evaluated(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        evaluations.append(float(logs["loss"]).hex())
 digest = lambda values: [hashlib.sha1(each.tobytes()).hexdigest() for each in values]
 
 class Looks(keras.callbacks.Callback):
@@ -83,7 +87,7 @@ class Looks(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch in (1, EPOCHS - 4):
             between.append(digest([each.numpy() for each in (*w, *state)]))
-            evaluations.append(float(model.evaluate(data, verbose=0)).hex())
+            model.evaluate(data, verbose=0, callbacks=[Evaluated()])
             tf.train.Checkpoint(w=w, state=state).write(sys.argv[2] + "/point")
             reader = tf.train.load_checkpoint(sys.argv[2] + "/point")
             between.append(digest([
@@ -146,15 +150,14 @@ def last_step(swapped: dict[str, Any]) -> tuple[int, int, int]:
     return after[0], after[2], after[1] - before[1]
 
 
-@pytest.mark.parametrize("budget", [24 * MIB, pytest.param(28 * MIB, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("budget", [12 * MIB, pytest.param(16 * MIB, marks=pytest.mark.slow)])
 def test_a_plan_swaps_weights_across_the_steps_end(
     unswapped: dict[str, Any], tmp_path: Path, budget: int
 ) -> None:
     swapped = told(tmp_path, budget=budget, stream_weights=True)
     assert_same(swapped, unswapped)
     assert swapped["outcome"] == "swapped", swapped["notes"]
-    # The variables alone exceed the budget.
-    assert swapped["measured"] <= budget < VARIABLES
+    assert swapped["measured"] <= budget <= VARIABLES / 2
     assert swapped["measured"] <= 1.03 * swapped["predicted"]
     across = [tensor for tensor, _, returns_in_step in swapped["across"] if not returns_in_step]
     assert len(across) >= 8
@@ -162,12 +165,12 @@ def test_a_plan_swaps_weights_across_the_steps_end(
     assert here < VARIABLES / 2 < away and came_in > VARIABLES / 2
 
 
-def test_a_budget_below_the_variables_is_enough(unswapped: dict[str, Any], tmp_path: Path) -> None:
-    """The plan, if any, swaps some; the others are evicted when memory runs out."""
-    budget = 20 * MIB
+def test_a_budget_below_every_plan_is_enough(unswapped: dict[str, Any], tmp_path: Path) -> None:
+    """No plan fits: values are evicted when memory runs out."""
+    budget = 9 * MIB
     swapped = told(tmp_path, budget=budget, stream_weights=True)
     assert_same(swapped, unswapped)
-    assert swapped["measured"] <= budget < 0.7 * VARIABLES
+    assert swapped["measured"] <= budget < VARIABLES / 3
     here, away, _ = last_step(swapped)
     assert here <= budget and here + away >= VARIABLES
 
@@ -180,12 +183,12 @@ def test_without_streamed_weights_memory_runs_out(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_values_are_verified(unswapped: dict[str, Any], tmp_path: Path) -> None:
-    swapped = told(tmp_path, budget=24 * MIB, stream_weights=True, verify=True)
+    swapped = told(tmp_path, budget=16 * MIB, stream_weights=True, verify=True)
     assert_same(swapped, unswapped)
 
 
 def test_a_copy_in_that_fails_ends_the_training(tmp_path: Path) -> None:
-    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="copy-in-fails")
+    failed = told(tmp_path, budget=16 * MIB, stream_weights=True, fault="copy-in-fails")
     assert re.search("swapping in .* failed: injected fault", failed["error"])
     # Not all could be restored, so readers still fetch them.
     assert len(failed["last"]) == 16 and failed["stats"]["bytes_in"] > 0
@@ -194,7 +197,7 @@ def test_a_copy_in_that_fails_ends_the_training(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_copy_out_that_fails_ends_the_training(tmp_path: Path) -> None:
-    failed = told(tmp_path, budget=24 * MIB, stream_weights=True, fault="copy-out-fails")
+    failed = told(tmp_path, budget=16 * MIB, stream_weights=True, fault="copy-out-fails")
     assert re.search("swapping out .* failed: injected fault|memory budget", failed["error"])
     assert failed["stats"]["host_bytes_in_use"] == 0
     assert failed["stats"]["bytes_in_use"] >= VARIABLES
@@ -205,9 +208,9 @@ def test_a_saved_plan_moves_them_from_the_first_step_on(
     unswapped: dict[str, Any], tmp_path: Path
 ) -> None:
     plan = str(tmp_path / "plan.json")
-    told(tmp_path, budget=24 * MIB, stream_weights=True, save_plan=plan)
-    again = told(tmp_path, budget=24 * MIB, stream_weights=True, plan=plan)
+    told(tmp_path, budget=16 * MIB, stream_weights=True, save_plan=plan)
+    again = told(tmp_path, budget=16 * MIB, stream_weights=True, plan=plan)
     assert_same(again, unswapped)
-    assert again["measured"] <= 24 * MIB
+    assert again["measured"] <= 16 * MIB
     first, second = again["steps"][:2]
     assert second[1] - first[1] > VARIABLES / 2

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tfswap.plan.node_names import SWAP_IN_PREFIX, SWAP_OUT_PREFIX
+from tfswap.plan.node_names import RESTORED_VARIABLE, SWAP_IN_PREFIX, SWAP_OUT_PREFIX
 from tfswap.step.dataflow import Dataflow
 from tfswap.step.graph import StepGraph
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
@@ -90,7 +90,7 @@ class RecordedOps:
         stays = present & (alloc_ns < self.first_ns) & (free_ns > self.last_ns)
         stays &= ~(of_variable & large)
         self.resident_bytes = int(trace.resident_bytes + buffers["bytes"][stays].sum())
-        moving = np.flatnonzero(present & ~stays)
+        moving = np.flatnonzero(present & ~stays & ~_unused_copies_of_variables(trace))
         self.buffer_place = {int(b): place for place, b in enumerate(moving)}
         self.buffer_bytes = buffers["bytes"][moving].astype(np.int64)
         self.alloc_ns = self.clock(np.maximum(alloc_ns[moving], self.first_ns))
@@ -272,6 +272,18 @@ class RecordedOps:
             op_types=tuple(self.types),
             dataflow=dataflow,
         )
+
+
+def _unused_copies_of_variables(trace: StepTrace) -> NDArray[np.bool_]:
+    """Return a mask of buffers into which a variable's value came back that no recorded op uses.
+
+    They were evicted again, or the next step uses them. The value counts in the variable's buffer.
+    """
+    restored = np.fromiter((name == RESTORED_VARIABLE for name in trace.names), bool)
+    unused = restored[trace.buffers["name"]]
+    unused[trace.accesses["buffer"]] = False
+    unused[trace.values["buffer"]] = False
+    return np.asarray(unused)
 
 
 def _is_output(key: str, op_name: str) -> bool:

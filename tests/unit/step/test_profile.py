@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tfswap.machine.machine import Machine
+from tfswap.plan.node_names import RESTORED_VARIABLE
 from tfswap.planning.simulator import Swap, simulate
 from tfswap.step.graph import StepGraph
 from tfswap.step.profile import profile_step
@@ -51,9 +52,9 @@ class Recording:
         )
         return len(self.ops) - 1
 
-    def buffer(self, mib, alloc, free) -> int:
+    def buffer(self, mib, alloc, free, op="any") -> int:
         scaled = [value if value < 0 else value * 1000 for value in (alloc, free)]
-        self.buffers.append((mib * MIB, *scaled, self.name("any"), 0))
+        self.buffers.append((mib * MIB, *scaled, self.name(op), 0))
         return len(self.buffers) - 1
 
     def access(self, op, port, buffer) -> None:
@@ -130,6 +131,21 @@ def test_a_variables_value_is_one_buffer_and_absent_until_the_next_step():
         timeline, [Swap(timeline.absences.index(absence))], Machine("any", 1e12, 1e12)
     )
     assert result.bytes_out == result.bytes_in == 4 * MIB
+
+
+def test_a_value_that_came_back_for_the_next_step_does_not_count_twice():
+    recording = variable_recording()
+    recording.buffer(4, 65, -1, op=RESTORED_VARIABLE)  # for the next step
+    recording.buffer(4, 20, 25, op=RESTORED_VARIABLE)  # evicted again
+    timeline = profile_step(
+        recording.trace(), StepGraph.parse(VARIABLE_GRAPH), variables_leave=True
+    ).timeline
+    assert peak_load(timeline) == 100 + 8 * MIB
+    recording.buffer(4, 65, -1)
+    timeline = profile_step(
+        recording.trace(), StepGraph.parse(VARIABLE_GRAPH), variables_leave=True
+    ).timeline
+    assert peak_load(timeline) == 100 + 12 * MIB  # not a variable's
 
 
 def test_variables_have_no_absences_by_default():

@@ -11,6 +11,7 @@
 #include "core/util/readable_bytes.h"
 #include "kernels/copy_engine.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
 
 namespace tfswap {
 
@@ -20,6 +21,9 @@ using ::tensorflow::Tensor;
 using ::tensorflow::Var;
 
 namespace {
+
+// Name of the memory of a value that came back, in recordings and messages (plan/node_names.py).
+constexpr char kRestoredVariable[] = "tfswap/variable";
 
 // Number of variables to prefetch.
 constexpr int kPrefetchCount = 2;
@@ -180,6 +184,7 @@ absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, MemoryWait wait) {
     const bool needed = wait == MemoryWait::kNeeded;
     KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
     scope.now_or_never = wait == MemoryWait::kNone;
+    tsl::profiler::ScopedMemoryDebugAnnotation annotation(kRestoredVariable);
     value = Tensor(allocator_, var->tensor()->dtype(), entry->shape);
   }
   if (!value.IsInitialized()) {
