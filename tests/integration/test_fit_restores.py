@@ -41,6 +41,20 @@ def test_everything_is_restored(unswapped):
     assert not tfswap.status()["plan_in_force"]
 
 
+def test_the_iterator_ends_with_fit(unswapped):
+    """Its threads end with it; a forked process that collected it would join threads it lacks."""
+    from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+
+    gc.collect()
+    gc.disable()
+    try:
+        swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), verbose=0)
+        trained(lambda: compiled(convolutions()), [swap])
+        assert not any(isinstance(each, OwnedIterator) for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+
 class _Boom(keras.callbacks.Callback):
     def __init__(self, error: type[BaseException]) -> None:
         super().__init__()

@@ -26,13 +26,11 @@ class FitCall:
         thread: The thread that it runs in.
         code: Code object of `fit`.
         callbacks: Identity of the list of callbacks, which tells nested calls apart.
-        epoch_iterator: Keras's iterator of an epoch; None before the first epoch.
     """
 
     thread: int
     code: CodeType
     callbacks: int
-    epoch_iterator: Any
 
     def is_running(self) -> bool:
         """Return whether the thread is still in this call."""
@@ -63,7 +61,6 @@ def find_fit(model: Any, ended: Callable[[], None]) -> FitCall | None:
         if type(owner).__name__ == "CallbackList":
             weakref.finalize(owner, ended)
         if owner is model:
-            named = frame.f_locals
-            callbacks, epoch_iterator = named.get("callbacks"), named.get("epoch_iterator")
-            return FitCall(threading.get_ident(), frame.f_code, id(callbacks), epoch_iterator)
+            callbacks = id(frame.f_locals.get("callbacks"))
+            return FitCall(threading.get_ident(), frame.f_code, callbacks)
     return None
