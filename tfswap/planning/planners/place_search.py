@@ -88,9 +88,12 @@ def assign(
             try:
                 initial.append(search.apply_rule(rule, threads, deadline_s))
             except FarMemoryTooSmall as error:
-                failure = failure or error
+                failure = failure or error.with_traceback(None)
     if failure is not None and not initial:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # otherwise its traceback and this frame keep each other
     search.best = min(initial, key=lambda each: (not search.keeps_budget(each), each.cost_ns))
     if codec == AUTO:
         search.improve(encode=True, deadline_s=deadline_s)

@@ -106,7 +106,8 @@ def plan(
         try:
             decisions.append(planner(timeline, machine, budget_bytes))
         except BudgetTooSmall as failure:
-            failures.append(failure)
+            # A traceback would keep all frames, and so what `fit` uses, until the next collection.
+            failures.append(failure.with_traceback(None))
         except ValueError:
             if not timeline.op_types:
                 continue  # vDNN needs the types of ops
@@ -122,7 +123,10 @@ def plan(
     ]
     within = safe or within
     if not within:
-        raise failures[0]  # of greedy, which reaches the lowest budgets
+        try:
+            raise failures[0]  # of greedy, which reaches the lowest budgets
+        finally:
+            failures.clear()
     best = min(within, key=lambda decision: cost(decision.result, machine))
     # The order of the searches is fixed, so more time is never worse.
     best = improve_plan(
