@@ -18,9 +18,8 @@ import tfswap
 # size varies from case to case, but never exceeds this.
 _MAX_LEFT_BYTES = 2 << 20
 _PATIENCE_S = 3.0
-# Created on first use, and kept: a thread for the swap-ins of each possible concurrent job,
-# and the memory that kernels get in place of a failed allocation.
-_MAX_KEPT = {"tfswap_in": 17, "/memfd:tfswap_stand_in (deleted)": 1}
+# Created on first use, and kept: a thread for the swap-ins of each possible concurrent job.
+_MAX_KEPT = {"tfswap_in": 17}
 # Thread pools that TensorFlow and Python fill on first use, and keep.
 _POOLS = ("tf_", "Thread-", "ThreadPool", "python", "asyncio", "Eigen")
 

@@ -17,29 +17,29 @@ constexpr size_t kPieceBytes = size_t{4} << 20;
 
 size_t MappedBytes(size_t bytes) { return (bytes + kPageBytes) / kPageBytes * kPageBytes; }
 
-// Return a memory file of one piece; -1 if it cannot be made.
-int Piece() {
-  static const int file = [] {
-    const int made = memfd_create("tfswap_dummy_pages", MFD_CLOEXEC);
-    return made >= 0 && ftruncate(made, kPieceBytes) != 0 ? (close(made), -1) : made;
-  }();
-  return file;
+// Map all addresses to the one piece of the memory file; return whether that worked.
+bool MapPieces(char* begin, size_t bytes, int file) {
+  if (ftruncate(file, kPieceBytes) != 0) return false;
+  for (size_t at = 0; at < bytes; at += kPieceBytes) {
+    if (mmap(begin + at, std::min(kPieceBytes, bytes - at), PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+      return false;
+    }
+  }
+  return true;
 }
 
-// Return addresses that all map to the one piece; null on failure.
+// Return addresses that all map to one piece of memory; null on failure.
 void* Map(size_t bytes) {
-  if (Piece() < 0) return nullptr;
   const size_t whole = MappedBytes(bytes);
   void* begin = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (begin == MAP_FAILED) return nullptr;
-  for (size_t at = 0; at < whole; at += kPieceBytes) {
-    if (mmap(static_cast<char*>(begin) + at, std::min(kPieceBytes, whole - at),
-             PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, Piece(), 0) == MAP_FAILED) {
-      munmap(begin, whole);
-      return nullptr;
-    }
-  }
-  return begin;
+  const int file = memfd_create("tfswap_dummy_pages", MFD_CLOEXEC);
+  const bool mapped = file >= 0 && MapPieces(static_cast<char*>(begin), whole, file);
+  if (file >= 0) close(file);  // the mappings keep it
+  if (mapped) return begin;
+  munmap(begin, whole);
+  return nullptr;
 }
 
 }  // namespace
