@@ -174,5 +174,5 @@ def test_a_training_on_two_gpus_keeps_each_ones_budget() -> None:
     assert shown["budget_bytes"] == budgets["GPU:0"]
     for device, stats in shown["stats"].items():
         assert stats["peak_bytes"] <= budgets[device]
-        assert 0 < stats["copies_out"] == stats["copies_in"]
+        assert 0 < stats["copies_out"] <= stats["copies_in"]  # some come back for several ops
         assert stats["budget_bytes"] is None and stats["far_buffers"] == 0

@@ -100,7 +100,7 @@ BUGS = {
 """,
         """\
         lock.unlock();
-        FetchLater(buffer, place, Manner::kInSections, context, std::move(done));
+        FetchLater(buffer, place, Manner::kInChunks, context, std::move(done));
         return;
 """,
         "made to leave",
@@ -117,7 +117,7 @@ BUGS = {
     # Two bugs of tfswap. A plan's last swap-out ends after the step: no op fetches the value.
     "a variable leaves after the end": (
         "kernels/streamed_variables.cc",
-        "  if (!on()) return 0;  // or it would be away when nobody looks for it any more\n",
+        "  if (!on()) return 0;  // otherwise nothing would restore it\n",
         "",
         "streaming ends",
     ),
@@ -137,6 +137,11 @@ FOUND = {
 }
 # With three concurrent threads, two preemptions have too many interleavings.
 MOST = {"a variable leaves unseen": ("--preemptions", "1")}
+
+
+def test_the_lines_that_bugs_change_exist() -> None:
+    for file, before, after, _ in BUGS.values():
+        builds.changed(builds.CC / file, before, after)
 
 
 @pytest.mark.slow
