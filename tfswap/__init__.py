@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import warnings as _warnings
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tfswap.ops import library as _library
-from tfswap.ops.loaded_library import LibraryError
-
-try:
-    _library.load()
-except LibraryError:
-    pass  # AutoSwap, status() and `tfswap doctor` report the reason and the remedy.
-
-from tfswap import options, saved_model
+from tfswap import activation as _activation
 from tfswap._version import __version__
-from tfswap.function import Session, swap
-from tfswap.jobs.job import BrokerError
-from tfswap.jobs.share import Share
-from tfswap.plan.schema import SwapPlan
-from tfswap.planning.planners.decision import BudgetTooSmall
-from tfswap.state import memory_stats, reset_memory_stats, set_budget, status
 
 if TYPE_CHECKING:
+    from tfswap import options, saved_model
     from tfswap.auto_swap import AutoSwap
+    from tfswap.function import Session, swap
+    from tfswap.jobs.job import BrokerError
+    from tfswap.jobs.share import Share
+    from tfswap.ops.loaded_library import LibraryError
+    from tfswap.plan.schema import SwapPlan
+    from tfswap.planning.planners.decision import BudgetTooSmall
+    from tfswap.state import memory_stats, reset_memory_stats, set_budget, status
 
 __all__ = [
     "AutoSwap",
@@ -43,30 +37,31 @@ __all__ = [
     "__version__",
 ]
 
-
-def _install_options() -> None:
-    """Add tfswap's options to TensorFlow's, and set those of the environment."""
-    from_environment = options.from_environment()
-    if _library.problem() is None:
-        options.install()
-        saved_model.install()
-        if from_environment:
-            options.set(**from_environment)
-    elif from_environment:
-        _warnings.warn(
-            f"tfswap: options in environment variables have no effect: {_library.problem()}",
-            stacklevel=2,
-        )
-
-
-_install_options()
+# Imported when they are first used: AutoSwap needs Keras, and commands start without TensorFlow.
+_MODULES = {
+    "AutoSwap": "tfswap.auto_swap",
+    "BrokerError": "tfswap.jobs.job",
+    "BudgetTooSmall": "tfswap.planning.planners.decision",
+    "LibraryError": "tfswap.ops.loaded_library",
+    "Session": "tfswap.function",
+    "Share": "tfswap.jobs.share",
+    "SwapPlan": "tfswap.plan.schema",
+    "memory_stats": "tfswap.state",
+    "reset_memory_stats": "tfswap.state",
+    "set_budget": "tfswap.state",
+    "status": "tfswap.state",
+    "swap": "tfswap.function",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # AutoSwap needs Keras; `tfswap doctor` must work without it.
-    if name != "AutoSwap":
+    if name in ("options", "saved_model"):
+        return import_module(f"tfswap.{name}")
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tfswap.auto_swap import AutoSwap
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
 
-    globals()[name] = AutoSwap
-    return AutoSwap
+
+if not _activation.is_command():
+    _activation.activate()

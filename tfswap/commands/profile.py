@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tfswap.activation import activate
 from tfswap.commands import script
 from tfswap.machine import budget as budgets
 
@@ -54,8 +55,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_script(options: argparse.Namespace) -> bool:
     """Return whether a profile was written."""
-    import tfswap  # before TensorFlow's first operation
+    import tfswap
 
+    activate()
     undo = _make_fit_profile(tfswap.AutoSwap, options)
     try:
         script.run_script(options.script, options.arguments)

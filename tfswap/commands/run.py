@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from tfswap.activation import activate
 from tfswap.commands import script
 
 
@@ -26,9 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the script and return 0, or print an error and return 1."""
-    import tfswap  # before TensorFlow's first operation
+    import tfswap
     from tfswap.options import from_text
 
+    activate()
     named: dict[str, Any] = {"budget": options.budget}
     try:
         for assignment in options.set:

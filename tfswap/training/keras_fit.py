@@ -22,10 +22,9 @@ def _count_layers(model: Any) -> int:
     """Count a model's layers, including nested models' layers and nested layers with variables."""
 
     def paths(outer: Any) -> Iterator[str]:
-        for layer in outer.layers:
+        for layer in getattr(outer, "layers", ()):  # a trainer that is one layer has none
             yield layer.path or layer.name
-            if hasattr(layer, "layers"):
-                yield from paths(layer)
+            yield from paths(layer)
 
     owners = (variable.path.rpartition("/")[0] for variable in model.variables)
     return len({*paths(model), *owners})
@@ -50,6 +49,7 @@ class KerasFit:
         self._epochs = epochs
         self._cleanup = ExitStack()  # restores model and devices
         self._xla_was_on = False
+        self._compiled: dict[str, Any] = {}  # what XLA compiled for validation and prediction
         self._inner: Any = None
         self._guarded: Any = None
         self._splits_batches = options.wants_sections
@@ -132,6 +132,8 @@ class KerasFit:
         if not self._model.jit_compile:
             return
         self._xla_was_on = True
+        for name in ("test_function", "predict_function"):
+            self._compiled[name] = getattr(self._model, name)
         self._model.jit_compile = False
         self._model.make_train_function(force=True)
         self._log.note(
@@ -235,3 +237,7 @@ class KerasFit:
         if self._xla_was_on:
             self._model.jit_compile = True
             self._xla_was_on = False
+        for name, function in self._compiled.items():
+            if getattr(self._model, name) is not function:
+                setattr(self._model, name, None)  # Keras makes it again, with XLA
+        self._compiled.clear()

@@ -1,0 +1,47 @@
+"""What `import tfswap` does: load the library, and add tfswap's options to TensorFlow's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import warnings
+from pathlib import Path
+
+
+def is_command() -> bool:
+    """Return whether this process is the command ``tfswap``, or ``python -m tfswap``.
+
+    Most commands need no TensorFlow, which takes seconds to import; the others call `activate`.
+    """
+    if sys.argv[0] != "-m":  # what Python sets while it looks for the module
+        return Path(sys.argv[0]).name == "tfswap"
+    return sys.orig_argv[sys.orig_argv.index("-m") + 1] == "tfswap"
+
+
+@functools.cache
+def activate() -> None:
+    """Register devices, ops and graph pass, and set the options of the environment.
+
+    Has to come before TensorFlow's first operation. Calling it again has no effect.
+    """
+    from tfswap.ops import library
+    from tfswap.ops.loaded_library import LibraryError
+
+    # AutoSwap, status() and `tfswap doctor` report the problem and the remedy.
+    with contextlib.suppress(LibraryError):
+        library.load()
+
+    from tfswap import options, saved_model
+
+    from_environment = options.from_environment()
+    problem = library.problem()
+    if problem is None:
+        options.install()
+        saved_model.install()
+        if from_environment:
+            options.set(**from_environment)
+    elif from_environment:
+        warnings.warn(
+            f"tfswap: options in environment variables have no effect: {problem}", stacklevel=3
+        )
