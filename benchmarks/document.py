@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.benchmark import MIB, Benchmark, Column, Table
+from benchmarks.catalog import BENCHMARKS
 from benchmarks.expectations import Verdict
 from benchmarks.measurements import Measured
 from benchmarks.plots import draw
 from benchmarks.reasons import reason
-from benchmarks.ruler import MIB, Column, Ruler, Table
-from benchmarks.rulers import RULERS
 
 _MAX_CHARACTERS = 160
 _HEAD = """\
@@ -78,45 +78,45 @@ def sections_of(text: str) -> dict[str, str]:
     return {each.splitlines()[0].removeprefix("## "): each for each in found}
 
 
-def section(ruler: Ruler, measured: Measured, pictures: Path, page: Path) -> list[str]:
+def section(benchmark: Benchmark, measured: Measured, pictures: Path, page: Path) -> list[str]:
     """Return the section of one benchmark: runs, problems, tables and pictures.
 
     Args:
-        ruler: The benchmark.
+        benchmark: The benchmark.
         measured: Its results.
         pictures: Folder for pictures.
         page: The document, which links to the pictures.
     """
-    found = [f"## {ruler.title}", "", ruler.text, ""]
+    found = [f"## {benchmark.title}", "", benchmark.text, ""]
     for run in measured.runs:
         ended = f"**{run.problem}**" if run.problem else "done"
         took = f", {run.seconds:.0f} s" if run.seconds else ""
         found.append(f"* `{run.command}`: {shown(ended)}{took}, {measured.date}")
     found.append(f"* On: {', '.join(f'{key} {value}' for key, value in measured.machine.items())}")
     left = list(measured.lines)
-    for table in ruler.tables:
+    for table in benchmark.tables:
         rows = table_of(table, left)
         left = [line for line in left if not table.shows(line)]
         found += ["", *rows] if rows else []
-    rows = ruler.tally.rows(left) if ruler.tally is not None else []
+    rows = benchmark.tally.rows(left) if benchmark.tally is not None else []
     found += ["", *_markdown(rows)] if rows else []
     errors = [reason(line["error"]) for line in measured.lines if line.get("error")]
     found += ["", *(f"* {shown(each)}" for each in dict.fromkeys(errors))] if errors else []
-    for index, plot in enumerate(ruler.plots):
-        path = pictures / f"{ruler.name}{index or ''}.svg"
+    for index, plot in enumerate(benchmark.plots):
+        path = pictures / f"{benchmark.name}{index or ''}.svg"
         path.unlink(missing_ok=True)
         if draw(plot, measured.lines, path):
             where = path.relative_to(page.parent).as_posix()
-            found += ["", f"![{ruler.title}: {plot.title}]({where})"]
+            found += ["", f"![{benchmark.title}: {plot.title}]({where})"]
     return [*found, ""]
 
 
 def document(
-    measured: Sequence[tuple[Ruler, Measured]],
+    measured: Sequence[tuple[Benchmark, Measured]],
     left_out: Mapping[str, str],
     verdicts: Sequence[Verdict],
     page: Path,
-    rulers: Sequence[Ruler] = RULERS,
+    benchmarks: Sequence[Benchmark] = BENCHMARKS,
 ) -> str:
     """Return the whole text, and write its pictures.
 
@@ -125,23 +125,25 @@ def document(
         left_out: Reasons why the others were not run, by name.
         verdicts: Results of the expectations.
         page: The document's path; its sections of other benchmarks stay.
-        rulers: All benchmarks, in the order of their sections. Defaults to `RULERS`.
+        benchmarks: All benchmarks, in the order of their sections. Defaults to `BENCHMARKS`.
     """
     before = sections_of(page.read_text()) if page.exists() else {}
     parts: list[list[str]] = []
     missing = []
-    anew = {ruler.name: each for ruler, each in measured}
+    anew = {benchmark.name: each for benchmark, each in measured}
     if verdicts:
         parts.append(_of_verdicts(verdicts))
     elif _EXPECTED in before:
         parts.append([before[_EXPECTED]])
-    for ruler in rulers:
-        if ruler.name in anew:
-            parts.append(section(ruler, anew[ruler.name], page.with_suffix(""), page))
-        elif ruler.title in before:
-            parts.append([before[ruler.title]])
+    for benchmark in benchmarks:
+        if benchmark.name in anew:
+            parts.append(section(benchmark, anew[benchmark.name], page.with_suffix(""), page))
+        elif benchmark.title in before:
+            parts.append([before[benchmark.title]])
         else:
-            missing.append(f"* `{ruler.name}`: {shown(left_out.get(ruler.name, 'it was not run'))}")
+            missing.append(
+                f"* `{benchmark.name}`: {shown(left_out.get(benchmark.name, 'it was not run'))}"
+            )
     head = [_HEAD]
     if missing:
         head += ["What there is nothing of:", "", *missing, ""]

@@ -3,7 +3,7 @@
 An entry applies to the lines of a benchmark that match `where`, of which there must be at least
 one::
 
-    {"ruler": "budget_sweep", "where": {"model": "MobileNetV2"},
+    {"benchmark": "budget_sweep", "where": {"model": "MobileNetV2"},
      "equal": {"loss_bit_equal": true},            exactly this
      "at_most": {"measured_peak_bytes": "budget_bytes"},   so much or less; or another key's value
      "at_least": {"planned_share": 0.95},
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 EXPECTED = Path(__file__).parent / "expected.json"
-_FIELDS = {"ruler", "where", "equal", "at_most", "at_least", "near"}
+_FIELDS = {"benchmark", "where", "equal", "at_most", "at_least", "near"}
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ def judge(
     """
     found = []
     for entry in entries:
-        if entry["ruler"] not in lines:
+        if entry["benchmark"] not in lines:
             continue
         where = entry.get("where", {})
         those = [
             line
-            for line in lines[entry["ruler"]]
+            for line in lines[entry["benchmark"]]
             if all(line.get(key) == value for key, value in where.items())
         ]
-        name = " ".join([entry["ruler"], *(f"{key}={value}" for key, value in where.items())])
+        name = " ".join([entry["benchmark"], *(f"{key}={value}" for key, value in where.items())])
         if not those:
             found.append(Verdict(False, f"{name}: there is no such line"))
         for line in those:

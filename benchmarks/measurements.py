@@ -1,7 +1,8 @@
 """Benchmark output in files, from which a document can be made again.
 
-FOLDER/<ruler>.jsonl begins with a line {"about": {...}}: machine, versions, runs; the lines follow.
-FOLDER/<ruler>.log has the progress messages.
+FOLDER/<benchmark>.jsonl begins with a line {"about": {...}}: machine, versions, runs; the
+benchmark's lines follow.
+FOLDER/<benchmark>.log has the progress messages.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ruler import Ruler
-from benchmarks.rulers import TREE
+from benchmarks.benchmark import Benchmark
+from benchmarks.catalog import TREE
 
 _TAIL_CHARACTERS = 600
 
@@ -110,22 +111,24 @@ def _commit() -> str:
     return ended.stdout.strip() if ended.returncode == 0 else ""
 
 
-def measure(ruler: Ruler, is_quick: bool, folder: Path, more: Sequence[str] = ()) -> Measured:
+def measure(
+    benchmark: Benchmark, is_quick: bool, folder: Path, more: Sequence[str] = ()
+) -> Measured:
     """Run a benchmark; keep its output even if it fails.
 
     Args:
-        ruler: The benchmark.
+        benchmark: The benchmark.
         is_quick: Whether to do the quick runs.
         folder: Folder of the files.
         more: Machine-dependent arguments of all runs. Defaults to none.
     """
     folder.mkdir(parents=True, exist_ok=True)
     today = datetime.date.today().isoformat()
-    found = Measured(ruler.name, today, machine(), is_quick, [])
-    limit_s = ruler.quick_limit_s if is_quick else ruler.limit_s
-    with (folder / f"{ruler.name}.log").open("w") as log:
-        for arguments in ruler.quick if is_quick else ruler.full:
-            command = ["-m", f"benchmarks.{ruler.name}", *shlex.split(arguments)]
+    found = Measured(benchmark.name, today, machine(), is_quick, [])
+    limit_s = benchmark.quick_limit_s if is_quick else benchmark.limit_s
+    with (folder / f"{benchmark.name}.log").open("w") as log:
+        for arguments in benchmark.quick if is_quick else benchmark.full:
+            command = ["-m", f"benchmarks.{benchmark.name}", *shlex.split(arguments)]
             begun_s = time.monotonic()
             printed, problem = printed_by([sys.executable, *command, *more], limit_s, log)
             seconds = round(time.monotonic() - begun_s, 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ruler import MIB, Plot
+from benchmarks.benchmark import MIB, Plot
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 7.0, 3.0
 _MAX_LEVEL_LETTERS = 60  # more names are slanted, to avoid overlaps

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.catalog import named
 from benchmarks.expectations import judge, read
 from benchmarks.measurements import measure
-from benchmarks.rulers import named
 
 EXPECTED = read()
-JUDGED = sorted({entry["ruler"] for entry in EXPECTED})
+JUDGED = sorted({entry["benchmark"] for entry in EXPECTED})
 # Run times are not checked on any machine.
 _LIMIT_S = 1800.0
 
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_figures_of_quick_benchmarks_are_as_expected(name: str, tmp_path: Path) -> None:
-    (ruler,) = named([name])
-    found = measure(replace(ruler, quick_limit_s=_LIMIT_S), True, tmp_path)
+    (benchmark,) = named([name])
+    found = measure(replace(benchmark, quick_limit_s=_LIMIT_S), True, tmp_path)
     assert [run.problem for run in found.runs if run.problem] == []
     verdicts = judge(EXPECTED, {name: found.lines})
     assert verdicts and [verdict.text for verdict in verdicts if not verdict.holds] == []
@@ -29,12 +29,12 @@ def test_figures_of_quick_benchmarks_are_as_expected(name: str, tmp_path: Path) 
 @pytest.mark.slow
 def test_a_resnet50_keeps_its_budget_and_its_peak_is_predicted(tmp_path: Path) -> None:
     """Run the ResNet50 case, which takes longer than the quick benchmarks."""
-    (ruler,) = named(["budget_sweep"])
+    (benchmark,) = named(["budget_sweep"])
     arguments = "--model ResNet50 --batch 8 --image 64 --budgets 0.8 --steps 4"
-    found = measure(replace(ruler, quick=(arguments,), quick_limit_s=_LIMIT_S), True, tmp_path)
+    found = measure(replace(benchmark, quick=(arguments,), quick_limit_s=_LIMIT_S), True, tmp_path)
     assert [run.problem for run in found.runs if run.problem] == []
     entry = {
-        "ruler": "budget_sweep",
+        "benchmark": "budget_sweep",
         "where": {"model": "ResNet50", "policy": "auto"},
         "equal": {"unswapped_fits": False, "loss_bit_equal": True},
         "at_most": {"measured_peak_bytes": "budget_bytes"},

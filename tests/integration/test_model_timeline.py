@@ -80,8 +80,8 @@ def test_weights_and_momenta_stay(traced: TracedStep) -> None:
 
 def test_the_predicted_peak_is_that_of_a_real_step() -> None:
     model = compiled(convolutions(filters=32, depth=4))
-    foretold = at(trace_step(ModelSource(model)), BATCH).unswapped_peak_bytes
-    assert foretold == pytest.approx(measured_peak(model, BATCH, 48), rel=0.1)
+    predicted = at(trace_step(ModelSource(model)), BATCH).unswapped_peak_bytes
+    assert predicted == pytest.approx(measured_peak(model, BATCH, 48), rel=0.1)
 
 
 def test_activations_grow_with_the_batch(traced: TracedStep) -> None:

@@ -12,19 +12,19 @@ import pytest
 
 from benchmarks import expectations
 from benchmarks.__main__ import main, parse, why_not
+from benchmarks.benchmark import Benchmark, Column, Plot, Table
+from benchmarks.catalog import BENCHMARKS, named
 from benchmarks.document import document, section, shown, table_of
 from benchmarks.expectations import EXPECTED, Verdict, judge
 from benchmarks.measurements import Measured, Run, lines_of, load, machine, printed_by, save
 from benchmarks.plots import draw, points
 from benchmarks.reasons import reason
-from benchmarks.ruler import Column, Plot, Ruler, Table
-from benchmarks.rulers import RULERS, named
 from benchmarks.tally import Tally
 
 MIB = 1 << 20
 TABLE = Table((Column("model", "model"), Column("peak", "peak_bytes", "MiB"), Column("odd", "odd")))
 BARS = Plot("bars", ("model",), "mode", "step_ratio", "x", "step", 1.0)
-RULER = Ruler("ours", "Ours", "Beside theirs.", ("",), ("",), (TABLE,), (BARS,))
+BENCHMARK = Benchmark("ours", "Ours", "Beside theirs.", ("",), ("",), (TABLE,), (BARS,))
 
 
 def measured(*lines: dict[str, object], problem: str = "") -> Measured:
@@ -61,9 +61,12 @@ def test_a_table_has_the_lines_with_its_keys_and_no_empty_columns() -> None:
 
 
 def test_a_line_is_in_one_table_at_most(tmp_path: Path) -> None:
-    ruler = Ruler("ours", "Ours", "", ("",), ("",), (TABLE, TABLE))
+    benchmark = Benchmark("ours", "Ours", "", ("",), ("",), (TABLE, TABLE))
     found = section(
-        ruler, measured({"model": "A", "peak_bytes": MIB, "odd": 3}), tmp_path, tmp_path / "x.md"
+        benchmark,
+        measured({"model": "A", "peak_bytes": MIB, "odd": 3}),
+        tmp_path,
+        tmp_path / "x.md",
     )
     assert sum("| A |" in line for line in found) == 1
 
@@ -71,9 +74,9 @@ def test_a_line_is_in_one_table_at_most(tmp_path: Path) -> None:
 def test_failures_are_named_and_their_output_is_shown(tmp_path: Path) -> None:
     lines = ({"model": "A", "peak_bytes": MIB, "odd": 3, "error": "no plan"},)
     found = measured(*lines, problem="not done after 5 s")
-    theirs = Ruler("theirs", "Theirs", "", (), (), ())
+    theirs = Benchmark("theirs", "Theirs", "", (), (), ())
     why = {"theirs": "it needs root"}
-    text = document([(RULER, found)], why, [], tmp_path / "page.md", [RULER, theirs])
+    text = document([(BENCHMARK, found)], why, [], tmp_path / "page.md", [BENCHMARK, theirs])
     assert "* `theirs`: it needs root" in text
     assert "**not done after 5 s**, 12 s, 2026-01-02" in text
     assert "| A | 1.0 MiB | 3 |" in text and "* no plan" in text
@@ -82,18 +85,18 @@ def test_failures_are_named_and_their_output_is_shown(tmp_path: Path) -> None:
 
 def test_results_that_were_not_measured_again_stay(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    theirs = Ruler("theirs", "Theirs", "", (), (), ())
-    both = [RULER, theirs]
+    theirs = Benchmark("theirs", "Theirs", "", (), (), ())
+    both = [BENCHMARK, theirs]
     good = [Verdict(True, "good")]
     first = measured({"model": "A", "peak_bytes": MIB, "odd": 3})
-    page.write_text(document([(RULER, first), (theirs, first)], {}, good, page, both))
+    page.write_text(document([(BENCHMARK, first), (theirs, first)], {}, good, page, both))
     again = document([], {}, [], page, both)
     assert again == page.read_text()
     assert "1 of 1 expected" in again
     second = measured({"model": "B", "peak_bytes": MIB, "odd": 3})
     text = document([(theirs, second)], {}, [], page, both)
     assert "| A | 1.0 MiB | 3 |" in text and "| B |" not in text
-    text = document([(RULER, second)], {}, [], page, both)
+    text = document([(BENCHMARK, second)], {}, [], page, both)
     assert "| B | 1.0 MiB | 3 |" in text and "| A |" not in text
 
 
@@ -116,10 +119,10 @@ def test_outcomes_are_counted_by_kind() -> None:
 
 
 def test_a_tally_is_a_table_of_its_section(tmp_path) -> None:
-    ruler = Ruler("its_faults", "Faults", "", (), (), (), tally=Tally("kind", "outcome"))
+    benchmark = Benchmark("its_faults", "Faults", "", (), (), (), tally=Tally("kind", "outcome"))
     lines = [{"kind": "a", "outcome": "correct"}, {"kind": "b", "outcome": "wrong"}]
     page = tmp_path / "page.md"
-    text = "\n".join(section(ruler, measured(*lines), page.parent, page))
+    text = "\n".join(section(benchmark, measured(*lines), page.parent, page))
     assert "| kind | count | correct | wrong |\n| --- | --- | --- | --- |" in text
     assert "| a | 1 | 1 | 0 |" in text
 
@@ -233,26 +236,26 @@ def test_the_document_can_be_made_again_without_measuring(tmp_path: Path) -> Non
 
 
 def test_unknown_benchmarks_are_an_error() -> None:
-    assert [ruler.name for ruler in named(["jobs", "codecs"])] == ["jobs", "codecs"]
-    assert named([]) == list(RULERS)
+    assert [benchmark.name for benchmark in named(["jobs", "codecs"])] == ["jobs", "codecs"]
+    assert named([]) == list(BENCHMARKS)
     with pytest.raises(ValueError, match="unknown 'speed': allowed are budget_sweep, "):
         named(["speed"])
 
 
 def test_benchmarks_that_cannot_run_here_are_reported_with_the_reason() -> None:
     options = parse(["--quick"])
-    by_name = {ruler.name: ruler for ruler in RULERS}
+    by_name = {benchmark.name: benchmark for benchmark in BENCHMARKS}
     assert why_not(by_name["packing"], options) == ""
     assert why_not(by_name["os_swap"], options) == "it is not among the quick ones"
     assert why_not(by_name["programs"], options) == "it needs --scripts, a checkout of Keras"
-    missing = Ruler("nothing", "", "", ("",), ("",), ())
+    missing = Benchmark("nothing", "", "", ("",), ("",), ())
     assert why_not(missing, options) == "there is no such benchmark yet"
 
 
 # Expectations.
 
 ENTRY = {
-    "ruler": "ours",
+    "benchmark": "ours",
     "where": {"model": "A"},
     "equal": {"bits": True},
     "at_most": {"peak": 10, "foretold": "limit"},
@@ -297,13 +300,13 @@ def test_figures_of_benchmarks_that_did_not_run_are_skipped() -> None:
 
 
 def test_the_expectations_are_valid_and_name_existing_benchmarks() -> None:
-    names = {ruler.name for ruler in RULERS if ruler.quick}
-    assert {entry["ruler"] for entry in expectations.read()} <= names
+    names = {benchmark.name for benchmark in BENCHMARKS if benchmark.quick}
+    assert {entry["benchmark"] for entry in expectations.read()} <= names
 
 
 def test_an_entry_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "expected.json"
-    path.write_text(json.dumps([{"ruler": "ours", "below": {}}]))
+    path.write_text(json.dumps([{"benchmark": "ours", "below": {}}]))
     with pytest.raises(ValueError, match="below"):
         expectations.read(path)
 

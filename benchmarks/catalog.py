@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.ruler import Plot, Ruler, table
+from benchmarks.benchmark import Benchmark, Plot, table
 from benchmarks.tally import Tally
 
 TREE = Path(__file__).resolve().parent.parent
@@ -23,8 +23,8 @@ _PROGRAMS = (
     "writing_a_custom_training_loop_in_tensorflow,training_with_built_in_methods"
 )
 
-RULERS: tuple[Ruler, ...] = (
-    Ruler(
+BENCHMARKS: tuple[Benchmark, ...] = (
+    Benchmark(
         "budget_sweep",
         "Steps under a budget",
         "Beside the unswapped training of the same run, before and after. Budgets are parts of the "
@@ -88,7 +88,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "allocator",
         "Planned addresses",
         "Beside TensorFlow's BFC allocator inside the same device: memory behind what was asked "
@@ -123,7 +123,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "compression",
         "Encoded far memory",
         "Over a slow link inside half of the peak: what a mode saves of the time that the step is "
@@ -148,7 +148,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "codecs",
         "Codecs",
         "Beside memcpy in the same run, with one thread: encoded size, and bytes of the source a "
@@ -174,7 +174,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "planners",
         "Planners",
         "Each paper's policy beside `auto` on recorded steps of a CPU, in the simulator, over a "
@@ -208,7 +208,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "packing",
         "Packing",
         "Recorded steps into one slab: beside first fit and best fit. The load is what nothing can "
@@ -225,7 +225,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "papers",
         "What papers printed",
         "Their figures beside what is foretold of the same nets on their machines, without a run.",
@@ -239,7 +239,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "first_steps",
         "First steps",
         "The second to fifth of 16 steps, with on-demand swaps until the step is profiled (`lazy`, "
@@ -261,7 +261,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "across_iterations",
         "Weights across iterations",
         "Adam's state and the weights swapped too, beside swaps of activations alone. A checkpoint "
@@ -278,7 +278,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "sections",
         "Sections of the batch",
         "The least budgets in which nets train: with swaps alone, and with ops that work on parts "
@@ -301,7 +301,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "jobs",
         "Several trainings on one device",
         "Memory saved (MSR) and time lost (EOR) as TENSILE defines them, beside what its authors "
@@ -317,7 +317,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "programs",
         "Programs of others, unchanged",
         "Scripts of a checkout of Keras under `TFSWAP_BUDGET`, beside the same without it.",
@@ -336,7 +336,7 @@ RULERS: tuple[Ruler, ...] = (
             table("program: program | why it was not run under a budget: runs", only=()),
         ),
     ),
-    Ruler(
+    Benchmark(
         "os_swap",
         "Where RAM ends",
         "Under the kernel's swapping (the rival) and tfswap's file tier on the same disk, within a "
@@ -352,7 +352,7 @@ RULERS: tuple[Ruler, ...] = (
             ),
         ),
     ),
-    Ruler(
+    Benchmark(
         "soak",
         "Half an hour of trainings in one process",
         "Models, batches, budgets and options change from training to training; the same by "
@@ -370,7 +370,7 @@ RULERS: tuple[Ruler, ...] = (
         ),
         plots=(Plot("lines", ("step",), "mode", "resident_bytes", "MiB", "resident memory, MiB"),),
     ),
-    Ruler(
+    Benchmark(
         "faults",
         "Faults",
         "What becomes of a training into which a fault is put, and of the process that it was in: "
@@ -383,14 +383,14 @@ RULERS: tuple[Ruler, ...] = (
 )
 
 
-def named(names: list[str]) -> list[Ruler]:
+def named(names: list[str]) -> list[Benchmark]:
     """Return benchmarks by name; all without names.
 
     Raises:
         ValueError: There is no such benchmark.
     """
-    known = {ruler.name: ruler for ruler in RULERS}
+    known = {benchmark.name: benchmark for benchmark in BENCHMARKS}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"unknown {unknown[0]!r}: allowed are {', '.join(known)}")
-    return [known[name] for name in names] if names else list(RULERS)
+    return [known[name] for name in names] if names else list(BENCHMARKS)

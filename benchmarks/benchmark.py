@@ -84,7 +84,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Ruler:
+class Benchmark:
     """One benchmark.
 
     Attributes:
