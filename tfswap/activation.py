@@ -14,9 +14,10 @@ def is_command() -> bool:
 
     Most commands need no TensorFlow, which takes seconds to import; the others call `activate`.
     """
-    if sys.argv[0] != "-m":  # what Python sets while it looks for the module
-        return Path(sys.argv[0]).name == "tfswap"
-    return sys.orig_argv[sys.orig_argv.index("-m") + 1] == "tfswap"
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # what Python sets while it looks for the module
+        return ("-m", "tfswap") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    return Path(program).name == "tfswap" and Path(program).is_file()
 
 
 @functools.cache
