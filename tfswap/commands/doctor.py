@@ -6,11 +6,13 @@ import argparse
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
+from tfswap.activation import activate
 from tfswap.commands.trial import Trial, try_training
 from tfswap.io.amounts import readable_bytes
 from tfswap.machine import budget as budgets
@@ -99,6 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the diagnosis; return 1 if there is a problem, else 0."""
+    try:
+        activate()
+    except ValueError as error:  # an option in the environment
+        print(f"tfswap doctor: {error}", file=sys.stderr)
+        return 1
     diagnosis = diagnose(options.spill_dir, trial=not options.no_trial)
     if options.json:
         print(json.dumps(asdict(diagnosis), indent=2, default=str))

@@ -30,9 +30,9 @@ def run(options: argparse.Namespace) -> int:
     import tfswap
     from tfswap.options import from_text
 
-    activate()
     named: dict[str, Any] = {"budget": options.budget}
     try:
+        activate()
         for assignment in options.set:
             name, equals, text = assignment.partition("=")
             if not equals:

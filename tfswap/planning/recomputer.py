@@ -168,7 +168,7 @@ class Recomputer:
         graph, cloned = self._flow.graph, set(nodes)
         readers: defaultdict[Tensor, list[str]] = defaultdict(list)
         for name in nodes:
-            if name not in self._ops.op_of:
+            if name not in self._ops.op_of or graph.nodes[name].alias:
                 continue
             for source, port in graph.nodes[name].inputs:
                 # Read through aliases among the clones.

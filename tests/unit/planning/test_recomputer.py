@@ -173,6 +173,23 @@ def test_overwritten_source_is_recomputed_too() -> None:
     assert int(np.count_nonzero(after.buffer_bytes)) == int(np.count_nonzero(size)) + 1
 
 
+def test_only_the_reader_behind_an_alias_is_a_consumer() -> None:
+    # v shares t's memory; the clones of v and u read t again.
+    lines = {"x": "", "t": "x", "v": "t", "u": "v", "d": "u", "e": "d", "f": "e u"}
+    graph = graph_of(lines, random=frozenset({"t"}))
+    nodes = {**graph.nodes, "v": replace(graph.nodes["v"], alias=True)}
+    graph = replace(graph, nodes=nodes)
+    timeline = step_of(graph, dict.fromkeys(nodes, 8 * MIB), dict.fromkeys(nodes, 1000))
+    assert timeline.dataflow is not None
+    buffers = {key: b for key, b in timeline.dataflow.buffer_of.items() if key[0] != "v"}
+    timeline = replace(timeline, dataflow=replace(timeline.dataflow, buffer_of=buffers))
+    recomputation = Recomputer(timeline).find(absence_of(timeline, "u:0", "f"))
+    assert recomputation is not None and recomputation.nodes == ("v", "u")
+    after = applied(timeline, recomputation)
+    absence = after.absences[absence_of(after, "t:0", "u/again/0")]
+    assert absence.consumers == ("u/again/0",)
+
+
 @st.composite
 def random_steps(draw: Callable[[st.SearchStrategy[T]], T]) -> Timeline:
     count = draw(st.integers(4, 16))
