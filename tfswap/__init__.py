@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
 from tfswap import activation as _activation
@@ -37,7 +37,7 @@ __all__ = [
     "__version__",
 ]
 
-# Imported when they are first used: AutoSwap needs Keras, and commands start without TensorFlow.
+# AutoSwap, which needs Keras, and in commands all of them are imported when they are first used.
 _MODULES = {
     "AutoSwap": "tfswap.auto_swap",
     "BrokerError": "tfswap.jobs.job",
@@ -56,12 +56,14 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in ("options", "saved_model"):
-        return import_module(f"tfswap.{name}")
+        return _import_module(f"tfswap.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    value = globals()[name] = getattr(_import_module(_MODULES[name]), name)
     return value
 
 
 if not _activation.is_command():
     _activation.activate()
+    for _name in _MODULES.keys() - {"AutoSwap"}:
+        __getattr__(_name)
