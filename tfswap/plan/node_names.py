@@ -6,7 +6,7 @@ SWAP_OUT_PREFIX, SWAP_IN_PREFIX = "tfswap/out/", "tfswap/in/"
 """Prefixes of the names of copies."""
 
 RESTORED_VARIABLE = "tfswap/variable"
-"""Name of the memory of a variable's value that came back outside of a plan."""
+"""Name of the memory into which a streamed variable's value came back."""
 
 CLONE_INFIX = "/again/"
 """Follows the original node's name in the name of a clone."""
