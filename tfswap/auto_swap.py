@@ -61,7 +61,9 @@ class AutoSwap(keras.callbacks.Callback):
             Defaults to None.
         planning_time_s: Time limit of the "auto" policy's search, in seconds. Defaults to 1.
         slab: Whether to plan addresses too: the buffers of a recorded step are packed into one
-            slab, and ops keep the recorded order where that needs it. Defaults to True.
+            slab, and ops keep the recorded order where that needs it. Defaults to None: on a GPU,
+            where the slab is one block. A CPU returns idle pages, wherever they are; there, False
+            does without a slab.
         workspace_limit: Largest workspace of a GPU op that also runs without one: bytes, as an
             int or string. 0 restricts convolutions to algorithms without workspace, which are
             slower and round differently (policy "m" of vDNN: Rhu et al., MICRO 2016). None leaves
@@ -140,7 +142,7 @@ class AutoSwap(keras.callbacks.Callback):
         *,
         save_profile: str | os.PathLike[str] | None = None,
         planning_time_s: float = PLANNING_TIME_S,
-        slab: bool = True,
+        slab: bool | None = None,
         workspace_limit: int | str | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
         spill_limit: int | str | None = None,

@@ -107,6 +107,11 @@ class ManagedDevices:
             self._library.set_budget(device, bytes_)
 
     @property
+    def plans_addresses(self) -> bool:
+        """Whether addresses are planned. A CPU returns idle pages, wherever they are."""
+        return not self.on_cpu if self._options.slab is None else self._options.slab
+
+    @property
     def on_cpu(self) -> bool:
         """Whether the devices are CPUs: far memory is the same RAM, and cores run the copies."""
         return self.device < FIRST_GPU
@@ -133,7 +138,7 @@ class ManagedDevices:
             self._library.set_workspace_limit(device, options.workspace_limit)
             self._library.emulate_link(device, self.link.bandwidth)
             self._library.set_verify(device, options.verify)
-            if options.slab:
+            if options.slab is not False:
                 self._library.always_slab(device, True)
         if options.stream_weights:
             for device in self.numbers:

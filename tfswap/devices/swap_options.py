@@ -40,7 +40,7 @@ class SwapOptions:
     verbose: int | str = "auto"
     save_profile: str | os.PathLike[str] | None = None
     planning_time_s: float = PLANNING_TIME_S
-    slab: bool = True
+    slab: bool | None = None
     workspace_limit: int | None = None
     spill_dir: str | os.PathLike[str] | None = None
     spill_limit: int | None = None

@@ -18,6 +18,8 @@ from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.plan.schema import SwapPlan
 
 OPTIMIZER = "tfswap"
+# The entry that holds the options of TensorFlow's own passes; no optimizer has this name.
+_PASSES = "tfswap_tensorflow_passes"
 
 
 class PlanSession:
@@ -70,6 +72,7 @@ class PlanSession:
         if context.soft_device_placement is not False:
             options.allow_soft_placement = True
         text = with_plan(options, plan, describe, label, self._remembered)
+        _run_passes_through_the_pass(options)
         self._pushed = self._context_module.FunctionCallOptions(config_proto=options)
         context.function_call_options = self._pushed
         return text
@@ -125,6 +128,32 @@ def forget_optimised(function: str) -> None:
         except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError):
             return  # it no longer exists
         context.add_function_def(definition)
+
+
+def _run_passes_through_the_pass(config: Any) -> None:
+    """Make tfswap the only optimizer: it runs TensorFlow's passes itself, once for each graph.
+
+    See `tfswap/cc/grappler/tensorflow_passes.h`.
+    """
+    rewrites = config.graph_options.rewrite_options
+    ours = [each for each in rewrites.custom_optimizers if each.name == OPTIMIZER]
+    others = [each for each in rewrites.custom_optimizers if each.name != OPTIMIZER]
+    passes = type(rewrites)()
+    passes.CopyFrom(rewrites)
+    del passes.custom_optimizers[:]
+    passes.custom_optimizers.extend(others)
+    only = type(rewrites)(
+        optimizers=[OPTIMIZER],
+        custom_optimizers=ours,
+        meta_optimizer_iterations=rewrites.ONE,
+        disable_meta_optimizer=rewrites.disable_meta_optimizer,
+        disable_tfg_optimizer=True,
+        use_plugin_optimizers=rewrites.OFF,
+        meta_optimizer_timeout_ms=rewrites.meta_optimizer_timeout_ms,
+    )
+    entry = only.custom_optimizers.add(name=_PASSES)
+    entry.parameter_map["rewrite_options"].s = passes.SerializeToString(deterministic=True)
+    rewrites.CopyFrom(only)
 
 
 def with_plan(

@@ -5,16 +5,12 @@ last batch, sequences of other lengths). Each gets a layout from its own recorde
 begin at the slab's first address, because the graphs run one after the other. Buffers that outlive
 a run, and runs without a layout, use the slab's second half.
 
-A layout comes with an order of ops that keeps its addresses free when they are needed. On a device
-that returns idle memory (a CPU), the order is kept only if steps are about as fast with it: an op
-that runs out of order there gets another address and costs no memory.
+A layout comes with an order of ops that keeps its addresses free when they are needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
-import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -37,7 +33,6 @@ _COUNTED = (
     "slab_hit_bytes",
     "slab_moved_bytes",
     "slab_missed_bytes",
-    "slab_lasting_bytes",
 )
 # Recorded runs of a graph: until this many moved no more than planned, and at most this many.
 _AS_PLANNED, _MAX_RUNS = 3, 12
@@ -46,17 +41,8 @@ _AS_PLANNED, _MAX_RUNS = 3, 12
 _PATIENCE, _MAX_IN_VAIN = 64, 256
 # Each layout makes TensorFlow optimise the graph again, for the order of ops that it needs.
 _MAX_SHAPES = 8
-# Calls that are timed under a new order of ops (after the one that optimises the graph), and how
-# much longer than before they may take.
-_TIMED_CALLS = 5
-_SLOWER = 1.05
-# After this many calls with other shapes the order stays, timed or not.
-_MAX_OTHERS = 16
 # After this many calls without a recording, planning has come to rest.
 _QUIET_CALLS = 3
-# Calls whose allocated bytes differ by more than this part had other shapes. (In order, more ops
-# reuse their inputs' buffers: up to 0.11 less is allocated.)
-_SAME_SIZE = 0.25
 
 
 @dataclass
@@ -67,34 +53,11 @@ class _Shape:
         sizes: Bytes of each op's first output.
         traces: The recordings.
         as_planned: Number of recordings that moved no more than planned.
-        call_bytes: Bytes that such a call allocates.
     """
 
     sizes: dict[str, int]
     traces: list[StepTrace] = field(default_factory=list)
     as_planned: int = 0
-    call_bytes: int = 0
-
-
-@dataclass
-class _OnTrial:
-    """An order of ops, needed by a layout, whose cost is being timed.
-
-    Attributes:
-        fingerprint: The graph's.
-        order: Control edges.
-        before_s: Time of a call without the order.
-        call_bytes: Bytes that the calls allocated.
-        others: Number of calls with other shapes meanwhile.
-        taken_s: Times of calls under the order.
-    """
-
-    fingerprint: str
-    order: tuple[tuple[str, str], ...]
-    before_s: float
-    call_bytes: int
-    others: int = 0
-    taken_s: list[float] = field(default_factory=list)
 
 
 class AddressRun:
@@ -110,7 +73,6 @@ class AddressRun:
     Attributes:
         maps: An address map for each layout.
         problem: Why no more layouts can be made; "" if they can.
-        note: A note about the last call; "" if there is none.
         recorded: Fingerprint of the graph that the last call ran, if it was recorded.
     """
 
@@ -122,12 +84,9 @@ class AddressRun:
         self._device = device
         self._limit_bytes = limit_bytes
         self.problem = ""
-        self.note = ""
         self.recorded: str | None = None
         self._recording = False
         self._before: dict[str, int] = {}
-        self._begun_s = 0.0
-        self._on_trial: dict[str, _OnTrial] = {}  # by kind of call
         self._shapes: dict[str, list[_Shape]] = defaultdict(list)
         self._patience: Counter[str] = Counter()  # by kind of call
         self._in_vain: Counter[str] = Counter()
@@ -143,7 +102,6 @@ class AddressRun:
             self._library.start_recording(self._device, host_times=True)
             self._recording = True
         self._before = self._library.step_counts(self._device)
-        self._begun_s = time.perf_counter()
 
     def call_ended(self, kind: str, plan: SwapPlan, steps: int = 1) -> SwapPlan | None:
         """Take a call that has ended.
@@ -154,14 +112,11 @@ class AddressRun:
             steps: Number of steps in the call.
 
         Returns:
-            The plan with new addresses, or without an order of ops that turned out to be slow; None
-            if the plan stays.
+            The plan with new addresses; None if it stays.
         """
-        self.note = ""
         self.recorded = None
         if not self._before:
             return None
-        taken_s = time.perf_counter() - self._begun_s
         recording = self.stop()
         self._quiet[kind] = 0 if recording else self._quiet[kind] + 1
         after = self._library.step_counts(self._device)
@@ -169,13 +124,12 @@ class AddressRun:
         self._before = {}
         hit, moved, missed = (since[f"slab_{name}_bytes"] for name in ("hit", "moved", "missed"))
         planned = hit / max(hit + moved + missed, 1)
-        call_bytes = hit + moved + missed + since["slab_lasting_bytes"]
         unusual = planned <= min(_PLANNED, self._usual.get(kind, 1.0) - _UNUSUAL)
         if recording:
             in_vain = self._in_vain[kind]
             trace = StepTrace.from_bytes(recording)
             self.recorded = trace.main_graph()
-            with_addresses = self.ran(kind, trace, since["bytes_out"] // steps, plan, call_bytes)
+            with_addresses = self.ran(kind, trace, since["bytes_out"] // steps, plan)
             if with_addresses is not None:
                 return with_addresses
             nothing_new = self._in_vain[kind] > in_vain and self.recorded is not None
@@ -184,7 +138,7 @@ class AddressRun:
                 self._patience[kind] = 0
         elif unusual:
             self.expect(kind)
-        return self.timed(kind, taken_s, call_bytes, plan)
+        return None
 
     def stop(self) -> bytes:
         """End the current recording, if there is one, and return its bytes."""
@@ -202,49 +156,9 @@ class AddressRun:
         """Return whether the next call of this kind should be recorded."""
         return self._patience[kind] > 0 and not self.problem
 
-    def is_trying(self, kind: str) -> bool:
-        """Return whether an order of ops is still being timed for calls of this kind."""
-        return kind in self._on_trial
-
     def is_quiet(self, kind: str) -> bool:
         """Return whether no call of this kind has been recorded for some time."""
         return self._quiet[kind] >= _QUIET_CALLS
-
-    def timed(self, kind: str, taken_s: float, call_bytes: int, plan: SwapPlan) -> SwapPlan | None:
-        """Take the time of a call that has led to no new addresses.
-
-        Args:
-            kind: Kind of the call.
-            taken_s: Its time.
-            call_bytes: Bytes that it allocated.
-            plan: The plan that was active.
-
-        Returns:
-            The plan without the order of ops that was timed, if that order is slow; else None.
-        """
-        trial = self._on_trial.get(kind)
-        if trial is None:
-            return None
-        if abs(call_bytes - trial.call_bytes) > _SAME_SIZE * trial.call_bytes:
-            trial.others += 1
-            if trial.others >= _MAX_OTHERS:
-                del self._on_trial[kind]
-            return None
-        trial.taken_s.append(taken_s)
-        if len(trial.taken_s) <= _TIMED_CALLS:
-            return None
-        del self._on_trial[kind]
-        now_s = statistics.median(trial.taken_s[1:])
-        function = plan.function(trial.fingerprint)
-        if function is None or now_s <= _SLOWER * trial.before_s:
-            return None
-        self.note = (
-            f"addresses no longer keep ops in order: with it, a step took {now_s:.2f} s, not "
-            f"{trial.before_s:.2f} s"
-        )
-        wanted = set(trial.order)
-        order = tuple(edge for edge in function.order if edge not in wanted)
-        return plan.with_function(dataclasses.replace(function, order=order))
 
     def ran(
         self,
@@ -252,7 +166,6 @@ class AddressRun:
         trace: StepTrace,
         bytes_out: int,
         plan: SwapPlan,
-        call_bytes: int = 0,
     ) -> SwapPlan | None:
         """Take a recording.
 
@@ -261,7 +174,6 @@ class AddressRun:
             trace: The recording.
             bytes_out: Bytes that left the device in the call.
             plan: The plan that was active.
-            call_bytes: Bytes that the call allocated.
 
         Returns:
             The plan with addresses of the recorded graph, if it has been recorded often enough.
@@ -283,28 +195,13 @@ class AddressRun:
             shape = _Shape(sizes)
             shapes.append(shape)
         shape.traces.append(trace)
-        shape.call_bytes = call_bytes
         shape.as_planned += bytes_out <= (0 if function is None else function.bytes_per_step)
         if shape.as_planned < _AS_PLANNED and len(shape.traces) < _MAX_RUNS:
             return None
         shapes.clear()  # their recordings are without the new order of ops
         self._patience.clear()
         laid_out = self._laid_out(fingerprint, function, shape.traces)
-        if laid_out is None:
-            return None
-        self._try_order(kind, shape, function, laid_out)
-        return plan.with_function(laid_out)
-
-    def _try_order(
-        self, kind: str, shape: _Shape, before: FunctionPlan | None, now: FunctionPlan
-    ) -> None:
-        """Time the order of ops of a new layout, where running out of order costs no memory."""
-        known = () if before is None else before.order
-        order = tuple(edge for edge in now.order if edge not in set(known))
-        if self._limit_bytes is not None or not order:
-            return
-        before_s = statistics.median(trace.end_ns - trace.start_ns for trace in shape.traces) / 1e9
-        self._on_trial[kind] = _OnTrial(now.fingerprint, order, before_s, shape.call_bytes)
+        return None if laid_out is None else plan.with_function(laid_out)
 
     def _was_in_vain(self, kind: str) -> None:
         self._in_vain[kind] += 1

@@ -151,7 +151,7 @@ class InstalledPlan:
     def install_layouts(self) -> None:
         """Make the device's allocator use the planned addresses."""
         for function in self.plan.functions:
-            if not any(function.layouts) or not self._context.options.slab:
+            if not any(function.layouts) or self._context.options.slab is False:
                 continue
             try:
                 self._context.library.install_layout(

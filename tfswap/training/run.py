@@ -122,7 +122,7 @@ class TrainingRun:
         sections = dataclasses.replace(first.sections, searches=chooses and not is_given)
         plan_sections = 1 if plan is None else plan.sections
         self._state = TrainingState(
-            plans_addresses=options.slab,
+            plans_addresses=devices.plans_addresses,
             plans_further=(
                 self._sections == plan_sections == 1
                 and not options.lossy

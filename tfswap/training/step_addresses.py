@@ -27,8 +27,6 @@ class StepAddresses:
     def begin(self, fingerprint: str) -> bool:
         """Start to record calls; return whether addresses of the graph have to be planned."""
         self._fingerprint = fingerprint
-        if not self._context.options.slab:
-            return False
         devices = self._context.devices
         limit_bytes = None if devices.on_cpu else devices.budget_bytes
         self._run = AddressRun(self._context.library, devices.device, limit_bytes, self._plan.label)
@@ -65,8 +63,6 @@ class StepAddresses:
         plan = self._run.call_ended(kind, self._plan.plan, steps)
         if plan is None:
             return
-        if self._run.note:
-            self._context.log.note(self._run.note)
         self._context.report.report.plan = plan
         self._context.report.report.addresses = tuple(self._run.maps)
         self._plan.push(plan)
@@ -76,8 +72,6 @@ class StepAddresses:
     def are_settled(self) -> bool:
         """Return whether the graph has its addresses, or will have none."""
         if self._run is None:
-            return False
-        if self._run.is_trying(TRAIN):
             return False
         if self._plan.has_layout(self._fingerprint) or self._run.is_quiet(TRAIN):
             return True

@@ -8,7 +8,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tfswap.addresses.layout import Layout
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.step.trace import ACCESS_DTYPE, BUFFER_DTYPE, OP_DTYPE, StepTrace
@@ -193,94 +192,3 @@ def test_a_graph_of_many_shapes_gets_some_layouts() -> None:
     for batch in range(1, 20):
         plan = feed(run, "train", plan, *[(STEP, 2 * batch)] * 3)
     assert len(layouts(plan, STEP)) == 8
-
-
-# A step's trace is of 100 ns.
-BEFORE_S = 100e-9
-
-
-def run_with_order(
-    order: tuple[tuple[str, str], ...], limit_bytes: int | None = None
-) -> tuple[AddressRun, SwapPlan]:
-    """Return a run whose layout has added order edges to the plan's own."""
-    run = AddressRun(cast(Library, KnownGraphs()), 0, limit_bytes)
-    plan = SwapPlan((FunctionPlan(STEP, order=(("x", "y"),)),))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "tfswap.training.address_run.plan_layout", lambda *args, **_: Layout(order=order)
-        )
-        for _ in range(3):
-            plan = run.ran("train", recording(STEP, 32), 0, plan, call_bytes=1000) or plan
-    return run, plan
-
-
-def timed(run: AddressRun, plan: SwapPlan, *calls: tuple[float, int]) -> SwapPlan:
-    """Make calls that take `times` times as long, and allocate so many bytes."""
-    for times, call_bytes in calls:
-        plan = run.timed("train", times * BEFORE_S, call_bytes, plan) or plan
-    return plan
-
-
-def order_of(plan: SwapPlan) -> tuple[tuple[str, str], ...]:
-    function = plan.function(STEP)
-    assert function is not None
-    return function.order
-
-
-def test_an_order_that_costs_time_is_dropped() -> None:
-    run, plan = run_with_order((("a", "b"),))
-    assert order_of(plan) == (("x", "y"), ("a", "b")) and run.is_trying("train")
-    # TensorFlow optimizes the graph in the first call; another one is disturbed.
-    plan = timed(run, plan, (50, 1000), *[(1.2, 1000)] * 4, (0.5, 1000))
-    assert order_of(plan) == (("x", "y"),) and not run.is_trying("train")
-    assert run.note.startswith("addresses no longer keep ops in order: with it, a step took")
-    assert len(layouts(plan, STEP)) == 1
-
-
-def test_an_order_that_costs_nothing_is_kept() -> None:
-    run, plan = run_with_order((("a", "b"),))
-    plan = timed(run, plan, (50, 1000), *[(1.0, 1000)] * 3, *[(3.0, 1000)] * 2)
-    assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
-    assert run.note == ""
-
-
-def test_calls_that_are_recorded_in_vain_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, plan = run_with_order((("a", "b"),))
-    library = cast(KnownGraphs, run._library)
-    monkeypatch.setattr(
-        "tfswap.training.address_run.StepTrace.from_bytes", lambda data: recording(STEP, 32)
-    )
-    run.expect("train")  # the first call under the layout used little of it
-    for _ in range(6):
-        assert run.is_trying("train")
-        run.call_begins("train")
-        library.planned += 1000
-        plan = run.call_ended("train", plan) or plan
-    assert library.recordings == 6 and not run.is_trying("train")
-
-
-def test_calls_for_other_shapes_do_not_count() -> None:
-    run, plan = run_with_order((("a", "b"),))
-    # Other shapes allocate fewer bytes.
-    plan = timed(run, plan, *[(9.0, 700)] * 10, *[(1.0, 890)] * 5)
-    assert run.is_trying("train")
-    plan = timed(run, plan, (1.0, 1000))
-    assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
-
-
-def test_an_order_whose_shape_never_runs_again_is_kept() -> None:
-    run, plan = run_with_order((("a", "b"),))
-    plan = timed(run, plan, *[(9.0, 500)] * 15)
-    assert run.is_trying("train")
-    plan = timed(run, plan, (9.0, 500))
-    assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")
-
-
-def test_without_an_order_nothing_is_tried() -> None:
-    run, _ = run_with_order(())
-    assert not run.is_trying("train")
-
-
-def test_an_order_stays_when_dropping_it_would_free_no_memory() -> None:
-    run, plan = run_with_order((("a", "b"),), limit_bytes=1 << 40)
-    assert order_of(plan) == (("x", "y"), ("a", "b")) and not run.is_trying("train")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_set>
 
@@ -23,6 +24,7 @@
 #include "grappler/rewrite/rewriter.h"
 #include "grappler/sections/section_choice.h"
 #include "grappler/swap_spec.h"
+#include "grappler/tensorflow_passes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
@@ -31,6 +33,7 @@
 
 namespace tfswap {
 
+using ::tensorflow::ConfigProto;
 using ::tensorflow::GraphDef;
 using ::tensorflow::RewriterConfig;
 using ::tensorflow::grappler::Cluster;
@@ -38,8 +41,25 @@ using ::tensorflow::grappler::GrapplerItem;
 
 namespace {
 
+// The entry of `custom_optimizers` that holds the user's options for TensorFlow's passes.
+constexpr char kPasses[] = "tfswap_tensorflow_passes";
+
 // Smaller graphs (input pipelines, savers, single ops) have nothing to swap.
 constexpr int kMinNodes = 8;
+
+// Return the functions without their bodies.
+tensorflow::FunctionDefLibrary Signatures(const tensorflow::FunctionDefLibrary& library) {
+  tensorflow::FunctionDefLibrary signatures;
+  for (const tensorflow::FunctionDef& function : library.function()) {
+    tensorflow::FunctionDef* signature = signatures.add_function();
+    *signature->mutable_signature() = function.signature();
+    *signature->mutable_attr() = function.attr();
+    *signature->mutable_arg_attr() = function.arg_attr();
+    *signature->mutable_resource_arg_unique_id() = function.resource_arg_unique_id();
+  }
+  *signatures.mutable_gradient() = library.gradient();
+  return signatures;
+}
 
 // Add the on-demand swaps of all other tensors to the planned ones. They are used if a step needs
 // more memory than predicted, before an allocation fails.
@@ -106,7 +126,7 @@ bool Trains(const GraphIndex& index) {
 class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
  public:
   std::string name() const override { return "tfswap"; }
-  bool UsesFunctionLibrary() const override { return false; }
+  bool UsesFunctionLibrary() const override { return true; }
 
   absl::Status Init(const tensorflow::RewriterConfig_CustomGraphOptimizer* config) override {
     // An invalid plan must not stop the model: it is reported with each graph instead.
@@ -124,15 +144,47 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return absl::OkStatus();
   }
 
-  absl::Status Optimize(Cluster* cluster, const GrapplerItem& item, GraphDef* optimized) override {
-    *optimized = item.graph;
+  absl::Status Optimize(Cluster* cluster, const GrapplerItem& given, GraphDef* optimized) override {
+    *optimized = given.graph;
     // Act only after TensorFlow's last round: the graph that is fingerprinted, planned and
     // rewritten is then the one that runs, and no later Grappler pass sees a copy op.
     if (++rounds_ < Rounds()) return absl::OkStatus();
-    if (item.graph.node_size() < kMinNodes || IsRewritten(item.graph) ||
-        !item.optimization_options().allow_non_differentiable_rewrites) {
+    const std::optional<ConfigProto> passes = PassesConfig();
+    if (passes.has_value() && !IsOptimized(given.graph)) {
+      absl::StatusOr<GraphDef> graph = RunTensorFlowPasses(cluster, given, *passes);
+      if (!graph.ok()) return graph.status();
+      *optimized = *std::move(graph);
+    }
+    if (optimized->node_size() < kMinNodes || IsRewritten(*optimized) ||
+        !given.optimization_options().allow_non_differentiable_rewrites) {
       return absl::OkStatus();
     }
+    // Signatures of functions are enough here, and bodies would be copied often.
+    tensorflow::FunctionDefLibrary library;
+    library.Swap(optimized->mutable_library());
+    *optimized->mutable_library() = Signatures(library);
+    RewriteItem(given.WithGraph(GraphDef(*optimized)), optimized);
+    optimized->mutable_library()->Swap(&library);
+    return absl::OkStatus();
+  }
+
+ private:
+  // Return the config for TensorFlow's own passes if they do not run by themselves
+  // (hooks/plan_session.py).
+  std::optional<ConfigProto> PassesConfig() const {
+    const RewriterConfig& rewrites = config_proto_.graph_options().rewrite_options();
+    for (const auto& optimizer : rewrites.custom_optimizers()) {
+      const auto options = optimizer.parameter_map().find("rewrite_options");
+      if (optimizer.name() != kPasses || options == optimizer.parameter_map().end()) continue;
+      ConfigProto config = config_proto_;
+      RewriterConfig* passes = config.mutable_graph_options()->mutable_rewrite_options();
+      if (passes->ParseFromString(options->second.s())) return config;
+    }
+    return std::nullopt;
+  }
+
+  // Rewrite a graph that TensorFlow's passes are done with.
+  void RewriteItem(const GrapplerItem& item, GraphDef* optimized) {
     PassRecord record;
     record.function = item.id;
     record.label = plan_.label;
@@ -156,10 +208,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       Mark(record.fingerprint, optimized);
     }
     LogPass(std::move(record));
-    return absl::OkStatus();
   }
 
- private:
   // Smaller tensors are not swapped. For a graph with an automatically chosen number of sections
   // the limit is the one that SwapPlan.in_sections computes.
   int64_t MinBytes(int64_t sections) const {
