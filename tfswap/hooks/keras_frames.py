@@ -52,15 +52,33 @@ def find_fit(model: Any, ended: Callable[[], None]) -> FitCall | None:
     Returns:
         The call; None if it is not among the nearest frames.
     """
-    frame: FrameType | None = sys._getframe()
-    for _ in range(_MAX_FRAMES + 1):
-        frame = None if frame is None else frame.f_back
-        if frame is None:
-            return None
+    frames = _frames_to_fit(model)
+    for frame in frames:
         owner = frame.f_locals.get("self")
         if type(owner).__name__ == "CallbackList":
             weakref.finalize(owner, ended)
-        if owner is model:
-            callbacks = id(frame.f_locals.get("callbacks"))
-            return FitCall(threading.get_ident(), frame.f_code, callbacks)
-    return None
+    if not frames:
+        return None
+    callbacks = id(frames[-1].f_locals.get("callbacks"))
+    return FitCall(threading.get_ident(), frames[-1].f_code, callbacks)
+
+
+def batches_of_fit(model: Any) -> Any:
+    """Return what Keras takes the batches of the running `fit` of `model` from; None if unknown."""
+    frames = _frames_to_fit(model)
+    iterator = frames[-1].f_locals.get("epoch_iterator") if frames else None
+    return getattr(iterator, "data_adapter", None)
+
+
+def _frames_to_fit(model: Any) -> list[FrameType]:
+    """Return the frames from here to the `fit` of `model`; [] if it is not among the nearest."""
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe()
+    for _ in range(_MAX_FRAMES + 2):
+        frame = None if frame is None else frame.f_back
+        if frame is None:
+            return []
+        frames.append(frame)
+        if frame.f_locals.get("self") is model:
+            return frames
+    return []

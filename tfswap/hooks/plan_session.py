@@ -36,42 +36,29 @@ class PlanSession:
         self._pushed: Any = None
         self._user_options: Any = None  # before the plan was added
         self._plan: SwapPlan | None = None
-        self._describe = False
-        self._label = ""
-        self._remembered: Mapping[str, str] = {}
+        self._fields: Mapping[str, Any] = {}
 
-    def push(
-        self,
-        plan: SwapPlan,
-        describe: bool = False,
-        label: str = "",
-        remembered: Mapping[str, str] | None = None,
-    ) -> str:
+    def push(self, plan: SwapPlan, **fields: Any) -> str:
         """Install `plan` for every function that this thread calls from now on.
 
         A function that was optimised under the same text before keeps its graph from then.
 
         Args:
             plan: The plan.
-            describe: Whether the pass keeps descriptions of the graphs that it sees.
-            label: Part of the text that TensorFlow compares; the pass ignores it.
-            remembered: Paths of plan files by graph, which the pass executes for graphs without an
-                entry in the plan.
+            fields: More fields of the text; see `with_plan`.
 
         Returns:
             The text that the pass reads.
         """
         self._plan = plan
-        self._describe = describe
-        self._label = label
-        self._remembered = dict(remembered or {})
+        self._fields = fields
         context = self._context_module.context()
         if not self.is_installed():
             self._user_options = context.function_call_options
         options = context.config
         if context.soft_device_placement is not False:
             options.allow_soft_placement = True
-        text = with_plan(options, plan, describe, label, self._remembered)
+        text = with_plan(options, plan, **fields)
         _run_passes_through_the_pass(options)
         self._pushed = self._context_module.FunctionCallOptions(config_proto=options)
         context.function_call_options = self._pushed
@@ -83,7 +70,7 @@ class PlanSession:
         if self._plan is None or self.is_installed():
             return False
         if context.function_call_options is not self._user_options:
-            self.push(self._plan, self._describe, self._label, self._remembered)
+            self.push(self._plan, **self._fields)
             return True
         context.function_call_options = self._pushed
         return False
@@ -156,21 +143,14 @@ def _run_passes_through_the_pass(config: Any) -> None:
     rewrites.CopyFrom(only)
 
 
-def with_plan(
-    config: Any,
-    plan: SwapPlan,
-    describe: bool = False,
-    label: str = "",
-    remembered: Mapping[str, str] | None = None,
-) -> str:
+def with_plan(config: Any, plan: SwapPlan, **fields: Any) -> str:
     """Put a plan into a ``ConfigProto``, replacing a plan that is in it.
 
     Args:
         config: The ``ConfigProto``, which is changed.
         plan: The plan.
-        describe: Whether the pass keeps descriptions of the graphs that it sees.
-        label: Part of the text that TensorFlow compares; the pass ignores it.
-        remembered: Paths of plan files by graph; see `PlanSession.push`.
+        fields: More fields of the text, as in `PlanSpec` (cc/grappler/swap_spec.h): `describe`,
+            `label`, `remembered`, `leaves_fitting`, `examples`. Empty ones are left out.
 
     Returns:
         The text that the pass reads.
@@ -184,9 +164,7 @@ def with_plan(
     # Layouts are for the allocator, not for the pass.
     functions = tuple(dataclasses.replace(f, layouts=()) for f in plan.functions)
     data = dataclasses.replace(plan, functions=functions).to_data()
-    data |= {"describe": describe, "label": label}
-    if remembered:
-        data["remembered"] = dict(sorted(remembered.items()))
+    data |= {name: value for name, value in sorted(fields.items()) if value}
     text = json.dumps(data)
     optimizer.parameter_map["plan"].s = text.encode()
     return text

@@ -62,9 +62,14 @@ class RunReport:
         self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
         self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
 
-    def fits(self, profile: Profile, story: StepStory | None) -> None:
+    def fits(self) -> None:
         """Note that the model fits without swaps."""
         self.report.outcome = "fits"
+        self.report.unswapped_peak_bytes = self.report.measured_peak_bytes
+
+    def fits_as_profiled(self, profile: Profile, story: StepStory | None) -> None:
+        """Note the profiled step of a model that fits."""
+        self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
         self.report.predicted_peak_bytes = profile.unswapped_peak_bytes
         self.report.story = story
 

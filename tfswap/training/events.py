@@ -23,12 +23,14 @@ class StepEnded:
         graph: Fingerprint of the graph that it ran; None if it was not recorded.
         is_like_profiled: Whether its tensors have the shapes of that graph's profile.
         is_larger: Whether its tensors are larger than those of that graph's profile.
+        fits: Whether it clearly fit the budget and moved nothing.
     """
 
     step: MeasuredStep
     graph: str | None = None
     is_like_profiled: bool = False
     is_larger: bool = False
+    fits: bool = False
 
 
 class Met(enum.Enum):
@@ -37,6 +39,8 @@ class Met(enum.Enum):
     NOTHING = "nothing"  # nothing to plan: the pass did not run, or refused all graphs
     INFERENCE = "inference"  # only graphs without gradients
     UNPLANNED = "unplanned"
+    LEFT = "left"  # it clearly fits, and stays as it is: TensorFlow's graph, or on-demand swaps
+    FITS = "fits"  # it clearly fits, for batches of this size, so it needs no on-demand swaps
     RENAMED = "renamed"  # a given plan fits under other node names, and was pushed with those
     GIVEN = "given"
     REMEMBERED = "remembered"
@@ -49,10 +53,12 @@ class GraphSeen:
     Attributes:
         met: What was met.
         function: The plan that a graph ran under, for `GIVEN` and `REMEMBERED`.
+        fingerprint: The graph's, for `LEFT` and `FITS`.
     """
 
     met: Met
     function: FunctionPlan | None = None
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,13 @@ Event = (
 
 @dataclass(frozen=True)
 class InspectGraphs:
-    """Look at the graphs that the pass met; answered by `GraphSeen`."""
+    """Look at the graphs that the pass met; answered by `GraphSeen`.
+
+    Attributes:
+        fits: Whether the step clearly fit the budget, so that no plan is needed.
+    """
+
+    fits: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,7 +241,13 @@ class Withdraw:
 
 @dataclass(frozen=True)
 class BeginAgain:
-    """Withdraw all plans: the next step is the first one."""
+    """Withdraw all plans: the next step is the first one, under on-demand swaps.
+
+    Attributes:
+        leaves_fitting: Whether graphs that clearly fit may be left as they are.
+    """
+
+    leaves_fitting: bool = True
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,13 @@ from tfswap.training.events import (
     Event,
     GraphForgotten,
     GraphsCounted,
+    GraphSeen,
     InspectGraphs,
     Install,
     Keep,
     LeaveUnchanged,
     Log,
+    Met,
     NoteBudget,
     PlanAddresses,
     PlanAgain,
@@ -79,6 +81,7 @@ class Executor:
         self._recordings = recordings
         self._chooses = chooses
         self._shapes_vary = False  # in steps of one graph
+        self._leaves_fitting = True
         self._planners: list[StepPlanner] = []  # by graph
         self._by_sections: dict[int, StepPlanner] = {}  # of the first graph
 
@@ -113,9 +116,9 @@ class Executor:
             case Log(text, warns, keeps):
                 log = self._context.log
                 (log.warn if warns else log.note if keeps else log.say)(text)
-            case InspectGraphs():
+            case InspectGraphs(fits):
                 self._context.library.trim_malloc()  # of tracing and optimising
-                return self._first_step.inspect(self.planner(0), self._chooses)
+                return self._inspected(fits)
             case PlanRecorded(graph, searches):
                 if not searches:
                     self._by_sections.clear()
@@ -128,8 +131,10 @@ class Executor:
                 self._leave_unchanged(graph)
             case Withdraw(graph, forgets, step_s):
                 self._withdraw(graph, forgets, step_s)
-            case BeginAgain():
+            case BeginAgain(leaves_fitting):
                 self._planners.clear()
+                self._leaves_fitting &= leaves_fitting
+                self._plan.leaves_fitting &= leaves_fitting
                 self._first_step.is_given = False
                 self._plan.push(dataclasses.replace(self._plan.plan, functions=()))
             case Split(sections, examples):
@@ -161,6 +166,15 @@ class Executor:
             case CountGraphs(planned):
                 return GraphsCounted(bool(self._first_step.training_graphs() - planned))
         return None
+
+    def _inspected(self, fits: bool) -> GraphSeen | Planned:
+        seen = self._first_step.inspect(self.planner(0), self._chooses, fits)
+        if isinstance(seen, GraphSeen) and seen.met in (Met.LEFT, Met.FITS):
+            self.planner(0).fingerprint = seen.fingerprint
+            if self._context.devices.refresh_auto_budget():
+                self.note_budget(0)
+            self._context.report.fits()
+        return seen
 
     # Plans
 
@@ -227,7 +241,8 @@ class Executor:
             varies=self._shapes_vary or len(self._first_step.training_graphs()) > 1,
             on_demand_s=on_demand_s,
         )
-        if profile.worst_peak_bytes <= CLEARLY_FITS * self._context.devices.budget_bytes:
+        most_bytes = CLEARLY_FITS * self._context.devices.budget_bytes
+        if self._leaves_fitting and profile.worst_peak_bytes <= most_bytes:
             return found
         try:
             planned = planner.plan()
@@ -255,12 +270,14 @@ class Executor:
     def _leave_unchanged(self, graph: int) -> None:
         """Install a plan without swaps; other graphs, for longer sequences say, keep theirs."""
         planner = self.planner(graph)
-        assert planner.profile is not None
         function = FunctionPlan(planner.fingerprint)
         if graph == 0:
             self._plan.note(chooses=self._chooses)  # for other graphs
         self._plan.push_function(function)
-        self._report(graph).fits(planner.profile, planner.story(function))
+        report = self._report(graph)
+        report.fits()
+        if planner.profile is not None:
+            report.fits_as_profiled(planner.profile, planner.story(function))
 
     def _withdraw(self, graph: int, forgets: bool, step_s: float) -> None:
         fingerprint = self.planner(graph).fingerprint

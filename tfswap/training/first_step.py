@@ -44,19 +44,19 @@ class FirstStep:
         self._remembered = remembered
         self.is_given = is_given
         self._certain = certain
-        self._trains: dict[str, bool] = {}  # by graph, whether it has gradients
 
-    def inspect(self, planner: StepPlanner, chooses: bool) -> GraphSeen | Planned:
+    def inspect(self, planner: StepPlanner, chooses: bool, fits: bool) -> GraphSeen | Planned:
         """Return what the pass met.
 
         Args:
             planner: Is given the profile of a remembered plan.
             chooses: Whether the pass chooses the number of sections.
+            fits: Whether the step clearly fit the budget, so that no plan is needed.
         """
         records = self._records()
         if not records:
             return GraphSeen(Met.NOTHING)
-        if not self._certain and not any(map(self._has_gradients, records)):
+        if not self._certain and not any(record["trains"] for record in records):
             return GraphSeen(Met.INFERENCE)
         self._check_sections(records, chooses)
         found: GraphSeen | Planned | None = None
@@ -68,15 +68,27 @@ class FirstStep:
             found = self._use_remembered(planner, record)
             if found is not None:
                 return found
-        return GraphSeen(Met.UNPLANNED)
+        return self._fitting(records, fits) or GraphSeen(Met.UNPLANNED)
+
+    def _fitting(self, records: list[dict[str, Any]], fits: bool) -> GraphSeen | None:
+        """Return what follows for graphs that clearly fit; None if there is one that does not."""
+        graphs = [record for record in records if record["trains"]] or records
+        largest = max(graphs, key=lambda record: int(record["nodes"]))
+        fingerprint = largest["fingerprint"]
+        if all(record["outcome"] == "left" for record in graphs):
+            return GraphSeen(Met.LEFT, fingerprint=fingerprint)
+        if not fits or not self._plan.leaves_fitting or any(r["sectioned_ops"] for r in graphs):
+            return None
+        is_bounded = len(graphs) == 1 and largest["most_bytes"] > 0
+        return GraphSeen(Met.FITS if is_bounded else Met.LEFT, fingerprint=fingerprint)
 
     def training_graphs(self) -> set[str]:
-        """Return the fingerprints of the graphs with gradients that the pass met."""
-        for record in self._plan.records():
-            fingerprint = record["fingerprint"]
-            if fingerprint not in self._trains and record["outcome"] != "refused":
-                self._trains[fingerprint] = self._has_gradients(record)
-        return {fingerprint for fingerprint, trains in self._trains.items() if trains}
+        """Return the fingerprints of the graphs with gradients that may need a plan."""
+        return {
+            record["fingerprint"]
+            for record in self._plan.records()
+            if record["trains"] and record["outcome"] not in ("left", "refused")
+        }
 
     def _records(self) -> list[dict[str, Any]]:
         """Return the pass's records; warn and return none if there is nothing to plan."""
@@ -93,10 +105,6 @@ class FirstStep:
                 "budget is still enforced."
             )
         return []  # all graphs were refused: they have on-demand swaps
-
-    def _has_gradients(self, record: Mapping[str, Any]) -> bool:
-        graph = StepGraph.parse(self._context.library.describe(record["fingerprint"]))
-        return any(node.backward for node in graph.nodes.values())
 
     def _check_sections(self, records: list[dict[str, Any]], chooses: bool) -> None:
         """Report the number of sections; warn if a requested one has no effect."""

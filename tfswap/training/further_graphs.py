@@ -17,6 +17,18 @@ Step = tuple[TrainingState, tuple[Action, ...]]
 """The next state of a training, and the actions that it needs."""
 
 
+def counts(state: TrainingState, event: StepEnded) -> bool:
+    """Return whether a step counts for the graph whose turn it is."""
+    counted = state.counted
+    if counted is None:
+        return True
+    if event.graph != counted.fingerprint:
+        return False
+    if state.phase.has_planned:
+        return event.is_like_profiled
+    return event.is_larger or not counted.larger
+
+
 def watch_graphs(state: TrainingState, event: StepEnded) -> Step:
     """Plan a further graph, or one for larger tensors, that runs often."""
     if not state.plans_further or not state.graphs[0].fingerprint:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tfswap.hooks.plan_session import PlanSession, forget_optimised
 from tfswap.ops import library
+from tfswap.plan.measured_plan import CLEARLY_FITS
 from tfswap.plan.renaming import renamed
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.plan.slots import slots_to_text
@@ -44,6 +45,9 @@ class InstalledPlan:
         plan: The plan. Fields that were only noted are active from the next `push` on.
         remembered: Paths of plan files, by the fingerprint of the graph that the pass executes them
             for if the pushed plan has no entry for it; read by the next push.
+        leaves_fitting: Whether the pass leaves graphs as they are that clearly fit the budget; read
+            by the next push.
+        examples: The most examples of a batch whose size is not known before the step; 0: unknown.
     """
 
     def __init__(self, context: TrainingContext, key: Any) -> None:
@@ -54,6 +58,8 @@ class InstalledPlan:
         self._session = PlanSession()
         self.plan = SwapPlan()
         self.remembered: dict[str, str] = {}
+        self.leaves_fitting = context.options.save_profile is None
+        self.examples = 0
 
     # The plan
 
@@ -76,6 +82,10 @@ class InstalledPlan:
             stream_weights=self._context.devices.weights_may_leave,
         )
         self.push(plan.in_sections(given.sections if given.functions else sections))
+        devices = self._context.devices
+        free_bytes = CLEARLY_FITS * devices.budget_bytes - devices.load_bytes()
+        if any(r["outcome"] == "left" and r["most_bytes"] > free_bytes for r in self.records()):
+            self.push_with_new_label()  # it fit in an earlier training, when less was in use
         self.install_layouts()
 
     def note(self, **changes: Any) -> None:
@@ -88,7 +98,12 @@ class InstalledPlan:
         self._context.lossy.adopt(plan)
         self._forget_unless(_MAX_TEXTS_MEANWHILE)
         text = self._session.push(
-            plan, describe=True, label=self._label, remembered=self.remembered
+            plan,
+            describe=True,
+            label=self._label,
+            remembered=dict(sorted(self.remembered.items())),
+            leaves_fitting=self.leaves_fitting,
+            examples=self.examples,
         )
         key = hashlib.sha256(text.encode()).hexdigest()
         trained = self._key()

@@ -10,8 +10,9 @@ import keras
 
 from tfswap.devices.swap_options import SwapOptions
 from tfswap.devices.swap_session import SwapSession
+from tfswap.hooks.batch_limit import most_examples
 from tfswap.hooks.defer_sigint import defer_sigint
-from tfswap.hooks.keras_frames import FitCall, find_fit
+from tfswap.hooks.keras_frames import FitCall, batches_of_fit, find_fit
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
 from tfswap.report.summary import Report
 from tfswap.report.training_log import TrainingLog
@@ -104,6 +105,7 @@ class KerasFit:
             steps_a_call=max(int(self._model.steps_per_execution), 1),
             epochs=self._epochs,
             splits=self._splits_batches,
+            examples=most_examples(batches_of_fit(self._model)),
         )
         self._cleanup.callback(run.end)
         run.begin()

@@ -11,7 +11,7 @@ from typing import Any
 from tfswap.devices.sampling import RatioSamples
 from tfswap.devices.swap_options import AUTO_SECTIONS
 from tfswap.devices.swap_session import SwapSession
-from tfswap.plan.measured_plan import MeasuredStep
+from tfswap.plan.measured_plan import CLEARLY_FITS, MeasuredStep
 from tfswap.plan.schema import SwapPlan
 from tfswap.planning.planners.assignment import AUTO, CSWAP
 from tfswap.report.run_report import RunReport
@@ -32,13 +32,14 @@ from tfswap.training.events import (
 )
 from tfswap.training.executor import Executor
 from tfswap.training.first_step import FirstStep
+from tfswap.training.further_graphs import counts
 from tfswap.training.installed_plan import InstalledPlan
 from tfswap.training.lossy import LossyRun, check_plan
 from tfswap.training.remembered_plans import RememberedPlans
 from tfswap.training.states import GraphState, Phase, TrainingState
 from tfswap.training.step_addresses import TEST, TRAIN, StepAddresses
 from tfswap.training.step_recordings import StepRecordings
-from tfswap.training.transitions import counts, next_state
+from tfswap.training.transitions import next_state
 
 # The trainings that are under way in this process.
 _runs: list[TrainingRun] = []
@@ -62,6 +63,7 @@ class TrainingRun:
         epochs: The `epochs` of `fit`; None if unknown.
         certain: Whether the function trains, even if its graph has no gradients.
         splits: Whether the batch can be split into sections, if the options ask for it.
+        examples: The most examples of a batch whose size is not known before the step; 0: unknown.
 
     Attributes:
         report: The report.
@@ -82,6 +84,7 @@ class TrainingRun:
         epochs: int | None = None,
         certain: bool = True,
         splits: bool = True,
+        examples: int = 0,
     ) -> None:
         options, devices, library = session.options, session.devices, session.library
         check_plan(plan or SwapPlan(), options.lossy)
@@ -100,6 +103,7 @@ class TrainingRun:
             RunReport(report),
         )
         self._plan = InstalledPlan(self._context, key)
+        self._plan.examples = examples
         self._remembered = RememberedPlans(self._context, self._plan)
         self._addresses = StepAddresses(self._context, self._plan)
         self._recordings = StepRecordings(library, devices)
@@ -344,15 +348,17 @@ class TrainingRun:
             self._handle(AddressesSettled())
 
     def _event(self, step: MeasuredStep, trace: StepTrace | None) -> StepEnded:
+        most_bytes = CLEARLY_FITS * self._context.devices.budget_bytes
+        fits = step.bytes_out == 0 and step.peak_bytes <= most_bytes
         if trace is None:
-            return StepEnded(step, self._addresses.recorded)
+            return StepEnded(step, self._addresses.recorded, fits=fits)
         fingerprint = trace.main_graph()
         index = self._state.index(fingerprint)
         if index is None:
-            return StepEnded(step, fingerprint)
+            return StepEnded(step, fingerprint, fits=fits)
         planner = self._executor.planner(index)
         is_like_profiled, is_larger = planner.is_like_profiled(trace), planner.is_larger(trace)
-        return StepEnded(step, fingerprint, is_like_profiled, is_larger)
+        return StepEnded(step, fingerprint, is_like_profiled, is_larger, fits)
 
     def _use_busiest_device(self) -> None:
         """Plan for the GPU that needed most memory in the first step."""

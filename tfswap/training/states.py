@@ -123,6 +123,7 @@ class TrainingState:
         plans_further: Whether further graphs may get plans of their own.
         reassigns: Whether tensors are reassigned to host memory, codecs and file now and then.
         searches: Whether numbers of sections may be tried.
+        leaves_fitting: Whether graphs that clearly fit may be left as they are.
         graphs: The first graph, which has the report, and further ones.
         turn: Index of the graph whose steps are profiled or measured.
         counted: Which steps count; None: all of them.
@@ -135,6 +136,7 @@ class TrainingState:
     plans_further: bool = True
     reassigns: bool = False
     searches: bool = False
+    leaves_fitting: bool = True
     graphs: tuple[GraphState, ...] = (GraphState(),)
     turn: int = 0
     counted: Counted | None = None
@@ -170,6 +172,11 @@ class TrainingState:
         """Return the index of a profiled graph, if there is one with this fingerprint."""
         found = (i for i, g in enumerate(self.graphs) if g.fingerprint == fingerprint)
         return next(found, None) if fingerprint else None
+
+    def begun_again(self) -> TrainingState:
+        """Return the state whose next step is the first one."""
+        begun = GraphState(sections=SectionSearch(self.searches))
+        return dataclasses.replace(self, graphs=(begun,), turn=0, counted=None)
 
     def put(self, graph: int, **changes: Any) -> TrainingState:
         """Return the state with changes of one graph."""

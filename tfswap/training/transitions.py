@@ -41,7 +41,7 @@ from tfswap.training.events import (
     Summarize,
     Withdraw,
 )
-from tfswap.training.further_graphs import Step, watch_graphs
+from tfswap.training.further_graphs import Step, counts, watch_graphs
 from tfswap.training.section_search import SectionSearch, SectionTrial, sections_of
 from tfswap.training.states import Counted, GraphState, Origin, Phase, TrainingState
 
@@ -109,7 +109,7 @@ def _step_ended(state: TrainingState, event: StepEnded) -> Step:
         state = dataclasses.replace(state, counted=dataclasses.replace(state.counted, others=0))
     state = dataclasses.replace(state, since_reassigned=state.since_reassigned + 1)
     if graph.phase is Phase.BOOTSTRAP:
-        return state, (InspectGraphs(),)
+        return state, (InspectGraphs(event.fits and state.leaves_fitting),)
     if graph.phase is Phase.WARM:
         return state.put(state.turn, phase=Phase.PROFILE, recorded=0), ()
     if graph.phase is Phase.PROFILE:
@@ -125,18 +125,6 @@ def _step_ended(state: TrainingState, event: StepEnded) -> Step:
     if graph.phase is Phase.MEASURE:
         return _measured(state)
     return _settled_step(state, event)
-
-
-def counts(state: TrainingState, event: StepEnded) -> bool:
-    """Return whether a step counts for the graph whose turn it is."""
-    counted = state.counted
-    if counted is None:
-        return True
-    if event.graph != counted.fingerprint:
-        return False
-    if state.phase.has_planned:
-        return event.is_like_profiled
-    return event.is_larger or not counted.larger
 
 
 def _other_step(state: TrainingState, counted: Counted) -> Step:
@@ -234,6 +222,10 @@ def _graph_seen(state: TrainingState, event: GraphSeen) -> Step:
         return state.put(0, phase=Phase.IDLE), ()
     if event.met is Met.NOTHING:
         return state.put(0, phase=Phase.STEADY), ()
+    if event.met in (Met.LEFT, Met.FITS):
+        state = state.put(0, phase=Phase.STEADY, fingerprint=event.fingerprint, fits=True, steps=())
+        leave: tuple[Action, ...] = (LeaveUnchanged(0),) if event.met is Met.FITS else ()
+        return state, (*leave, Summarize())
     if event.function is None:
         phase = Phase.BOOTSTRAP if event.met is Met.RENAMED else Phase.WARM
         return state.put(0, phase=phase), ()
@@ -350,11 +342,8 @@ def _budget_changed(state: TrainingState, event: BudgetChanged) -> Step:
 def _plan_all_again(state: TrainingState, reason: str) -> Step:
     """Plan each graph from its profile, for the budget and link as they are now."""
     actions: list[Action] = [Log(f"{reason}: a new plan is made"), DropAddresses()]
-    first = state.graphs[0]
-    if not first.is_profiled:
-        begun = GraphState(sections=SectionSearch(state.searches))
-        state = dataclasses.replace(state, graphs=(begun,), turn=0, counted=None)
-        return state, (*actions, NoteBudget(0), BeginAgain())
+    if not state.graphs[0].is_profiled:
+        return state.begun_again(), (*actions, NoteBudget(0), BeginAgain(state.leaves_fitting))
     state = dataclasses.replace(state, counted=None)
     for index, graph in reversed(list(enumerate(state.graphs))):
         if not graph.is_profiled:
@@ -375,6 +364,8 @@ def _plan_all_again(state: TrainingState, reason: str) -> Step:
 
 
 def _settled_step(state: TrainingState, event: StepEnded) -> Step:
+    if state.graph.fits and not event.fits:
+        return _plan_after_all(state)
     steps = state.graph.steps
     if len(steps) > _MAX_STEPS:
         state = state.put(state.turn, steps=steps[_DROPPED:])
@@ -384,6 +375,13 @@ def _settled_step(state: TrainingState, event: StepEnded) -> Step:
         actions = (Reassign(),)
     state, more = watch_graphs(state, event)
     return state, (*actions, *more)
+
+
+def _plan_after_all(state: TrainingState) -> Step:
+    """Begin again: a graph that clearly fit needs more now."""
+    note = Log("a step needed more memory than before, near the budget: a plan is made")
+    state = dataclasses.replace(state.begun_again(), leaves_fitting=False)
+    return state, (note, DropAddresses(), NoteBudget(0), BeginAgain(leaves_fitting=False))
 
 
 def _epoch_began(state: TrainingState, event: EpochBegan) -> Step:

@@ -89,12 +89,16 @@ class Training:
         draw = self._data.draw
         if isinstance(action, InspectGraphs):
             met = Met.UNPLANNED if self._regular else draw(st.sampled_from(Met))
+            if not action.fits and met is Met.FITS:
+                met = Met.UNPLANNED
+            if met is Met.LEFT:
+                self.installed[0] = FITS
             function = None
             if met in (Met.GIVEN, Met.REMEMBERED):
                 function = self._plan(self.state.graphs[0].fingerprint or "first")
                 if met is Met.REMEMBERED:
                     self.installed[0] = function
-            return GraphSeen(met, function)
+            return GraphSeen(met, function, "first")
         if isinstance(action, PlanRecorded):
             if not self._regular and draw(st.integers(0, 9)) == 0:
                 return GraphForgotten()
@@ -156,7 +160,10 @@ class Training:
             draw(st.sampled_from(BUDGETS)),
             needed_bytes=draw(st.sampled_from([0, 300])),
         )
-        self.handle(StepEnded(measured, graph, draw(st.booleans()), draw(st.booleans())))
+        fits, before = draw(st.booleans()), self.state
+        self.handle(StepEnded(measured, graph, draw(st.booleans()), draw(st.booleans()), fits))
+        if before.phase.is_settled and before.graph.fits and before.counted is None and not fits:
+            assert not self.state.graph.fits
 
     def check(self) -> None:
         """Check what holds between any two steps."""

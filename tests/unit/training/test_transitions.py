@@ -12,11 +12,13 @@ from tfswap.plan.schema import FunctionPlan
 from tfswap.training.events import (
     AddressesSettled,
     BatchStaysWhole,
+    BeginAgain,
     BudgetChanged,
     EpochBegan,
     Event,
     GraphForgotten,
     GraphSeen,
+    InspectGraphs,
     Install,
     Met,
     PlanAgain,
@@ -48,6 +50,8 @@ PLANNED = Planned(0, "first", function=PLAN, on_demand_s=(2.0, 2.0))
         (GraphSeen(Met.INFERENCE), Phase.IDLE, []),
         (GraphSeen(Met.UNPLANNED), Phase.WARM, []),
         (GraphSeen(Met.RENAMED), Phase.BOOTSTRAP, []),
+        (GraphSeen(Met.LEFT, fingerprint="first"), Phase.STEADY, ["Summarize"]),
+        (GraphSeen(Met.FITS, fingerprint="first"), Phase.STEADY, ["LeaveUnchanged", "Summarize"]),
         (GraphSeen(Met.GIVEN, PLAN), Phase.MEASURE, ["Install"]),
         (GraphSeen(Met.REMEMBERED, PLAN), Phase.MEASURE, []),  # it is active already
         (PLANNED, Phase.SETTLE, ["Install"]),  # from a remembered profile
@@ -57,6 +61,25 @@ def test_the_first_step(event: Event, phase: Phase, actions: list[str]) -> None:
     state, found = follow(TrainingState(), event)
     assert state.phase is phase
     assert kinds(found) == actions
+
+
+def test_a_graph_that_fits_is_watched() -> None:
+    state, _ = follow(TrainingState(), ended(), GraphSeen(Met.LEFT, fingerprint="first"))
+    assert state.graph.fits and state.graph.fingerprint == "first"
+    state, actions = follow(state, *[ended(fits=True)] * 3)
+    assert state.graph.fits and kinds(actions) == []
+    state, actions = follow(state, ended(fits=False))
+    assert state.phase is Phase.BOOTSTRAP and not state.graph.fits
+    assert kinds(actions) == ["Log", "DropAddresses", "NoteBudget", "BeginAgain"]
+    assert actions[-1] == BeginAgain(leaves_fitting=False)
+    # From then on it is planned, even if it seems to fit again.
+    state, actions = follow(state, ended(fits=True))
+    assert actions == (InspectGraphs(fits=False),)
+
+
+def test_a_first_step_that_fits_needs_no_plan() -> None:
+    _, actions = follow(TrainingState(), ended(fits=True))
+    assert actions == (InspectGraphs(fits=True),)
 
 
 def test_a_plan_is_profiled_installed_and_measured() -> None:

@@ -25,8 +25,11 @@ def step(seconds: float = 1.0, peak_bytes: int = 100, **changes: Any) -> Measure
     return dataclasses.replace(measured, **changes)
 
 
-def ended(seconds: float = 1.0, peak_bytes: int = 100, graph: str | None = None) -> StepEnded:
-    return StepEnded(step(seconds, peak_bytes), graph, is_like_profiled=graph is not None)
+def ended(
+    seconds: float = 1.0, peak_bytes: int = 100, graph: str | None = None, fits: bool = False
+) -> StepEnded:
+    measured = step(seconds, peak_bytes)
+    return StepEnded(measured, graph, is_like_profiled=graph is not None, fits=fits)
 
 
 def measured(function: FunctionPlan, seconds: float = 1.0, peak_bytes: int = 100) -> MeasuredPlan:

@@ -45,6 +45,8 @@ void LogPass(PassRecord record) {
   // The floors are computed once per graph.
   const PassRecord* known = record.floors.empty() ? WithFloors(record.fingerprint) : nullptr;
   if (known != nullptr) record.floors = known->floors;
+  const auto earlier = records.find({record.fingerprint, record.label});
+  if (earlier != records.end()) record.times += earlier->second.times;
   PassRecord& kept = records[{record.fingerprint, record.label}];
   kept = std::move(record);
   if (records.size() > kMaxRecords) {

@@ -18,6 +18,8 @@ struct PassRecord {
   std::string outcome;   // "planned", "bootstrapped", "left" or "refused"
   std::string reason;    // why it was refused
   bool trains = false;   // the graph has gradients; known if the plan asked for a description
+  // The most that a step can allocate, if the graph is left alone because that fits; else 0.
+  int64_t most_bytes = 0;
   int nodes = 0;
   int swaps = 0;
   int sectioned_ops = 0;  // ops of TensorFlow's graph that run on sections of the batch
@@ -26,6 +28,7 @@ struct PassRecord {
   // The bytes that the largest op needs, for each number of sections that was considered.
   std::vector<SectionFloor> floors;
   int64_t serial = 0;  // counts records in this process
+  int times = 1;       // how often the graph was optimized for this training
   // The graph, if the plan asked for it: as it is fingerprinted, and with the recomputed ops of the
   // plan ("" if it has none).
   std::string description;

@@ -14,6 +14,7 @@
 #include "grappler/index/fingerprint.h"
 #include "grappler/index/graph_description.h"
 #include "grappler/index/graph_index.h"
+#include "grappler/index/most_bytes.h"
 #include "grappler/index/variable_reads.h"
 #include "grappler/pass_log.h"
 #include "grappler/remembered_plan.h"
@@ -43,6 +44,10 @@ namespace {
 
 // The entry of `custom_optimizers` that holds the user's options for TensorFlow's passes.
 constexpr char kPasses[] = "tfswap_tensorflow_passes";
+
+// A graph that needs at most this share of the budget stays as it is (plan/measured_plan.py has the
+// same).
+constexpr double kClearlyFits = 0.8;
 
 // Smaller graphs (input pipelines, savers, single ops) have nothing to swap.
 constexpr int kMinNodes = 8;
@@ -86,8 +91,8 @@ void AddEdges(const char* what, const Edges& edges, std::string* description) {
 }
 
 // Return the bytes that a step may allocate on the fullest of its managed devices besides what is
-// in use now: variables, optimizer state, prefetched batches.
-int64_t AvailableBytes(const GraphDef& graph) {
+// in use now (variables, optimizer state, prefetched batches), up to a share of the budget.
+int64_t AvailableBytes(const GraphDef& graph, double share = 1.0) {
   std::set<int> cpus = {0}, gpus;
   for (const tensorflow::NodeDef& node : graph.node()) {
     tensorflow::DeviceNameUtils::ParsedName device;
@@ -101,8 +106,9 @@ int64_t AvailableBytes(const GraphDef& graph) {
   for (int device : gpus.empty() ? cpus : gpus) {
     DeviceAllocator* allocator = AllocatorOf(device);
     if (allocator == nullptr || !allocator->budget()->HasBudget()) continue;
-    const int64_t free_bytes =
-        allocator->budget()->Stats().budget_bytes - allocator->GetStats()->bytes_in_use;
+    const auto most_bytes = static_cast<int64_t>(
+        share * static_cast<double>(allocator->budget()->Stats().budget_bytes));
+    const int64_t free_bytes = most_bytes - allocator->GetStats()->bytes_in_use;
     available_bytes = std::min(available_bytes, std::max(free_bytes, int64_t{0}));
   }
   return available_bytes;
@@ -192,7 +198,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record.nodes = graph.node_size();
     record.fingerprint = Fingerprint(graph);
     record.portable = PortableFingerprint(graph);
-    absl::StatusOr<GraphDef> result = Run(graph, &record);
+    absl::StatusOr<GraphDef> result = Run(item, graph, &record);
     if (!result.ok()) {
       const std::string reason(result.status().message());
       LOG(WARNING) << "tfswap: the plan was NOT applied to " << item.id << ", which runs without "
@@ -202,7 +208,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       record.outcome = "refused";
       record.reason = reason;
     }
-    if (record.trains) AddFloors(item, &record);
+    if (record.trains && record.most_bytes == 0) AddFloors(item, &record);
     if (result.ok()) {
       *optimized = *std::move(result);
       Mark(record.fingerprint, optimized);
@@ -326,7 +332,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return AsPlanned(*entry, given, record);
   }
 
-  absl::StatusOr<GraphDef> Run(const GraphDef& given, PassRecord* record) const {
+  absl::StatusOr<GraphDef> Run(const GrapplerItem& item, const GraphDef& given,
+                               PassRecord* record) const {
     if (!unread_.ok()) return unread_;
     const FunctionSpec* entry = Entry(record->fingerprint);
     if (entry != nullptr) return AsPlanned(*entry, given, record);
@@ -341,7 +348,25 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       LOG(WARNING) << "tfswap: " << record->function << " runs with on-demand swaps, since its "
                    << "remembered plan cannot be applied: " << result.status().message();
     }
+    if (Fits(item, given, record)) return given;
     return Execute(nullptr, given, record, &record->description);
+  }
+
+  // Return whether a graph without an entry fits in any order of its ops, and note that.
+  bool Fits(const GrapplerItem& item, const GraphDef& graph, PassRecord* record) const {
+    if (!plan_.leaves_fitting || record->sectioned_ops > 0) return false;
+    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                          graph.library());
+    const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
+    if (!index.ok()) return false;
+    const bool trains = HasGradients(*index);
+    const int64_t bytes =
+        MostBytes(item.WithGraph(GraphDef(graph)), *index, trains ? plan_.examples : 0);
+    if (bytes < 0 || bytes > AvailableBytes(graph, kClearlyFits)) return false;
+    record->trains = trains;
+    record->most_bytes = std::max<int64_t>(bytes, 1);
+    record->outcome = "left";
+    return true;
   }
 
   // For a graph whose entry was refused: treat it like a graph without an entry, because the budget

@@ -225,6 +225,8 @@ absl::StatusOr<PlanSpec> ReadPlan(const Struct& object, std::string* label) {
   plan.batch = from.Integer("batch", plan.batch, 0, kMaxInteger);
   plan.chooses = from.Truth("chooses");
   plan.stream_weights = from.Truth("stream_weights");
+  plan.leaves_fitting = from.Truth("leaves_fitting");
+  plan.examples = from.Integer("examples", plan.examples, 0, kMaxInteger);
   plan.remembered = from.TextsByName("remembered");
   from.Objects("functions",
                [&](const Fields& function) { plan.functions.push_back(ReadFunction(function)); });

@@ -70,6 +70,10 @@ struct PlanSpec {
   bool chooses = false;
   // Whether values of variables are swapped, so that reads of variables must be delayed.
   bool stream_weights = false;
+  // Whether graphs without an entry stay as they are if all that they allocate fits the budget.
+  bool leaves_fitting = false;
+  // The most examples of a training batch whose size is not known before the step; 0: unknown.
+  int64_t examples = 0;
   // Graphs without an entry that have one in a file: fingerprint -> path (remembered_plan.h).
   std::map<std::string, std::string> remembered;
 };

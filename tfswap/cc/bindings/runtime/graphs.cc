@@ -36,6 +36,9 @@ py::list PassRecordDicts() {
     dict["outcome"] = Text{record.outcome};
     dict["reason"] = Text{record.reason};
     dict["nodes"] = record.nodes;
+    dict["trains"] = record.trains;
+    dict["most_bytes"] = record.most_bytes;
+    dict["times"] = record.times;
     dict["swaps"] = record.swaps;
     dict["sectioned_ops"] = record.sectioned_ops;
     dict["sections"] = record.sections;
