@@ -92,12 +92,9 @@ def test_nothing_moves_if_it_fits(unswapped, slab):
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
     assert swapped.losses == unswapped.losses
     assert swap.report["outcome"] == "fits"
-    if slab:  # a plan of addresses only
-        assert not any(function.swaps for function in swap.report["plan"].functions)
-    else:
-        assert swap.report["plan"] is None
+    assert swap.report["plan"] is None
     assert tfswap.memory_stats()["copies_out"] == 0
-    # Stock TensorFlow ran the last steps, and their peak is measured. It varies with which ops run
+    # Stock TensorFlow's graph ran, and their peak is measured. It varies with which ops run
     # at once, by an activation or two of 5 % each: 88.6, 93.2 or 98.1 MB from run to run.
     measured = swap.report["unswapped_peak_bytes"]
     assert measured <= max(swapped.peaks)

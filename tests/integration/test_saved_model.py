@@ -107,8 +107,7 @@ def test_training_resumes_with_its_plan_at_once(saved):
         )
         assert steps(loaded.train_step) == losses
     assert tfswap.memory_stats()["peak_bytes"] <= budget
-    stats = tfswap.memory_stats()
-    assert stats["bytes_out"] > 0 and stats["slab_hits"] > 0
+    assert tfswap.memory_stats()["bytes_out"] > 0
     planned = [r for r in tfswap.status()["functions"] if r["outcome"] == "planned"]
     assert any("restored_function_body" in record["function"] for record in planned)
 

@@ -184,7 +184,7 @@ def test_a_large_tensor_moves_in_sections_each_from_a_planned_address(tmp_path):
     whole = trained(built(with_batch_norm), **fit)
     budget = budget_of(whole, 0.6)
     options = {"sections": 4, "policy": "greedy", "save_plan": path, "verbose": 0}
-    swap = tfswap.AutoSwap(budget=budget, **options)
+    swap = tfswap.AutoSwap(budget=budget, slab=True, **options)
     trained(built(with_batch_norm), [swap], **fit)
     (function,) = tfswap.SwapPlan.load(path).functions
     parts: dict[str, set[str]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -52,33 +52,29 @@ def find_fit(model: Any, ended: Callable[[], None]) -> FitCall | None:
     Returns:
         The call; None if it is not among the nearest frames.
     """
-    frames = _frames_to_fit(model)
-    for frame in frames:
+    for frame in _callers():
         owner = frame.f_locals.get("self")
         if type(owner).__name__ == "CallbackList":
             weakref.finalize(owner, ended)
-    if not frames:
-        return None
-    callbacks = id(frames[-1].f_locals.get("callbacks"))
-    return FitCall(threading.get_ident(), frames[-1].f_code, callbacks)
+        if owner is model:
+            callbacks = id(frame.f_locals.get("callbacks"))
+            return FitCall(threading.get_ident(), frame.f_code, callbacks)
+    return None
 
 
 def batches_of_fit(model: Any) -> Any:
     """Return what Keras takes the batches of the running `fit` of `model` from; None if unknown."""
-    frames = _frames_to_fit(model)
-    iterator = frames[-1].f_locals.get("epoch_iterator") if frames else None
-    return getattr(iterator, "data_adapter", None)
+    for frame in _callers():
+        if frame.f_locals.get("self") is model and "epoch_iterator" in frame.f_locals:
+            return getattr(frame.f_locals["epoch_iterator"], "data_adapter", None)
+    return None
 
 
-def _frames_to_fit(model: Any) -> list[FrameType]:
-    """Return the frames from here to the `fit` of `model`; [] if it is not among the nearest."""
-    frames: list[FrameType] = []
-    frame: FrameType | None = sys._getframe()
-    for _ in range(_MAX_FRAMES + 2):
+def _callers() -> Iterator[FrameType]:
+    """Yield the nearest frames that call the function that iterates."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MAX_FRAMES + 1):
         frame = None if frame is None else frame.f_back
         if frame is None:
-            return []
-        frames.append(frame)
-        if frame.f_locals.get("self") is model:
-            return frames
-    return []
+            return
+        yield frame

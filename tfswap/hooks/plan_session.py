@@ -131,7 +131,6 @@ def _run_passes_through_the_pass(config: Any) -> None:
     passes.custom_optimizers.extend(others)
     only = type(rewrites)(
         optimizers=[OPTIMIZER],
-        custom_optimizers=ours,
         meta_optimizer_iterations=rewrites.ONE,
         disable_meta_optimizer=rewrites.disable_meta_optimizer,
         disable_tfg_optimizer=True,
@@ -140,6 +139,7 @@ def _run_passes_through_the_pass(config: Any) -> None:
     )
     entry = only.custom_optimizers.add(name=_PASSES)
     entry.parameter_map["rewrite_options"].s = passes.SerializeToString(deterministic=True)
+    only.custom_optimizers.extend(ours)
     rewrites.CopyFrom(only)
 
 

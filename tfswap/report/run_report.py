@@ -138,5 +138,7 @@ class RunReport:
             self.report.step_s = statistics.median(step.seconds for step in steps)
             self.report.bytes_out_per_step = max(step.bytes_out for step in steps)
             self.report.bytes_in_per_step = max(step.bytes_in for step in steps)
+            if self.report.outcome == "fits" and self.report.plan is None:
+                self.report.unswapped_step_s = self.report.step_s
             if self.report.outcome == "fits" and self.report.bytes_out_per_step:
                 self.report.outcome = "swapped"  # on demand: this order of ops needs more

@@ -192,7 +192,8 @@ def _settle(
     actions = (*actions, Summarize())
     if plans_addresses and state.plans_addresses:
         return state.put(0, phase=Phase.ADDRESSES, steps=()), (*actions, PlanAddresses())
-    return state.put(0, phase=Phase.STEADY, steps=()), actions
+    remember = (Remember(0),) if state.graphs[0].is_proven else ()
+    return state.put(0, phase=Phase.STEADY, steps=()), (*actions, *remember)
 
 
 def _leave(state: TrainingState) -> Step:
@@ -304,7 +305,7 @@ def _use(state: TrainingState, event: Planned, trial: SectionTrial) -> Step:
     if index != state.turn:
         return state.put(index, phase=Phase.STEADY), actions
     if fits:
-        return _settle(state, actions)
+        return _settle(state, actions, plans_addresses=False)
     if event.varies and state.counted is None:
         state = dataclasses.replace(state, counted=Counted(trial.fingerprint))
     return state.put(index, phase=Phase.SETTLE), actions

@@ -118,8 +118,8 @@ def test_a_model_that_fits_runs_unchanged() -> None:
     state, actions = follow(state_of(Phase.PROFILE), Planned(0, "first", step_ns=5))
     assert state.graph.fits and not state.graph.moves
     assert (state.phase, kinds(actions)) == (
-        Phase.ADDRESSES,
-        ["LeaveUnchanged", "Summarize", "PlanAddresses"],
+        Phase.STEADY,
+        ["LeaveUnchanged", "Summarize"],
     )
 
 
@@ -142,7 +142,7 @@ def test_without_addresses_a_plan_is_steady_at_once() -> None:
         state_of(Phase.MEASURE, function=PLAN, is_profiled=True), plans_addresses=False
     )
     state, actions = follow(state, *GOOD)
-    assert (state.phase, kinds(actions)) == (Phase.STEADY, ["Keep", "Summarize"])
+    assert (state.phase, kinds(actions)) == (Phase.STEADY, ["Keep", "Summarize", "Remember"])
 
 
 # Corrections

@@ -18,7 +18,7 @@ struct PassRecord {
   std::string outcome;   // "planned", "bootstrapped", "left" or "refused"
   std::string reason;    // why it was refused
   bool trains = false;   // the graph has gradients; known if the plan asked for a description
-  // The most that a step can allocate, if the graph is left alone because that fits; else 0.
+  // The most that a step can allocate, whatever the order of its ops; 0: unknown, or not needed.
   int64_t most_bytes = 0;
   int nodes = 0;
   int swaps = 0;

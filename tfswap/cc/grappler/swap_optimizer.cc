@@ -208,7 +208,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       record.outcome = "refused";
       record.reason = reason;
     }
-    if (record.trains && record.most_bytes == 0) AddFloors(item, &record);
+    if (record.trains && record.outcome != "left") AddFloors(item, &record);
     if (result.ok()) {
       *optimized = *std::move(result);
       Mark(record.fingerprint, optimized);
@@ -362,9 +362,9 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const bool trains = HasGradients(*index);
     const int64_t bytes =
         MostBytes(item.WithGraph(GraphDef(graph)), *index, trains ? plan_.examples : 0);
+    record->most_bytes = std::max<int64_t>(bytes, 0);
     if (bytes < 0 || bytes > AvailableBytes(graph, kClearlyFits)) return false;
     record->trains = trains;
-    record->most_bytes = std::max<int64_t>(bytes, 1);
     record->outcome = "left";
     return true;
   }
