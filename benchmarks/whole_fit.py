@@ -100,7 +100,9 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
         records = library.load().pass_records()
         largest = max(records, key=lambda record: int(record["nodes"]))["function"]
-        found["graph_optimisations"] = sum(r["function"] == largest for r in records)
+        found["graph_optimisations"] = sum(
+            int(r["times"]) for r in records if r["function"] == largest
+        )
         found["outcome"] = swap.report.outcome
         found["peak_bytes"] = tfswap.memory_stats()["peak_bytes"]
     return found
