@@ -240,26 +240,24 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         ),
     ),
     Benchmark(
-        "first_steps",
-        "First steps",
-        "The second to fifth of 16 steps, with on-demand swaps until the step is profiled (`lazy`, "
-        "the baseline) and under a remembered plan. Unswapped: whether the losses of two trainings "
-        "agree; where they do not, there is nothing to compare.",
-        full=("--models ResNet50,VGG16",),
-        quick=("--models U-Net --batch 8 --image 64 --links 1GB/s --steps 10",),
+        "whole_fit",
+        "Whole trainings",
+        "30 steps of `fit`, from call to return, each right after a stock training: a model "
+        "that fits, one that is swapped, and the same with a remembered plan. AdamW.",
+        full=tuple(
+            f"--cases fits,swapped,cached --budget 0.7 --model {model}"
+            for model in ("ResNet50", "EfficientNetV2B0 --batch 8", "Transformer --image 256")
+        ),
+        quick=("--model U-Net --batch 8 --image 64 --cases fits,cached --repeats 1",),
         tables=(
             table(
-                "model: model | link: link_bandwidth | mode: mode | first steps: first_steps_s s | "
-                "steps until the plan stays: until_steady | then: steady_step_s s | "
-                "peak: measured_peak_bytes MiB | losses, bit for bit: losses_equal",
-                having="mode model",
+                "model: model | case: case | budget: budget_bytes MiB | fit: fit_s s | stock: "
+                "stock_fit_s s | ratio: ratio x | settled step, of stock's: step_ratio x | "
+                "graph optimized: graph_optimisations | losses, bit for bit: loss_bit_equal",
+                having="model case",
             ),
         ),
-        plots=(
-            Plot(
-                "bars", ("model", "link_bandwidth"), "mode", "first_steps_s", "s", "steps 2 to 5, s"
-            ),
-        ),
+        plots=(Plot("bars", ("model",), "case", "ratio", "x", "of stock's fit", 1.0),),
     ),
     Benchmark(
         "across_iterations",

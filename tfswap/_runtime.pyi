@@ -437,6 +437,10 @@ class Library:
     @staticmethod
     def clear_pass_records() -> None: ...
     @staticmethod
+    def forget_optimized_graphs() -> None:
+        """Release the graphs that TensorFlow's own passes have made."""
+
+    @staticmethod
     def estimate_step(
         graph: bytes,
         kept: Sequence[str],

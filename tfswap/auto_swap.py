@@ -200,11 +200,12 @@ class AutoSwap(keras.callbacks.Callback):
         * `outcome`: "swapped", "fits", "bootstrap" or "no effect"; `notes`: all messages; `plan`.
         * `budget_bytes`, `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes`
           (the highest of all steps), `host_peak_bytes`.
-        * `unswapped_step_s`, `predicted_step_s`, `step_s`; `predicted_wait_s` (the part of
-          `predicted_step_s` spent waiting for copies) and `least_wait_s` (its lower bound for any
-          plan).
+        * `unswapped_step_s` (measured if the model fits; otherwise an estimate, from a step under
+          on-demand swaps without their waits), `predicted_step_s`, `step_s`; `predicted_wait_s`
+          (the part of `predicted_step_s` spent waiting for copies) and `least_wait_s` (its lower
+          bound for any plan).
         * `least_budgets`: a `LeastBudgets` (without swaps, with swaps and with sections, each with
-          the op that sets it).
+          the op that sets it); None for a model that clearly fits, unless `save_profile` is given.
         * `bytes_out_per_step`, `bytes_in_per_step`, `swapped_buffers`; `recomputed_buffers` and
           `recompute_s` (predicted); `sections` of the batch; `corrections` of the plan.
         * `tiers`: a `TierUse` each; `lossy`: a `LossyUse`, or None if no tensor is lossy; `share`:

@@ -229,6 +229,7 @@ class ManagedDevices:
             self._library.clear_layouts(device)
         self._library.open_file(None)
         self._library.set_host_limit(None)
+        self._library.forget_optimized_graphs()
         self._library.trim_host()
 
     def refresh_auto_budget(self) -> bool:

@@ -33,8 +33,13 @@ struct Optimized {
   std::string graph;  // serialized, which takes a third of the memory
 };
 
-std::mutex mutex;
-std::list<Optimized> cache;  // the latest first
+std::mutex mu;
+
+// The latest first.
+std::list<Optimized>& Cache() {
+  static auto* cache = new std::list<Optimized>();
+  return *cache;
+}
 
 Key KeyOf(const GrapplerItem& item, const ConfigProto& config) {
   std::string text, part;
@@ -59,7 +64,8 @@ Key KeyOf(const GrapplerItem& item, const ConfigProto& config) {
 }
 
 bool Find(const Key& key, GraphDef* graph) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<std::mutex> lock(mu);
+  std::list<Optimized>& cache = Cache();
   for (auto it = cache.begin(); it != cache.end(); ++it) {
     if (it->key != key) continue;
     cache.splice(cache.begin(), cache, it);
@@ -71,9 +77,9 @@ bool Find(const Key& key, GraphDef* graph) {
 void Keep(const Key& key, const GraphDef& graph) {
   if (graph.ByteSizeLong() > kMaxBytes) return;
   Optimized entry{key, graph.SerializeAsString()};
-  const std::lock_guard<std::mutex> lock(mutex);
-  cache.push_front(std::move(entry));
-  if (cache.size() > kMaxGraphs) cache.pop_back();
+  const std::lock_guard<std::mutex> lock(mu);
+  Cache().push_front(std::move(entry));
+  if (Cache().size() > kMaxGraphs) Cache().pop_back();
 }
 
 }  // namespace
@@ -102,8 +108,8 @@ bool IsOptimized(const GraphDef& graph) {
 }
 
 void ForgetOptimizedGraphs() {
-  const std::lock_guard<std::mutex> lock(mutex);
-  cache.clear();
+  const std::lock_guard<std::mutex> lock(mu);
+  Cache().clear();
 }
 
 }  // namespace tfswap

@@ -6,6 +6,7 @@
 #include "bindings/runtime/library.h"
 #include "grappler/index/op_costs.h"
 #include "grappler/pass_log.h"
+#include "grappler/tensorflow_passes.h"
 
 namespace py = pybind11;
 
@@ -88,6 +89,7 @@ void BindGraphs(Methods* methods) {
           },
           fingerprint, py::arg("label") = "")
       .Def("clear_pass_records", &ClearPassRecords)
+      .Def("forget_optimized_graphs", &ForgetOptimizedGraphs)
       .Def("estimate_step", &Estimate, py::arg("graph"), py::arg("kept"), py::arg("ops_per_s"),
            py::arg("product_ops_per_s"), py::arg("bytes_per_s"));
 }
