@@ -19,7 +19,8 @@ One JSON line a case, with medians: model, case, budget_bytes, steps, fit_s, sto
 stock_step_s (of the last half of the steps), step_ratio, step_ratio_interval (95 %, bootstrap over
 steps of all runs), unswapped_step_s (as tfswap reports it), stalls (of the last run: index and
 seconds of each step above twice the median), stock_stalls, graph_optimisations (of the training
-function; 1 in stock TensorFlow), outcome, peak_bytes, loss_bit_equal (of all steps; null if stock TensorFlow does not repeat itself).
+function; 1 in stock TensorFlow), outcome, peak_bytes, loss_bit_equal (of all steps; null if stock
+TensorFlow does not repeat itself).
 
 The exit status is 1 if a training fails.
 """
