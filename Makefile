@@ -5,6 +5,7 @@
 #   make test-all       also tests that take minutes
 #   make test-gpu       build and test the GPU code on a simulated GPU
 #   make test-versions  the tests against the oldest and newest supported TensorFlow
+#   make test-keras     Keras's own tests of training, with AutoSwap in every fit: 20 minutes
 #   make test-browser   the report page in chromium, which it installs where it may
 #   make sanitize       interleavings of swaps; sanitizers under load
 #   make fuzz           fuzz the parsers: make fuzz MINUTES=10
@@ -30,7 +31,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu test-versions test-browser sanitize fuzz gpu-check lint format demo bench docs clean
+.PHONY: build test test-all test-gpu test-versions test-keras test-browser sanitize fuzz gpu-check lint format demo bench docs clean
 
 build: $(BUILT)
 
@@ -87,6 +88,10 @@ test-browser: build
 # Each TensorFlow is built in build/versions.
 test-versions: build
 	$(BIN)/python tests/versions
+
+# Keras's tests are downloaded into build/keras.
+test-keras: build
+	$(BIN)/python tests/keras_suite -n 2
 
 # Builds against the TensorFlow with GPU devices; needs no GPU.
 test-gpu: build
