@@ -64,6 +64,11 @@ class AutoSwap(keras.callbacks.Callback):
             slab, and ops keep the recorded order where that needs it. Defaults to None: on a GPU,
             where the slab is one block. A CPU returns idle pages, wherever they are; there, False
             does without a slab.
+        xla: What to do with a model that is compiled with ``jit_compile=True``. "auto" trains
+            under XLA as long as it gets the memory that it needs, and then op by op with swaps,
+            from the same batch on; on a GPU, with sections, a plan or `save_profile`, with
+            ``steps_per_execution`` above 1 and for several replicas, it turns XLA off at once.
+            "never" always does that. Defaults to "auto".
         workspace_limit: Largest workspace of a GPU op that also runs without one: bytes, as an
             int or string. 0 restricts convolutions to algorithms without workspace, which are
             slower and round differently (policy "m" of vDNN: Rhu et al., MICRO 2016). None leaves
@@ -143,6 +148,7 @@ class AutoSwap(keras.callbacks.Callback):
         save_profile: str | os.PathLike[str] | None = None,
         planning_time_s: float = PLANNING_TIME_S,
         slab: bool | None = None,
+        xla: str = "auto",
         workspace_limit: int | str | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
         spill_limit: int | str | None = None,
@@ -169,6 +175,7 @@ class AutoSwap(keras.callbacks.Callback):
             save_profile=save_profile,
             planning_time_s=planning_time_s,
             slab=slab,
+            xla=xla,
             workspace_limit=workspace_limit,
             spill_dir=spill_dir,
             spill_limit=spill_limit,
@@ -206,6 +213,7 @@ class AutoSwap(keras.callbacks.Callback):
           bound for any plan).
         * `least_budgets`: a `LeastBudgets` (without swaps, with swaps and with sections, each with
           the op that sets it); None for a model that clearly fits, unless `save_profile` is given.
+        * `compiled`: whether XLA compiled the steps, which then moved nothing.
         * `bytes_out_per_step`, `bytes_in_per_step`, `swapped_buffers`; `recomputed_buffers` and
           `recompute_s` (predicted); `sections` of the batch; `corrections` of the plan.
         * `tiers`: a `TierUse` each; `lossy`: a `LossyUse`, or None if no tensor is lossy; `share`:

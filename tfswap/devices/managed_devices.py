@@ -21,6 +21,7 @@ from tfswap.machine.file_link import MonitoredFileTier, file_tier_behind_link, m
 from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
+from tfswap.plan.measured_plan import CLEARLY_FITS
 from tfswap.planning.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
 
@@ -94,6 +95,11 @@ class ManagedDevices:
     def budget_bytes(self) -> int:
         """Budget of the planned device."""
         return self._budget_bytes[self.device]
+
+    @property
+    def fitting_bytes(self) -> float:
+        """The most that a step needs that clearly fits the planned device's budget."""
+        return CLEARLY_FITS * self.budget_bytes
 
     @property
     def _shares_budget(self) -> bool:

@@ -19,7 +19,11 @@ from tfswap.planning.planners.portfolio import PLANNING_TIME_S, POLICIES
 AUTO_SECTIONS = "auto"
 """The number of sections is chosen automatically."""
 
+NO_XLA = "never"
+"""Steps are not compiled by XLA."""
+
 _VERBOSE = ("auto", 0, 1)
+_XLA = ("auto", NO_XLA)
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class SwapOptions:
     save_profile: str | os.PathLike[str] | None = None
     planning_time_s: float = PLANNING_TIME_S
     slab: bool | None = None
+    xla: str = "auto"
     workspace_limit: int | None = None
     spill_dir: str | os.PathLike[str] | None = None
     spill_limit: int | None = None
@@ -60,6 +65,8 @@ class SwapOptions:
             raise ValueError(f"unknown policy {self.policy!r}: allowed are {allowed}")
         if self.verbose not in _VERBOSE:
             raise ValueError(f"verbose is {self.verbose!r}; allowed: 'auto', 0, 1")
+        if self.xla not in _XLA:
+            raise ValueError(f"xla is {self.xla!r}; allowed: 'auto', 'never'")
         if self.plan is not None and not isinstance(self.plan, SwapPlan):
             raise ValueError(f"plan is {self.plan!r}; it must be a SwapPlan or its path")
         if not _is_duration(self.planning_time_s):

@@ -38,6 +38,36 @@ def why_not_static(model: Any) -> str:
     return ""
 
 
+def one_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return Keras's function of one batch, for a `tf.function` to trace.
+
+    Args:
+        model: A model for which `why_not_static` returns "".
+        step: Its `train_step` or `test_step`.
+    """
+    import tensorflow as tf
+
+    strategy = model.distribute_strategy
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def one_step_on_data(data: Any) -> Any:
+        # One replica: its result is the mean over replicas.
+        outputs = strategy.run(step, args=(data,))
+        return tf.nest.map_structure(
+            lambda each: strategy.experimental_local_results(each)[0], outputs
+        )
+
+    return one_step_on_data  # type: ignore[no-any-return]
+
+
+def without_optionals(data: Any) -> Any:
+    """Return a batch, or its spec, with None for what Keras packs into an `Optional`."""
+    import tensorflow as tf
+
+    kinds = (tf.experimental.Optional, tf.OptionalSpec)
+    return tf.nest.map_structure(lambda each: None if isinstance(each, kinds) else each, data)
+
+
 def examples_of(data: Any) -> int:
     """Return the number of examples of a batch: the length of its largest tensor, or 0."""
     import tensorflow as tf
@@ -65,19 +95,9 @@ class StaticStep:
         self._warn = warn
         self._sizes: set[tuple[Any, ...]] = set()
         self._has_warned = False
-        strategy = model.distribute_strategy
-
-        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-        def one_step_on_data(data: Any) -> Any:
-            # One replica: its result is the mean over replicas.
-            outputs = strategy.run(step, args=(data,))
-            return tf.nest.map_structure(
-                lambda each: strategy.experimental_local_results(each)[0], outputs
-            )
-
-        compiled = model.jit_compile
-        self._of_a_size = tf.function(one_step_on_data, jit_compile=compiled)
-        self._of_any = tf.function(one_step_on_data, jit_compile=compiled, reduce_retracing=True)
+        function = one_step(model, step)
+        self._of_a_size = tf.function(function)
+        self._of_any = tf.function(function, reduce_retracing=True)
 
     @classmethod
     def of(
@@ -97,12 +117,7 @@ class StaticStep:
 
     def batch_of(self, iterator: Any) -> Any:
         """Return the next batch, or raise StopIteration."""
-        import tensorflow as tf
-
-        return tf.nest.map_structure(
-            lambda each: None if isinstance(each, tf.experimental.Optional) else each,
-            next(iterator),
-        )
+        return without_optionals(next(iterator))
 
     def __call__(self, data: Any) -> Any:
         """Run the step on a batch; return what Keras's function would."""

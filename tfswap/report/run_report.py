@@ -62,8 +62,9 @@ class RunReport:
         self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
         self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
 
-    def fits(self) -> None:
-        """Note that the model fits without swaps."""
+    def fits(self, compiled: bool = False) -> None:
+        """Note that the model fits without swaps, or that XLA's memory does."""
+        self.report.compiled = compiled
         self.report.outcome = "fits"
         self.report.unswapped_peak_bytes = self.report.measured_peak_bytes
 
@@ -103,6 +104,7 @@ class RunReport:
     def withdrawn(self) -> None:
         """Note that no plan is installed any more."""
         self.report.plan = None
+        self.report.compiled = False
         self.report.swapped_buffers = self.report.recomputed_buffers = 0
         self.report.outcome = "bootstrap"
 

@@ -142,6 +142,7 @@ class Report(Mapping[str, Any]):
     recomputed_buffers: int = 0
     recompute_s: float | None = None
     sections: int = 1
+    compiled: bool = False
     first_plan: str = ""
     host_peak_bytes: int | None = None
     tiers: tuple[TierUse, ...] = ()
@@ -285,7 +286,7 @@ def summary_lines(report: Report) -> list[str]:
     if report.outcome == "fits":
         return [
             f"tfswap: {_fits(report)} of a budget of {budget}. Nothing is "
-            f"swapped{_sections(report)}."
+            f"swapped{_sections(report)}{', XLA stays on' if report.compiled else ''}."
         ]
     if report.outcome == "no effect":
         return ["tfswap: had no effect on this training."]

@@ -149,6 +149,11 @@ class Retraced:
 
 
 @dataclass(frozen=True)
+class XlaRefused:
+    """XLA got no memory for a step, which runs op by op, like all others from now on."""
+
+
+@dataclass(frozen=True)
 class BatchStaysWhole:
     """The batch cannot be split, whatever the options say."""
 
@@ -164,6 +169,7 @@ Event = (
     | Reassigned
     | GraphsCounted
     | Retraced
+    | XlaRefused
     | BatchStaysWhole
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tfswap.plan.measured_plan import CLEARLY_FITS, MeasuredPlan, MeasuredStep
+from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
@@ -137,6 +137,7 @@ class Executor:
                 self._plan.leaves_fitting &= leaves_fitting
                 self._first_step.is_given = False
                 self._plan.push(dataclasses.replace(self._plan.plan, functions=()))
+                self._context.report.withdrawn()
             case Split(sections, examples):
                 self._split(sections, examples)
             case NoteBudget(graph):
@@ -241,7 +242,7 @@ class Executor:
             varies=self._shapes_vary or len(self._first_step.training_graphs()) > 1,
             on_demand_s=on_demand_s,
         )
-        most_bytes = CLEARLY_FITS * self._context.devices.budget_bytes
+        most_bytes = self._context.devices.fitting_bytes
         if self._leaves_fitting and profile.worst_peak_bytes <= most_bytes:
             return found
         try:

@@ -11,7 +11,6 @@ from typing import Any
 
 from tfswap.hooks.plan_session import PlanSession, forget_optimised
 from tfswap.ops import library
-from tfswap.plan.measured_plan import CLEARLY_FITS
 from tfswap.plan.renaming import renamed
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.plan.slots import slots_to_text
@@ -83,7 +82,7 @@ class InstalledPlan:
         )
         self.push(plan.in_sections(given.sections if given.functions else sections))
         devices = self._context.devices
-        free_bytes = CLEARLY_FITS * devices.budget_bytes - devices.load_bytes()
+        free_bytes = devices.fitting_bytes - devices.load_bytes()
         if any(r["outcome"] == "left" and r["most_bytes"] > free_bytes for r in self.records()):
             self.push_with_new_label()  # it fit in an earlier training, when less was in use
         self.install_layouts()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import keras
 
-from tfswap.devices.swap_options import SwapOptions
+from tfswap.devices.swap_options import NO_XLA, SwapOptions
 from tfswap.devices.swap_session import SwapSession
 from tfswap.hooks.batch_limit import most_examples
+from tfswap.hooks.compiled_step import CompiledStep
 from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.hooks.keras_frames import FitCall, batches_of_fit, find_fit
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
@@ -31,6 +33,12 @@ def _count_layers(model: Any) -> int:
     return len({*paths(model), *owners})
 
 
+def _shortage(reason: str) -> str:
+    """Return the essence of an out-of-memory error."""
+    found = re.search("asks for .* while .* in use", reason)
+    return found[0] if found else reason
+
+
 class KerasFit:
     """Run one `fit` of a model under `AutoSwap`.
 
@@ -49,8 +57,8 @@ class KerasFit:
         self._model = model
         self._epochs = epochs
         self._cleanup = ExitStack()  # restores model and devices
-        self._xla_was_on = False
-        self._compiled: dict[str, Any] = {}  # what XLA compiled for validation and prediction
+        self._compiled_functions: dict[str, Any] | None = None  # set while XLA is off
+        self._compiled_step: CompiledStep | None = None  # set while XLA is on
         self._inner: Any = None
         self._guarded: Any = None
         self._splits_batches = options.wants_sections
@@ -91,11 +99,12 @@ class KerasFit:
             self._warn_of_whole_batches("loops (steps_per_execution of more than 1) are not split")
         session = SwapSession(self._options, self._log, on_release=self.end, is_over=self._is_over)
         self._cleanup.callback(self._restore)
-        self._turn_xla_off()
         self._cleanup.callback(session.end)
         if self._options.broker is not None:
             self._build_optimizer()
         session.begin(_count_layers(self._model))
+        if self._model.jit_compile:
+            self._decide_on_xla(session.devices.on_cpu)
         run = TrainingRun(
             session,
             self._model,
@@ -106,6 +115,7 @@ class KerasFit:
             epochs=self._epochs,
             splits=self._splits_batches,
             examples=most_examples(batches_of_fit(self._model)),
+            compiled=self._compiled_step is not None,
         )
         self._cleanup.callback(run.end)
         run.begin()
@@ -129,18 +139,51 @@ class KerasFit:
         with defer_sigint():
             self._cleanup.close()
 
-    def _turn_xla_off(self) -> None:
-        """Make the model's steps run without XLA, which would compile them into one op."""
-        if not self._model.jit_compile:
+    def _decide_on_xla(self, on_cpu: bool) -> None:
+        """Begin under XLA, or make the model's steps run without it."""
+        why_not = self._why_not_xla(on_cpu)
+        if not why_not:
+            self._compiled_step = CompiledStep.of_training(self._model)
             return
-        self._xla_was_on = True
-        for name in ("test_function", "predict_function"):
-            self._compiled[name] = getattr(self._model, name)
+        names = ("train_function", "test_function", "predict_function")
+        self._compiled_functions = {name: getattr(self._model, name) for name in names}
         self._model.jit_compile = False
-        self._model.make_train_function(force=True)
+        for name in names:
+            setattr(self._model, name, None)  # Keras makes it again
+        self._model.make_train_function()
         self._log.note(
-            "XLA is off for this training: a step compiled by XLA is one opaque op, and "
-            "nothing can be moved inside it"
+            f"XLA is off for this training ({why_not}): a step compiled by XLA is one opaque op, "
+            "and nothing can be moved inside it"
+        )
+
+    def _why_not_xla(self, on_cpu: bool) -> str:
+        """Return why the training cannot begin under XLA; "" if it can."""
+        options = self._options
+        if options.xla == NO_XLA:
+            return f"xla={NO_XLA!r}"
+        if not on_cpu:
+            return "on a GPU, XLA's memory does not come from tfswap's allocator"
+        for name in ("plan", "save_profile"):
+            if getattr(options, name) is not None:
+                return f"{name} is of steps without XLA"
+        if self._splits_batches:
+            return "the batch is split into sections"
+        if self._model.steps_per_execution > 1:
+            return "steps_per_execution is more than 1"
+        return why_not_static(self._model)
+
+    def _xla_refused(self, reason: str) -> None:
+        """Go on op by op with this step."""
+        assert self.run is not None
+        self._log.note(
+            f"XLA got too little memory ({_shortage(reason)}): training goes on op by op, with "
+            "swaps, from this batch on"
+        )
+        self.run.leave_xla()
+
+    def _xla_refused_validation(self, reason: str) -> None:
+        self._log.note(
+            f"XLA got too little memory ({_shortage(reason)}): validation goes on op by op"
         )
 
     def _guard(self) -> None:
@@ -154,6 +197,8 @@ class KerasFit:
 
         inner = self._model.train_function
         self._inner = inner
+        if self._compiled_step is not None:
+            self._cleanup.enter_context(self._compiled_step.use(self._xla_refused))
 
         def train_function(iterator: Any) -> Any:
             try:
@@ -174,7 +219,9 @@ class KerasFit:
         return self._fit is not None and not self._fit.is_running()
 
     def _train(self, iterator: Any) -> Any:
-        """Call the training function; with sections, on a batch of known size."""
+        """Call the training function: under XLA, or with sections on a batch of known size."""
+        if self._compiled_step is not None:
+            return self._compiled_step(iterator)
         if not self._splits_batches or not self._sizes_are_unknown(iterator):
             return self._inner(iterator)
         if self._static_step is not None:
@@ -200,25 +247,33 @@ class KerasFit:
         return sizes_are_unknown(iterator, replicas)
 
     def _guard_validation(self) -> None:
-        """Make validation use sections too: its layers are as large."""
+        """Make validation lose no batch under XLA, and use sections: its layers are as large."""
         model = self._model
-        if not self._splits_batches or why_not_static(model):
-            return
-        before = model.test_function
-        model.make_test_function()
-        inner = model.test_function
-        step = StaticStep.of(model, model.test_step, inner, self._log.warn)
+        if self._compiled_step is not None:
+            compiled = CompiledStep.of_validation(model)
+            self._cleanup.enter_context(compiled.use(self._xla_refused_validation))
+            self._replace_test_function(model.test_function, compiled)
+        elif self._splits_batches and not why_not_static(model):
+            before = model.test_function
+            model.make_test_function()
+            inner = model.test_function
+            step = StaticStep.of(model, model.test_step, inner, self._log.warn)
 
-        def test_function(iterator: Any) -> Any:
-            if not self._splits_batches or not self._sizes_are_unknown(iterator):
-                return inner(iterator)
-            return step(step.batch_of(iterator))
+            def test_function(iterator: Any) -> Any:
+                if not self._splits_batches or not self._sizes_are_unknown(iterator):
+                    return inner(iterator)
+                return step(step.batch_of(iterator))
+
+            self._replace_test_function(before, test_function)
+
+    def _replace_test_function(self, before: Any, function: Any) -> None:
+        model = self._model
+        model.test_function = function
 
         def restore() -> None:
-            if model.test_function is test_function:
+            if model.test_function is function:
                 model.test_function = before
 
-        model.test_function = test_function
         self._cleanup.callback(restore)
 
     def _warn_of_whole_batches(self, why: str) -> None:
@@ -233,13 +288,11 @@ class KerasFit:
     def _restore(self) -> None:
         """Restore the model."""
         if self._guarded is not None and self._model.train_function is self._guarded:
-            self._model.train_function = None if self._xla_was_on else self._inner
+            self._model.train_function = self._inner
         self._guarded = None
-        self._static_step = None
-        if self._xla_was_on:
+        self._static_step = self._compiled_step = None
+        if self._compiled_functions is not None:
             self._model.jit_compile = True
-            self._xla_was_on = False
-        for name, function in self._compiled.items():
-            if getattr(self._model, name) is not function:
-                setattr(self._model, name, None)  # Keras makes it again, with XLA
-        self._compiled.clear()
+            for name, function in self._compiled_functions.items():
+                setattr(self._model, name, function)
+            self._compiled_functions = None

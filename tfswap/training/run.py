@@ -11,7 +11,7 @@ from typing import Any
 from tfswap.devices.sampling import RatioSamples
 from tfswap.devices.swap_options import AUTO_SECTIONS
 from tfswap.devices.swap_session import SwapSession
-from tfswap.plan.measured_plan import CLEARLY_FITS, MeasuredStep
+from tfswap.plan.measured_plan import MeasuredStep
 from tfswap.plan.schema import SwapPlan
 from tfswap.planning.planners.assignment import AUTO, CSWAP
 from tfswap.report.run_report import RunReport
@@ -29,6 +29,7 @@ from tfswap.training.events import (
     Remember,
     Retraced,
     StepEnded,
+    XlaRefused,
 )
 from tfswap.training.executor import Executor
 from tfswap.training.first_step import FirstStep
@@ -36,6 +37,7 @@ from tfswap.training.further_graphs import counts
 from tfswap.training.installed_plan import InstalledPlan
 from tfswap.training.lossy import LossyRun, check_plan
 from tfswap.training.remembered_plans import RememberedPlans
+from tfswap.training.section_search import SectionSearch
 from tfswap.training.states import GraphState, Phase, TrainingState
 from tfswap.training.step_addresses import TEST, TRAIN, StepAddresses
 from tfswap.training.step_recordings import StepRecordings
@@ -64,6 +66,7 @@ class TrainingRun:
         certain: Whether the function trains, even if its graph has no gradients.
         splits: Whether the batch can be split into sections, if the options ask for it.
         examples: The most examples of a batch whose size is not known before the step; 0: unknown.
+        compiled: Whether XLA compiles the steps.
 
     Attributes:
         report: The report.
@@ -85,6 +88,7 @@ class TrainingRun:
         certain: bool = True,
         splits: bool = True,
         examples: int = 0,
+        compiled: bool = False,
     ) -> None:
         options, devices, library = session.options, session.devices, session.library
         check_plan(plan or SwapPlan(), options.lossy)
@@ -122,8 +126,8 @@ class TrainingRun:
             chooses,
         )
         is_given = plan is not None and bool(plan.functions)
-        first = GraphState()
-        sections = dataclasses.replace(first.sections, searches=chooses and not is_given)
+        sections = SectionSearch(searches=chooses and not is_given)
+        first = GraphState(Phase.COMPILED if compiled else Phase.BOOTSTRAP, sections=sections)
         plan_sections = 1 if plan is None else plan.sections
         self._state = TrainingState(
             plans_addresses=devices.plans_addresses,
@@ -135,7 +139,7 @@ class TrainingRun:
             ),
             reassigns=options.codec in (AUTO, CSWAP) or options.spill_dir is not None,
             searches=chooses,
-            graphs=(dataclasses.replace(first, sections=sections),),
+            graphs=(first,),
         )
         self._is_on = False  # between `begin` and `end`
         self._cleanup = ExitStack()  # restores everything that `begin` changed
@@ -143,8 +147,6 @@ class TrainingRun:
         self._stock_peak_bytes = 0  # measured on the unchanged graph
         self._step_start_s = 0.0
         self._before: dict[str, int] = {}
-
-    # Begin and end
 
     def begin(self) -> None:
         """Install on-demand swaps, or the given plan, for the first steps."""
@@ -259,8 +261,6 @@ class TrainingRun:
             **self._session.state(),
         }
 
-    # Events
-
     def _handle(self, event: Event) -> None:
         """Execute all actions that follow from an event."""
         events = deque([event])
@@ -278,6 +278,12 @@ class TrainingRun:
         has_new_rate = self._context.lossy.epoch_begins(epoch)
         self.report.lossy = self._context.lossy.use()
         self._handle(EpochBegan(has_new_rate))
+
+    def leave_xla(self) -> None:
+        """Note in a step that XLA got no memory, and prepare the same step without it."""
+        self.step_abandoned()
+        self._handle(XlaRefused())
+        self.step_begins()
 
     def traced_again(self) -> None:
         """Note that the function has a new graph, which may train."""
@@ -333,6 +339,8 @@ class TrainingRun:
         step = MeasuredStep.between(self._before, after, seconds, self._steps_a_call)
         context.report.step(step, after)
         self._addresses.call_ended(TRAIN, self._steps_a_call)
+        if self._phase is Phase.COMPILED:
+            context.report.fits(compiled=True)
         event = self._event(step, traces.get(devices.device))
         if self._phase is Phase.PROFILE and counts(self._state, event):
             self._recordings.add(step.seconds, traces)
@@ -348,13 +356,10 @@ class TrainingRun:
             self._handle(AddressesSettled())
 
     def _event(self, step: MeasuredStep, trace: StepTrace | None) -> StepEnded:
-        most_bytes = CLEARLY_FITS * self._context.devices.budget_bytes
-        fits = step.bytes_out == 0 and step.peak_bytes <= most_bytes
-        if trace is None:
-            return StepEnded(step, self._addresses.recorded, fits=fits)
-        fingerprint = trace.main_graph()
+        fits = step.bytes_out == 0 and step.peak_bytes <= self._context.devices.fitting_bytes
+        fingerprint = self._addresses.recorded if trace is None else trace.main_graph()
         index = self._state.index(fingerprint)
-        if index is None:
+        if trace is None or index is None:
             return StepEnded(step, fingerprint, fits=fits)
         planner = self._executor.planner(index)
         is_like_profiled, is_larger = planner.is_like_profiled(trace), planner.is_larger(trace)

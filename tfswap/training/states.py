@@ -6,6 +6,8 @@ values: they use no library, device or clock.
 
 One graph, from its first step on::
 
+    Compiled ─▶ Bootstrap, once XLA gets no memory
+
     Bootstrap ─▶ Warm ─▶ Profile ─▶ Settle ─▶ Measure ─▶ Addresses ─▶ Steady
       │  │        ▲         │  ▲       ▲         │  │        │           │
       │  │        │         │  │       └ correct ┘  │        │  BudgetChanged: plan again
@@ -30,6 +32,7 @@ from tfswap.training.section_search import SectionSearch
 class Phase(enum.Enum):
     """What the next step of a graph is for."""
 
+    COMPILED = "compiled"  # by XLA, which moves nothing
     BOOTSTRAP = "bootstrap"  # on-demand swaps, from the graph alone
     WARM = "warm"  # the second step is still slow and would be a bad profile
     PROFILE = "profile"
@@ -167,6 +170,18 @@ class TrainingState:
     def observes(self) -> bool:
         """Whether the next step is recorded to see which graph it runs."""
         return self.phase is Phase.STEADY and self.plans_further and self.watch.observes
+
+    def may_reassign(self, due: int) -> bool:
+        """Return whether tensors may be reassigned now, if that is due after so many steps."""
+        graph = self.graph
+        return (
+            self.reassigns
+            and self.turn == 0
+            and graph.phase is Phase.STEADY
+            and self.since_reassigned >= due
+            and graph.moves
+            and graph.is_profiled
+        )
 
     def index(self, fingerprint: str | None) -> int | None:
         """Return the index of a profiled graph, if there is one with this fingerprint."""

@@ -40,6 +40,7 @@ from tfswap.training.events import (
     StepEnded,
     Summarize,
     Withdraw,
+    XlaRefused,
 )
 from tfswap.training.further_graphs import Step, counts, watch_graphs
 from tfswap.training.section_search import SectionSearch, SectionTrial, sections_of
@@ -83,8 +84,9 @@ def next_state(state: TrainingState, event: Event) -> Step:
             return state, ((Remember(0),) if state.graphs[0].is_proven else ())
         case BudgetChanged():
             return _budget_changed(state, event)
-        case EpochBegan():
-            return _epoch_began(state, event)
+        case EpochBegan(has_new_rate):
+            due = _STEPS_AT_A_RATE if has_new_rate else _STEPS_BETWEEN
+            return dataclasses.replace(state, reassigns_next=state.may_reassign(due)), ()
         case Reassigned(function):
             return state.put(0, function=function, steps=()), (Install(0, function),)
         case GraphsCounted(has_unplanned):
@@ -92,6 +94,8 @@ def next_state(state: TrainingState, event: Event) -> Step:
         case Retraced():
             is_idle = state.phase is Phase.IDLE
             return (state.put(0, phase=Phase.BOOTSTRAP) if is_idle else state), ()
+        case XlaRefused():
+            return state.begun_again(), (BeginAgain(state.leaves_fitting),)
         case BatchStaysWhole():
             return dataclasses.replace(state, searches=False).put(0, sections=SectionSearch()), ()
 
@@ -108,6 +112,10 @@ def _step_ended(state: TrainingState, event: StepEnded) -> Step:
             return _other_step(state, state.counted)
         state = dataclasses.replace(state, counted=dataclasses.replace(state.counted, others=0))
     state = dataclasses.replace(state, since_reassigned=state.since_reassigned + 1)
+    if graph.phase is Phase.COMPILED:
+        if not graph.fits:  # the first step, in which XLA compiles
+            return state.put(0, fits=True), (Summarize(),)
+        return state.put(0, steps=(*graph.steps, event.step)[-_MAX_STEPS:]), ()
     if graph.phase is Phase.BOOTSTRAP:
         return state, (InspectGraphs(event.fits and state.leaves_fitting),)
     if graph.phase is Phase.WARM:
@@ -383,17 +391,3 @@ def _plan_after_all(state: TrainingState) -> Step:
     note = Log("a step needed more memory than before, near the budget: a plan is made")
     state = dataclasses.replace(state.begun_again(), leaves_fitting=False)
     return state, (note, DropAddresses(), NoteBudget(0), BeginAgain(leaves_fitting=False))
-
-
-def _epoch_began(state: TrainingState, event: EpochBegan) -> Step:
-    due = _STEPS_AT_A_RATE if event.has_new_rate else _STEPS_BETWEEN
-    graph = state.graph
-    reassigns = (
-        state.reassigns
-        and state.turn == 0
-        and graph.phase is Phase.STEADY
-        and state.since_reassigned >= due
-        and graph.moves
-        and graph.is_profiled
-    )
-    return dataclasses.replace(state, reassigns_next=reassigns), ()

@@ -28,6 +28,7 @@ from tfswap.training.events import (
     Retraced,
     Split,
     Withdraw,
+    XlaRefused,
 )
 from tfswap.training.section_search import SectionSearch
 from tfswap.training.states import GraphState, Origin, Phase, TrainingState
@@ -75,6 +76,19 @@ def test_a_graph_that_fits_is_watched() -> None:
     # From then on it is planned, even if it seems to fit again.
     state, actions = follow(state, ended(fits=True))
     assert actions == (InspectGraphs(fits=False),)
+
+
+def test_a_compiled_step_stays_until_xla_is_refused() -> None:
+    state, actions = follow(state_of(Phase.COMPILED), ended(9.0))
+    assert kinds(actions) == ["Summarize"]  # in the first step, XLA compiles
+    state, actions = follow(state, *[ended(2.0)] * 99, BudgetChanged("another"), ended(2.0))
+    assert state.phase is Phase.COMPILED and actions == ()
+    assert {each.seconds for each in state.graph.steps} == {2.0} and len(state.graph.steps) == 64
+    state, actions = follow(state, XlaRefused())
+    assert state.phase is Phase.BOOTSTRAP and not state.graph.fits
+    assert actions == (BeginAgain(leaves_fitting=True),)
+    _, actions = follow(state, ended(fits=True))
+    assert actions == (InspectGraphs(fits=True),)
 
 
 def test_a_first_step_that_fits_needs_no_plan() -> None:

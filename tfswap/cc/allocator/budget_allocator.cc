@@ -5,6 +5,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "allocator/kernel_scope.h"
 #include "core/memory/allocation_wait_policy.h"
 #include "core/util/atomic_max.h"
@@ -52,6 +54,16 @@ std::string BudgetAllocator::Name() {
 
 std::string BudgetAllocator::TakeUnreportedShortage() {
   return std::exchange(last_failure, std::string());
+}
+
+void BudgetAllocator::Explain(tensorflow::OpKernelContext* context) {
+  if (context->status().ok()) return;
+  const std::string why = TakeUnreportedShortage();
+  if (why.empty()) return;
+  // The context keeps its first error.
+  auto& status = const_cast<absl::Status&>(context->status());
+  const absl::string_view before = absl::StripSuffix(status.message(), ".");
+  status = absl::ResourceExhaustedError(absl::StrCat(before, ". ", why));
 }
 
 void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,

@@ -87,6 +87,9 @@ class BudgetAllocator : public Adaptor, public MemoryAccount {
   // Return and clear the reason of this thread's last failure that no TensorFlow error has reported
   // yet; "" if there is none.
   static std::string TakeUnreportedShortage();
+  // Add that reason to the error of a kernel whose error does not name the allocator: a compiled
+  // kernel's, or that of a copy from another device.
+  static void Explain(tensorflow::OpKernelContext* context);
   using Adaptor::AllocateRaw;
   void* AllocateRaw(size_t alignment, size_t num_bytes,
                     const tensorflow::AllocationAttributes& attributes) override;

@@ -5,6 +5,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "allocator/kernel_scope.h"
+#include "allocator/xla_launch.h"
 #include "core/util/forked.h"
 
 namespace tfswap {
@@ -75,7 +77,11 @@ void* DeviceAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
 }
 
 void DeviceAllocator::DeallocateRaw(void* ptr) {
-  if (!IsForked() || !OnHost()) return StatisticsAllocator::DeallocateRaw(ptr);
+  if (!IsForked() || !OnHost()) {
+    const KernelScope* scope = KernelScope::current;
+    if (scope != nullptr && scope->xla != nullptr && scope->xla->Defer(ptr)) return;
+    return StatisticsAllocator::DeallocateRaw(ptr);
+  }
   {
     std::lock_guard<std::mutex> lock(OfFork().mu);
     if (OfFork().blocks.erase(ptr) == 0) return;

@@ -10,6 +10,8 @@
 
 namespace tfswap {
 
+class XlaLaunch;
+
 // What this thread is running, for allocators, recorders and error messages. Each kernel runs
 // inside one on the stack, and copy threads create one for each swap-in.
 struct KernelScope {
@@ -42,6 +44,8 @@ struct KernelScope {
   // The kernel crashes if it gets no memory. See dummy_page_allocator.h, which sets `failure`.
   bool crashes = false;
   std::string failure;
+  // The run of a compiled function, which sees what this thread frees; null for other ops.
+  XlaLaunch* xla = nullptr;
   KernelScope* const outer;
 
   static thread_local KernelScope* current;

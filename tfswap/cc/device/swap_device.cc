@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
+#include "allocator/xla_launch.h"
 #include "core/util/faults.h"
 #include "core/util/forked.h"
 #include "device/device_table.h"
@@ -58,6 +59,7 @@ void FixCancelStatus(OpKernelContext* context) {
 
 void SwapDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   if (IsForked()) return ThreadPoolDevice::Compute(kernel, context);
+  if (AsyncOpKernel* async = kernel->AsAsync()) return ComputeAndWait(this, async, context);
   InjectCancel(context);
   allocator_->guard()->Pass(*kernel, context, [&] { Run(kernel, context); });
   FixCancelStatus(context);
@@ -104,8 +106,17 @@ void SwapDevice::RunAsync(AsyncOpKernel* kernel, OpKernelContext* context,
   if (recorder->on()) done = recorder->OpBeginsAsync(*kernel, context, std::move(done));
   const bool counted = allocator_->budget()->HasBudget();
   if (counted) allocator_->budget()->KernelBegins(context->step_id());
+  const std::shared_ptr<XlaLaunch> xla = XlaLaunch::Of(*kernel, context);
+  if (xla != nullptr) {
+    done = [this, context, xla, done = std::move(done)] {
+      BudgetAllocator::Explain(context);
+      xla->Ended(*context, allocator_);
+      done();
+    };
+  }
   {
     KernelScope scope(KernelScope::Role::kKernel, context);
+    scope.xla = xla.get();
     if (allocator_->slab()->active()) scope.planned = allocator_->slab()->Find(*kernel);
     ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
   }

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "allocator/device_allocator.h"
 #include "allocator/kernel_scope.h"
+#include "allocator/xla_launch.h"
 #include "core/gpu/hazard_tracker.h"
 #include "device/device_table.h"
 #include "gpu/cuda_gpu.h"
@@ -82,17 +82,6 @@ const void* RootOf(const tensorflow::Tensor& tensor) {
   return const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->data();
 }
 
-// Some out-of-memory errors do not name the allocator and lack its explanation: those of compiled
-// kernels and of copies from other devices.
-void Explain(OpKernelContext* context) {
-  if (context->status().ok()) return;
-  const std::string why = BudgetAllocator::TakeUnreportedShortage();
-  if (why.empty()) return;
-  // The context keeps its first error.
-  auto& status = const_cast<absl::Status&>(context->status());
-  status = absl::ResourceExhaustedError(absl::StrCat(status.message(), ". ", why));
-}
-
 class SwapGpuDevice : public BaseGPUDevice {
  public:
   SwapGpuDevice(const SessionOptions& options, const std::string& name, Bytes memory_limit,
@@ -112,6 +101,7 @@ class SwapGpuDevice : public BaseGPUDevice {
   }
 
   void Compute(OpKernel* kernel, OpKernelContext* context) override {
+    if (AsyncOpKernel* async = kernel->AsAsync()) return ComputeAndWait(this, async, context);
     gpu_->allocator->guard()->Pass(*kernel, context, [&] { Run(kernel, context); });
   }
 
@@ -142,7 +132,7 @@ class SwapGpuDevice : public BaseGPUDevice {
     StepRecorder::Op op;
     if (recorder->on()) op = recorder->OpBegins(*kernel, context);
     BaseGPUDevice::Compute(kernel, context);
-    Explain(context);
+    BudgetAllocator::Explain(context);
     if (tracked) CheckGpu(context);
     if (op) recorder->OpEnds(op, context, scope.wait_ns);
     if (counted) allocator->budget()->KernelEnds();
@@ -151,23 +141,26 @@ class SwapGpuDevice : public BaseGPUDevice {
   void RunAsync(AsyncOpKernel* kernel, OpKernelContext* context, AsyncOpKernel::DoneCallback done) {
     HazardTracker* tracker = TrackerOf();
     if (tracker != nullptr && tracker->active() && !BeforeOp(tracker, context)) return done();
-    StepRecorder* recorder = gpu_->allocator->recorder();
+    DeviceAllocator* allocator = gpu_->allocator.get();
+    StepRecorder* recorder = allocator->recorder();
     if (recorder->on()) done = recorder->OpBeginsAsync(*kernel, context, std::move(done));
-    const bool counted = gpu_->allocator->budget()->HasBudget();
-    if (counted) {
-      gpu_->allocator->budget()->KernelBegins(context->step_id());
-      done = [context, done = std::move(done)] {
-        Explain(context);
+    const bool counted = allocator->budget()->HasBudget();
+    if (counted) allocator->budget()->KernelBegins(context->step_id());
+    const std::shared_ptr<XlaLaunch> xla = XlaLaunch::Of(*kernel, context);
+    if (counted || xla != nullptr) {
+      done = [context, allocator, xla, done = std::move(done)] {
+        BudgetAllocator::Explain(context);
+        if (xla != nullptr) xla->Ended(*context, allocator);
         done();
       };
     }
     {
       KernelScope scope(KernelScope::Role::kKernel, context);
-      SlabAllocator* slab = gpu_->allocator->slab();
-      if (slab->active()) scope.planned = slab->Find(*kernel);
+      scope.xla = xla.get();
+      if (allocator->slab()->active()) scope.planned = allocator->slab()->Find(*kernel);
       BaseGPUDevice::ComputeAsync(kernel, context, std::move(done));
     }
-    if (counted) gpu_->allocator->budget()->KernelEnds();
+    if (counted) allocator->budget()->KernelEnds();
   }
 
   // Created with the first kernel, because TensorFlow creates its streams after the device.
