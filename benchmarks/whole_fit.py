@@ -10,7 +10,7 @@ training, in which tfswap is not imported, runs before each of the others:
     stock         without tfswap
     fits          a budget of 4 GiB, or twice the peak if that is more
     swapped       a budget below the peak (`--budget`), without a remembered plan
-    cached        the same with the plan that the training before it left in the cache
+    cached        the same with the plan that another training has left in the cache
     xla           compiled by XLA (jit_compile=True), a budget that it fits in; so is its stock
     xla_refused   compiled by XLA, within the budget of `swapped`; its stock is without XLA
 
@@ -19,8 +19,8 @@ One JSON line a case, with medians: model, case, budget_bytes, steps, fit_s, sto
 stock_step_s (of the last half of the steps), step_ratio, step_ratio_interval (95 %, bootstrap over
 steps of all runs), unswapped_step_s (as tfswap reports it), stalls (of the last run: index and
 seconds of each step above twice the median), stock_stalls, graph_optimisations (of the training
-function; 1 in stock TensorFlow), outcome, peak_bytes, loss_bit_equal (of all steps; null if stock
-TensorFlow does not repeat itself).
+function; 1 in stock TensorFlow, null under XLA), outcome, peak_bytes, loss_bit_equal (of all steps;
+null if stock TensorFlow does not repeat itself).
 
 The exit status is 1 if a training fails.
 """
@@ -100,9 +100,9 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         from tfswap.ops import library
 
         records = library.load().pass_records()
-        largest = max(records, key=lambda record: int(record["nodes"]))["function"]
-        found["graph_optimisations"] = sum(
-            int(r["times"]) for r in records if r["function"] == largest
+        largest = max(records, key=lambda record: int(record["nodes"]), default=None)
+        found["graph_optimisations"] = largest and sum(
+            int(r["times"]) for r in records if r["function"] == largest["function"]
         )
         found["outcome"] = swap.report.outcome
         found["unswapped_step_s"] = swap.report.unswapped_step_s
@@ -157,20 +157,18 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         XLA: fits_bytes,
         XLA_REFUSED: swapped_bytes,
     }
-    results: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
-        case: [] for case in options.cases
-    }
-    for _ in range(options.repeats):
-        with tempfile.TemporaryDirectory() as folder:
-            if CACHED in options.cases and SWAPPED not in options.cases:
-                run(SWAPPED, swapped_bytes, False, folder)
-            for case in options.cases:
+    with tempfile.TemporaryDirectory() as folder:
+        if CACHED in options.cases:
+            run(SWAPPED, swapped_bytes, False, folder)
+        for case in options.cases:
+            pairs = []
+            for _ in range(options.repeats):
                 stock = run(STOCK, None, case == XLA)
-                cache = folder if case in (SWAPPED, CACHED) and CACHED in options.cases else ""
+                cache = folder if case == CACHED else ""
                 ours = run(case, budgets[case], case in (XLA, XLA_REFUSED), cache)
-                results[case].append((stock, ours))
-    for case, pairs in results.items():
-        yield {"model": options.model, "case": case, "budget_bytes": budgets[case]} | line(pairs)
+                pairs.append((stock, ours))
+            found = {"model": options.model, "case": case, "budget_bytes": budgets[case]}
+            yield found | line(pairs)
 
 
 def line(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from planned_functions import SIZE, matrix, run
+from planned_functions import SIZE, matrix, run, session
 
 import tfswap
 from tfswap.plan.schema import SwapPlan
@@ -81,6 +81,47 @@ def test_a_broadcast_waits_for_the_other_input_of_its_reader(lib, x):
     lines = lib.describe(record["fingerprint"]).splitlines()
     tile = next(line.split("\t") for line in lines if line.startswith("spread\t"))
     assert "^d" in tile
+
+
+def test_weight_decay_waits_for_the_backward_parts_reads(lib, x):
+    def trained():
+        layers = [tf.Variable(np.eye(SIZE, dtype=np.float32)) for _ in range(4)]
+        rate = tf.Variable(1e-3)
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                hidden = x
+                for layer in layers:
+                    hidden = tf.nn.relu(tf.matmul(hidden, layer))
+                loss = tf.reduce_sum(hidden)
+            gradients = tape.gradient(loss, layers)
+            for layer in layers:
+                layer.assign_sub(layer * 0.01 * rate)
+            for layer, gradient in zip(layers, gradients, strict=True):
+                layer.assign_sub(rate * gradient)
+            return loss
+
+        return step, layers
+
+    step, expected = trained()
+    losses = [step(x).numpy() for _ in range(3)]
+    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0)
+    step, layers = trained()
+    first, record = run(lib, lazy, step, x)
+    with session(lazy):
+        assert [first.numpy(), step(x).numpy(), step(x).numpy()] == losses
+    for layer, wanted in zip(layers, expected, strict=True):
+        assert np.array_equal(layer, wanted)
+    # The decay of each layer whose weights the backward part reads (all but the first) waits.
+    graph = StepGraph.parse(lib.describe(record["fingerprint"]))
+    delayed = [
+        (before, after)
+        for before, after in graph.delays
+        if graph.nodes[before].backward and graph.nodes[before].op == "MatMul"
+    ]
+    assert len(delayed) == 3 and len({after for _, after in delayed}) == 3
+    assert all(graph.nodes[after].op == "Mul" for _, after in delayed)
 
 
 def test_a_tensor_that_is_read_again_soon_is_evictable(lib, x):

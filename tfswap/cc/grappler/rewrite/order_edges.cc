@@ -13,10 +13,81 @@ namespace {
 constexpr int kMinDelay = 3;  // milestones
 constexpr int kSlack = 3;     // milestones
 
+// Return which nodes depend on an update at depth 0.
+std::vector<bool> BehindEarlyUpdates(const GraphIndex& index) {
+  std::vector<int> by_position(index.size());
+  for (int n = 0; n < index.size(); ++n) by_position[index.position(n)] = n;
+  std::vector<bool> behind(index.size(), false);
+  const auto counts = [&](int n) {
+    return behind[n] || (index.IsUpdate(n) && index.depth(n) == 0);
+  };
+  for (int n : by_position) {
+    for (const TensorId& input : index.inputs(n)) behind[n] = behind[n] || counts(input.node);
+    for (int input : index.control_inputs(n)) behind[n] = behind[n] || counts(input);
+  }
+  return behind;
+}
+
+// Return which nodes have a control edge to another node.
+std::vector<bool> WithControlSuccessors(const GraphIndex& index) {
+  std::vector<bool> found(index.size(), false);
+  for (int n = 0; n < index.size(); ++n) {
+    for (int input : index.control_inputs(n)) found[input] = true;
+  }
+  return found;
+}
+
+// Return the first ops of the work that is done for the update `n` alone.
+std::vector<int> BeginsOf(const GraphIndex& index, int n, const std::vector<bool>& awaited) {
+  const auto is_work = [&](TensorId input) {
+    const int at = input.node;
+    return index.depth(at) == 0 && !awaited[at] && index.consumers(at).size() == 1 &&
+           index.IsOrderable(at) && !index.inputs(at).empty() &&
+           index.node(at).op() != "ReadVariableOp";
+  };
+  std::vector<int> begins, open = {n};
+  while (!open.empty()) {
+    const int at = open.back();
+    open.pop_back();
+    bool is_first = true;
+    for (const TensorId& input : index.inputs(at)) {
+      if (!is_work(input)) continue;
+      open.push_back(input.node);
+      is_first = false;
+    }
+    if (is_first) begins.push_back(at);
+  }
+  return begins;
+}
+
+// Delay updates that depend on variables alone until the old value has been read.
+void DelayEarlyUpdates(const GraphIndex& index, Edges* edges) {
+  const std::vector<bool> behind = BehindEarlyUpdates(index);
+  const std::vector<bool> awaited = WithControlSuccessors(index);
+  for (int n = 0; n < index.size(); ++n) {
+    if (!index.IsUpdate(n) || index.depth(n) != 0 || !index.MayWait(n)) continue;
+    const TensorId variable = index.Root(index.inputs(n)[0]);
+    std::vector<int> begins;
+    for (const GraphIndex::Consumer& user : index.consumers(variable.node)) {
+      if (user.port != variable.port || index.node(user.node).op() != "ReadVariableOp") continue;
+      for (const GraphIndex::Consumer& reader : index.consumers(user.node)) {
+        const int before = reader.node;
+        if (index.depth(before) == 0 || behind[before] || index.MayFuse(before)) continue;
+        if (!index.AliveWith(before, n)) continue;
+        if (begins.empty()) begins = BeginsOf(index, n, awaited);
+        for (int begin : begins) {
+          edges->emplace_back(index.node(before).name(), index.node(begin).name());
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Edges Delays(const GraphIndex& index) {
   Edges edges;
+  DelayEarlyUpdates(index, &edges);
   static const auto* cheap = new std::unordered_set<std::string>{
       "AddV2", "Cast", "Mul", "Neg", "RealDiv", "Rsqrt", "Sqrt", "Square", "Sub", "Transpose"};
   for (int n = 0; n < index.size(); ++n) {
@@ -63,15 +134,6 @@ Edges PromptUpdates(const GraphIndex& index) {
 }
 
 namespace {
-
-// Return which nodes have a control edge to another node.
-std::vector<bool> WithControlSuccessors(const GraphIndex& index) {
-  std::vector<bool> found(index.size(), false);
-  for (int n = 0; n < index.size(); ++n) {
-    for (int input : index.control_inputs(n)) found[input] = true;
-  }
-  return found;
-}
 
 // Return the last input of `reader` other than `n`; -1 if all others are constants.
 int LastBeside(const GraphIndex& index, int n, int reader) {

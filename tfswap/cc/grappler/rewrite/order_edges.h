@@ -16,7 +16,8 @@ using Edges = std::vector<std::pair<std::string, std::string>>;  // (before, aft
 
 // Delay cheap work on variables until it is needed. The `momentum * m` of an optimizer depends on
 // nothing but a variable, so the executor computes it for all variables when the step starts, and
-// the results occupy memory until the gradients arrive.
+// the results occupy memory until the gradients arrive. Weight decay updates the variable itself:
+// before the backward part has read the old value, that allocates a copy of each variable.
 Edges Delays(const GraphIndex& index);
 
 // Run variable updates promptly. The executor's queue has no order: without these edges the
