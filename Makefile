@@ -5,7 +5,7 @@
 #   make test-all       also tests that take minutes
 #   make test-gpu       build and test the GPU code on a simulated GPU
 #   make test-versions  the tests against the oldest and newest supported TensorFlow
-#   make test-keras     Keras's own tests of training, with AutoSwap in every fit: 20 minutes
+#   make test-keras     Keras's own tests of training, with AutoSwap in every fit: 8 minutes
 #   make test-browser   the report page in chromium, which it installs where it may
 #   make sanitize       interleavings of swaps; sanitizers under load
 #   make fuzz           fuzz the parsers: make fuzz MINUTES=10

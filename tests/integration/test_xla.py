@@ -164,11 +164,14 @@ def test_inputs_without_targets_and_with_weights() -> None:
 
         def run(swap: list[Any], options: dict[str, Any] = options) -> list[float]:
             keras.utils.set_random_seed(7)
-            model = keras.Sequential([keras.Input((24, 24, 8)), keras.layers.Flatten()])
-            model.add(keras.layers.Dense(1, activity_regularizer="l2"))
+            inputs = {name: keras.Input((24, 24, 8), name=name) for name in ("left", "right")}
+            both = keras.layers.Flatten()(keras.layers.Concatenate()(list(inputs.values())))
+            output = keras.layers.Dense(1, activity_regularizer="l2")(both)
+            model = keras.Model(inputs, output)
             loss = "mse" if options else None
             model.compile("adam", loss, jit_compile=True)
-            history = model.fit(x, epochs=3, verbose=0, callbacks=swap, **options)
+            data = {"left": x, "right": 2 * x}
+            history = model.fit(data, epochs=3, verbose=0, callbacks=swap, **options)
             return list(history.history["loss"])
 
         expected = run([])

@@ -22,7 +22,7 @@ class CompiledStep:
         model: A model for which `why_not_static` returns "".
         step: Its `train_step` or `test_step`.
         make: Its `make_train_function` or `make_test_function`.
-        name: The attribute that has the function.
+        name: The attribute that has the function that `make` makes.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class CompiledStep:
         import tensorflow as tf
 
         self._model, self._make, self._name = model, make, name
+        self._function = getattr(model, name)
         self._compiled = tf.function(one_step(model, step), jit_compile=True, reduce_retracing=True)
         self._specs: list[Any] = []
         self._op_by_op: Any = None
@@ -72,6 +73,8 @@ class CompiledStep:
 
         if self._is_refused:
             return self._op_by_op(iterator)
+        if not isinstance(iterator, tf.data.Iterator):
+            return self._function(iterator)
         spec = iterator.element_spec
         if spec not in self._specs:  # one graph for all batch sizes, like Keras's
             self._compiled.get_concrete_function(without_optionals(spec))

@@ -81,7 +81,6 @@ class Executor:
         self._recordings = recordings
         self._chooses = chooses
         self._shapes_vary = False  # in steps of one graph
-        self._leaves_fitting = True
         self._planners: list[StepPlanner] = []  # by graph
         self._by_sections: dict[int, StepPlanner] = {}  # of the first graph
 
@@ -133,7 +132,6 @@ class Executor:
                 self._withdraw(graph, forgets, step_s)
             case BeginAgain(leaves_fitting):
                 self._planners.clear()
-                self._leaves_fitting &= leaves_fitting
                 self._plan.leaves_fitting &= leaves_fitting
                 self._first_step.is_given = False
                 self._plan.push(dataclasses.replace(self._plan.plan, functions=()))
@@ -243,7 +241,7 @@ class Executor:
             on_demand_s=on_demand_s,
         )
         most_bytes = self._context.devices.fitting_bytes
-        if self._leaves_fitting and profile.worst_peak_bytes <= most_bytes:
+        if self._plan.leaves_fitting and profile.worst_peak_bytes <= most_bytes:
             return found
         try:
             planned = planner.plan()

@@ -77,7 +77,7 @@ class FirstStep:
         fingerprint = largest["fingerprint"]
         if all(record["outcome"] == "left" for record in graphs):
             return GraphSeen(Met.LEFT, fingerprint=fingerprint)
-        if not fits or not self._plan.leaves_fitting or any(r["sectioned_ops"] for r in graphs):
+        if not fits or not self._plan.leaves_unprofiled or any(r["sectioned_ops"] for r in graphs):
             return None
         is_bounded = len(graphs) == 1 and largest["most_bytes"] > 0
         return GraphSeen(Met.FITS if is_bounded else Met.LEFT, fingerprint=fingerprint)

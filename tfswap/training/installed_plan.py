@@ -44,8 +44,7 @@ class InstalledPlan:
         plan: The plan. Fields that were only noted are active from the next `push` on.
         remembered: Paths of plan files, by the fingerprint of the graph that the pass executes them
             for if the pushed plan has no entry for it; read by the next push.
-        leaves_fitting: Whether the pass leaves graphs as they are that clearly fit the budget; read
-            by the next push.
+        leaves_fitting: Whether graphs that clearly fit the budget may be left as they are.
         examples: The most examples of a batch whose size is not known before the step; 0: unknown.
     """
 
@@ -57,7 +56,7 @@ class InstalledPlan:
         self._session = PlanSession()
         self.plan = SwapPlan()
         self.remembered: dict[str, str] = {}
-        self.leaves_fitting = context.options.save_profile is None
+        self.leaves_fitting = True
         self.examples = 0
 
     # The plan
@@ -87,6 +86,11 @@ class InstalledPlan:
             self.push_with_new_label()  # it fit in an earlier training, when less was in use
         self.install_layouts()
 
+    @property
+    def leaves_unprofiled(self) -> bool:
+        """Whether graphs that clearly fit are left before they are profiled."""
+        return self.leaves_fitting and self._context.options.save_profile is None
+
     def note(self, **changes: Any) -> None:
         """Change fields of the plan; graphs are not optimised again for that."""
         self.plan = dataclasses.replace(self.plan, **changes)
@@ -101,7 +105,7 @@ class InstalledPlan:
             describe=True,
             label=self._label,
             remembered=dict(sorted(self.remembered.items())),
-            leaves_fitting=self.leaves_fitting,
+            leaves_fitting=self.leaves_unprofiled,
             examples=self.examples,
         )
         key = hashlib.sha256(text.encode()).hexdigest()
