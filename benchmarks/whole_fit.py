@@ -63,11 +63,11 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
     from benchmarks.models import workload
 
-    tf.config.experimental.enable_op_determinism()
     training = workload(options.model, options.batch, options.image)
     optimizer = keras.optimizers.AdamW(1e-4)
     model = training.model
     model.compile(optimizer=optimizer, loss=model.loss, jit_compile=options.xla)
+    tf.config.experimental.enable_op_determinism()  # before, Keras would not use XLA
     begun_s: list[float] = []
     seconds: list[float] = []
     losses: list[str] = []
