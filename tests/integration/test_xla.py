@@ -10,10 +10,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import Losses, compiled, others_bytes
+from tensorflow.python.framework import config
 
 import tfswap
 
 MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def xla_is_allowed() -> Iterator[None]:
+    """Turn op determinism off, which other tests need and under which Keras uses no XLA."""
+    was_on = config.is_op_determinism_enabled()
+    config.disable_op_determinism()
+    yield
+    if was_on:
+        config.enable_op_determinism()
 
 
 def _budget(mib: int) -> int:
