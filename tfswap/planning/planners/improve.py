@@ -17,8 +17,9 @@ from tfswap.step.timeline import Timeline
 
 _NO_LIMIT = 1 << 62
 _IMPROVED = ", improved"
-# Waits below this fraction of the step do not justify a search.
-_NEGLIGIBLE = 0.0002
+NEGLIGIBLE_WAIT = 0.002
+"""Waits below this fraction of the step do not justify a search of a second."""
+
 _PROGRESS_EVERY_S = 1.0
 _SLOW = 16.0
 # Fraction of the budget that stays free if the first plan leaves it free.
@@ -54,7 +55,7 @@ def improve_plan(
         forms: int64[absences, 3]; `Swap`'s far_bytes, encode_ns and decode_ns for swaps that the
             search adds. None: buffers are not encoded.
     """
-    enough_ns = int(timeline.step_ns * _NEGLIGIBLE)
+    enough_ns = int(timeline.step_ns * NEGLIGIBLE_WAIT)
     begun_s = time.monotonic()
     if not decision.swaps or decision.result.stall_ns <= enough_ns or begun_s >= deadline_s:
         return decision

@@ -46,8 +46,8 @@ _MAX_COST_RATIO = 4.0
 _MAX_COST_GROWTH = 1.5
 _MAX_ROUNDS = 6
 _MAX_DROPS = 8
-# Waits below this fraction of the step do not justify a search.
-_NEGLIGIBLE = 0.0005
+# Waits and copies below this fraction of the step do not justify a search of a second.
+_NEGLIGIBLE = 0.02
 
 
 def plan_jointly(

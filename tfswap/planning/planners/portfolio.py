@@ -10,7 +10,11 @@ from typing import Protocol
 from tfswap.machine.link import Link
 from tfswap.planning.planners import greedy, joint, recompute
 from tfswap.planning.planners.decision import BudgetTooSmall, Decision, cost
-from tfswap.planning.planners.improve import improve_plan, keeps_budget_on_slow_link
+from tfswap.planning.planners.improve import (
+    NEGLIGIBLE_WAIT,
+    improve_plan,
+    keeps_budget_on_slow_link,
+)
 from tfswap.planning.planners.papers import autoswap, capuchin, tensile, tvdnn, tvdnn_ilp, vdnn
 from tfswap.step.timeline import Timeline
 
@@ -100,7 +104,9 @@ def plan(
         # The first planner, greedy, reaches the lowest budgets: it always runs.
         if decisions and time.monotonic() > deadline_s:
             break
-        if name == capuchin.POLICY:  # needs a deadline
+        if name == capuchin.POLICY:  # simulates once for each swap
+            if any(d.result.stall_ns <= NEGLIGIBLE_WAIT * timeline.step_ns for d in decisions):
+                continue
             planner = partial(capuchin.plan_swaps, deadline_s=deadline_s)
         begun_s = time.monotonic()
         try:
