@@ -5,7 +5,8 @@ r"""Measure whole trainings, from the call of `fit` to its return, beside stock 
 
 For the model "Transformer", `--image` is the number of tokens. Each training runs in a separate
 process, from the same weights on the same arrays, with AdamW and deterministic ops. A stock
-training, in which tfswap is not imported, runs before each of the others:
+training, in which tfswap is not imported, runs beside each of the others, in turns of five steps,
+so that both see the same machine; their first steps come one after the other, in alternating order.
 
     stock         without tfswap
     fits          a budget of 4 GiB, or twice the peak if that is more
@@ -14,13 +15,13 @@ training, in which tfswap is not imported, runs before each of the others:
     xla           compiled by XLA (jit_compile=True), a budget that it fits in; so is its stock
     xla_refused   compiled by XLA, within the budget of `swapped`; its stock is without XLA
 
-One JSON line a case, with medians: model, case, budget_bytes, steps, fit_s, stock_fit_s, ratio
-(median of the ratios to the stock training just before), ratios (all of them), step_s and
-stock_step_s (of the last half of the steps), step_ratio, step_ratio_interval (95 %, bootstrap over
-steps of all runs), unswapped_step_s (as tfswap reports it), stalls (of the last run: index and
-seconds of each step above twice the median), stock_stalls, graph_optimisations (of the training
-function; 1 in stock TensorFlow, null under XLA), outcome, peak_bytes, loss_bit_equal (of all steps;
-null if stock TensorFlow does not repeat itself).
+One JSON line a case, with medians: model, case, budget_bytes, steps, fit_s, stock_fit_s (without
+the other's turns), ratio (median of the ratios to the stock training beside it), ratios (all of
+them), first_step_s, stock_first_step_s, step_s and stock_step_s (of the last half of the steps),
+step_ratio, step_ratio_interval (95 %, bootstrap over steps of all runs), unswapped_step_s (as
+tfswap reports it), stalls (of the last run: index and seconds of each step above twice the median),
+stock_stalls, graph_optimisations (of the training function; 1 in stock TensorFlow, null under XLA),
+outcome, peak_bytes, loss_bit_equal (of all steps; null if stock TensorFlow does not repeat itself).
 
 The exit status is 1 if a training fails.
 """
@@ -35,9 +36,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.one_case import SERVE, answer, in_process
+from benchmarks.turns import Turns
 
 MODULE = "benchmarks.whole_fit"
 STOCK, FITS, SWAPPED, CACHED, XLA, XLA_REFUSED = CASES = (
@@ -51,11 +54,14 @@ STOCK, FITS, SWAPPED, CACHED, XLA, XLA_REFUSED = CASES = (
 _FITS_BYTES = 4 << 30
 # A step above this many medians is a stall.
 _STALL = 2.0
+_STEPS_A_TURN = 5
+_LIMIT_S = 7200.0
+_ALONE = {"budget_bytes": None, "xla": False, "folder": "", "turns": "", "number": 0}
 _RESAMPLES = 1000
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Run one training."""
+    """Run one training, beside another one if there is a folder for their turns."""
     if options.budget_bytes is not None:
         import tfswap
     import keras
@@ -71,6 +77,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     begun_s: list[float] = []
     seconds: list[float] = []
     losses: list[str] = []
+    turns = None
 
     class Steps(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -79,6 +86,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seconds.append(time.perf_counter() - begun_s[-1])
             losses.append(float(logs["loss"]).hex())
+            if turns is not None and batch % _STEPS_A_TURN == 0:
+                turns.pass_on()
 
     callbacks: list[Any] = [Steps()]
     swap = None
@@ -92,9 +101,13 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     untuned = tf.data.Options()
     untuned.autotune.enabled = False  # its thread, which `fit` waits for, may sleep for a minute
     data = data.with_options(untuned)
-    fit_begun_s = time.perf_counter()
+    turns = Turns(options.turns, options.number) if options.turns else None
+    clock_s = turns.clock_s if turns else time.perf_counter
+    fit_begun_s = clock_s()
     model.fit(data, steps_per_epoch=options.steps, verbose=0, callbacks=callbacks)
-    fit_s = time.perf_counter() - fit_begun_s
+    fit_s = clock_s() - fit_begun_s
+    if turns is not None:
+        turns.end()
     found: dict[str, Any] = {"fit_s": fit_s, "steps_s": seconds, "losses": losses}
     if swap is not None:
         from tfswap.ops import library
@@ -131,19 +144,14 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Run all trainings; yield a line for each case."""
     common = {key: getattr(options, key) for key in ("model", "batch", "image", "steps")}
 
-    def run(case: str, budget_bytes: int | None, xla: bool, folder: str = "") -> dict[str, Any]:
-        found = in_process(
-            MODULE,
-            {"case": case, "budget_bytes": budget_bytes, "xla": xla, "folder": folder, **common},
-        )
+    def run(case: str, **options: Any) -> dict[str, Any]:
+        options = _ALONE | common | options | {"case": case}
+        found = in_process(MODULE, options, limit_s=_LIMIT_S)
         took = "failed" if "failed" in found else f"{found['fit_s']:.1f} s"
         print(f"{case}: {took}", file=sys.stderr, flush=True)
         return found
 
-    measured = in_process(
-        MODULE,
-        {"case": FITS, "budget_bytes": 1 << 40, "xla": False, "folder": "", **common, "steps": 3},
-    )
+    measured = run(FITS, budget_bytes=1 << 40, steps=3)
     if "failed" in measured:
         yield {"model": options.model, "failed": measured["failed"]}
         return
@@ -159,14 +167,24 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     }
     with tempfile.TemporaryDirectory() as folder:
         if CACHED in options.cases:
-            run(SWAPPED, swapped_bytes, False, folder)
+            run(SWAPPED, budget_bytes=swapped_bytes, folder=folder)
         for case in options.cases:
             pairs = []
-            for _ in range(options.repeats):
-                stock = run(STOCK, None, case == XLA)
-                cache = folder if case == CACHED else ""
-                ours = run(case, budgets[case], case in (XLA, XLA_REFUSED), cache)
-                pairs.append((stock, ours))
+            for repeat in range(options.repeats):
+                with tempfile.TemporaryDirectory() as pipes, ThreadPoolExecutor() as both:
+                    Turns.make(pipes)
+                    first, second = repeat % 2, 1 - repeat % 2
+                    stock = both.submit(run, STOCK, xla=case == XLA, turns=pipes, number=first)
+                    ours = both.submit(
+                        run,
+                        case,
+                        budget_bytes=budgets[case],
+                        xla=case in (XLA, XLA_REFUSED),
+                        folder=folder if case == CACHED else "",
+                        turns=pipes,
+                        number=second,
+                    )
+                    pairs.append((stock.result(), ours.result()))
             found = {"model": options.model, "case": case, "budget_bytes": budgets[case]}
             yield found | line(pairs)
 
@@ -192,6 +210,8 @@ def line(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, An
         "stock_fit_s": round(statistics.median(stock["fit_s"] for stock in stocks), 2),
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
+        "first_step_s": round(statistics.median(mine["steps_s"][0] for mine in ours), 2),
+        "stock_first_step_s": round(statistics.median(s["steps_s"][0] for s in stocks), 2),
         "step_s": round(statistics.median(step_s), 4),
         "stock_step_s": round(statistics.median(stock_step_s), 4),
         "step_ratio": round(statistics.median(step_s) / statistics.median(stock_step_s), 3),

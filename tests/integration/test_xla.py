@@ -23,8 +23,7 @@ def xla_is_allowed() -> Iterator[None]:
     was_on = config.is_op_determinism_enabled()
     config.disable_op_determinism()
     yield
-    if was_on:
-        config.enable_op_determinism()
+    (config.enable_op_determinism if was_on else config.disable_op_determinism)()
 
 
 def _budget(mib: int) -> int:
@@ -298,6 +297,14 @@ def test_when_xla_is_off(
     # Nothing that was made without XLA is kept.
     assert model.jit_compile and model.test_function is function
     assert model.evaluate(x, y, verbose=0) != before
+
+
+@pytest.mark.parametrize("options", [{}, {"xla": "never"}])
+def test_the_model_keeps_xla_with_op_determinism_turned_on_late(options: dict[str, Any]) -> None:
+    model = _model()
+    config.enable_op_determinism()  # Keras refuses to set jit_compile from here on
+    _fit(model, tfswap.AutoSwap(_budget(20), verbose=0, **options))
+    assert model.jit_compile
 
 
 def test_a_wrong_value_is_refused() -> None:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tfswap.hooks.static_step import one_step, without_optionals
+from tfswap.hooks.static_step import kept_on, one_step, without_optionals
 
-_KEPT = "_tfswap_compiled_step"
+
+def set_jit_compile(model: Any, value: bool) -> None:
+    """Set a model's `jit_compile` without Keras's check, which fails under op determinism."""
+    model._jit_compile = value
 
 
 class CompiledStep:
@@ -51,12 +54,7 @@ class CompiledStep:
     @classmethod
     def _of(cls, model: Any, step: Any, make: Any, name: str) -> CompiledStep:
         make()
-        function = getattr(model, name)
-        known = getattr(function, _KEPT, None)
-        if not isinstance(known, CompiledStep):
-            known = cls(model, step, make, name)
-            setattr(function, _KEPT, known)
-        return known
+        return kept_on(getattr(model, name), cls, lambda: cls(model, step, make, name))
 
     @contextmanager
     def use(self, when_refused: Callable[[str], None]) -> Iterator[None]:
@@ -93,12 +91,12 @@ class CompiledStep:
     def _without_xla(self) -> Any:
         """Return Keras's function without XLA."""
         model, before = self._model, getattr(self._model, self._name)
-        model.jit_compile = False
+        set_jit_compile(model, False)
         try:
             self._make(force=True)
             return getattr(model, self._name)
         finally:
-            model.jit_compile = True
+            set_jit_compile(model, True)
             setattr(model, self._name, before)
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 # Batch sizes that get a graph each. With more (sentences, say), tracing would dominate.
 _MAX_SIZES = 8
-_KEPT = "_tfswap_static_step"
+
+_Step = TypeVar("_Step")
+
+
+def kept_on(function: Any, kind: type[_Step], make: Callable[[], _Step]) -> _Step:
+    """Return the step kept with Keras's `function`; make it if there is none of this kind."""
+    name = f"_tfswap_{kind.__name__}"
+    if not isinstance(getattr(function, name, None), kind):
+        setattr(function, name, make())
+    return getattr(function, name)  # type: ignore[no-any-return]
 
 
 def sizes_are_unknown(iterator: Any, replicas: int = 1) -> bool:
@@ -108,10 +117,7 @@ class StaticStep:
         warn: Callable[[str], None],
     ) -> StaticStep:
         """Return the step kept with Keras's `function`, so that later fits need not trace again."""
-        known = getattr(function, _KEPT, None)
-        if not isinstance(known, StaticStep):
-            known = cls(model, step, warn)
-            setattr(function, _KEPT, known)
+        known = kept_on(function, cls, lambda: cls(model, step, warn))
         known._warn = warn
         return known
 

@@ -12,7 +12,7 @@ import keras
 from tfswap.devices.swap_options import NO_XLA, SwapOptions
 from tfswap.devices.swap_session import SwapSession
 from tfswap.hooks.batch_limit import most_examples
-from tfswap.hooks.compiled_step import CompiledStep
+from tfswap.hooks.compiled_step import CompiledStep, set_jit_compile
 from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.hooks.keras_frames import FitCall, batches_of_fit, find_fit
 from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
@@ -147,7 +147,7 @@ class KerasFit:
             return
         names = ("train_function", "test_function", "predict_function")
         self._compiled_functions = {name: getattr(self._model, name) for name in names}
-        self._model.jit_compile = False
+        set_jit_compile(self._model, False)
         for name in names:
             setattr(self._model, name, None)  # Keras makes it again
         self._model.make_train_function()
@@ -292,7 +292,7 @@ class KerasFit:
         self._guarded = None
         self._static_step = self._compiled_step = None
         if self._compiled_functions is not None:
-            self._model.jit_compile = True
+            set_jit_compile(self._model, True)
             for name, function in self._compiled_functions.items():
                 setattr(self._model, name, function)
             self._compiled_functions = None
