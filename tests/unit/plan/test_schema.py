@@ -112,3 +112,21 @@ def test_sections_and_batch_must_be_integers(field, least):
     for wrong in (least - 1, 1.5, "4"):
         with pytest.raises(ValueError, match=f"{field} is .*; it must be {least}"):
             SwapPlan(**{field: wrong})
+
+
+@pytest.mark.parametrize(
+    "budget_bytes, sections, min_bytes",
+    [
+        (None, 1, 1 << 20),
+        (4 << 30, 1, 1 << 20),
+        (100 << 20, 1, 100 << 10),
+        (1 << 20, 1, 1 << 16),
+        (4 << 30, 4, 1 << 18),
+        (4 << 30, 64, 1 << 17),
+        (100 << 20, 64, 100 << 10),
+    ],
+)
+def test_under_a_small_budget_smaller_tensors_are_swapped(
+    budget_bytes: int | None, sections: int, min_bytes: int
+) -> None:
+    assert SwapPlan(budget_bytes=budget_bytes).in_sections(sections).min_bytes == min_bytes
