@@ -24,8 +24,7 @@ from tfswap.plan.slots import OUTSIDE, Slot
 VERSION = 1
 """Version of the schema; plans of other versions are rejected."""
 
-# Smallest tensors that are swapped: of a whole batch, and of sections, which have many small ones;
-# under a small budget a 1024th of it, but no less than the last one.
+# Smallest tensors that are swapped: of a whole batch, of one in sections, under a small budget.
 _MIN_BYTES, _MIN_BYTES_IN_SECTIONS, _LEAST_MIN_BYTES = 1 << 20, 1 << 17, 1 << 16
 
 CODECS = tuple(dict.fromkeys((*codecs.NAMES, *nvcomp.NAMES)))
@@ -234,9 +233,8 @@ class SwapPlan:
 
     def in_sections(self, count: int) -> SwapPlan:
         """Return the plan for graphs in `count` sections, with `min_bytes` reduced accordingly."""
-        min_bytes = max(_MIN_BYTES // count, _MIN_BYTES_IN_SECTIONS)
-        if self.budget_bytes is not None:
-            min_bytes = min(min_bytes, max(self.budget_bytes >> 10, _LEAST_MIN_BYTES))
+        of_budget = max((self.budget_bytes or _MAX_BYTES) >> 10, _LEAST_MIN_BYTES)
+        min_bytes = min(of_budget, max(_MIN_BYTES // count, _MIN_BYTES_IN_SECTIONS))
         return dataclasses.replace(self, sections=count, min_bytes=min_bytes)
 
     def to_data(self) -> dict[str, Any]:
