@@ -216,10 +216,7 @@ class SwapPlan:
 
     def function(self, fingerprint: str) -> FunctionPlan | None:
         """Return the entry of a graph, or None."""
-        for function in self.functions:
-            if function.fingerprint == fingerprint:
-                return function
-        return None
+        return next((f for f in self.functions if f.fingerprint == fingerprint), None)
 
     def with_function(self, function: FunctionPlan) -> SwapPlan:
         """Return the plan with this entry in place of the graph's old one."""
