@@ -159,10 +159,10 @@ def test_training_stays_under_xla(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < report["measured_peak_bytes"] <= report["budget_bytes"]
     assert model.jit_compile
     # A second `fit` traces nothing again.
-    step = model.train_function._tfswap_compiled_step
+    step = model.train_function._tfswap_CompiledStep
     traces = step._compiled.experimental_get_tracing_count()
     _fit(model, tfswap.AutoSwap("1GiB", verbose=0))
-    assert model.train_function._tfswap_compiled_step is step
+    assert model.train_function._tfswap_CompiledStep is step
     assert step._compiled.experimental_get_tracing_count() == traces
 
 
