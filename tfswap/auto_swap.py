@@ -207,7 +207,7 @@ class AutoSwap(keras.callbacks.Callback):
         * `outcome`: "swapped", "fits", "bootstrap" or "no effect"; `notes`: all messages; `plan`.
         * `budget_bytes`, `unswapped_peak_bytes`, `predicted_peak_bytes`, `measured_peak_bytes`
           (the highest of all steps), `host_peak_bytes`.
-        * `unswapped_step_s` (measured if the model fits; otherwise an estimate, within some 10 %:
+        * `unswapped_step_s` (measured if the model fits; otherwise an estimate, within some 15 %:
           `step_s` less what swaps cost in the simulation, or a step under on-demand swaps less
           their waits if that is less), `predicted_step_s`, `step_s`; `predicted_wait_s`
           (the part of `predicted_step_s` spent waiting for copies) and `least_wait_s` (its lower

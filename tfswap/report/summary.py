@@ -305,7 +305,7 @@ def summary_lines(report: Report) -> list[str]:
         f"({readable_bytes(report.predicted_peak_bytes)} predicted), budget {budget}",
         f"tfswap: step   {readable_seconds(report.step_s)} measured "
         f"({readable_seconds(report.predicted_step_s)} predicted); without swaps about "
-        f"{readable_seconds(report.unswapped_step_s)} (estimated, within 10 %)",
+        f"{readable_seconds(report.unswapped_step_s)} (estimated, within 15 %)",
         *_waits(report),
         f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "
