@@ -153,9 +153,8 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Run all trainings; yield a line for each case."""
     common = {key: getattr(options, key) for key in ("model", "batch", "image", "steps")}
 
-    def run(case: str, **options: Any) -> dict[str, Any]:
-        options = _ALONE | common | options | {"case": case}
-        found = in_process(MODULE, options, limit_s=_LIMIT_S)
+    def run(case: str, **changes: Any) -> dict[str, Any]:
+        found = in_process(MODULE, _ALONE | common | changes | {"case": case}, limit_s=_LIMIT_S)
         took = "failed" if "failed" in found else f"{found['fit_s']:.1f} s"
         print(f"{case}: {took}", file=sys.stderr, flush=True)
         return found
@@ -182,18 +181,17 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for repeat in range(options.repeats):
                 with tempfile.TemporaryDirectory() as pipes, ThreadPoolExecutor() as both:
                     Turns.make(pipes)
-                    first, second = repeat % 2, 1 - repeat % 2
                     compiled = case in (XLA, XLA_REFUSED)
                     # Under deterministic ops Keras turns XLA off, and XLA has no max pooling.
                     shared = {"deterministic": not compiled, "turns": pipes}
-                    stock = both.submit(run, STOCK, xla=case == XLA, number=first, **shared)
+                    stock = both.submit(run, STOCK, xla=case == XLA, number=repeat % 2, **shared)
                     ours = both.submit(
                         run,
                         case,
                         budget_bytes=budgets[case],
                         xla=compiled,
                         folder=folder if case == CACHED else "",
-                        number=second,
+                        number=1 - repeat % 2,
                         **shared,
                     )
                     pairs.append((stock.result(), ours.result()))

@@ -23,7 +23,9 @@ def xla_is_allowed() -> Iterator[None]:
     was_on = config.is_op_determinism_enabled()
     config.disable_op_determinism()
     yield
-    (config.enable_op_determinism if was_on else config.disable_op_determinism)()
+    config.disable_op_determinism()
+    if was_on:
+        config.enable_op_determinism()
 
 
 def _budget(mib: int) -> int:

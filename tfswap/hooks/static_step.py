@@ -16,9 +16,11 @@ _Step = TypeVar("_Step")
 def kept_on(function: Any, kind: type[_Step], make: Callable[[], _Step]) -> _Step:
     """Return the step kept with Keras's `function`; make it if there is none of this kind."""
     name = f"_tfswap_{kind.__name__}"
-    if not isinstance(getattr(function, name, None), kind):
-        setattr(function, name, make())
-    return getattr(function, name)  # type: ignore[no-any-return]
+    known = getattr(function, name, None)
+    if not isinstance(known, kind):
+        known = make()
+        setattr(function, name, known)
+    return known
 
 
 def sizes_are_unknown(iterator: Any, replicas: int = 1) -> bool:

@@ -229,7 +229,7 @@ class SwapPlan:
         return dataclasses.replace(self, functions=kept)
 
     def in_sections(self, count: int) -> SwapPlan:
-        """Return the plan for graphs in `count` sections, with `min_bytes` reduced accordingly."""
+        """Return the plan for `count` sections; `min_bytes` suits them, and the budget (/ 1024)."""
         of_budget = max((self.budget_bytes or _MAX_BYTES) >> 10, _LEAST_MIN_BYTES)
         min_bytes = min(of_budget, max(_MIN_BYTES // count, _MIN_BYTES_IN_SECTIONS))
         return dataclasses.replace(self, sections=count, min_bytes=min_bytes)

@@ -95,6 +95,13 @@ def plan(
 
     step, timeline = timeline, timeline.without_dataflow()
     deadline_s = time.monotonic() + planning_time_s
+    enough_ns = NEGLIGIBLE_WAIT * timeline.step_ns
+
+    def is_safe(decision: Decision) -> bool:
+        return decision.result.peak_bytes <= budget_bytes and keeps_budget_on_slow_link(
+            decision.swaps, timeline, machine, budget_bytes
+        )
+
     decisions: list[Decision] = []
     failures: list[BudgetTooSmall] = []
     greedy_s = 0.0
@@ -105,7 +112,7 @@ def plan(
         if decisions and time.monotonic() > deadline_s:
             break
         if name == capuchin.POLICY:  # simulates once for each swap
-            if any(d.result.stall_ns <= NEGLIGIBLE_WAIT * timeline.step_ns for d in decisions):
+            if any(d.result.stall_ns <= enough_ns and is_safe(d) for d in decisions):
                 continue
             planner = partial(capuchin.plan_swaps, deadline_s=deadline_s)
         begun_s = time.monotonic()
@@ -122,12 +129,9 @@ def plan(
             greedy_s = time.monotonic() - begun_s
         if decisions and not decisions[0].swaps:
             break  # the step fits without swaps
-    within = [d for d in decisions if d.result.peak_bytes <= budget_bytes]
     # Prefer plans that gates enforce: real copies take longer than predicted.
-    safe = [
-        d for d in within if keeps_budget_on_slow_link(d.swaps, timeline, machine, budget_bytes)
-    ]
-    within = safe or within
+    safe = [d for d in decisions if is_safe(d)]
+    within = safe or [d for d in decisions if d.result.peak_bytes <= budget_bytes]
     if not within:
         try:
             raise failures[0]  # of greedy, which reaches the lowest budgets
