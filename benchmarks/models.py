@@ -87,21 +87,28 @@ def _application(name: str, image: int) -> Any:
     return factory(weights=None, input_shape=(image, image, 3), classes=CLASSES)
 
 
-def transformer(tokens: int) -> Any:
-    """Build a decoder-only language model of six pre-normalized layers, as in GPT-2."""
+def transformer(
+    tokens: int,
+    depth: int = LAYERS,
+    width: int = WIDTH,
+    heads: int = HEADS,
+    feed_forward: int = FEED_FORWARD,
+    vocabulary: int = VOCABULARY,
+) -> Any:
+    """Build a decoder-only language model of pre-normalized layers, as GPT-2."""
     import keras
     from keras import layers
 
     ids = keras.Input((tokens,), dtype="int32")
     positions = keras.ops.expand_dims(keras.ops.arange(tokens), 0)
-    x = layers.Embedding(VOCABULARY, WIDTH)(ids) + layers.Embedding(tokens, WIDTH)(positions)
-    for _ in range(LAYERS):
+    x = layers.Embedding(vocabulary, width)(ids) + layers.Embedding(tokens, width)(positions)
+    for _ in range(depth):
         normalised = layers.LayerNormalization()(x)
-        attention = layers.MultiHeadAttention(HEADS, WIDTH // HEADS)
+        attention = layers.MultiHeadAttention(heads, width // heads)
         x = x + attention(normalised, normalised, use_causal_mask=True)
-        hidden = layers.Dense(FEED_FORWARD, activation="gelu")(layers.LayerNormalization()(x))
-        x = x + layers.Dense(WIDTH)(hidden)
-    return keras.Model(ids, layers.Dense(VOCABULARY)(layers.LayerNormalization()(x)))
+        hidden = layers.Dense(feed_forward, activation="gelu")(layers.LayerNormalization()(x))
+        x = x + layers.Dense(width)(hidden)
+    return keras.Model(ids, layers.Dense(vocabulary)(layers.LayerNormalization()(x)))
 
 
 def squeezenet(image: int, classes: int = 1000, activation: str = "relu") -> Any:

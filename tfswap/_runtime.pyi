@@ -170,6 +170,10 @@ class Library:
         """Limit the host memory for swaps: of all CPUs together, and of all GPUs together."""
 
     @staticmethod
+    def prepare_host_memory(device: int, sizes: Sequence[int]) -> None:
+        """Take host memory for swaps of these sizes in bytes, as far as its limit allows."""
+
+    @staticmethod
     def trim_host() -> None:
         """Return the host memory that is kept for the next step to the system."""
 

@@ -2,6 +2,7 @@ r"""Check the GPU path on this machine's GPU, in at most eight minutes and witho
 
     python -m benchmarks.gpu_check [--minutes 8] [--out build/gpu-check.json] [--quick]
         [--stages copies,sweep]
+    python -m benchmarks.gpu_check --list     the check as seven commands of at most ten minutes
 
 One JSON line a stage goes to stdout, progress to stderr, everything into one JSON file; a table
 comes last. The exit status is 0 if all requirements hold (tests pass, peaks keep their budgets,
@@ -20,6 +21,9 @@ from benchmarks.gpu_check import stages
 from benchmarks.gpu_check.record import Record
 from benchmarks.gpu_check.schedule import run_stages
 from benchmarks.gpu_check.stage_process import serve
+
+# Of one of the listed commands.
+_PART_MINUTES = 9
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -40,6 +44,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=[],
         help="only these, separated by commas (all)",
     )
+    parser.add_argument("--list", action="store_true", help="print seven commands, one a part")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     parser.add_argument("--stage-result", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -48,6 +53,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check, or the one stage for which it starts a new process."""
     options = parse(arguments)
+    if options.list:
+        for number, (names, what) in enumerate(stages.COMMANDS, 1):
+            print(f"# {what}")
+            print(
+                f"python -m benchmarks.gpu_check --minutes {_PART_MINUTES} "
+                f"--out build/gpu-check-{number}.json --stages {names}"
+            )
+        return 0
     if options.stage:
         (stage,) = (s for s in stages.all_stages() if s.name == options.stage)
         return serve(stage, options.stage_result, options.quick)

@@ -64,7 +64,10 @@ def shown(values: dict[str, Any]) -> str:
     equal = {True: "losses equal", False: "LOSSES DIFFER", None: "losses not compared"}
     texts = [f"peak {values['peak_bytes'] / values['budget_bytes']:.3f} of the budget"]
     if values["step_ratio"] is not None:
-        texts.insert(0, f"step x{values['step_ratio']:.3f}")
+        text = f"step x{values['step_ratio']:.3f}"
+        if values["least_wait_s"] is not None:  # the link allows no less
+            text += f" (link: x{1 + values['least_wait_s'] / values['unswapped_step_s']:.3f})"
+        texts.insert(0, text)
         texts.append(f"exposed {values['exposed_copy_s'] * 1e3:.1f} ms")
         texts.append(f"{readable_bytes(values['bytes_out'])} out")
         texts.append(f"{values['copied_bytes_per_s'] / 1e9:.1f} GB/s")

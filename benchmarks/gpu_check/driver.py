@@ -94,6 +94,12 @@ class Driver:
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
 
+    def used_bytes(self) -> int:
+        """Return the GPU memory in use by all processes, in the current context's device."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return total.value - free.value
+
     def device_memory(self, size_bytes: int) -> ctypes.c_void_p:
         """Allocate memory of the GPU."""
         block = ctypes.c_void_p()

@@ -50,6 +50,7 @@ def all_stages() -> list[Stage]:
         without_tfswap("stock_tensorflow", 30),
         Stage(MACHINE, _runs("machine"), 12, trains=False),
         Stage("tests", _runs("gpu_tests"), 50, trains=False),
+        Stage("verified", _runs("verified"), 20),
         Stage("copies", _runs("copies"), 15, quiet=True),
         Stage("codecs", _runs("codecs"), 20, quiet=True),
         Stage("nothing_to_swap", _runs("nothing_to_swap"), 30, quiet=True),
@@ -65,6 +66,18 @@ def all_stages() -> list[Stage]:
         budget_sweep("VGG16", "mixed_float16", 15),
         budget_sweep("DenseNet121", "mixed_float16", 20),
     ]
+
+
+COMMANDS = (
+    ("link", "driver, memory, CUDA's libraries, the link; without TensorFlow"),
+    ("ordering", "the hazard tracker on real streams; without TensorFlow"),
+    ("pytorch", "PyTorch's ways to save memory, if it is installed"),
+    ("stock_tensorflow", "TensorFlow as it is: a failure here is none of tfswap's"),
+    ("tests,verified", "tests, and a training in which all returned tensors are compared"),
+    ("copies,codecs,nothing_to_swap,sweep", "copies, codecs, step times under budgets"),
+    ("vgg16_12gb,resnet50_max_batch,bert_max_batch", "published cases: largest batches"),
+)
+"""The check in parts, each useful alone: stages, and what they are about."""
 
 
 def _runs(module: str, *arguments: str) -> Callable[[Context], None]:

@@ -113,6 +113,22 @@ def test_stages_are_chosen_with_the_machine() -> None:
     assert [stage.name for stage in stages.chosen(without)] == every[:2] == without
 
 
+def test_the_listed_commands_run_every_stage_once() -> None:
+    named = [names.split(",") for names, _ in stages.COMMANDS]
+    chosen = [s.name for names in named for s in stages.chosen(names) if s.name != "machine"]
+    every = [stage.name for stage in stages.all_stages() if stage.name != "machine"]
+    assert len(named) == 7 and sorted(chosen) == sorted(every)
+
+
+@needs_cuda
+def test_a_verified_training_counts_the_driver_s_memory(tmp_path: Path) -> None:
+    ran = checked(tmp_path / "check.json", "--quick", "--stages", "verified")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    figures = json.loads((tmp_path / "check.json").read_text())["stages"][1]["figures"]
+    assert figures["driver_bytes"] >= figures["unswapped_peak_bytes"] > figures["peak_bytes"]
+    assert figures["bytes_out"] > 0
+
+
 @needs_cuda
 def test_the_driver_s_stages_run_without_tensorflow(tmp_path: Path) -> None:
     ran = checked(tmp_path / "check.json", "--quick", "--stages", "link,ordering")

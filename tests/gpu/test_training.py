@@ -17,8 +17,17 @@ pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs 
 # One training per process: kernels compute nothing, and TensorFlow would read shapes from memory
 # that an earlier training has written.
 TRAINING = """
-import ctypes, json, sys
-import keras, numpy as np, tfswap
+import ctypes, json, os, sys
+import keras, numpy as np, tensorflow as tf, tfswap
+device_mib = int(os.environ.get("DEVICE_MIB", 0))
+if device_mib:
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("GPU")[0],
+        [tf.config.LogicalDeviceConfiguration(memory_limit=device_mib)])
+    with tf.device("GPU:0"):  # what stays is scattered: the longest free range has some 16 MiB
+        kib = (8 << 10, 64) * (device_mib // 9 - 1)
+        pieces = [tf.zeros([size << 8]) for size in kib]
+    del pieces[::2]
 layer = inputs = keras.Input((256,))
 for _ in range(10):
     layer = keras.layers.Dense(256, activation="relu")(layer)
@@ -48,13 +57,18 @@ print(json.dumps({**stats, "report": {key: report[key] for key in shown if swap}
 """
 
 
-def trained(*arguments: str) -> tuple[dict, str]:
+def trained(*arguments: str, **environment: str) -> tuple[dict, str]:
     """Return the device's memory and the report afterwards, and the messages.
 
-    Arguments: the budget (without it there is no callback), epochs, sections.
+    Arguments: the budget (without it there is no callback), epochs, sections. DEVICE_MIB in the
+    environment: the size of a fragmented device.
     """
     ran = subprocess.run(
-        [sys.executable, "-c", TRAINING, *arguments], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", TRAINING, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     if ran.returncode != 0:
         return {}, ran.stderr
@@ -92,6 +106,14 @@ def test_a_plan_keeps_a_hard_budget_and_predicts_the_peak(
     # With a plan, the host waits for the GPU no more often than TensorFlow makes it wait.
     assert stats["waits_for_gpu"][-2:] == stock["waits_for_gpu"][-2:]
     assert not said.strip() or "Warning" not in said
+
+
+def test_a_fragmented_device_hardly_larger_than_the_budget_is_enough(unswapped: int) -> None:
+    budget = int(0.6 * unswapped)
+    stats, said = trained(str(budget), DEVICE_MIB=str(round(1.05 * budget / MIB)))
+    assert stats, said[-2000:]
+    assert stats["report"]["outcome"] == "swapped"
+    assert stats["peak_bytes"] <= budget
 
 
 def test_on_demand_swaps_keep_the_budget_without_a_plan(unswapped: int) -> None:

@@ -16,12 +16,13 @@ from tfswap.hooks import eager
 from tfswap.machine import budget as budgets
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import FIRST_GPU, NOT_OURS, device_name, visible_gpus
-from tfswap.machine.far_tier import TIERS, FarTier
+from tfswap.machine.far_tier import HOST, TIERS, FarTier
 from tfswap.machine.file_link import MonitoredFileTier, file_tier_behind_link, measure_file_tier
 from tfswap.machine.gpu_codec_speed import gpu_codec_speeds
 from tfswap.machine.machine import Machine
 from tfswap.ops.loaded_library import Library
 from tfswap.plan.measured_plan import CLEARLY_FITS
+from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.planners.assignment import FarMemory
 from tfswap.report.summary import TierUse
 
@@ -199,6 +200,19 @@ class ManagedDevices:
 
     def _in_use_bytes(self, device: int) -> int:
         return self._library.step_counts(device)["bytes_in_use"]
+
+    def prepare_far_memory(self, function: FunctionPlan) -> None:
+        """Take the pinned memory that a GPU's plan needs now, not in a step. A CPU needs none.
+
+        Args:
+            function: The plan of a graph; only its uncompressed swaps are considered.
+        """
+        if self.on_cpu:
+            return
+        for device in self.numbers:
+            own = "" if device == self.device else device_name(device)
+            swaps = (s for s in function.swaps if s.device == own and s.tier == HOST and not s.lazy)
+            self._library.prepare_host_memory(device, [swap.size_bytes for swap in swaps])
 
     def step_counts(self) -> dict[str, int]:
         """Return the step counts of the planned device."""

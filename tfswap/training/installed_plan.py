@@ -116,6 +116,7 @@ class InstalledPlan:
     def push_function(self, function: FunctionPlan) -> None:
         """Install the plan of one graph."""
         self.push(self.plan.with_function(function))
+        self._context.devices.prepare_far_memory(function)
 
     def push_with_new_label(self) -> None:
         """Install the plan under a new text, so that the pass sees its graphs again."""

@@ -11,7 +11,9 @@
 // There are FAKE_CUDA_DEVICES GPUs, each with its own memory, streams and context.
 // FAKE_CUDA_MEMORY_MIB is their memory, one number for all, or several: "4096,1024". The functions
 // reject what the driver rejects: an event on another GPU's stream, a copy of unallocated GPU
-// memory. A test may make a function fail (fake_cuda_fail).
+// memory, memory that is pinned twice, times of events without times. As on a GPU, a stream that
+// holds 1,000 copies and kernels blocks the host, and a copy of memory that is not pinned waits for
+// its end. A test may make functions fail (fake_cuda_fail).
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -33,6 +35,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -50,6 +53,8 @@ constexpr int kNoBinaryForGpu = 209;
 constexpr int kUnsupportedPtxVersion = 222;
 constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
+constexpr int kAlreadyRegistered = 712;
+constexpr int kNotRegistered = 713;
 constexpr int kUnknown = 999;
 
 int64_t Setting(const char* name, int64_t otherwise) {
@@ -74,6 +79,7 @@ const std::string refused = [] {
 
 std::atomic<void*> blas_stream{nullptr};
 std::atomic<int64_t> synchronizations{0};
+std::atomic<int64_t> pageable_copies{0};
 
 struct Gpu;
 
@@ -83,11 +89,17 @@ class FakeStream {
 
   Gpu* const gpu;
 
+  // Blocks while the stream is full.
   void Push(std::function<void()> command) {
+    std::unique_lock<std::mutex> lock(mu_);
+    changed_.wait(lock, [this] { return work_ < kMostWork; });
+    ++work_;
+    PushLocked({std::move(command), true});
+  }
+  // Records of events, waits for them, and what takes the GPU no time: any number of them fits.
+  void PushMark(std::function<void()> command) {
     std::lock_guard<std::mutex> lock(mu_);
-    commands_.push_back(std::move(command));
-    ++given_;
-    changed_.notify_all();
+    PushLocked({std::move(command), false});
   }
   void Finish() {
     std::unique_lock<std::mutex> lock(mu_);
@@ -100,10 +112,22 @@ class FakeStream {
   }
 
  private:
+  static constexpr int64_t kMostWork = 1000;
+  struct Command {
+    std::function<void()> run;
+    bool is_work;
+  };
+
+  void PushLocked(Command command) {
+    commands_.push_back(std::move(command));
+    ++given_;
+    changed_.notify_all();
+  }
+
   void Run() {
     std::mt19937 dice(static_cast<unsigned>(reinterpret_cast<uintptr_t>(this) >> 4));
     for (;;) {
-      std::function<void()> command;
+      Command command;
       {
         std::unique_lock<std::mutex> lock(mu_);
         changed_.wait(lock, [this] { return !commands_.empty(); });
@@ -113,16 +137,18 @@ class FakeStream {
       if (most_delay_us > 0 && dice() % 4 == 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(dice() % most_delay_us));
       }
-      command();
+      command.run();
       std::lock_guard<std::mutex> lock(mu_);
       ++done_;
+      if (command.is_work) --work_;
       changed_.notify_all();
     }
   }
 
   std::mutex mu_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> commands_;
+  std::deque<Command> commands_;
+  int64_t work_ = 0;
   int64_t given_ = 0;
   int64_t done_ = 0;
   std::thread thread_;
@@ -151,7 +177,7 @@ struct Memory {
   // Memory that was freed in stream order. The same stream may get it again at once, before it has
   // reached the free; other streams only after the driver has reclaimed it.
   std::map<std::tuple<FakeStream*, int64_t>, std::vector<void*>> idle;
-  std::map<void*, int64_t> pinned;
+  std::map<const char*, int64_t> pinned;
   int64_t pinned_bytes = 0;
   int64_t peer_copies = 0;
 };
@@ -181,6 +207,7 @@ Gpu& CurrentGpu() { return contexts.empty() ? *gpus[0] : *contexts.back(); }
 // The number of records, and the last one that has happened.
 struct FakeEvent {
   Gpu* gpu;
+  bool has_times;
   std::mutex mu;
   std::condition_variable changed;
   int64_t recorded = 0;
@@ -247,7 +274,7 @@ bool IsThere(const void* address) {
 // Allocate or free `block` for the GPU from this point of the stream on.
 void PushThere(void* block, FakeStream* stream, bool there) {
   const auto it = the_memory.blocks.find(static_cast<char*>(block));
-  stream->Push([flag = it->second.there, there] { *flag = there; });
+  stream->PushMark([flag = it->second.there, there] { *flag = there; });
 }
 
 int AllocateInOrder(void** block, int64_t bytes, Gpu* gpu, FakeStream* stream) {
@@ -283,18 +310,28 @@ int FreeInOrder(void* block, FakeStream* stream) {
   return kSuccess;
 }
 
-void CountPinned(void* block, int64_t bytes) {
-  std::lock_guard<std::mutex> lock(the_memory.mu);
-  the_memory.pinned[block] = bytes;
-  the_memory.pinned_bytes += bytes;
+// Return whether any of these bytes is pinned. Call with the_memory's lock held.
+bool IsPinnedLocked(const void* begin, int64_t bytes) {
+  const auto* first = static_cast<const char*>(begin);
+  const auto it = the_memory.pinned.lower_bound(first + bytes);
+  return it != the_memory.pinned.begin() && std::prev(it)->first + std::prev(it)->second > first;
 }
 
-void CountUnpinned(void* block) {
+int CountPinned(void* block, int64_t bytes) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
-  const auto it = the_memory.pinned.find(block);
-  if (it == the_memory.pinned.end()) return;
+  if (IsPinnedLocked(block, bytes)) return kAlreadyRegistered;
+  the_memory.pinned[static_cast<char*>(block)] = bytes;
+  the_memory.pinned_bytes += bytes;
+  return kSuccess;
+}
+
+int CountUnpinned(void* block) {
+  std::lock_guard<std::mutex> lock(the_memory.mu);
+  const auto it = the_memory.pinned.find(static_cast<char*>(block));
+  if (it == the_memory.pinned.end()) return kNotRegistered;
   the_memory.pinned_bytes -= it->second;
   the_memory.pinned.erase(it);
+  return kSuccess;
 }
 
 void FinishAll(Gpu* gpu) {
@@ -330,7 +367,7 @@ int RecordEvent(void* event, void* stream) {
   // Atomic for other threads: one that waits for the event must find it on its stream.
   std::lock_guard<std::mutex> at_once(recorded->mu);
   const int64_t number = ++recorded->recorded;
-  StreamOf(stream)->Push([recorded, number] {
+  StreamOf(stream)->PushMark([recorded, number] {
     std::lock_guard<std::mutex> lock(recorded->mu);
     recorded->happened = number;
     recorded->when = std::chrono::steady_clock::now();
@@ -344,7 +381,7 @@ int WaitEvent(void* stream, void* event) {
   auto* awaited = static_cast<FakeEvent*>(event);
   std::lock_guard<std::mutex> at_once(awaited->mu);
   const int64_t number = awaited->recorded;
-  StreamOf(stream)->Push([awaited, number] {
+  StreamOf(stream)->PushMark([awaited, number] {
     std::unique_lock<std::mutex> lock(awaited->mu);
     const auto happened = [&] { return awaited->happened >= number; };
     if (awaited->changed.wait_for(lock, std::chrono::seconds(60), happened)) return;
@@ -410,6 +447,20 @@ int CopyOnStream(void* to, const void* from, size_t bytes, void* stream) {
   return kSuccess;
 }
 
+// A copy from or to memory of the host.
+int CopyWithHost(void* to, const void* from, size_t bytes, const void* host, void* stream) {
+  CopyOnStream(to, from, bytes, stream);
+  bool is_pinned;
+  {
+    std::lock_guard<std::mutex> lock(the_memory.mu);
+    is_pinned = bytes == 0 || IsPinnedLocked(host, 1);
+  }
+  if (is_pinned) return kSuccess;
+  ++pageable_copies;
+  StreamOf(stream)->Finish();
+  return kSuccess;
+}
+
 int64_t AttributeOf(int attribute) {
   switch (attribute) {
     case 1:  // threads a block
@@ -469,13 +520,13 @@ int64_t AttributeOf(int attribute) {
 int context_object;
 thread_local std::deque<void*> launch_streams;  // of kernels that are being launched
 
-// The function that fails when tfswap's GPU library calls it, but not when TensorFlow does.
+// The functions that fail when tfswap's GPU library calls them, but not when TensorFlow does.
 std::mutex failing_mu;
-std::string failing;
+std::set<std::string> failing;
 
 bool Fails(const char* name, void* caller) {
   std::lock_guard<std::mutex> lock(failing_mu);
-  if (failing != name) return false;
+  if (failing.count(name) == 0) return false;
   Dl_info info;
   return dladdr(caller, &info) != 0 && std::strstr(info.dli_fname, "libtfswap_gpu") != nullptr;
 }
@@ -487,10 +538,12 @@ bool Fails(const char* name, void* caller) {
 
 extern "C" {
 
-// Make all calls of this function by tfswap fail; "" ends that.
-void fake_cuda_fail(const char* name) {
+// Make all calls of these functions by tfswap fail: "one,another"; "" ends that.
+void fake_cuda_fail(const char* names) {
   std::lock_guard<std::mutex> lock(failing_mu);
-  failing = name;
+  failing.clear();
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ',');) failing.insert(name);
 }
 
 int fake_cuda_called(const char* name) {
@@ -505,7 +558,7 @@ int fake_cuda_called(const char* name) {
 }
 
 // For tests: how often the host waited for the GPU, the bytes allocated on a GPU, the pinned bytes,
-// and how often one GPU copied to another.
+// and how often one GPU copied to another, or to or from memory that is not pinned.
 int64_t fake_cuda_synchronizations() { return synchronizations.load(); }
 int64_t fake_cuda_bytes_in_use(int gpu) {
   std::lock_guard<std::mutex> lock(the_memory.mu);
@@ -515,6 +568,7 @@ int64_t fake_cuda_pinned_bytes() {
   std::lock_guard<std::mutex> lock(the_memory.mu);
   return the_memory.pinned_bytes;
 }
+int64_t fake_cuda_pageable_copies() { return pageable_copies.load(); }
 int64_t fake_cuda_peer_copies() {
   std::lock_guard<std::mutex> lock(the_memory.mu);
   return the_memory.peer_copies;
@@ -560,6 +614,7 @@ int cuCtxSetCurrent(void* context) {
   return kSuccess;
 }
 int cuCtxPushCurrent_v2(void* context) {
+  FAIL_IF_ASKED();
   return contexts.push_back(static_cast<Gpu*>(context)), kSuccess;
 }
 int cuCtxPopCurrent_v2(void** context) {
@@ -572,6 +627,7 @@ int cuCtxGetDevice(int* device) { return *device = CurrentGpu().number, kSuccess
 int cuCtxGetApiVersion(void*, unsigned* version) { return *version = 12050, kSuccess; }
 int cuCtxSynchronize() { return ++synchronizations, FinishAll(&CurrentGpu()), kSuccess; }
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  FAIL_IF_ASKED();
   return *least = 0, *greatest = -5, kSuccess;
 }
 int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
@@ -601,15 +657,24 @@ int cuMemAllocFromPoolAsync(void** block, size_t bytes, void* pool, void* stream
 }
 int cuMemFreeAsync(void* block, void* stream) { return FreeInOrder(block, StreamOf(stream)); }
 int cuMemHostAlloc(void** block, size_t bytes, unsigned) {
+  FAIL_IF_ASKED();
   if (posix_memalign(block, 4096, bytes) != 0) return kOutOfMemory;
-  return CountPinned(*block, bytes), kSuccess;
+  return CountPinned(*block, bytes);
 }
-int cuMemFreeHost(void* block) { return CountUnpinned(block), std::free(block), kSuccess; }
+int cuMemFreeHost(void* block) {
+  FAIL_IF_ASKED();
+  const int result = CountUnpinned(block);
+  if (result == kSuccess) std::free(block);
+  return result;
+}
 int cuMemHostRegister_v2(void* block, size_t bytes, unsigned) {
   FAIL_IF_ASKED();
-  return CountPinned(block, bytes), kSuccess;
+  return CountPinned(block, bytes);
 }
-int cuMemHostUnregister(void* block) { return CountUnpinned(block), kSuccess; }
+int cuMemHostUnregister(void* block) {
+  FAIL_IF_ASKED();
+  return CountUnpinned(block);
+}
 int cuPointerGetAttribute(void* value, int attribute, void* pointer) {
   Gpu* gpu = OwnerOf(pointer);
   if (gpu == nullptr) return kInvalidValue;
@@ -625,10 +690,12 @@ int cuStreamCreateWithPriority(void** stream, unsigned, int) {
 }
 int cuStreamDestroy_v2(void* stream) { return DestroyStream(stream); }
 int cuStreamSynchronize(void* stream) {
+  FAIL_IF_ASKED();
   return ++synchronizations, StreamOf(stream)->Finish(), kSuccess;
 }
 int cuStreamQuery(void* stream) { return StreamOf(stream)->Idle() ? kSuccess : kNotReady; }
 int cuStreamGetCtx(void* stream, void** context) {
+  FAIL_IF_ASKED();
   return *context = StreamOf(stream)->gpu, kSuccess;
 }
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
@@ -636,9 +703,10 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   return WaitEvent(stream, event);
 }
 int cuStreamIsCapturing(void*, int* status) { return *status = 0, kSuccess; }
-int cuEventCreate(void** event, unsigned) {
+int cuEventCreate(void** event, unsigned flags) {
+  constexpr unsigned kDisableTiming = 2;
   FAIL_IF_ASKED();
-  return *event = new FakeEvent{&CurrentGpu()}, kSuccess;
+  return *event = new FakeEvent{&CurrentGpu(), (flags & kDisableTiming) == 0}, kSuccess;
 }
 int cuEventDestroy_v2(void*) { return kSuccess; }  // pending commands may refer to it
 int cuEventRecord(void* event, void* stream) {
@@ -650,6 +718,7 @@ int cuEventQuery(void* event) {
   return QueryEvent(event);
 }
 int cuEventSynchronize(void* event) {
+  FAIL_IF_ASKED();
   ++synchronizations;
   auto* awaited = static_cast<FakeEvent*>(event);
   std::unique_lock<std::mutex> lock(awaited->mu);
@@ -657,20 +726,23 @@ int cuEventSynchronize(void* event) {
   return kSuccess;
 }
 int cuEventElapsedTime(float* ms, void* begin, void* end) {
+  FAIL_IF_ASKED();
   auto* first = static_cast<FakeEvent*>(begin);
   auto* last = static_cast<FakeEvent*>(end);
+  if (!first->has_times || !last->has_times) return kInvalidHandle;
+  if (QueryEvent(first) != kSuccess || QueryEvent(last) != kSuccess) return kNotReady;
   *ms = std::chrono::duration<float, std::milli>(last->when - first->when).count();
   return kSuccess;
 }
 int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
   FAIL_IF_ASKED();
   if (OwnerOf(to, bytes) == nullptr) return kInvalidValue;
-  return CopyOnStream(to, from, bytes, stream);
+  return CopyWithHost(to, from, bytes, from, stream);
 }
 int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
   FAIL_IF_ASKED();
   if (OwnerOf(from, bytes) == nullptr) return kInvalidValue;
-  return CopyOnStream(to, from, bytes, stream);
+  return CopyWithHost(to, from, bytes, to, stream);
 }
 int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
   if (OwnerOf(to, bytes) == nullptr || OwnerOf(from, bytes) == nullptr) return kInvalidValue;
@@ -721,6 +793,7 @@ int cuStreamAddCallback(void* stream, void (*function)(void*, int, void*), void*
 // Kernels that are not tfswap's take some time in stream order, and compute nothing.
 int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                    unsigned, unsigned, void* stream, void** arguments, void**) {
+  FAIL_IF_ASKED();
   const simt::Kernel* kernel = simt::IfKernel(function);
   if (kernel == nullptr) return RunKernel(stream);
   return RunKernel(*kernel, blocks, threads, arguments, stream);
@@ -746,9 +819,13 @@ int cublasSgemm_v2(void*, int transpose_a, int transpose_b, int m, int n, int k,
   });
   return kSuccess;
 }
-int cuModuleLoadData(void** module, const void* image) { return LoadModule(module, image); }
+int cuModuleLoadData(void** module, const void* image) {
+  FAIL_IF_ASKED();
+  return LoadModule(module, image);
+}
 int cuModuleUnload(void*) { return kSuccess; }  // pending commands may refer to it
 int cuModuleGetGlobal_v2(void** begin, size_t* bytes, void* module, const char* name) {
+  FAIL_IF_ASKED();
   auto* own = static_cast<Module*>(module);
   std::lock_guard<std::mutex> lock(own->mu);
   *bytes = simt::VariableBytes(name);
@@ -764,6 +841,7 @@ int cuModuleLoadFatBinary(void** module, const void*) {
   return *module = &context_object, kSuccess;
 }
 int cuModuleGetFunction(void** function, void*, const char* name) {
+  FAIL_IF_ASKED();
   const simt::Kernel* kernel = simt::Find(name);
   *function =
       kernel == nullptr ? static_cast<void*>(&context_object) : const_cast<simt::Kernel*>(kernel);

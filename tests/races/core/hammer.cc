@@ -129,7 +129,7 @@ class PoolUser {
   void End() { Require(pool_.Stats().bytes_in_use == 0, "host memory stays in use"); }
 
  private:
-  HostPool pool_{HostPool::Hooks{nullptr, nullptr, 1024 * kKiB}};
+  HostPool pool_{HostPool::System(1024 * kKiB)};
 };
 
 class FarUser {

@@ -135,7 +135,7 @@ Program WordsOfASlab() {
 }
 
 Program BlocksOfAPool() {
-  auto pool = std::make_shared<HostPool>(HostPool::Hooks{nullptr, nullptr, 64 * kKiB});
+  auto pool = std::make_shared<HostPool>(HostPool::System(64 * kKiB));
   pool->SetLimit(112 * kKiB);
   const auto use = [pool](std::vector<int64_t> sizes, uint32_t owner) {
     for (const int64_t bytes : sizes) {

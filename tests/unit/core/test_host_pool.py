@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 
@@ -138,6 +139,44 @@ def test_random_use_never_overlaps_or_exceeds_the_limit(arena_bytes: int) -> Non
         pool.free(block, size)
     pool.trim()
     assert not taken.blocks and pool.bytes_cached == 0
+
+
+def test_prepared_memory_serves_later_allocations() -> None:
+    pool, taken = pool_of(arena_bytes=16 * MIB)
+    sizes = [MIB] * 20 + [5 * MIB] * 3 + [7 * MIB]
+    pool.prepare(sizes)
+    assert (pool.bytes_in_use, pool.bytes_cached) == (0, 2 * 16 * MIB + 22 * MIB)
+    times = taken.times
+    pool.prepare(sizes)
+    blocks = [pool.allocate(size) for size in sizes]
+    assert all(blocks) and taken.times == times
+    for block, size in zip(blocks, sizes, strict=True):
+        pool.free(block, size)
+
+
+def test_as_much_is_prepared_as_the_limit_allows() -> None:
+    pool, taken = pool_of()
+    pool.set_limit(12 * MIB)
+    pool.prepare([5 * MIB] * 3)
+    assert taken.size == pool.bytes_cached == 10 * MIB
+
+
+def test_other_threads_use_the_pool_while_it_takes_memory() -> None:
+    freed = threading.Event()
+
+    def take(begin: int, size: int) -> str:
+        if size == 2 * MIB:
+            assert freed.wait(10)
+        return ""
+
+    pool = HostPool(take, lambda begin, size: None, 0)
+    block = pool.allocate(MIB)
+    waits = threading.Thread(target=pool.allocate, args=(2 * MIB,))
+    waits.start()
+    pool.free(block, MIB)
+    freed.set()
+    waits.join()
+    assert (pool.bytes_in_use, pool.bytes_cached) == (2 * MIB, MIB)
 
 
 def test_a_refusal_of_the_device_is_the_reason_until_memory_is_taken_again() -> None:

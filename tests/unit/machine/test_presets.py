@@ -12,7 +12,10 @@ from tfswap.__main__ import main
 from tfswap.machine.machine import Device
 from tfswap.machine.presets import FORMAT, OWN_FILE, find_machine, load_machines
 
-NAMES = ["titan-x", "gtx-1080-ti", "p100", "v100", "a100", "h100", "h200", "gh200"]
+NAMES = [
+    *("titan-x", "gtx-1080-ti", "p100", "v100", "t4", "a100-40gb", "a100", "rtx-4090"),
+    *("h100", "h200", "gh200"),
+]
 
 
 def own(**changes: Any) -> dict[str, Any]:
@@ -41,7 +44,10 @@ def test_every_machine_names_the_sources_of_its_numbers() -> None:
         ("gtx-1080-ti", 11.3e12),
         ("p100", 9.3e12),
         ("v100", 15.7e12),
+        ("t4", 8.1e12),
+        ("a100-40gb", 19.5e12),
         ("a100", 19.5e12),
+        ("rtx-4090", 82.6e12),
         ("h100", 66.9e12),
         ("h200", 66.9e12),
         ("gh200", 66.9e12),

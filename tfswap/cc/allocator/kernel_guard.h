@@ -47,7 +47,7 @@ class GuardPost {
   template <typename Run>
   void Pass(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context,
             const Run& run) {
-    if (!UsesVariables(kernel) || !HasVariable(context)) return run();
+    if (!UsesVariables(kernel, context)) return run();
     KernelGuard* guard = GuardOrCount();
     if (guard == nullptr) {
       run();
@@ -69,7 +69,7 @@ class GuardPost {
   template <typename Run>
   void PassAsync(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context,
                  std::function<void()> done, const Run& run) {
-    if (!UsesVariables(kernel) || !HasVariable(context)) return run(std::move(done));
+    if (!UsesVariables(kernel, context)) return run(std::move(done));
     KernelGuard* guard = GuardOrCount();
     if (guard == nullptr) {
       return run([this, done = std::move(done)] {

@@ -72,7 +72,7 @@ struct Value {
 // locks.
 std::vector<Value> ValuesOf(const OpKernel& kernel, OpKernelContext* context) {
   std::vector<Value> values;
-  if (!UsesVariables(kernel)) return values;
+  if (!UsesVariables(kernel, context)) return values;
   for (const VariableInput& each : VariableInputs(context)) {
     tensorflow::tf_shared_lock reading(*each.var->mu());
     const void* root = RootOf(*each.var->tensor());

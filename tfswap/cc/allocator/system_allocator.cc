@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "allocator/kernel_scope.h"
-#include "allocator/page_blocks.h"
+#include "core/memory/page_blocks.h"
 #include "core/util/faults.h"
 
 namespace tfswap {

@@ -59,10 +59,8 @@ const ResourceHandle* HandleAt(OpKernelContext* context, int input) {
 
 }  // namespace
 
-bool UsesVariables(const OpKernel& kernel) {
-  const tensorflow::DataTypeVector& types = kernel.input_types();
-  return std::find(types.begin(), types.end(), tensorflow::DT_RESOURCE) != types.end() &&
-         !PassesOn(kernel.type_string_view());
+bool UsesVariables(const OpKernel& kernel, OpKernelContext* context) {
+  return HasVariable(context) && !PassesOn(kernel.type_string_view());
 }
 
 bool HasVariable(OpKernelContext* context) {

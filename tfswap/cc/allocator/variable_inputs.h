@@ -14,8 +14,8 @@ struct VariableInput {
   tensorflow::core::RefCountPtr<tensorflow::Var> var;
 };
 
-// Return whether a kernel reads or writes the variables among its inputs.
-bool UsesVariables(const tensorflow::OpKernel& kernel);
+// Return whether a kernel has variables among its inputs and reads or writes them.
+bool UsesVariables(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
 // Return whether any input is a variable (and not an iterator, for example).
 bool HasVariable(tensorflow::OpKernelContext* context);
 // Return the variables of a running kernel, each once, without those that do not exist yet.

@@ -163,18 +163,34 @@ void BindGpu(py::module_& module) {
              py::arg("host_waits_ns") = std::vector<int64_t>());
 
   py::class_<HostPool>(module, "HostPool")
-      .def(py::init([](py::function taken, py::function released, int64_t arena_bytes) {
-             return std::make_unique<HostPool>(HostPool::Hooks{
-                 [taken](void* begin, int64_t bytes) {
-                   return taken(Number(begin), bytes).cast<std::string>();
+      .def(py::init([](py::function taken, py::function given_back, int64_t arena_bytes) {
+             const HostPool::Source system = HostPool::System(arena_bytes);
+             return std::make_unique<HostPool>(HostPool::Source{
+                 [taken, system](int64_t bytes) {
+                   py::gil_scoped_acquire gil;
+                   HostPool::Source::Taken block = system.take(bytes);
+                   block.refusal = taken(Number(block.begin), bytes).cast<std::string>();
+                   if (block.refusal.empty()) return block;
+                   system.give_back(block.begin, bytes);
+                   block.begin = nullptr;
+                   return block;
                  },
-                 [released](void* begin, int64_t bytes) { released(Number(begin), bytes); },
+                 [given_back, system](void* begin, int64_t bytes) {
+                   py::gil_scoped_acquire gil;
+                   given_back(Number(begin), bytes);
+                   system.give_back(begin, bytes);
+                 },
                  arena_bytes});
            }),
-           py::arg("taken"), py::arg("released"), py::arg("arena_bytes"))
+           py::arg("taken"), py::arg("given_back"), py::arg("arena_bytes"))
       .def("allocate", [](HostPool& self, int64_t bytes) { return Number(self.Allocate(bytes)); })
-      .def("free", [](HostPool& self, uintptr_t block,
-                      int64_t bytes) { self.Free(const_cast<void*>(Pointer(block)), bytes); })
+      .def(
+          "free",
+          [](HostPool& self, uintptr_t block, int64_t bytes) {
+            self.Free(const_cast<void*>(Pointer(block)), bytes);
+          },
+          py::call_guard<py::gil_scoped_release>())
+      .def("prepare", &HostPool::Prepare, py::arg("sizes"))
       .def("set_limit", &HostPool::SetLimit)
       .def("trim", &HostPool::Trim)
       .def("why_full", [](const HostPool& self,

@@ -64,7 +64,7 @@ bool ParseFarTier(const std::string& name, FarTier* tier) {
 }
 
 FarMemory::FarMemory(FarFile* file)
-    : file_(file), host_(HostPool::Hooks{nullptr, nullptr, kArenaBytes}), chunks_(&host_) {}
+    : file_(file), host_(HostPool::System(kArenaBytes)), chunks_(&host_) {}
 
 PlacementRequest FarMemory::Allowed(PlacementRequest request) const {
   if (request.tier != FarTier::kCompressed || !IsLossy(request.codec.codec)) return request;

@@ -41,6 +41,8 @@ Loaded Load() {
   take("cuEventElapsedTime", &driver.EventElapsedTime);
   take("cuMemcpyDtoHAsync_v2", &driver.MemcpyDtoHAsync);
   take("cuMemcpyHtoDAsync_v2", &driver.MemcpyHtoDAsync);
+  take("cuMemHostAlloc", &driver.MemHostAlloc);
+  take("cuMemFreeHost", &driver.MemFreeHost);
   take("cuMemHostRegister_v2", &driver.MemHostRegister);
   take("cuMemHostUnregister", &driver.MemHostUnregister);
   take("cuGetErrorString", &driver.GetErrorString);
@@ -50,6 +52,7 @@ Loaded Load() {
   may_take("cuDriverGetVersion", &driver.DriverGetVersion);
   may_take("cuCtxGetDevice", &driver.CtxGetDevice);
   may_take("cuDeviceGetAttribute", &driver.DeviceGetAttribute);
+  may_take("cuDeviceGetPCIBusId", &driver.DeviceGetPCIBusId);
   may_take("cuDeviceGetName", &driver.DeviceGetName);
   may_take("cuDeviceTotalMem_v2", &driver.DeviceTotalMem);
   may_take("cuModuleLoadData", &driver.ModuleLoadData);

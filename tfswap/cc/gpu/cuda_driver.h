@@ -21,12 +21,14 @@ struct CudaDriver {
   using DevicePointer = unsigned long long;  // NOLINT: CUdeviceptr
 
   static constexpr Result kSuccess = 0;
+  static constexpr Result kOutOfMemory = 2;
   static constexpr Result kNotReady = 600;
   static constexpr unsigned kStreamNonBlocking = 1;
   static constexpr unsigned kEventDefault = 0;  // with times
   static constexpr unsigned kEventDisableTiming = 2;
-  static constexpr unsigned kHostRegisterPortable = 1;
-  static constexpr unsigned kHostRegisterDeviceMap = 2;  // also accessible from kernels
+  // Of host memory that is registered or allocated: for all contexts, and for kernels.
+  static constexpr unsigned kHostPortable = 1;
+  static constexpr unsigned kHostDeviceMap = 2;
   static constexpr int kAttributeProcessors = 16;
   static constexpr int kAttributeKernelsUseHostPointers = 91;
 
@@ -45,6 +47,8 @@ struct CudaDriver {
   Result (*EventElapsedTime)(float* milliseconds, Event begin, Event end);
   Result (*MemcpyDtoHAsync)(void* to, DevicePointer from, size_t bytes, Stream stream);
   Result (*MemcpyHtoDAsync)(DevicePointer to, const void* from, size_t bytes, Stream stream);
+  Result (*MemHostAlloc)(void** begin, size_t bytes, unsigned flags);
+  Result (*MemFreeHost)(void* begin);
   Result (*MemHostRegister)(void* begin, size_t bytes, unsigned flags);
   Result (*MemHostUnregister)(void* begin);
   Result (*GetErrorString)(Result result, const char** text);
@@ -53,6 +57,7 @@ struct CudaDriver {
   Result (*DriverGetVersion)(int* version);
   Result (*CtxGetDevice)(int* device);
   Result (*DeviceGetAttribute)(int* value, int attribute, int device);
+  Result (*DeviceGetPCIBusId)(char* text, int bytes, int device);
   Result (*DeviceGetName)(char* name, int bytes, int device);
   Result (*DeviceTotalMem)(size_t* bytes, int device);
   Result (*ModuleLoadData)(Module* module, const void* image);
@@ -72,18 +77,19 @@ struct CudaDriver {
 // Makes a context current for the thread within a scope.
 class CudaContext {
  public:
-  CudaContext(const CudaDriver* driver, CudaDriver::Context context) : driver_(driver) {
-    driver_->CtxPushCurrent(context);
-  }
+  CudaContext(const CudaDriver* driver, CudaDriver::Context context)
+      : driver_(driver), pushed_(driver->CtxPushCurrent(context)) {}
   ~CudaContext() {
     CudaDriver::Context context;
-    driver_->CtxPopCurrent(&context);
+    if (pushed_ == CudaDriver::kSuccess) driver_->CtxPopCurrent(&context);
   }
+  CudaDriver::Result pushed() const { return pushed_; }
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
  private:
   const CudaDriver* const driver_;
+  const CudaDriver::Result pushed_;
 };
 
 }  // namespace tfswap

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "core/memory/page_blocks.h"
+#include "core/util/readable_bytes.h"
 
 namespace tfswap {
 
@@ -35,23 +39,25 @@ absl::StatusOr<CudaGpu*> CudaGpu::Make(void* compute) {
         absl::StrCat("tfswap: no context of TensorFlow's stream: ", driver->Text(result)));
   }
   std::unique_ptr<CudaGpu> gpu(new CudaGpu(driver, context, stream));
-  CudaContext current(driver, context);
+  const Current current(gpu.get());
   int least = 0, greatest = 0;
-  driver->CtxGetStreamPriorityRange(&least, &greatest);
+  gpu->Check("asking for priorities", driver->CtxGetStreamPriorityRange(&least, &greatest));
   for (const Queue queue : kCopyQueues) {
     // Copies have their own engines; if they have to share, compute waits for them, so give them
     // priority.
     if (!gpu->Check("making a stream",
                     driver->StreamCreateWithPriority(&gpu->streams_[static_cast<int>(queue)],
                                                      CudaDriver::kStreamNonBlocking, greatest))) {
-      return gpu->status();
+      break;
     }
   }
+  if (gpu->failed()) return gpu->status();
+  gpu->numa_node_ = gpu->NumaNode();
   return gpu.release();
 }
 
 Gpu::Event CudaGpu::Record(Queue queue) {
-  CudaContext current(driver_, context_);
+  const Current current(this);
   CudaDriver::Event event = nullptr;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -68,7 +74,7 @@ Gpu::Event CudaGpu::Record(Queue queue) {
 }
 
 void CudaGpu::Wait(Queue queue, Event event) {
-  CudaContext current(driver_, context_);
+  const Current current(this);
   const auto wait = [&] {
     Check("waiting for an event",
           driver_->StreamWaitEvent(stream(queue), static_cast<CudaDriver::Event>(event), 0));
@@ -81,7 +87,7 @@ void CudaGpu::Wait(Queue queue, Event event) {
 }
 
 bool CudaGpu::HasHappened(Event event) {
-  CudaContext current(driver_, context_);
+  const Current current(this);
   const CudaDriver::Result result = driver_->EventQuery(static_cast<CudaDriver::Event>(event));
   return result != CudaDriver::kNotReady && Check("looking at an event", result);
 }
@@ -101,7 +107,7 @@ bool CudaGpu::Move(Queue queue, const Transfer& transfer) {
 }
 
 bool CudaGpu::Copy(Queue queue, const Transfer& transfer) {
-  CudaContext current(driver_, context_);
+  const Current current(this);
   const auto block = reinterpret_cast<CudaDriver::DevicePointer>(transfer.block);
   const auto size = static_cast<size_t>(transfer.block_bytes);
   if (IsOut(queue)) {
@@ -179,7 +185,7 @@ CodecLaunch CudaGpu::LaunchOf(GpuCodec codec) const {
 }
 
 std::string CudaGpu::Name() const {
-  CudaContext current(driver_, context_);
+  const CudaContext current(driver_, context_);
   int device = 0;
   char name[128] = "unknown";
   size_t bytes = 0;
@@ -191,7 +197,7 @@ std::string CudaGpu::Name() const {
 }
 
 int CudaGpu::Processors() const {
-  CudaContext current(driver_, context_);
+  const CudaContext current(driver_, context_);
   int device = 0, count = 0;
   if (driver_->CtxGetDevice != nullptr && driver_->DeviceGetAttribute != nullptr &&
       driver_->CtxGetDevice(&device) == CudaDriver::kSuccess) {
@@ -201,7 +207,7 @@ int CudaGpu::Processors() const {
 }
 
 void CudaGpu::Finish(Queue queue) {
-  CudaContext current(driver_, context_);
+  const Current current(this);
   Check("waiting for a stream", driver_->StreamSynchronize(stream(queue)));
 }
 
@@ -211,7 +217,7 @@ void CudaGpu::FinishAll() {
 }
 
 absl::Status CudaGpu::Time(std::vector<Timed>* timed, int times) {
-  CudaContext current(driver_, context_);
+  const Current current(this);
   std::vector<CudaDriver::Event> events(2 * timed->size(), nullptr);
   bool ok = true;
   for (CudaDriver::Event& event : events) {
@@ -240,19 +246,54 @@ absl::Status CudaGpu::Time(std::vector<Timed>* timed, int times) {
   return status();
 }
 
-absl::Status CudaGpu::Pin(void* begin, int64_t bytes) {
-  CudaContext current(driver_, context_);
-  const CudaDriver::Result result = driver_->MemHostRegister(
-      begin, static_cast<size_t>(bytes),
-      CudaDriver::kHostRegisterPortable | CudaDriver::kHostRegisterDeviceMap);
-  if (result == CudaDriver::kSuccess) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("tfswap: pinning ", bytes, " bytes of host memory: ", driver_->Text(result)));
+int CudaGpu::NumaNode() const {
+  int device = 0, node = -1;
+  char bus_id[32] = "";
+  if (driver_->CtxGetDevice == nullptr || driver_->DeviceGetPCIBusId == nullptr ||
+      driver_->CtxGetDevice(&device) != CudaDriver::kSuccess ||
+      driver_->DeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != CudaDriver::kSuccess) {
+    return -1;
+  }
+  std::ifstream file("/sys/bus/pci/devices/" + absl::AsciiStrToLower(bus_id) + "/numa_node");
+  return file >> node ? node : -1;
 }
 
-void CudaGpu::Unpin(void* begin) {
-  CudaContext current(driver_, context_);
-  Check("unpinning host memory", driver_->MemHostUnregister(begin));
+HostPool::Source::Taken CudaGpu::TakePinned(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  constexpr unsigned kFlags = CudaDriver::kHostPortable | CudaDriver::kHostDeviceMap;
+  void* begin = AllocatePageBlock(size);
+  CudaDriver::Result registered = CudaDriver::kOutOfMemory;
+  if (begin != nullptr) PreferNode(begin, size, numa_node_);
+  if (begin != nullptr) TouchPages(begin, size);
+  const Current current(this);
+  if (begin != nullptr) registered = driver_->MemHostRegister(begin, size, kFlags);
+  if (registered == CudaDriver::kSuccess) return {begin, ""};
+  if (begin != nullptr) FreePageBlock(begin, size);
+
+  void* allocated = nullptr;
+  const CudaDriver::Result result = driver_->MemHostAlloc(&allocated, size, kFlags);
+  if (result == CudaDriver::kSuccess) {
+    std::lock_guard<std::mutex> lock(mu_);
+    from_driver_.insert(allocated);
+    return {allocated, ""};
+  }
+  return {nullptr, absl::StrCat("tfswap: pinning ", ReadableBytes(bytes),
+                                " of host memory: ", driver_->Text(registered),
+                                "; allocating them by the driver: ", driver_->Text(result))};
+}
+
+void CudaGpu::GivePinnedBack(void* begin, int64_t bytes) {
+  const Current current(this);
+  bool from_driver;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    from_driver = from_driver_.erase(begin) > 0;
+  }
+  if (from_driver) {
+    Check("freeing host memory", driver_->MemFreeHost(begin));
+  } else if (Check("unpinning host memory", driver_->MemHostUnregister(begin))) {
+    FreePageBlock(begin, static_cast<size_t>(bytes));
+  }
 }
 
 absl::Status CudaGpu::status() const {

@@ -6,11 +6,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/gpu/gpu.h"
+#include "core/memory/host_pool.h"
 #include "gpu/cuda_clock.h"
 #include "gpu/cuda_codecs.h"
 #include "gpu/cuda_driver.h"
@@ -63,9 +65,12 @@ class CudaGpu : public Gpu {
   CodecLaunch LaunchOf(GpuCodec codec) const;
   // The clock of the compute stream.
   CudaClock* clock() { return &clock_; }
-  // Pin host memory so that copies access it directly; at most once per block.
-  absl::Status Pin(void* begin, int64_t bytes);
-  void Unpin(void* begin);
+  // Take pinned host memory, which copies and kernels access directly, near the GPU: pages that
+  // several threads touch and that are then registered, which is faster than the driver's own
+  // allocation; that is used where registering is refused.
+  HostPool::Source::Taken TakePinned(int64_t bytes);
+  // Give it back; no command may access it any more.
+  void GivePinnedBack(void* begin, int64_t bytes);
 
   // The first error of any call, of a wait, too: after one, commands may run too early, so all
   // later moves and kernels fail.
@@ -73,6 +78,18 @@ class CudaGpu : public Gpu {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
  private:
+  // Makes the GPU's context current for the thread within a scope; a failure is an error of the
+  // GPU.
+  class Current {
+   public:
+    explicit Current(CudaGpu* gpu) : context_(gpu->driver_, gpu->context_) {
+      gpu->Check("making its context current", context_.pushed());
+    }
+
+   private:
+    CudaContext context_;
+  };
+
   CudaGpu(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
       : driver_(driver), context_(context), streams_{compute}, clock_(driver, context, compute) {}
 
@@ -81,17 +98,21 @@ class CudaGpu : public Gpu {
   // Store the first error; return whether the call succeeded.
   bool Check(const char* doing, CudaDriver::Result result);
   void Fail(std::string error);
+  // Return the NUMA node of the GPU; -1 if it is unknown.
+  int NumaNode() const;
 
   const CudaDriver* const driver_;
   const CudaDriver::Context context_;
   std::array<CudaDriver::Stream, kQueues> streams_;
   CudaClock clock_;
+  int numa_node_ = -1;
   mutable std::mutex mu_;  // guards all below
   std::vector<CudaDriver::Event> idle_events_;
   bool codecs_loaded_ = false;
   absl::StatusOr<std::unique_ptr<CudaCodecs>> codecs_{nullptr};
   std::array<std::shared_ptr<NvcompCodec>, kGpuCodecs - kGpuKernels> nvcomp_;
   std::array<CodecLaunch, kGpuCodecs> launches_;
+  std::unordered_set<void*> from_driver_;  // pinned memory that the driver allocated
   std::string error_;
   std::atomic<bool> failed_{false};  // whether there is an error
 };

@@ -35,15 +35,13 @@ StreamCopyEngine::StreamCopyEngine(DeviceAllocator* allocator, CudaGpu* gpu, Haz
     : CopyEngine(allocator),
       gpu_(gpu),
       tracker_(tracker),
-      host_memory_({[gpu](void* block, int64_t bytes) {
-                      return std::string(gpu->Pin(block, bytes).message());
-                    },
+      host_memory_({[gpu](int64_t bytes) { return gpu->TakePinned(bytes); },
                     [gpu, tracker](void* block, int64_t bytes) {
                       // The only place where the host blocks: far memory is released to the system.
                       while (!tracker->IsIdle(block, bytes) && gpu->status().ok()) {
                         std::this_thread::sleep_for(kPollInterval);
                       }
-                      gpu->Unpin(block);
+                      gpu->GivePinnedBack(block, bytes);
                     },
                     kArenaBytes}),
       file_(gpu, tracker, &host_memory_),

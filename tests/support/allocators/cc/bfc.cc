@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "allocator/page_blocks.h"
+#include "core/memory/page_blocks.h"
 #include "core/util/atomic_max.h"
 #include "device/device_table.h"
 #include "kernels/thread_copy_engine.h"

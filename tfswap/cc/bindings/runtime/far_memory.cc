@@ -32,6 +32,10 @@ void SetHostLimit(std::optional<int64_t> bytes) {
   for (size_t i = 1; i < pools.size(); ++i) pools[i]->SetLimit(bytes.value_or(0) / gpus);
 }
 
+void PrepareHostMemory(int device, const std::vector<int64_t>& sizes) {
+  EngineOf(device)->host_memory()->Prepare(sizes);
+}
+
 void TrimHost() {
   for (HostPool* pool : HostMemories()) pool->Trim();
 }
@@ -73,6 +77,7 @@ std::map<std::string, double> MeasureLink(int device, int64_t block_bytes, int b
 void BindFarMemory(Methods* methods) {
   const auto device = py::arg("device");
   methods->Def("set_host_limit", &SetHostLimit, py::arg("limit_bytes"))
+      .Def("prepare_host_memory", &PrepareHostMemory, device, py::arg("sizes"))
       .Def("trim_host", &TrimHost)
       .Def("trim_malloc", [] { malloc_trim(0); })
       .Def("open_file", &OpenFile, py::arg("folder"), py::arg("limit_bytes") = py::none())

@@ -1,9 +1,8 @@
 #include "core/memory/host_pool.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 
+#include "core/memory/page_blocks.h"
 #include "core/util/faults.h"
 #include "core/util/readable_bytes.h"
 
@@ -30,12 +29,20 @@ std::string WhyFull(const HostPoolStats& stats, int64_t missing_bytes) {
          ReadableNeed(std::max(stats.limit_bytes, stats.bytes_in_use + missing_bytes)) + " or more";
 }
 
+HostPool::Source HostPool::System(int64_t arena_bytes) {
+  return {[](int64_t bytes) {
+            return Source::Taken{AllocatePageBlock(static_cast<size_t>(bytes)), ""};
+          },
+          [](void* begin, int64_t bytes) { FreePageBlock(begin, static_cast<size_t>(bytes)); },
+          arena_bytes};
+}
+
 HostPool::~HostPool() { Trim(); }
 
 void* HostPool::Allocate(int64_t bytes) {
   if (Faults::Strikes(Fault::kHostFull)) return nullptr;
   const int64_t rounded = RoundToPages(bytes);
-  std::lock_guard<std::mutex> lock(mu_);
+  Lock lock(mu_);
   caching_ = true;
   void* block = nullptr;
   auto it = cached_.find(rounded);
@@ -43,7 +50,7 @@ void* HostPool::Allocate(int64_t bytes) {
     block = it->second.front();
     it->second.pop_front();
   } else {
-    block = IsSmall(rounded) ? Carve(rounded) : MapFromSystem(rounded);
+    block = IsSmall(rounded) ? Carve(&lock, rounded) : Take(&lock, rounded);
     if (block == nullptr) return nullptr;
   }
   if (IsSmall(rounded)) ArenaOf(block)->used_bytes += rounded;
@@ -51,6 +58,34 @@ void* HostPool::Allocate(int64_t bytes) {
   stats_.bytes_in_use += rounded;
   stats_.peak_bytes_in_use = std::max(stats_.peak_bytes_in_use, stats_.bytes_in_use);
   return block;
+}
+
+void HostPool::Prepare(const std::vector<int64_t>& sizes) {
+  std::map<int64_t, int64_t> large;  // blocks, by rounded size
+  int64_t small_bytes = 0;
+  for (const int64_t bytes : sizes) {
+    const int64_t rounded = RoundToPages(bytes);
+    if (IsSmall(rounded)) {
+      small_bytes += rounded;
+    } else {
+      ++large[rounded];
+    }
+  }
+  Lock lock(mu_);
+  caching_ = true;
+  // Taking more than fits would give back what was prepared before.
+  const auto fits = [this](int64_t bytes) { return OverLimitBytes(bytes) <= 0; };
+  for (const auto& [rounded, count] : large) {
+    while (static_cast<int64_t>(cached_[rounded].size()) < count) {
+      void* block = fits(rounded) ? Take(&lock, rounded) : nullptr;
+      if (block == nullptr) return;
+      cached_[rounded].push_back(block);
+    }
+  }
+  for (const auto& [begin, arena] : arenas_) small_bytes -= arena.bytes - arena.used_bytes;
+  for (; small_bytes > 0; small_bytes -= source_.arena_bytes) {
+    if (!fits(source_.arena_bytes) || !TakeArena(&lock, source_.arena_bytes)) return;
+  }
 }
 
 void HostPool::Free(void* block, int64_t bytes) {
@@ -64,47 +99,43 @@ void HostPool::Free(void* block, int64_t bytes) {
   if (!caching_) TrimLocked(stats_.bytes_cached);
 }
 
-void* HostPool::MapFromSystem(int64_t bytes) {
+void* HostPool::Take(Lock* lock, int64_t bytes) {
   stats_.refusal.clear();
-  if (stats_.limit_bytes > 0) {
-    const int64_t over = stats_.bytes_in_use + stats_.bytes_cached + bytes - stats_.limit_bytes;
-    if (over > 0) TrimLocked(over);
-    if (stats_.bytes_in_use + stats_.bytes_cached + bytes > stats_.limit_bytes) return nullptr;
+  TrimLocked(OverLimitBytes(bytes));
+  if (OverLimitBytes(bytes) > 0) return nullptr;
+  stats_.bytes_cached += bytes;  // keeps other threads within the limit
+  lock->unlock();
+  Source::Taken taken = source_.take(bytes);
+  lock->lock();
+  if (taken.begin == nullptr) {
+    stats_.bytes_cached -= bytes;
+    stats_.refusal = std::move(taken.refusal);
   }
-  void* begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (begin == MAP_FAILED) return nullptr;
-  // Fewer page faults on the first write; advice only.
-  madvise(begin, bytes, MADV_HUGEPAGE);
-  if (hooks_.taken) {
-    stats_.refusal = hooks_.taken(begin, bytes);
-    if (!stats_.refusal.empty()) {
-      munmap(begin, bytes);
-      return nullptr;
-    }
-  }
-  stats_.bytes_cached += bytes;
-  return begin;
+  return taken.begin;
 }
 
-void HostPool::Release(void* begin, int64_t bytes) {
-  if (hooks_.released) hooks_.released(begin, bytes);
-  munmap(begin, bytes);
+void HostPool::GiveBack(void* begin, int64_t bytes) {
+  source_.give_back(begin, bytes);
   stats_.bytes_cached -= bytes;
 }
 
-void* HostPool::Carve(int64_t rounded) {
-  auto arena = std::find_if(arenas_.begin(), arenas_.end(), [&](const auto& each) {
-    return each.second.bytes - each.second.carved_bytes >= rounded;
-  });
-  if (arena == arenas_.end()) {
+bool HostPool::TakeArena(Lock* lock, int64_t bytes) {
+  void* begin = Take(lock, bytes);
+  if (begin != nullptr) arenas_[static_cast<char*>(begin)] = Arena{bytes};
+  return begin != nullptr;
+}
+
+void* HostPool::Carve(Lock* lock, int64_t rounded) {
+  const auto find = [&] {
+    return std::find_if(arenas_.begin(), arenas_.end(), [&](const auto& each) {
+      return each.second.bytes - each.second.carved_bytes >= rounded;
+    });
+  };
+  auto arena = find();
+  while (arena == arenas_.end()) {  // other threads may use up what this one has taken
     // Near the limit, use an arena that is just large enough.
-    for (const int64_t bytes : {hooks_.arena_bytes, rounded}) {
-      void* begin = MapFromSystem(bytes);
-      if (begin == nullptr) continue;
-      arena = arenas_.emplace(static_cast<char*>(begin), Arena{bytes}).first;
-      break;
-    }
-    if (arena == arenas_.end()) return nullptr;
+    if (!TakeArena(lock, source_.arena_bytes) && !TakeArena(lock, rounded)) return nullptr;
+    arena = find();
   }
   char* block = arena->first + arena->second.carved_bytes;
   arena->second.carved_bytes += rounded;
@@ -125,13 +156,13 @@ void HostPool::DropIdleArena(const std::map<char*, Arena>::iterator& arena) {
         blocks.end());
   }
   arenas_.erase(arena);
-  Release(begin, bytes);
+  GiveBack(begin, bytes);
 }
 
 void HostPool::SetLimit(int64_t limit_bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   stats_.limit_bytes = limit_bytes;
-  if (limit_bytes > 0) TrimLocked(stats_.bytes_in_use + stats_.bytes_cached - limit_bytes);
+  TrimLocked(OverLimitBytes(0));
 }
 
 void HostPool::Trim() {
@@ -140,11 +171,17 @@ void HostPool::Trim() {
   TrimLocked(stats_.bytes_cached);
 }
 
+int64_t HostPool::OverLimitBytes(int64_t more_bytes) const {
+  if (stats_.limit_bytes <= 0) return 0;
+  return stats_.bytes_in_use + stats_.bytes_cached + more_bytes - stats_.limit_bytes;
+}
+
 void HostPool::TrimLocked(int64_t at_least_bytes) {
+  if (at_least_bytes <= 0) return;
   const int64_t until = stats_.bytes_cached - at_least_bytes;
   for (auto size = cached_.rbegin(); size != cached_.rend() && !IsSmall(size->first); ++size) {
     while (stats_.bytes_cached > until && !size->second.empty()) {
-      Release(size->second.back(), size->first);
+      GiveBack(size->second.back(), size->first);
       size->second.pop_back();
     }
   }

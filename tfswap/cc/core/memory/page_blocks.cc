@@ -1,8 +1,15 @@
-#include "allocator/page_blocks.h"
+#include "core/memory/page_blocks.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <thread>
+
+#include "core/util/thread_team.h"
 
 namespace tfswap {
 
@@ -33,6 +40,28 @@ void* AllocatePageBlock(size_t bytes) {
 }
 
 void FreePageBlock(void* block, size_t bytes) { munmap(block, RoundUp(bytes, kPageBytes)); }
+
+void TouchPages(void* block, size_t bytes) {
+  constexpr unsigned kMostThreads = 8;
+  std::atomic<size_t> next{0};
+  ThreadTeam::Shared().RunParallel(
+      static_cast<int>(std::min(kMostThreads, std::thread::hardware_concurrency())), [&] {
+        for (size_t part; (part = next.fetch_add(kHugePageBytes)) < bytes;) {
+          const size_t end = std::min(part + kHugePageBytes, bytes);
+          for (size_t at = part; at < end; at += kPageBytes) {
+            static_cast<volatile char*>(block)[at] = 0;
+          }
+        }
+      });
+}
+
+void PreferNode(void* block, size_t bytes, int node) {
+  constexpr int kPreferred = 1, kNodes = 64;  // of numaif.h
+  if (node < 0 || node >= kNodes) return;
+  const uint64_t nodes = uint64_t{1} << node;
+  // Advice only, like what follows from a failure.
+  (void)syscall(SYS_mbind, block, bytes, kPreferred, &nodes, kNodes + 1, 0);
+}
 
 size_t ReleasePages(void* block, size_t bytes, size_t kept) {
   const size_t rounded = RoundUp(kept, kHugePageBytes);
