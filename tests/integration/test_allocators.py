@@ -188,21 +188,6 @@ def test_statistics_count_requested_bytes() -> None:
         assert stats["bytes_in_use"] == 0 and stats["peak_bytes"] == 5100 + MIB
 
 
-def test_a_budget_counts_whole_chunks_of_bfc() -> None:
-    with Chain("statistics budget bfc", BUDGET) as chain:
-        block = chain.allocate(40 * MIB)  # BFC splits only chunks of twice the size
-        stats = chain.stats()
-        assert (stats["bytes_in_use"], stats["budget_in_use"]) == (40 * MIB, BUDGET)
-        assert chain.allocate(MIB, retry=False) == 0
-        chain.free(block)
-        chain.set_budget(50 * MIB)
-        assert chain.allocate(40 * MIB, retry=False) == 0
-        assert chain.stats()["budget_in_use"] == 0
-        block = chain.allocate(30 * MIB)
-        assert chain.stats()["budget_in_use"] == 30 * MIB
-        chain.free(block)
-
-
 def slab_chain(names: str = "slab budget system", budget: int = BUDGET) -> Chain:
     chain = Chain(names, budget)
     chain.install(GRAPH, slots((OP, 0, 0), (OP, 1, MIB // 2), ("other", 0, 0, 8192)))
