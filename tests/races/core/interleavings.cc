@@ -151,7 +151,7 @@ Program BlocksOfAPool() {
           {{"one", [use] { use({8 * kKiB, 40 * kKiB}, 1); }},
            {"two", [use] { use({40 * kKiB, 8 * kKiB}, 2); }},
            {"trim", [pool] { pool->Trim(); }}},
-          [] {},
+          [pool] { pool->Trim(); },
           [pool] {
             Require(pool->Stats().bytes_in_use == 0, "host memory stays in use");
             Require(pool->Stats().bytes_cached <= 112 * kKiB, "more is kept than the limit");
