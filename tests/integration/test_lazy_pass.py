@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from planned_functions import SIZE, matrix, run, session
+from planned_functions import SIZE, fingerprint, matrix, plan_of, run, session
 
 import tfswap
 from tfswap.plan.schema import SwapPlan
@@ -229,3 +229,24 @@ def test_a_poolings_gradient_selects_the_same_of_equal_values(lib):
     assert record["outcome"] == "bootstrapped" and record["swaps"] > 0
     for value, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(value.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize("order", [("read/1", "one/4"), ("read/0", "other/4")])
+def test_on_demand_swaps_beside_a_plan_agree_with_its_order(lib, x, order):
+    @tf.function
+    def f(x):
+        a = tf.matmul(x, x, name="a")
+        reads = []
+        for branch, name in enumerate(("one", "other")):
+            end = x + (branch + 1.0)
+            for i in range(5):
+                end = tf.matmul(end, x, name=f"{name}/{i}")
+            reads.append(tf.reduce_max(tf.matmul(end, a, name=f"read/{branch}")))
+        return reads
+
+    expected = f(x)
+    name, graph = fingerprint(lib, f, x)
+    assert {"a", *order} <= set(graph.nodes)
+    result, record = run(lib, plan_of(name, order=(order,), reserve=True), f, x)
+    assert record["reason"] == ""
+    assert [r.numpy() for r in result] == [e.numpy() for e in expected]

@@ -47,7 +47,8 @@ bool PassesOn(absl::string_view op) {
 
 // Return the variable's handle; null if the input is not a variable.
 const ResourceHandle* HandleAt(OpKernelContext* context, int input) {
-  if (context->input_dtype(input) != tensorflow::DT_RESOURCE || !context->has_input(input)) {
+  // A dead input has no type either.
+  if (!context->has_input(input) || context->input_dtype(input) != tensorflow::DT_RESOURCE) {
     return nullptr;
   }
   const Tensor& tensor = context->input(input);

@@ -27,6 +27,7 @@
 #include "grappler/swap_spec.h"
 #include "grappler/tensorflow_passes.h"
 #include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
@@ -316,6 +317,30 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return ordering;
   }
 
+  // Return on-demand swaps that agree with the order that the entry's edges and swaps impose: the
+  // graph alone may put an op before another that the plan runs later.
+  static std::vector<SwapSpec> OnDemand(const Ordering& ordering, const FunctionSpec& entry,
+                                        const tensorflow::FunctionLibraryDefinition& functions) {
+    Edges edges;
+    const auto add = [&](const std::string& before, const std::string& after) {
+      const bool known = ordering.index.Find(before) >= 0 && ordering.index.Find(after) >= 0;
+      if (known && before != after) edges.emplace_back(before, after);
+    };
+    for (const auto& [before, after] : entry.order) add(before, after);
+    for (const SwapSpec& swap : entry.swaps) {
+      if (!swap.after.empty()) continue;  // a variable's, which may cross the step's end
+      const std::string maker(tensorflow::ParseTensorName(swap.tensor).node());
+      for (const std::string& gate : swap.gates) add(maker, gate);
+      for (const ReturnSpec& back : swap.returns) {
+        for (const std::string& consumer : back.consumers) add(back.trigger, consumer);
+      }
+    }
+    const GraphDef graph = WithEdges(ordering.index, ordering.graph, edges);
+    const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
+    // Otherwise the plan has a cycle of its own, which the rewriter reports.
+    return Bootstrap(index.ok() ? *index : ordering.index, ordering.chain);
+  }
+
   static std::string Described(const Ordering& ordering) {
     std::string description = Describe(ordering.index);
     AddEdges("#broadcast", ordering.late_broadcasts, &description);
@@ -419,7 +444,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       // A step without swaps stays unchanged except for the order that its planned addresses need.
       if (!changes && !entry->reserve) return Rewrite(graph, *as_given, {}, entry->order, 0);
       std::vector<SwapSpec> swaps = entry->swaps;
-      if (entry->reserve) AddReserve(Bootstrap(ordering->index, ordering->chain), &swaps);
+      if (entry->reserve) AddReserve(OnDemand(*ordering, *entry, functions), &swaps);
       return Rewrite(ordering->graph, ordering->index, swaps, entry->order, min_bytes);
     }
     if (plan_.unmatched == Unmatched::kLeave) {
