@@ -348,6 +348,11 @@ class Recomputer:
         for buffer, op in enumerate(self._freed_by):
             if op >= 0:
                 free_ns[buffer] = shifted.end_ns[rank[op]]
+        alloc_ns = np.concatenate(
+            [shifted.shift_allocations(given.buffer_alloc_ns), np.array(made_ns, dtype=np.int64)]
+        )
+        # Where recorded ops overlap, clones may move an allocation beyond the op that frees it.
+        free_ns = np.maximum(free_ns, alloc_ns)
         return Timeline(
             op_names=shifted.names,
             op_start_ns=shifted.start_ns,
@@ -356,12 +361,7 @@ class Recomputer:
             op_context=given.op_context[shifted.original],
             resident_bytes=given.resident_bytes,
             buffer_bytes=np.array(self._bytes, dtype=np.int64),
-            buffer_alloc_ns=np.concatenate(
-                [
-                    shifted.shift_allocations(given.buffer_alloc_ns),
-                    np.array(made_ns, dtype=np.int64),
-                ]
-            ),
+            buffer_alloc_ns=alloc_ns,
             buffer_free_ns=free_ns,
             absences=self._listed_absences(),
             step_ns=given.step_ns + shifted.inserted_ns,
