@@ -3,10 +3,11 @@
     python -m benchmarks.gpu_predictions [--machines h200,a100-40gb,rtx-4090,t4] [--models ...]
 
 Each model is traced, not run. The budget is six tenths of the unswapped peak, or the GPU's memory
-if that is less. One JSON line for each model and machine: model, batch, machine, unswapped_peak_bytes,
-unswapped_step_s, budget_bytes, step_s and step_ratio, least_ratio (the link allows no less), link_s
-(bytes out or in, whichever takes longer, over the link's speed: a ratio near least_ratio is the
-link's limit, one far above it is ours), bytes_out, bytes_in, problem ("" if there is a plan).
+if that is less. One JSON line for each model and machine: model, batch, machine,
+unswapped_peak_bytes, unswapped_step_s, budget_bytes, step_s and step_ratio, least_ratio (the link
+allows no less), link_s (bytes out or in, whichever takes longer, over the link's speed: a ratio
+near least_ratio is the link's limit, one far above it is ours), bytes_out, bytes_in, problem ("" if
+there is a plan).
 """
 
 from __future__ import annotations
