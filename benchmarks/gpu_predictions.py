@@ -16,9 +16,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
 
-from tfswap.cost_model.model_source import ModelSource
+from tfswap.cost_model.model_source import ModelSource, load_model
 from tfswap.cost_model.model_timeline import model_step
 from tfswap.cost_model.traced_step import trace_step
 from tfswap.machine.presets import find_machine
@@ -29,19 +28,13 @@ PART = 0.6
 MACHINES = ("h200", "a100-40gb", "rtx-4090", "t4")
 
 
-def _application(name: str) -> Any:
-    import keras
-
-    return getattr(keras.applications, name)(weights=None)
-
-
-def _bert() -> Any:
+def _bert() -> ModelSource:
     from benchmarks.gpu_check.models import bert
 
-    return bert(tokens=128)
+    return ModelSource(bert(tokens=128))
 
 
-def _decoder() -> Any:
+def _decoder() -> ModelSource:
     """Return a model of the size of GPT-3 XL (Brown et al. 2020, table 2.1), with Adam."""
     import keras
 
@@ -50,12 +43,12 @@ def _decoder() -> Any:
     model = transformer(1024, 24, width=2048, heads=16, feed_forward=8192, vocabulary=50257)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-4), loss)
-    return model
+    return ModelSource(model)
 
 
-MODELS: dict[str, tuple[int, Callable[[], Any]]] = {
-    "ResNet-50": (128, lambda: _application("ResNet50")),
-    "VGG-16": (64, lambda: _application("VGG16")),
+MODELS: dict[str, tuple[int, Callable[[], ModelSource]]] = {
+    "ResNet-50": (128, lambda: load_model("keras.applications.ResNet50")),
+    "VGG-16": (64, lambda: load_model("keras.applications.VGG16")),
     "BERT-base": (64, _bert),
     "decoder-1.3B": (4, _decoder),
 }
@@ -70,7 +63,7 @@ def main() -> int:
     library.load()
     for name in options.models.split(","):
         batch, build = MODELS[name]
-        traced = trace_step(ModelSource(build()))
+        traced = trace_step(build())
         for machine_name in options.machines.split(","):
             machine = find_machine(machine_name)
             assert machine.device is not None

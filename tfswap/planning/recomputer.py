@@ -351,7 +351,7 @@ class Recomputer:
         alloc_ns = np.concatenate(
             [shifted.shift_allocations(given.buffer_alloc_ns), np.array(made_ns, dtype=np.int64)]
         )
-        # Where recorded ops overlap, clones may move an allocation beyond the op that frees it.
+        # One recorded step gave a buffer that was freed before its allocation; why is not known.
         free_ns = np.maximum(free_ns, alloc_ns)
         return Timeline(
             op_names=shifted.names,
